@@ -1,0 +1,69 @@
+// Errors and checks.
+//
+// Three kinds of trouble, three forms: an outcome of a trial (out of memory, crash) is a value
+// (proto/trial.h); something that went wrong around us is an `Error`, thrown here and caught at a
+// handful of doors; a bug of ours is a failed DSAT_CHECK, which aborts.
+#ifndef DSAT_BASE_ERROR_H_
+#define DSAT_BASE_ERROR_H_
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace dsat {
+
+// gRPC's canonical codes, so that crossing the wire is a cast.
+enum class ErrorCode : int {
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kAlreadyExists = 6,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kOutOfRange = 11,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kDataLoss = 15,
+  kUnauthenticated = 16,
+};
+
+// What was tried, what went wrong, what was expected: one line, naming file, key, value and range.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Throws Error with a formatted message: Throw(kNotFound, "{}: no such file", path).
+template <typename... Args>
+[[noreturn]] void Throw(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Throws the Error for a failed system call: "<what>: <strerror(errno_value)>".
+[[noreturn]] void ThrowErrno(const std::string& what, int errno_value);
+
+// Prints the condition, its place and `message`, then aborts.
+[[noreturn]] void CheckFailed(const char* condition, const char* file, int line,
+                              const std::string& message);
+
+}  // namespace dsat
+
+// DSAT_CHECK(cond) or DSAT_CHECK(cond, "format {}", value): a bug of ours if `cond` is false.
+#define DSAT_CHECK(condition, ...)                                                   \
+  do {                                                                               \
+    if (!(condition)) [[unlikely]]                                                   \
+      ::dsat::CheckFailed(#condition, __FILE__, __LINE__, fmt::format("" __VA_ARGS__)); \
+  } while (false)
+
+#endif  // DSAT_BASE_ERROR_H_

@@ -1,0 +1,48 @@
+// One `key=value` line per fact on stderr.
+#include "base/log.h"
+
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <ctime>
+
+namespace dsat {
+namespace {
+
+std::atomic<LogLevel> min_level{LogLevel::kInfo};
+
+std::string Quoted(const std::string& value) {
+  if (!value.empty() && value.find_first_of(" \t\n\"=") == std::string::npos) return value;
+  std::string out = "\"";
+  for (const char c : value) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+void SetMinLogLevel(LogLevel level) { min_level.store(level, std::memory_order_relaxed); }
+
+void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  if (level < min_level.load(std::memory_order_relaxed)) return;
+  timeval now{};
+  gettimeofday(&now, nullptr);
+  tm local{};
+  localtime_r(&now.tv_sec, &local);
+  std::string line = fmt::format("{} {:02}:{:02}:{:02}.{:03} {}", "IWE"[static_cast<int>(level)],
+                                 local.tm_hour, local.tm_min, local.tm_sec, now.tv_usec / 1000,
+                                 message);
+  for (const LogField& field : fields) line += fmt::format(" {}={}", field.key, Quoted(field.value));
+  line += '\n';
+  // A log line that cannot be written has nowhere to be reported.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace dsat

@@ -1,0 +1,134 @@
+// Every kernel once, with shapes. A backend is a folder that implements this interface.
+//
+// Tensors are row-major and dense. Activations, parameters and gradients of one model have one dtype
+// (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are formed in
+// f32. Gradients of parameters are accumulated (+=), gradients of activations are written (=), unless
+// said otherwise. Kernels do not allocate and do not throw.
+#ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
+#define DSAT_ENGINE_BACKEND_KERNELS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/tensor.h"
+
+namespace dsat::engine {
+
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)] [+ c].
+struct MatmulArgs {
+  int64_t M = 0, N = 0, K = 0;
+  Tensor a;               // (M, K), or (K, M) if transpose_a
+  Tensor b;               // (K, N), or (N, K) if transpose_b
+  Tensor c;               // (M, N)
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;  // c += instead of c =
+  Tensor bias;              // (N), or empty
+};
+
+// Causal self-attention over H heads of C / H channels, scaled by 1 / sqrt(C / H).
+struct AttentionShape {
+  int64_t B = 0, T = 0, C = 0, H = 0;
+};
+
+struct AdamArgs {
+  Tensor param;   // (n) written; the parameter in the model's dtype
+  Tensor master;  // (n) f32; read and written. The same memory as `param` if the model is f32.
+  Tensor grad;    // (n)
+  Tensor m;       // (n) f32
+  Tensor v;       // (n) f32
+  float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
+  bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
+  bool bias_correction = true;
+  int64_t step = 1;       // 1 at the first update
+  float grad_scale = 1;   // multiplies the gradient first (clipping, loss scale, averaging)
+};
+
+struct SgdArgs {
+  Tensor param, master, grad;  // as in AdamArgs
+  Tensor momentum_buffer;      // (n) f32; empty if momentum == 0
+  float lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+  int64_t step = 1;
+  float grad_scale = 1;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
+  // products, nothing else (DeepSpeed's convention for what dominates).
+  int64_t flops() const { return flops_; }
+
+  virtual void Fill(Tensor t, float value) = 0;
+  // dst (n) = src (n), converting dtypes.
+  virtual void Cast(Tensor dst, Tensor src) = 0;
+  // dst (n) += src (n), any dtypes.
+  virtual void Accumulate(Tensor dst, Tensor src) = 0;
+  virtual void Scale(Tensor t, float factor) = 0;
+  // Sum of squares of t (n) in double; inf or NaN if any element is. 0 from the counting backend.
+  virtual double SumOfSquares(Tensor t) = 0;
+
+  virtual void Matmul(const MatmulArgs& args) = 0;
+  // db (N) += column sums of dy (M, N).
+  virtual void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) = 0;
+
+  // y (N, C) = LayerNorm(x (N, C)) * weight (C) + bias (C), eps 1e-5; saves mean (N), rstd (N).
+  virtual void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                Tensor bias, int64_t N, int64_t C) = 0;
+  // dx (N, C) = or, if accumulate_dx, +=; dweight (C), dbias (C) +=.
+  virtual void LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                 Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
+                                 bool accumulate_dx) = 0;
+
+  // GELU with the tanh approximation (Hendrycks and Gimpel 2016; GPT-2's gelu_new).
+  virtual void GeluForward(Tensor y, Tensor x) = 0;
+  // dx = dy * gelu'(x); dx may be dy.
+  virtual void GeluBackward(Tensor dx, Tensor dy, Tensor x) = 0;
+  virtual void ReluForward(Tensor y, Tensor x) = 0;
+  virtual void ReluBackward(Tensor dx, Tensor dy, Tensor x) = 0;
+  // y (n) = a (n) + b (n); y may be a.
+  virtual void Add(Tensor y, Tensor a, Tensor b) = 0;
+
+  // y (B, T, C) = wte[tokens] + wpe[0..T); wpe may be empty. tokens (B, T) in [0, V).
+  virtual void EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe, int64_t B,
+                                int64_t T, int64_t C) = 0;
+  virtual void EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
+                                 int64_t B, int64_t T, int64_t C) = 0;
+
+  // Bytes of f32 scratch that both attention kernels need.
+  virtual int64_t AttentionScratchBytes(const AttentionShape& shape) = 0;
+  // out (B, T, C); qkv (B, T, 3C) as [q | k | v], heads side by side; lse (B, H, T) f32 saved.
+  virtual void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
+                                const AttentionShape& shape) = 0;
+  // dqkv (B, T, 3C) written. Probabilities are recomputed from qkv and lse (FlashAttention,
+  // Dao et al. 2022, section 3).
+  virtual void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
+                                 Tensor scratch, const AttentionShape& shape) = 0;
+
+  // Softmax and cross entropy over N rows of V classes, in place: logits (N, V) become
+  // grad_scale * dloss/dlogits. Columns [V_used, V) are padding: probability and gradient 0.
+  // Returns the sum of the N losses, in nats.
+  virtual double CrossEntropyInPlace(Tensor logits, const int32_t* targets, int64_t N, int64_t V,
+                                     int64_t V_used, float grad_scale) = 0;
+
+  virtual void AdamStep(const AdamArgs& args) = 0;
+  virtual void SgdStep(const SgdArgs& args) = 0;
+
+ protected:
+  int64_t flops_ = 0;
+};
+
+// oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.
+std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
+// Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
+
+// f32 scratch bytes of CPU attention: one (T, T) score and one gradient tile and the four (T, C / H)
+// head slices, per thread. Shared by the CPU and the counting backend.
+int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_KERNELS_H_

@@ -1,0 +1,92 @@
+// ds_config.json: DeepSpeed's settings, read tolerantly, checked against DeepSpeed's own rules,
+// written strictly.
+//
+// Key names, defaults and rules follow DeepSpeed 0.19 (deepspeed/runtime/config.py and
+// runtime/zero/config.py); docs/ds_config.md lists every key and what dsat does with it.
+#ifndef DSAT_ENGINE_CONFIG_DS_CONFIG_H_
+#define DSAT_ENGINE_CONFIG_DS_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/trial.h"
+
+namespace dsat::engine {
+
+// train_batch_size = micro_batch_size * accumulation_steps * data-parallel size.
+struct BatchSizes {
+  int64_t train_batch_size = 0;
+  int64_t micro_batch_size = 0;
+  int64_t accumulation_steps = 0;
+};
+
+struct ZeroConfig {
+  int stage = 0;
+  bool contiguous_gradients = true;
+  bool reduce_scatter = true;
+  bool overlap_comm = false;               // DeepSpeed: true at stage 3 if not given
+  int64_t reduce_bucket_size = 500'000'000;     // elements
+  int64_t allgather_bucket_size = 500'000'000;  // elements
+  int64_t stage3_prefetch_bucket_size = 50'000'000;        // elements
+  int64_t stage3_param_persistence_threshold = 100'000;    // elements, per parameter
+  int64_t stage3_max_live_parameters = 1'000'000'000;      // elements
+};
+
+struct OptimizerConfig {
+  std::string type = "adamw";  // lower case: adam, adamw, sgd
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool bias_correction = true;
+  bool adam_w_mode = true;
+  double momentum = 0, dampening = 0;  // sgd
+  bool nesterov = false;
+};
+
+struct SchedulerConfig {
+  std::string type;  // "" = constant lr; WarmupLR
+  double warmup_min_lr = 0, warmup_max_lr = 1e-3;
+  int64_t warmup_num_steps = 1000;
+  bool warmup_linear = false;  // else logarithmic
+};
+
+struct DsConfig {
+  BatchSizes batch;
+  bool bf16 = false;
+  double gradient_clipping = 1.0;  // 0 = off
+  std::optional<int64_t> steps_per_print;
+  int64_t seed = 42;
+  ZeroConfig zero;
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+};
+
+// Infers the third number from the two given (DeepSpeed's _set_batch_related_parameters). Throws
+// kInvalidArgument "<source>: ..." naming all three numbers and the data-parallel size if they
+// contradict, are not positive, or too few are given.
+BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
+                             int64_t data_parallel_size);
+
+// Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
+// ranges, unknown keys with the nearest valid one, combinations. For both launch targets. Throws
+// kInvalidArgument "<source>: /json/pointer is <value>; expected <range>". Gives warnings, one line
+// each, for keys that DeepSpeed ignores.
+std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
+                                          int64_t data_parallel_size);
+
+// ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key and
+// value for what the built-in engine cannot honour; adds a warning by name for every key that is legal
+// but without meaning to it (monitors, logging).
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
+                       std::vector<std::string>* warnings);
+
+// base + assignment with the batch sizes resolved and consistent, "auto" values settled, and no
+// `autotuning` block: strict, ready for the built-in engine and for DeepSpeed. The accumulation count
+// is the base config's unless the assignment sets it; train_batch_size follows.
+Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_DS_CONFIG_H_

@@ -1,0 +1,81 @@
+// A layer: explicit forward and backward over borrowed parameters. No autograd.
+//
+// A model is a list of layers. A layer is also the unit that is gathered, reduced and released
+// together. Users add models by adding layers.
+#ifndef DSAT_ENGINE_MODEL_LAYER_H_
+#define DSAT_ENGINE_MODEL_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+#include "engine/memory/arena.h"
+#include "engine/tensor.h"
+
+namespace dsat::engine {
+
+// How a parameter starts. kNormal draws N(0, stddev) element by element from (seed, name), so that a
+// parameter starts the same however it is sharded.
+struct ParamSpec {
+  std::string name;  // Unique in the model: "h.0.attn.c_attn.weight".
+  std::vector<int64_t> shape;
+  enum class Init { kNormal, kZero, kOne } init = Init::kZero;
+  float stddev = 0;
+  int64_t NumElems() const;
+};
+
+// A parameter of another layer that this one also uses (the tied output embedding).
+struct TiedParam {
+  int layer = 0;
+  int param = 0;
+};
+
+// One micro-batch of token sequences on one rank.
+struct Batch {
+  int64_t B = 0, T = 0;
+  const int32_t* tokens = nullptr;   // (B, T)
+  const int32_t* targets = nullptr;  // (B, T)
+};
+
+// What a layer works with in one call. Parameters in the order of params(), then tied().
+struct LayerContext {
+  Kernels& kernels;
+  Arena& arena;  // For outputs, saved tensors and scratch.
+  DType dtype;   // Of activations, parameters and gradients.
+  const Batch& batch;
+  std::span<const Tensor> params;
+  std::span<const Tensor> grads;  // Backward only; accumulated into.
+  float loss_grad_scale = 1;      // The last layer multiplies dloss by it (1 / accumulation steps).
+  double* loss = nullptr;         // The last layer stores the mean loss of the micro-batch here.
+};
+
+// What forward keeps for backward, beside the layer's input, which the executor keeps.
+using Saved = std::vector<Buffer>;
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual std::string name() const = 0;
+  virtual const std::vector<ParamSpec>& params() const = 0;
+  virtual std::vector<TiedParam> tied() const { return {}; }
+  // x: the previous layer's output (empty for the first layer). Returns the output; the last layer
+  // returns an empty buffer, computes the loss and saves what its backward needs.
+  virtual Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const = 0;
+  // dy: gradient of the output (empty for the last layer). Returns the gradient of x (empty for the
+  // first layer). Consumes `saved`; frees as it goes.
+  virtual Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const = 0;
+};
+
+struct Model {
+  std::vector<std::unique_ptr<Layer>> layers;
+  int64_t vocab_size = 0;     // Tokens are in [0, vocab_size).
+  int64_t max_seq_len = 0;    // T of its batches, unless the data says shorter.
+  std::string description;    // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_MODEL_LAYER_H_

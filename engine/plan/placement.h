@@ -1,0 +1,45 @@
+// Where model state rests: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020, section 5).
+//
+// Nothing else in the engine knows a stage number. Offload changes only the tier of a home.
+#ifndef DSAT_ENGINE_PLAN_PLACEMENT_H_
+#define DSAT_ENGINE_PLAN_PLACEMENT_H_
+
+#include <cstdint>
+
+namespace dsat::engine {
+
+// How a tensor lies over the ranks (DTensor's terms).
+enum class Placement : uint8_t {
+  kReplicate,  // Every rank holds the whole, equal everywhere.
+  kShard,      // Rank r holds the r-th of P equal slices.
+  kPartial,    // Every rank holds a whole-size addend; the value is their sum.
+};
+
+// Where its bytes rest.
+enum class Tier : uint8_t { kDevice, kHost, kNvme };
+
+struct Home {
+  Placement placement = Placement::kReplicate;
+  Tier tier = Tier::kDevice;
+  bool operator==(const Home&) const = default;
+};
+
+struct StateHomes {
+  Home param;
+  Home grad;  // Between the micro-batches of one step.
+  Home optimizer;
+};
+
+// REQUIRES: stage in [0, 3].
+constexpr StateHomes ZeroStageHomes(int stage) {
+  using enum Placement;
+  return {
+      .param = {stage >= 3 ? kShard : kReplicate},
+      .grad = {stage >= 2 ? kShard : kPartial},
+      .optimizer = {stage >= 1 ? kShard : kReplicate},
+  };
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_PLAN_PLACEMENT_H_

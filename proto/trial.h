@@ -1,0 +1,121 @@
+// The words around one trial: what is tried, what came of it.
+#ifndef DSAT_PROTO_TRIAL_H_
+#define DSAT_PROTO_TRIAL_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace dsat {
+
+using ExperimentId = int64_t;
+using TrialId = int64_t;  // Counts from 0 within its experiment; trial 0 is the profiling trial.
+
+// Why a trial exists.
+enum class TrialKind {
+  kProfile,    // One step at micro-batch size 1; measures the model. Always trial 0.
+  kSubmitted,  // The configuration as submitted, so that the gain over it is measured.
+  kSearch,     // Asked for by the method.
+};
+
+enum class TrialState {
+  kRunning,     // Asked for and not yet told.
+  kSucceeded,   // Measured.
+  kInfeasible,  // This configuration cannot run here (out of memory, illegal combination): evidence.
+  kFailed,      // Crash, hang, lost machine, after all restarts: no evidence.
+  kStopped,     // Pruned or cancelled.
+};
+
+// The ds_config keys that a trial sets over the base config: JSON pointer -> value.
+using Assignment = std::map<std::string, Json>;
+
+// One measured quantity: the median over the profiled steps and its spread (half the interquartile
+// range, in the same unit). `samples` is the number of steps behind it.
+struct Metric {
+  double value = 0;
+  double spread = 0;
+  int64_t samples = 0;
+};
+
+// Metric name -> value. The names and units, everywhere in dsat:
+//   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as DeepSpeed)
+//   throughput     samples/s over all ranks: train_batch_size / latency
+//   latency        ms per optimizer step, wall clock
+//   forward        ms per optimizer step in forward passes (all micro-batches)
+//   backward       ms per optimizer step in backward passes, gradient communication included
+//   step           ms per optimizer step in the update, parameter communication included
+//   peak_bytes     highest device memory in use on any rank, bytes
+//   loss           training loss of the last step, nats per token
+using Measurement = std::map<std::string, Metric>;
+
+// What a launch measured at one micro-batch size and accumulation count.
+struct Point {
+  int64_t micro_batch_size = 1;
+  int64_t accumulation_steps = 1;
+};
+struct PointResult {
+  Point point;
+  Measurement measurement;
+};
+
+// What the profiling trial learns of the model and the device; sizes are per rank.
+struct ModelProfile {
+  int64_t num_params = 0;
+  int64_t trainable_num_params = 0;
+  int64_t activation_bytes_per_sample = 0;  // Alive after a forward pass at micro-batch size 1.
+  int64_t device_memory_bytes = 0;          // What one rank may use.
+  int64_t forward_flops_per_sample = 0;     // 0 if unknown.
+};
+
+// How a trial, or one attempt at it, ended.
+struct Outcome {
+  TrialState state = TrialState::kFailed;
+  std::string reason;  // "" if succeeded; else one line for a person.
+};
+
+struct Trial {
+  TrialId id = 0;
+  TrialKind kind = TrialKind::kSearch;
+  Assignment assignment;
+  Json ds_config;  // The whole config that runs: base + assignment, batch sizes resolved.
+  TrialState state = TrialState::kRunning;
+  std::string reason;
+  std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
+  std::optional<ModelProfile> profile;  // Trial 0 only.
+};
+
+// Text forms used in the database, JSON and tables: "profile", "succeeded", ...
+std::string ToString(TrialKind kind);
+std::string ToString(TrialState state);
+// Throw kInvalidArgument naming the text and the valid ones.
+TrialKind ParseTrialKind(const std::string& text);
+TrialState ParseTrialState(const std::string& text);
+
+Json ToJson(const Measurement& measurement);
+Json ToJson(const ModelProfile& profile);
+Json ToJson(const Assignment& assignment);
+// A measurement as {"throughput": {"value": ..., "spread": ..., "samples": ...}} or, as people write
+// it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if
+// a metric is unknown, negative or not finite.
+Measurement MeasurementFromJson(const Json& json, const std::string& what);
+// Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
+ModelProfile ProfileFromJson(const Json& json, const std::string& what);
+Assignment AssignmentFromJson(const Json& json);
+
+// The measured value of `metric` at the trial's best point, nullopt if it has none.
+std::optional<double> MetricValue(const Trial& trial, const std::string& metric);
+
+// The metrics a search may optimise, in the order shown to users.
+const std::vector<std::string>& SearchMetrics();
+// True if smaller is better (latency, forward, backward).
+bool SmallerIsBetter(const std::string& metric);
+// The unit of a metric for people: "samples/s", "ms", ...
+std::string MetricUnit(const std::string& metric);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROTO_TRIAL_H_

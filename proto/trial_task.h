@@ -1,0 +1,50 @@
+// What the launcher tells the ranks of a built-in trial to do: one JSON file per attempt.
+#ifndef DSAT_PROTO_TRIAL_TASK_H_
+#define DSAT_PROTO_TRIAL_TASK_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+
+namespace dsat {
+
+struct TrialTask {
+  enum class Mode {
+    kProfile,  // One step at micro-batch size 1; report a ModelProfile.
+    kMeasure,  // end_profile_step + 1 steps; report a Measurement of start..end.
+    kTrain,    // train_steps steps; report progress, save a checkpoint at the end.
+  };
+  Mode mode = Mode::kMeasure;
+  int64_t experiment = 0;
+  int64_t trial = 0;
+  int64_t attempt = 0;
+  Json ds_config = Json::object();
+  Json model = Json::object();  // hyperparameters.model
+  Json data = Json::object();   // hyperparameters.data
+  std::string base_dir;         // Relative data paths start here.
+  int64_t device_memory_bytes = 0;
+  int64_t start_profile_step = 3;
+  int64_t end_profile_step = 5;
+  int64_t train_steps = 0;
+  int64_t seed = 42;
+  std::string checkpoint_dir;   // kTrain only.
+  std::string report_address;   // gRPC target of the runner's TrialService.
+};
+
+// Environment of a rank, beside torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
+inline constexpr char kEnvToken[] = "DSAT_TOKEN";        // for every call
+inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";   // memory file shared by the ranks
+inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
+
+// Exit codes of dsat-trial.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitError = 1;       // An Error; its line is the last of the log.
+inline constexpr int kExitInfeasible = 3;  // Reported as infeasible by this rank.
+
+Json ToJson(const TrialTask& task);
+TrialTask TrialTaskFromJson(const Json& json);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROTO_TRIAL_TASK_H_

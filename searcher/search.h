@@ -1,0 +1,60 @@
+// One experiment's search as a pure state machine around a method.
+//
+// Trial 0 is the profiling trial (none if the spec brings a profile), the next one the submitted
+// configuration, the rest is the method's. No clock, no I/O, no threads: the same events give the
+// same trials, so that recovery is replay.
+#ifndef DSAT_SEARCHER_SEARCH_H_
+#define DSAT_SEARCHER_SEARCH_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+class Search {
+ public:
+  explicit Search(ExperimentSpec spec);
+  ~Search();
+  Search(Search&&) noexcept;
+
+  // The next trial to run, in state kRunning, or nullopt if there is none now. Never more than
+  // max_trials in all, max_concurrent_trials at once, or max_slots in use.
+  std::optional<Trial> Ask();
+
+  // A running trial has ended with `outcome`. `points` are its measurements (non-empty if it
+  // succeeded), `profile` what the profiling trial learned. Throws kNotFound if there is no such
+  // trial, kFailedPrecondition if it is not running.
+  void Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
+            std::optional<ModelProfile> profile);
+
+  // No trial is running and none will come.
+  bool Finished() const;
+  // Set once Finished: why the experiment counts as failed ("" if it does not): the profiling trial
+  // did not succeed, or no search trial did.
+  std::string FailureReason() const;
+
+  const ExperimentSpec& spec() const;
+  const std::map<TrialId, Trial>& trials() const;
+  std::vector<TrialId> Running() const;
+  // The trial with the best metric so far; profiling trial excluded; ties keep the first.
+  std::optional<TrialId> Best() const;
+  // The trial of the submitted configuration, if it exists yet.
+  std::optional<TrialId> Submitted() const;
+  // Set once the profile is known.
+  const std::optional<SearchSpace>& space() const;
+  const std::optional<ModelProfile>& profile() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_H_
