@@ -1,0 +1,220 @@
+// Small helpers around files and text.
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // Closes now; gives close()'s result, which on network file systems can carry a write error.
+  int Close() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+// One read() that is not interrupted. Throws on errors.
+size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
+  for (;;) {
+    ssize_t count = ::read(fd, data, size);
+    if (count >= 0) return static_cast<size_t>(count);
+    if (errno != EINTR) ThrowErrno("cannot read " + path, errno);
+  }
+}
+
+void WriteAll(int fd, std::string_view content, const std::string& path) {
+  while (!content.empty()) {
+    ssize_t count = ::write(fd, content.data(), content.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) ThrowErrno("cannot write " + path, errno);
+    content.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+// Creates a file beside `path` that nobody else uses; gives its name and its open descriptor.
+std::pair<std::string, int> CreateTemporary(const std::string& path) {
+  for (int i = 0;; ++i) {
+    std::string name = fmt::format("{}.tmp.{}.{}", path, ::getpid(), i);
+    int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0) return {name, fd};
+    if (errno != EEXIST) ThrowErrno("cannot write " + path, errno);
+  }
+}
+
+// Makes a rename in this folder survive a power loss. Some file systems cannot; that is no error.
+void SyncFolder(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  Descriptor fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0) ::fsync(fd.get());
+}
+
+char Lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// Edits that turn a into b: insert, delete, replace or swap two neighbours; case does not count.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j)
+    last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      bool same = Lower(a[i - 1]) == Lower(b[j - 1]);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      bool swapped = i > 1 && j > 1 && Lower(a[i - 1]) == Lower(b[j - 2]) &&
+                     Lower(a[i - 2]) == Lower(b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(last);
+    last.swap(row);
+  }
+  return last[b.size()];
+}
+
+// Bytes of a unit's name without regard to case, 0 if there is none.
+int64_t UnitBytes(std::string_view unit) {
+  std::string name(unit);
+  std::transform(name.begin(), name.end(), name.begin(), Lower);
+  if (name.empty() || name == "b") return 1;
+  size_t power = std::string_view("kmgt").find(name[0]) + 1;  // npos + 1 is 0
+  bool binary = name.substr(1) == "ib";
+  if (power == 0 || (!binary && name.substr(1) != "b")) return 0;
+  int64_t bytes = 1;
+  for (size_t i = 0; i < power; ++i)
+    bytes *= binary ? 1024 : 1000;
+  return bytes;
+}
+
+}  // namespace
+
+std::string ReadFile(const std::string& path) {
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) ThrowErrno("cannot read " + path, errno);
+  std::string content;
+  std::array<char, 1 << 14> buffer;
+  while (size_t count = ReadSome(fd.get(), buffer.data(), buffer.size(), path)) {
+    content.append(buffer.data(), count);
+  }
+  return content;
+}
+
+void WriteFileAtomic(const std::string& path, std::string_view content) {
+  auto [temporary, raw_fd] = CreateTemporary(path);
+  Descriptor fd(raw_fd);
+  try {
+    WriteAll(fd.get(), content, path);
+    if (::fsync(fd.get()) != 0 || fd.Close() != 0 ||
+        ::rename(temporary.c_str(), path.c_str()) != 0) {
+      ThrowErrno("cannot write " + path, errno);
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  SyncFolder(path);
+}
+
+void MakeWritableFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) ThrowErrno("cannot create folder " + path, error.value());
+  if (!std::filesystem::is_directory(path)) ThrowErrno("cannot use folder " + path, ENOTDIR);
+  if (::access(path.c_str(), W_OK | X_OK) != 0) ThrowErrno("cannot write to folder " + path, errno);
+}
+
+std::string TailLines(const std::string& path, int max_lines) {
+  if (max_lines <= 0) return "";
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0 && errno == ENOENT) return "";
+  if (fd.get() < 0) ThrowErrno("cannot read " + path, errno);
+  off_t begin = ::lseek(fd.get(), 0, SEEK_END);
+  if (begin < 0) ThrowErrno("cannot read " + path, errno);
+  std::string tail;
+  int newlines = 0;
+  while (begin > 0 && newlines <= max_lines) {  // A final newline ends a line, it starts none.
+    std::array<char, 1 << 14> buffer;
+    size_t size = std::min<size_t>(buffer.size(), static_cast<size_t>(begin));
+    begin -= static_cast<off_t>(size);
+    ssize_t count = ::pread(fd.get(), buffer.data(), size, begin);
+    if (count < 0) ThrowErrno("cannot read " + path, errno);
+    std::string_view chunk(buffer.data(), static_cast<size_t>(count));
+    newlines += static_cast<int>(std::count(chunk.begin(), chunk.end(), '\n'));
+    tail.insert(0, chunk);
+  }
+  if (tail.ends_with('\n')) tail.pop_back();
+  size_t start = tail.size();
+  for (int i = 0; i < max_lines && start != tail.npos && start > 0; ++i) {
+    start = tail.rfind('\n', start - 1);
+  }
+  return start == tail.npos || tail.empty() || tail[start] != '\n' ? tail : tail.substr(start + 1);
+}
+
+std::string HumanBytes(int64_t bytes) {
+  constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  // 1023.95 would print as 1024.0.
+  while (std::abs(value) >= (unit == 0 ? 1024 : 1023.95) && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+int64_t ParseBytes(std::string_view text, const std::string& what) {
+  long double value = 0;
+  const char* end = text.data() + text.size();
+  bool starts_well = !text.empty() && text[0] >= '0' && text[0] <= '9';
+  auto [number_end, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  std::string_view unit(number_end, static_cast<size_t>(end - number_end));
+  while (unit.starts_with(' '))
+    unit.remove_prefix(1);
+  int64_t scale = UnitBytes(unit);
+  bool whole = scale > 1 || value == std::floor(value);
+  value = std::round(value * static_cast<long double>(scale));
+  bool fits = value < static_cast<long double>(std::numeric_limits<int64_t>::max());
+  if (!starts_well || error != std::errc() || scale == 0 || !whole || !fits) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{} is \"{}\"; expected a size such as 1048576, 512MiB or 2GB", what, text);
+  }
+  return static_cast<int64_t>(value);
+}
+
+std::string NearestWord(std::string_view word, std::span<const std::string> candidates) {
+  std::string nearest;
+  size_t best = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;
+  for (const std::string& candidate : candidates) {
+    size_t distance = EditDistance(word, candidate);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+}  // namespace dsat

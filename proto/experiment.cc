@@ -1,0 +1,77 @@
+// The JSON form of an experiment, kept in the database.
+#include "proto/experiment.h"
+
+#include <concepts>
+#include <type_traits>
+
+#include "proto/fields.h"
+
+namespace dsat {
+
+// T is the struct, const when it is written.
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, SearchOptions>
+void VisitFields(Visitor& visit, T& options) {
+  visit("max_trials", options.max_trials);
+  visit("max_concurrent_trials", options.max_concurrent_trials);
+  visit("max_slots", options.max_slots);
+  visit("metric", options.metric);
+  visit("zero_stages", options.zero_stages);
+  visit("random_seed", options.random_seed);
+  visit("start_profile_step", options.start_profile_step);
+  visit("end_profile_step", options.end_profile_step);
+  visit("run_full_experiment", options.run_full_experiment);
+  visit("compat_determined", options.compat_determined);
+  visit("trials_per_random_config", options.trials_per_random_config);
+  visit("early_stopping", options.early_stopping);
+  visit("search_range_factor", options.search_range_factor);
+  visit("max_rungs", options.max_rungs);
+  visit("min_binary_search_trials", options.min_binary_search_trials);
+  visit("asha_early_stopping", options.asha_early_stopping);
+  visit("divisor", options.divisor);
+}
+
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, ModelProfile>
+void VisitFields(Visitor& visit, T& profile) {
+  visit("num_params", profile.num_params);
+  visit("trainable_num_params", profile.trainable_num_params);
+  visit("activation_bytes_per_sample", profile.activation_bytes_per_sample);
+  visit("device_memory_bytes", profile.device_memory_bytes);
+  visit("forward_flops_per_sample", profile.forward_flops_per_sample);
+}
+
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, ExperimentSpec>
+void VisitFields(Visitor& visit, T& spec) {
+  visit("name", spec.name);
+  visit("method", spec.method);
+  visit("entrypoint", spec.entrypoint);
+  visit("config_path", spec.config_path);
+  visit("model_dir", spec.model_dir);
+  visit("slots_per_trial", spec.slots_per_trial);
+  visit("device_memory_bytes", spec.device_memory_bytes);
+  visit("hyperparameters", spec.hyperparameters);
+  visit("ds_config_path", spec.ds_config_path);
+  visit("ds_config", spec.ds_config);
+  visit("max_restarts", spec.max_restarts);
+  visit("max_length_steps", spec.max_length_steps);
+  visit("profile", spec.profile);
+  visit("options", spec.options);
+}
+
+Json ToJson(const SearchOptions& options) {
+  return fields::Encode(options);
+}
+
+Json ToJson(const ExperimentSpec& spec) {
+  return fields::Encode(spec);
+}
+
+ExperimentSpec ExperimentSpecFromJson(const Json& json) {
+  ExperimentSpec spec;
+  fields::Decode(json, "experiment", spec);
+  return spec;
+}
+
+}  // namespace dsat

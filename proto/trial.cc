@@ -1,0 +1,253 @@
+// The text and JSON forms of a trial's words, and the table of metrics.
+#include "proto/trial.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat {
+namespace {
+
+struct MetricInfo {
+  const char* name;
+  const char* unit;
+  bool smaller_is_better;
+  bool searchable;
+};
+
+constexpr std::array<MetricInfo, 8> kMetrics = {{
+    {"FLOPS_per_gpu", "FLOP/s", false, true},
+    {"throughput", "samples/s", false, true},
+    {"latency", "ms", true, true},
+    {"forward", "ms", true, true},
+    {"backward", "ms", true, true},
+    {"step", "ms", true, false},
+    {"peak_bytes", "bytes", true, false},
+    {"loss", "nats/token", true, false},
+}};
+
+const MetricInfo* FindMetric(const std::string& name) {
+  auto found = std::find_if(kMetrics.begin(), kMetrics.end(),
+                            [&](const MetricInfo& metric) { return name == metric.name; });
+  return found == kMetrics.end() ? nullptr : &*found;
+}
+
+template <typename Enum>
+using Names = std::span<const std::pair<Enum, const char*>>;
+
+constexpr std::array<std::pair<TrialKind, const char*>, 3> kKinds = {{
+    {TrialKind::kProfile, "profile"},
+    {TrialKind::kSubmitted, "submitted"},
+    {TrialKind::kSearch, "search"},
+}};
+
+constexpr std::array<std::pair<TrialState, const char*>, 5> kStates = {{
+    {TrialState::kRunning, "running"},
+    {TrialState::kSucceeded, "succeeded"},
+    {TrialState::kInfeasible, "infeasible"},
+    {TrialState::kFailed, "failed"},
+    {TrialState::kStopped, "stopped"},
+}};
+
+template <typename Enum>
+std::string NameOf(Names<Enum> names, Enum value) {
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
+  }
+  DSAT_CHECK(false, "unnamed value {}", static_cast<int>(value));
+  return "";
+}
+
+template <typename Enum>
+Enum ParseName(Names<Enum> names, const std::string& text, const char* what) {
+  std::string expected;
+  for (const auto& [value, name] : names) {
+    if (text == name) return value;
+    expected += (expected.empty() ? "" : ", ") + std::string(name);
+  }
+  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", what, text, expected);
+}
+
+// " (did you mean \"x\"?)" or "".
+std::string Suggest(const std::string& word, std::span<const std::string> candidates) {
+  std::string nearest = NearestWord(word, candidates);
+  return nearest.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", nearest);
+}
+
+void CheckObject(const Json& json, const std::string& what) {
+  if (json.is_object()) return;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected an object", what, JsonTypeName(json));
+}
+
+void CheckKeys(const Json& json, std::span<const std::string> known, const std::string& what) {
+  CheckObject(json, what);
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    Throw(ErrorCode::kInvalidArgument, "{}: unknown key \"{}\"{}", what, key, Suggest(key, known));
+  }
+}
+
+double NonNegativeNumber(const Json& json, const std::string& what) {
+  double value = json.is_number() ? json.get<double>() : -1;
+  if (!(value >= 0) || !std::isfinite(value)) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a finite number >= 0", what,
+          json.dump());
+  }
+  return value;
+}
+
+// Whole numbers may be written as 1.5e9.
+int64_t WholeNumber(const Json& json, int64_t min, const std::string& what) {
+  if (json.is_number_integer() && !json.is_number_unsigned() && json.get<int64_t>() >= min) {
+    return json.get<int64_t>();
+  }
+  double value = json.is_number() ? json.get<double>() : -1;
+  if (!(value >= static_cast<double>(min)) || value != std::floor(value) || value > 9.2e18) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number >= {}", what, json.dump(),
+          min);
+  }
+  return json.get<int64_t>();
+}
+
+Metric MetricFromJson(const Json& json, const std::string& what) {
+  Metric metric;
+  metric.samples = 1;
+  if (!json.is_object()) {
+    metric.value = NonNegativeNumber(json, what);
+    return metric;
+  }
+  static const std::vector<std::string> kKeys = {"value", "spread", "samples"};
+  CheckKeys(json, kKeys, what);
+  if (!json.contains("value")) {
+    Throw(ErrorCode::kInvalidArgument, "{}: \"value\" is missing", what);
+  }
+  metric.value = NonNegativeNumber(json["value"], what + "/value");
+  if (json.contains("spread")) metric.spread = NonNegativeNumber(json["spread"], what + "/spread");
+  if (json.contains("samples")) metric.samples = WholeNumber(json["samples"], 0, what + "/samples");
+  return metric;
+}
+
+}  // namespace
+
+std::string ToString(TrialKind kind) {
+  return NameOf<TrialKind>(kKinds, kind);
+}
+std::string ToString(TrialState state) {
+  return NameOf<TrialState>(kStates, state);
+}
+
+TrialKind ParseTrialKind(const std::string& text) {
+  return ParseName<TrialKind>(kKinds, text, "trial kind");
+}
+
+TrialState ParseTrialState(const std::string& text) {
+  return ParseName<TrialState>(kStates, text, "trial state");
+}
+
+Json ToJson(const Measurement& measurement) {
+  Json json = Json::object();
+  for (const auto& [name, metric] : measurement) {
+    json[name] = {{"value", metric.value}, {"spread", metric.spread}, {"samples", metric.samples}};
+  }
+  return json;
+}
+
+Json ToJson(const ModelProfile& profile) {
+  return {{"num_params", profile.num_params},
+          {"trainable_num_params", profile.trainable_num_params},
+          {"activation_bytes_per_sample", profile.activation_bytes_per_sample},
+          {"device_memory_bytes", profile.device_memory_bytes},
+          {"forward_flops_per_sample", profile.forward_flops_per_sample}};
+}
+
+Json ToJson(const Assignment& assignment) {
+  Json json = Json::object();
+  for (const auto& [pointer, value] : assignment)
+    json[pointer] = value;
+  return json;
+}
+
+Measurement MeasurementFromJson(const Json& json, const std::string& what) {
+  std::vector<std::string> known;
+  for (const MetricInfo& metric : kMetrics)
+    known.emplace_back(metric.name);
+  CheckKeys(json, known, what);
+  Measurement measurement;
+  for (const auto& [name, value] : json.items()) {
+    measurement[name] = MetricFromJson(value, what + "/" + name);
+  }
+  return measurement;
+}
+
+ModelProfile ProfileFromJson(const Json& json, const std::string& what) {
+  static const std::vector<std::string> kKeys = {"num_params", "trainable_num_params",
+                                                 "activation_bytes_per_sample",
+                                                 "device_memory_bytes", "forward_flops_per_sample"};
+  CheckKeys(json, kKeys, what);
+  auto number = [&](const char* key, int64_t min) {
+    if (!json.contains(key)) {
+      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing", what, key);
+    }
+    return WholeNumber(json[key], min, what + "/" + key);
+  };
+  ModelProfile profile;
+  profile.num_params = number("num_params", 1);
+  profile.trainable_num_params = number("trainable_num_params", 1);
+  profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 1);
+  profile.device_memory_bytes = number("device_memory_bytes", 1);
+  if (json.contains("forward_flops_per_sample")) {
+    profile.forward_flops_per_sample = number("forward_flops_per_sample", 0);
+  }
+  return profile;
+}
+
+Assignment AssignmentFromJson(const Json& json) {
+  CheckObject(json, "assignment");
+  Assignment assignment;
+  for (const auto& [pointer, value] : json.items()) {
+    if (!pointer.starts_with('/')) {
+      Throw(ErrorCode::kInvalidArgument, "assignment: \"{}\" is no JSON pointer", pointer);
+    }
+    assignment[pointer] = value;
+  }
+  return assignment;
+}
+
+std::optional<double> MetricValue(const Trial& trial, const std::string& metric) {
+  std::optional<double> best;
+  for (const PointResult& result : trial.points) {
+    auto found = result.measurement.find(metric);
+    if (found == result.measurement.end()) continue;
+    double value = found->second.value;
+    if (!best || (SmallerIsBetter(metric) ? value < *best : value > *best)) best = value;
+  }
+  return best;
+}
+
+const std::vector<std::string>& SearchMetrics() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const MetricInfo& metric : kMetrics) {
+      if (metric.searchable) names.emplace_back(metric.name);
+    }
+    return names;
+  }();
+  return kNames;
+}
+
+bool SmallerIsBetter(const std::string& metric) {
+  const MetricInfo* info = FindMetric(metric);
+  return info != nullptr && info->smaller_is_better;
+}
+
+std::string MetricUnit(const std::string& metric) {
+  const MetricInfo* info = FindMetric(metric);
+  return info == nullptr ? "" : info->unit;
+}
+
+}  // namespace dsat

@@ -1,0 +1,71 @@
+// The JSON form of a trial's task.
+#include "proto/trial_task.h"
+
+#include <array>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "proto/fields.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::array<std::pair<TrialTask::Mode, const char*>, 3> kModes = {{
+    {TrialTask::Mode::kProfile, "profile"},
+    {TrialTask::Mode::kMeasure, "measure"},
+    {TrialTask::Mode::kTrain, "train"},
+}};
+
+std::string ModeName(TrialTask::Mode mode) {
+  for (const auto& [value, name] : kModes) {
+    if (value == mode) return name;
+  }
+  DSAT_CHECK(false, "mode {}", static_cast<int>(mode));
+  return "";
+}
+
+TrialTask::Mode ParseMode(const std::string& text) {
+  for (const auto& [value, name] : kModes) {
+    if (text == name) return value;
+  }
+  Throw(ErrorCode::kInvalidArgument, "task/mode is \"{}\"; expected profile, measure or train",
+        text);
+}
+
+}  // namespace
+
+// T is the struct, const when it is written. The mode goes as text.
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, TrialTask>
+void VisitFields(Visitor& visit, T& task) {
+  std::string mode = ModeName(task.mode);
+  visit("mode", mode);
+  if constexpr (!std::is_const_v<T>) task.mode = ParseMode(mode);
+  visit("experiment", task.experiment);
+  visit("trial", task.trial);
+  visit("attempt", task.attempt);
+  visit("ds_config", task.ds_config);
+  visit("model", task.model);
+  visit("data", task.data);
+  visit("base_dir", task.base_dir);
+  visit("device_memory_bytes", task.device_memory_bytes);
+  visit("start_profile_step", task.start_profile_step);
+  visit("end_profile_step", task.end_profile_step);
+  visit("train_steps", task.train_steps);
+  visit("seed", task.seed);
+  visit("checkpoint_dir", task.checkpoint_dir);
+  visit("report_address", task.report_address);
+}
+
+Json ToJson(const TrialTask& task) {
+  return fields::Encode(task);
+}
+
+TrialTask TrialTaskFromJson(const Json& json) {
+  TrialTask task;
+  fields::Decode(json, "task", task);
+  return task;
+}
+
+}  // namespace dsat

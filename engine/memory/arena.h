@@ -57,7 +57,8 @@ class Arena {
   ~Arena();
 
   // Sizes are rounded up to 64 bytes and counted so. `use` names the purpose in OutOfMemory.
-  // Throws OutOfMemory if live + bytes would pass the limit, or if the system has no more.
+  // Throws OutOfMemory if live + bytes would pass the limit, or if the system has no more. A buffer
+  // of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
   Buffer Allocate(int64_t bytes, const char* use);
   Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
     return Allocate(num_elems * BytesPerElem(dtype), use);
@@ -74,7 +75,13 @@ class Arena {
 
  private:
   friend class Buffer;
+  // Counts `bytes` (rounded) or throws OutOfMemory.
+  void Count(int64_t bytes, const char* use);
+  // A block of `bytes` (rounded) from the free lists or the system; nullptr if neither has one.
+  void* TakeBlock(int64_t bytes);
   void Release(void* data, int64_t bytes);
+  // Gives free blocks back to the system, large ones first, until at most `bytes` are kept.
+  void ShrinkCacheTo(int64_t bytes);
 
   std::string name_;
   Kind kind_;
@@ -82,7 +89,10 @@ class Arena {
   int64_t live_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   // Freed blocks by size: the same shapes come back every step, so that a block is seldom unmapped.
+  // Live and free bytes together stay below the limit, or below twice the peak if there is none.
   std::map<int64_t, std::vector<void*>> free_blocks_;
+  int64_t free_bytes_ = 0;
+  int64_t num_live_blocks_ = 0;
 };
 
 }  // namespace dsat::engine

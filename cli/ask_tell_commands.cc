@@ -1,0 +1,126 @@
+// dsat create, ask, tell, serve: experiments whose trials other programs run.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <mutex>
+#include <semaphore>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/full_run.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "db/store.h"
+#include "engine/config/ds_config.h"
+#include "methods/options.h"
+#include "searcher/experiment.h"
+#include "searcher/service.h"
+
+namespace dsat::cli {
+namespace {
+
+Json ReadJsonArgument(const std::string& path) {
+  if (path != "-") return ReadJsonFile(path);
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  return ParseTolerantJson(text, "standard input");
+}
+
+Point PointOf(const Trial& trial) {
+  const auto number = [&](const char* pointer) {
+    const Json* value = FindAtPointer(trial.ds_config, pointer);
+    return value == nullptr ? int64_t{1} : value->get<int64_t>();
+  };
+  return {number("/train_micro_batch_size_per_gpu"), number("/gradient_accumulation_steps")};
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const CreateFlags& create) {
+  ExperimentSpec spec = ReadSpec(create.config, create.model_dir);
+  spec.method = create.method;
+  spec.options = create.options;
+  ValidateOptions(spec.options);
+  if (!create.profile.empty())
+    spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
+  Store store = Store::Open(flags.db, Store::Mode::kCreate);
+  const Experiment experiment = Experiment::Create(store, spec);
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"experiment", experiment.id()}, {"name", spec.name}}.dump());
+  } else {
+    fmt::print("{}\n", experiment.id());
+  }
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const AskFlags& ask) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
+  Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
+  const std::optional<Trial> trial = experiment.Ask();
+  const bool finished = experiment.search().Finished();
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"experiment", experiment.id()},
+                            {"trial", trial ? TrialJson(*trial) : Json()},
+                            {"finished", finished}}
+                           .dump());
+  } else if (trial) {
+    fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
+  } else {
+    fmt::print(stderr, "{}\n", finished ? "finished: no trial will come any more"
+                                        : "no trial now: tell one of the running ones first");
+  }
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const TellFlags& tell) {
+  if (tell.metrics.empty() && !tell.infeasible && !tell.failed && tell.profile.empty())
+    Throw(ErrorCode::kInvalidArgument,
+          "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
+          tell.trial);
+  Outcome outcome{TrialState::kSucceeded, ""};
+  if (tell.infeasible) outcome = {TrialState::kInfeasible, *tell.infeasible};
+  if (tell.failed) outcome = {TrialState::kFailed, *tell.failed};
+  std::optional<ModelProfile> profile;
+  if (!tell.profile.empty()) profile = ProfileFromJson(ReadJsonFile(tell.profile), tell.profile);
+  Measurement measurement;
+  if (!tell.metrics.empty())
+    measurement = MeasurementFromJson(ReadJsonArgument(tell.metrics), tell.metrics);
+
+  Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
+  Experiment experiment = Experiment::Open(store, store.FindExperiment(tell.experiment));
+  const auto found = experiment.search().trials().find(tell.trial);
+  if (found == experiment.search().trials().end())
+    Throw(ErrorCode::kNotFound, "tell: experiment {} has no trial {}; it has asked for {}",
+          experiment.id(), tell.trial, experiment.search().trials().size());
+  std::vector<PointResult> points;
+  if (!measurement.empty()) points.push_back({PointOf(found->second), measurement});
+  experiment.TellExternal(tell.trial, outcome, points, profile);
+  const bool finished = experiment.search().Finished();
+  if (flags.json)
+    fmt::print("{}\n", Json{{"experiment", experiment.id()},
+                            {"trial", tell.trial},
+                            {"state", ToString(outcome.state)},
+                            {"finished", finished}}
+                           .dump());
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const ServeFlags& serve) {
+  std::binary_semaphore stop(0);
+  const InterruptHandler interrupt([&stop] { stop.release(); });
+  const auto server = ExperimentServer::Start(flags.db, serve.listen);
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"address", server->address()}, {"token", server->token()}}.dump());
+  } else {
+    fmt::print("address {}\ntoken {}\n", server->address(), server->token());
+  }
+  std::fflush(stdout);
+  stop.acquire();
+  return 0;
+}
+
+}  // namespace dsat::cli

@@ -1,0 +1,103 @@
+// The command line, parsed: which command, with which options. Nothing here acts.
+#ifndef DSAT_CLI_FLAGS_H_
+#define DSAT_CLI_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/experiment.h"
+
+namespace dsat::cli {
+
+// Exit codes of dsat, beside 0.
+inline constexpr int kExitFailure = 1;       // An error, or an experiment that found nothing.
+inline constexpr int kExitUsage = 2;         // The command line is wrong.
+inline constexpr int kExitInterrupted = 130; // Ctrl-C; the experiment can be resumed.
+
+// How trials are run on this machine.
+struct RunFlags {
+  std::string out_dir;  // "" = dsat-out/<experiment number>
+  int64_t num_slots = 0;
+  int64_t hang_timeout_s = 120;
+  int64_t start_timeout_s = 300;
+  int64_t trial_timeout_s = 3600;
+};
+
+struct SearchFlags {  // dsat asha|binary|random|grid
+  std::string method;
+  std::string config;
+  std::string model_dir;
+  SearchOptions options;
+  RunFlags run;
+};
+struct ResumeFlags {
+  std::string experiment;
+  RunFlags run;
+};
+struct CreateFlags {
+  std::string method;
+  std::string config;
+  std::string model_dir;
+  std::string profile;  // JSON file
+  SearchOptions options;
+};
+struct AskFlags {
+  std::string experiment;
+};
+struct TellFlags {
+  std::string experiment;
+  int64_t trial = -1;
+  std::string metrics;                    // JSON file, "-" = standard input
+  std::optional<std::string> infeasible;  // the reason
+  std::optional<std::string> failed;      // the reason
+  std::string profile;                    // JSON file, for the profiling trial
+};
+struct ServeFlags {
+  std::string listen = "127.0.0.1:0";
+};
+struct ListFlags {};
+struct ShowFlags {
+  std::string experiment;
+};
+struct BestFlags {
+  std::string experiment;
+  std::string out_dir;  // "" = print only
+};
+struct QueryFlags {
+  std::string sql;
+};
+struct ExportFlags {
+  std::string experiment;
+  std::string format = "csv";
+};
+struct TrainFlags {
+  std::string config;
+  std::string model_dir;
+  std::string ds_config;  // "" = the experiment file's own
+  std::optional<int64_t> steps;
+  RunFlags run;
+};
+struct SuperviseFlags {  // hidden: the process above the ranks of one trial
+  int control_fd = 3;
+};
+
+using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
+                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
+                             SuperviseFlags>;
+
+struct Flags {
+  Command command;
+  std::string db;     // --db, else $DSAT_DB, else dsat.db
+  bool json = false;  // machine-readable results on stdout
+};
+
+// The parsed command line, or the exit code if it ends here (--help, --version, a usage error, which
+// is then one line on stderr).
+std::variant<Flags, int> ParseFlags(int argc, const char* const* argv);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_FLAGS_H_

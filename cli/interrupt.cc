@@ -1,0 +1,64 @@
+// Ctrl-C and SIGTERM through a signalfd, so that no code runs in a signal handler.
+#include "cli/interrupt.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "base/error.h"
+
+namespace dsat::cli {
+
+struct InterruptHandler::Impl {
+  std::function<void()> on_interrupt;
+  sigset_t blocked{};
+  sigset_t before{};
+  int signal_fd = -1;
+  int stop_fd = -1;
+  std::atomic<bool> interrupted{false};
+  std::thread thread;
+
+  void Listen() {
+    for (;;) {
+      pollfd fds[] = {{signal_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
+      if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
+      if (fds[1].revents != 0) return;
+      signalfd_siginfo info{};
+      if (fds[0].revents == 0 || read(signal_fd, &info, sizeof(info)) != sizeof(info)) continue;
+      interrupted = true;
+      on_interrupt();
+    }
+  }
+};
+
+InterruptHandler::InterruptHandler(std::function<void()> on_interrupt)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->on_interrupt = std::move(on_interrupt);
+  sigemptyset(&impl_->blocked);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&impl_->blocked, signal);
+  pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
+  impl_->signal_fd = signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+  impl_->stop_fd = eventfd(0, EFD_CLOEXEC);
+  if (impl_->signal_fd < 0 || impl_->stop_fd < 0) ThrowErrno("listening for signals", errno);
+  impl_->thread = std::thread([this] { impl_->Listen(); });
+}
+
+InterruptHandler::~InterruptHandler() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(impl_->stop_fd, &one, sizeof(one));
+  impl_->thread.join();
+  close(impl_->signal_fd);
+  close(impl_->stop_fd);
+  pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
+}
+
+bool InterruptHandler::interrupted() const { return impl_->interrupted; }
+
+}  // namespace dsat::cli

@@ -1,0 +1,122 @@
+// Results as text and as JSON.
+#include "cli/output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/files.h"
+#include "base/table.h"
+#include "cli/progress.h"
+
+namespace dsat::cli {
+namespace {
+
+// Succeeded trials by the searched metric, best first; then the others by number.
+std::vector<const Trial*> Ranked(const Search& search) {
+  const std::string& metric = search.spec().options.metric;
+  std::vector<const Trial*> trials;
+  for (const auto& [id, trial] : search.trials()) trials.push_back(&trial);
+  std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
+    const auto x = MetricValue(*a, metric);
+    const auto y = MetricValue(*b, metric);
+    if (!x || !y) return x.has_value();
+    return SmallerIsBetter(metric) ? *x < *y : *x > *y;
+  });
+  return trials;
+}
+
+std::string KnobText(const Trial& trial) {
+  std::string text;
+  for (const auto& [pointer, value] : trial.assignment) {
+    const std::string key = pointer.substr(pointer.rfind('/') + 1);
+    if (key == "stage" || key == "train_micro_batch_size_per_gpu") continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value.dump());
+  }
+  return trial.kind == TrialKind::kSearch ? text : "(" + ToString(trial.kind) + ")";
+}
+
+std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
+  const auto cell = [&](const std::string& name) -> std::string {
+    const auto value = MetricValue(trial, name);
+    return value ? DescribeMetric(name, *value) : "";
+  };
+  const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
+  const Json* micro_batch = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu");
+  return {std::to_string(trial.id),
+          ToString(trial.state),
+          stage == nullptr ? "0" : stage->dump(),
+          micro_batch == nullptr ? "" : micro_batch->dump(),
+          cell(metric),
+          cell(metric == "throughput" ? "latency" : "throughput"),
+          cell("peak_bytes"),
+          trial.reason.empty() ? KnobText(trial) : trial.reason};
+}
+
+}  // namespace
+
+std::optional<double> FactorOverSubmitted(const Search& search) {
+  const auto best = search.Best();
+  const auto submitted = search.Submitted();
+  if (!best || !submitted) return std::nullopt;
+  const std::string& metric = search.spec().options.metric;
+  const auto best_value = MetricValue(search.trials().at(*best), metric);
+  const auto submitted_value = MetricValue(search.trials().at(*submitted), metric);
+  if (!best_value || !submitted_value || *best_value <= 0 || *submitted_value <= 0) return std::nullopt;
+  return SmallerIsBetter(metric) ? *submitted_value / *best_value : *best_value / *submitted_value;
+}
+
+std::string SummaryText(const Experiment& experiment) {
+  const Search& search = experiment.search();
+  const std::string& metric = search.spec().options.metric;
+  std::string text = fmt::format("experiment {} ({}), {}, {}\n", experiment.id(), search.spec().name,
+                                 search.spec().method, ToString(experiment.state()));
+  if (search.profile()) text += DescribeProfile(experiment) + "\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const Trial* trial : Ranked(search)) rows.push_back(Row(*trial, metric));
+  text += FormatTable({"trial", "state", "stage", "micro-batch", metric,
+                       metric == "throughput" ? "latency" : "throughput", "peak memory", "settings"},
+                      rows);
+  if (const auto best = search.Best()) {
+    const Trial& trial = search.trials().at(*best);
+    text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),
+                        DescribeMetric(metric, *MetricValue(trial, metric)));
+    if (const auto factor = FactorOverSubmitted(search))
+      text += fmt::format(", {:.2f} times the submitted configuration", *factor);
+    text += "\n";
+  }
+  return text;
+}
+
+Json TrialJson(const Trial& trial) {
+  Json json{{"id", trial.id},
+            {"kind", ToString(trial.kind)},
+            {"state", ToString(trial.state)},
+            {"reason", trial.reason},
+            {"assignment", ToJson(trial.assignment)},
+            {"ds_config", trial.ds_config},
+            {"metrics", nullptr}};
+  if (!trial.points.empty()) json["metrics"] = ToJson(trial.points.back().measurement);
+  return json;
+}
+
+Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
+  const Search& search = experiment.search();
+  Json json{{"experiment", experiment.id()},
+            {"name", search.spec().name},
+            {"method", search.spec().method},
+            {"metric", search.spec().options.metric},
+            {"state", ToString(experiment.state())},
+            {"profile", nullptr},
+            {"best_trial", nullptr},
+            {"factor_over_submitted", nullptr},
+            {"trials", Json::array()}};
+  if (!out_dir.empty()) json["out_dir"] = out_dir;
+  if (search.profile()) json["profile"] = ToJson(*search.profile());
+  if (const auto best = search.Best()) json["best_trial"] = *best;
+  if (const auto factor = FactorOverSubmitted(search)) json["factor_over_submitted"] = *factor;
+  for (const auto& [id, trial] : search.trials()) json["trials"].push_back(TrialJson(trial));
+  return json;
+}
+
+}  // namespace dsat::cli

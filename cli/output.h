@@ -1,0 +1,23 @@
+// Results as text and as JSON, shared by the commands that print them.
+#ifndef DSAT_CLI_OUTPUT_H_
+#define DSAT_CLI_OUTPUT_H_
+
+#include <string>
+
+#include "base/json.h"
+#include "searcher/experiment.h"
+
+namespace dsat::cli {
+
+// The ranking of all trials, the profile's facts and the factor over the submitted configuration.
+std::string SummaryText(const Experiment& experiment);
+// The same for machines.
+Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
+// One trial for machines: id, kind, state, reason, assignment, ds_config, metrics.
+Json TrialJson(const Trial& trial);
+// Best metric over the submitted one's, in the sense that larger is better; nullopt without both.
+std::optional<double> FactorOverSubmitted(const Search& search);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_OUTPUT_H_

@@ -1,0 +1,125 @@
+// What a search shows while it runs.
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/files.h"
+
+namespace dsat::cli {
+namespace {
+
+constexpr int kBarWidth = 24;
+
+std::string Duration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+int64_t CountState(const Search& search, TrialState state) {
+  int64_t count = 0;
+  for (const auto& [id, trial] : search.trials()) count += trial.state == state ? 1 : 0;
+  return count;
+}
+
+std::string EndOfTrial(const Trial& trial, const std::string& metric) {
+  std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
+                                 trial.kind == TrialKind::kProfile     ? "profile"
+                                 : trial.kind == TrialKind::kSubmitted ? "as submitted"
+                                                                       : DescribeConfig(trial),
+                                 ToString(trial.state));
+  const auto value = MetricValue(trial, metric);
+  if (value) line += "  " + DescribeMetric(metric, *value);
+  if (value && metric != "throughput") {
+    if (const auto throughput = MetricValue(trial, "throughput"))
+      line += "  " + DescribeMetric("throughput", *throughput);
+  }
+  if (const auto peak = MetricValue(trial, "peak_bytes"))
+    line += "  peak " + HumanBytes(static_cast<int64_t>(*peak));
+  if (!trial.reason.empty()) line += "  " + trial.reason;
+  return line;
+}
+
+}  // namespace
+
+std::string DescribeConfig(const Trial& trial) {
+  const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
+  const Json* micro_batch = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu");
+  return fmt::format("stage {}, micro-batch {}", stage == nullptr ? "0" : stage->dump(),
+                     micro_batch == nullptr ? "?" : micro_batch->dump());
+}
+
+std::string DescribeMetric(const std::string& metric, double value) {
+  if (metric == "peak_bytes") return HumanBytes(static_cast<int64_t>(value));
+  if (metric == "FLOPS_per_gpu") {
+    if (value >= 1e12) return fmt::format("{:.2f} TFLOP/s", value / 1e12);
+    return fmt::format("{:.1f} GFLOP/s", value / 1e9);
+  }
+  return fmt::format("{:.1f} {}", value, MetricUnit(metric));
+}
+
+ProgressDisplay::ProgressDisplay(bool live) : live_(live) {}
+
+ProgressDisplay::~ProgressDisplay() {
+  if (status_shown_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void ProgressDisplay::PrintLine(const std::string& line) {
+  fmt::print(stderr, "{}{}\n", status_shown_ ? "\r\x1b[K" : "", line);
+  status_shown_ = false;
+}
+
+void ProgressDisplay::DrawStatus(const Experiment& experiment) {
+  if (!live_) return;
+  const Search& search = experiment.search();
+  const SearchOptions& options = search.spec().options;
+  const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
+  const auto filled = static_cast<int>(kBarWidth * ended / options.max_trials);
+  std::string line = fmt::format("[{:=<{}}{: <{}}] {}/{} trials, {} running, {} infeasible", "", filled,
+                                 "", kBarWidth - filled, ended, options.max_trials,
+                                 search.Running().size(),
+                                 CountState(search, TrialState::kInfeasible));
+  if (const auto best = search.Best()) {
+    line += fmt::format(
+        ", best {} (trial {})",
+        DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)), *best);
+  }
+  if (ended_ > 0) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started_;
+    line += ", at most " +
+            Duration(elapsed.count() / static_cast<double>(ended_) *
+                     static_cast<double>(options.max_trials - ended)) +
+            " left";
+  }
+  fmt::print(stderr, "\r\x1b[K{}", line);
+  status_shown_ = true;
+}
+
+void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& event) {
+  const auto& trials = experiment.search().trials();
+  switch (event.kind) {
+    case RunnerEvent::Kind::kTrialStarted:
+      if (!live_ && event.attempt > 0)
+        PrintLine(fmt::format("trial {:>3}  attempt {}", event.trial, event.attempt + 1));
+      break;
+    case RunnerEvent::Kind::kTrialProgress:
+      steps_[event.trial] = event.step;
+      break;
+    case RunnerEvent::Kind::kTrialEnded:
+      ++ended_;
+      steps_.erase(event.trial);
+      PrintLine(EndOfTrial(trials.at(event.trial), experiment.search().spec().options.metric));
+      break;
+    case RunnerEvent::Kind::kProfiled:
+      PrintLine(DescribeProfile(experiment));
+      break;
+    case RunnerEvent::Kind::kNote:
+      PrintLine(event.text);
+      break;
+  }
+  DrawStatus(experiment);
+}
+
+}  // namespace dsat::cli

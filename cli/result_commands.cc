@@ -1,0 +1,124 @@
+// dsat list, show, best, query, export: what the database holds.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/table.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "db/store.h"
+#include "searcher/experiment.h"
+#include "searcher/results.h"
+
+namespace dsat::cli {
+namespace {
+
+Json ToJson(const ExperimentRow& row) {
+  Json json{{"id", row.id},
+            {"name", row.name},
+            {"method", row.method},
+            {"state", ToString(row.state)},
+            {"reason", row.reason},
+            {"created_at", row.created_at},
+            {"trials", row.num_trials},
+            {"metric", row.metric},
+            {"best_trial", nullptr},
+            {"best_value", nullptr}};
+  if (row.best_trial >= 0) {
+    json["best_trial"] = row.best_trial;
+    json["best_value"] = row.best_value;
+  }
+  return json;
+}
+
+std::string CellText(const Json& value) {
+  if (value.is_null()) return "";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const ListFlags&) {
+  const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const std::vector<ExperimentRow> rows = store.ListExperiments();
+  if (flags.json) {
+    Json json = Json::array();
+    for (const ExperimentRow& row : rows) json.push_back(ToJson(row));
+    fmt::print("{}\n", json.dump(2));
+    return 0;
+  }
+  std::vector<std::vector<std::string>> cells;
+  for (const ExperimentRow& row : rows) {
+    const bool has_best = row.best_trial >= 0;
+    cells.push_back({std::to_string(row.id), row.name, row.method, ToString(row.state),
+                     std::to_string(row.num_trials),
+                     has_best ? std::to_string(row.best_trial) : "",
+                     has_best ? DescribeMetric(row.metric, row.best_value) : "", row.created_at});
+  }
+  fmt::print("{}", FormatTable({"id", "name", "method", "state", "trials", "best trial", "best",
+                                "created (UTC)"},
+                               cells));
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const ShowFlags& show) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const Experiment experiment = Experiment::Open(store, store.FindExperiment(show.experiment));
+  if (flags.json) {
+    fmt::print("{}\n", SummaryJson(experiment, "").dump(2));
+  } else {
+    fmt::print("{}", SummaryText(experiment));
+  }
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const BestFlags& best) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const Experiment experiment = Experiment::Open(store, store.FindExperiment(best.experiment));
+  const auto id = experiment.search().Best();
+  if (!id)
+    Throw(ErrorCode::kNotFound, "best: no trial of experiment {} has succeeded", experiment.id());
+  const Trial& trial = experiment.search().trials().at(*id);
+  if (!best.out_dir.empty()) {
+    MakeWritableFolder(best.out_dir);
+    WriteResults(experiment, best.out_dir);
+  }
+  if (flags.json) {
+    fmt::print("{}\n", TrialJson(trial).dump(2));
+  } else {
+    fmt::print("{}\n", trial.ds_config.dump(2));
+  }
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const QueryFlags& query) {
+  const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const QueryResult result = store.Query(query.sql);
+  if (flags.json) {
+    Json json = Json::array();
+    for (const auto& row : result.rows) {
+      Json object = Json::object();
+      for (size_t i = 0; i < row.size(); ++i) object[result.columns[i]] = row[i];
+      json.push_back(std::move(object));
+    }
+    fmt::print("{}\n", json.dump(2));
+    return 0;
+  }
+  std::vector<std::vector<std::string>> cells;
+  for (const auto& row : result.rows) {
+    std::vector<std::string>& out = cells.emplace_back();
+    for (const Json& value : row) out.push_back(CellText(value));
+  }
+  fmt::print("{}", FormatTable(result.columns, cells));
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const ExportFlags& export_flags) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const ExperimentId id = store.FindExperiment(export_flags.experiment);
+  fmt::print("{}", ExportTrials(store, id, flags.json ? "json" : export_flags.format));
+  return 0;
+}
+
+}  // namespace dsat::cli

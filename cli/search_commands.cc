@@ -1,0 +1,108 @@
+// dsat asha|binary|random|grid, dsat resume: searches, and the full run after them.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/full_run.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "db/store.h"
+#include "methods/options.h"
+#include "searcher/experiment.h"
+#include "searcher/experiment_file.h"
+#include "searcher/preflight.h"
+#include "searcher/results.h"
+#include "searcher/runner.h"
+
+namespace dsat::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string OutDir(const RunFlags& run, ExperimentId id) {
+  const std::string dir = run.out_dir.empty() ? fmt::format("dsat-out/{}", id) : run.out_dir;
+  return fs::absolute(dir).string();
+}
+
+// What a search prints when it ends: the ranking, the best against the submitted, where it is.
+void PrintSummary(const Experiment& experiment, const std::string& out_dir) {
+  fmt::print("{}\n", SummaryText(experiment));
+  if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
+}
+
+int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
+  const SearchOptions& options = experiment.search().spec().options;
+  const std::string out_dir = OutDir(run, experiment.id());
+  ProgressDisplay display(isatty(STDERR_FILENO) != 0);
+  ExperimentState state = ExperimentState::kActive;
+  {
+    // The handler is made first, so that every thread of the runner has the signals blocked.
+    Runner* running = nullptr;
+    const InterruptHandler interrupt([&running] {
+      if (running != nullptr) running->Cancel();
+    });
+    Runner runner(experiment, MakeRunnerOptions(run, out_dir),
+                  [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
+    running = &runner;
+    state = runner.Run();
+  }
+  if (state == ExperimentState::kActive) {
+    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {} goes on\n",
+               experiment.id(), flags.db);
+    return kExitInterrupted;
+  }
+  if (flags.json) {
+    fmt::print("{}\n", SummaryJson(experiment, out_dir).dump(2));
+  } else {
+    PrintSummary(experiment, out_dir);
+  }
+  const std::string failure = experiment.search().FailureReason();
+  if (!failure.empty()) Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", failure);
+  if (!options.run_full_experiment || !experiment.search().Best()) return 0;
+  const Trial& best = experiment.search().trials().at(*experiment.search().Best());
+  return RunFull(experiment.search().spec(), best.ds_config,
+                 MakeRunnerOptions(run, out_dir + "/full"), flags.json);
+}
+
+}  // namespace
+
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir) {
+  std::vector<std::string> warnings;
+  ExperimentSpec spec = ReadExperimentFile(config, model_dir, &warnings);
+  for (const std::string& warning : warnings) Log(LogLevel::kWarn, warning);
+  return spec;
+}
+
+int RunCommand(const Flags& flags, const SearchFlags& search) {
+  ExperimentSpec spec = ReadSpec(search.config, search.model_dir);
+  spec.method = search.method;
+  spec.options = search.options;
+  ValidateOptions(spec.options);
+  for (const std::string& warning : CheckSpec(spec)) Log(LogLevel::kWarn, warning);
+  // Nothing is recorded for a search that could not leave its results anywhere.
+  MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
+
+  Store store = Store::Open(flags.db, Store::Mode::kCreate);
+  Experiment experiment = Experiment::Create(store, spec);
+  fmt::print(stderr, "experiment {} ({}): {}, up to {} trials of {} rank{}, metric {}\n",
+             experiment.id(), spec.name, spec.method, spec.options.max_trials, spec.slots_per_trial,
+             spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
+  return RunSearch(flags, search.run, experiment);
+}
+
+int RunCommand(const Flags& flags, const ResumeFlags& resume) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
+  Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
+  fmt::print(stderr, "experiment {} ({}): going on after {} trials\n", experiment.id(),
+             experiment.search().spec().name, experiment.search().trials().size());
+  return RunSearch(flags, resume.run, experiment);
+}
+
+}  // namespace dsat::cli

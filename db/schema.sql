@@ -1,0 +1,176 @@
+-- The schema of a dsat database, version 1 (PRAGMA user_version). docs/schema.md explains it with
+-- example queries. The comments inside the statements stay in the file: `.schema` shows them.
+--
+-- `events` is the truth; trials, attempts and points are what follows from it, written in the same
+-- transaction. JSON columns hold strict JSON. Times are UTC, ISO 8601, with milliseconds.
+
+CREATE TABLE experiments (
+  -- One tuning run.
+  id INTEGER PRIMARY KEY,              -- 1, 2, 3 ...
+  name TEXT NOT NULL,                  -- From the experiment file; need not be unique.
+  method TEXT NOT NULL,                -- Search method: asha, binary, random, grid.
+  metric TEXT NOT NULL,                -- The metric that is optimised: FLOPS_per_gpu, latency ...
+  smaller_is_better INTEGER NOT NULL   -- 1 if a smaller metric is better (latencies), else 0.
+    CHECK (smaller_is_better IN (0, 1)),
+  state TEXT NOT NULL                  -- active, completed, failed or stopped.
+    CHECK (state IN ('active', 'completed', 'failed', 'stopped')),
+  reason TEXT NOT NULL,                -- Why it failed or was stopped, '' otherwise.
+  created_at TEXT NOT NULL,            -- When it was recorded.
+  ended_at TEXT,                       -- When its state left active; NULL before.
+  spec TEXT NOT NULL                   -- JSON: everything the search needs, fixed at creation.
+    CHECK (json_valid(spec))
+) STRICT;
+
+CREATE INDEX experiments_by_name ON experiments (name);
+
+CREATE TABLE trials (
+  -- One configuration tried by an experiment.
+  experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
+  id INTEGER NOT NULL,                 -- 0, 1, 2 ... within the experiment.
+  kind TEXT NOT NULL                   -- profile, submitted or search: why it exists.
+    CHECK (kind IN ('profile', 'submitted', 'search')),
+  state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
+    CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
+  reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
+  zero_stage INTEGER NOT NULL,         -- ZeRO stage of ds_config, 0 to 3.
+  assignment TEXT NOT NULL             -- JSON: the keys set over the base config, by JSON pointer.
+    CHECK (json_valid(assignment)),
+  ds_config TEXT NOT NULL              -- JSON: the whole config that runs, batch sizes resolved.
+    CHECK (json_valid(ds_config)),
+  asked_at TEXT NOT NULL,              -- When the method asked for it.
+  ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
+  PRIMARY KEY (experiment, id)
+) STRICT;
+
+CREATE TABLE attempts (
+  -- One launch of a trial. A crash is retried as a new attempt.
+  experiment INTEGER NOT NULL,         -- Its experiment.
+  trial INTEGER NOT NULL,              -- Its trial.
+  attempt INTEGER NOT NULL,            -- 1, 2, 3 ... within the trial.
+  state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
+    CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
+  reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
+  log_dir TEXT NOT NULL,               -- Folder of its logs, '' if it ran outside dsat.
+  log_tail TEXT NOT NULL,              -- Last lines of the log of the rank that mattered.
+  profile TEXT                         -- JSON: the model profile it measured; NULL if it did not.
+    CHECK (profile IS NULL OR json_valid(profile)),
+  started_at TEXT NOT NULL,            -- When it was launched.
+  ended_at TEXT,                       -- When it ended; NULL while it runs.
+  PRIMARY KEY (experiment, trial, attempt),
+  FOREIGN KEY (experiment, trial) REFERENCES trials (experiment, id)
+) STRICT;
+
+CREATE TABLE points (
+  -- One measurement: a micro-batch size and accumulation count, measured by an attempt.
+  -- Values are medians over the measured steps, spreads half their interquartile range.
+  experiment INTEGER NOT NULL,         -- Its experiment.
+  trial INTEGER NOT NULL,              -- Its trial.
+  attempt INTEGER NOT NULL,            -- Its attempt.
+  point INTEGER NOT NULL,              -- 1, 2, 3 ... within the attempt, in the order measured.
+  micro_batch_size INTEGER NOT NULL,   -- Samples per rank and forward pass.
+  accumulation_steps INTEGER NOT NULL, -- Micro-batches per optimizer step.
+  FLOPS_per_gpu REAL,                  -- FLOP/s per rank.
+  FLOPS_per_gpu_spread REAL,           -- FLOP/s per rank.
+  throughput REAL,                     -- samples/s over all ranks.
+  throughput_spread REAL,              -- samples/s over all ranks.
+  latency REAL,                        -- ms per optimizer step, wall clock.
+  latency_spread REAL,                 -- ms.
+  forward REAL,                        -- ms per optimizer step in forward passes.
+  forward_spread REAL,                 -- ms.
+  backward REAL,                       -- ms per optimizer step in backward passes.
+  backward_spread REAL,                -- ms.
+  step REAL,                           -- ms per optimizer step in the update.
+  step_spread REAL,                    -- ms.
+  peak_bytes REAL,                     -- Highest device memory in use on any rank, bytes.
+  peak_bytes_spread REAL,              -- bytes.
+  loss REAL,                           -- Training loss of the last step, nats per token.
+  loss_spread REAL,                    -- nats per token.
+  measurement TEXT NOT NULL            -- JSON: every metric with value, spread and samples.
+    CHECK (json_valid(measurement)),
+  measured_at TEXT NOT NULL,           -- When the measurement arrived.
+  PRIMARY KEY (experiment, trial, attempt, point),
+  FOREIGN KEY (experiment, trial, attempt) REFERENCES attempts (experiment, trial, attempt)
+) STRICT;
+
+CREATE TABLE events (
+  -- The log: an experiment's state is the fold of its events in the order of seq. Append-only.
+  experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
+  seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
+  kind TEXT NOT NULL                   -- What happened.
+    CHECK (kind IN ('asked', 'attempt_started', 'measured', 'attempt_ended', 'told',
+                    'state_changed')),
+  trial INTEGER                        -- The trial it is about; NULL for state_changed.
+    CHECK ((trial IS NULL) = (kind = 'state_changed')),
+  payload TEXT NOT NULL                -- JSON: what is known of it, by kind (docs/schema.md).
+    CHECK (json_valid(payload)),
+  at TEXT NOT NULL,                    -- When it was logged; no decision depends on it.
+  PRIMARY KEY (experiment, seq),
+  FOREIGN KEY (experiment, trial) REFERENCES trials (experiment, id)
+) STRICT;
+
+-- One row per trial in units for people: its best point of its last attempt, if it has one.
+CREATE VIEW trial_metrics AS
+WITH
+  measured AS (
+    SELECT p.*,
+           p.measurement ->> ('$.' || e.metric || '.value') AS metric_value,
+           iif(e.smaller_is_better, 1, -1) AS sign
+    FROM points AS p JOIN experiments AS e ON e.id = p.experiment
+    WHERE p.attempt = (SELECT max(a.attempt) FROM attempts AS a
+                       WHERE a.experiment = p.experiment AND a.trial = p.trial)
+  ),
+  ranked AS (
+    SELECT *,
+           row_number() OVER (PARTITION BY experiment, trial
+                              ORDER BY sign * metric_value NULLS LAST, point) AS place
+    FROM measured
+  )
+SELECT t.experiment AS experiment,     -- The experiment.
+       t.id AS trial,                  -- The trial.
+       t.kind AS kind,                 -- profile, submitted or search.
+       t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
+       t.zero_stage AS zero_stage,     -- ZeRO stage.
+       coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')
+         AS micro_batch_size,          -- Samples per rank and forward pass.
+       coalesce(r.accumulation_steps, t.ds_config ->> '$.gradient_accumulation_steps')
+         AS accumulation_steps,        -- Micro-batches per optimizer step.
+       r.metric_value AS metric_value, -- The experiment's metric, in its own unit.
+       r.FLOPS_per_gpu / 1e9 AS gflops_per_gpu,  -- GFLOP/s per rank.
+       r.throughput AS samples_per_s,  -- samples/s over all ranks.
+       r.latency AS latency_ms,        -- ms per optimizer step.
+       r.forward AS forward_ms,        -- ms per optimizer step in forward passes.
+       r.backward AS backward_ms,      -- ms per optimizer step in backward passes.
+       r.step AS step_ms,              -- ms per optimizer step in the update.
+       r.peak_bytes / 1048576 AS peak_mib,  -- MiB, the highest on any rank.
+       r.loss AS loss,                 -- nats per token.
+       t.reason AS reason              -- Why it ended that way, '' if it runs or succeeded.
+FROM trials AS t
+LEFT JOIN ranked AS r ON r.experiment = t.experiment AND r.trial = t.id AND r.place = 1;
+
+-- The best trial of each experiment that has one; the profiling trial does not count, ties keep the
+-- first.
+CREATE VIEW best_trials AS
+SELECT experiment,                     -- The experiment.
+       name,                           -- Its name.
+       metric,                         -- The metric that is optimised.
+       trial,                          -- The best trial.
+       metric_value,                   -- Its value, in the metric's own unit.
+       zero_stage,                     -- Its ZeRO stage.
+       micro_batch_size,               -- Its samples per rank and forward pass.
+       accumulation_steps,             -- Its micro-batches per optimizer step.
+       gflops_per_gpu,                 -- GFLOP/s per rank.
+       samples_per_s,                  -- samples/s over all ranks.
+       latency_ms,                     -- ms per optimizer step.
+       peak_mib,                       -- MiB, the highest on any rank.
+       ds_config                       -- JSON: the config it ran.
+FROM (
+  SELECT m.*, e.name, e.metric, t.ds_config,
+         row_number() OVER (PARTITION BY m.experiment
+                            ORDER BY iif(e.smaller_is_better, 1, -1) * m.metric_value, m.trial)
+           AS place
+  FROM trial_metrics AS m
+  JOIN experiments AS e ON e.id = m.experiment
+  JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
+  WHERE m.state = 'succeeded' AND m.kind <> 'profile' AND m.metric_value IS NOT NULL
+)
+WHERE place = 1;

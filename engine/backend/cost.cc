@@ -1,0 +1,39 @@
+#include "engine/backend/cost.h"
+
+#include <algorithm>
+
+namespace dsat::engine {
+namespace {
+
+int64_t RoundUp(int64_t elems) { return (elems + 15) / 16 * 16; }
+
+}  // namespace
+
+int64_t MatmulFlops(const MatmulArgs& args) { return 2 * args.M * args.N * args.K; }
+
+int64_t AttentionForwardFlops(const AttentionShape& shape) {
+  return 4 * shape.B * shape.T * shape.T * shape.C;
+}
+
+int64_t AttentionBackwardFlops(const AttentionShape& shape) {
+  return 2 * AttentionForwardFlops(shape);
+}
+
+AttentionScratch CpuAttentionScratch(const AttentionShape& shape) {
+  AttentionScratch scratch;
+  scratch.tile = RoundUp(std::min(shape.T, kAttentionTileRows) * shape.T);
+  scratch.slice = RoundUp(shape.T * (shape.C / shape.H));
+  scratch.num_elems = 2 * scratch.tile + 7 * scratch.slice;
+  return scratch;
+}
+
+int CpuAttentionThreads(const AttentionShape& shape, int num_threads) {
+  return static_cast<int>(std::min<int64_t>(num_threads, shape.B * shape.H));
+}
+
+int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads) {
+  return CpuAttentionScratch(shape).num_elems * CpuAttentionThreads(shape, num_threads) *
+         BytesPerElem(DType::kF32);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,34 @@
+// What kernels cost, shared by the backends: a prediction from the counting backend is exact because
+// both ask here.
+#ifndef DSAT_ENGINE_BACKEND_COST_H_
+#define DSAT_ENGINE_BACKEND_COST_H_
+
+#include <cstdint>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// 2 M N K; bias and accumulation are not counted.
+int64_t MatmulFlops(const MatmulArgs& args);
+// Full products: QK^T and PV are 2 B T T C each.
+int64_t AttentionForwardFlops(const AttentionShape& shape);
+// Twice the forward pass: four products. The recomputed QK^T is not counted.
+int64_t AttentionBackwardFlops(const AttentionShape& shape);
+
+// Query rows that CPU attention works on at a time: a tile of scores is this many rows of T.
+inline constexpr int64_t kAttentionTileRows = 128;
+
+// The f32 scratch of one thread of CPU attention, in elements. Each part starts on 64 bytes.
+struct AttentionScratch {
+  int64_t tile = 0;       // one (min(T, kAttentionTileRows), T) tile; there are two
+  int64_t slice = 0;      // one (T, C / H) slice of a head; there are seven
+  int64_t num_elems = 0;  // all of it
+};
+AttentionScratch CpuAttentionScratch(const AttentionShape& shape);
+// Threads that CPU attention can use: no more than there are heads in the batch.
+int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_COST_H_

@@ -1,0 +1,68 @@
+// The backend that computes nothing: the same calls, the same FLOPs and scratch sizes, no data. A plan
+// that runs on it is a prediction.
+#include <memory>
+
+#include "engine/backend/cost.h"
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+namespace {
+
+class CountingKernels : public Kernels {
+ public:
+  explicit CountingKernels(int num_threads) : num_threads_(num_threads) {}
+
+  void Fill(Tensor, float) override {}
+  void Cast(Tensor, Tensor) override {}
+  void Accumulate(Tensor, Tensor) override {}
+  void Scale(Tensor, float) override {}
+  double SumOfSquares(Tensor) override { return 0; }
+
+  void Matmul(const MatmulArgs& args) override { flops_ += MatmulFlops(args); }
+  void BiasGrad(Tensor, Tensor, int64_t, int64_t) override {}
+
+  void LayerNormForward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int64_t, int64_t) override {
+  }
+  void LayerNormBackward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int64_t,
+                         int64_t, bool) override {}
+
+  void GeluForward(Tensor, Tensor) override {}
+  void GeluBackward(Tensor, Tensor, Tensor) override {}
+  void ReluForward(Tensor, Tensor) override {}
+  void ReluBackward(Tensor, Tensor, Tensor) override {}
+  void Add(Tensor, Tensor, Tensor) override {}
+
+  void EmbeddingForward(Tensor, const int32_t*, Tensor, Tensor, int64_t, int64_t,
+                        int64_t) override {}
+  void EmbeddingBackward(Tensor, Tensor, Tensor, const int32_t*, int64_t, int64_t,
+                         int64_t) override {}
+
+  int64_t AttentionScratchBytes(const AttentionShape& shape) override {
+    return CpuAttentionScratchBytes(shape, num_threads_);
+  }
+  void AttentionForward(Tensor, Tensor, Tensor, Tensor, const AttentionShape& shape) override {
+    flops_ += AttentionForwardFlops(shape);
+  }
+  void AttentionBackward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                         const AttentionShape& shape) override {
+    flops_ += AttentionBackwardFlops(shape);
+  }
+
+  double CrossEntropyInPlace(Tensor, const int32_t*, int64_t, int64_t, int64_t, float) override {
+    return 0;
+  }
+
+  void AdamStep(const AdamArgs&) override {}
+  void SgdStep(const SgdArgs&) override {}
+
+ private:
+  int num_threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads) {
+  return std::make_unique<CountingKernels>(num_threads);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,49 @@
+// An owned range of mapped memory.
+#include "engine/comm/mapping.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+
+Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) : bytes_(bytes) {
+  if (bytes == 0) return;  // mmap refuses empty ranges; an empty buffer is legal.
+  // Populated, so that no collective pays for page faults.
+  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                    flags | MAP_POPULATE, fd, offset);
+  if (data == MAP_FAILED) {
+    ThrowErrno(fmt::format("mapping {} bytes of communication memory", bytes), errno);
+  }
+  data_ = static_cast<char*>(data);
+}
+
+Mapping::Mapping(int fd, int64_t offset, int64_t bytes) : Mapping(fd, offset, bytes, MAP_SHARED) {}
+
+Mapping Mapping::Private(int64_t bytes) {
+  return Mapping(-1, 0, bytes, MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+int64_t RoundUpToPage(int64_t bytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace dsat::engine

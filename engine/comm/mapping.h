@@ -1,0 +1,37 @@
+// An owned range of mapped memory.
+#ifndef DSAT_ENGINE_COMM_MAPPING_H_
+#define DSAT_ENGINE_COMM_MAPPING_H_
+
+#include <cstdint>
+
+namespace dsat::engine {
+
+// Move-only; unmapped when it ends.
+class Mapping {
+ public:
+  Mapping() = default;
+  // Maps bytes [offset, offset + bytes) of `fd`, shared and writable. Offset and bytes are
+  // multiples of the page size. Throws kResourceExhausted if the address space has no room.
+  Mapping(int fd, int64_t offset, int64_t bytes);
+  // Zeroed memory of this process alone. Throws as above.
+  static Mapping Private(int64_t bytes);
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Mapping(int fd, int64_t offset, int64_t bytes, int flags);
+
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// The smallest multiple of the page size that is at least `bytes`.
+int64_t RoundUpToPage(int64_t bytes);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_COMM_MAPPING_H_

@@ -1,0 +1,18 @@
+// The arithmetic of the collectives: one sum over ranks.
+#ifndef DSAT_ENGINE_COMM_SUM_ROWS_H_
+#define DSAT_ENGINE_COMM_SUM_ROWS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "engine/tensor.h"
+
+namespace dsat::engine {
+
+// out (n) = rows[0] (n) + rows[1] (n) + ..., all of `dtype`, summed in f32 in this order and
+// rounded once, to nearest even. `out` may be one of the rows. REQUIRES: at least one row.
+void SumRows(void* out, std::span<const void* const> rows, DType dtype, int64_t num_elems);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_COMM_SUM_ROWS_H_

@@ -1,0 +1,37 @@
+// binary: for one random configuration after another, bisect to the largest micro-batch size that
+// fits. The metric does not steer it (it only ends a range's growth, bisection.h).
+#ifndef DSAT_METHODS_BINARY_H_
+#define DSAT_METHODS_BINARY_H_
+
+#include <deque>
+#include <optional>
+
+#include "methods/bisection.h"
+#include "methods/lineage.h"
+#include "methods/method.h"
+
+namespace dsat {
+
+class BinaryMethod : public Method {
+ public:
+  BinaryMethod(const SearchSpace& space, const SearchOptions& options) : table_(space, options) {}
+
+  // Lineages go on in the order in which their trials ended; if none waits, a new one starts.
+  std::optional<Proposal> Ask() override;
+  void Tell(int64_t tag, const Trial& finished) override;
+
+  const LineageTable& table() const { return table_; }
+
+ private:
+  struct FollowUp {
+    int64_t lineage;
+    Step step;
+  };
+
+  LineageTable table_;
+  std::deque<FollowUp> queue_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_BINARY_H_

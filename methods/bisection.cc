@@ -1,0 +1,44 @@
+#include "methods/bisection.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+std::optional<Step> Middle(int64_t low, int64_t high) {
+  if (low > high) return std::nullopt;
+  return Step{.low = low, .high = high, .micro_batch = (low + high) / 2};
+}
+
+// Beyond the top of the range: the profile's estimate may have been too low.
+std::optional<Step> Beyond(const LineageTable& table, const Lineage& lineage) {
+  const LineageTrial& latest = lineage.trials.back();
+  const int64_t top = latest.step.micro_batch;
+  if (table.options().compat_determined || lineage.AnyTooLarge()) return std::nullopt;
+  if (table.Better(*table.BestMetric(lineage), *latest.metric)) return std::nullopt;
+  if (2 * top > kLargestMicroBatch) return std::nullopt;
+  return Step{.low = top + 1, .high = 2 * top, .micro_batch = 2 * top};
+}
+
+}  // namespace
+
+Step FirstBisectionStep(const StageSpace& stage, const SearchOptions& options) {
+  const double stretched =
+      options.search_range_factor * static_cast<double>(stage.approx_max_micro_batch);
+  const double high = std::clamp(stretched, 1.0, static_cast<double>(kLargestMicroBatch));
+  return *Middle(1, static_cast<int64_t>(high));
+}
+
+std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& lineage) {
+  DSAT_CHECK(lineage.Idle() && !lineage.trials.empty());
+  const LineageTrial& latest = lineage.trials.back();
+  const Step& step = latest.step;
+  if (latest.verdict == Verdict::kUnknown) return std::nullopt;
+  if (latest.verdict == Verdict::kTooLarge) return Middle(step.low, step.micro_batch - 1);
+  if (step.micro_batch < step.high) return Middle(step.micro_batch + 1, step.high);
+  return Beyond(table, lineage);
+}
+
+}  // namespace dsat

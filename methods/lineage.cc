@@ -1,0 +1,112 @@
+#include "methods/lineage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace dsat {
+
+int64_t Lineage::NumCompleted() const {
+  return static_cast<int64_t>(trials.size()) - (Idle() ? 0 : 1);
+}
+
+bool Lineage::AnyTooLarge(size_t count) const {
+  const auto end = trials.begin() + static_cast<std::ptrdiff_t>(std::min(count, trials.size()));
+  return std::any_of(trials.begin(), end, [](const LineageTrial& trial) {
+    return trial.verdict == Verdict::kTooLarge;
+  });
+}
+
+int64_t StageWeight(const StageSpace& stage) { return stage.approx_max_micro_batch >= 1 ? 4 : 1; }
+
+Assignment StageAssignment(int stage) { return {{"/zero_optimization/stage", stage}}; }
+
+void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
+  assignment["/train_micro_batch_size_per_gpu"] = micro_batch;
+}
+
+LineageTable::LineageTable(SearchSpace space, SearchOptions options)
+    : space_(std::move(space)),
+      options_(std::move(options)),
+      smaller_is_better_(SmallerIsBetter(options_.metric)) {
+  DSAT_CHECK(!space_.stages.empty(), "a search space without stages");
+}
+
+Lineage& LineageTable::Draw() { return Draw(StageWeight); }
+
+Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& weight) {
+  const auto seed = static_cast<uint64_t>(options_.random_seed);
+  const uint64_t number = lineages_.size();
+  int64_t total = 0;
+  for (const StageSpace& stage : space_.stages) total += weight(stage);
+  DSAT_CHECK(total > 0, "every stage has weight 0");
+  auto ticket = static_cast<int64_t>(
+      Rng(seed, number, "stage").Below(static_cast<uint64_t>(total)));
+  auto stage = space_.stages.begin();
+  while (ticket >= weight(*stage)) ticket -= weight(*stage++);
+
+  Lineage lineage{.number = static_cast<int64_t>(number),
+                  .stage = stage->stage,
+                  .config = StageAssignment(stage->stage),
+                  .trials = {}};
+  for (const Knob& knob : stage->knobs) {
+    // The pointer is the purpose: a knob more in the space does not shift the draws of the others.
+    const uint64_t index = Rng(seed, number, knob.pointer).Below(knob.values.size());
+    lineage.config[knob.pointer] = knob.values[index];
+  }
+  return lineages_.emplace_back(std::move(lineage));
+}
+
+Proposal LineageTable::Propose(Lineage& lineage, const Step& step, int64_t rung) {
+  DSAT_CHECK(lineage.Idle(), "lineage {} has a trial running", lineage.number);
+  DSAT_CHECK(1 <= step.low && step.low <= step.micro_batch && step.micro_batch <= step.high,
+             "micro-batch size {} outside [{}, {}]", step.micro_batch, step.low, step.high);
+  lineage.trials.push_back({.step = step, .rung = rung, .metric = std::nullopt});
+  ++num_proposals_;
+  Proposal proposal{.assignment = lineage.config, .tag = lineage.number};
+  SetMicroBatch(proposal.assignment, step.micro_batch);
+  return proposal;
+}
+
+Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
+  Lineage& lineage = at(tag);
+  DSAT_CHECK(!lineage.Idle(), "lineage {} has no trial running", tag);
+  LineageTrial& trial = lineage.trials.back();
+  trial.verdict = VerdictOf(finished);
+  if (trial.verdict == Verdict::kFits) trial.metric = MetricValue(finished, options_.metric);
+  return lineage;
+}
+
+Verdict LineageTable::VerdictOf(const Trial& finished) const {
+  DSAT_CHECK(finished.state != TrialState::kRunning, "told of trial {} while it runs", finished.id);
+  if (finished.state == TrialState::kSucceeded && MetricValue(finished, options_.metric)) {
+    return Verdict::kFits;
+  }
+  if (finished.state == TrialState::kInfeasible || options_.compat_determined) {
+    return Verdict::kTooLarge;
+  }
+  return Verdict::kUnknown;
+}
+
+std::optional<double> LineageTable::BestMetric(const Lineage& lineage, int64_t max_rung) const {
+  std::optional<double> best;
+  for (const LineageTrial& trial : lineage.trials) {
+    if (!trial.metric || trial.rung > max_rung) continue;
+    if (!best || Better(*trial.metric, *best)) best = trial.metric;
+  }
+  return best;
+}
+
+bool LineageTable::Better(double a, double b) const { return smaller_is_better_ ? a < b : a > b; }
+
+const StageSpace& LineageTable::StageOf(const Lineage& lineage) const {
+  const auto found =
+      std::find_if(space_.stages.begin(), space_.stages.end(),
+                   [&](const StageSpace& stage) { return stage.stage == lineage.stage; });
+  DSAT_CHECK(found != space_.stages.end(), "stage {} is not in the space", lineage.stage);
+  return *found;
+}
+
+}  // namespace dsat

@@ -1,0 +1,116 @@
+// Lineages: what asha, binary and random have in common. A lineage is one random configuration and
+// the micro-batch sizes tried with it, one after another; the methods differ in which lineage gets
+// the next trial, and at which size.
+//
+// After Determined's DeepSpeed Autotune (harness/determined/pytorch/dsat), where a lineage is the
+// chain of trials that share everything but their micro-batch size.
+#ifndef DSAT_METHODS_LINEAGE_H_
+#define DSAT_METHODS_LINEAGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "methods/method.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// No method proposes a larger micro-batch size; only a search without any memory limit gets near.
+inline constexpr int64_t kLargestMicroBatch = int64_t{1} << 20;
+
+// One micro-batch size, and the range it was chosen from: low <= micro_batch <= high.
+struct Step {
+  int64_t low = 1;
+  int64_t high = 1;
+  int64_t micro_batch = 1;
+};
+
+// What a trial says of its micro-batch size.
+enum class Verdict {
+  kPending,   // Still running.
+  kFits,      // Measured.
+  kTooLarge,  // Infeasible; with compat_determined every trial without a measurement.
+  kUnknown,   // Failed or stopped: no evidence. The lineage ends.
+};
+
+struct LineageTrial {
+  Step step;
+  int64_t rung = 0;  // asha: the rung the trial ran in.
+  Verdict verdict = Verdict::kPending;
+  std::optional<double> metric;  // Set if it fits.
+};
+
+struct Lineage {
+  int64_t number = 0;  // Counts from 0; the tag of its proposals.
+  int stage = 0;
+  Assignment config;  // Everything but the micro-batch size.
+  std::vector<LineageTrial> trials;
+
+  // No trial of it is running. At most one is at any time.
+  bool Idle() const { return trials.empty() || trials.back().verdict != Verdict::kPending; }
+  // Trials that have ended, however they did.
+  int64_t NumCompleted() const;
+  // The rung of the latest trial, 0 before the first.
+  int64_t Rung() const { return trials.empty() ? 0 : trials.back().rung; }
+  // Some trial among the first `count` was too large.
+  bool AnyTooLarge(size_t count) const;
+  bool AnyTooLarge() const { return AnyTooLarge(trials.size()); }
+};
+
+// All lineages of one search. Draws are keyed by (seed, lineage, purpose), so that what one lineage
+// draws does not depend on when.
+class LineageTable {
+ public:
+  LineageTable(SearchSpace space, SearchOptions options);
+
+  // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0),
+  // each knob of the stage uniformly.
+  Lineage& Draw(const std::function<int64_t(const StageSpace&)>& weight);
+  // The same with StageWeight.
+  Lineage& Draw();
+
+  // Adds a running trial to an idle lineage and returns its proposal. REQUIRES: low <= micro_batch
+  // <= high.
+  Proposal Propose(Lineage& lineage, const Step& step, int64_t rung = 0);
+
+  // Records how the lineage's running trial ended; `tag` is its proposal's.
+  Lineage& Tell(int64_t tag, const Trial& finished);
+
+  // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
+  std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
+  // Strictly, in the direction of the metric that is searched.
+  bool Better(double a, double b) const;
+
+  const StageSpace& StageOf(const Lineage& lineage) const;
+  const SearchSpace& space() const { return space_; }
+  const SearchOptions& options() const { return options_; }
+  const std::deque<Lineage>& lineages() const { return lineages_; }
+  Lineage& at(int64_t number) { return lineages_.at(static_cast<size_t>(number)); }
+  // Proposals made so far.
+  int64_t num_proposals() const { return num_proposals_; }
+
+ private:
+  Verdict VerdictOf(const Trial& finished) const;
+
+  SearchSpace space_;
+  SearchOptions options_;
+  bool smaller_is_better_;
+  std::deque<Lineage> lineages_;  // Stable references.
+  int64_t num_proposals_ = 0;
+};
+
+// How often a stage is drawn: one that the profile says cannot hold even one sample a quarter as
+// often as the others. It is not left out, for the profile may be wrong.
+int64_t StageWeight(const StageSpace& stage);
+
+// The keys of a configuration as a trial sets them.
+Assignment StageAssignment(int stage);
+void SetMicroBatch(Assignment& assignment, int64_t micro_batch);
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_LINEAGE_H_

@@ -1,0 +1,67 @@
+// The flags named here are the command line's; the fields of SearchOptions have the same names.
+#include "methods/options.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+constexpr int64_t kNoLimit = INT64_MAX;
+
+void CheckRange(const std::string& flag, int64_t value, int64_t least, int64_t most = kNoLimit) {
+  if (value >= least && value <= most) return;
+  const std::string range =
+      most == kNoLimit ? fmt::format("{} or more", least) : fmt::format("{} to {}", least, most);
+  Throw(ErrorCode::kInvalidArgument, "{}: {} is out of range; expected {}", flag, value, range);
+}
+
+void CheckMetric(const std::string& metric) {
+  const std::vector<std::string>& known = SearchMetrics();
+  if (std::find(known.begin(), known.end(), metric) != known.end()) return;
+  Throw(ErrorCode::kInvalidArgument, "--metric: \"{}\" is not a metric; expected one of {}", metric,
+        fmt::join(known, ", "));
+}
+
+void CheckStages(const std::vector<int>& stages) {
+  if (stages.empty()) {
+    Throw(ErrorCode::kInvalidArgument, "--zero-stages: none given; expected some of 0 1 2 3");
+  }
+  std::set<int> seen;
+  for (const int stage : stages) {
+    CheckRange("--zero-stages", stage, 0, 3);
+    if (!seen.insert(stage).second) {
+      Throw(ErrorCode::kInvalidArgument, "--zero-stages: {} is given twice; expected each once",
+            stage);
+    }
+  }
+}
+
+}  // namespace
+
+void ValidateOptions(const SearchOptions& options) {
+  CheckRange("--max-trials", options.max_trials, 2);  // The profiling trial and one to compare.
+  CheckRange("--max-concurrent-trials", options.max_concurrent_trials, 1);
+  if (options.max_slots) CheckRange("--max-slots", *options.max_slots, 1);
+  CheckMetric(options.metric);
+  CheckStages(options.zero_stages);
+  CheckRange("--start-profile-step", options.start_profile_step, 0);
+  CheckRange("--end-profile-step", options.end_profile_step, options.start_profile_step);
+  CheckRange("--trials-per-random-config", options.trials_per_random_config, 1);
+  if (options.early_stopping) CheckRange("--early-stopping", *options.early_stopping, 1);
+  constexpr double kLargestFactor = 1000;
+  if (!(options.search_range_factor > 0 && options.search_range_factor <= kLargestFactor)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--search-range-factor: {} is out of range; expected more than 0, at most {}",
+          options.search_range_factor, kLargestFactor);
+  }
+  CheckRange("--max-rungs", options.max_rungs, 1);
+  CheckRange("--min-binary-search-trials", options.min_binary_search_trials, 1);
+  CheckRange("--asha-early-stopping", options.asha_early_stopping, 0);
+  CheckRange("--divisor", options.divisor, 2);
+}
+
+}  // namespace dsat

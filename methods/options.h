@@ -1,0 +1,15 @@
+// The rules that search options must keep, whatever the method.
+#ifndef DSAT_METHODS_OPTIONS_H_
+#define DSAT_METHODS_OPTIONS_H_
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" at the first option that is out
+// of range or contradicts another.
+void ValidateOptions(const SearchOptions& options);
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_OPTIONS_H_

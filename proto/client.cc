@@ -1,0 +1,181 @@
+// Clients of the two services of proto/dsat.proto.
+#include "proto/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "dsat.grpc.pb.h"
+#include "proto/wire.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::chrono::seconds kDeadline{10};
+constexpr size_t kMaxUnixPath = 107;  // sockaddr_un.sun_path without its final NUL.
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  CheckLocalAddress(address);
+  grpc::ChannelArguments arguments;
+  // gRPC waits a whole second after a failed first connection by default.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A proxy from the environment has no business with local calls.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// One channel with its stub; Call adds the deadline and the token and turns statuses into Errors.
+template <typename Service>
+struct Connection {
+  Connection(const std::string& address_in, std::string token_in)
+      : address(address_in), token(std::move(token_in)), stub(Service::NewStub(MakeChannel(address))) {}
+
+  template <typename Method, typename Request, typename Reply>
+  void Call(Method method, const Request& request, Reply* reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    context.AddMetadata(kTokenKey, token);
+    const grpc::Status status = (*stub.*method)(&context, request, reply);
+    if (status.ok()) return;
+    throw Error(static_cast<ErrorCode>(status.error_code()),
+                fmt::format("call to {}: {}", address, status.error_message()));
+  }
+
+  std::string address;
+  std::string token;
+  std::unique_ptr<typename Service::Stub> stub;
+};
+
+bool IsPort(const std::string& text) {
+  if (text.empty() || text.size() > 5) return false;
+  if (text.find_first_not_of("0123456789") != std::string::npos) return false;
+  return std::stoi(text) <= 65535;
+}
+
+}  // namespace
+
+void CheckLocalAddress(const std::string& address) {
+  if (address.starts_with("unix:/")) {
+    const size_t length = address.size() - std::string("unix:").size();
+    if (length <= kMaxUnixPath) return;
+    Throw(ErrorCode::kInvalidArgument, "address {}: the path has {} bytes; expected at most {}",
+          address, length, kMaxUnixPath);
+  }
+  for (const std::string host : {"127.0.0.1:", "[::1]:", "localhost:"}) {
+    if (address.starts_with(host) && IsPort(address.substr(host.size()))) return;
+  }
+  Throw(ErrorCode::kInvalidArgument,
+        "address {}: expected unix:/absolute/path, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT; "
+        "dsat talks within one machine only, because its token travels in clear",
+        address);
+}
+
+struct TrialClient::Impl {
+  Connection<v1::TrialService> connection;
+  AttemptRef attempt;
+};
+
+TrialClient::TrialClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrialClient::TrialClient(TrialClient&&) noexcept = default;
+TrialClient& TrialClient::operator=(TrialClient&&) noexcept = default;
+TrialClient::~TrialClient() = default;
+
+TrialClient TrialClient::Connect(const std::string& address, const std::string& token,
+                                 const AttemptRef& attempt) {
+  return TrialClient(std::unique_ptr<Impl>(new Impl{{address, token}, attempt}));
+}
+
+bool TrialClient::Progress(int64_t rank, int64_t step, double latency_ms, double loss,
+                           const std::string& phase) {
+  v1::ProgressRequest request;
+  *request.mutable_attempt() = ToProto(impl_->attempt);
+  request.set_rank(rank);
+  request.set_step(step);
+  request.set_latency_ms(latency_ms);
+  request.set_loss(loss);
+  request.set_phase(phase);
+  v1::ProgressReply reply;
+  impl_->connection.Call(&v1::TrialService::Stub::Progress, request, &reply);
+  return reply.stop();
+}
+
+std::optional<Point> TrialClient::Measured(const PointResult& result,
+                                           const std::optional<ModelProfile>& profile) {
+  v1::MeasuredRequest request;
+  *request.mutable_attempt() = ToProto(impl_->attempt);
+  *request.mutable_point() = ToProto(result.point);
+  *request.mutable_measurement() = ToProto(result.measurement);
+  if (profile) *request.mutable_profile() = ToProto(*profile);
+  v1::MeasuredReply reply;
+  impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply);
+  if (!reply.has_next_point()) return std::nullopt;
+  return FromProto(reply.next_point());
+}
+
+void TrialClient::Infeasible(int64_t rank, const std::string& reason) {
+  v1::InfeasibleRequest request;
+  *request.mutable_attempt() = ToProto(impl_->attempt);
+  request.set_rank(rank);
+  request.set_reason(ValidUtf8(reason));
+  v1::InfeasibleReply reply;
+  impl_->connection.Call(&v1::TrialService::Stub::Infeasible, request, &reply);
+}
+
+struct ExperimentClient::Impl {
+  Connection<v1::ExperimentService> connection;
+};
+
+ExperimentClient::ExperimentClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ExperimentClient::ExperimentClient(ExperimentClient&&) noexcept = default;
+ExperimentClient& ExperimentClient::operator=(ExperimentClient&&) noexcept = default;
+ExperimentClient::~ExperimentClient() = default;
+
+ExperimentClient ExperimentClient::Connect(const std::string& address, const std::string& token) {
+  return ExperimentClient(std::unique_ptr<Impl>(new Impl{{address, token}}));
+}
+
+ExperimentClient::Asked ExperimentClient::Ask(ExperimentId id) {
+  v1::AskRequest request;
+  request.set_experiment(id);
+  v1::AskReply reply;
+  impl_->connection.Call(&v1::ExperimentService::Stub::Ask, request, &reply);
+  Asked asked;
+  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
+  asked.finished = reply.finished();
+  return asked;
+}
+
+bool ExperimentClient::Tell(ExperimentId id, TrialId trial, const Outcome& outcome,
+                            const Measurement& measurement,
+                            const std::optional<ModelProfile>& profile) {
+  v1::TellRequest request;
+  request.set_experiment(id);
+  request.set_trial(trial);
+  request.set_state(ToString(outcome.state));
+  request.set_reason(ValidUtf8(outcome.reason));
+  if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
+  if (profile) *request.mutable_profile() = ToProto(*profile);
+  v1::TellReply reply;
+  impl_->connection.Call(&v1::ExperimentService::Stub::Tell, request, &reply);
+  return reply.finished();
+}
+
+ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
+  v1::GetExperimentRequest request;
+  request.set_experiment(id);
+  v1::GetExperimentReply reply;
+  impl_->connection.Call(&v1::ExperimentService::Stub::GetExperiment, request, &reply);
+  View view;
+  view.spec_json = reply.spec_json();
+  view.state = reply.state();
+  for (const v1::Trial& trial : reply.trials()) view.trials.push_back(FromProto(trial));
+  if (reply.best_trial() >= 0) view.best_trial = reply.best_trial();
+  return view;
+}
+
+}  // namespace dsat

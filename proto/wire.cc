@@ -1,0 +1,157 @@
+// Our structs as protobuf messages and back.
+#include "proto/wire.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace dsat {
+namespace {
+
+// The length of the UTF-8 sequence at `at`, 0 if there is no valid one (RFC 3629: no overlong forms,
+// no surrogates, nothing above U+10FFFF).
+size_t Utf8Length(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const auto tail = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
+  const unsigned lead = byte(at);
+  const unsigned next = byte(at + 1);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return tail(at + 1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F)) return 0;
+    return tail(at + 1) && tail(at + 2) ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    if ((lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) return 0;
+    return tail(at + 1) && tail(at + 2) && tail(at + 3) ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string ValidUtf8(const std::string& text) {
+  std::string valid;
+  valid.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text, at);
+    if (length == 0) {
+      valid += '?';
+      ++at;
+    } else {
+      valid.append(text, at, length);
+      at += length;
+    }
+  }
+  return valid;
+}
+
+v1::Measurement ToProto(const Measurement& measurement) {
+  v1::Measurement proto;
+  for (const auto& [name, metric] : measurement) {
+    v1::Metric& out = (*proto.mutable_metrics())[name];
+    out.set_value(metric.value);
+    out.set_spread(metric.spread);
+    out.set_samples(metric.samples);
+  }
+  return proto;
+}
+
+v1::Point ToProto(const Point& point) {
+  v1::Point proto;
+  proto.set_micro_batch_size(point.micro_batch_size);
+  proto.set_accumulation_steps(point.accumulation_steps);
+  return proto;
+}
+
+v1::PointResult ToProto(const PointResult& result) {
+  v1::PointResult proto;
+  *proto.mutable_point() = ToProto(result.point);
+  *proto.mutable_measurement() = ToProto(result.measurement);
+  return proto;
+}
+
+v1::ModelProfile ToProto(const ModelProfile& profile) {
+  v1::ModelProfile proto;
+  proto.set_num_params(profile.num_params);
+  proto.set_trainable_num_params(profile.trainable_num_params);
+  proto.set_activation_bytes_per_sample(profile.activation_bytes_per_sample);
+  proto.set_device_memory_bytes(profile.device_memory_bytes);
+  proto.set_forward_flops_per_sample(profile.forward_flops_per_sample);
+  return proto;
+}
+
+v1::AttemptRef ToProto(const AttemptRef& attempt) {
+  v1::AttemptRef proto;
+  proto.set_experiment(attempt.experiment);
+  proto.set_trial(attempt.trial);
+  proto.set_attempt(attempt.attempt);
+  return proto;
+}
+
+v1::Trial ToProto(const Trial& trial) {
+  v1::Trial proto;
+  proto.set_id(trial.id);
+  proto.set_kind(ToString(trial.kind));
+  proto.set_state(ToString(trial.state));
+  proto.set_assignment_json(ToJson(trial.assignment).dump());
+  proto.set_ds_config_json(trial.ds_config.dump());
+  proto.set_reason(ValidUtf8(trial.reason));
+  for (const PointResult& result : trial.points) *proto.add_points() = ToProto(result);
+  if (trial.profile) *proto.mutable_profile() = ToProto(*trial.profile);
+  return proto;
+}
+
+Measurement FromProto(const v1::Measurement& measurement) {
+  Json json = Json::object();
+  for (const auto& [name, metric] : measurement.metrics()) {
+    json[name] = {{"value", metric.value()},
+                  {"spread", metric.spread()},
+                  {"samples", metric.samples()}};
+  }
+  return MeasurementFromJson(json, "measurement");
+}
+
+Point FromProto(const v1::Point& point) {
+  if (point.micro_batch_size() < 1 || point.accumulation_steps() < 1) {
+    Throw(ErrorCode::kInvalidArgument,
+          "point: micro_batch_size is {}, accumulation_steps is {}; expected both to be at least 1",
+          point.micro_batch_size(), point.accumulation_steps());
+  }
+  return {point.micro_batch_size(), point.accumulation_steps()};
+}
+
+PointResult FromProto(const v1::PointResult& result) {
+  return {FromProto(result.point()), FromProto(result.measurement())};
+}
+
+ModelProfile FromProto(const v1::ModelProfile& profile) {
+  ModelProfile value;
+  value.num_params = profile.num_params();
+  value.trainable_num_params = profile.trainable_num_params();
+  value.activation_bytes_per_sample = profile.activation_bytes_per_sample();
+  value.device_memory_bytes = profile.device_memory_bytes();
+  value.forward_flops_per_sample = profile.forward_flops_per_sample();
+  return ProfileFromJson(ToJson(value), "profile");
+}
+
+AttemptRef FromProto(const v1::AttemptRef& attempt) {
+  return {attempt.experiment(), attempt.trial(), attempt.attempt()};
+}
+
+Trial FromProto(const v1::Trial& trial) {
+  Trial value;
+  value.id = trial.id();
+  value.kind = ParseTrialKind(trial.kind());
+  value.state = ParseTrialState(trial.state());
+  value.assignment =
+      AssignmentFromJson(ParseTolerantJson(trial.assignment_json(), "assignment_json"));
+  value.ds_config = ParseTolerantJson(trial.ds_config_json(), "ds_config_json");
+  value.reason = trial.reason();
+  for (const v1::PointResult& result : trial.points()) value.points.push_back(FromProto(result));
+  if (trial.has_profile()) value.profile = FromProto(trial.profile());
+  return value;
+}
+
+}  // namespace dsat

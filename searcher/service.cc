@@ -1,0 +1,246 @@
+// The servers of the two services of proto/dsat.proto.
+#include "searcher/service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "db/store.h"
+#include "dsat.grpc.pb.h"
+#include "proto/wire.h"
+#include "searcher/experiment.h"
+#include "searcher/service_listener.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::chrono::seconds kAnswerTimeout{10};  // For the loop to answer a Measured.
+
+bool Authorized(const grpc::ServerContext& context, const std::string& token) {
+  const auto sent = context.client_metadata().find(kTokenKey);
+  if (sent == context.client_metadata().end()) return false;
+  return SameToken({sent->second.data(), sent->second.size()}, token);
+}
+
+// The one door of every call: checks the token, works, and turns what was thrown into a status.
+template <typename Work>
+grpc::Status Answer(const grpc::ServerContext& context, const std::string& token, Work work) {
+  if (!Authorized(context, token)) {
+    return {grpc::StatusCode::UNAUTHENTICATED,
+            "metadata dsat-token is missing or wrong; expected the token of this server"};
+  }
+  try {
+    work();
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return {static_cast<grpc::StatusCode>(error.code()), ValidUtf8(error.what())};
+  } catch (const std::exception& error) {
+    return {grpc::StatusCode::INTERNAL, ValidUtf8(error.what())};
+  }
+}
+
+class TrialServiceImpl final : public v1::TrialService::Service {
+ public:
+  TrialServiceImpl(EventQueue<TrialMessage>* queue, std::string token)
+      : queue_(queue), token_(std::move(token)) {}
+
+  void Admit(const AttemptRef& attempt) {
+    std::lock_guard lock(mutex_);
+    admitted_.insert(attempt);
+  }
+
+  void Dismiss(const AttemptRef& attempt) {
+    std::lock_guard lock(mutex_);
+    admitted_.erase(attempt);
+  }
+
+  grpc::Status Progress(grpc::ServerContext* context, const v1::ProgressRequest* request,
+                        v1::ProgressReply* reply) override {
+    return Answer(*context, token_, [&] {
+      const AttemptRef attempt = FromProto(request->attempt());
+      reply->set_stop(!IsAdmitted(attempt));
+      if (reply->stop()) return;
+      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(),
+                                   request->latency_ms(), request->loss(), request->phase()});
+    });
+  }
+
+  grpc::Status Measured(grpc::ServerContext* context, const v1::MeasuredRequest* request,
+                        v1::MeasuredReply* reply) override {
+    return Answer(*context, token_, [&] {
+      MeasuredMessage message;
+      message.attempt = Admitted(request->attempt());
+      message.result = {FromProto(request->point()), FromProto(request->measurement())};
+      if (request->has_profile()) message.profile = FromProto(request->profile());
+      std::future<std::optional<Point>> answer = message.next_point.get_future();
+      queue_->Push(std::move(message));
+      const std::optional<Point> next = Wait(answer);
+      if (next) *reply->mutable_next_point() = ToProto(*next);
+    });
+  }
+
+  grpc::Status Infeasible(grpc::ServerContext* context, const v1::InfeasibleRequest* request,
+                          v1::InfeasibleReply*) override {
+    return Answer(*context, token_, [&] {
+      queue_->Push(
+          InfeasibleMessage{Admitted(request->attempt()), request->rank(), request->reason()});
+    });
+  }
+
+ private:
+  bool IsAdmitted(const AttemptRef& attempt) {
+    std::lock_guard lock(mutex_);
+    return admitted_.contains(attempt);
+  }
+
+  AttemptRef Admitted(const v1::AttemptRef& proto) {
+    const AttemptRef attempt = FromProto(proto);
+    if (!IsAdmitted(attempt)) {
+      Throw(ErrorCode::kFailedPrecondition,
+            "attempt {} of trial {} of experiment {} is not running here", attempt.attempt,
+            attempt.trial, attempt.experiment);
+    }
+    return attempt;
+  }
+
+  static std::optional<Point> Wait(std::future<std::optional<Point>>& answer) {
+    if (answer.wait_for(kAnswerTimeout) != std::future_status::ready) {
+      Throw(ErrorCode::kDeadlineExceeded, "the runner did not answer within {} s",
+            kAnswerTimeout.count());
+    }
+    try {
+      return answer.get();
+    } catch (const std::future_error&) {
+      Throw(ErrorCode::kUnavailable, "the runner no longer listens to this attempt");
+    }
+  }
+
+  EventQueue<TrialMessage>* queue_;
+  std::string token_;
+  std::mutex mutex_;
+  std::set<AttemptRef> admitted_;
+};
+
+// Where a trial told from outside was measured: at the batch sizes of its config.
+Point PointOf(const Trial& trial) {
+  Point point;
+  if (const Json* size = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu")) {
+    point.micro_batch_size = size->get<int64_t>();
+  }
+  if (const Json* steps = FindAtPointer(trial.ds_config, "/gradient_accumulation_steps")) {
+    point.accumulation_steps = steps->get<int64_t>();
+  }
+  return point;
+}
+
+class ExperimentServiceImpl final : public v1::ExperimentService::Service {
+ public:
+  ExperimentServiceImpl(const std::string& database, std::string token)
+      : token_(std::move(token)), store_(Store::Open(database, Store::Mode::kReadWrite)) {}
+
+  grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
+                   v1::AskReply* reply) override {
+    return Locked(*context, [&] {
+      Experiment& experiment = Opened(request->experiment());
+      const std::optional<Trial> trial = experiment.Ask();
+      if (trial) *reply->mutable_trial() = ToProto(*trial);
+      reply->set_finished(FinishIfDone(experiment));
+    });
+  }
+
+  grpc::Status Tell(grpc::ServerContext* context, const v1::TellRequest* request,
+                    v1::TellReply* reply) override {
+    return Locked(*context, [&] {
+      Experiment& experiment = Opened(request->experiment());
+      const Outcome outcome{ParseTrialState(request->state()), request->reason()};
+      std::vector<PointResult> points;
+      if (request->has_measurement()) {
+        const auto trial = experiment.search().trials().find(request->trial());
+        const bool known = trial != experiment.search().trials().end();
+        points.push_back(
+            {known ? PointOf(trial->second) : Point{}, FromProto(request->measurement())});
+      }
+      std::optional<ModelProfile> profile;
+      if (request->has_profile()) profile = FromProto(request->profile());
+      experiment.TellExternal(request->trial(), outcome, points, profile);
+      reply->set_finished(FinishIfDone(experiment));
+    });
+  }
+
+  grpc::Status GetExperiment(grpc::ServerContext* context,
+                             const v1::GetExperimentRequest* request,
+                             v1::GetExperimentReply* reply) override {
+    return Locked(*context, [&] {
+      const ExperimentId id = request->experiment();
+      const ExperimentRow row = store_.GetExperiment(id);
+      reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
+      reply->set_state(ToString(row.state));
+      reply->set_best_trial(row.best_trial);
+      for (const Trial& trial : store_.Trials(id)) *reply->add_trials() = ToProto(trial);
+    });
+  }
+
+ private:
+  // The store and its experiments belong to one call at a time.
+  template <typename Work>
+  grpc::Status Locked(const grpc::ServerContext& context, Work work) {
+    return Answer(context, token_, [&] {
+      std::lock_guard lock(mutex_);
+      work();
+    });
+  }
+
+  Experiment& Opened(ExperimentId id) {
+    const auto open = experiments_.find(id);
+    if (open != experiments_.end()) return open->second;
+    return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
+  }
+
+  std::string token_;
+  std::mutex mutex_;
+  Store store_;
+  std::map<ExperimentId, Experiment> experiments_;
+};
+
+}  // namespace
+
+struct TrialServer::Impl {
+  explicit Impl(EventQueue<TrialMessage>* queue_in)
+      : queue(queue_in), service(queue, token), listener("", &service) {}
+
+  EventQueue<TrialMessage>* queue;
+  std::string token = RandomToken();
+  TrialServiceImpl service;
+  Listener listener;
+};
+
+TrialServer::TrialServer(EventQueue<TrialMessage>* queue) : impl_(std::make_unique<Impl>(queue)) {}
+TrialServer::~TrialServer() { impl_->queue->Close(); }
+const std::string& TrialServer::address() const { return impl_->listener.address(); }
+const std::string& TrialServer::token() const { return impl_->token; }
+void TrialServer::Admit(const AttemptRef& attempt) { impl_->service.Admit(attempt); }
+void TrialServer::Dismiss(const AttemptRef& attempt) { impl_->service.Dismiss(attempt); }
+
+struct ExperimentServer::Impl {
+  Impl(const std::string& database, const std::string& address)
+      : service(database, token), listener(address, &service) {}
+
+  std::string token = RandomToken();
+  ExperimentServiceImpl service;
+  Listener listener;
+};
+
+ExperimentServer::ExperimentServer(const std::string& database, const std::string& address)
+    : impl_(std::make_unique<Impl>(database, address)) {}
+ExperimentServer::~ExperimentServer() = default;
+const std::string& ExperimentServer::address() const { return impl_->listener.address(); }
+const std::string& ExperimentServer::token() const { return impl_->token; }
+
+}  // namespace dsat

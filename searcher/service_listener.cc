@@ -1,0 +1,110 @@
+// A gRPC server that listens within this machine, and the token that its callers must know.
+#include "searcher/service_listener.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "proto/client.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::chrono::seconds kShutdownGrace{1};
+constexpr std::string_view kUnixPrefix = "unix:";
+
+bool IsUnix(const std::string& address) { return address.starts_with(kUnixPrefix); }
+
+std::string SocketPath(const std::string& address) { return address.substr(kUnixPrefix.size()); }
+
+// gRPC replaces an existing socket silently, also that of a server that is alive.
+void CheckNobodyListens(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) ThrowErrno("socket", errno);
+  const int failed = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+  close(fd);
+  if (failed == 0) {
+    Throw(ErrorCode::kAlreadyExists, "address unix:{}: another server listens there", path);
+  }
+}
+
+// "127.0.0.1:0" with the port that was found.
+std::string WithPort(const std::string& address, int port) {
+  return fmt::format("{}:{}", address.substr(0, address.rfind(':')), port);
+}
+
+}  // namespace
+
+std::string RandomToken() {
+  std::array<unsigned char, 16> bytes;
+  if (getentropy(bytes.data(), bytes.size()) != 0) ThrowErrno("getentropy", errno);
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
+
+bool SameToken(std::string_view sent, std::string_view token) {
+  if (sent.size() != token.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < token.size(); ++i) {
+    difference |= static_cast<unsigned char>(sent[i] ^ token[i]);
+  }
+  return difference == 0;
+}
+
+PrivateFolder::PrivateFolder() : path_("/tmp/dsat-XXXXXX") {
+  if (mkdtemp(path_.data()) == nullptr) ThrowErrno("folder " + path_, errno);
+}
+
+PrivateFolder::~PrivateFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Listener::Listener(const std::string& address, grpc::Service* service) : address_(address) {
+  if (address_.empty()) {
+    folder_ = std::make_unique<PrivateFolder>();
+    address_ = fmt::format("{}{}/socket", kUnixPrefix, folder_->path());
+  }
+  CheckLocalAddress(address_);
+  if (IsUnix(address_)) CheckNobodyListens(SocketPath(address_));
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
+  // Else two servers share one port and each gets some of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.RegisterService(service);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    Throw(ErrorCode::kUnavailable,
+          "address {}: cannot listen there; expected a free port, or a socket path in a folder that "
+          "exists and is writable",
+          address_);
+  }
+  if (IsUnix(address_)) {
+    chmod(SocketPath(address_).c_str(), S_IRUSR | S_IWUSR);
+  } else {
+    address_ = WithPort(address_, port);
+  }
+}
+
+Listener::~Listener() {
+  server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  server_->Wait();
+}
+
+}  // namespace dsat

@@ -1,0 +1,50 @@
+// A gRPC server that listens within this machine, and the token that its callers must know.
+#ifndef DSAT_SEARCHER_SERVICE_LISTENER_H_
+#define DSAT_SEARCHER_SERVICE_LISTENER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace dsat {
+
+// 128 random bits from the kernel as 32 hex digits.
+std::string RandomToken();
+
+// Compares in a time that does not depend on where the texts differ.
+bool SameToken(std::string_view sent, std::string_view token);
+
+// A new folder that only this user may enter; removed with its content on destruction.
+class PrivateFolder {
+ public:
+  PrivateFolder();
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  ~PrivateFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Serves one service while it lives.
+class Listener {
+ public:
+  // `address` and errors as ExperimentServer in searcher/service.h. `service` must outlive this.
+  Listener(const std::string& address, grpc::Service* service);
+  // Refuses new calls; those that run get 1 s to end.
+  ~Listener();
+
+  const std::string& address() const { return address_; }
+
+ private:
+  std::unique_ptr<PrivateFolder> folder_;  // Of the socket, if no address was given.
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SERVICE_LISTENER_H_
