@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -284,6 +286,20 @@ const Json* FindAtPointer(const Json& object, const std::string& pointer) {
     if (node == nullptr) return nullptr;
   }
   return node;
+}
+
+std::optional<int64_t> WholeNumber(const Json& value) {
+  if (value.is_number_unsigned()) {
+    uint64_t number = value.get<uint64_t>();
+    bool fits = number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    return fits ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  double number = value.get<double>();
+  constexpr double kLimit = 9223372036854775808.0;  // 2^63, which a double holds exactly.
+  bool whole = number == std::floor(number) && number >= -kLimit && number < kLimit;
+  return whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
 }
 
 std::string JsonTypeName(const Json& value) {

@@ -2,7 +2,9 @@
 #ifndef DSAT_BASE_JSON_H_
 #define DSAT_BASE_JSON_H_
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,6 +34,9 @@ void SetAtPointer(Json& object, const std::string& pointer, const Json& value);
 
 // The value at a JSON pointer, or nullptr if there is none.
 const Json* FindAtPointer(const Json& object, const std::string& pointer);
+
+// The whole number in `value`, also if it is written 5e8; nullopt for all else.
+std::optional<int64_t> WholeNumber(const Json& value);
 
 // The JSON type of `value` in words a user knows: "a number", "an object", ...
 std::string JsonTypeName(const Json& value);

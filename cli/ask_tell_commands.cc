@@ -2,15 +2,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
-#include <mutex>
 #include <semaphore>
 
 #include "base/error.h"
-#include "base/files.h"
-#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
@@ -112,11 +108,11 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
 int RunCommand(const Flags& flags, const ServeFlags& serve) {
   std::binary_semaphore stop(0);
   const InterruptHandler interrupt([&stop] { stop.release(); });
-  const auto server = ExperimentServer::Start(flags.db, serve.listen);
+  const ExperimentServer server(flags.db, serve.listen);
   if (flags.json) {
-    fmt::print("{}\n", Json{{"address", server->address()}, {"token", server->token()}}.dump());
+    fmt::print("{}\n", Json{{"address", server.address()}, {"token", server.token()}}.dump());
   } else {
-    fmt::print("address {}\ntoken {}\n", server->address(), server->token());
+    fmt::print("address {}\ntoken {}\n", server.address(), server.token());
   }
   std::fflush(stdout);
   stop.acquire();

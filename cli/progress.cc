@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
+#include "profiler/memory_model.h"
 
 namespace dsat::cli {
 namespace {
@@ -58,6 +59,26 @@ std::string DescribeMetric(const std::string& metric, double value) {
     return fmt::format("{:.1f} GFLOP/s", value / 1e9);
   }
   return fmt::format("{:.1f} {}", value, MetricUnit(metric));
+}
+
+std::string DescribeProfile(const Experiment& experiment) {
+  const ExperimentSpec& spec = experiment.search().spec();
+  const ModelProfile& profile = *experiment.search().profile();
+  std::string text =
+      fmt::format("model: {:.2f} M parameters, {:.2f} M trainable; device memory {} per rank; "
+                  "activations {} per sample",
+                  static_cast<double>(profile.num_params) / 1e6,
+                  static_cast<double>(profile.trainable_num_params) / 1e6,
+                  HumanBytes(profile.device_memory_bytes),
+                  HumanBytes(profile.activation_bytes_per_sample));
+  const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
+                           spec.options.compat_determined);
+  for (const int stage : spec.options.zero_stages) {
+    text += fmt::format("\nstage {}: {} of model states and buffers, micro-batches up to about {}",
+                        stage, HumanBytes(memory.ForStage(stage).fixed_bytes()),
+                        memory.ApproxMaxMicroBatch(stage));
+  }
+  return text;
 }
 
 ProgressDisplay::ProgressDisplay(bool live) : live_(live) {}

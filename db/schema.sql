@@ -46,7 +46,7 @@ CREATE TABLE attempts (
   -- One launch of a trial. A crash is retried as a new attempt.
   experiment INTEGER NOT NULL,         -- Its experiment.
   trial INTEGER NOT NULL,              -- Its trial.
-  attempt INTEGER NOT NULL,            -- 1, 2, 3 ... within the trial.
+  attempt INTEGER NOT NULL,            -- 0, 1, 2 ... within the trial.
   state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
     CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
   reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
@@ -66,7 +66,7 @@ CREATE TABLE points (
   experiment INTEGER NOT NULL,         -- Its experiment.
   trial INTEGER NOT NULL,              -- Its trial.
   attempt INTEGER NOT NULL,            -- Its attempt.
-  point INTEGER NOT NULL,              -- 1, 2, 3 ... within the attempt, in the order measured.
+  point INTEGER NOT NULL,              -- 0, 1, 2 ... within the attempt, in the order measured.
   micro_batch_size INTEGER NOT NULL,   -- Samples per rank and forward pass.
   accumulation_steps INTEGER NOT NULL, -- Micro-batches per optimizer step.
   FLOPS_per_gpu REAL,                  -- FLOP/s per rank.
@@ -114,6 +114,7 @@ WITH
   measured AS (
     SELECT p.*,
            p.measurement ->> ('$.' || e.metric || '.value') AS metric_value,
+           p.measurement ->> ('$.' || e.metric || '.spread') AS metric_spread,
            iif(e.smaller_is_better, 1, -1) AS sign
     FROM points AS p JOIN experiments AS e ON e.id = p.experiment
     WHERE p.attempt = (SELECT max(a.attempt) FROM attempts AS a
@@ -135,6 +136,7 @@ SELECT t.experiment AS experiment,     -- The experiment.
        coalesce(r.accumulation_steps, t.ds_config ->> '$.gradient_accumulation_steps')
          AS accumulation_steps,        -- Micro-batches per optimizer step.
        r.metric_value AS metric_value, -- The experiment's metric, in its own unit.
+       r.metric_spread AS metric_spread,  -- Half its interquartile range, same unit.
        r.FLOPS_per_gpu / 1e9 AS gflops_per_gpu,  -- GFLOP/s per rank.
        r.throughput AS samples_per_s,  -- samples/s over all ranks.
        r.latency AS latency_ms,        -- ms per optimizer step.
@@ -155,6 +157,7 @@ SELECT experiment,                     -- The experiment.
        metric,                         -- The metric that is optimised.
        trial,                          -- The best trial.
        metric_value,                   -- Its value, in the metric's own unit.
+       metric_spread,                  -- Half its interquartile range, same unit.
        zero_stage,                     -- Its ZeRO stage.
        micro_batch_size,               -- Its samples per rank and forward pass.
        accumulation_steps,             -- Its micro-batches per optimizer step.

@@ -5,34 +5,20 @@
 #ifndef DSAT_DB_STORE_H_
 #define DSAT_DB_STORE_H_
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "db/event.h"
+#include "db/query.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 
 namespace dsat {
-
-enum class EventKind {
-  kAsked,           // A trial was created. payload: kind, assignment, ds_config
-  kAttemptStarted,  // A launch began. payload: attempt, log_dir
-  kMeasured,        // A point was measured. payload: attempt, point, measurement, profile?
-  kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail
-  kTold,            // The trial's end, as the method is told. payload: state, reason
-  kStateChanged,    // The experiment's state. payload: state, reason; trial is -1
-};
-
-struct Event {
-  int64_t seq = 0;  // 1, 2, 3 ... within the experiment; given by Append.
-  EventKind kind = EventKind::kAsked;
-  TrialId trial = -1;
-  Json payload = Json::object();
-};
-
-enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
 
 struct ExperimentRow {
   ExperimentId id = 0;
@@ -47,21 +33,20 @@ struct ExperimentRow {
   double best_value = 0;
 };
 
-// A result of a user's query: column names and rows of JSON values.
-struct QueryResult {
-  std::vector<std::string> columns;
-  std::vector<std::vector<Json>> rows;
-};
-
-// Not thread-safe. Several processes may have one file open: one writes at a time (SQLite's WAL mode).
+// Not thread-safe. Several processes may have one file open: one writes at a time (SQLite's WAL
+// mode).
 class Store {
  public:
   enum class Mode { kCreate, kReadWrite, kReadOnly };
 
+  // How long a call waits for another process's write to end.
+  static constexpr std::chrono::milliseconds kBusyTimeout{10'000};
+
   // Opens a database file; kCreate makes it if it is missing. Throws kNotFound, kPermissionDenied,
   // kDataLoss (not a database, corrupt) or kFailedPrecondition (made by another version, or another
-  // program), naming the file; the file is then as it was.
-  static Store Open(const std::string& path, Mode mode);
+  // program), naming the file; the file is then as it was, and nothing new lies beside it.
+  static Store Open(const std::string& path, Mode mode,
+                    std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.
   static Store InMemory();
 
@@ -69,8 +54,10 @@ class Store {
   Store& operator=(Store&&) noexcept;
   ~Store();
 
+  // The file as it was named to Open; ":memory:" for InMemory.
   const std::string& path() const;
 
+  // Throws as Append.
   ExperimentId CreateExperiment(const ExperimentSpec& spec);
   // Throw kNotFound naming the experiment and those that exist.
   ExperimentSpec GetSpec(ExperimentId id) const;
@@ -84,15 +71,18 @@ class Store {
 
   // Appends in one transaction, durably, and updates the row tables. `expected_seq` is the last seq
   // the caller has seen: throws kAborted, having written nothing, if another process has appended
-  // since. Returns the new last seq. Throws kResourceExhausted if the disk is full and kUnavailable
-  // if the database stays locked for longer than 10 s; nothing is written then.
+  // since. Returns the new last seq. Throws kResourceExhausted if the disk is full, kUnavailable if
+  // the database stays locked for longer than the busy time-out, kPermissionDenied if it was opened
+  // read-only, kInvalidArgument if an event cannot follow the log (an attempt of a trial that was
+  // never asked for); nothing is written then.
   int64_t Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events);
 
   // Trials of an experiment from the row tables, by id.
   std::vector<Trial> Trials(ExperimentId id) const;
 
-  // Runs one read-only SQL statement of a user's. Throws kInvalidArgument with SQLite's message if it
-  // is wrong, and kPermissionDenied if it would write.
+  // Runs one read-only SQL statement of a user's; BLOBs come as hexadecimal text. Throws
+  // kInvalidArgument with SQLite's message if it is wrong or more than one, and kPermissionDenied
+  // if it would write or reach beyond this database.
   QueryResult Query(const std::string& sql) const;
 
  private:
@@ -100,9 +90,6 @@ class Store {
   explicit Store(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-std::string ToString(EventKind kind);
-std::string ToString(ExperimentState state);
 
 }  // namespace dsat
 

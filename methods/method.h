@@ -28,7 +28,7 @@ class Method {
   virtual ~Method() = default;
 
   // The next assignment to try. nullopt while it must first be told of a running trial, and forever
-  // once it has nothing left to propose. Never blocks. May be called with any number of trials
+  // once it has nothing left to propose; asking in vain changes nothing. Never blocks. May be called with any number of trials
   // running: how many run at once is the caller's business.
   virtual std::optional<Proposal> Ask() = 0;
 

@@ -58,7 +58,8 @@ void ValidateOptions(const SearchOptions& options) {
           "--search-range-factor: {} is out of range; expected more than 0, at most {}",
           options.search_range_factor, kLargestFactor);
   }
-  CheckRange("--max-rungs", options.max_rungs, 1);
+  constexpr int64_t kMostRungs = 64;
+  CheckRange("--max-rungs", options.max_rungs, 1, kMostRungs);
   CheckRange("--min-binary-search-trials", options.min_binary_search_trials, 1);
   CheckRange("--asha-early-stopping", options.asha_early_stopping, 0);
   CheckRange("--divisor", options.divisor, 2);

@@ -101,17 +101,13 @@ double NonNegativeNumber(const Json& json, const std::string& what) {
   return value;
 }
 
-// Whole numbers may be written as 1.5e9.
-int64_t WholeNumber(const Json& json, int64_t min, const std::string& what) {
-  if (json.is_number_integer() && !json.is_number_unsigned() && json.get<int64_t>() >= min) {
-    return json.get<int64_t>();
-  }
-  double value = json.is_number() ? json.get<double>() : -1;
-  if (!(value >= static_cast<double>(min)) || value != std::floor(value) || value > 9.2e18) {
+int64_t IntegerFrom(const Json& json, int64_t min, const std::string& what) {
+  std::optional<int64_t> value = WholeNumber(json);
+  if (!value || *value < min) {
     Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number >= {}", what, json.dump(),
           min);
   }
-  return json.get<int64_t>();
+  return *value;
 }
 
 Metric MetricFromJson(const Json& json, const std::string& what) {
@@ -128,7 +124,7 @@ Metric MetricFromJson(const Json& json, const std::string& what) {
   }
   metric.value = NonNegativeNumber(json["value"], what + "/value");
   if (json.contains("spread")) metric.spread = NonNegativeNumber(json["spread"], what + "/spread");
-  if (json.contains("samples")) metric.samples = WholeNumber(json["samples"], 0, what + "/samples");
+  if (json.contains("samples")) metric.samples = IntegerFrom(json["samples"], 0, what + "/samples");
   return metric;
 }
 
@@ -193,7 +189,7 @@ ModelProfile ProfileFromJson(const Json& json, const std::string& what) {
     if (!json.contains(key)) {
       Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing", what, key);
     }
-    return WholeNumber(json[key], min, what + "/" + key);
+    return IntegerFrom(json[key], min, what + "/" + key);
   };
   ModelProfile profile;
   profile.num_params = number("num_params", 1);

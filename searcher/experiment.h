@@ -5,6 +5,8 @@
 #ifndef DSAT_SEARCHER_EXPERIMENT_H_
 #define DSAT_SEARCHER_EXPERIMENT_H_
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,56 +17,85 @@
 
 namespace dsat {
 
-// Not thread-safe.
+// Not thread-safe. Every call that writes first replays what other processes have appended. Beside
+// what each names, calls throw as Store::Append does; nothing is recorded then, and the call may be
+// made again.
 class Experiment {
  public:
   // Records a new experiment. Throws kInvalidArgument if the spec contradicts itself.
   static Experiment Create(Store& store, const ExperimentSpec& spec);
-  // Replays the log. Throws kDataLoss naming the trial if the replay diverges from the record (the
-  // method has changed since, or the log is damaged). `store` must outlive the experiment.
+  // Replays the log. Throws kNotFound if there is no such experiment, kDataLoss naming the trial
+  // and the first difference if the replay diverges from the record (the method has changed since,
+  // or the log is damaged). `store` must outlive the experiment.
   static Experiment Open(Store& store, ExperimentId id);
 
   ExperimentId id() const { return id_; }
-  const Search& search() const { return search_; }
+  const Store& store() const { return *store_; }
+  // As of the last call that wrote. References into it live until the next such call.
+  const Search& search() const { return *search_; }
   ExperimentState state() const { return state_; }
+  // Why it failed or was stopped, "" otherwise.
+  const std::string& reason() const { return reason_; }
 
   // As Search, logged first. If another process has appended, its events are replayed and the call
-  // is made again.
+  // is made again. Ask gives nothing once the experiment has ended (SetState).
   std::optional<Trial> Ask();
+  // Tells with what the last attempt measured. A success that lacks what it was run for (the
+  // searched metric or, if it is the profiling trial, the model profile) is recorded as failed.
+  // Throws kNotFound if there is no such trial, kFailedPrecondition if it has ended.
   void Tell(TrialId id, const Outcome& outcome);
-  // Tell of an executor outside dsat: records its measurements as the only attempt's, then tells.
+  // Tell of an executor outside dsat: records its measurements as an attempt's, then tells. Throws
+  // as Tell, and kInvalidArgument if a success lacks what it was run for.
   void TellExternal(TrialId id, const Outcome& outcome, const std::vector<PointResult>& points,
                     const std::optional<ModelProfile>& profile);
 
-  // Attempts (launches) of running trials.
+  // Attempts (launches) of running trials, numbered from 0. Starting one ends the one before, if it
+  // is open, as stopped. The calls throw as Tell, kFailedPrecondition if `attempt` is not the last
+  // one or has ended, and kInvalidArgument if a measurement is not finite or negative.
   int64_t StartAttempt(TrialId id, const std::string& log_dir);  // Returns the attempt's number.
-  void RecordMeasured(TrialId id, int64_t attempt, const PointResult& result,
+  void RecordMeasured(TrialId id, int64_t attempt, const std::optional<PointResult>& result,
                       const std::optional<ModelProfile>& profile);
   void EndAttempt(TrialId id, int64_t attempt, const Outcome& outcome, const std::string& log_tail);
-  // Attempts of a trial that have started; of them, those that ended.
+  // Attempts of a trial that have started.
   int64_t NumAttempts(TrialId id) const;
 
-  // Marks the experiment completed, failed or stopped, once.
-  void SetState(ExperimentState state, const std::string& reason);
-
- private:
-  Experiment(Store& store, ExperimentId id, Search search);
-  void Apply(const Event& event);
-  void CatchUp();
-  template <typename MakeEvents>
-  void Commit(const MakeEvents& make_events);
-
+  // What the log knows of one attempt.
   struct Attempt {
     std::vector<PointResult> points;
     std::optional<ModelProfile> profile;
+    std::optional<Outcome> end;  // nullopt: it runs, or its runner died.
   };
+  // The attempts of a trial by number; empty if none has started.
+  std::vector<Attempt> Attempts(TrialId id) const;
+
+  // Marks the experiment completed, failed or stopped, once. Throws kFailedPrecondition if it has
+  // ended otherwise before; the same state again does nothing.
+  void SetState(ExperimentState state, const std::string& reason);
+
+ private:
+  Experiment(Store& store, ExperimentId id);
+  void CatchUp();
+  void Apply(const Event& event);
+  void ApplyAsked(const Event& event);
+  void ApplyTold(const Event& event);
+  // Appends what `make_events()` gives for the current state, then applies it.
+  template <typename MakeEvents>
+  void Commit(const MakeEvents& make_events);
+
+  const Trial& RunningTrial(TrialId id) const;
+  Attempt& OpenAttempt(TrialId id, int64_t attempt);
+  std::vector<Event> StartEvents(TrialId id, const std::string& log_dir) const;
+  std::string WhatIsMissing(const Trial& trial, const Outcome& outcome,
+                            const Attempt& measured) const;
 
   Store* store_;
   ExperimentId id_;
-  Search search_;
+  std::optional<Search> search_;  // Always set; rebuilt in place by a new replay.
   ExperimentState state_ = ExperimentState::kActive;
+  std::string reason_;
   int64_t last_seq_ = 0;
   std::map<TrialId, std::vector<Attempt>> attempts_;
+  bool needs_replay_ = true;  // search_ is not what the log up to last_seq_ says.
 };
 
 }  // namespace dsat

@@ -28,13 +28,13 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
-  bool full_run = false;      // The production run: train to the end, measure nothing.
-  Json ds_config;             // What to run.
-  std::string dir;            // Folder of this attempt: configs and logs; exists and is writable.
+  bool full_run = false;       // The production run: train to the end, measure nothing.
+  Json ds_config;              // What to run.
+  std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;      // Folder that all attempts of the experiment share (compiled
                                // extensions); "" = the parent of `dir`.
-  std::vector<int64_t> slots;  // The machine's slots (device indices) that this attempt may use, one
-                               // per rank; empty = not pinned.
+  std::vector<int64_t> slots;  // The machine's slots (device indices) that this attempt may use,
+                               // one per rank; empty = not pinned.
   std::string report_address;  // gRPC target of the runner's TrialService.
   std::string token;
 };
@@ -44,6 +44,7 @@ struct RankCommand {
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
   std::string log_path;  // stdout and stderr of this rank; replaced if it exists.
+  std::string work_dir;  // Where it starts; "" = where SupervisedProcess::Start says.
   // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
   // as "<nanoseconds of the monotonic clock> <line>" when it arrives.
   std::string stamp_marker;
@@ -65,7 +66,8 @@ struct ExitReport {
 };
 
 // What runs a trial: dsat's own engine or the user's own command. The one place where they differ.
-// Used from one thread. Prepare comes first and Classify last, both once per attempt.
+// Used from one thread. Of an attempt's calls Prepare is the first, and Classify, if it comes, the
+// last.
 class LaunchTarget {
  public:
   virtual ~LaunchTarget() = default;
@@ -75,7 +77,8 @@ class LaunchTarget {
   // what is new: a measurement, a profile, or progress. Default: nothing (they come by gRPC).
   virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request);
   virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);
-  // A number that grows while the ranks make progress (optimizer steps seen), for the hang time-out.
+  // A number that grows while the ranks make progress (optimizer steps seen), for the hang
+  // time-out.
   virtual int64_t PollProgress(const LaunchRequest& request);
   // The outcome from the exit and the files, for an attempt that has reported none itself.
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
@@ -91,16 +94,18 @@ std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec);
 
 // How long processes get to end by themselves before they are made to.
 struct GraceTimes {
-  std::chrono::milliseconds siblings{2000};  // After a rank ended badly, before SIGTERM to the rest.
+  std::chrono::milliseconds siblings{
+      2000};  // After a rank ended badly, before SIGTERM to the rest.
   std::chrono::milliseconds terminate{2000};  // After SIGTERM, before SIGKILL.
 };
 
-// A running supervisor and the ranks below it. Destroying it kills them all and waits for their end.
-// Each object is used by one thread at a time; Start may be called from a process with many threads.
+// A running supervisor and the ranks below it. Destroying it kills them all and waits for their
+// end. Each object is used by one thread at a time; Start may be called from a process with many
+// threads.
 class SupervisedProcess {
  public:
-  // Starts `<dsat_binary> supervise` with the ranks' commands, each run in `work_dir`. Throws if the
-  // supervisor cannot be started; a rank that cannot be started is a failed rank of the report.
+  // Starts `<dsat_binary> supervise` with the ranks' commands, each run in `work_dir`. Throws if
+  // the supervisor cannot be started; a rank that cannot be started is a failed rank of the report.
   // REQUIRES: `ranks` is not empty.
   static SupervisedProcess Start(const std::string& dsat_binary,
                                  const std::vector<RankCommand>& ranks, const std::string& work_dir,
@@ -124,8 +129,8 @@ class SupervisedProcess {
   std::unique_ptr<Impl> impl_;
 };
 
-// main() of the `dsat supervise` process: reads the commands from `control_fd`, runs them, writes the
-// report to it. Returns the exit code. Linux: PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, pidfds.
+// main() of the `dsat supervise` process: reads the commands from `control_fd`, runs them, writes
+// the report to it. Returns the exit code. Linux: PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, pidfds.
 // REQUIRES: the process has one thread.
 int SuperviseMain(int control_fd);
 

@@ -28,7 +28,13 @@ struct RunnerOptions {
 
 // What a watcher (the progress display) is told; called on the loop's thread.
 struct RunnerEvent {
-  enum class Kind { kTrialStarted, kTrialProgress, kTrialEnded, kProfiled, kNote } kind;
+  enum class Kind {
+    kTrialStarted,   // An attempt was launched.
+    kTrialProgress,  // Its ranks are at another step.
+    kTrialEnded,     // The trial is told. text: the reason, "" if it succeeded
+    kProfiled,       // The profiling trial succeeded; the search space is known.
+    kNote,           // text: something a person should know (an attempt is tried again)
+  } kind;
   TrialId trial = -1;
   int64_t attempt = 0;
   int64_t step = 0;
@@ -42,11 +48,15 @@ class Runner {
   Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher);
   ~Runner();
 
-  // Runs until the search has finished or was cancelled. On the way out writes the best config so
-  // far to out_dir. Returns the experiment's state: kActive if it was cancelled (it can be resumed).
+  // Runs until the search has finished or was cancelled. Writes the best config to out_dir whenever
+  // there is a better one, and at the end. Returns the experiment's state: kActive if it was cancelled
+  // (it can be resumed). Throws before anything is launched or recorded if another runner has the
+  // experiment (kFailedPrecondition) or out_dir cannot be written to. An error later on (the disk is
+  // full, the database is gone) stops every trial, then is thrown with what to do about it.
   ExperimentState Run();
 
-  // Ends the running trials and makes Run return. Async-signal-safe, so that a handler may call it.
+  // Ends the running trials and makes Run return; a second call gives them no time to end by
+  // themselves. Async-signal-safe, and may be called from any thread.
   void Cancel();
 
  private:
@@ -55,7 +65,9 @@ class Runner {
 };
 
 // Runs one full training with `ds_config` by the same launcher (dsat train, --run-full-experiment).
-// Progress goes to `on_progress(step, loss, latency_ms)`.
+// `on_progress(step, loss, latency_ms)` is called for each step that rank 0 of the built-in engine
+// reports, `cancelled` a few times a second. kStopped if it was cancelled. The logs and what the
+// training leaves go to out_dir. There is no limit on the whole time. Throws as Runner::Run.
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options,
                         const std::function<void(int64_t, double, double)>& on_progress,

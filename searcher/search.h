@@ -19,6 +19,8 @@ namespace dsat {
 
 class Search {
  public:
+  // Throws kInvalidArgument if an option is out of range (ValidateOptions), the method is unknown, or
+  // the submitted ds_config breaks a rule.
   explicit Search(ExperimentSpec spec);
   ~Search();
   Search(Search&&) noexcept;
@@ -28,15 +30,16 @@ class Search {
   std::optional<Trial> Ask();
 
   // A running trial has ended with `outcome`. `points` are its measurements (non-empty if it
-  // succeeded), `profile` what the profiling trial learned. Throws kNotFound if there is no such
-  // trial, kFailedPrecondition if it is not running.
+  // succeeded), `profile` what the profiling trial learned. A success without the metric that is
+  // searched, or of a profiling trial without a profile, is recorded as failed. Throws kNotFound if
+  // there is no such trial, kFailedPrecondition if it is not running.
   void Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
             std::optional<ModelProfile> profile);
 
   // No trial is running and none will come.
   bool Finished() const;
   // Set once Finished: why the experiment counts as failed ("" if it does not): the profiling trial
-  // did not succeed, or no search trial did.
+  // did not succeed, or no trial after it did.
   std::string FailureReason() const;
 
   const ExperimentSpec& spec() const;

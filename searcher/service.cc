@@ -16,6 +16,7 @@
 #include "dsat.grpc.pb.h"
 #include "proto/wire.h"
 #include "searcher/experiment.h"
+#include "searcher/finish.h"
 #include "searcher/service_listener.h"
 
 namespace dsat {

@@ -5,11 +5,15 @@
 namespace dsat::engine {
 namespace {
 
-int64_t RoundUp(int64_t elems) { return (elems + 15) / 16 * 16; }
+int64_t RoundUp(int64_t elems) {
+  return (elems + 15) / 16 * 16;
+}
 
 }  // namespace
 
-int64_t MatmulFlops(const MatmulArgs& args) { return 2 * args.M * args.N * args.K; }
+int64_t MatmulFlops(const MatmulArgs& args) {
+  return 2 * args.M * args.N * args.K;
+}
 
 int64_t AttentionForwardFlops(const AttentionShape& shape) {
   return 4 * shape.B * shape.T * shape.T * shape.C;

@@ -1,5 +1,5 @@
-// What kernels cost, shared by the backends: a prediction from the counting backend is exact because
-// both ask here.
+// What kernels cost, shared by the backends: a prediction from the counting backend is exact
+// because both ask here.
 #ifndef DSAT_ENGINE_BACKEND_COST_H_
 #define DSAT_ENGINE_BACKEND_COST_H_
 

@@ -3,7 +3,8 @@
 // Tensors are row-major and dense. Activations, parameters and gradients of one model have one dtype
 // (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are formed in
 // f32. Gradients of parameters are accumulated (+=), gradients of activations are written (=), unless
-// said otherwise. Kernels do not allocate and do not throw.
+// said otherwise. Kernels do not throw; what workspace they need beyond their arguments is kept from
+// call to call. The CPU backend's results do not depend on the number of threads, bit for bit.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_KERNELS_H_
 
@@ -17,13 +18,13 @@ namespace dsat::engine {
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)] [+ c].
 struct MatmulArgs {
   int64_t M = 0, N = 0, K = 0;
-  Tensor a;               // (M, K), or (K, M) if transpose_a
-  Tensor b;               // (K, N), or (N, K) if transpose_b
-  Tensor c;               // (M, N)
+  Tensor a{};             // (M, K), or (K, M) if transpose_a
+  Tensor b{};             // (K, N), or (N, K) if transpose_b
+  Tensor c{};             // (M, N)
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;  // c += instead of c =
-  Tensor bias;              // (N), or empty
+  Tensor bias = {};         // (N), or empty
 };
 
 // Causal self-attention over H heads of C / H channels, scaled by 1 / sqrt(C / H).
@@ -32,11 +33,11 @@ struct AttentionShape {
 };
 
 struct AdamArgs {
-  Tensor param;   // (n) written; the parameter in the model's dtype
-  Tensor master;  // (n) f32; read and written. The same memory as `param` if the model is f32.
-  Tensor grad;    // (n)
-  Tensor m;       // (n) f32
-  Tensor v;       // (n) f32
+  Tensor param{};   // (n) written; the parameter in the model's dtype
+  Tensor master{};  // (n) f32; read and written. The same memory as `param` if the model is f32.
+  Tensor grad{};    // (n)
+  Tensor m{};       // (n) f32
+  Tensor v{};       // (n) f32
   float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
   bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
   bool bias_correction = true;
@@ -45,8 +46,8 @@ struct AdamArgs {
 };
 
 struct SgdArgs {
-  Tensor param, master, grad;  // as in AdamArgs
-  Tensor momentum_buffer;      // (n) f32; empty if momentum == 0
+  Tensor param{}, master{}, grad{};  // as in AdamArgs
+  Tensor momentum_buffer{};          // (n) f32; empty if momentum == 0
   float lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
   int64_t step = 1;
@@ -125,8 +126,9 @@ std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
 // Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
 
-// f32 scratch bytes of CPU attention: one (T, T) score and one gradient tile and the four (T, C / H)
-// head slices, per thread. Shared by the CPU and the counting backend.
+// f32 scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
+// query rows of T keys each, and the seven (T, C / H) slices of a head as f32 (q, k, v, dout, dq, dk,
+// dv). Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

@@ -1,6 +1,7 @@
 // Ranks on one host: each rank's buffers lie in memory that all ranks see, so that a peer's rows
 // are read where they are. One pass over the data and two or three barriers a collective.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -83,6 +84,8 @@ OwnedFd Duplicate(int fd) {
 // 0 or errno.
 int Reserve(int fd, int64_t offset, int64_t bytes) {
   if (bytes == 0) return 0;
+  // The kernel would try, and end some process, before it said no.
+  if (bytes / sysconf(_SC_PAGESIZE) > sysconf(_SC_PHYS_PAGES)) return ENOMEM;
   for (;;) {
     // Pages are taken now: later, a lack of memory would be a SIGBUS.
     if (fallocate(fd, 0, offset, bytes) == 0) return 0;

@@ -27,12 +27,12 @@ struct ZeroConfig {
   int stage = 0;
   bool contiguous_gradients = true;
   bool reduce_scatter = true;
-  bool overlap_comm = false;               // DeepSpeed: true at stage 3 if not given
-  int64_t reduce_bucket_size = 500'000'000;     // elements
-  int64_t allgather_bucket_size = 500'000'000;  // elements
-  int64_t stage3_prefetch_bucket_size = 50'000'000;        // elements
-  int64_t stage3_param_persistence_threshold = 100'000;    // elements, per parameter
-  int64_t stage3_max_live_parameters = 1'000'000'000;      // elements
+  bool overlap_comm = false;                             // DeepSpeed: true at stage 3 if not given
+  int64_t reduce_bucket_size = 500'000'000;              // elements
+  int64_t allgather_bucket_size = 500'000'000;           // elements
+  int64_t stage3_prefetch_bucket_size = 50'000'000;      // elements
+  int64_t stage3_param_persistence_threshold = 100'000;  // elements, per parameter
+  int64_t stage3_max_live_parameters = 1'000'000'000;    // elements
 };
 
 struct OptimizerConfig {
@@ -63,7 +63,8 @@ struct DsConfig {
   SchedulerConfig scheduler;
 };
 
-// Infers the third number from the two given (DeepSpeed's _set_batch_related_parameters). Throws
+// Infers the third number from the two given (DeepSpeed's _set_batch_related_parameters). "auto" is
+// not given; with nothing given, a micro-batch size of "auto" is 1. Throws
 // kInvalidArgument "<source>: ..." naming all three numbers and the data-parallel size if they
 // contradict, are not positive, or too few are given.
 BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
@@ -76,15 +77,15 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t data_parallel_size);
 
-// ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key and
-// value for what the built-in engine cannot honour; adds a warning by name for every key that is legal
-// but without meaning to it (monitors, logging).
+// ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
+// and value for what the built-in engine cannot honour; adds a warning by name for every key that
+// is legal but without meaning to it (monitors, logging).
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
                        std::vector<std::string>* warnings);
 
 // base + assignment with the batch sizes resolved and consistent, "auto" values settled, and no
-// `autotuning` block: strict, ready for the built-in engine and for DeepSpeed. The accumulation count
-// is the base config's unless the assignment sets it; train_batch_size follows.
+// `autotuning` block: strict, ready for the built-in engine and for DeepSpeed. The accumulation
+// count is the base config's unless the assignment sets it; train_batch_size follows.
 Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size);
 
 }  // namespace dsat::engine

@@ -19,12 +19,12 @@ class Dataset {
   virtual int64_t vocab_size() const = 0;
 };
 
-// {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any text files
-// read as bytes (vocabulary 256), samples drawn at pseudo-random offsets by (seed, index);
-// {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov chain, so
-// that there is something to learn. Relative paths start at `base_dir`. `what` is the JSON pointer of
-// the block for messages. Throws kNotFound naming the missing file, kInvalidArgument naming key and
-// value (unknown type, files too short for seq_len, ...).
+// {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any text
+// files read as bytes (vocabulary 256), samples drawn at pseudo-random offsets by (seed, index);
+// {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov chain,
+// so that there is something to learn. Relative paths start at `base_dir`. `what` is the JSON
+// pointer of the block for messages. Throws kNotFound naming the missing file, kInvalidArgument
+// naming key and value (unknown type, files too short for seq_len, ...).
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what);
 

@@ -15,7 +15,9 @@ constexpr int64_t kAlignment = 64;
 // huge pages save most of the page faults of the first touch.
 constexpr int64_t kMapBytes = int64_t{2} << 20;
 
-int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 std::string FormatBytes(int64_t bytes) {
   const auto value = static_cast<double>(bytes);

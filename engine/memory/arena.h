@@ -1,7 +1,8 @@
 // Memory of one tier with a hard limit, every byte counted.
 //
 // On CPU the device is a budget: running out of it is real and catchable. A counting arena has the
-// same limit and the same sums but allocates nothing; it is how a configuration's peak is predicted.
+// same limit and the same sums but allocates nothing; it is how a configuration's peak is
+// predicted.
 #ifndef DSAT_ENGINE_MEMORY_ARENA_H_
 #define DSAT_ENGINE_MEMORY_ARENA_H_
 

@@ -17,8 +17,8 @@
 
 namespace dsat::engine {
 
-// How a parameter starts. kNormal draws N(0, stddev) element by element from (seed, name), so that a
-// parameter starts the same however it is sharded.
+// How a parameter starts. kNormal draws N(0, stddev) element by element from (seed, name), so that
+// a parameter starts the same however it is sharded.
 struct ParamSpec {
   std::string name;  // Unique in the model: "h.0.attn.c_attn.weight".
   std::vector<int64_t> shape;
@@ -48,8 +48,10 @@ struct LayerContext {
   const Batch& batch;
   std::span<const Tensor> params;
   std::span<const Tensor> grads;  // Backward only; accumulated into.
-  float loss_grad_scale = 1;      // The last layer multiplies dloss by it (1 / accumulation steps).
-  double* loss = nullptr;         // The last layer stores the mean loss of the micro-batch here.
+  // The last layer multiplies dloss by it (1 / accumulation steps). Set in forward, where the
+  // logits become their gradient in place.
+  float loss_grad_scale = 1;
+  double* loss = nullptr;  // The last layer stores the mean loss of the micro-batch here.
 };
 
 // What forward keeps for backward, beside the layer's input, which the executor keeps.
@@ -66,14 +68,15 @@ class Layer {
   virtual Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const = 0;
   // dy: gradient of the output (empty for the last layer). Returns the gradient of x (empty for the
   // first layer). Consumes `saved`; frees as it goes.
-  virtual Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const = 0;
+  virtual Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                          Saved& saved) const = 0;
 };
 
 struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
-  int64_t vocab_size = 0;     // Tokens are in [0, vocab_size).
-  int64_t max_seq_len = 0;    // T of its batches, unless the data says shorter.
-  std::string description;    // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
+  int64_t vocab_size = 0;   // Tokens are in [0, vocab_size).
+  int64_t max_seq_len = 0;  // T of its batches, unless the data says shorter.
+  std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
 };
 
 }  // namespace dsat::engine

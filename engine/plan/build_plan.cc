@@ -87,6 +87,7 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   // With one rank, every placement is the same.
   const StateHomes homes = options.world_size > 1 ? options.homes : StateHomes{};
   plan_.world_size = options.world_size;
+  plan_.overlap = options.overlap;
   plan_.grad_home = homes.grad.placement;
   plan_.optimizer_home = homes.optimizer.placement;
   for (int u = 0; u < num_units; ++u) {
@@ -100,9 +101,9 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   // Reduced gradients go where the optimizer wants them.
   const bool to_shard = plan_.optimizer_home == Placement::kShard;
   const bool scatter = to_shard && options.reduce_scatter;
-  reduce_.like = {.state = State::kGrad,
-                  .collective = scatter ? Collective::kReduceScatter : Collective::kAllReduce,
-                  .to = plan_.optimizer_home};
+  reduce_.like.state = State::kGrad;
+  reduce_.like.collective = scatter ? Collective::kReduceScatter : Collective::kAllReduce;
+  reduce_.like.to = plan_.optimizer_home;
   reduce_.row_capacity = RowCapacity(options.reduce_bucket_elems);
   reduce_.shared = options.share_reduce_buckets;
   gather_.first_bucket = options.overlap ? 2 : 1;
@@ -246,6 +247,7 @@ void PlanBuilder::ReduceAfter(const Compute& compute) {
   if (options_.world_size == 1 || !(last || plan_.grad_home == Placement::kShard)) return;
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
     if (last_writer_[u] != compute.unit || Size(u) == 0) continue;
+    reduce_.like.accumulate = plan_.grad_home == Placement::kShard && compute.micro_batch > 0;
     Append(reduce_, u);
     if (reduce_.like.to == Placement::kShard) Emit(Op::kFreeGrad, u);
   }

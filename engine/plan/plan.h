@@ -60,6 +60,7 @@ struct Transfer {
   State state = State::kParam;
   Collective collective = Collective::kAllGather;
   Placement to = Placement::kReplicate;
+  bool accumulate = false;  // Adds to what rests there already (gradients of later micro-batches).
   int bucket = 0;  // Index in Plan::bucket_row_elems.
   std::vector<Segment> segments;
   int64_t row_elems = 0;  // Sum of the segments' lengths.
@@ -70,6 +71,7 @@ struct Plan {
   std::vector<Placement> param_homes;  // Per unit.
   Placement grad_home = Placement::kPartial;
   Placement optimizer_home = Placement::kReplicate;
+  bool overlap = false;                   // Collectives run beside computing.
   std::vector<int64_t> bucket_row_elems;  // Row length of each communication buffer; 0 = unused.
   std::vector<Transfer> transfers;
   std::vector<Instruction> instructions;

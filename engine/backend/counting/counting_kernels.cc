@@ -1,5 +1,5 @@
-// The backend that computes nothing: the same calls, the same FLOPs and scratch sizes, no data. A plan
-// that runs on it is a prediction.
+// The backend that computes nothing: the same calls, the same FLOPs and scratch sizes, no data. A
+// plan that runs on it is a prediction.
 #include <memory>
 
 #include "engine/backend/cost.h"

@@ -1,0 +1,71 @@
+// One object of a user's file, read key by key with checks.
+#include "base/json_block.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat {
+namespace {
+
+std::string Suggestion(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string nearest = NearestWord(word, candidates);
+  if (!nearest.empty()) return fmt::format("did you mean \"{}\"?", nearest);
+  return fmt::format("expected one of {}", fmt::join(candidates, ", "));
+}
+
+bool Contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+}  // namespace
+
+JsonBlock::JsonBlock(const Json& object, std::string what)
+    : object_(object), what_(std::move(what)) {
+  if (!object.is_object()) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected an object", what_, JsonTypeName(object));
+  }
+}
+
+void JsonBlock::CheckKeys(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (Contains(known, key)) continue;
+    Throw(ErrorCode::kInvalidArgument, "{}: unknown key; {}", PointerTo(key),
+          Suggestion(key, known));
+  }
+}
+
+const Json& JsonBlock::At(const std::string& key) const {
+  const auto found = object_.find(key);
+  if (found == object_.end()) Throw(ErrorCode::kInvalidArgument, "{} is missing", PointerTo(key));
+  return *found;
+}
+
+int64_t JsonBlock::Int(const std::string& key, int64_t fallback, int64_t min, int64_t max) const {
+  return Has(key) ? IntInRange(object_.at(key), min, max, PointerTo(key)) : fallback;
+}
+
+std::string JsonBlock::Word(const std::string& key, const std::vector<std::string>& words) const {
+  const Json& value = At(key);
+  if (value.is_string() && Contains(words, value.get<std::string>())) return value;
+  const std::string word = value.is_string() ? value.get<std::string>() : "";
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; {}", PointerTo(key), value.dump(),
+        Suggestion(word, words));
+}
+
+std::string JsonBlock::PointerTo(std::string_view key) const {
+  return fmt::format("{}/{}", what_, key);
+}
+
+int64_t IntInRange(const Json& value, int64_t min, int64_t max, const std::string& what) {
+  const std::optional<int64_t> number = WholeNumber(value);
+  if (number && *number >= min && *number <= max) return *number;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number in [{}, {}]", what,
+        value.dump(), min, max);
+}
+
+}  // namespace dsat

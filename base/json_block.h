@@ -1,0 +1,44 @@
+// One object of a user's file, read key by key with checks.
+#ifndef DSAT_BASE_JSON_BLOCK_H_
+#define DSAT_BASE_JSON_BLOCK_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace dsat {
+
+// Borrows the object. Every method throws kInvalidArgument naming key, value and what is expected;
+// `what` is the JSON pointer of the block ("/model").
+class JsonBlock {
+ public:
+  // Throws if `object` is no object.
+  JsonBlock(const Json& object, std::string what);
+
+  // Throws naming the first key that is not in `known`, and the known one nearest to it.
+  void CheckKeys(const std::vector<std::string>& known) const;
+
+  bool Has(const std::string& key) const { return object_.contains(key); }
+  // The value of a key that must be there.
+  const Json& At(const std::string& key) const;
+  // A whole number in [min, max], or `fallback` if the key is absent.
+  int64_t Int(const std::string& key, int64_t fallback, int64_t min, int64_t max) const;
+  // One of `words`, of a key that must be there; the error names the nearest.
+  std::string Word(const std::string& key, const std::vector<std::string>& words) const;
+  // The JSON pointer of a key: "/model/n_embd".
+  std::string PointerTo(std::string_view key) const;
+
+ private:
+  const Json& object_;
+  std::string what_;
+};
+
+// A whole number in [min, max]. `what` is its JSON pointer. Throws as JsonBlock.
+int64_t IntInRange(const Json& value, int64_t min, int64_t max, const std::string& what);
+
+}  // namespace dsat
+
+#endif  // DSAT_BASE_JSON_BLOCK_H_

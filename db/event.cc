@@ -1,0 +1,174 @@
+// The events of an experiment's log, to and from JSON.
+#include "db/event.h"
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "db/text.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::array<std::pair<EventKind, const char*>, 6> kKindNames = {{
+    {EventKind::kAsked, "asked"},
+    {EventKind::kAttemptStarted, "attempt_started"},
+    {EventKind::kMeasured, "measured"},
+    {EventKind::kAttemptEnded, "attempt_ended"},
+    {EventKind::kTold, "told"},
+    {EventKind::kStateChanged, "state_changed"},
+}};
+
+constexpr std::array<std::pair<ExperimentState, const char*>, 4> kStateNames = {{
+    {ExperimentState::kActive, "active"},
+    {ExperimentState::kCompleted, "completed"},
+    {ExperimentState::kFailed, "failed"},
+    {ExperimentState::kStopped, "stopped"},
+}};
+
+template <typename Names, typename Value>
+std::string NameOf(const Names& names, Value value) {
+  for (const auto& [candidate, name] : names) {
+    if (candidate == value) return name;
+  }
+  DSAT_CHECK(false, "no such enumerator: {}", static_cast<int>(value));
+  return "";
+}
+
+template <typename Names>
+auto ValueOf(const Names& names, const std::string& text, const char* what) {
+  std::string known;
+  for (const auto& [value, name] : names) {
+    if (text == name) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  Throw(ErrorCode::kInvalidArgument, "{} \"{}\": expected one of {}", what, text, known);
+}
+
+// Runs `read` on the payload; what does not fit its kind is damage, not a user's mistake.
+template <typename Read>
+auto ReadPayload(const Event& event, const Read& read) {
+  const auto fail = [&event](const char* what) {
+    Throw(ErrorCode::kDataLoss, "event {} ({}, trial {}): {}", event.seq, ToString(event.kind),
+          event.trial, what);
+  };
+  try {
+    return read(event.payload);
+  } catch (const Json::exception& error) {
+    fail(error.what());
+  } catch (const Error& error) {
+    fail(error.what());
+  }
+  std::abort();  // Not reached: `fail` throws.
+}
+
+}  // namespace
+
+Event AskedEvent(const Trial& trial) {
+  return {0, EventKind::kAsked, trial.id,
+          Json{{"kind", ToString(trial.kind)},
+               {"assignment", ToJson(trial.assignment)},
+               {"ds_config", trial.ds_config}}};
+}
+
+Event AttemptStartedEvent(TrialId trial, int64_t attempt, const std::string& log_dir) {
+  return {0, EventKind::kAttemptStarted, trial, Json{{"attempt", attempt}, {"log_dir", log_dir}}};
+}
+
+Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointResult>& result,
+                    const std::optional<ModelProfile>& profile) {
+  Json payload{{"attempt", attempt}};
+  if (result) {
+    payload["point"] = {{"micro_batch_size", result->point.micro_batch_size},
+                        {"accumulation_steps", result->point.accumulation_steps}};
+    payload["measurement"] = ToJson(result->measurement);
+  }
+  if (profile) payload["profile"] = ToJson(*profile);
+  return {0, EventKind::kMeasured, trial, std::move(payload)};
+}
+
+Event AttemptEndedEvent(TrialId trial, int64_t attempt, const Outcome& outcome,
+                        const std::string& log_tail) {
+  return {0, EventKind::kAttemptEnded, trial,
+          Json{{"attempt", attempt},
+               {"state", ToString(outcome.state)},
+               {"reason", ValidUtf8(outcome.reason)},
+               {"log_tail", ValidUtf8(log_tail)}}};
+}
+
+Event ToldEvent(TrialId trial, const Outcome& outcome) {
+  return {0, EventKind::kTold, trial,
+          Json{{"state", ToString(outcome.state)}, {"reason", ValidUtf8(outcome.reason)}}};
+}
+
+Event StateChangedEvent(ExperimentState state, const std::string& reason) {
+  return {0, EventKind::kStateChanged, -1, Json{{"state", ToString(state)}, {"reason", ValidUtf8(reason)}}};
+}
+
+Trial AskedTrial(const Event& event) {
+  return ReadPayload(event, [&event](const Json& payload) {
+    Trial trial;
+    trial.id = event.trial;
+    trial.kind = ParseTrialKind(payload.at("kind").get<std::string>());
+    trial.assignment = AssignmentFromJson(payload.at("assignment"));
+    trial.ds_config = payload.at("ds_config");
+    return trial;
+  });
+}
+
+int64_t AttemptOf(const Event& event) {
+  return ReadPayload(event,
+                     [](const Json& payload) { return payload.at("attempt").get<int64_t>(); });
+}
+
+std::string TextOf(const Event& event, const char* key) {
+  return ReadPayload(event,
+                     [key](const Json& payload) { return payload.at(key).get<std::string>(); });
+}
+
+std::optional<PointResult> MeasuredPoint(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) -> std::optional<PointResult> {
+    if (!payload.contains("point")) return std::nullopt;
+    const Json& point = payload.at("point");
+    return PointResult{{point.at("micro_batch_size").get<int64_t>(),
+                        point.at("accumulation_steps").get<int64_t>()},
+                       MeasurementFromJson(payload.at("measurement"), "measurement")};
+  });
+}
+
+std::optional<ModelProfile> MeasuredProfile(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) -> std::optional<ModelProfile> {
+    if (!payload.contains("profile")) return std::nullopt;
+    return ProfileFromJson(payload.at("profile"), "profile");
+  });
+}
+
+Outcome OutcomeOf(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) {
+    return Outcome{ParseTrialState(payload.at("state").get<std::string>()),
+                   payload.at("reason").get<std::string>()};
+  });
+}
+
+ExperimentState StateOf(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) {
+    return ParseExperimentState(payload.at("state").get<std::string>());
+  });
+}
+
+std::string ToString(EventKind kind) {
+  return NameOf(kKindNames, kind);
+}
+std::string ToString(ExperimentState state) {
+  return NameOf(kStateNames, state);
+}
+
+EventKind ParseEventKind(const std::string& text) {
+  return ValueOf(kKindNames, text, "event kind");
+}
+
+ExperimentState ParseExperimentState(const std::string& text) {
+  return ValueOf(kStateNames, text, "experiment state");
+}
+
+}  // namespace dsat

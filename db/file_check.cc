@@ -1,0 +1,129 @@
+// Is this file one of ours, whole, and of a version that we read? The header's layout is in
+// SQLite's file format document (https://www.sqlite.org/fileformat2.html).
+#include "db/file_check.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "db/schema.h"
+#include "db/sqlite.h"
+
+namespace dsat {
+namespace {
+
+constexpr size_t kHeaderBytes = 100;
+constexpr size_t kUserVersionOffset = 60;
+constexpr size_t kApplicationIdOffset = 68;
+
+// Nothing if the path does not exist. Throws if it is no regular file or cannot be looked at.
+std::optional<int64_t> FileBytes(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    ThrowErrno(path, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    Throw(ErrorCode::kFailedPrecondition, "{}: {}; expected a database file", path,
+          S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+  }
+  return status.st_size;
+}
+
+bool NonEmptyFile(const std::string& path) {
+  return FileBytes(path).value_or(0) > 0;
+}
+
+std::string ReadHeader(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) ThrowErrno(path, errno);
+  std::string header(kHeaderBytes, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header.size()));
+  header.resize(static_cast<size_t>(file.gcount()));
+  return header;
+}
+
+uint32_t BigEndian32(const std::string& bytes, size_t offset) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i)
+    value = value << 8 | static_cast<uint8_t>(bytes[offset + i]);
+  return value;
+}
+
+[[noreturn]] void ThrowCorrupt(const std::string& path, const std::string& what) {
+  Throw(ErrorCode::kDataLoss,
+        "{}: the database is damaged ({}); restore a copy, or save what is left with `sqlite3 {} "
+        ".recover`",
+        path, what, path);
+}
+
+void CheckHeader(const std::string& path, const std::string& header) {
+  if (header.size() < kHeaderBytes || !header.starts_with(std::string("SQLite format 3\0", 16))) {
+    Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
+  }
+  if (BigEndian32(header, kApplicationIdOffset) != kApplicationId) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: an SQLite database of another program; name another file with --db", path);
+  }
+  const uint32_t version = BigEndian32(header, kUserVersionOffset);
+  if (version != kSchemaVersion) {
+    Throw(
+        ErrorCode::kFailedPrecondition,
+        "{}: its schema has version {}, this dsat reads version {}; use the dsat that made it, or "
+        "name another file with --db",
+        path, version, kSchemaVersion);
+  }
+}
+
+// What PRAGMA quick_check finds wrong, "" if nothing. It also evaluates our CHECK constraints, so a
+// damaged JSON text is found, too.
+std::string FindDamage(const std::string& path, Database::Access access, bool every_page,
+                       std::chrono::milliseconds busy_timeout) {
+  try {
+    const Database db = Database::Open(path, access, busy_timeout);
+    Statement tables(db,
+                     "SELECT count(*) FROM sqlite_schema WHERE name IN ('experiments', 'trials',"
+                     " 'attempts', 'points', 'events', 'trial_metrics', 'best_trials')");
+    tables.Step();
+    if (tables.Int(0) != 7) return "a table is missing";
+    if (!every_page) return "";
+    Statement check(db, "PRAGMA quick_check(1)");
+    check.Step();
+    return check.Text(0) == "ok" ? "" : check.Text(0);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDataLoss) return "a page cannot be read";
+    if (error.code() == ErrorCode::kInvalidArgument) return "its schema cannot be read";
+    throw;
+  }
+}
+
+}  // namespace
+
+FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds busy_timeout) {
+  const std::optional<int64_t> bytes = FileBytes(path);
+  if (!bytes) return FileContent::kMissing;
+  if (*bytes == 0) return FileContent::kEmpty;
+  CheckHeader(path, ReadHeader(path));
+  // A rollback journal: the file is being made right now, or that was cut off; SQLite will tell.
+  if (NonEmptyFile(path + "-journal")) return FileContent::kDatabase;
+
+  const bool every_page = *bytes <= kMaxCheckedBytes;
+  const auto in_use = [&path] { return NonEmptyFile(path + "-wal"); };
+  std::string damage;
+  if (!in_use()) {
+    // Nobody has it open: no locks are needed, and no -wal and -shm files appear beside it.
+    damage = FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
+    if (damage.empty()) return FileContent::kDatabase;
+    // Another process may have opened it and written meanwhile: look again, with locks.
+    if (!in_use()) ThrowCorrupt(path, damage);
+  }
+  damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
+  if (!damage.empty()) ThrowCorrupt(path, damage);
+  return FileContent::kDatabase;
+}
+
+}  // namespace dsat

@@ -1,0 +1,172 @@
+// The row tables as they follow from the log.
+#include "db/projections.h"
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace dsat {
+namespace {
+
+// Times come from SQLite's clock; nothing that is decided depends on them.
+#define DSAT_SQL_NOW "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+
+// An update that must find exactly one row: what it is about has happened before.
+void RequireRow(int64_t changes, const Event& event, const char* missing) {
+  if (changes == 1) return;
+  Throw(ErrorCode::kInvalidArgument, "event {} of trial {}: {}", ToString(event.kind), event.trial,
+        missing);
+}
+
+int64_t ZeroStage(const Json& ds_config) {
+  const Json* stage = FindAtPointer(ds_config, "/zero_optimization/stage");
+  return stage && stage->is_number_integer() ? stage->get<int64_t>() : 0;
+}
+
+void ProjectAsked(const Database& db, ExperimentId experiment, const Event& event) {
+  const Trial trial = AskedTrial(event);
+  Run(db,
+      "INSERT INTO trials (experiment, id, kind, state, reason, zero_stage, assignment, ds_config,"
+      " asked_at) VALUES (?, ?, ?, 'running', '', ?, ?, ?, " DSAT_SQL_NOW ")",
+      experiment, trial.id, ToString(trial.kind), ZeroStage(trial.ds_config),
+      ToJson(trial.assignment).dump(), trial.ds_config.dump());
+}
+
+void ProjectAttemptStarted(const Database& db, ExperimentId experiment, const Event& event) {
+  Run(db,
+      "INSERT INTO attempts (experiment, trial, attempt, state, reason, log_dir, log_tail,"
+      " started_at) VALUES (?, ?, ?, 'running', '', ?, '', " DSAT_SQL_NOW ")",
+      experiment, event.trial, AttemptOf(event), TextOf(event, "log_dir"));
+}
+
+// The metrics that have columns in `points`, in the order of the columns.
+constexpr std::array kMetricColumns = {"FLOPS_per_gpu", "throughput", "latency",    "forward",
+                                       "backward",      "step",       "peak_bytes", "loss"};
+
+void InsertPoint(const Database& db, ExperimentId experiment, const Event& event, int64_t attempt,
+                 const PointResult& result) {
+  std::array<std::optional<double>, 2 * kMetricColumns.size()> columns;
+  for (size_t i = 0; i < kMetricColumns.size(); ++i) {
+    const auto found = result.measurement.find(kMetricColumns[i]);
+    if (found == result.measurement.end()) continue;
+    columns[2 * i] = found->second.value;
+    columns[2 * i + 1] = found->second.spread;
+  }
+  const auto insert = [&](const auto&... metrics) {
+    Run(db,
+        "INSERT INTO points SELECT ?1, ?2, ?3, count(*), ?4, ?5, ?7, ?8, ?9, ?10, ?11, ?12,"
+        " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?6, " DSAT_SQL_NOW
+        " FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
+        experiment, event.trial, attempt, result.point.micro_batch_size,
+        result.point.accumulation_steps, ToJson(result.measurement).dump(), metrics...);
+  };
+  std::apply(insert, columns);
+}
+
+void ProjectMeasured(const Database& db, ExperimentId experiment, const Event& event) {
+  const int64_t attempt = AttemptOf(event);
+  if (const auto result = MeasuredPoint(event)) {
+    InsertPoint(db, experiment, event, attempt, *result);
+  }
+  if (const auto profile = MeasuredProfile(event)) {
+    const int64_t changes = Run(
+        db, "UPDATE attempts SET profile = ? WHERE experiment = ? AND trial = ? AND attempt = ?",
+        ToJson(*profile).dump(), experiment, event.trial, attempt);
+    RequireRow(changes, event, "no such attempt");
+  }
+}
+
+void ProjectAttemptEnded(const Database& db, ExperimentId experiment, const Event& event) {
+  const Outcome outcome = OutcomeOf(event);
+  const int64_t changes =
+      Run(db,
+          "UPDATE attempts SET state = ?, reason = ?, log_tail = ?, ended_at = " DSAT_SQL_NOW
+          " WHERE experiment = ? AND trial = ? AND attempt = ? AND state = 'running'",
+          ToString(outcome.state), outcome.reason, TextOf(event, "log_tail"), experiment,
+          event.trial, AttemptOf(event));
+  RequireRow(changes, event, "no such attempt is running");
+}
+
+void ProjectTold(const Database& db, ExperimentId experiment, const Event& event) {
+  const Outcome outcome = OutcomeOf(event);
+  const std::string state = ToString(outcome.state);
+  const int64_t changes = Run(db,
+                              "UPDATE trials SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW
+                              " WHERE experiment = ? AND id = ? AND state = 'running'",
+                              state, outcome.reason, experiment, event.trial);
+  RequireRow(changes, event, "no such trial is running");
+  // A trial that is told while its launch is open (cancelled) takes the launch with it.
+  Run(db,
+      "UPDATE attempts SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW
+      " WHERE experiment = ? AND trial = ? AND state = 'running'",
+      state, outcome.reason, experiment, event.trial);
+}
+
+void ProjectStateChanged(const Database& db, ExperimentId experiment, const Event& event) {
+  Run(db, "UPDATE experiments SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW " WHERE id = ?",
+      ToString(StateOf(event)), TextOf(event, "reason"), experiment);
+}
+
+}  // namespace
+
+void Project(const Database& db, ExperimentId experiment, const Event& event) {
+  switch (event.kind) {
+    case EventKind::kAsked:
+      return ProjectAsked(db, experiment, event);
+    case EventKind::kAttemptStarted:
+      return ProjectAttemptStarted(db, experiment, event);
+    case EventKind::kMeasured:
+      return ProjectMeasured(db, experiment, event);
+    case EventKind::kAttemptEnded:
+      return ProjectAttemptEnded(db, experiment, event);
+    case EventKind::kTold:
+      return ProjectTold(db, experiment, event);
+    case EventKind::kStateChanged:
+      return ProjectStateChanged(db, experiment, event);
+  }
+}
+
+std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
+  std::vector<Trial> trials;
+  std::map<TrialId, size_t> index;
+  Statement rows(db,
+                 "SELECT t.id, t.kind, t.state, t.reason, t.assignment, t.ds_config, a.profile"
+                 " FROM trials AS t LEFT JOIN attempts AS a"
+                 " ON a.experiment = t.experiment AND a.trial = t.id AND a.attempt ="
+                 " (SELECT max(attempt) FROM attempts WHERE experiment = t.experiment"
+                 "  AND trial = t.id)"
+                 " WHERE t.experiment = ? ORDER BY t.id",
+                 experiment);
+  while (rows.Step()) {
+    Trial trial;
+    trial.id = rows.Int(0);
+    trial.kind = ParseTrialKind(rows.Text(1));
+    trial.state = ParseTrialState(rows.Text(2));
+    trial.reason = rows.Text(3);
+    trial.assignment = AssignmentFromJson(Json::parse(rows.Text(4)));
+    trial.ds_config = Json::parse(rows.Text(5));
+    if (!rows.IsNull(6)) trial.profile = ProfileFromJson(Json::parse(rows.Text(6)), "profile");
+    index[trial.id] = trials.size();
+    trials.push_back(std::move(trial));
+  }
+  Statement points(db,
+                   "SELECT trial, micro_batch_size, accumulation_steps, measurement"
+                   " FROM points AS p WHERE experiment = ?1 AND attempt ="
+                   " (SELECT max(attempt) FROM attempts WHERE experiment = ?1"
+                   "  AND trial = p.trial) ORDER BY trial, point",
+                   experiment);
+  while (points.Step()) {
+    trials[index.at(points.Int(0))].points.push_back(
+        {{points.Int(1), points.Int(2)},
+         MeasurementFromJson(Json::parse(points.Text(3)), "measurement")});
+  }
+  return trials;
+}
+
+}  // namespace dsat

@@ -1,0 +1,65 @@
+// A user's own SQL: one statement that reads, and nothing else.
+#include "db/query.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "db/sqlite.h"
+#include "db/text.h"
+
+namespace dsat {
+namespace {
+
+std::string Hex(const std::string& bytes) {
+  std::string hex;
+  for (const char c : bytes)
+    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return hex;
+}
+
+Json ColumnValue(const Statement& row, int column) {
+  if (row.IsNull(column)) return nullptr;
+  if (row.IsInt(column)) return row.Int(column);
+  if (row.IsReal(column)) return row.Real(column);
+  if (row.IsBlob(column)) return Hex(row.Text(column));
+  return ValidUtf8(row.Text(column));
+}
+
+// Throws unless `sql` is one statement that only reads.
+Statement PrepareReading(const Database& db, const std::string& sql) {
+  try {
+    Statement statement(db, sql);
+    if (statement.Empty()) {
+      Throw(ErrorCode::kInvalidArgument, "query: no SQL statement was given");
+    }
+    if (!Statement(db, statement.Rest()).Empty()) {
+      Throw(ErrorCode::kInvalidArgument,
+            "query: one statement at a time; after the first comes \"{}\"", statement.Rest());
+    }
+    if (!statement.ReadOnly()) Throw(ErrorCode::kPermissionDenied, "the statement writes");
+    return statement;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPermissionDenied) throw;
+    Throw(ErrorCode::kPermissionDenied,
+          "query: only reading is allowed, by one SELECT statement: {}", error.what());
+  }
+}
+
+}  // namespace
+
+QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql) {
+  const ReadOnlyScope scope(db);
+  Statement statement = PrepareReading(db, sql);
+  QueryResult result;
+  for (int i = 0; i < statement.NumColumns(); ++i) {
+    result.columns.push_back(statement.ColumnName(i));
+  }
+  while (statement.Step()) {
+    std::vector<Json>& row = result.rows.emplace_back();
+    for (int i = 0; i < statement.NumColumns(); ++i)
+      row.push_back(ColumnValue(statement, i));
+  }
+  return result;
+}
+
+}  // namespace dsat

@@ -1,0 +1,254 @@
+// SQLite's C API as values that close themselves and errors that are thrown.
+#include "db/sqlite.h"
+
+#include <sqlite3.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+// "file:" URI of a path: the characters that mean something in a URI are escaped.
+std::string FileUri(const std::string& path, const std::string& query) {
+  std::string uri = "file:";
+  for (const char c : path) {
+    if (c == '%' || c == '?' || c == '#') {
+      uri += fmt::format("%{:02x}", static_cast<unsigned char>(c));
+    } else {
+      uri += c;
+    }
+  }
+  return uri + query;
+}
+
+int OpenFlags(Database::Access access) {
+  switch (access) {
+    case Database::Access::kReadWrite:
+      return SQLITE_OPEN_READWRITE;
+    case Database::Access::kCreate:
+      return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    case Database::Access::kReadOnly:
+    case Database::Access::kImmutable:
+      break;
+  }
+  return SQLITE_OPEN_READONLY;
+}
+
+ErrorCode CodeOf(int sqlite_code, int system_errno) {
+  switch (sqlite_code & 0xff) {
+    case SQLITE_FULL:
+    case SQLITE_NOMEM:
+    case SQLITE_TOOBIG:
+      return ErrorCode::kResourceExhausted;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return ErrorCode::kUnavailable;
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+      return ErrorCode::kPermissionDenied;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return ErrorCode::kDataLoss;
+    case SQLITE_ERROR:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+    case SQLITE_RANGE:
+      return ErrorCode::kInvalidArgument;
+    case SQLITE_CANTOPEN:
+      return system_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermissionDenied;
+    case SQLITE_IOERR:
+      return system_errno == ENOSPC || system_errno == EDQUOT ? ErrorCode::kResourceExhausted
+                                                              : ErrorCode::kUnavailable;
+    default:
+      return ErrorCode::kInternal;
+  }
+}
+
+// SQLite asks before it compiles each part of a statement; see sqlite3_set_authorizer.
+int AllowReading(void*, int action, const char* name, const char*, const char*, const char*) {
+  switch (action) {
+    case SQLITE_SELECT:
+    case SQLITE_READ:
+    case SQLITE_RECURSIVE:
+    case SQLITE_FUNCTION:  // None that is built in writes; loading others is off.
+      return SQLITE_OK;
+    case SQLITE_PRAGMA: {
+      // The settings stay as they are; what describes the schema may be asked.
+      const std::string_view pragma = name;
+      const bool describes = pragma == "table_info" || pragma == "table_xinfo" ||
+                             pragma == "table_list" || pragma == "index_list" ||
+                             pragma == "index_info" || pragma == "foreign_key_list";
+      return describes ? SQLITE_OK : SQLITE_DENY;
+    }
+    default:
+      return SQLITE_DENY;
+  }
+}
+
+}  // namespace
+
+void Database::Close::operator()(sqlite3* handle) const {
+  sqlite3_close_v2(handle);
+}
+
+Database Database::Open(const std::string& path, Access access,
+                        std::chrono::milliseconds busy_timeout) {
+  Database db(path, busy_timeout);
+  const bool in_memory = path == ":memory:";
+  const std::string name =
+      in_memory ? path : FileUri(path, access == Access::kImmutable ? "?immutable=1" : "");
+  sqlite3* handle = nullptr;
+  const int code = sqlite3_open_v2(
+      name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
+  db.handle_.reset(handle);  // Set on failure, too, and must be closed then.
+  if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
+  sqlite3_busy_timeout(handle, static_cast<int>(busy_timeout.count()));
+  return db;
+}
+
+void Database::Execute(const std::string& sql) {
+  const int code = sqlite3_exec(handle(), sql.c_str(), nullptr, nullptr, nullptr);
+  if (code != SQLITE_OK) ThrowCode(code, sql.substr(0, sql.find('\n')));
+}
+
+bool Database::ReadOnly() const {
+  return sqlite3_db_readonly(handle(), "main") == 1;
+}
+int64_t Database::Changes() const {
+  return sqlite3_changes64(handle());
+}
+int64_t Database::LastInsertId() const {
+  return sqlite3_last_insert_rowid(handle());
+}
+bool Database::InTransaction() const {
+  return sqlite3_get_autocommit(handle()) == 0;
+}
+
+void Database::ThrowCode(int code, const std::string& what) const {
+  const int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
+  const ErrorCode error = CodeOf(code, system_errno);
+  if (error == ErrorCode::kUnavailable && (code & 0xff) != SQLITE_IOERR) {
+    Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",
+          path_, busy_timeout_.count());
+  }
+  if (error == ErrorCode::kResourceExhausted && (code & 0xff) != SQLITE_NOMEM) {
+    Throw(error, "{}: the disk is full; nothing was written, free some space and try again", path_);
+  }
+  // The message is read last: the calls above do not change it.
+  Throw(error, "{}: {}: {}", path_, what,
+        handle_ ? sqlite3_errmsg(handle()) : sqlite3_errstr(code));
+}
+
+void Statement::Finalize::operator()(sqlite3_stmt* handle) const {
+  sqlite3_finalize(handle);
+}
+
+Statement Statement::Prepare(const Database& db, std::string_view sql) {
+  Statement statement(db);
+  sqlite3_stmt* handle = nullptr;
+  const char* rest = nullptr;
+  const int code =
+      sqlite3_prepare_v2(db.handle(), sql.data(), static_cast<int>(sql.size()), &handle, &rest);
+  if (code != SQLITE_OK) db.ThrowCode(code, std::string(sql));
+  statement.handle_.reset(handle);
+  statement.rest_ = sql.substr(rest - sql.data());
+  return statement;
+}
+
+bool Statement::Step() {
+  const int code = sqlite3_step(handle());
+  if (code == SQLITE_ROW) return true;
+  if (code == SQLITE_DONE) return false;
+  db_->ThrowCode(code, sqlite3_sql(handle()));
+}
+
+bool Statement::IsNull(int column) const {
+  return sqlite3_column_type(handle(), column) == SQLITE_NULL;
+}
+
+int64_t Statement::Int(int column) const {
+  return sqlite3_column_int64(handle(), column);
+}
+double Statement::Real(int column) const {
+  return sqlite3_column_double(handle(), column);
+}
+
+std::string Statement::Text(int column) const {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(handle(), column));
+  return text ? std::string(text, sqlite3_column_bytes(handle(), column)) : std::string();
+}
+
+bool Statement::IsInt(int column) const {
+  return sqlite3_column_type(handle(), column) == SQLITE_INTEGER;
+}
+
+bool Statement::IsReal(int column) const {
+  return sqlite3_column_type(handle(), column) == SQLITE_FLOAT;
+}
+
+bool Statement::IsBlob(int column) const {
+  return sqlite3_column_type(handle(), column) == SQLITE_BLOB;
+}
+
+int Statement::NumColumns() const {
+  return sqlite3_column_count(handle());
+}
+
+std::string Statement::ColumnName(int column) const {
+  const char* name = sqlite3_column_name(handle(), column);
+  return name ? name : "";
+}
+
+bool Statement::ReadOnly() const {
+  return sqlite3_stmt_readonly(handle()) != 0;
+}
+
+void Statement::Bind(int index, int64_t value) {
+  Check(sqlite3_bind_int64(handle(), index, value));
+}
+
+void Statement::Bind(int index, double value) {
+  Check(sqlite3_bind_double(handle(), index, value));
+}
+
+void Statement::Bind(int index, std::string_view value) {
+  Check(sqlite3_bind_text64(handle(), index, value.data(), value.size(), SQLITE_TRANSIENT,
+                            SQLITE_UTF8));
+}
+
+void Statement::BindNull(int index) {
+  Check(sqlite3_bind_null(handle(), index));
+}
+
+void Statement::Check(int code) const {
+  if (code != SQLITE_OK) db_->ThrowCode(code, sqlite3_sql(handle()));
+}
+
+ReadOnlyScope::ReadOnlyScope(const Database& db) : db_(db) {
+  sqlite3_set_authorizer(db_.handle(), &AllowReading, nullptr);
+}
+
+ReadOnlyScope::~ReadOnlyScope() {
+  sqlite3_set_authorizer(db_.handle(), nullptr, nullptr);
+}
+
+Transaction::Transaction(Database& db) : db_(db) {
+  db_.Execute("BEGIN IMMEDIATE");
+}
+
+Transaction::~Transaction() {
+  // After some errors (a full disk) SQLite has rolled back by itself.
+  if (open_ && db_.InTransaction()) {
+    sqlite3_exec(db_.handle(), "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+}
+
+void Transaction::Commit() {
+  db_.Execute("COMMIT");
+  open_ = false;
+}
+
+}  // namespace dsat

@@ -1,0 +1,166 @@
+// SQLite's C API as values that close themselves and errors that are thrown.
+//
+// The only files that know sqlite3.h. Error codes: kUnavailable (locked for longer than the busy
+// time-out, I/O error), kResourceExhausted (disk full), kPermissionDenied (read-only), kDataLoss
+// (corrupt, not a database), kInvalidArgument (wrong SQL, constraint violated).
+#ifndef DSAT_DB_SQLITE_H_
+#define DSAT_DB_SQLITE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace dsat {
+
+// A connection. Not thread-safe.
+class Database {
+ public:
+  enum class Access {
+    kReadWrite,  // The file must exist.
+    kCreate,     // The file is made if it is missing.
+    kReadOnly,   // Takes part in locking; makes -wal and -shm files if they are missing.
+    kImmutable,  // No locks, no other files. REQUIRES: nobody writes meanwhile and there is no
+                 // -wal.
+  };
+
+  // Opens `path` (":memory:": a new database in memory). A statement that finds the database locked
+  // waits for `busy_timeout` before it throws.
+  static Database Open(const std::string& path, Access access,
+                       std::chrono::milliseconds busy_timeout);
+
+  // Runs all statements in `sql`, ignoring rows.
+  void Execute(const std::string& sql);
+
+  // True if the file cannot be written through this connection.
+  bool ReadOnly() const;
+  // Rows that the last INSERT, UPDATE or DELETE changed.
+  int64_t Changes() const;
+  int64_t LastInsertId() const;
+  bool InTransaction() const;
+
+  const std::string& path() const { return path_; }
+  sqlite3* handle() const { return handle_.get(); }
+
+  // Throws the Error for SQLite's result code `code` of a call on this connection.
+  [[noreturn]] void ThrowCode(int code, const std::string& what) const;
+
+ private:
+  struct Close {
+    void operator()(sqlite3* handle) const;
+  };
+  Database(std::string path, std::chrono::milliseconds busy_timeout)
+      : path_(std::move(path)), busy_timeout_(busy_timeout) {}
+
+  std::string path_;
+  std::chrono::milliseconds busy_timeout_;
+  std::unique_ptr<sqlite3, Close> handle_;
+};
+
+// One prepared statement: Statement(db, "SELECT x FROM t WHERE id = ?", id), then Step until false.
+// The database must outlive it.
+class Statement {
+ public:
+  // Binds `args` to the statement's parameters in order.
+  template <typename... Args>
+  explicit Statement(const Database& db, std::string_view sql, const Args&... args)
+      : Statement(Prepare(db, sql)) {
+    int index = 0;
+    (Bind(++index, args), ...);
+  }
+
+  // Advances to the next row; false after the last.
+  bool Step();
+
+  // Columns of the current row, counted from 0.
+  bool IsNull(int column) const;
+  int64_t Int(int column) const;
+  double Real(int column) const;
+  std::string Text(int column) const;  // Of a BLOB: its bytes.
+  bool IsInt(int column) const;
+  bool IsReal(int column) const;
+  bool IsBlob(int column) const;
+  int NumColumns() const;
+  std::string ColumnName(int column) const;
+
+  // True if the SQL held no statement at all, only blanks and comments. It must not be stepped
+  // then.
+  bool Empty() const { return handle_ == nullptr; }
+  // True if it cannot change the database.
+  bool ReadOnly() const;
+  // The SQL after the statement. Valid as long as the text given to the constructor.
+  std::string_view Rest() const { return rest_; }
+
+ private:
+  struct Finalize {
+    void operator()(sqlite3_stmt* handle) const;
+  };
+  explicit Statement(const Database& db) : db_(&db) {}
+  static Statement Prepare(const Database& db, std::string_view sql);
+
+  void Bind(int index, int64_t value);
+  void Bind(int index, int value) { Bind(index, int64_t{value}); }
+  void Bind(int index, bool value) { Bind(index, int64_t{value}); }
+  void Bind(int index, double value);
+  void Bind(int index, std::string_view value);
+  void Bind(int index, const char* value) { Bind(index, std::string_view(value)); }
+  void Bind(int index, const std::string& value) { Bind(index, std::string_view(value)); }
+  void BindNull(int index);
+  template <typename T>
+  void Bind(int index, const std::optional<T>& value) {
+    value ? Bind(index, *value) : BindNull(index);
+  }
+  void Check(int code) const;
+
+  sqlite3_stmt* handle() const { return handle_.get(); }
+
+  const Database* db_;
+  std::unique_ptr<sqlite3_stmt, Finalize> handle_;
+  std::string_view rest_;
+};
+
+// While it lives, statements prepared on the connection may only read: all else (writing, attaching
+// files, settings, transactions) throws kPermissionDenied when it is prepared.
+class ReadOnlyScope {
+ public:
+  explicit ReadOnlyScope(const Database& db);
+  ~ReadOnlyScope();
+  ReadOnlyScope(const ReadOnlyScope&) = delete;
+  ReadOnlyScope& operator=(const ReadOnlyScope&) = delete;
+
+ private:
+  const Database& db_;
+};
+
+// Runs one statement to its end and gives the number of rows it changed.
+template <typename... Args>
+int64_t Run(const Database& db, std::string_view sql, const Args&... args) {
+  Statement statement(db, sql, args...);
+  while (statement.Step()) {
+  }
+  return db.Changes();
+}
+
+// A write transaction: takes the write lock at once, rolls back unless committed.
+class Transaction {
+ public:
+  explicit Transaction(Database& db);
+  ~Transaction();
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
+  // Durable once it returns.
+  void Commit();
+
+ private:
+  Database& db_;
+  bool open_ = true;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_DB_SQLITE_H_

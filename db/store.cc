@@ -1,0 +1,293 @@
+// Experiments, trials and the order of events, in one SQLite file.
+#include "db/store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "db/file_check.h"
+#include "db/projections.h"
+#include "db/schema.h"
+#include "db/sqlite.h"
+
+namespace dsat {
+namespace {
+
+bool MayWrite(const std::string& path) {
+  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+int64_t QueryInt(const Database& db, std::string_view sql) {
+  Statement statement(db, sql);
+  statement.Step();
+  return statement.Int(0);
+}
+
+// Makes the tables if there are none. Of several processes that do so at once, one finds none.
+void CreateSchema(Database& db) {
+  Transaction transaction(db);
+  if (QueryInt(db, "SELECT count(*) FROM sqlite_schema") == 0) {
+    db.Execute(kSchemaSql);
+    db.Execute(fmt::format("PRAGMA application_id = {}", kApplicationId));
+    db.Execute(fmt::format("PRAGMA user_version = {}", kSchemaVersion));
+  }
+  transaction.Commit();
+}
+
+void Configure(Database& db) {
+  db.Execute("PRAGMA foreign_keys = ON");
+  db.Execute("PRAGMA trusted_schema = OFF");
+  // With WAL, FULL syncs the log at every commit: what Append has returned from survives a power
+  // cut.
+  db.Execute("PRAGMA synchronous = FULL");
+}
+
+Database OpenWritable(const std::string& path, bool create,
+                      std::chrono::milliseconds busy_timeout) {
+  if (!MayWrite(FolderOf(path))) {
+    Throw(ErrorCode::kPermissionDenied,
+          "{}: the folder {} is not writable, and SQLite keeps a log beside the file", path,
+          FolderOf(path));
+  }
+  Database db = Database::Open(
+      path, create ? Database::Access::kCreate : Database::Access::kReadWrite, busy_timeout);
+  if (db.ReadOnly()) {
+    Throw(ErrorCode::kPermissionDenied, "{}: the file is read-only; make it writable", path);
+  }
+  Configure(db);
+  if (create) CreateSchema(db);
+  db.Execute("PRAGMA journal_mode = WAL");
+  return db;
+}
+
+Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_timeout) {
+  if (MayWrite(path) && MayWrite(FolderOf(path))) {
+    // As a writer that does not write: so the last one to close removes the -wal and -shm files.
+    Database db = Database::Open(path, Database::Access::kReadWrite, busy_timeout);
+    db.Execute("PRAGMA query_only = ON");
+    return db;
+  }
+  // Where nothing may be written, SQLite cannot take part in the locking of WAL mode; without a
+  // -wal file nobody writes, and the file can be read as it is.
+  const bool in_use = access((path + "-wal").c_str(), F_OK) == 0;
+  return Database::Open(path, in_use ? Database::Access::kReadOnly : Database::Access::kImmutable,
+                        busy_timeout);
+}
+
+// Throws if there is nothing at `path` that can be opened in this mode.
+void CheckContent(const std::string& path, FileContent content, Store::Mode mode) {
+  if (content == FileContent::kDatabase) return;
+  if (mode == Store::Mode::kCreate) {
+    struct stat status {};
+    if (stat(FolderOf(path).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+    Throw(ErrorCode::kNotFound, "{}: there is no folder {}; make it first", path, FolderOf(path));
+  }
+  if (content == FileContent::kMissing) {
+    Throw(ErrorCode::kNotFound, "{}: no such database; name another file with --db", path);
+  }
+  Throw(ErrorCode::kDataLoss, "{}: the file is empty, not a database; name another file with --db",
+        path);
+}
+
+std::optional<int64_t> ParseId(const std::string& text) {
+  int64_t id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return id;
+}
+
+constexpr std::string_view kSelectExperiments =
+    "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
+    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value"
+    " FROM experiments AS e LEFT JOIN best_trials AS b ON b.experiment = e.id";
+
+ExperimentRow ReadExperimentRow(const Statement& row) {
+  ExperimentRow experiment;
+  experiment.id = row.Int(0);
+  experiment.name = row.Text(1);
+  experiment.method = row.Text(2);
+  experiment.state = ParseExperimentState(row.Text(3));
+  experiment.reason = row.Text(4);
+  experiment.created_at = row.Text(5);
+  experiment.metric = row.Text(6);
+  experiment.num_trials = row.Int(7);
+  if (!row.IsNull(8)) {
+    experiment.best_trial = row.Int(8);
+    experiment.best_value = row.Real(9);
+  }
+  return experiment;
+}
+
+std::string SpecText(const ExperimentSpec& spec) {
+  try {
+    return ToJson(spec).dump();
+  } catch (const Json::exception&) {
+    Throw(ErrorCode::kInvalidArgument, "{}: a name or a path in it is not UTF-8", spec.config_path);
+  }
+}
+
+void InsertEvent(const Database& db, ExperimentId id, int64_t seq, const Event& event) {
+  const bool about_trial = event.kind != EventKind::kStateChanged;
+  Run(db,
+      "INSERT INTO events (experiment, seq, kind, trial, payload, at)"
+      " VALUES (?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
+      id, seq, ToString(event.kind), about_trial ? std::optional(event.trial) : std::nullopt,
+      event.payload.dump());
+}
+
+}  // namespace
+
+struct Store::Impl {
+  Database db;
+
+  int64_t LastSeq(ExperimentId id) const {
+    Statement last(db, "SELECT coalesce(max(seq), 0) FROM events WHERE experiment = ?", id);
+    last.Step();
+    return last.Int(0);
+  }
+
+  // "2 (gpt2), 3 (llama)" or "none".
+  std::string KnownExperiments() const {
+    constexpr int kMaxNamed = 10;
+    std::string known;
+    Statement rows(db, "SELECT id, name FROM experiments ORDER BY id DESC LIMIT ?", kMaxNamed + 1);
+    for (int i = 0; rows.Step(); ++i) {
+      known += known.empty() ? "" : ", ";
+      if (i == kMaxNamed) return known + "...";
+      known += fmt::format("{} ({})", rows.Int(0), rows.Text(1));
+    }
+    return known.empty() ? "none" : known;
+  }
+
+  [[noreturn]] void ThrowUnknown(const std::string& name_or_id) const {
+    Throw(ErrorCode::kNotFound, "{}: no experiment {}; there are: {}", db.path(), name_or_id,
+          KnownExperiments());
+  }
+};
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Store::Store(Store&&) noexcept = default;
+Store& Store::operator=(Store&&) noexcept = default;
+Store::~Store() = default;
+
+Store Store::Open(const std::string& path, Mode mode, std::chrono::milliseconds busy_timeout) {
+  const FileContent content = CheckDatabaseFile(path, busy_timeout);
+  CheckContent(path, content, mode);
+  return Store(std::make_unique<Impl>(
+      Impl{mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
+                                   : OpenWritable(path, mode == Mode::kCreate, busy_timeout)}));
+}
+
+Store Store::InMemory() {
+  Database db = Database::Open(":memory:", Database::Access::kCreate, kBusyTimeout);
+  Configure(db);
+  CreateSchema(db);
+  return Store(std::make_unique<Impl>(Impl{std::move(db)}));
+}
+
+const std::string& Store::path() const {
+  return impl_->db.path();
+}
+
+ExperimentId Store::CreateExperiment(const ExperimentSpec& spec) {
+  const std::string spec_text = SpecText(spec);
+  Transaction transaction(impl_->db);
+  Run(impl_->db,
+      "INSERT INTO experiments (name, method, metric, smaller_is_better, state, reason, created_at,"
+      " spec) VALUES (?, ?, ?, ?, 'active', '', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?)",
+      spec.name, spec.method, spec.options.metric, SmallerIsBetter(spec.options.metric),
+      spec_text);
+  const ExperimentId id = impl_->db.LastInsertId();
+  transaction.Commit();
+  return id;
+}
+
+ExperimentSpec Store::GetSpec(ExperimentId id) const {
+  Statement row(impl_->db, "SELECT spec FROM experiments WHERE id = ?", id);
+  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
+  return ExperimentSpecFromJson(Json::parse(row.Text(0)));
+}
+
+ExperimentRow Store::GetExperiment(ExperimentId id) const {
+  Statement row(impl_->db, std::string(kSelectExperiments) + " WHERE e.id = ?", id);
+  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
+  return ReadExperimentRow(row);
+}
+
+std::vector<ExperimentRow> Store::ListExperiments() const {
+  std::vector<ExperimentRow> experiments;
+  Statement rows(impl_->db, std::string(kSelectExperiments) + " ORDER BY e.id");
+  while (rows.Step())
+    experiments.push_back(ReadExperimentRow(rows));
+  return experiments;
+}
+
+ExperimentId Store::FindExperiment(const std::string& name_or_id) const {
+  const std::optional<int64_t> number = ParseId(name_or_id);
+  Statement row = number ? Statement(impl_->db, "SELECT id FROM experiments WHERE id = ?", *number)
+                         : Statement(impl_->db,
+                                     "SELECT id FROM experiments WHERE name = ? ORDER BY id DESC"
+                                     " LIMIT 1",
+                                     name_or_id);
+  if (!row.Step()) impl_->ThrowUnknown(number ? name_or_id : "named \"" + name_or_id + "\"");
+  return row.Int(0);
+}
+
+std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
+  std::vector<Event> events;
+  Statement rows(impl_->db,
+                 "SELECT seq, kind, trial, payload FROM events"
+                 " WHERE experiment = ? AND seq > ? ORDER BY seq",
+                 id, after_seq);
+  while (rows.Step()) {
+    const int64_t expected = after_seq + static_cast<int64_t>(events.size()) + 1;
+    if (rows.Int(0) != expected) {
+      Throw(ErrorCode::kDataLoss, "{}: event {} of experiment {} is missing from the log", path(),
+            expected, id);
+    }
+    events.push_back({rows.Int(0), ParseEventKind(rows.Text(1)), rows.IsNull(2) ? -1 : rows.Int(2),
+                      Json::parse(rows.Text(3))});
+  }
+  return events;
+}
+
+int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events) {
+  Transaction transaction(impl_->db);
+  const int64_t last_seq = impl_->LastSeq(id);
+  if (last_seq != expected_seq) {
+    Throw(ErrorCode::kAborted,
+          "{}: experiment {} is at event {}, expected {}: another process has"
+          " appended",
+          path(), id, last_seq, expected_seq);
+  }
+  if (last_seq == 0) GetExperiment(id);  // Throws if it does not exist.
+  int64_t seq = last_seq;
+  for (const Event& event : events) {
+    Project(impl_->db, id, event);
+    InsertEvent(impl_->db, id, ++seq, event);
+  }
+  transaction.Commit();
+  return seq;
+}
+
+std::vector<Trial> Store::Trials(ExperimentId id) const {
+  return ReadTrials(impl_->db, id);
+}
+
+QueryResult Store::Query(const std::string& sql) const {
+  return RunReadOnlyQuery(impl_->db, sql);
+}
+
+}  // namespace dsat

@@ -1,0 +1,80 @@
+// Activation functions, element by element.
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+// 0.5 (1 + tanh(u)) = sigmoid(2 u), which keeps its relative accuracy where tanh is near -1.
+// Here 2 u = kSlope (x + kCubic x^3).
+constexpr float kSlope = 1.5957691216F;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715F;
+
+float Gelu(float x) {
+  return x * Sigmoid(kSlope * (x + kCubic * x * x * x));
+}
+
+float GeluDerivative(float x) {
+  const float s = Sigmoid(kSlope * (x + kCubic * x * x * x));
+  const float inner = kSlope * (1.0F + 3.0F * kCubic * x * x);
+  return s + x * s * (1.0F - s) * inner;
+}
+
+// y[i] = fn(x[i]).
+template <typename Fn>
+void Map(int num_threads, const Tensor& y, const Tensor& x, const Fn& fn) {
+  DSAT_CHECK(y.num_elems == x.num_elems, "{} and {} elements", y.num_elems, x.num_elems);
+  VisitDType(y.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = Data<T>(y);
+    const T* in = Data<T>(x);
+    ParallelBlocks(num_threads, y.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i)
+        out[i] = FromFloat<T>(fn(ToFloat(in[i])));
+    });
+  });
+}
+
+// dx[i] = fn(dy[i], x[i]).
+template <typename Fn>
+void MapBackward(int num_threads, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                 const Fn& fn) {
+  DSAT_CHECK(dx.num_elems == dy.num_elems && dx.num_elems == x.num_elems, "{}, {}, {} elements",
+             dx.num_elems, dy.num_elems, x.num_elems);
+  VisitDType(dx.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = Data<T>(dx);
+    const T* grad = Data<T>(dy);
+    const T* in = Data<T>(x);
+    ParallelBlocks(num_threads, dx.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = FromFloat<T>(fn(ToFloat(grad[i]), ToFloat(in[i])));
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void CpuKernels::GeluForward(Tensor y, Tensor x) {
+  Map(num_threads_, y, x, [](float v) { return Gelu(v); });
+}
+
+void CpuKernels::GeluBackward(Tensor dx, Tensor dy, Tensor x) {
+  MapBackward(num_threads_, dx, dy, x,
+              [](float grad, float v) { return grad * GeluDerivative(v); });
+}
+
+void CpuKernels::ReluForward(Tensor y, Tensor x) {
+  // NaN passes: it should be seen in the loss.
+  Map(num_threads_, y, x, [](float v) { return v < 0.0F ? 0.0F : v; });
+}
+
+void CpuKernels::ReluBackward(Tensor dx, Tensor dy, Tensor x) {
+  MapBackward(num_threads_, dx, dy, x, [](float grad, float v) { return v > 0.0F ? grad : 0.0F; });
+}
+
+}  // namespace dsat::engine

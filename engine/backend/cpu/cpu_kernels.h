@@ -1,0 +1,72 @@
+// The CPU backend: one class, its kernels in one file per family.
+#ifndef DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
+#define DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
+
+#include <cstdint>
+
+#include "engine/backend/cpu/matmul.h"
+#include "engine/backend/cpu/scratch.h"
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// Results do not depend on num_threads. Not thread-safe: one per rank.
+class CpuKernels : public Kernels {
+ public:
+  explicit CpuKernels(int num_threads);
+
+  // elementwise.cc
+  void Fill(Tensor t, float value) override;
+  void Cast(Tensor dst, Tensor src) override;
+  void Accumulate(Tensor dst, Tensor src) override;
+  void Scale(Tensor t, float factor) override;
+  double SumOfSquares(Tensor t) override;
+  void Add(Tensor y, Tensor a, Tensor b) override;
+
+  // activation.cc
+  void GeluForward(Tensor y, Tensor x) override;
+  void GeluBackward(Tensor dx, Tensor dy, Tensor x) override;
+  void ReluForward(Tensor y, Tensor x) override;
+  void ReluBackward(Tensor dx, Tensor dy, Tensor x) override;
+
+  // linear.cc
+  void Matmul(const MatmulArgs& args) override;
+  void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) override;
+
+  // layer_norm.cc
+  void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
+                        int64_t N, int64_t C) override;
+  void LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                         Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
+                         bool accumulate_dx) override;
+
+  // embedding.cc
+  void EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe, int64_t B,
+                        int64_t T, int64_t C) override;
+  void EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens, int64_t B,
+                         int64_t T, int64_t C) override;
+
+  // attention.cc
+  int64_t AttentionScratchBytes(const AttentionShape& shape) override;
+  void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
+                        const AttentionShape& shape) override;
+  void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
+                         Tensor scratch, const AttentionShape& shape) override;
+
+  // cross_entropy.cc
+  double CrossEntropyInPlace(Tensor logits, const int32_t* targets, int64_t N, int64_t V,
+                             int64_t V_used, float grad_scale) override;
+
+  // optimizer.cc
+  void AdamStep(const AdamArgs& args) override;
+  void SgdStep(const SgdArgs& args) override;
+
+ private:
+  int num_threads_;
+  MatmulRunner matmul_;
+  Scratch scratch_;  // Partial sums and row indices of one kernel call.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_

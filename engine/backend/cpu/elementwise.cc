@@ -1,0 +1,117 @@
+// Kernels that treat a tensor as a flat list of numbers.
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+void CheckSameSize(const Tensor& a, const Tensor& b) {
+  DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
+}
+
+}  // namespace
+
+void CpuKernels::Fill(Tensor t, float value) {
+  VisitDType(t.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = Data<T>(t);
+    const T converted = FromFloat<T>(value);
+    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+      std::fill(out + begin, out + end, converted);
+    });
+  });
+}
+
+void CpuKernels::Cast(Tensor dst, Tensor src) {
+  CheckSameSize(dst, src);
+  VisitDType(dst.dtype, [&](auto dst_type) {
+    VisitDType(src.dtype, [&](auto src_type) {
+      using Dst = decltype(dst_type);
+      using Src = decltype(src_type);
+      Dst* out = Data<Dst>(dst);
+      const Src* in = Data<Src>(src);
+      ParallelBlocks(num_threads_, dst.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+        if constexpr (std::is_same_v<Dst, Src>) {
+          std::memmove(out + begin, in + begin, static_cast<size_t>(end - begin) * sizeof(Dst));
+        } else {
+          for (int64_t i = begin; i < end; ++i)
+            out[i] = FromFloat<Dst>(ToFloat(in[i]));
+        }
+      });
+    });
+  });
+}
+
+void CpuKernels::Accumulate(Tensor dst, Tensor src) {
+  CheckSameSize(dst, src);
+  VisitDType(dst.dtype, [&](auto dst_type) {
+    VisitDType(src.dtype, [&](auto src_type) {
+      using Dst = decltype(dst_type);
+      Dst* out = Data<Dst>(dst);
+      const auto* in = Data<decltype(src_type)>(src);
+      ParallelBlocks(num_threads_, dst.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) {
+          out[i] = FromFloat<Dst>(ToFloat(out[i]) + ToFloat(in[i]));
+        }
+      });
+    });
+  });
+}
+
+void CpuKernels::Scale(Tensor t, float factor) {
+  VisitDType(t.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* data = Data<T>(t);
+    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i)
+        data[i] = FromFloat<T>(ToFloat(data[i]) * factor);
+    });
+  });
+}
+
+double CpuKernels::SumOfSquares(Tensor t) {
+  const int64_t num_blocks = (t.num_elems + kBlockElems - 1) / kBlockElems;
+  auto* sums = scratch_.GetArray<double>(num_blocks);
+  VisitDType(t.dtype, [&](auto type) {
+    const auto* data = Data<decltype(type)>(t);
+    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+      double sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = begin; i < end; ++i) {
+        const auto x = static_cast<double>(ToFloat(data[i]));
+        sum += x * x;
+      }
+      sums[begin / kBlockElems] = sum;
+    });
+  });
+  double total = 0;
+  for (int64_t i = 0; i < num_blocks; ++i)
+    total += sums[i];
+  return total;
+}
+
+void CpuKernels::Add(Tensor y, Tensor a, Tensor b) {
+  CheckSameSize(y, a);
+  CheckSameSize(y, b);
+  VisitDType(y.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = Data<T>(y);
+    const T* left = Data<T>(a);
+    const T* right = Data<T>(b);
+    ParallelBlocks(num_threads_, y.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = FromFloat<T>(ToFloat(left[i]) + ToFloat(right[i]));
+      }
+    });
+  });
+}
+
+}  // namespace dsat::engine

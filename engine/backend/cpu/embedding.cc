@@ -1,0 +1,102 @@
+// Token and position embeddings.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+// Columns that are summed in f32 at a time.
+constexpr int64_t kColumns = 512;
+
+// out (C) += the sum of dy's rows row_of(0), ..., row_of(count - 1).
+template <typename T, typename RowOf>
+void AddRows(T* out, const T* dy, int64_t C, int64_t count, const RowOf& row_of) {
+  for (int64_t begin = 0; begin < C; begin += kColumns) {
+    const int64_t num_cols = std::min(kColumns, C - begin);
+    float sums[kColumns] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const T* in = dy + row_of(i) * C + begin;
+      for (int64_t c = 0; c < num_cols; ++c)
+        sums[c] += ToFloat(in[c]);
+    }
+    T* to = out + begin;
+    for (int64_t c = 0; c < num_cols; ++c)
+      to[c] = FromFloat<T>(ToFloat(to[c]) + sums[c]);
+  }
+}
+
+// order (N) = the rows sorted by token, equal tokens by row: the order of every sum is fixed.
+void SortRowsByToken(int32_t* order, const int32_t* tokens, int64_t N) {
+  std::iota(order, order + N, 0);
+  std::sort(order, order + N, [tokens](int32_t a, int32_t b) {
+    return tokens[a] != tokens[b] ? tokens[a] < tokens[b] : a < b;
+  });
+}
+
+}  // namespace
+
+void CpuKernels::EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe,
+                                  int64_t B, int64_t T, int64_t C) {
+  DSAT_CHECK(y.num_elems >= B * T * C, "y {} of {} x {} x {}", y.num_elems, B, T, C);
+  DSAT_CHECK(wpe.data == nullptr || wpe.num_elems >= T * C, "wpe {} of {} x {}", wpe.num_elems, T,
+             C);
+  const int64_t V = wte.num_elems / C;
+  VisitDType(y.dtype, [&](auto type) {
+    using Elem = decltype(type);
+    const Elem* positions = wpe.data == nullptr ? nullptr : Data<Elem>(wpe);
+    ParallelFor(num_threads_, B * T, B * T * C, [&](int64_t row) {
+      const int64_t token = tokens[row];
+      DSAT_CHECK(token >= 0 && token < V, "token {} of {}", token, V);
+      Elem* out = Data<Elem>(y) + row * C;
+      const Elem* word = Data<Elem>(wte) + token * C;
+      if (positions == nullptr) {
+        std::memcpy(out, word, static_cast<size_t>(C) * sizeof(Elem));
+        return;
+      }
+      const Elem* position = positions + row % T * C;
+#pragma omp simd
+      for (int64_t c = 0; c < C; ++c) {
+        out[c] = FromFloat<Elem>(ToFloat(word[c]) + ToFloat(position[c]));
+      }
+    });
+  });
+}
+
+void CpuKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
+                                   int64_t B, int64_t T, int64_t C) {
+  const int64_t N = B * T;
+  const int64_t V = dwte.num_elems / C;
+  DSAT_CHECK(dy.num_elems >= N * C, "dy {} of {} x {} x {}", dy.num_elems, B, T, C);
+  DSAT_CHECK(dwpe.data == nullptr || dwpe.num_elems >= T * C, "dwpe {} of {} x {}", dwpe.num_elems,
+             T, C);
+  auto* order = scratch_.GetArray<int32_t>(N);
+  SortRowsByToken(order, tokens, N);
+  DSAT_CHECK(N == 0 || (tokens[order[0]] >= 0 && tokens[order[N - 1]] < V), "tokens {}..{} of {}",
+             tokens[order[0]], tokens[order[N - 1]], V);
+  VisitDType(dy.dtype, [&](auto type) {
+    using Elem = decltype(type);
+    const Elem* grad = Data<Elem>(dy);
+    // Whoever meets the first row of a token adds up all of them: no two write the same row of
+    // dwte.
+    ParallelFor(num_threads_, N, N * C, [&](int64_t i) {
+      const int32_t token = tokens[order[i]];
+      if (i > 0 && tokens[order[i - 1]] == token) return;
+      int64_t count = 1;
+      while (i + count < N && tokens[order[i + count]] == token)
+        ++count;
+      AddRows(Data<Elem>(dwte) + token * C, grad, C, count,
+              [&](int64_t k) { return order[i + k]; });
+    });
+    if (dwpe.data == nullptr) return;
+    ParallelFor(num_threads_, T, N * C, [&](int64_t t) {
+      AddRows(Data<Elem>(dwpe) + t * C, grad, C, B, [&](int64_t b) { return b * T + t; });
+    });
+  });
+}
+
+}  // namespace dsat::engine

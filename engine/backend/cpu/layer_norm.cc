@@ -1,0 +1,149 @@
+// Layer normalisation (Ba et al. 2016) over the last dimension.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr float kEpsilon = 1e-5F;
+
+// Rows whose parameter gradients form one partial sum. At most kMaxPieces partial sums exist.
+constexpr int64_t kMinPieceRows = 16;
+constexpr int64_t kMaxPieces = 64;
+
+template <typename T>
+struct Forward {
+  T* y;
+  float* mean;
+  float* rstd;
+  const T* x;
+  const T* weight;
+  const T* bias;
+  int64_t C;
+
+  void Row(int64_t row) const {
+    const T* in = x + row * C;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; ++c)
+      sum += ToFloat(in[c]);
+    const float m = sum / static_cast<float>(C);
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < C; ++c) {
+      const float centred = ToFloat(in[c]) - m;
+      squares += centred * centred;
+    }
+    const float r = 1.0F / std::sqrt(squares / static_cast<float>(C) + kEpsilon);
+    T* out = y + row * C;
+#pragma omp simd
+    for (int64_t c = 0; c < C; ++c) {
+      out[c] = FromFloat<T>((ToFloat(in[c]) - m) * r * ToFloat(weight[c]) + ToFloat(bias[c]));
+    }
+    mean[row] = m;
+    rstd[row] = r;
+  }
+};
+
+template <typename T>
+struct Backward {
+  T* dx;
+  const T* dy;
+  const T* x;
+  const T* weight;
+  const float* mean;
+  const float* rstd;
+  int64_t C;
+  bool accumulate_dx;
+
+  // Writes dx of one row and adds to dw (C), db (C).
+  void Row(int64_t row, float* dw, float* db) const {
+    const T* grad = dy + row * C;
+    const T* in = x + row * C;
+    const float m = mean[row];
+    const float r = rstd[row];
+    float sum = 0;       // of dy * weight
+    float sum_norm = 0;  // of dy * weight * normalised x
+#pragma omp simd reduction(+ : sum, sum_norm)
+    for (int64_t c = 0; c < C; ++c) {
+      const float g = ToFloat(grad[c]);
+      const float norm = (ToFloat(in[c]) - m) * r;
+      const float dnorm = g * ToFloat(weight[c]);
+      sum += dnorm;
+      sum_norm += dnorm * norm;
+      dw[c] += g * norm;
+      db[c] += g;
+    }
+    const float mean_dnorm = sum / static_cast<float>(C);
+    const float mean_norm = sum_norm / static_cast<float>(C);
+    const float keep = accumulate_dx ? 1.0F : 0.0F;
+    T* out = dx + row * C;
+#pragma omp simd
+    for (int64_t c = 0; c < C; ++c) {
+      const float norm = (ToFloat(in[c]) - m) * r;
+      const float dnorm = ToFloat(grad[c]) * ToFloat(weight[c]);
+      const float before = keep == 0.0F ? 0.0F : ToFloat(out[c]);
+      out[c] = FromFloat<T>(before + (dnorm - mean_dnorm - norm * mean_norm) * r);
+    }
+  }
+};
+
+// out[c] += the sum over `num_pieces` rows of `partial` (num_pieces, stride).
+template <typename T>
+void AddPartialSums(T* out, const float* partial, int64_t num_pieces, int64_t stride, int64_t C) {
+  for (int64_t c = 0; c < C; ++c) {
+    float sum = 0;
+    for (int64_t piece = 0; piece < num_pieces; ++piece)
+      sum += partial[piece * stride + c];
+    out[c] = FromFloat<T>(ToFloat(out[c]) + sum);
+  }
+}
+
+}  // namespace
+
+void CpuKernels::LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                  Tensor bias, int64_t N, int64_t C) {
+  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C, "x {}, y {} of {} x {}", x.num_elems,
+             y.num_elems, N, C);
+  DSAT_CHECK(mean.num_elems >= N && rstd.num_elems >= N, "{} rows", N);
+  DSAT_CHECK(weight.num_elems >= C && bias.num_elems >= C, "{} channels", C);
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Forward<T> forward{Data<T>(y),      mean.f32(),    rstd.f32(), Data<T>(x),
+                             Data<T>(weight), Data<T>(bias), C};
+    ParallelFor(num_threads_, N, N * C, [&](int64_t row) { forward.Row(row); });
+  });
+}
+
+void CpuKernels::LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                   Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
+                                   bool accumulate_dx) {
+  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C,
+             "x {}, dx {}, dy {} of {} x {}", x.num_elems, dx.num_elems, dy.num_elems, N, C);
+  DSAT_CHECK(mean.num_elems >= N && rstd.num_elems >= N, "{} rows", N);
+  DSAT_CHECK(weight.num_elems >= C && dweight.num_elems >= C && dbias.num_elems >= C, "{} channels",
+             C);
+  const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
+  const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
+  auto* partial = scratch_.GetArray<float>(num_pieces * 2 * C);  // (num_pieces, [dw (C) | db (C)])
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Backward<T> backward{Data<T>(dx), Data<T>(dy), Data<T>(x), Data<T>(weight),
+                               mean.f32(),  rstd.f32(),  C,          accumulate_dx};
+    ParallelFor(num_threads_, num_pieces, N * C, [&](int64_t piece) {
+      float* dw = partial + piece * 2 * C;
+      std::fill(dw, dw + 2 * C, 0.0F);
+      const int64_t end = std::min(N, (piece + 1) * piece_rows);
+      for (int64_t row = piece * piece_rows; row < end; ++row)
+        backward.Row(row, dw, dw + C);
+    });
+    AddPartialSums(Data<T>(dweight), partial, num_pieces, 2 * C, C);
+    AddPartialSums(Data<T>(dbias), partial + C, num_pieces, 2 * C, C);
+  });
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,339 @@
+#include "engine/backend/cpu/matmul.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <dnnl.hpp>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/backend/cpu/scratch.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+// Large enough that packing the operands anew for every tile costs a few percent at most.
+constexpr int64_t kMaxTileRows = 256;
+constexpr int64_t kMaxTileCols = 512;
+
+// Makes oneDNN use one thread while it lives.
+class OneThread {
+ public:
+  OneThread() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() { omp_set_num_threads(saved_); }
+
+ private:
+  int saved_;
+};
+
+// `extent` cut into equal parts of at most `max_part`, in multiples of 16: the size of a part.
+int64_t PartSize(int64_t extent, int64_t max_part) {
+  const int64_t num_parts = (extent + max_part - 1) / max_part;
+  const int64_t part = (extent + num_parts - 1) / num_parts;
+  return std::min(extent, (part + 15) / 16 * 16);
+}
+
+// One tile of c: rows [row, row + rows), columns [col, col + cols).
+struct Tile {
+  int64_t row = 0, rows = 0, col = 0, cols = 0;
+};
+
+int64_t RowStrideA(const MatmulArgs& args) {
+  return args.transpose_a ? args.M : args.K;
+}
+int64_t RowStrideB(const MatmulArgs& args) {
+  return args.transpose_b ? args.K : args.N;
+}
+
+// Where the tile's rows of op(a), columns of op(b), and c itself begin.
+int64_t OffsetA(const MatmulArgs& args, const Tile& tile) {
+  return args.transpose_a ? tile.row : tile.row * args.K;
+}
+int64_t OffsetB(const MatmulArgs& args, const Tile& tile) {
+  return args.transpose_b ? tile.col * args.K : tile.col;
+}
+int64_t OffsetC(const MatmulArgs& args, const Tile& tile) {
+  return tile.row * args.N + tile.col;
+}
+
+bool IsF32(const Tensor& t) {
+  return t.dtype == DType::kF32;
+}
+
+// dst (rows, cols) = the block of `src` that begins at `offset` and has `stride` elements a row.
+void LoadBlock(float* dst, const Tensor& src, int64_t offset, int64_t stride, int64_t rows,
+               int64_t cols) {
+  VisitDType(src.dtype, [&](auto type) {
+    const auto* block = Data<decltype(type)>(src) + offset;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c)
+        dst[r * cols + c] = ToFloat(block[r * stride + c]);
+    }
+  });
+}
+
+// The reverse.
+void StoreBlock(const Tensor& dst, int64_t offset, int64_t stride, const float* src, int64_t rows,
+                int64_t cols) {
+  VisitDType(dst.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* block = Data<T>(dst) + offset;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c)
+        block[r * stride + c] = FromFloat<T>(src[r * cols + c]);
+    }
+  });
+}
+
+// c (rows, cols, row stride ldc) = bias[col...] + c if `accumulate`, else = bias[col...].
+void StartFromBias(float* c, int64_t ldc, const MatmulArgs& args, const Tile& tile) {
+  const float keep = args.accumulate ? 1.0F : 0.0F;
+  VisitDType(args.bias.dtype, [&](auto type) {
+    const auto* bias = Data<decltype(type)>(args.bias) + tile.col;
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      float* out = c + row * ldc;
+      for (int64_t col = 0; col < tile.cols; ++col) {
+        out[col] = (keep == 0.0F ? 0.0F : out[col]) + ToFloat(bias[col]);
+      }
+    }
+  });
+}
+
+dnnl::memory::data_type ToDnnl(DType dtype) {
+  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+bool ProcessorMultipliesBf16() {
+  // Values of dnnl::cpu_isa are sets of features.
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & bf16) == bf16;
+}
+
+void CheckShapes(const MatmulArgs& args) {
+  DSAT_CHECK(args.M >= 0 && args.N >= 0 && args.K > 0, "{} x {} x {}", args.M, args.N, args.K);
+  DSAT_CHECK(args.a.num_elems >= args.M * args.K, "a has {} elements", args.a.num_elems);
+  DSAT_CHECK(args.b.num_elems >= args.K * args.N, "b has {} elements", args.b.num_elems);
+  DSAT_CHECK(args.c.num_elems >= args.M * args.N, "c has {} elements", args.c.num_elems);
+  DSAT_CHECK(args.bias.data == nullptr || args.bias.num_elems >= args.N, "bias has {} elements",
+             args.bias.num_elems);
+}
+
+}  // namespace
+
+void SgemmOnThisThread(const SgemmArgs& args) {
+  const OneThread one_thread;
+  const dnnl_status_t status =
+      dnnl_sgemm(args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.M, args.N, args.K,
+                 args.alpha, args.a, args.lda, args.b, args.ldb, args.beta, args.c, args.ldc);
+  DSAT_CHECK(status == dnnl_success, "dnnl_sgemm: status {}", static_cast<int>(status));
+}
+
+class MatmulRunner::Impl {
+ public:
+  explicit Impl(int num_threads)
+      : num_threads_(num_threads),
+        bf16_native_(ProcessorMultipliesBf16()),
+        engine_(dnnl::engine::kind::cpu, 0),
+        scratch_(static_cast<size_t>(num_threads)) {
+    for (int i = 0; i < num_threads; ++i)
+      streams_.emplace_back(engine_);
+  }
+
+  void Run(const MatmulArgs& args);
+
+ private:
+  struct Primitive {
+    dnnl::matmul::primitive_desc desc;
+    dnnl::matmul matmul;
+  };
+  // What a tile's primitive depends on: rows and columns of the tile, M, N, K, flags and dtypes.
+  using Key = std::array<int64_t, 6>;
+
+  const Primitive& FindPrimitive(const MatmulArgs& args, int64_t rows, int64_t cols);
+  Primitive MakePrimitive(const MatmulArgs& args, int64_t rows, int64_t cols) const;
+  void RunPrimitiveTile(const MatmulArgs& args, const Tile& tile, const Primitive& primitive,
+                        int thread);
+  static void RunF32Tile(const MatmulArgs& args, const Tile& tile);
+  void RunConvertedTile(const MatmulArgs& args, const Tile& tile, int thread);
+  // Calls fn(tile, thread) for every tile of c.
+  template <typename Fn>
+  void ForEachTile(const MatmulArgs& args, const Fn& fn);
+
+  int num_threads_;
+  bool bf16_native_;
+  dnnl::engine engine_;
+  std::vector<dnnl::stream> streams_;  // One per thread, as `scratch_`.
+  std::vector<Scratch> scratch_;
+  // Making a primitive generates code (milliseconds).
+  std::map<Key, Primitive> primitives_;
+};
+
+template <typename Fn>
+void MatmulRunner::Impl::ForEachTile(const MatmulArgs& args, const Fn& fn) {
+  const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
+  const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
+  const int64_t num_down = (args.M + tile_rows - 1) / tile_rows;
+  const int64_t num_across = (args.N + tile_cols - 1) / tile_cols;
+  const int64_t num_tiles = num_down * num_across;
+  const int num_threads = static_cast<int>(std::min<int64_t>(num_threads_, num_tiles));
+#pragma omp parallel for schedule(dynamic) num_threads(num_threads) if (num_threads > 1)
+  for (int64_t i = 0; i < num_tiles; ++i) {
+    Tile tile;
+    tile.row = i / num_across * tile_rows;
+    tile.col = i % num_across * tile_cols;
+    tile.rows = std::min(tile_rows, args.M - tile.row);
+    tile.cols = std::min(tile_cols, args.N - tile.col);
+    fn(tile, omp_get_thread_num());
+  }
+}
+
+void MatmulRunner::Impl::Run(const MatmulArgs& args) {
+  CheckShapes(args);
+  if (args.M == 0 || args.N == 0) return;
+  if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
+    ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
+  } else if (bf16_native_ && !IsF32(args.a) && !IsF32(args.b)) {
+    const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
+    const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
+    // All the primitives are made before the threads start: the map is not thread-safe.
+    const auto find = [&](int64_t rows, int64_t cols) {
+      return rows == 0 || cols == 0 ? nullptr : &FindPrimitive(args, rows, cols);
+    };
+    const Primitive* inner = find(tile_rows, tile_cols);
+    const Primitive* bottom = find(args.M % tile_rows, tile_cols);
+    const Primitive* right = find(tile_rows, args.N % tile_cols);
+    const Primitive* corner = find(args.M % tile_rows, args.N % tile_cols);
+    ForEachTile(args, [&](const Tile& tile, int thread) {
+      const bool full_rows = tile.rows == tile_rows;
+      const bool full_cols = tile.cols == tile_cols;
+      const Primitive* primitive =
+          full_rows ? (full_cols ? inner : right) : (full_cols ? bottom : corner);
+      RunPrimitiveTile(args, tile, *primitive, thread);
+    });
+  } else {
+    ForEachTile(args, [&](const Tile& tile, int thread) { RunConvertedTile(args, tile, thread); });
+  }
+}
+
+void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
+  SgemmArgs gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
+  gemm.M = tile.rows;
+  gemm.N = tile.cols;
+  gemm.K = args.K;
+  gemm.a = args.a.f32() + OffsetA(args, tile);
+  gemm.lda = RowStrideA(args);
+  gemm.b = args.b.f32() + OffsetB(args, tile);
+  gemm.ldb = RowStrideB(args);
+  gemm.c = args.c.f32() + OffsetC(args, tile);
+  gemm.ldc = args.N;
+  gemm.beta = args.accumulate ? 1.0F : 0.0F;
+  if (args.bias.data != nullptr) {
+    StartFromBias(gemm.c, gemm.ldc, args, tile);
+    gemm.beta = 1;
+  }
+  SgemmOnThisThread(gemm);
+}
+
+void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& tile, int thread) {
+  float* a = scratch_[static_cast<size_t>(thread)].GetArray<float>(
+      tile.rows * args.K + args.K * tile.cols + tile.rows * tile.cols);
+  float* b = a + tile.rows * args.K;
+  float* c = b + args.K * tile.cols;
+  SgemmArgs gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
+  gemm.M = tile.rows;
+  gemm.N = tile.cols;
+  gemm.K = args.K;
+  gemm.a = a;
+  gemm.lda = args.transpose_a ? tile.rows : args.K;
+  LoadBlock(a, args.a, OffsetA(args, tile), RowStrideA(args), args.transpose_a ? args.K : tile.rows,
+            gemm.lda);
+  gemm.b = b;
+  gemm.ldb = args.transpose_b ? args.K : tile.cols;
+  LoadBlock(b, args.b, OffsetB(args, tile), RowStrideB(args), args.transpose_b ? tile.cols : args.K,
+            gemm.ldb);
+  gemm.c = c;
+  gemm.ldc = tile.cols;
+  gemm.beta = args.accumulate || args.bias.data != nullptr ? 1.0F : 0.0F;
+  if (args.accumulate) LoadBlock(c, args.c, OffsetC(args, tile), args.N, tile.rows, tile.cols);
+  if (args.bias.data != nullptr) StartFromBias(c, gemm.ldc, args, tile);
+  SgemmOnThisThread(gemm);
+  StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
+}
+
+const MatmulRunner::Impl::Primitive& MatmulRunner::Impl::FindPrimitive(const MatmulArgs& args,
+                                                                       int64_t rows, int64_t cols) {
+  const bool has_bias = args.bias.data != nullptr;
+  const int64_t flags = int64_t{args.transpose_a} | int64_t{args.transpose_b} << 1 |
+                        int64_t{args.accumulate} << 2 | int64_t{has_bias} << 3 |
+                        int64_t{has_bias && IsF32(args.bias)} << 4 | int64_t{IsF32(args.c)} << 5;
+  const Key key = {rows, cols, args.M, args.N, args.K, flags};
+  const auto it = primitives_.find(key);
+  if (it != primitives_.end()) return it->second;
+  return primitives_.emplace(key, MakePrimitive(args, rows, cols)).first->second;
+}
+
+MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const MatmulArgs& args,
+                                                                int64_t rows, int64_t cols) const {
+  using dnnl::memory;
+  const OneThread one_thread;  // The blocking is chosen for this many threads.
+  const int64_t lda = RowStrideA(args);
+  const int64_t ldb = RowStrideB(args);
+  const memory::desc a({rows, args.K}, ToDnnl(args.a.dtype),
+                       args.transpose_a ? memory::dims{1, lda} : memory::dims{lda, 1});
+  const memory::desc b({args.K, cols}, ToDnnl(args.b.dtype),
+                       args.transpose_b ? memory::dims{1, ldb} : memory::dims{ldb, 1});
+  const memory::desc c({rows, cols}, ToDnnl(args.c.dtype), memory::dims{args.N, 1});
+  dnnl::primitive_attr attributes;
+  // Library-owned scratch belongs to the thread that made the primitive; ours is per thread.
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (args.accumulate) {
+    dnnl::post_ops post_ops;
+    post_ops.append_sum(1.0F);
+    attributes.set_post_ops(post_ops);
+  }
+  dnnl::matmul::desc desc(a, b, c);
+  if (args.bias.data != nullptr) {
+    const memory::desc bias({1, cols}, ToDnnl(args.bias.dtype), memory::dims{cols, 1});
+    desc = dnnl::matmul::desc(a, b, bias, c);
+  }
+  Primitive primitive;
+  primitive.desc = dnnl::matmul::primitive_desc(desc, attributes, engine_);
+  primitive.matmul = dnnl::matmul(primitive.desc);
+  return primitive;
+}
+
+void MatmulRunner::Impl::RunPrimitiveTile(const MatmulArgs& args, const Tile& tile,
+                                          const Primitive& primitive, int thread) {
+  const OneThread one_thread;
+  const auto& desc = primitive.desc;
+  const auto scratch_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
+  void* scratch = scratch_[static_cast<size_t>(thread)].Get(scratch_bytes);
+  const auto at = [](const Tensor& t, int64_t offset) {
+    return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
+  };
+  std::unordered_map<int, dnnl::memory> operands = {
+      {DNNL_ARG_SRC, {desc.src_desc(), engine_, at(args.a, OffsetA(args, tile))}},
+      {DNNL_ARG_WEIGHTS, {desc.weights_desc(), engine_, at(args.b, OffsetB(args, tile))}},
+      {DNNL_ARG_DST, {desc.dst_desc(), engine_, at(args.c, OffsetC(args, tile))}},
+      {DNNL_ARG_SCRATCHPAD, {desc.scratchpad_desc(), engine_, scratch}}};
+  if (args.bias.data != nullptr) {
+    operands.emplace(DNNL_ARG_BIAS,
+                     dnnl::memory(desc.bias_desc(), engine_, at(args.bias, tile.col)));
+  }
+  primitive.matmul.execute(streams_[static_cast<size_t>(thread)], operands);
+}
+
+MatmulRunner::MatmulRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
+MatmulRunner::~MatmulRunner() = default;
+void MatmulRunner::Run(const MatmulArgs& args) {
+  impl_->Run(args);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,52 @@
+// Matrix products through oneDNN; the only file that knows it.
+#ifndef DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
+#define DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// c (M, N) = alpha * op(a) (M, K) * op(b) (K, N) + beta * c; row-major with row strides lda, ldb,
+// ldc.
+struct SgemmArgs {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int64_t M = 0, N = 0, K = 0;
+  float alpha = 1;
+  const float* a = nullptr;
+  int64_t lda = 0;
+  const float* b = nullptr;
+  int64_t ldb = 0;
+  float beta = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+};
+
+// Runs on the calling thread alone, also outside of parallel regions. beta 0: c is not read.
+void SgemmOnThisThread(const SgemmArgs& args);
+
+// Products of any mix of dtypes. Not thread-safe.
+//
+// A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
+// thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
+// f32 goes through sgemm. bf16 goes through matmul primitives where the processor multiplies bf16
+// (AMX, or AVX512-BF16: twice the speed of f32 where measured, an AMD Zen 4); elsewhere, and for
+// mixed dtypes, tiles are converted to f32.
+class MatmulRunner {
+ public:
+  explicit MatmulRunner(int num_threads);
+  ~MatmulRunner();
+
+  void Run(const MatmulArgs& args);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CPU_MATMUL_H_

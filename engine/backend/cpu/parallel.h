@@ -1,0 +1,35 @@
+// Loops over fixed pieces of work. How the work is cut never depends on the number of threads, so
+// that every result is the same, bit for bit, on any number of them.
+#ifndef DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_
+#define DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace dsat::engine {
+
+// Below this many elements, waking threads costs more than they save.
+inline constexpr int64_t kMinParallelElems = int64_t{1} << 16;
+// Elements of one piece of an elementwise kernel.
+inline constexpr int64_t kBlockElems = int64_t{1} << 14;
+
+// Calls fn(i) for i in [0, n), each once, in parallel if `num_elems` elements are worth it.
+template <typename Fn>
+void ParallelFor(int num_threads, int64_t n, int64_t num_elems, const Fn& fn) {
+  const bool parallel = num_threads > 1 && n > 1 && num_elems >= kMinParallelElems;
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (parallel)
+  for (int64_t i = 0; i < n; ++i)
+    fn(i);
+}
+
+// Calls fn(begin, end) for consecutive pieces of [0, n) of `block` elements (the last may be
+// shorter).
+template <typename Fn>
+void ParallelBlocks(int num_threads, int64_t n, int64_t block, const Fn& fn) {
+  ParallelFor(num_threads, (n + block - 1) / block, n,
+              [&](int64_t i) { fn(i * block, std::min(n, (i + 1) * block)); });
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_

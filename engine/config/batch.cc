@@ -1,0 +1,113 @@
+// The three batch numbers of a config, and the config of a trial.
+#include <optional>
+
+#include "base/error.h"
+#include "engine/config/ds_config.h"
+#include "engine/config/keys.h"
+#include "engine/config/settings.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kTotal[] = "/train_batch_size";
+constexpr char kMicro[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulation[] = "/gradient_accumulation_steps";
+
+// The number at a pointer; nullopt if it is not given, null or "auto".
+std::optional<int64_t> Given(const Json& ds_config, const char* pointer,
+                             const std::string& source) {
+  const Json* value = FindAtPointer(ds_config, pointer);
+  if (value == nullptr || value->is_null() || IsAuto(*value)) return std::nullopt;
+  std::string expected = Misfit(*FindKey(pointer), *value);
+  if (expected.empty()) return WholeNumber(*value);
+  Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected {}", source, pointer, value->dump(),
+        expected);
+}
+
+// a * b, or -1 if it does not fit.
+int64_t Product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? -1 : product;
+}
+
+std::string Described(std::optional<int64_t> number) {
+  return number ? fmt::format("{}", *number) : "not given";
+}
+
+// What the batch numbers of a config say, before any is inferred.
+struct Numbers {
+  std::optional<int64_t> total, micro, accumulation;
+  int64_t ranks = 1;
+
+  [[noreturn]] void Refuse(const std::string& source, const std::string& expected) const {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} is {}, {} is {}, {} is {}, data-parallel size is {}; expected {}", source, kTotal,
+          Described(total), kMicro, Described(micro), kAccumulation, Described(accumulation), ranks,
+          expected);
+  }
+};
+
+// DeepSpeed's inference: divisions round down, and the product is checked afterwards.
+BatchSizes Infer(const Numbers& n) {
+  if (n.total && n.micro) {
+    return {*n.total, *n.micro, n.accumulation.value_or(*n.total / *n.micro / n.ranks)};
+  }
+  int64_t accumulation = n.accumulation.value_or(1);
+  if (n.total) return {*n.total, *n.total / n.ranks / accumulation, accumulation};
+  return {Product(Product(*n.micro, accumulation), n.ranks), *n.micro, accumulation};
+}
+
+void WriteBatchSizes(Json& config, const BatchSizes& batch) {
+  SetAtPointer(config, kTotal, batch.train_batch_size);
+  SetAtPointer(config, kMicro, batch.micro_batch_size);
+  SetAtPointer(config, kAccumulation, batch.accumulation_steps);
+}
+
+}  // namespace
+
+BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
+                             int64_t data_parallel_size) {
+  DSAT_CHECK(data_parallel_size > 0, "data-parallel size {}", data_parallel_size);
+  Numbers numbers{Given(ds_config, kTotal, source), Given(ds_config, kMicro, source),
+                  Given(ds_config, kAccumulation, source), data_parallel_size};
+  if (!numbers.total && !numbers.micro) {
+    const Json* micro = FindAtPointer(ds_config, kMicro);
+    bool left_open = micro != nullptr && IsAuto(*micro);
+    if (!left_open) numbers.Refuse(source, fmt::format("{} or {}", kTotal, kMicro));
+    numbers.micro = 1;
+  }
+  BatchSizes batch = Infer(numbers);
+  if (batch.train_batch_size < 0) numbers.Refuse(source, "a product that fits 63 bits");
+  if (batch.micro_batch_size < 1 || batch.accumulation_steps < 1) {
+    numbers.Refuse(source, fmt::format("a {} of at least micro-batch size x ranks", kTotal));
+  }
+  int64_t product =
+      Product(Product(batch.micro_batch_size, batch.accumulation_steps), data_parallel_size);
+  if (product != batch.train_batch_size) {
+    numbers.Refuse(source,
+                   fmt::format("{} = {} x {} x data-parallel size", kTotal, kMicro, kAccumulation));
+  }
+  return batch;
+}
+
+Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size) {
+  const std::string source = "trial";
+  BatchSizes batch = ResolveBatchSizes(base, source, data_parallel_size);
+  Json config = CanonicalConfig(base, source);
+  config.erase("autotuning");
+  // What the assignment leaves open is the base's, except that the total follows.
+  WriteBatchSizes(config, batch);
+  config.erase(kTotal + 1);
+  if (assignment.contains(kTotal)) {
+    // A total beside a micro-batch size sets the accumulation, alone the micro-batch size.
+    bool sets_micro = assignment.contains(kMicro);
+    config.erase((sets_micro ? kAccumulation : kMicro) + 1);
+  }
+  for (const auto& [pointer, value] : assignment)
+    SetAtPointer(config, pointer, value);
+  config = CanonicalConfig(config, source);
+  WriteBatchSizes(config, ResolveBatchSizes(config, source, data_parallel_size));
+  return config;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,117 @@
+// From a checked config to the built-in engine's typed form.
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/config/ds_config.h"
+#include "engine/config/keys.h"
+#include "engine/config/settings.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kElsewhere[] = "an external DeepSpeed entrypoint can run it";
+
+void RequireType(const Settings& settings, const std::string& pointer, const char* names,
+                 const char* expected, const std::string& source) {
+  std::string type = settings.Lower(pointer);
+  if (type.empty() || IsOneOf(type, names)) return;
+  Throw(ErrorCode::kUnimplemented, "{}: {} is \"{}\"; the built-in engine has {} ({})", source,
+        pointer, settings.Text(pointer), expected, kElsewhere);
+}
+
+// Applies the table's column on the built-in engine to every key that is not at its default.
+void CheckBuiltin(const Settings& settings, const std::string& source,
+                  std::vector<std::string>* warnings) {
+  for (const Key& key : Keys()) {
+    const Json* value = settings.Given(key.pointer);
+    bool decides = key.builtin == Builtin::kRefuses || key.builtin == Builtin::kWarns;
+    if (value == nullptr || !decides || *value == DefaultValue(key)) continue;
+    if (key.builtin == Builtin::kRefuses) {
+      Throw(ErrorCode::kUnimplemented, "{}: {} is {}; the built-in engine has {} only ({})", source,
+            key.pointer, value->dump(), key.fallback, kElsewhere);
+    }
+    warnings->push_back(
+        fmt::format("{}: {} is {}: the built-in engine has no such mechanism and runs without it",
+                    source, key.pointer, value->dump()));
+  }
+}
+
+ZeroConfig ReadZero(const Settings& s) {
+  const std::string kZero = "/zero_optimization/";
+  ZeroConfig zero;
+  zero.stage = static_cast<int>(s.Int(kZero + "stage"));
+  zero.contiguous_gradients = s.Is(kZero + "contiguous_gradients");
+  zero.reduce_scatter = s.Is(kZero + "reduce_scatter");
+  const Json* overlap = s.Given(kZero + "overlap_comm");
+  zero.overlap_comm = overlap == nullptr ? zero.stage == 3 : overlap->get<bool>();
+  zero.reduce_bucket_size = s.Int(kZero + "reduce_bucket_size");
+  zero.allgather_bucket_size = s.Int(kZero + "allgather_bucket_size");
+  zero.stage3_prefetch_bucket_size = s.Int(kZero + "stage3_prefetch_bucket_size");
+  zero.stage3_param_persistence_threshold = s.Int(kZero + "stage3_param_persistence_threshold");
+  zero.stage3_max_live_parameters = s.Int(kZero + "stage3_max_live_parameters");
+  return zero;
+}
+
+OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
+                              std::vector<std::string>* warnings) {
+  const std::string kParams = "/optimizer/params/";
+  OptimizerConfig optimizer;
+  optimizer.lr = s.Number(kParams + "lr");
+  optimizer.weight_decay = s.Number(kParams + "weight_decay");
+  std::string type = s.Lower("/optimizer/type");
+  if (type.empty()) {
+    warnings->push_back(
+        fmt::format("{}: /optimizer/type is not given: AdamW with lr {}", source, optimizer.lr));
+  } else {
+    optimizer.type = type;
+  }
+  Json betas = s.Get(kParams + "betas");
+  optimizer.beta1 = betas[0];
+  optimizer.beta2 = betas[1];
+  optimizer.eps = s.Number(kParams + "eps");
+  optimizer.bias_correction = s.Is(kParams + "bias_correction");
+  optimizer.adam_w_mode = optimizer.type == "adamw" || s.Is(kParams + "adam_w_mode");
+  optimizer.momentum = s.Number(kParams + "momentum");
+  optimizer.dampening = s.Number(kParams + "dampening");
+  optimizer.nesterov = s.Is(kParams + "nesterov");
+  return optimizer;
+}
+
+SchedulerConfig ReadScheduler(const Settings& s, double lr) {
+  const std::string kParams = "/scheduler/params/";
+  SchedulerConfig scheduler;
+  scheduler.type = s.Text("/scheduler/type");
+  scheduler.warmup_min_lr = s.Number(kParams + "warmup_min_lr");
+  const Json* max_lr = s.Given(kParams + "warmup_max_lr");
+  scheduler.warmup_max_lr = max_lr == nullptr ? lr : max_lr->get<double>();
+  // DeepSpeed raises 1 to 2: the logarithmic form divides by ln(steps).
+  scheduler.warmup_num_steps = std::max<int64_t>(2, s.Int(kParams + "warmup_num_steps"));
+  scheduler.warmup_linear = s.Text(kParams + "warmup_type") == "linear";
+  return scheduler;
+}
+
+}  // namespace
+
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
+                       std::vector<std::string>* warnings) {
+  std::vector<std::string> found = ValidateDsConfig(ds_config, source, data_parallel_size);
+  Settings settings(CanonicalConfig(ds_config, source));
+  RequireType(settings, "/optimizer/type", "adam adamw sgd", "Adam, AdamW and SGD", source);
+  RequireType(settings, "/scheduler/type", "warmuplr", "WarmupLR", source);
+  CheckBuiltin(settings, source, &found);
+  DsConfig config;
+  config.batch = ResolveBatchSizes(ds_config, source, data_parallel_size);
+  config.bf16 = settings.Is("/bf16/enabled");
+  config.gradient_clipping = settings.Number("/gradient_clipping");
+  if (settings.Given("/steps_per_print") != nullptr) {
+    config.steps_per_print = settings.Int("/steps_per_print");
+  }
+  config.seed = settings.Int("/seed");
+  config.zero = ReadZero(settings);
+  config.optimizer = ReadOptimizer(settings, source, &found);
+  config.scheduler = ReadScheduler(settings, config.optimizer.lr);
+  if (warnings != nullptr) warnings->insert(warnings->end(), found.begin(), found.end());
+  return config;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,170 @@
+// The combination rules, one row each.
+#include "engine/config/rules.h"
+
+#include <array>
+#include <string>
+
+#include "engine/config/keys.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr bool kRefuse = true;
+constexpr bool kWarn = false;
+
+int64_t Stage(const Settings& s) {
+  return s.Int("/zero_optimization/stage");
+}
+
+bool Offloads(const Settings& s, const std::string& section) {
+  return s.Text("/zero_optimization/" + section + "/device") != "none";
+}
+
+bool IsOneBit(const Settings& s) {
+  return IsOneOf(s.Lower("/optimizer/type"), "onebitadam zerooneadam onebitlamb");
+}
+
+// DeepSpeed runs ZeRO with these without being asked twice; the mu-optimizers build Adam or SGD
+// objects that only their own package can tell apart.
+bool IsUntestedWithZero(const Settings& s) {
+  std::string type = s.Lower("/optimizer/type");
+  return !type.empty() && !IsOneBit(s) &&
+         !IsOneOf(type, "adam adamw adagrad lion muon muadam muadamw musgd");
+}
+
+bool LacksNvmePath(const Settings& s, const std::string& section) {
+  return s.Text("/zero_optimization/" + section + "/device") == "nvme" &&
+         s.Text("/zero_optimization/" + section + "/nvme_path").empty();
+}
+
+// DeepSpeed's scheduler names keep their case.
+bool IsMisspelled(const Settings& s) {
+  return IsOneOf(s.Lower("/scheduler/type"),
+                 "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest") &&
+         !IsOneOf(s.Text("/scheduler/type"),
+                  "WarmupLR WarmupDecayLR WarmupCosineLR OneCycle LRRangeTest");
+}
+
+bool ScattersGradients(const Settings& s) {
+  return Stage(s) >= 2 && s.Is("/zero_optimization/reduce_scatter");
+}
+
+constexpr auto kRules = std::to_array<Rule>({
+    {"/fp16/enabled", kRefuse, "expected false, since /bf16/enabled is true",
+     [](const Settings& s) { return s.Is("/fp16/enabled") && s.Is("/bf16/enabled"); }},
+    {"/amp/enabled", kRefuse, "expected false with ZeRO, /fp16/enabled or /bf16/enabled",
+     [](const Settings& s) {
+       return s.Is("/amp/enabled") &&
+              (Stage(s) > 0 || s.Is("/fp16/enabled") || s.Is("/bf16/enabled"));
+     }},
+    {"/fp16/fp16_master_weights_and_grads", kRefuse,
+     "expected false unless ZeRO offloads the optimizer to the CPU",
+     [](const Settings& s) {
+       return s.Is("/fp16/fp16_master_weights_and_grads") &&
+              (Stage(s) == 0 || !Offloads(s, "offload_optimizer"));
+     }},
+    {"/bf16/bf16_optimizer_states", kRefuse,
+     "expected false unless /bf16/bf16_master_weights_and_grads is true",
+     [](const Settings& s) {
+       return s.Is("/bf16/bf16_optimizer_states") && !s.Is("/bf16/bf16_master_weights_and_grads");
+     }},
+    {"/optimizer/type", kRefuse, "expected another optimizer: 1-bit optimizers exclude ZeRO",
+     [](const Settings& s) { return IsOneBit(s) && Stage(s) > 0; }},
+    {"/optimizer/type", kRefuse,
+     "expected Adam, AdamW, Adagrad, Lion or Muon with ZeRO, or "
+     "/zero_allow_untested_optimizer true",
+     [](const Settings& s) {
+       return IsUntestedWithZero(s) && Stage(s) > 0 && !s.Is("/zero_allow_untested_optimizer");
+     }},
+    {"/optimizer/type", kRefuse, "expected \"SGD\": names of torch.optim keep their case",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "sgd" && s.Text("/optimizer/type") != "SGD";
+     }},
+    {"/optimizer/type", kRefuse, "expected a type beside /optimizer/params",
+     [](const Settings& s) {
+       return s.Given("/optimizer/params") != nullptr && s.Given("/optimizer/type") == nullptr;
+     }},
+    {"/scheduler/type", kRefuse, "expected a type beside /scheduler/params",
+     [](const Settings& s) {
+       return s.Given("/scheduler/params") != nullptr && s.Given("/scheduler/type") == nullptr;
+     }},
+    {"/scheduler/type", kRefuse,
+     "expected WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest in this spelling",
+     [](const Settings& s) { return IsMisspelled(s); }},
+    {"/optimizer/params/max_grad_norm", kRefuse, "expected /gradient_clipping in its place",
+     [](const Settings& s) { return s.Given("/optimizer/params/max_grad_norm") != nullptr; }},
+    {"/optimizer/params/adam_w_mode", kWarn, "DeepSpeed ignores it for AdamW",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "adamw" &&
+              s.Given("/optimizer/params/adam_w_mode") != nullptr &&
+              !s.Is("/optimizer/params/adam_w_mode");
+     }},
+    {"/optimizer/params/nesterov", kRefuse,
+     "expected false unless /optimizer/params/momentum is above 0 and dampening is 0",
+     [](const Settings& s) {
+       return s.Text("/optimizer/type") == "SGD" && s.Is("/optimizer/params/nesterov") &&
+              (s.Number("/optimizer/params/momentum") <= 0 ||
+               s.Number("/optimizer/params/dampening") != 0);
+     }},
+    {"/fp16/loss_scale", kRefuse, "expected 0 (dynamic) with Lamb",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" && s.Is("/fp16/enabled") &&
+              s.Number("/fp16/loss_scale") != 0;
+     }},
+    {"/gradient_predivide_factor", kRefuse,
+     "expected 1.0 at ZeRO stages 2 and 3 with /zero_optimization/reduce_scatter",
+     [](const Settings& s) {
+       return ScattersGradients(s) && s.Number("/gradient_predivide_factor") != 1.0;
+     }},
+    {"/prescale_gradients", kRefuse,
+     "expected false at ZeRO stages 2 and 3 with /zero_optimization/reduce_scatter",
+     [](const Settings& s) { return ScattersGradients(s) && s.Is("/prescale_gradients"); }},
+    {"/gradient_allreduce_op", kRefuse, "expected \"mean\" at ZeRO stage 3",
+     [](const Settings& s) { return Stage(s) == 3 && s.Text("/gradient_allreduce_op") == "sum"; }},
+    {"/managed_gradient_accumulation", kRefuse,
+     "expected true with /amp/enabled or /compile/deepcompile",
+     [](const Settings& s) {
+       return !s.Is("/managed_gradient_accumulation") &&
+              (s.Is("/amp/enabled") || s.Is("/compile/deepcompile"));
+     }},
+    {"/zero_optimization/legacy_stage1", kRefuse, "expected false: DeepSpeed dropped it",
+     [](const Settings& s) { return s.Is("/zero_optimization/legacy_stage1"); }},
+    {"/zero_optimization/offload_optimizer/nvme_path", kRefuse,
+     "expected a folder, since the device is \"nvme\"",
+     [](const Settings& s) { return LacksNvmePath(s, "offload_optimizer"); }},
+    {"/zero_optimization/offload_param/nvme_path", kRefuse,
+     "expected a folder, since the device is \"nvme\"",
+     [](const Settings& s) { return LacksNvmePath(s, "offload_param"); }},
+    {"/zero_optimization/offload_optimizer/ratio", kRefuse, "expected 1.0 below ZeRO stage 3",
+     [](const Settings& s) {
+       return Stage(s) < 3 && Offloads(s, "offload_optimizer") &&
+              s.Number("/zero_optimization/offload_optimizer/ratio") < 1.0;
+     }},
+    {"/zero_optimization/offload_optimizer/device", kWarn,
+     "DeepSpeed offloads the optimizer at ZeRO stages 1, 2 and 3 only",
+     [](const Settings& s) { return Stage(s) == 0 && Offloads(s, "offload_optimizer"); }},
+    {"/zero_optimization/offload_param/device", kWarn,
+     "DeepSpeed offloads parameters at ZeRO stage 3 only",
+     [](const Settings& s) { return Stage(s) < 3 && Offloads(s, "offload_param"); }},
+    {"/zero_optimization/contiguous_gradients", kWarn,
+     "DeepSpeed sets it to true when it offloads the optimizer",
+     [](const Settings& s) {
+       return Stage(s) > 0 && Offloads(s, "offload_optimizer") &&
+              !s.Is("/zero_optimization/contiguous_gradients");
+     }},
+    {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",
+     [](const Settings& s) { return s.Is("/elasticity/enabled"); }},
+    {"/sequence_parallel_size", kRefuse, "expected 1: every slot counts as a data-parallel rank",
+     [](const Settings& s) { return s.Int("/sequence_parallel_size") > 1; }},
+    {"/tensor_parallel/autotp_size", kRefuse,
+     "expected 0 or 1: every slot counts as a data-parallel rank",
+     [](const Settings& s) { return s.Int("/tensor_parallel/autotp_size") > 1; }},
+});
+
+}  // namespace
+
+std::span<const Rule> Rules() {
+  return kRules;
+}
+
+}  // namespace dsat::engine

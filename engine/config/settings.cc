@@ -1,0 +1,129 @@
+// A ds_config in one spelling.
+#include "engine/config/settings.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "engine/config/keys.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kZero[] = "/zero_optimization";
+
+// Takes the value at a pointer out of the config; null if there is none.
+Json Take(Json& config, const std::string& pointer) {
+  const Json* found = FindAtPointer(config, pointer);
+  if (found == nullptr) return Json();
+  Json value = *found;
+  Json::json_pointer parent(pointer);
+  std::string key = parent.back();
+  parent.pop_back();
+  config[parent].erase(key);
+  return value;
+}
+
+void Rename(Json& config, const std::string& from, const std::string& to,
+            const std::string& source) {
+  Json value = Take(config, from);
+  if (value.is_null()) return;
+  if (FindAtPointer(config, to) != nullptr) {
+    Throw(ErrorCode::kInvalidArgument, "{}: {} and {} are the same key; expected one of them",
+          source, from, to);
+  }
+  SetAtPointer(config, to, value);
+}
+
+// DeepSpeed translates a deprecated flag only if it is true, and refuses it beside the new key.
+void Translate(Json& config, const std::string& flag, const std::string& to, const Json& value,
+               const std::string& source) {
+  if (Take(config, kZero + flag) != true) return;
+  if (FindAtPointer(config, kZero + to) != nullptr) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {}{} is deprecated and {}{} is given too; expected only the latter", source, kZero,
+          flag, kZero, to);
+  }
+  SetAtPointer(config, kZero + to, value);
+}
+
+void TranslateOffload(Json& config, const std::string& source) {
+  Json pin = Take(config, std::string(kZero) + "/cpu_offload_use_pin_memory");
+  Json offload = {{"device", "cpu"}};
+  if (pin == true) offload["pin_memory"] = true;
+  Translate(config, "/cpu_offload", "/offload_optimizer", offload, source);
+  Translate(config, "/cpu_offload_param", "/offload_param", offload, source);
+}
+
+void SettleStage(Json& config) {
+  Json zero = config.value("zero_optimization", Json());
+  if (zero.is_boolean()) config["zero_optimization"] = {{"stage", zero.get<bool>() ? 1 : 0}};
+  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  if (stage == nullptr) return;
+  Json number = *stage;
+  if (number.is_boolean()) number = number.get<bool>() ? 1 : 0;
+  if (number.is_string()) number = Json::parse(number.get_ref<const std::string&>());
+  if (std::optional<int64_t> whole = WholeNumber(number)) {
+    SetAtPointer(config, "/zero_optimization/stage", *whole);
+  }
+}
+
+// Drops what says nothing. "auto" asks for the default, but only DeepSpeed's own keys know it.
+void DropUnset(Json& object, const std::string& pointer) {
+  for (auto it = object.begin(); it != object.end();) {
+    std::string at = pointer + "/" + it.key();
+    bool unset = it->is_null() || (IsAuto(*it) && FindKey(at) != nullptr);
+    if (!unset && it->is_object()) DropUnset(*it, at);
+    it = unset ? object.erase(it) : std::next(it);
+  }
+}
+
+void WriteIntegersAsIntegers(Json& config) {
+  for (const Key& key : Keys()) {
+    if (key.type != KeyType::kInt) continue;
+    const Json* value = FindAtPointer(config, key.pointer);
+    if (value == nullptr) continue;
+    if (std::optional<int64_t> number = WholeNumber(*value)) {
+      SetAtPointer(config, key.pointer, *number);
+    }
+  }
+}
+
+}  // namespace
+
+bool IsAuto(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>() == "auto";
+}
+
+Json CanonicalConfig(const Json& ds_config, const std::string& source) {
+  Json config = ds_config;
+  DropUnset(config, "");
+  SettleStage(config);
+  for (const Key& key : Keys()) {
+    if (key.type == KeyType::kAlias) Rename(config, key.pointer, key.fallback, source);
+  }
+  TranslateOffload(config, source);
+  WriteIntegersAsIntegers(config);
+  return config;
+}
+
+Json Settings::Get(const std::string& pointer) const {
+  if (const Json* given = Given(pointer)) return *given;
+  const Key* key = FindKey(pointer);
+  DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
+  return DefaultValue(*key);
+}
+
+std::string Settings::Text(const std::string& pointer) const {
+  Json value = Get(pointer);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+std::string Settings::Lower(const std::string& pointer) const {
+  std::string text = Text(pointer);
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,138 @@
+// The check of a whole config: every key against the table, then the combinations.
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "engine/config/ds_config.h"
+#include "engine/config/keys.h"
+#include "engine/config/rules.h"
+#include "engine/config/settings.h"
+
+namespace dsat::engine {
+namespace {
+
+// A key as a JSON pointer's part.
+std::string Escaped(const std::string& key) {
+  std::string text;
+  for (char c : key) {
+    if (c == '~') {
+      text += "~0";
+    } else if (c == '/') {
+      text += "~1";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+// Walks a config along the table.
+class KeyChecker {
+ public:
+  KeyChecker(const std::string& source, std::vector<std::string>* warnings)
+      : source_(source), warnings_(warnings) {}
+
+  // `type` is what the optimizer's or scheduler's "type" says, in lower case.
+  void Check(const Json& object, const std::string& pointer, const std::string& type) {
+    for (const auto& [name, value] : object.items()) {
+      std::string at = pointer + "/" + Escaped(name);
+      const Key* key = FindKey(at);
+      if (key != nullptr && *key->variants != '\0' && !IsOneOf(type, key->variants)) key = nullptr;
+      if (key == nullptr) {
+        Unknown(pointer, name, value, type);
+      } else if (!value.is_null() && !IsAuto(value)) {
+        CheckValue(*key, value, type);
+      }
+    }
+  }
+
+ private:
+  void CheckValue(const Key& key, const Json& value, const std::string& type) {
+    std::string expected = Misfit(key, value);
+    if (!expected.empty()) {
+      Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected {}", source_, key.pointer,
+            value.dump(), expected);
+    }
+    const Key& target = key.type == KeyType::kAlias ? *FindKey(key.fallback) : key;
+    bool section = target.type == KeyType::kSection || target.type == KeyType::kOpenSection;
+    if (section && value.is_object()) Check(value, target.pointer, TypeOf(value, type));
+  }
+
+  static std::string TypeOf(const Json& section, const std::string& outer) {
+    auto found = section.find("type");
+    if (found == section.end() || !found->is_string()) return outer;
+    std::string text = *found;
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  }
+
+  // Keys that are none of ours: the parameters of an optimizer or a scheduler that is not in the
+  // table, or a section that plug-ins extend.
+  static bool IsOpen(const std::string& section, const std::string& type) {
+    if (section == "/optimizer/params") return !IsOneOf(type, "adam adamw sgd");
+    if (section == "/scheduler/params") {
+      return !IsOneOf(type, "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest");
+    }
+    return !section.empty() && FindKey(section)->type == KeyType::kOpenSection;
+  }
+
+  void Unknown(const std::string& section, const std::string& name, const Json& value,
+               const std::string& type) {
+    if (IsOpen(section, type)) return;
+    std::string nearest = NearestWord(name, KeyNames(section, type));
+    if (section.empty() && nearest.empty()) {
+      warnings_->push_back(fmt::format(
+          "{}: /{} is no key of DeepSpeed's, which ignores unknown keys", source_, name));
+      return;
+    }
+    std::string hint =
+        nearest.empty() ? "expected no such key" : fmt::format("did you mean \"{}\"?", nearest);
+    Throw(ErrorCode::kInvalidArgument, "{}: {}/{} is {}: unknown key; {}", source_, section, name,
+          value.dump(), hint);
+  }
+
+  const std::string& source_;
+  std::vector<std::string>* warnings_;
+};
+
+void CheckRules(const Settings& settings, const std::string& source,
+                std::vector<std::string>* warnings) {
+  for (const Rule& rule : Rules()) {
+    if (!rule.broken(settings)) continue;
+    const Json* given = settings.Given(rule.pointer);
+    std::string message = fmt::format("{}: {} is {}; {}", source, rule.pointer,
+                                      given == nullptr ? "not given" : given->dump(), rule.text);
+    if (rule.refuses) throw Error(ErrorCode::kInvalidArgument, message);
+    warnings->push_back(message);
+  }
+}
+
+void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
+                     std::vector<std::string>* warnings) {
+  const Json* micro = FindAtPointer(ds_config, "/train_micro_batch_size_per_gpu");
+  const Json* total = FindAtPointer(ds_config, "/train_batch_size");
+  bool no_total = total == nullptr || total->is_null() || IsAuto(*total);
+  if (micro == nullptr || !IsAuto(*micro) || !no_total) return;
+  warnings->push_back(fmt::format(
+      "{}: /train_micro_batch_size_per_gpu is \"auto\"; 1 where no trial sets it", source));
+}
+
+}  // namespace
+
+std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
+                                          int64_t data_parallel_size) {
+  if (!ds_config.is_object()) {
+    Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", source,
+          JsonTypeName(ds_config));
+  }
+  std::vector<std::string> warnings;
+  KeyChecker(source, &warnings).Check(ds_config, "", "");
+  CheckRules(Settings(CanonicalConfig(ds_config, source)), source, &warnings);
+  ResolveBatchSizes(ds_config, source, data_parallel_size);
+  WarnOfAutoBatch(ds_config, source, &warnings);
+  return warnings;
+}
+
+}  // namespace dsat::engine

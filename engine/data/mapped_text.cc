@@ -1,0 +1,126 @@
+// Files read as one long text of bytes.
+#include "engine/data/mapped_text.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsHidden(const fs::path& path) {
+  return path.filename().native().starts_with('.');
+}
+
+void AddFolder(const fs::path& folder, std::vector<std::string>& files) {
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(folder, error);
+  while (!error && entry != fs::recursive_directory_iterator()) {
+    if (IsHidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file(error)) {
+      files.push_back(entry->path());
+    }
+    if (!error) entry.increment(error);
+  }
+  if (error) ThrowErrno(folder.native(), error.value());
+}
+
+void AddPath(const fs::path& path, std::vector<std::string>& files) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    AddFolder(path, files);
+  } else {
+    files.push_back(path);
+  }
+}
+
+void AddMatches(const std::string& pattern, std::vector<std::string>& files) {
+  glob_t matches{};
+  const int result = glob(pattern.c_str(), GLOB_ERR, nullptr, &matches);
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < matches.gl_pathc; ++i)
+    paths.emplace_back(matches.gl_pathv[i]);
+  globfree(&matches);
+  if (result == GLOB_NOMATCH) Throw(ErrorCode::kNotFound, "{}: no file matches", pattern);
+  if (result != 0) {
+    Throw(ErrorCode::kPermissionDenied, "{}: a folder of the pattern cannot be read", pattern);
+  }
+  for (const std::string& path : paths)
+    AddPath(path, files);
+}
+
+}  // namespace
+
+std::vector<std::string> FindFiles(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code error;
+  if (fs::exists(path, error)) {  // A file's name may hold the characters of patterns.
+    AddPath(path, files);
+  } else if (path.find_first_of("*?[") != std::string::npos) {
+    AddMatches(path, files);
+  } else if (error) {
+    ThrowErrno(path, error.value());
+  } else {
+    Throw(ErrorCode::kNotFound, "{}: no such file or folder", path);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+MappedText::MappedText(const std::vector<std::string>& paths) {
+  try {
+    for (const std::string& path : paths)
+      Map(path);
+  } catch (...) {
+    UnmapAll();
+    throw;
+  }
+}
+
+MappedText::~MappedText() {
+  UnmapAll();
+}
+
+void MappedText::Map(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) ThrowErrno(path, errno);
+  struct stat info {};
+  void* data = nullptr;
+  int error = fstat(fd, &info) == 0 ? 0 : errno;
+  const auto bytes = static_cast<size_t>(info.st_size);
+  if (error == 0 && bytes > 0) {
+    data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) error = errno;
+  }
+  close(fd);
+  if (error != 0) ThrowErrno(path, error);
+  if (bytes == 0) return;
+  files_.push_back({{static_cast<const char*>(data), bytes}, size_});
+  size_ += info.st_size;
+}
+
+void MappedText::UnmapAll() {
+  for (const File& file : files_)
+    munmap(const_cast<char*>(file.text.data()), file.text.size());
+}
+
+size_t MappedText::FileAt(int64_t offset) const {
+  const auto after =
+      std::upper_bound(files_.begin(), files_.end(), offset,
+                       [](int64_t wanted, const File& file) { return wanted < file.begin; });
+  return static_cast<size_t>(after - files_.begin()) - 1;
+}
+
+}  // namespace dsat::engine

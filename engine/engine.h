@@ -1,0 +1,88 @@
+// The training engine: a model, a ds_config and a rank's resources, step by step.
+//
+// An engine is a value: several may live in one process, each with resources of its own. It does not
+// know that it is being tuned. With the counting backend, group and arena the same code predicts
+// instead of trains (predict.h).
+#ifndef DSAT_ENGINE_ENGINE_H_
+#define DSAT_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "engine/batch_loader.h"
+#include "engine/comm/process_group.h"
+#include "engine/config/ds_config.h"
+#include "engine/data/dataset.h"
+#include "engine/executor.h"
+#include "engine/model/layer.h"
+#include "engine/plan/plan.h"
+#include "engine/redistribute.h"
+#include "engine/unit_state.h"
+
+namespace dsat::engine {
+
+// What an engine runs on; all of it must outlive the engine.
+struct Resources {
+  const Model& model;
+  ProcessGroup& group;
+  Kernels& kernels;
+  Arena& arena;
+  const Dataset* dataset = nullptr;  // nullptr with a counting arena
+  int64_t seq_len = 0;
+};
+
+struct StepResult {
+  double loss = 0;          // Mean over micro-batches and ranks, nats per token.
+  double grad_norm = 0;     // Before clipping.
+  double lr = 0;
+  bool skipped = false;     // The gradients were not finite: nothing was updated.
+  double forward_ms = 0;    // In forward passes, gathering their parameters included.
+  double backward_ms = 0;   // In backward passes, gathering and gradient reduction included.
+  double step_ms = 0;       // In norm, update and gathering of updated parameters.
+  double latency_ms = 0;    // The whole step, until the slowest rank has ended it.
+  int64_t forward_flops = 0;     // Of this rank.
+  int64_t flops = 0;             // Of this rank, forward and backward.
+  int64_t activation_bytes = 0;  // Kept by one micro-batch's forward pass.
+};
+
+class Engine {
+ public:
+  // A collective call. Throws OutOfMemory if the state does not fit; the resources can be used again.
+  Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // One optimizer step over train_batch_size samples. A collective call. Throws OutOfMemory, or
+  // kUnavailable or kDeadlineExceeded if a rank is gone; the engine cannot be used after either.
+  StepResult TrainStep();
+
+  int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
+  int64_t num_skipped_steps() const { return num_skipped_steps_; }
+  const Plan& plan() const { return plan_; }
+  const UnitStates& states() const { return states_; }
+
+  // Writes parameters and optimizer state to <dir>/<tag>/ and the tag to <dir>/latest
+  // (engine/checkpoint.h). A collective call. Throws by file name.
+  void SaveCheckpoint(const std::string& dir, const std::string& tag);
+  // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number of
+  // ranks and ZeRO stage wrote it. Throws kNotFound or kInvalidArgument naming what does not fit.
+  void LoadCheckpoint(const std::string& dir, const std::string& tag = "");
+
+ private:
+  const Resources resources_;
+  const DsConfig config_;
+  const Plan plan_;
+  UnitStates states_;
+  BatchLoader loader_;
+  Redistributor redistributor_;
+  Executor executor_;
+  int64_t num_steps_ = 0;
+  int64_t num_skipped_steps_ = 0;
+};
+
+// The plan that a ds_config asks for.
+Plan PlanFor(const Model& model, const DsConfig& config, int world_size);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_ENGINE_H_

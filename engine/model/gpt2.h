@@ -1,0 +1,35 @@
+// GPT-2 (Radford et al. 2019): pre-norm transformer blocks, learned positions, tied output
+// embedding.
+//
+// Bytes kept per token between forward and backward, e = bytes per element of the dtype:
+//   embedding  nothing
+//   block      e (9 C) + 4 (4 + H): qkv (3C), attention output (C), residual stream after attention
+//              (C), c_fc output (4C); the LayerNorms' mean and rstd and attention's log-sum-exp in
+//              f32. The LayerNorms' and the GELU's outputs (6C) are computed again in backward.
+//   head       e V + 8: the gradient of the logits; mean and rstd
+// and e C for each layer's output, which the executor keeps. Buffers round up to the arena's unit.
+#ifndef DSAT_ENGINE_MODEL_GPT2_H_
+#define DSAT_ENGINE_MODEL_GPT2_H_
+
+#include <cstdint>
+
+#include "engine/model/layer.h"
+
+namespace dsat::engine {
+
+struct Gpt2Shape {
+  int64_t n_layer = 12;
+  int64_t n_embd = 768;
+  int64_t n_head = 12;
+  int64_t n_positions = 1024;
+  int64_t vocab_size = 50257;
+};
+
+// Embedding, n_layer blocks, head. Parameters are named and shaped as in Hugging Face's GPT-2;
+// weights start as N(0, 0.02), those that add to the residual stream as N(0, 0.02 / sqrt(2
+// n_layer)). REQUIRES: n_head divides n_embd.
+Model MakeGpt2(const Gpt2Shape& shape);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_MODEL_GPT2_H_

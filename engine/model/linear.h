@@ -1,0 +1,28 @@
+// The affine map that layers are made of: y = x W + b.
+#ifndef DSAT_ENGINE_MODEL_LINEAR_H_
+#define DSAT_ENGINE_MODEL_LINEAR_H_
+
+#include <cstdint>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// N rows, from `in` to `out` channels.
+struct LinearShape {
+  int64_t N = 0, in = 0, out = 0;
+};
+
+// y (N, out) = x (N, in) * weight (in, out) + bias (out).
+void LinearForward(Kernels& kernels, Tensor y, Tensor x, Tensor weight, Tensor bias,
+                   const LinearShape& shape);
+// dweight (in, out) += x^T dy; dbias (out) += column sums of dy.
+void LinearParamGrads(Kernels& kernels, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                      const LinearShape& shape);
+// dx (N, in) = dy (N, out) * weight^T.
+void LinearInputGrad(Kernels& kernels, Tensor dx, Tensor dy, Tensor weight,
+                     const LinearShape& shape);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_MODEL_LINEAR_H_

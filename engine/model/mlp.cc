@@ -1,0 +1,177 @@
+// The perceptron's three kinds of layers. N = B * T throughout.
+#include "engine/model/mlp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/model/linear.h"
+#include "engine/model/softmax_loss.h"
+
+namespace dsat::engine {
+namespace {
+
+using Init = ParamSpec::Init;
+
+int64_t NumTokens(const LayerContext& ctx) {
+  return ctx.batch.B * ctx.batch.T;
+}
+
+// windows (N, context): for each token, the `context` tokens up to it, oldest first.
+void FillWindows(int32_t* windows, const Batch& batch, int64_t context) {
+  for (int64_t row = 0; row < batch.B * batch.T; ++row) {
+    const int64_t t = row % batch.T;
+    const int64_t num_known = std::min(context, t + 1);
+    int32_t* window = windows + row * context;
+    std::fill(window, window + context - num_known, 0);
+    const int32_t* end = batch.tokens + row + 1;
+    std::copy(end - num_known, end, window + context - num_known);
+  }
+}
+
+// The vectors of a token's context, side by side: (N, context * E).
+class ContextEmbedding final : public Layer {
+ public:
+  explicit ContextEmbedding(const MlpShape& shape)
+      : context_(shape.context),
+        E_(shape.embedding),
+        params_{{"wte.weight", {shape.vocab_size, E_}, Init::kNormal, 0.1F}} {}
+
+  std::string name() const override { return "embedding"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer&, Saved&) const override {
+    const int64_t N = NumTokens(ctx);
+    Buffer y = ctx.arena.Allocate(ctx.dtype, N * context_ * E_, "embedding output");
+    const Buffer windows = Windows(ctx);
+    // A window is a short sequence of its own: N sequences of `context` tokens.
+    ctx.kernels.EmbeddingForward(y.AsTensor(ctx.dtype), static_cast<int32_t*>(windows.data()),
+                                 ctx.params[0], {}, N, context_, E_);
+    return y;
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved&) const override {
+    const Buffer windows = Windows(ctx);
+    ctx.kernels.EmbeddingBackward(ctx.grads[0], {}, dy.AsTensor(ctx.dtype),
+                                  static_cast<int32_t*>(windows.data()), NumTokens(ctx), context_,
+                                  E_);
+    return {};
+  }
+
+ private:
+  Buffer Windows(const LayerContext& ctx) const {
+    constexpr int64_t kTokenBytes = sizeof(int32_t);
+    Buffer windows = ctx.arena.Allocate(NumTokens(ctx) * context_ * kTokenBytes, "token windows");
+    // A counting arena has no memory, and then there is nothing to look up either.
+    if (windows.data() != nullptr) {
+      FillWindows(static_cast<int32_t*>(windows.data()), ctx.batch, context_);
+    }
+    return windows;
+  }
+
+  int64_t context_;
+  int64_t E_;
+  std::vector<ParamSpec> params_;
+};
+
+// relu(x W + b).
+class HiddenLayer final : public Layer {
+ public:
+  HiddenLayer(int64_t index, int64_t in, int64_t out)
+      : in_(in), out_(out), name_(fmt::format("hidden.{}", index)) {
+    // He et al. 2015: keeps the size of activations through ReLU.
+    const float stddev = std::sqrt(2.0F / static_cast<float>(in));
+    params_ = {{name_ + ".weight", {in, out}, Init::kNormal, stddev},
+               {name_ + ".bias", {out}, Init::kZero}};
+  }
+
+  std::string name() const override { return name_; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
+    const LinearShape shape{NumTokens(ctx), in_, out_};
+    saved.push_back(ctx.arena.Allocate(ctx.dtype, shape.N * out_, "hidden layer before relu"));
+    const Tensor linear = saved[0].AsTensor(ctx.dtype);
+    LinearForward(ctx.kernels, linear, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
+    Buffer y = ctx.arena.Allocate(ctx.dtype, shape.N * out_, "hidden layer output");
+    ctx.kernels.ReluForward(y.AsTensor(ctx.dtype), linear);
+    return y;
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                  Saved& saved) const override {
+    const LinearShape shape{NumTokens(ctx), in_, out_};
+    const Tensor dlinear = dy.AsTensor(ctx.dtype);
+    ctx.kernels.ReluBackward(dlinear, dlinear, saved[0].AsTensor(ctx.dtype));
+    saved.clear();
+    LinearParamGrads(ctx.kernels, ctx.grads[0], ctx.grads[1], dlinear, x.AsTensor(ctx.dtype),
+                     shape);
+    Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * in_, "hidden layer input gradient");
+    LinearInputGrad(ctx.kernels, dx.AsTensor(ctx.dtype), dlinear, ctx.params[0], shape);
+    return dx;
+  }
+
+ private:
+  int64_t in_;
+  int64_t out_;
+  std::string name_;
+  std::vector<ParamSpec> params_;
+};
+
+// Logits and loss.
+class OutputLayer final : public Layer {
+ public:
+  OutputLayer(int64_t in, int64_t vocab_size)
+      : in_(in),
+        V_(vocab_size),
+        // Small against the softmax's scale: the first loss is near ln V.
+        params_{{"head.weight", {in, V_}, Init::kNormal, 1 / std::sqrt(static_cast<float>(in))},
+                {"head.bias", {V_}, Init::kZero}} {}
+
+  std::string name() const override { return "head"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
+    const LinearShape shape{NumTokens(ctx), in_, V_};
+    saved.push_back(ctx.arena.Allocate(ctx.dtype, shape.N * V_, "logits"));
+    const Tensor logits = saved[0].AsTensor(ctx.dtype);
+    LinearForward(ctx.kernels, logits, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
+    SoftmaxLossInPlace(ctx, logits, V_);
+    return {};
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer, Saved& saved) const override {
+    const LinearShape shape{NumTokens(ctx), in_, V_};
+    const Tensor dlogits = saved[0].AsTensor(ctx.dtype);
+    LinearParamGrads(ctx.kernels, ctx.grads[0], ctx.grads[1], dlogits, x.AsTensor(ctx.dtype),
+                     shape);
+    Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * in_, "head input gradient");
+    LinearInputGrad(ctx.kernels, dx.AsTensor(ctx.dtype), dlogits, ctx.params[0], shape);
+    saved.clear();
+    return dx;
+  }
+
+ private:
+  int64_t in_;
+  int64_t V_;
+  std::vector<ParamSpec> params_;
+};
+
+}  // namespace
+
+Model MakeMlp(const MlpShape& shape) {
+  Model model;
+  model.vocab_size = shape.vocab_size;
+  model.max_seq_len = shape.n_positions;
+  model.layers.push_back(std::make_unique<ContextEmbedding>(shape));
+  int64_t width = shape.context * shape.embedding;
+  for (size_t i = 0; i < shape.hidden.size(); ++i) {
+    model.layers.push_back(
+        std::make_unique<HiddenLayer>(static_cast<int64_t>(i), width, shape.hidden[i]));
+    width = shape.hidden[i];
+  }
+  model.layers.push_back(std::make_unique<OutputLayer>(width, shape.vocab_size));
+  return model;
+}
+
+}  // namespace dsat::engine

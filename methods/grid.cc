@@ -1,0 +1,100 @@
+#include "methods/grid.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "methods/lineage.h"
+
+namespace dsat {
+
+GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
+    : space_(space), options_(options), smaller_is_better_(SmallerIsBetter(options.metric)) {
+  for (const StageSpace& stage : space_.stages) {
+    walks_.push_back({.stage = &stage, .best_metric = std::nullopt});
+  }
+  std::stable_sort(walks_.begin(), walks_.end(), [](const Walk& a, const Walk& b) {
+    return (a.stage->approx_max_micro_batch >= 1) > (b.stage->approx_max_micro_batch >= 1);
+  });
+}
+
+std::optional<Proposal> GridMethod::Ask() {
+  if (std::optional<Proposal> size = AskSize()) return size;
+  const bool walking = std::any_of(walks_.begin(), walks_.end(),
+                                   [](const Walk& walk) { return walk.num_running > 0; });
+  if (walking) return std::nullopt;
+  return AskVariation();
+}
+
+void GridMethod::Tell(int64_t tag, const Trial& finished) {
+  const Entry& entry = entries_.at(static_cast<size_t>(tag));
+  if (entry.size == 0) return;
+  Walk& walk = walks_[entry.walk];
+  --walk.num_running;
+  const std::optional<double> metric = finished.state == TrialState::kSucceeded
+                                           ? MetricValue(finished, options_.metric)
+                                           : std::nullopt;
+  if (metric) {
+    if (!walk.best_metric || Better(*metric, *walk.best_metric)) {
+      walk.best_metric = metric;
+      walk.best_size = entry.size;
+    }
+  } else if (finished.state == TrialState::kInfeasible || options_.compat_determined) {
+    walk.too_large = std::min(walk.too_large, entry.size);
+  }
+}
+
+bool GridMethod::HasNext(const Walk& walk) const {
+  const int64_t size = walk.next_size;
+  if (size > kLargestMicroBatch || size >= walk.too_large) return false;
+  if (size <= std::max<int64_t>(walk.stage->approx_max_micro_batch, 1)) return true;
+  return walk.num_running == 0 && walk.best_size == size / 2;
+}
+
+std::optional<Proposal> GridMethod::AskSize() {
+  Walk* chosen = nullptr;
+  for (Walk& walk : walks_) {
+    if (!HasNext(walk)) continue;
+    if (chosen == nullptr || walk.next_size < chosen->next_size) chosen = &walk;
+  }
+  if (chosen == nullptr) return std::nullopt;
+  Proposal proposal{.assignment = StageAssignment(chosen->stage->stage),
+                    .tag = static_cast<int64_t>(entries_.size())};
+  SetMicroBatch(proposal.assignment, chosen->next_size);
+  entries_.push_back(
+      {.walk = static_cast<size_t>(chosen - walks_.data()), .size = chosen->next_size});
+  chosen->next_size *= 2;
+  ++chosen->num_running;
+  return proposal;
+}
+
+std::optional<Proposal> GridMethod::AskVariation() {
+  if (!variations_) variations_ = MakeVariations();
+  if (next_variation_ == variations_->size()) return std::nullopt;
+  entries_.push_back({});
+  return Proposal{.assignment = (*variations_)[next_variation_++],
+                  .tag = static_cast<int64_t>(entries_.size()) - 1};
+}
+
+std::vector<Assignment> GridMethod::MakeVariations() const {
+  std::vector<const Walk*> ranked;
+  for (const Walk& walk : walks_) {
+    if (walk.best_metric) ranked.push_back(&walk);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [this](const Walk* a, const Walk* b) {
+    return Better(*a->best_metric, *b->best_metric);
+  });
+  std::vector<Assignment> variations;
+  for (const Walk* walk : ranked) {
+    for (const Knob& knob : walk->stage->knobs) {
+      for (const Json& value : knob.values) {
+        Assignment assignment = StageAssignment(walk->stage->stage);
+        SetMicroBatch(assignment, walk->best_size);
+        assignment[knob.pointer] = value;
+        variations.push_back(std::move(assignment));
+      }
+    }
+  }
+  return variations;
+}
+
+}  // namespace dsat

@@ -1,0 +1,62 @@
+// grid: no draws. First every stage at micro-batch sizes 1, 2, 4, ... with the knobs as submitted;
+// then, at each stage's best size, one knob at a time.
+#ifndef DSAT_METHODS_GRID_H_
+#define DSAT_METHODS_GRID_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "methods/method.h"
+#include "proto/experiment.h"
+
+namespace dsat {
+
+class GridMethod : public Method {
+ public:
+  GridMethod(const SearchSpace& space, const SearchOptions& options);
+  GridMethod(const GridMethod&) = delete;
+  GridMethod& operator=(const GridMethod&) = delete;
+
+  // Sizes, smallest first over all stages (equal sizes: in the order of the space, stages that are
+  // predicted not to fit last), up to each stage's approximate maximum, then on while the last one
+  // was measured and the stage's best, and never past one that was too large. When all of them have
+  // ended, the knobs of the best stage, value by value, then the next best stage's. nullopt while a
+  // stage waits for its last trial, and for good after the last knob.
+  std::optional<Proposal> Ask() override;
+  void Tell(int64_t tag, const Trial& finished) override;
+
+ private:
+  // A stage's walk up the sizes.
+  struct Walk {
+    const StageSpace* stage = nullptr;  // In space_.
+    int64_t next_size = 1;
+    int64_t num_running = 0;
+    int64_t too_large = INT64_MAX;  // Smallest size that does not fit.
+    std::optional<double> best_metric;
+    int64_t best_size = 0;
+  };
+  struct Entry {
+    size_t walk = 0;
+    int64_t size = 0;  // 0 for a variation of a knob: it does not move the walk.
+  };
+
+  // Whether the walk may go on now; never while the trial that decides it still runs.
+  bool HasNext(const Walk& walk) const;
+  std::optional<Proposal> AskSize();
+  std::optional<Proposal> AskVariation();
+  std::vector<Assignment> MakeVariations() const;
+  bool Better(double a, double b) const { return smaller_is_better_ ? a < b : a > b; }
+
+  SearchSpace space_;
+  SearchOptions options_;
+  bool smaller_is_better_;
+  std::vector<Walk> walks_;
+  std::vector<Entry> entries_;  // By tag.
+  std::optional<std::vector<Assignment>> variations_;  // Set once every walk has ended.
+  size_t next_variation_ = 0;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_GRID_H_

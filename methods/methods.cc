@@ -1,0 +1,49 @@
+// The table of methods.
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "methods/asha.h"
+#include "methods/binary.h"
+#include "methods/grid.h"
+#include "methods/method.h"
+#include "methods/random.h"
+
+namespace dsat {
+namespace {
+
+template <typename T>
+std::unique_ptr<Method> Make(const SearchSpace& space, const SearchOptions& options) {
+  return std::make_unique<T>(space, options);
+}
+
+}  // namespace
+
+std::optional<Point> Method::NextPoint(const Trial& /*running*/) { return std::nullopt; }
+
+std::span<const MethodInfo> Methods() {
+  static const std::array<MethodInfo, 4> kMethods = {{
+      {"asha", "bisect many random configurations a little, the promising ones further",
+       Make<AshaMethod>},
+      {"binary", "bisect each random configuration to its largest micro-batch size",
+       Make<BinaryMethod>},
+      {"random", "random configurations with random micro-batch sizes near the best so far",
+       Make<RandomMethod>},
+      {"grid", "every stage at micro-batch sizes 1, 2, 4, ..., then one knob at a time",
+       Make<GridMethod>},
+  }};
+  return kMethods;
+}
+
+const MethodInfo& FindMethod(const std::string& name) {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : Methods()) {
+    if (method.name == name) return method;
+    names.push_back(method.name);
+  }
+  Throw(ErrorCode::kInvalidArgument, "method: \"{}\" is not known; expected one of {}", name,
+        fmt::join(names, ", "));
+}
+
+}  // namespace dsat

@@ -1,0 +1,124 @@
+#include "methods/random.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace dsat {
+
+std::optional<Proposal> RandomMethod::Ask() {
+  if (EarlyStopped()) return std::nullopt;
+  if (!queue_.empty()) {
+    Lineage& lineage = table_.at(queue_.front());
+    queue_.pop_front();
+    // Others may have finished since it was queued.
+    if (!ShouldStop(lineage)) return table_.Propose(lineage, NextStep(lineage));
+  }
+  Lineage& fresh = table_.Draw([this](const StageSpace& stage) { return Weight(stage); });
+  return table_.Propose(fresh, FirstStep(table_.StageOf(fresh)));
+}
+
+void RandomMethod::Tell(int64_t tag, const Trial& finished) {
+  const Lineage& lineage = table_.Tell(tag, finished);
+  const LineageTrial& trial = lineage.trials.back();
+  StageRecord& record = stages_[lineage.stage];
+  bool new_best = false;
+  if (trial.verdict == Verdict::kFits) {
+    new_best = !best_metric_ || table_.Better(*trial.metric, *best_metric_);
+    if (new_best) best_metric_ = trial.metric;
+    if (!record.best_metric || table_.Better(*trial.metric, *record.best_metric)) {
+      record.best_metric = trial.metric;
+      record.best = trial.step;
+    }
+    record.largest_fit = std::max(record.largest_fit, trial.step.micro_batch);
+  } else if (trial.verdict == Verdict::kTooLarge) {
+    record.too_large.insert(trial.step.micro_batch);
+  }
+  CountTowardsEarlyStop(finished, new_best);
+  if (!ShouldStop(lineage)) queue_.push_back(lineage.number);
+}
+
+bool RandomMethod::ShouldStop(const Lineage& lineage) const {
+  const SearchOptions& options = table_.options();
+  const LineageTrial& latest = lineage.trials.back();
+  if (latest.verdict == Verdict::kUnknown) return true;
+  if (lineage.NumCompleted() >= options.trials_per_random_config) return true;
+  if (latest.verdict == Verdict::kTooLarge && latest.step.micro_batch <= latest.step.low) {
+    return true;
+  }
+  if (latest.step.micro_batch >= kLargestMicroBatch) return true;
+  if (options.compat_determined && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
+  return lineage.AnyTooLarge() && RecordOf(lineage.stage).largest_fit >= latest.step.high;
+}
+
+int64_t RandomMethod::Weight(const StageSpace& stage) const {
+  if (table_.options().compat_determined) {
+    if (!StageOneOrTwoSucceeded()) return 1;
+    const bool pruned_to = stage.stage == 1 || stage.stage == 2;
+    return pruned_to && RecordOf(stage.stage).best_metric ? 1 : 0;
+  }
+  // Stage 3 sends the most: less likely to win once a lower stage fits, but it can.
+  if (stage.stage == 3 && StageOneOrTwoSucceeded()) return 1;
+  return StageWeight(stage);
+}
+
+bool RandomMethod::StageOneOrTwoSucceeded() const {
+  return RecordOf(1).best_metric || RecordOf(2).best_metric;
+}
+
+const RandomMethod::StageRecord& RandomMethod::RecordOf(int stage) const {
+  static const StageRecord kNothing;
+  const auto found = stages_.find(stage);
+  return found == stages_.end() ? kNothing : found->second;
+}
+
+Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
+  low = std::clamp<int64_t>(low, 1, kLargestMicroBatch);
+  high = std::clamp(high, low, kLargestMicroBatch);
+  Rng rng(static_cast<uint64_t>(table_.options().random_seed),
+          static_cast<uint64_t>(table_.num_proposals()), "micro_batch");
+  return {.low = low, .high = high, .micro_batch = low + rng.Binomial(high - low, 0.5)};
+}
+
+Step RandomMethod::FirstStep(const StageSpace& stage) const {
+  const StageRecord& record = RecordOf(stage.stage);
+  const int64_t best = record.best.micro_batch;
+  if (table_.options().compat_determined) {
+    if (!record.best_metric) return DrawStep(1, stage.approx_max_micro_batch);
+    const int64_t low = best + 1;
+    return DrawStep(low, std::max({record.largest_fit, record.best.high, 2 * low}));
+  }
+  // Around the best size rather than above it, so that knobs are compared where they matter, and
+  // below the smallest size known not to fit.
+  const auto ceiling = record.too_large.upper_bound(record.largest_fit);
+  const int64_t limit = ceiling == record.too_large.end() ? kLargestMicroBatch : *ceiling - 1;
+  if (!record.best_metric) return DrawStep(1, std::min(stage.approx_max_micro_batch, limit));
+  return DrawStep(best / 2, std::min(std::max(record.largest_fit, 2 * best), limit));
+}
+
+Step RandomMethod::NextStep(const Lineage& lineage) const {
+  const LineageTrial& latest = lineage.trials.back();
+  if (latest.verdict == Verdict::kTooLarge) {
+    return DrawStep(latest.step.low, latest.step.micro_batch - 1);
+  }
+  const int64_t low = latest.step.micro_batch + 1;
+  return DrawStep(low, low > latest.step.high ? 2 * latest.step.high : latest.step.high);
+}
+
+void RandomMethod::CountTowardsEarlyStop(const Trial& finished, bool new_best) {
+  // A negative id is no trial: the configuration was refused before it ran.
+  if (finished.id < 0 || !counted_.insert(finished.id).second) return;
+  if (new_best) {
+    trials_since_best_ = 0;
+  } else if (best_metric_) {
+    ++trials_since_best_;
+  }
+}
+
+bool RandomMethod::EarlyStopped() const {
+  const std::optional<int64_t>& limit = table_.options().early_stopping;
+  return limit && trials_since_best_ >= *limit;
+}
+
+}  // namespace dsat

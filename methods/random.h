@@ -1,0 +1,61 @@
+// random: random configurations, each tried a few times with micro-batch sizes drawn around what its
+// stage has shown so far.
+#ifndef DSAT_METHODS_RANDOM_H_
+#define DSAT_METHODS_RANDOM_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "methods/lineage.h"
+#include "methods/method.h"
+
+namespace dsat {
+
+class RandomMethod : public Method {
+ public:
+  RandomMethod(const SearchSpace& space, const SearchOptions& options) : table_(space, options) {}
+
+  // Lineages go on in the order in which their trials ended; one that should stop is replaced by a
+  // new one, and a new one starts if none waits. nullopt for good after early_stopping.
+  std::optional<Proposal> Ask() override;
+  void Tell(int64_t tag, const Trial& finished) override;
+
+  // True once the lineage gets no further trial: it had trials_per_random_config, its lowest size was
+  // too large, or its range is covered by what the stage is known to hold. With compat_determined
+  // also if it is of stage 3 and stage 1 or 2 has succeeded. REQUIRES: idle, with a trial.
+  bool ShouldStop(const Lineage& lineage) const;
+
+  const LineageTable& table() const { return table_; }
+
+ private:
+  // What the trials of one stage have shown.
+  struct StageRecord {
+    std::optional<double> best_metric;
+    Step best;                    // The step of the best trial.
+    int64_t largest_fit = 0;      // Largest micro-batch size measured.
+    std::set<int64_t> too_large;  // Sizes that did not fit with some knobs.
+  };
+
+  int64_t Weight(const StageSpace& stage) const;
+  bool StageOneOrTwoSucceeded() const;
+  const StageRecord& RecordOf(int stage) const;
+  Step DrawStep(int64_t low, int64_t high) const;
+  Step FirstStep(const StageSpace& stage) const;
+  Step NextStep(const Lineage& lineage) const;
+  void CountTowardsEarlyStop(const Trial& finished, bool new_best);
+  bool EarlyStopped() const;
+
+  LineageTable table_;
+  std::deque<int64_t> queue_;  // Lineages to go on with.
+  std::map<int, StageRecord> stages_;
+  std::optional<double> best_metric_;
+  std::set<TrialId> counted_;  // A trial that answers several proposals counts once.
+  int64_t trials_since_best_ = 0;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_RANDOM_H_

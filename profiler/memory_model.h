@@ -1,0 +1,55 @@
+// From the profile of a model: what a ZeRO stage needs on one rank, and how large a micro-batch fits.
+//
+// States as in Rajbhandari et al., "ZeRO" (2020), section 5; docs/methods.md has the formulas.
+#ifndef DSAT_PROFILER_MEMORY_MODEL_H_
+#define DSAT_PROFILER_MEMORY_MODEL_H_
+
+#include <cstdint>
+
+#include "base/json.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// Bytes on one rank.
+struct StageMemory {
+  int64_t param_bytes = 0;
+  int64_t grad_bytes = 0;
+  int64_t optimizer_bytes = 0;  // Master weights included.
+  int64_t buffer_bytes = 0;     // Communication buckets.
+  int64_t activation_bytes_per_sample = 0;
+
+  // Everything that does not grow with the micro-batch.
+  int64_t fixed_bytes() const {
+    return param_bytes + grad_bytes + optimizer_bytes + buffer_bytes;
+  }
+};
+
+class MemoryModel {
+ public:
+  // `ds_config` gives precision, optimizer and buckets; its stage does not matter. `world_size` is
+  // the number of ranks. With `compat_determined` the published formula holds: fp16 or else fp32,
+  // always Adam, no buffers. REQUIRES: world_size >= 1.
+  MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
+              bool compat_determined);
+
+  // REQUIRES: stage in [0, 3].
+  StageMemory ForStage(int stage) const;
+
+  // The largest micro-batch size predicted to fit; 0 if not even 1 does. 1 at most if the profile has
+  // no activation size, or no device memory. With compat_determined never 0, and one sample is kept
+  // in reserve.
+  int64_t ApproxMaxMicroBatch(int stage) const;
+
+ private:
+  int64_t BufferElems(int stage) const;
+
+  ModelProfile profile_;
+  Json ds_config_;
+  int64_t world_size_;
+  bool compat_determined_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_PROFILER_MEMORY_MODEL_H_

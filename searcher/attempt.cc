@@ -1,0 +1,126 @@
+// One launch of one trial.
+#include "searcher/attempt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace dsat {
+namespace {
+
+constexpr std::chrono::seconds kExitGrace{30};  // For ranks to exit after the last measurement.
+constexpr std::chrono::seconds kKillGrace{2};   // From SIGTERM to SIGKILL.
+
+double Seconds(std::chrono::milliseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+bool IsBuiltin(const ExperimentSpec& spec) {
+  return spec.entrypoint == std::vector<std::string>{"builtin"};
+}
+
+std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
+                                         const std::string& trial_binary) {
+  return IsBuiltin(spec) ? MakeBuiltinTarget(spec, trial_binary) : MakeCommandTarget(spec);
+}
+
+Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target,
+                 const LaunchRequest& request, const AttemptLimits& limits)
+    : target_(target),
+      request_(request),
+      limits_(limits),
+      process_(SupervisedProcess::Start(dsat_binary, target->Prepare(request), request.dir)) {}
+
+void Attempt::OnProgress(int64_t step) {
+  heard_ = true;
+  last_sign_ = Clock::now();
+  step_ = std::max(step_, step);
+}
+
+void Attempt::OnMeasured(bool point, bool profile) {
+  OnProgress(step_);
+  const bool delivers = request_.kind == TrialKind::kProfile ? profile : point;
+  if (delivers && !done_) done_ = last_sign_;
+}
+
+void Attempt::OnInfeasible(int64_t rank, const std::string& reason) {
+  OnProgress(step_);
+  if (!infeasible_) infeasible_ = fmt::format("rank {}: {}", rank, reason);
+}
+
+void Attempt::Cancel(std::chrono::milliseconds grace) {
+  cancelled_ = true;
+  process_.Stop(grace);
+}
+
+std::optional<int64_t> Attempt::NewStep() {
+  if (step_ == shown_step_) return std::nullopt;
+  shown_step_ = step_;
+  return step_;
+}
+
+AttemptNews Attempt::Observe() {
+  if (!exit_) exit_ = process_.Poll();
+  AttemptNews news{target_->PollMeasurement(request_), target_->PollProfile(request_)};
+  if (news.measured || news.profile) OnProgress(step_);
+  const int64_t progress = target_->PollProgress(request_);
+  if (progress > polled_progress_) {
+    polled_progress_ = progress;
+    OnProgress(progress);
+  }
+  return news;
+}
+
+std::optional<AttemptEnd> Attempt::End() {
+  if (exit_) return AttemptEnd{Decide(), exit_->log_tail};
+  if (!cancelled_ && !overdue_) KillIfOverdue();
+  return std::nullopt;
+}
+
+void Attempt::KillIfOverdue() {
+  const Clock::time_point now = Clock::now();
+  const bool lingers = done_ && now - *done_ > kExitGrace;
+  const std::string reason = OverdueReason(now);
+  if (!lingers && reason.empty()) return;
+  overdue_ = reason;
+  process_.Stop(kKillGrace);
+}
+
+std::string Attempt::OverdueReason(Clock::time_point now) const {
+  if (done_) return "";
+  if (limits_.total && now - started_ > *limits_.total) {
+    return fmt::format("still running after {} s (trial time-out), at step {}; killed",
+                       Seconds(*limits_.total), step_);
+  }
+  if (!heard_ && now - started_ > limits_.start) {
+    return fmt::format("no sign of life for {} s after the start (start time-out); killed",
+                       Seconds(limits_.start));
+  }
+  if (heard_ && now - last_sign_ > limits_.hang) {
+    return fmt::format("no progress for {} s (hang time-out), the last step was {}; killed",
+                       Seconds(limits_.hang), step_);
+  }
+  return "";
+}
+
+// What ranks report outranks what they were killed for, and both outrank their exit codes: a process
+// may well crash on its way out after its result is on disk.
+Outcome Attempt::Decide() {
+  if (infeasible_) return {TrialState::kInfeasible, *infeasible_};
+  Outcome by_exit{TrialState::kStopped, "cancelled"};
+  if (!cancelled_) by_exit = target_->Classify(request_, *exit_);
+  if (by_exit.state == TrialState::kInfeasible) return by_exit;
+  if (done_) return {TrialState::kSucceeded, ""};
+  if (overdue_) return {TrialState::kFailed, *overdue_};
+  if (by_exit.state == TrialState::kSucceeded && !request_.full_run) {
+    return {TrialState::kFailed,
+            fmt::format("every rank exited with code 0, but none reported a {}",
+                        request_.kind == TrialKind::kProfile ? "profile" : "measurement")};
+  }
+  return by_exit;
+}
+
+}  // namespace dsat

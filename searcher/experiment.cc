@@ -1,0 +1,317 @@
+// A search tied to its log.
+#include "searcher/experiment.h"
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+// Throws kInvalidArgument if the log could not be read back with these in it.
+void CheckReadable(TrialId trial, const PointResult& result) {
+  MeasurementFromJson(ToJson(result.measurement), fmt::format("trial {}: measurement", trial));
+}
+
+void CheckReadable(TrialId trial, const ModelProfile& profile) {
+  ProfileFromJson(ToJson(profile), fmt::format("trial {}: model profile", trial));
+}
+
+void CheckEnded(TrialId trial, const Outcome& outcome) {
+  if (outcome.state != TrialState::kRunning) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "trial {}: told \"running\"; expected succeeded, infeasible, failed or stopped", trial);
+}
+
+// The first place where two configs differ: "/zero_optimization/stage: 2, recorded 1".
+std::string FirstDifference(const Json& replayed, const Json& recorded) {
+  const std::string pointer = Json::diff(replayed, recorded).at(0).at("path").get<std::string>();
+  const auto text = [&pointer](const Json& json) {
+    const Json* value = FindAtPointer(json, pointer);
+    return value ? value->dump() : std::string("nothing");
+  };
+  return fmt::format("{} is {}, recorded {}", pointer.empty() ? "it" : pointer, text(replayed),
+                     text(recorded));
+}
+
+// "" if a replayed ask is the recorded one.
+std::string Difference(const Trial& replayed, const Trial& recorded) {
+  if (replayed.id != recorded.id) {
+    return fmt::format("number {}, recorded {}", replayed.id, recorded.id);
+  }
+  if (replayed.kind != recorded.kind) {
+    return fmt::format("kind {}, recorded {}", ToString(replayed.kind), ToString(recorded.kind));
+  }
+  const Json assignment = ToJson(replayed.assignment), recorded_as = ToJson(recorded.assignment);
+  if (assignment != recorded_as) {
+    return "assignment: " + FirstDifference(assignment, recorded_as);
+  }
+  if (replayed.ds_config != recorded.ds_config) {
+    return "ds_config: " + FirstDifference(replayed.ds_config, recorded.ds_config);
+  }
+  return "";
+}
+
+[[noreturn]] void ThrowDiverged(ExperimentId id, TrialId trial, const std::string& what) {
+  Throw(ErrorCode::kDataLoss,
+        "experiment {}: trial {} does not replay as it was recorded ({}); it was made by another "
+        "version of dsat, or its log is damaged: use that version, or start a new experiment",
+        id, trial, what);
+}
+
+}  // namespace
+
+Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) {
+  CatchUp();
+}
+
+Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
+  Search{spec};  // What it refuses is not recorded.
+  return Experiment(store, store.CreateExperiment(spec));
+}
+
+Experiment Experiment::Open(Store& store, ExperimentId id) {
+  return Experiment(store, id);
+}
+
+// Ask is the one call that moves the search before the log: if the log refuses, the search is ahead
+// of it and is replayed from the start.
+std::optional<Trial> Experiment::Ask() {
+  while (true) {
+    CatchUp();
+    if (state_ != ExperimentState::kActive) return std::nullopt;
+    needs_replay_ = true;
+    const std::optional<Trial> trial = search_->Ask();
+    try {
+      if (trial) last_seq_ = store_->Append(id_, last_seq_, std::array{AskedEvent(*trial)});
+      needs_replay_ = false;
+      return trial;
+    } catch (const Error& error) {
+      CatchUp();
+      if (error.code() != ErrorCode::kAborted) throw;
+    }
+  }
+}
+
+template <typename MakeEvents>
+void Experiment::Commit(const MakeEvents& make_events) {
+  while (true) {
+    CatchUp();
+    std::vector<Event> events = make_events();
+    if (events.empty()) return;
+    try {
+      store_->Append(id_, last_seq_, events);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kAborted) throw;
+      continue;
+    }
+    needs_replay_ = true;
+    for (Event& event : events) {
+      event.seq = last_seq_ + 1;
+      Apply(event);
+    }
+    needs_replay_ = false;
+    return;
+  }
+}
+
+void Experiment::Tell(TrialId id, const Outcome& outcome) {
+  CheckEnded(id, outcome);
+  Commit([&] {
+    const Trial& trial = RunningTrial(id);
+    const std::vector<Attempt> attempts = Attempts(id);
+    const Attempt last = attempts.empty() ? Attempt() : attempts.back();
+    Outcome told = outcome;
+    const std::string missing = WhatIsMissing(trial, outcome, last);
+    if (!missing.empty()) told = {TrialState::kFailed, missing};
+    return std::vector<Event>{ToldEvent(id, told)};
+  });
+}
+
+void Experiment::TellExternal(TrialId id, const Outcome& outcome,
+                              const std::vector<PointResult>& points,
+                              const std::optional<ModelProfile>& profile) {
+  CheckEnded(id, outcome);
+  for (const PointResult& point : points)
+    CheckReadable(id, point);
+  if (profile) CheckReadable(id, *profile);
+  Commit([&] {
+    const std::string missing = WhatIsMissing(RunningTrial(id), outcome, {points, profile, {}});
+    if (!missing.empty()) Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, missing);
+    std::vector<Event> events = StartEvents(id, "");
+    const int64_t attempt = NumAttempts(id);
+    for (const PointResult& point : points) {
+      events.push_back(MeasuredEvent(id, attempt, point, std::nullopt));
+    }
+    if (profile) events.push_back(MeasuredEvent(id, attempt, std::nullopt, profile));
+    events.push_back(AttemptEndedEvent(id, attempt, outcome, ""));
+    events.push_back(ToldEvent(id, outcome));
+    return events;
+  });
+}
+
+int64_t Experiment::StartAttempt(TrialId id, const std::string& log_dir) {
+  Commit([&] {
+    RunningTrial(id);
+    return StartEvents(id, log_dir);
+  });
+  return NumAttempts(id) - 1;
+}
+
+// The start of a trial's next attempt. One that is still open was cut off with its runner.
+std::vector<Event> Experiment::StartEvents(TrialId id, const std::string& log_dir) const {
+  std::vector<Event> events;
+  const std::vector<Attempt> attempts = Attempts(id);
+  const auto next = static_cast<int64_t>(attempts.size());
+  if (!attempts.empty() && !attempts.back().end) {
+    const Outcome cut_off{TrialState::kStopped, "its search runner ended before it did"};
+    events.push_back(AttemptEndedEvent(id, next - 1, cut_off, ""));
+  }
+  events.push_back(AttemptStartedEvent(id, next, log_dir));
+  return events;
+}
+
+void Experiment::RecordMeasured(TrialId id, int64_t attempt,
+                                const std::optional<PointResult>& result,
+                                const std::optional<ModelProfile>& profile) {
+  if (result) CheckReadable(id, *result);
+  if (profile) CheckReadable(id, *profile);
+  Commit([&] {
+    OpenAttempt(id, attempt);
+    return std::vector<Event>{MeasuredEvent(id, attempt, result, profile)};
+  });
+}
+
+void Experiment::EndAttempt(TrialId id, int64_t attempt, const Outcome& outcome,
+                            const std::string& log_tail) {
+  CheckEnded(id, outcome);
+  Commit([&] {
+    OpenAttempt(id, attempt);
+    return std::vector<Event>{AttemptEndedEvent(id, attempt, outcome, log_tail)};
+  });
+}
+
+int64_t Experiment::NumAttempts(TrialId id) const {
+  const auto found = attempts_.find(id);
+  return found == attempts_.end() ? 0 : static_cast<int64_t>(found->second.size());
+}
+
+std::vector<Experiment::Attempt> Experiment::Attempts(TrialId id) const {
+  const auto found = attempts_.find(id);
+  return found == attempts_.end() ? std::vector<Attempt>() : found->second;
+}
+
+void Experiment::SetState(ExperimentState state, const std::string& reason) {
+  Commit([&]() -> std::vector<Event> {
+    if (state == state_) return {};
+    if (state_ != ExperimentState::kActive) {
+      Throw(ErrorCode::kFailedPrecondition, "experiment {} is {} already; it cannot become {}", id_,
+            ToString(state_), ToString(state));
+    }
+    return {StateChangedEvent(state, reason)};
+  });
+}
+
+void Experiment::CatchUp() {
+  if (needs_replay_) {
+    search_.emplace(store_->GetSpec(id_));
+    state_ = ExperimentState::kActive;
+    reason_.clear();
+    attempts_.clear();
+    last_seq_ = 0;
+  }
+  needs_replay_ = true;  // Until all events are applied, should one of them throw.
+  for (const Event& event : store_->Events(id_, last_seq_))
+    Apply(event);
+  needs_replay_ = false;
+}
+
+void Experiment::Apply(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kAsked:
+      ApplyAsked(event);
+      break;
+    case EventKind::kAttemptStarted:
+      RunningTrial(event.trial);
+      attempts_[event.trial].emplace_back();
+      break;
+    case EventKind::kMeasured: {
+      Attempt& attempt = OpenAttempt(event.trial, AttemptOf(event));
+      if (auto point = MeasuredPoint(event)) attempt.points.push_back(std::move(*point));
+      if (auto profile = MeasuredProfile(event)) attempt.profile = profile;
+      break;
+    }
+    case EventKind::kAttemptEnded:
+      OpenAttempt(event.trial, AttemptOf(event)).end = OutcomeOf(event);
+      break;
+    case EventKind::kTold:
+      ApplyTold(event);
+      break;
+    case EventKind::kStateChanged:
+      state_ = StateOf(event);
+      reason_ = TextOf(event, "reason");
+      break;
+  }
+  last_seq_ = event.seq;
+}
+
+void Experiment::ApplyAsked(const Event& event) {
+  const std::optional<Trial> replayed = search_->Ask();
+  if (!replayed) ThrowDiverged(id_, event.trial, "the search now asks for none");
+  const std::string difference = Difference(*replayed, AskedTrial(event));
+  if (!difference.empty()) ThrowDiverged(id_, event.trial, difference);
+}
+
+void Experiment::ApplyTold(const Event& event) {
+  RunningTrial(event.trial);
+  std::vector<Attempt>& attempts = attempts_[event.trial];
+  const Outcome outcome = OutcomeOf(event);
+  if (attempts.empty()) {
+    search_->Tell(event.trial, outcome, {}, std::nullopt);
+    return;
+  }
+  Attempt& last = attempts.back();
+  if (!last.end) last.end = outcome;
+  search_->Tell(event.trial, outcome, last.points, last.profile);
+}
+
+const Trial& Experiment::RunningTrial(TrialId id) const {
+  const auto found = search_->trials().find(id);
+  if (found == search_->trials().end()) {
+    Throw(ErrorCode::kNotFound, "experiment {} has no trial {}; {} have been asked for", id_, id,
+          search_->trials().size());
+  }
+  if (found->second.state != TrialState::kRunning) {
+    Throw(ErrorCode::kFailedPrecondition, "trial {} of experiment {} has ended already: {}", id,
+          id_, ToString(found->second.state));
+  }
+  return found->second;
+}
+
+Experiment::Attempt& Experiment::OpenAttempt(TrialId id, int64_t attempt) {
+  RunningTrial(id);
+  const int64_t last = NumAttempts(id) - 1;
+  if (attempt != last || attempts_[id].back().end) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "attempt {} of trial {} of experiment {} does not run; its last one is {}", attempt, id,
+          id_, last);
+  }
+  return attempts_[id].back();
+}
+
+// What a trial that is told as succeeded lacks to have succeeded, "" if nothing or if it did not.
+std::string Experiment::WhatIsMissing(const Trial& trial, const Outcome& outcome,
+                                      const Attempt& measured) const {
+  if (outcome.state != TrialState::kSucceeded) return "";
+  if (trial.kind == TrialKind::kProfile) {
+    return measured.profile ? "" : "it is the profiling trial, and has no model profile";
+  }
+  const std::string& metric = search_->spec().options.metric;
+  for (const PointResult& result : measured.points) {
+    if (result.measurement.contains(metric)) return "";
+  }
+  return fmt::format("it has no measurement of {}, the metric that is searched", metric);
+}
+
+}  // namespace dsat

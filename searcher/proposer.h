@@ -1,0 +1,86 @@
+// Between a method and its trials: equal is equal.
+//
+// A proposal whose effective configuration has run already is answered from the record; one whose
+// equal is running waits for it; one that breaks a rule of ds_config is told infeasible without a
+// trial. What is left becomes a trial. With compat_determined equal configurations run again.
+#ifndef DSAT_SEARCHER_PROPOSER_H_
+#define DSAT_SEARCHER_PROPOSER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "methods/method.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// A trial to be.
+struct Draft {
+  Assignment assignment;
+  Json ds_config;   // Resolved.
+  std::string key;  // Its effective configuration.
+};
+
+class Proposer {
+ public:
+  // After so many proposals in a row that need no trial, the method has nothing new to say.
+  static constexpr int kMaxAnsweredInARow = 200;
+
+  // `spec` must outlive the proposer. `space` and `num_params` come from the profile.
+  Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t num_params);
+
+  // The submitted configuration as it stands. Throws kInvalidArgument if it breaks a rule.
+  Draft DraftSubmitted() const;
+
+  // The next proposal of the method that needs a trial, nullopt if there is none now; then the call
+  // has left no trace. A draft that was returned must be started before the next call.
+  std::optional<Draft> Next();
+
+  // The draft runs as this trial from now on.
+  void Start(const Draft& draft, TrialId id);
+  // A started trial has ended: its proposal, and those that waited for it, are told.
+  void End(const Trial& finished);
+
+  // Why the latest proposal that broke a rule did, "" if none has.
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  // One call of the method, kept so that a method can be brought back to where it was.
+  struct Call {
+    std::optional<int64_t> tag;  // Unset: Ask.
+    Trial told;
+  };
+  // What is known of one effective configuration.
+  struct Record {
+    std::optional<Trial> finished;  // Unset while it runs.
+    std::vector<int64_t> waiting;  // Tags of the proposals to tell.
+  };
+
+  using Waiting = std::vector<std::pair<std::string, int64_t>>;  // Key, tag.
+
+  Draft MakeDraft(const Assignment& assignment) const;
+  std::optional<Draft> Consider(const Proposal& proposal, Waiting& waiting);
+  std::optional<Proposal> AskMethod();
+  void TellMethod(int64_t tag, const Trial& finished);
+  void RewindTo(size_t num_calls);
+
+  const ExperimentSpec* spec_;
+  SearchSpace space_;
+  int64_t num_params_;
+  std::unique_ptr<Method> method_;
+  std::vector<Call> calls_;
+  std::map<std::string, Record> records_;   // By key.
+  std::map<TrialId, std::string> key_of_;   // Of started trials.
+  std::optional<int64_t> drafted_tag_;      // The method's draft that is not started yet.
+  std::string refusal_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_PROPOSER_H_

@@ -1,0 +1,170 @@
+// What a search leaves behind.
+#include "searcher/results.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/config/ds_config.h"
+
+namespace dsat {
+namespace {
+
+constexpr char kMicroBatchPointer[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulationPointer[] = "/gradient_accumulation_steps";
+
+Json MetricsWithUnits(const Measurement& measurement) {
+  Json json = ToJson(measurement);
+  for (auto& [name, metric] : json.items())
+    metric["unit"] = MetricUnit(name);
+  return json;
+}
+
+// One trial of metrics.json, null if there is none or it has not measured the metric.
+Json TrialSummary(const Search& search, const std::optional<TrialId>& id) {
+  if (!id) return nullptr;
+  const PointResult* best = BestPoint(search.trials().at(*id), search.spec().options.metric);
+  if (best == nullptr) return nullptr;
+  return {{"trial", *id},
+          {"micro_batch_size", best->point.micro_batch_size},
+          {"accumulation_steps", best->point.accumulation_steps},
+          {"metrics", MetricsWithUnits(best->measurement)}};
+}
+
+Json CountByState(const Search& search) {
+  Json counts = Json::object();
+  for (const TrialState state :
+       {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible, TrialState::kFailed,
+        TrialState::kStopped}) {
+    counts[ToString(state)] = 0;
+  }
+  for (const auto& [id, trial] : search.trials()) {
+    Json& count = counts[ToString(trial.state)];
+    count = count.get<int64_t>() + 1;
+  }
+  return counts;
+}
+
+// One field of a CSV line: quoted if it has to be, quotes doubled.
+std::string CsvField(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string CsvField(const Json& value) {
+  if (value.is_null()) return "";
+  return CsvField(value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+template <typename Cells>
+std::string CsvLine(const Cells& cells) {
+  std::string line;
+  for (const auto& cell : cells) line += CsvField(cell) + ",";
+  line.pop_back();
+  return line + "\r\n";
+}
+
+std::string ToCsv(const QueryResult& trials) {
+  std::string text = CsvLine(trials.columns);
+  for (const std::vector<Json>& row : trials.rows)
+    text += CsvLine(row);
+  return text;
+}
+
+std::string ToJsonText(const QueryResult& trials) {
+  Json array = Json::array();
+  for (const std::vector<Json>& row : trials.rows) {
+    Json object = Json::object();
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string& column = trials.columns[i];
+      const bool is_json = column == "assignment" || column == "ds_config";
+      object[column] = is_json ? Json::parse(row[i].get<std::string>()) : row[i];
+    }
+    array.push_back(std::move(object));
+  }
+  return array.dump(2) + "\n";
+}
+
+}  // namespace
+
+const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
+  const std::optional<double> best = MetricValue(trial, metric);
+  for (const PointResult& result : trial.points) {
+    const auto found = result.measurement.find(metric);
+    if (found != result.measurement.end() && found->second.value == *best) return &result;
+  }
+  return nullptr;
+}
+
+std::optional<Json> BestConfig(const Search& search) {
+  const std::optional<TrialId> id = search.Best();
+  if (!id) return std::nullopt;
+  const Trial& trial = search.trials().at(*id);
+  const Point& point = BestPoint(trial, search.spec().options.metric)->point;
+  return engine::ConfigForTrial(trial.ds_config,
+                                {{kMicroBatchPointer, point.micro_batch_size},
+                                 {kAccumulationPointer, point.accumulation_steps}},
+                                search.spec().slots_per_trial);
+}
+
+std::optional<double> GainOverSubmitted(const Search& search) {
+  const std::optional<TrialId> best = search.Best();
+  const std::optional<TrialId> submitted = search.Submitted();
+  if (!best || !submitted) return std::nullopt;
+  const Trial& baseline = search.trials().at(*submitted);
+  const std::string& metric = search.spec().options.metric;
+  const std::optional<double> was = MetricValue(baseline, metric);
+  const std::optional<double> is = MetricValue(search.trials().at(*best), metric);
+  if (baseline.state != TrialState::kSucceeded || !was || !is || *was <= 0 || *is <= 0) {
+    return std::nullopt;
+  }
+  return SmallerIsBetter(metric) ? *was / *is : *is / *was;
+}
+
+Json MetricsJson(const Experiment& experiment) {
+  const Search& search = experiment.search();
+  const ExperimentSpec& spec = search.spec();
+  const std::optional<double> gain = GainOverSubmitted(search);
+  return {{"experiment",
+           {{"id", experiment.id()},
+            {"name", spec.name},
+            {"method", spec.method},
+            {"metric", spec.options.metric},
+            {"unit", MetricUnit(spec.options.metric)},
+            {"random_seed", spec.options.random_seed},
+            {"state", ToString(experiment.state())},
+            {"reason", experiment.reason()}}},
+          {"best_trial", TrialSummary(search, search.Best())},
+          {"submitted_trial", TrialSummary(search, search.Submitted())},
+          {"factor_over_submitted", gain ? Json(*gain) : Json()},
+          {"trials", CountByState(search)},
+          {"model_profile", search.profile() ? ToJson(*search.profile()) : Json()}};
+}
+
+void WriteResults(const Experiment& experiment, const std::string& out_dir) {
+  // The config first: whoever sees the metrics of a trial finds its config.
+  if (const std::optional<Json> config = BestConfig(experiment.search())) {
+    WriteJsonFile(out_dir + "/ds_config.json", *config);
+  }
+  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment));
+}
+
+std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format) {
+  if (format != "csv" && format != "json") {
+    Throw(ErrorCode::kInvalidArgument, "export: format \"{}\"; expected csv or json", format);
+  }
+  store.GetExperiment(id);
+  const QueryResult trials = store.Query(fmt::format(
+      "SELECT m.*, t.assignment, t.ds_config, t.asked_at, t.ended_at FROM trial_metrics AS m"
+      " JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial"
+      " WHERE m.experiment = {} ORDER BY m.trial",
+      id));
+  return format == "csv" ? ToCsv(trials) : ToJsonText(trials);
+}
+
+}  // namespace dsat

@@ -1,0 +1,48 @@
+// What a search leaves behind: the files of an experiment, and its trials for other programs.
+#ifndef DSAT_SEARCHER_RESULTS_H_
+#define DSAT_SEARCHER_RESULTS_H_
+
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "db/store.h"
+#include "proto/trial.h"
+#include "searcher/experiment.h"
+
+namespace dsat {
+
+// The best point of a trial by `metric`, nullptr if none has it.
+const PointResult* BestPoint(const Trial& trial, const std::string& metric);
+
+// The config of the best trial with the batch sizes of its best point, ready for the built-in
+// engine and for DeepSpeed; nullopt if no trial has succeeded yet.
+std::optional<Json> BestConfig(const Search& search);
+
+// How many times better than the submitted configuration the best trial is by the searched metric;
+// nullopt unless both have succeeded.
+std::optional<double> GainOverSubmitted(const Search& search);
+
+// The content of metrics.json:
+//   experiment             id, name, method, metric, unit, random_seed, state, reason
+//   best_trial             null, or trial, micro_batch_size, accumulation_steps, metrics (name ->
+//                          value, spread, samples, unit)
+//   submitted_trial        the same of the submitted configuration
+//   factor_over_submitted  null, or a number
+//   trials                 state -> how many
+//   model_profile          null, or what the profiling trial learned
+Json MetricsJson(const Experiment& experiment);
+
+// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json; each of them
+// atomically. Throws if out_dir cannot be written to.
+void WriteResults(const Experiment& experiment, const std::string& out_dir);
+
+// All trials of an experiment, one row or object each, by number: the columns of the view
+// trial_metrics, then assignment, ds_config, asked_at and ended_at. `format` is "csv" (RFC 4180: a
+// header line, CRLF) or "json" (an array, indented, with a final newline). Throws kNotFound, and
+// kInvalidArgument for another format.
+std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_RESULTS_H_

@@ -1,0 +1,359 @@
+// The search runner.
+#include "searcher/runner.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "engine/config/ds_config.h"
+#include "searcher/attempt.h"
+#include "searcher/event_queue.h"
+#include "searcher/finish.h"
+#include "searcher/launcher.h"
+#include "searcher/results.h"
+#include "searcher/runner_lock.h"
+#include "searcher/service.h"
+
+namespace dsat {
+namespace {
+
+constexpr int kLookEveryMs = 200;  // Files and clocks are looked at this often.
+constexpr std::chrono::seconds kCancelGrace{5};
+
+int64_t NumFailedAttempts(const Experiment& experiment, TrialId id) {
+  int64_t failed = 0;
+  for (const Experiment::Attempt& attempt : experiment.Attempts(id)) {
+    failed += attempt.end && attempt.end->state == TrialState::kFailed ? 1 : 0;
+  }
+  return failed;
+}
+
+}  // namespace
+
+struct Runner::Impl {
+  Impl(Experiment& experiment_in, RunnerOptions options_in, RunnerWatcher watcher_in)
+      : experiment(experiment_in),
+        options(std::move(options_in)),
+        watcher(std::move(watcher_in)),
+        cancel_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (cancel_fd < 0) ThrowErrno("eventfd", errno);
+  }
+  ~Impl() { close(cancel_fd); }
+
+  ExperimentState Run();
+  void Open();
+  void Loop();
+  ExperimentState Close();
+
+  // Starting.
+  void SettleOldAttempts();
+  bool HasFreeSlots() const;
+  std::optional<Trial> NextTrial();
+  void Start(const Trial& trial);
+  std::optional<Outcome> Refusal(const Trial& trial);
+  void Launch(const Trial& trial);
+
+  // Listening.
+  void Wait();
+  void HearCancel();
+  void ObserveAttempts();
+  void HearMessages();
+  void EndAttempts();
+  void OnMessage(ProgressMessage& message);
+  void OnMessage(MeasuredMessage& message);
+  void OnMessage(InfeasibleMessage& message);
+  Attempt* Find(const AttemptRef& ref);
+
+  // Recording.
+  void Record(Attempt& attempt, const std::optional<PointResult>& result,
+              const std::optional<ModelProfile>& profile);
+  void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
+  bool EndsTrial(TrialId id, const Outcome& outcome) const;
+  void Tell(TrialId id, const Outcome& outcome);
+  void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
+              const std::string& text);
+
+  Experiment& experiment;
+  RunnerOptions options;
+  RunnerWatcher watcher;
+  int cancel_fd;
+  uint64_t cancels = 0;
+  int64_t slots = 0;
+
+  std::optional<RunnerLock> lock;
+  EventQueue<TrialMessage> queue;
+  std::unique_ptr<TrialServer> server;
+  std::unique_ptr<LaunchTarget> target;
+  std::map<TrialId, Attempt> attempts;  // What runs now.
+};
+
+Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
+    : impl_(std::make_unique<Impl>(experiment, std::move(options), std::move(watcher))) {}
+Runner::~Runner() = default;
+ExperimentState Runner::Run() { return impl_->Run(); }
+
+void Runner::Cancel() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(impl_->cancel_fd, &one, sizeof(one));
+}
+
+// The one door: whatever goes wrong around the trials ends the run, not the record.
+ExperimentState Runner::Impl::Run() {
+  Open();
+  const auto failed = [this](ErrorCode code, const char* what) {
+    attempts.clear();
+    return Error(code, fmt::format("{}; every running trial was stopped and what had ended is "
+                                   "recorded: mend this, then `dsat resume {}` goes on from there",
+                                   what, experiment.id()));
+  };
+  try {
+    Loop();
+    return Close();
+  } catch (const Error& error) {
+    throw failed(error.code(), error.what());
+  } catch (const std::exception& error) {
+    throw failed(ErrorCode::kInternal, error.what());
+  }
+}
+
+void Runner::Impl::Open() {
+  const ExperimentSpec& spec = experiment.search().spec();
+  lock = RunnerLock::Acquire(experiment.store().path(), experiment.id());
+  MakeWritableFolder(options.out_dir);
+  MakeWritableFolder(options.out_dir + "/trials");
+  target = MakeTarget(spec, options.trial_binary);
+  server = std::make_unique<TrialServer>(&queue);
+  slots = options.num_slots > 0 ? options.num_slots
+                                : std::max<int64_t>(1, std::thread::hardware_concurrency());
+  if (spec.slots_per_trial > slots) {
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+           fmt::format("a trial needs {} slots and there are {}: trials run one at a time and their "
+                       "ranks share cores, which makes them slower than they would be apart",
+                       spec.slots_per_trial, slots));
+  }
+}
+
+void Runner::Impl::Loop() {
+  SettleOldAttempts();
+  while (true) {
+    while (cancels == 0 && HasFreeSlots()) {
+      const std::optional<Trial> trial = NextTrial();
+      if (!trial) break;
+      Start(*trial);
+      HearCancel();
+    }
+    if (attempts.empty()) return;
+    Wait();
+    HearCancel();
+    ObserveAttempts();
+    HearMessages();
+    EndAttempts();
+  }
+}
+
+ExperimentState Runner::Impl::Close() {
+  FinishIfDone(experiment);
+  WriteResults(experiment, options.out_dir);
+  return experiment.state();
+}
+
+// Attempts without an end are those of a runner that died. What one had delivered stands; any other
+// is no fault of its trial. The trial is told if its runner died between the end and the tell.
+void Runner::Impl::SettleOldAttempts() {
+  for (const TrialId id : experiment.search().Running()) {
+    const bool is_profile = experiment.search().trials().at(id).kind == TrialKind::kProfile;
+    std::optional<Outcome> last;
+    for (int64_t number = 0; const Experiment::Attempt& old : experiment.Attempts(id)) {
+      const bool done = is_profile ? old.profile.has_value() : !old.points.empty();
+      last = old.end.value_or(done ? Outcome{TrialState::kSucceeded, ""}
+                                   : Outcome{TrialState::kStopped, "its runner ended before it"});
+      if (!old.end) experiment.EndAttempt(id, number, *last, "");
+      ++number;
+    }
+    if (last && EndsTrial(id, *last)) Tell(id, *last);
+  }
+}
+
+bool Runner::Impl::HasFreeSlots() const {
+  const int64_t each = experiment.search().spec().slots_per_trial;
+  return attempts.empty() || (static_cast<int64_t>(attempts.size()) + 1) * each <= slots;
+}
+
+// A trial that runs in the record but not here (the last runner died, or its attempt has failed), or
+// else a new one.
+std::optional<Trial> Runner::Impl::NextTrial() {
+  for (const TrialId id : experiment.search().Running()) {
+    if (!attempts.contains(id)) return experiment.search().trials().at(id);
+  }
+  return experiment.Ask();
+}
+
+void Runner::Impl::Start(const Trial& trial) {
+  const std::optional<Outcome> refusal = Refusal(trial);
+  if (refusal) {
+    Tell(trial.id, *refusal);
+  } else {
+    Launch(trial);
+  }
+}
+
+// A config that the built-in engine cannot run is known to be infeasible without a launch.
+std::optional<Outcome> Runner::Impl::Refusal(const Trial& trial) {
+  const ExperimentSpec& spec = experiment.search().spec();
+  if (!IsBuiltin(spec)) return std::nullopt;
+  try {
+    std::vector<std::string> warnings;
+    engine::ParseDsConfig(trial.ds_config, fmt::format("trial {}", trial.id), spec.slots_per_trial,
+                          &warnings);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Outcome{TrialState::kInfeasible, error.what()};
+  }
+}
+
+void Runner::Impl::Launch(const Trial& trial) {
+  const int64_t attempt = experiment.NumAttempts(trial.id);
+  LaunchRequest request{.experiment = experiment.id(),
+                        .trial = trial.id,
+                        .attempt = attempt,
+                        .kind = trial.kind,
+                        .full_run = false,
+                        .ds_config = trial.ds_config,
+                        .dir = fmt::format("{}/trials/{}/attempt{}", options.out_dir, trial.id,
+                                           attempt),
+                        .report_address = server->address(),
+                        .token = server->token()};
+  std::filesystem::remove_all(request.dir);  // Of a runner that died before it recorded this attempt.
+  MakeWritableFolder(request.dir);
+  experiment.StartAttempt(trial.id, request.dir);
+  server->Admit({request.experiment, request.trial, request.attempt});
+  attempts.emplace(std::piecewise_construct, std::forward_as_tuple(trial.id),
+                   std::forward_as_tuple(options.dsat_binary, target.get(), request,
+                                         AttemptLimits{options.start_timeout, options.hang_timeout,
+                                                       options.trial_timeout}));
+  Notify(RunnerEvent::Kind::kTrialStarted, trial.id, attempt, 0, "");
+}
+
+void Runner::Impl::Wait() {
+  std::vector<pollfd> fds = {{cancel_fd, POLLIN, 0}, {queue.fd(), POLLIN, 0}};
+  for (const auto& [id, attempt] : attempts) fds.push_back({attempt.fd(), POLLIN, 0});
+  if (poll(fds.data(), fds.size(), kLookEveryMs) < 0 && errno != EINTR) ThrowErrno("poll", errno);
+}
+
+void Runner::Impl::HearCancel() {
+  uint64_t count = 0;
+  if (read(cancel_fd, &count, sizeof(count)) != sizeof(count)) return;
+  cancels += count;
+  for (auto& [id, attempt] : attempts) {
+    attempt.Cancel(cancels == 1 ? kCancelGrace : std::chrono::seconds{0});
+  }
+}
+
+// Before HearMessages: what a process said before its exit is then in the queue by the time its end
+// is decided upon.
+void Runner::Impl::ObserveAttempts() {
+  for (auto& [id, attempt] : attempts) {
+    const AttemptNews news = attempt.Observe();
+    if (news.measured || news.profile) Record(attempt, news.measured, news.profile);
+  }
+}
+
+void Runner::Impl::HearMessages() {
+  for (TrialMessage& message : queue.Drain()) {
+    std::visit([this](auto& said) { OnMessage(said); }, message);
+  }
+  for (auto& [id, attempt] : attempts) {
+    const std::optional<int64_t> step = attempt.NewStep();
+    if (!step) continue;
+    Notify(RunnerEvent::Kind::kTrialProgress, id, attempt.request().attempt, *step, "");
+  }
+}
+
+void Runner::Impl::EndAttempts() {
+  for (auto it = attempts.begin(); it != attempts.end();) {
+    const std::optional<AttemptEnd> end = it->second.End();
+    if (!end) {
+      ++it;
+      continue;
+    }
+    const LaunchRequest request = it->second.request();
+    it = attempts.erase(it);
+    OnEnd(request, *end);
+  }
+}
+
+Attempt* Runner::Impl::Find(const AttemptRef& ref) {
+  const auto found = attempts.find(ref.trial);
+  if (found == attempts.end() || found->second.request().attempt != ref.attempt) return nullptr;
+  return &found->second;
+}
+
+void Runner::Impl::OnMessage(ProgressMessage& message) {
+  if (Attempt* attempt = Find(message.attempt)) attempt->OnProgress(message.step);
+}
+
+void Runner::Impl::OnMessage(MeasuredMessage& message) {
+  Attempt* attempt = Find(message.attempt);
+  if (attempt == nullptr) return;
+  Record(*attempt, message.result, message.profile);
+  message.next_point.set_value(std::nullopt);
+}
+
+void Runner::Impl::OnMessage(InfeasibleMessage& message) {
+  if (Attempt* attempt = Find(message.attempt)) {
+    attempt->OnInfeasible(message.rank, message.reason);
+  }
+}
+
+void Runner::Impl::Record(Attempt& attempt, const std::optional<PointResult>& result,
+                          const std::optional<ModelProfile>& profile) {
+  experiment.RecordMeasured(attempt.request().trial, attempt.request().attempt, result, profile);
+  attempt.OnMeasured(result.has_value(), profile.has_value());
+}
+
+void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
+  server->Dismiss({request.experiment, request.trial, request.attempt});
+  experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
+  if (EndsTrial(request.trial, end.outcome)) {
+    Tell(request.trial, end.outcome);
+  } else if (end.outcome.state == TrialState::kFailed) {
+    Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
+           fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
+  }
+}
+
+// A cancelled attempt, and a failed one with restarts left, leave the trial to NextTrial.
+bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
+  if (outcome.state == TrialState::kStopped) return false;
+  if (outcome.state != TrialState::kFailed) return true;
+  return NumFailedAttempts(experiment, id) > experiment.search().spec().max_restarts;
+}
+
+void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
+  const std::optional<TrialId> best = experiment.search().Best();
+  experiment.Tell(id, outcome);
+  const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
+  const Trial& told = experiment.search().trials().at(id);
+  Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
+  const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
+  if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
+  if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
+}
+
+void Runner::Impl::Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
+                          const std::string& text) {
+  if (watcher) watcher(experiment, RunnerEvent{kind, trial, attempt, step, text});
+}
+
+}  // namespace dsat

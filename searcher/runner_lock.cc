@@ -1,0 +1,90 @@
+// One search runner per experiment.
+#include "searcher/runner_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+// The holder before us may have removed the file between our open and our flock: a lock on a file
+// without a name keeps nobody out.
+bool StillNamed(int fd, const std::string& path) {
+  struct stat by_fd {
+  }, by_path{};
+  return fstat(fd, &by_fd) == 0 && stat(path.c_str(), &by_path) == 0 &&
+         by_fd.st_dev == by_path.st_dev && by_fd.st_ino == by_path.st_ino;
+}
+
+std::string ReadPid(int fd) {
+  std::array<char, 32> text{};
+  const ssize_t size = pread(fd, text.data(), text.size(), 0);
+  return size > 0 ? std::string(text.data(), static_cast<size_t>(size)) : "unknown";
+}
+
+void WritePid(int fd, const std::string& path) {
+  const std::string pid = std::to_string(getpid());
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) ThrowErrno(path, errno);
+}
+
+int TryLock(int fd) {
+  int result = 0;
+  do {
+    result = flock(fd, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
+}  // namespace
+
+RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
+  if (store_path == ":memory:") return RunnerLock("", -1);
+  const std::string path = fmt::format("{}.exp{}.lock", store_path, id);
+  while (true) {
+    RunnerLock lock("", open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (lock.fd_ < 0) ThrowErrno(path, errno);
+    if (TryLock(lock.fd_) != 0) {
+      if (errno != EWOULDBLOCK) ThrowErrno(path, errno);
+      Throw(ErrorCode::kFailedPrecondition,
+            "experiment {} is being run by process {}; wait for it, or stop it first", id,
+            ReadPid(lock.fd_));
+    }
+    if (!StillNamed(lock.fd_, path)) continue;
+    lock.path_ = path;  // From here on the file is ours to remove.
+    WritePid(lock.fd_, path);
+    return lock;
+  }
+}
+
+RunnerLock::RunnerLock(RunnerLock&& other) noexcept
+    : path_(std::exchange(other.path_, "")), fd_(std::exchange(other.fd_, -1)) {}
+
+RunnerLock& RunnerLock::operator=(RunnerLock&& other) noexcept {
+  if (this != &other) {
+    Release();
+    path_ = std::exchange(other.path_, "");
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+RunnerLock::~RunnerLock() {
+  Release();
+}
+
+void RunnerLock::Release() {
+  if (!path_.empty()) unlink(path_.c_str());  // While it is locked: see StillNamed.
+  if (fd_ >= 0) close(fd_);
+  path_.clear();
+  fd_ = -1;
+}
+
+}  // namespace dsat

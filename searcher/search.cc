@@ -1,0 +1,226 @@
+#include "searcher/search.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "engine/config/ds_config.h"
+#include "methods/options.h"
+#include "profiler/tuning_space.h"
+#include "searcher/proposer.h"
+
+namespace dsat {
+
+struct Search::State {
+  ExperimentSpec spec;
+  std::map<TrialId, Trial> trials;
+  int64_t num_running = 0;
+  std::optional<TrialId> submitted;
+  // Set together, once the profile is known.
+  std::optional<ModelProfile> profile;
+  std::optional<SearchSpace> space;
+  std::unique_ptr<Proposer> proposer;
+  // The method's next trial, kept while nothing runs: then no event can come before the next Ask, and
+  // whether there is one decides whether the search has finished.
+  std::optional<Draft> next;
+
+  bool HasCapacity() const;
+  // Only the method's trials are left to ask for.
+  bool AtMethod() const { return profile && (submitted || spec.options.compat_determined); }
+  void SetProfile(const ModelProfile& learned);
+  void PrepareNext();
+  Trial Start(TrialKind kind, const Draft& draft);
+  Trial StartProfile();
+};
+
+namespace {
+
+void CheckSpec(const ExperimentSpec& spec) {
+  ValidateOptions(spec.options);
+  FindMethod(spec.method);
+  if (spec.slots_per_trial < 1) {
+    Throw(ErrorCode::kInvalidArgument, "resources.slots_per_trial: {}; expected 1 or more",
+          spec.slots_per_trial);
+  }
+  const std::optional<int64_t>& max_slots = spec.options.max_slots;
+  if (max_slots && *max_slots < spec.slots_per_trial) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--max-slots: {} is too few for one trial; expected {} or more "
+          "(resources.slots_per_trial)",
+          *max_slots, spec.slots_per_trial);
+  }
+  const std::string source = spec.ds_config_path.empty() ? "ds_config" : spec.ds_config_path;
+  const Json resolved = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
+  engine::ValidateDsConfig(resolved, source, spec.slots_per_trial);
+}
+
+// A success has to bring what it was run for.
+Outcome Checked(const Trial& trial, const Outcome& outcome, const std::string& metric) {
+  if (outcome.state != TrialState::kSucceeded) return outcome;
+  if (trial.kind == TrialKind::kProfile) {
+    if (trial.profile) return outcome;
+    return {TrialState::kFailed, "the profiling trial ended without a model profile"};
+  }
+  if (MetricValue(trial, metric)) return outcome;
+  return {TrialState::kFailed, fmt::format("the trial ended without measuring {}", metric)};
+}
+
+}  // namespace
+
+bool Search::State::HasCapacity() const {
+  const SearchOptions& options = spec.options;
+  if (static_cast<int64_t>(trials.size()) >= options.max_trials) return false;
+  if (num_running >= options.max_concurrent_trials) return false;
+  return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
+}
+
+void Search::State::SetProfile(const ModelProfile& learned) {
+  profile = learned;
+  space = MakeSearchSpace(learned, spec.ds_config, spec.options, spec.slots_per_trial);
+  proposer = std::make_unique<Proposer>(spec, *space, learned.num_params);
+}
+
+void Search::State::PrepareNext() {
+  if (num_running == 0 && AtMethod() && HasCapacity()) next = proposer->Next();
+}
+
+Trial Search::State::Start(TrialKind kind, const Draft& draft) {
+  const auto id = static_cast<TrialId>(trials.size());
+  Trial trial{.id = id,
+              .kind = kind,
+              .assignment = draft.assignment,
+              .ds_config = draft.ds_config,
+              .state = TrialState::kRunning,
+              .reason = {},
+              .points = {},
+              .profile = std::nullopt};
+  if (kind != TrialKind::kProfile) proposer->Start(draft, id);
+  if (kind == TrialKind::kSubmitted) submitted = id;
+  ++num_running;
+  return trials.emplace(id, std::move(trial)).first->second;
+}
+
+Trial Search::State::StartProfile() {
+  Draft draft{.assignment = {{"/train_micro_batch_size_per_gpu", 1}}, .ds_config = {}, .key = {}};
+  // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
+  if (!spec.options.compat_determined) draft.assignment["/gradient_accumulation_steps"] = 1;
+  draft.ds_config = engine::ConfigForTrial(spec.ds_config, draft.assignment, spec.slots_per_trial);
+  return Start(TrialKind::kProfile, draft);
+}
+
+Search::Search(ExperimentSpec spec) : state_(std::make_unique<State>()) {
+  CheckSpec(spec);
+  state_->spec = std::move(spec);
+  if (state_->spec.profile) state_->SetProfile(*state_->spec.profile);
+  state_->PrepareNext();
+}
+
+Search::~Search() = default;
+Search::Search(Search&&) noexcept = default;
+
+std::optional<Trial> Search::Ask() {
+  State& s = *state_;
+  if (!s.HasCapacity()) return std::nullopt;
+  if (!s.profile) {
+    if (!s.trials.empty()) return std::nullopt;  // The profiling trial runs, or did not succeed.
+    return s.StartProfile();
+  }
+  if (!s.AtMethod()) return s.Start(TrialKind::kSubmitted, s.proposer->DraftSubmitted());
+  const std::optional<Draft> draft =
+      s.num_running == 0 ? std::exchange(s.next, std::nullopt) : s.proposer->Next();
+  if (!draft) return std::nullopt;
+  return s.Start(TrialKind::kSearch, *draft);
+}
+
+void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
+                  std::optional<ModelProfile> profile) {
+  State& s = *state_;
+  const auto found = s.trials.find(id);
+  if (found == s.trials.end()) {
+    Throw(ErrorCode::kNotFound, "trial {}: not of this experiment, which has {} trials", id,
+          s.trials.size());
+  }
+  Trial& trial = found->second;
+  if (trial.state != TrialState::kRunning) {
+    Throw(ErrorCode::kFailedPrecondition, "trial {}: has ended already ({})", id,
+          ToString(trial.state));
+  }
+  if (outcome.state == TrialState::kRunning) {
+    Throw(ErrorCode::kInvalidArgument, "trial {}: told that it is still running", id);
+  }
+  trial.points = std::move(points);
+  if (trial.kind == TrialKind::kProfile) trial.profile = profile;
+  const Outcome checked = Checked(trial, outcome, s.spec.options.metric);
+  trial.state = checked.state;
+  trial.reason = checked.reason;
+  --s.num_running;
+  if (trial.kind != TrialKind::kProfile) {
+    s.proposer->End(trial);
+  } else if (trial.state == TrialState::kSucceeded) {
+    s.SetProfile(*trial.profile);
+  }
+  s.PrepareNext();
+}
+
+bool Search::Finished() const {
+  const State& s = *state_;
+  if (s.num_running > 0) return false;
+  if (!s.HasCapacity()) return true;  // Nothing runs: max_trials is reached.
+  if (!s.profile) return !s.trials.empty();
+  return s.AtMethod() && !s.next;
+}
+
+std::string Search::FailureReason() const {
+  const State& s = *state_;
+  if (!Finished()) return "";
+  const Trial* last = nullptr;
+  for (const auto& [id, trial] : s.trials) {
+    if (trial.kind == TrialKind::kProfile && trial.state != TrialState::kSucceeded) {
+      return fmt::format("the profiling trial (trial {}) {}: {}", id, ToString(trial.state),
+                         trial.reason);
+    }
+    if (trial.kind == TrialKind::kProfile) continue;
+    if (trial.state == TrialState::kSucceeded) return "";
+    last = &trial;
+  }
+  if (last != nullptr) {
+    return fmt::format("no trial succeeded; the last one (trial {}) {}: {}", last->id,
+                       ToString(last->state), last->reason);
+  }
+  if (s.proposer && !s.proposer->refusal().empty()) {
+    return fmt::format("no configuration could be tried: {}", s.proposer->refusal());
+  }
+  return "";
+}
+
+const ExperimentSpec& Search::spec() const { return state_->spec; }
+const std::map<TrialId, Trial>& Search::trials() const { return state_->trials; }
+std::optional<TrialId> Search::Submitted() const { return state_->submitted; }
+const std::optional<SearchSpace>& Search::space() const { return state_->space; }
+const std::optional<ModelProfile>& Search::profile() const { return state_->profile; }
+
+std::vector<TrialId> Search::Running() const {
+  std::vector<TrialId> running;
+  for (const auto& [id, trial] : state_->trials) {
+    if (trial.state == TrialState::kRunning) running.push_back(id);
+  }
+  return running;
+}
+
+std::optional<TrialId> Search::Best() const {
+  const std::string& metric = state_->spec.options.metric;
+  const bool smaller = SmallerIsBetter(metric);
+  std::optional<TrialId> best;
+  double best_value = 0;
+  for (const auto& [id, trial] : state_->trials) {
+    if (trial.kind == TrialKind::kProfile || trial.state != TrialState::kSucceeded) continue;
+    const std::optional<double> value = MetricValue(trial, metric);
+    if (!value) continue;
+    if (!best || (smaller ? *value < best_value : *value > best_value)) {
+      best = id;
+      best_value = *value;
+    }
+  }
+  return best;
+}
+
+}  // namespace dsat

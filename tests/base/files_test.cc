@@ -1,0 +1,195 @@
+// Files, sizes and near words.
+#include "base/files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class FilesTest : public testing::Test {
+ protected:
+  FilesTest() {
+    std::string pattern = testing::TempDir() + "files_test_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~FilesTest() override { fs::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+
+  std::string folder_;
+};
+
+template <typename Function>
+ErrorCode CodeOf(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kUnknown;
+}
+
+TEST_F(FilesTest, WhatIsWrittenIsRead) {
+  std::string content(100000, 'x');
+  content[5] = '\0';
+  WriteFileAtomic(Path("a"), content);
+  EXPECT_EQ(ReadFile(Path("a")), content);
+  WriteFileAtomic(Path("a"), "");
+  EXPECT_EQ(ReadFile(Path("a")), "");
+}
+
+TEST_F(FilesTest, WritingLeavesNoTemporaryFile) {
+  WriteFileAtomic(Path("a"), "1");
+  fs::create_directory(Path("taken"));
+  EXPECT_THROW(WriteFileAtomic(Path("taken"), "1"), Error);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    names.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(names, testing::UnorderedElementsAre("a", "taken"));
+}
+
+TEST_F(FilesTest, AReaderSeesOldOrNewWhole) {
+  std::string a(50000, 'a');
+  std::string b(80000, 'b');
+  WriteFileAtomic(Path("f"), a);
+  std::thread writer([&] {
+    for (int i = 0; i < 50; ++i)
+      WriteFileAtomic(Path("f"), i % 2 == 0 ? b : a);
+  });
+  for (int i = 0; i < 200; ++i) {
+    std::string seen = ReadFile(Path("f"));
+    EXPECT_TRUE(seen == a || seen == b) << seen.size();
+  }
+  writer.join();
+}
+
+TEST_F(FilesTest, TwoWritersDoNotDisturbEachOther) {
+  std::string a(30000, 'a');
+  std::string b(30000, 'b');
+  std::thread other([&] {
+    for (int i = 0; i < 30; ++i)
+      WriteFileAtomic(Path("f"), a);
+  });
+  for (int i = 0; i < 30; ++i)
+    WriteFileAtomic(Path("f"), b);
+  other.join();
+  std::string seen = ReadFile(Path("f"));
+  EXPECT_TRUE(seen == a || seen == b);
+}
+
+TEST_F(FilesTest, FailuresNameThePath) {
+  EXPECT_EQ(CodeOf([&] { ReadFile(Path("none")); }), ErrorCode::kNotFound);
+  WriteFileAtomic(Path("file"), "x");
+  EXPECT_EQ(CodeOf([&] { ReadFile(Path("file/below")); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { WriteFileAtomic(Path("file/below"), "x"); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { WriteFileAtomic(Path("none/below"), "x"); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { ReadFile(folder_); }), ErrorCode::kUnavailable);
+  EXPECT_NE(CodeOf([] { WriteFileAtomic("/proc/dsat", "x"); }), ErrorCode::kUnknown);
+  try {
+    MakeWritableFolder(Path("file/below"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(Path("file/below")));
+  }
+}
+
+TEST_F(FilesTest, MakesFoldersAndTheirParents) {
+  MakeWritableFolder(Path("a/b/c"));
+  MakeWritableFolder(Path("a/b/c"));
+  EXPECT_TRUE(fs::is_directory(Path("a/b/c")));
+  EXPECT_THROW(MakeWritableFolder("/proc/dsat"), Error);
+  WriteFileAtomic(Path("file"), "x");
+  EXPECT_THROW(MakeWritableFolder(Path("file")), Error);
+}
+
+TEST_F(FilesTest, TailGivesTheLastLines) {
+  struct Case {
+    std::string content;
+    int max_lines;
+    std::string tail;
+  };
+  const std::string wide(40000, 'w');
+  const Case cases[] = {
+      {"", 3, ""},
+      {"one", 3, "one"},
+      {"one\n", 3, "one"},
+      {"one\ntwo\nthree\n", 2, "two\nthree"},
+      {"one\ntwo\nthree", 2, "two\nthree"},
+      {"one\ntwo\n\n", 2, "two\n"},
+      {"\n\n\n", 2, "\n"},
+      {"one\ntwo\n", 0, ""},
+      {"one\ntwo\n", 2, "one\ntwo"},
+      {"a\n" + wide + "\n" + wide + "\nz\n", 3, wide + "\n" + wide + "\nz"},
+      {"a\n" + wide + "\nz\n", 1, "z"},
+  };
+  for (const Case& c : cases) {
+    WriteFileAtomic(Path("log"), c.content);
+    EXPECT_EQ(TailLines(Path("log"), c.max_lines), c.tail) << c.content.substr(0, 20);
+  }
+  EXPECT_EQ(TailLines(Path("none"), 3), "");
+}
+
+TEST(HumanBytesTest, OneDecimalOfTheLargestUnit) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(17), "17 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+  EXPECT_EQ(HumanBytes(1024), "1.0 KiB");
+  EXPECT_EQ(HumanBytes(1536 * 1024 * 1024LL), "1.5 GiB");
+  EXPECT_EQ(HumanBytes(512LL << 20), "512.0 MiB");
+  EXPECT_EQ(HumanBytes((1LL << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(HumanBytes(-2048), "-2.0 KiB");
+  EXPECT_EQ(HumanBytes(9223372036854775807), "8.0 EiB");
+}
+
+TEST(ParseBytesTest, BinaryAndDecimalUnits) {
+  EXPECT_EQ(ParseBytes("1048576", "x"), 1048576);
+  EXPECT_EQ(ParseBytes("0", "x"), 0);
+  EXPECT_EQ(ParseBytes("17 B", "x"), 17);
+  EXPECT_EQ(ParseBytes("512MiB", "x"), 512LL << 20);
+  EXPECT_EQ(ParseBytes("4 GiB", "x"), 4LL << 30);
+  EXPECT_EQ(ParseBytes("2GB", "x"), 2000000000);
+  EXPECT_EQ(ParseBytes("1.5GiB", "x"), 3LL << 29);
+  EXPECT_EQ(ParseBytes("3tib", "x"), 3LL << 40);
+  EXPECT_EQ(ParseBytes("9223372036854775806", "x"), 9223372036854775806);
+}
+
+TEST(ParseBytesTest, AllElseIsRefusedByName) {
+  for (const char* text :
+       {"", "MiB", "-1", "1.5", "1e3", "4 GiBs", "4G", "4 i", "nan", "inf", "0x10", "10000000TiB",
+        "9223372036854775808", "1 2", " 1", "1MB ", "KiB4"}) {
+    try {
+      ParseBytes(text, "/resources/device_memory");
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.what(), HasSubstr("/resources/device_memory is \"")) << text;
+    }
+  }
+}
+
+TEST(NearestWordTest, SuggestsOnlyWhatIsClose) {
+  const std::vector<std::string> words = {"train_batch_size", "optimizer", "bf16", "stage"};
+  EXPECT_EQ(NearestWord("train_batchsize", words), "train_batch_size");
+  EXPECT_EQ(NearestWord("Optimizer", words), "optimizer");
+  EXPECT_EQ(NearestWord("optimzier", words), "optimizer");
+  EXPECT_EQ(NearestWord("bf6", words), "bf16");
+  EXPECT_EQ(NearestWord("stgae", words), "stage");
+  EXPECT_EQ(NearestWord("comment", words), "");
+  EXPECT_EQ(NearestWord("x", words), "");
+  EXPECT_EQ(NearestWord("", words), "");
+  EXPECT_EQ(NearestWord("stage", {}), "");
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,128 @@
+// A search as a user runs it: real trials on the built-in engine, killed and resumed, then trained with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kExperimentFile[] = R"(
+name: tiny
+entrypoint: builtin
+resources:
+  slots_per_trial: 2
+  device_memory: 6MiB
+searcher:
+  name: single
+  metric: throughput
+  max_length: {batches: 6}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 1,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 1, "reduce_bucket_size": 100000, "allgather_bucket_size": 100000}
+})";
+
+class EndToEndTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", kDsConfig);
+  }
+
+  Json Show(const std::string& db) const {
+    return Json::parse(work.Dsat({"show", "1", "--json", "--db", db}).out);
+  }
+
+  Workspace work;
+};
+
+TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
+  const Finished search =
+      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric", "throughput", "--out",
+                 "out", "--run-full-experiment"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  EXPECT_THAT(search.out, HasSubstr("times the submitted configuration"));
+  EXPECT_THAT(search.err, HasSubstr("micro-batch"));
+
+  const Json shown = Show("dsat.db");
+  EXPECT_EQ(shown["state"], "completed");
+  EXPECT_EQ(shown["trials"].size(), 10U);
+  EXPECT_GE(shown["factor_over_submitted"], 1.0);
+  const Json& best = shown["trials"][shown["best_trial"].get<size_t>()];
+  EXPECT_EQ(best["state"], "succeeded");
+  for (const char* metric : {"FLOPS_per_gpu", "throughput", "latency", "forward", "backward", "step",
+                             "peak_bytes", "loss"})
+    EXPECT_GT(best["metrics"][metric]["value"], 0.0) << metric;
+  EXPECT_LE(best["metrics"]["peak_bytes"]["value"], 6 * 1024 * 1024);
+
+  const Json written = ReadJsonFile(work.Path("out/ds_config.json"));
+  EXPECT_EQ(written, best["ds_config"]);
+  EXPECT_TRUE(ReadJsonFile(work.Path("out/metrics.json")).is_object());
+
+  EXPECT_THAT(search.out, HasSubstr("loss"));
+  const Finished train = work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json",
+                                    "--steps", "3", "--out", "trained"});
+  EXPECT_EQ(train.exit_code, 0) << train.err;
+  EXPECT_THAT(train.out, HasSubstr("loss"));
+}
+
+TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
+  const std::vector<std::string> command = {"random", "deepspeed.yaml", "--max-trials", "8",
+                                            "--max-concurrent-trials", "1"};
+  const auto with = [&](std::vector<std::string> args, const std::string& db) {
+    args.insert(args.end(), {"--db", db, "--out", db + ".out"});
+    return args;
+  };
+  const pid_t pid = work.StartDsat(with(command, "killed.db"), "killed");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill(pid, SIGKILL);
+  WaitFor(pid);
+  const Finished resumed = work.Dsat(with({"resume", "1"}, "killed.db"));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+
+  const Json trials = Show("killed.db")["trials"];
+  EXPECT_EQ(trials.size(), 8U);
+  for (size_t i = 0; i < trials.size(); ++i) {
+    EXPECT_EQ(trials[i]["id"], i);
+    EXPECT_NE(trials[i]["state"], "running");
+  }
+}
+
+TEST_F(EndToEndTest, CtrlCEndsEveryProcessAndTheSearchCanGoOn) {
+  const pid_t pid = work.StartDsat({"asha", "deepspeed.yaml", "--max-trials", "40"}, "search");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill(pid, SIGINT);
+  EXPECT_EQ(WaitFor(pid), 130);
+  EXPECT_THAT(ReadFile(work.Path("search.err")), HasSubstr("dsat resume 1"));
+  // No process of this search is left: their command lines name the task files in this folder.
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::error_code ignored;
+    const auto cmdline = entry.path() / "cmdline";
+    if (!std::filesystem::exists(cmdline, ignored)) continue;
+    std::string text;
+    try {
+      text = ReadFile(cmdline.string());
+    } catch (const std::exception&) {
+      continue;  // It has ended meanwhile.
+    }
+    EXPECT_EQ(text.find(work.Path("")), std::string::npos) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,198 @@
+// The real binary's output and exit codes: help, usage errors, bad input, ask and tell, results.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 2,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 1}
+})";
+
+constexpr char kProfile[] = R"({"num_params": 1000000, "trainable_num_params": 1000000,
+  "activation_bytes_per_sample": 1000000, "device_memory_bytes": 64000000})";
+
+std::string ExperimentFile(const std::string& data_path = "text.txt") {
+  return "name: tiny\n"
+         "entrypoint: builtin\n"
+         "resources:\n  slots_per_trial: 2\n  device_memory: 64MiB\n"
+         "searcher:\n  name: single\n  metric: throughput\n  max_length: {batches: 4}\n"
+         "hyperparameters:\n  deepspeed_config: ds_config.json\n"
+         "  model: {type: gpt2, n_layer: 2, n_embd: 32, n_head: 2, n_positions: 32, vocab_size: 256}\n"
+         "  data: {type: text, path: " +
+         data_path + ", seq_len: 32}\n";
+}
+
+class OutputTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", ExperimentFile());
+    work.Write("ds_config.json", kDsConfig);
+    work.Write("profile.json", kProfile);
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "The quick brown fox jumps over the lazy dog. ";
+    work.Write("text.txt", text);
+  }
+
+  Finished Create() const {
+    return work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json"});
+  }
+
+  // One clear line on stderr, exit code 1, nothing on stdout.
+  void ExpectRefused(const Finished& run, const std::string& what) const {
+    EXPECT_EQ(run.exit_code, 1) << run.err;
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(what));
+    EXPECT_EQ(run.out, "");
+  }
+
+  Workspace work;
+};
+
+TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
+  const Finished help = work.Dsat({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* command : {"asha", "binary", "random", "grid", "resume", "train", "list", "show",
+                              "best", "query", "export", "create", "ask", "tell", "serve"})
+    EXPECT_THAT(help.out, HasSubstr(command));
+  EXPECT_THAT(help.out, Not(HasSubstr("supervise")));
+  const Finished asha = work.Dsat({"asha", "--help"});
+  for (const char* option :
+       {"--max-trials", "--max-concurrent-trials", "--max-slots", "--metric", "--zero-stages",
+        "--random-seed", "--start-profile-step", "--end-profile-step", "--run-full-experiment",
+        "--max-rungs", "--min-binary-search-trials", "--asha-early-stopping", "--divisor",
+        "--search-range-factor", "--compat"})
+    EXPECT_THAT(asha.out, HasSubstr(option));
+  EXPECT_THAT(work.Dsat({"random", "--help"}).out, HasSubstr("--trials-per-random-config"));
+}
+
+TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {},
+           {"ashes"},
+           {"asha"},
+           {"asha", "deepspeed.yaml", "--max-trials", "0"},
+           {"asha", "deepspeed.yaml", "--metric", "speed"},
+           {"asha", "deepspeed.yaml", "--zero-stages", "4"},
+           {"asha", "deepspeed.yaml", "--divisor", "two"},
+           {"tell", "1", "--trial", "0", "--infeasible", "oom", "--failed", "crash"}}) {
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 2) << run.err;
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
+}
+
+TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
+  ASSERT_EQ(Create().exit_code, 0);
+  const std::string before = ReadFile(work.Path("dsat.db"));
+
+  ExpectRefused(work.Dsat({"asha", "nowhere.yaml"}), "nowhere.yaml");
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
+      "zero_optimization": {"stage": 4}})");
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "/zero_optimization/stage");
+  work.Write("ds_config.json", R"({"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2,
+      "gradient_accumulation_steps": 2})");
+  const Finished contradiction = work.Dsat({"asha", "deepspeed.yaml"});
+  ExpectRefused(contradiction, "train_batch_size");
+  for (const char* number : {"9", "2"}) EXPECT_THAT(contradiction.err, HasSubstr(number));
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
+      "zero_optimisation": {"stage": 1}})");
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
+  work.Write("ds_config.json", kDsConfig);
+  work.Write("deepspeed.yaml", ExperimentFile("missing.txt"));
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "missing.txt");
+  work.Write("deepspeed.yaml", ExperimentFile());
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "/proc/nowhere"}), "/proc/nowhere");
+  ExpectRefused(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "nowhere.json"}),
+                "nowhere.json");
+
+  EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
+}
+
+TEST_F(OutputTest, ACorruptDatabaseIsRefusedAndNotTouched) {
+  work.Write("dsat.db", std::string(5000, 'x'));
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"list"}, {"asha", "deepspeed.yaml"}, {"resume", "1"}, {"query", "select 1"}})
+    ExpectRefused(work.Dsat(args), "dsat.db");
+  EXPECT_EQ(ReadFile(work.Path("dsat.db")), std::string(5000, 'x'));
+}
+
+TEST_F(OutputTest, UnknownExperimentsAndTrialsAreNamed) {
+  ASSERT_EQ(Create().exit_code, 0);
+  ExpectRefused(work.Dsat({"show", "7"}), "7");
+  ExpectRefused(work.Dsat({"ask", "nothing"}), "nothing");
+  work.Write("metrics.json", R"({"FLOPS_per_gpu": 1e9})");
+  ExpectRefused(work.Dsat({"tell", "1", "--trial", "3", "--metrics", "metrics.json"}), "trial 3");
+  ExpectRefused(work.Dsat({"best", "1"}), "no trial");
+}
+
+TEST_F(OutputTest, AskAndTellDriveAnExperimentToItsEnd) {
+  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
+                       "--max-trials", "12"})
+                .exit_code,
+            0);
+  int told = 0;
+  for (bool finished = false; !finished && told < 20;) {
+    const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
+    finished = asked["finished"];
+    if (asked["trial"].is_null()) continue;
+    const Json& config = asked["trial"]["ds_config"];
+    const int64_t micro_batch = config["train_micro_batch_size_per_gpu"];
+    const std::string trial = asked["trial"]["id"].dump();
+    const Finished tell =
+        micro_batch > 20
+            ? work.Dsat({"tell", "1", "--trial", trial, "--infeasible", "out of memory"})
+            : work.Dsat({"tell", "1", "--trial", trial, "--metrics", "-"},
+                        Json{{"FLOPS_per_gpu", 1e9 * static_cast<double>(micro_batch)}}.dump());
+    EXPECT_EQ(tell.exit_code, 0) << tell.err;
+    ++told;
+  }
+  EXPECT_EQ(told, 12);
+  const Json shown = Json::parse(work.Dsat({"show", "1", "--json"}).out);
+  ASSERT_EQ(shown["trials"].size(), 12U);
+  const Json best = Json::parse(work.Dsat({"best", "1", "--out", "best"}).out);
+  EXPECT_LE(best["train_micro_batch_size_per_gpu"], 20);
+  EXPECT_EQ(ReadJsonFile(work.Path("best/ds_config.json")), best);
+  EXPECT_FALSE(best.contains("autotuning"));
+}
+
+TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {
+  ASSERT_EQ(Create().exit_code, 0);
+  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"speed\": 1}"), "speed");
+  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"throughput\": 1}"),
+                "FLOPS_per_gpu");
+  EXPECT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}).exit_code, 0);
+  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}), "trial 0");
+}
+
+TEST_F(OutputTest, ResultsComeAsTablesJsonAndCsv) {
+  ASSERT_EQ(Create().exit_code, 0);
+  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"FLOPS_per_gpu\": 2e9}")
+                .exit_code,
+            0);
+  EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr("2.0 GFLOP/s"));
+  EXPECT_EQ(Json::parse(work.Dsat({"list", "--json"}).out)[0]["best_trial"], 0);
+  EXPECT_THAT(work.Dsat({"query", "select name, method from experiments"}).out, HasSubstr("tiny"));
+  EXPECT_EQ(Json::parse(work.Dsat({"query", "select 1 as one", "--json"}).out)[0]["one"], 1);
+  ExpectRefused(work.Dsat({"query", "delete from trials"}), "read");
+  ExpectRefused(work.Dsat({"query", "selekt"}), "selekt");
+  EXPECT_EQ(CountLines(work.Dsat({"export", "1"}).out), 2);
+  EXPECT_EQ(Json::parse(work.Dsat({"export", "1", "--format", "json"}).out).size(), 1U);
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,77 @@
+// Runs the real dsat binary in a folder of its own.
+#include "tests/cli/run_dsat.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat {
+namespace {
+
+// The child's side of the fork: files as standard streams, then dsat. Does not return.
+[[noreturn]] void ExecDsat(const std::string& dir, const std::vector<std::string>& args,
+                           const std::string& in, const std::string& out, const std::string& err) {
+  if (chdir(dir.c_str()) != 0) _exit(126);
+  dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
+  dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+  unsetenv("DSAT_DB");
+  const std::string binary = std::string(DSAT_BINARY_DIR) + "/dsat";
+  std::vector<char*> argv = {const_cast<char*>(binary.c_str())};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(binary.c_str(), argv.data());
+  _exit(127);
+}
+
+}  // namespace
+
+Workspace::Workspace() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "dsat-cli-XXXXXX").string();
+  DSAT_CHECK(mkdtemp(pattern.data()) != nullptr);
+  dir_ = pattern;
+}
+
+Workspace::~Workspace() {
+  std::error_code ignored;
+  std::filesystem::remove_all(dir_, ignored);
+}
+
+void Workspace::Write(const std::string& name, const std::string& content) const {
+  std::filesystem::create_directories(std::filesystem::path(Path(name)).parent_path());
+  std::ofstream(Path(name), std::ios::binary) << content;
+}
+
+pid_t Workspace::StartDsat(const std::vector<std::string>& args, const std::string& name) const {
+  const pid_t pid = fork();
+  if (pid == 0) ExecDsat(dir_, args, "/dev/null", Path(name + ".out"), Path(name + ".err"));
+  return pid;
+}
+
+Finished Workspace::Dsat(const std::vector<std::string>& args, const std::string& input) const {
+  Write("in.txt", input);
+  const pid_t pid = fork();
+  if (pid == 0) ExecDsat(dir_, args, Path("in.txt"), Path("out.txt"), Path("err.txt"));
+  const int exit_code = WaitFor(pid);
+  return {exit_code, ReadFile(Path("out.txt")), ReadFile(Path("err.txt"))};
+}
+
+int WaitFor(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int CountLines(const std::string& text) {
+  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+}
+
+}  // namespace dsat

@@ -1,0 +1,45 @@
+// Runs the real dsat binary in a folder of its own and catches what it prints.
+#ifndef DSAT_TESTS_CLI_RUN_DSAT_H_
+#define DSAT_TESTS_CLI_RUN_DSAT_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace dsat {
+
+struct Finished {
+  int exit_code = 0;  // 128 + signal if it was killed.
+  std::string out;
+  std::string err;
+};
+
+// A fresh temporary folder, removed at the end.
+class Workspace {
+ public:
+  Workspace();
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
+  void Write(const std::string& name, const std::string& content) const;
+  // Runs `dsat args...` there to its end, with `input` as its standard input.
+  Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
+  // Starts it without waiting; its output goes to the files `name`.out and `name`.err.
+  pid_t StartDsat(const std::vector<std::string>& args, const std::string& name) const;
+
+ private:
+  std::string dir_;
+};
+
+// Waits for a process started with StartDsat; its exit code, 128 + signal if it was killed.
+int WaitFor(pid_t pid);
+
+// Lines of a text.
+int CountLines(const std::string& text);
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_CLI_RUN_DSAT_H_

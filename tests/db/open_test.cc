@@ -1,0 +1,275 @@
+// Opening what is not a healthy database of ours: a clear error, and the file as it was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <fstream>
+#include <string>
+
+#include "base/files.h"
+#include "db/file_check.h"
+#include "db/schema.h"
+#include "db/sqlite.h"
+#include "db/store.h"
+#include "tests/db/store_fixtures.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Mode = Store::Mode;
+
+constexpr std::chrono::milliseconds kShort{50};
+
+class OpenTest : public ::testing::Test {
+ protected:
+  std::string path() const { return folder_.File("dsat.db"); }
+
+  void MakeDatabase(int num_trials = 20) {
+    Store store = Store::Open(path(), Mode::kCreate);
+    const ExperimentId id = store.CreateExperiment(SampleSpec());
+    for (int i = 0; i < num_trials; ++i) {
+      store.Append(id, 2 * i, std::array{AskedEvent(SampleTrial(i)),
+                                         ToldEvent(i, {TrialState::kFailed, "x"})});
+    }
+  }
+
+  void Overwrite(size_t offset, const std::string& bytes) {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+
+  // Every mode refuses the file with `code`; the file and its folder stay as they are.
+  std::string ExpectRefused(ErrorCode code) {
+    const std::string before = ReadFile(path());
+    const std::vector<std::string> names = folder_.Names();
+    std::string message;
+    for (const Mode mode : {Mode::kReadOnly, Mode::kReadWrite, Mode::kCreate}) {
+      EXPECT_EQ(CodeOf([&] { Store::Open(path(), mode, kShort); }, &message), code) << message;
+      EXPECT_THAT(message, HasSubstr(path()));
+    }
+    EXPECT_EQ(ReadFile(path()), before);
+    EXPECT_EQ(folder_.Names(), names);
+    return message;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(OpenTest, AClosedDatabaseIsOneFile) {
+  MakeDatabase();
+  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db"));
+  { const Store store = Store::Open(path(), Mode::kReadOnly); }
+  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db"));
+}
+
+TEST_F(OpenTest, CreateKeepsAnExistingDatabase) {
+  MakeDatabase(3);
+  EXPECT_EQ(Store::Open(path(), Mode::kCreate).Trials(1).size(), 3U);
+}
+
+TEST_F(OpenTest, OpenDatabasesUseWalAndSyncEveryCommit) {
+  const Store store = Store::Open(path(), Mode::kCreate);
+  Database other = Database::Open(path(), Database::Access::kReadWrite, kShort);
+  Statement mode(other, "PRAGMA journal_mode");
+  ASSERT_TRUE(mode.Step());
+  EXPECT_EQ(mode.Text(0), "wal");
+  EXPECT_THAT(folder_.Names(), ::testing::Contains("dsat.db-wal"));
+}
+
+TEST_F(OpenTest, AMissingFileIsNotFoundUnlessItIsToBeMade) {
+  for (const Mode mode : {Mode::kReadOnly, Mode::kReadWrite}) {
+    EXPECT_EQ(CodeOf([&] { Store::Open(path(), mode); }), ErrorCode::kNotFound);
+  }
+  EXPECT_TRUE(folder_.Names().empty());
+}
+
+TEST_F(OpenTest, AMissingFolderIsNamed) {
+  std::string message;
+  const std::string deep = folder_.File("no/such/dsat.db");
+  EXPECT_EQ(CodeOf([&] { Store::Open(deep, Mode::kCreate); }, &message), ErrorCode::kNotFound);
+  EXPECT_THAT(message, HasSubstr("no folder " + folder_.File("no/such")));
+}
+
+TEST_F(OpenTest, AFolderIsNoDatabase) {
+  EXPECT_EQ(CodeOf([&] { Store::Open(folder_.path(), Mode::kCreate); }),
+            ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(OpenTest, NamesWithUriCharactersAreJustNames) {
+  const std::string odd = folder_.File("a b?mode=memory#1%20.db");
+  { Store::Open(odd, Mode::kCreate).CreateExperiment(SampleSpec()); }
+  EXPECT_EQ(Store::Open(odd, Mode::kReadOnly).ListExperiments().size(), 1U);
+  EXPECT_THAT(folder_.Names(), ElementsAre("a b?mode=memory#1%20.db"));
+}
+
+TEST_F(OpenTest, ATextFileIsRefused) {
+  WriteFileAtomic(path(), "name: not a database\n");
+  EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("not a dsat database"));
+}
+
+TEST_F(OpenTest, AnEmptyFileIsMadeADatabaseOnlyByCreate) {
+  WriteFileAtomic(path(), "");
+  for (const Mode mode : {Mode::kReadOnly, Mode::kReadWrite}) {
+    EXPECT_EQ(CodeOf([&] { Store::Open(path(), mode); }), ErrorCode::kDataLoss);
+  }
+  EXPECT_EQ(Store::Open(path(), Mode::kCreate).CreateExperiment(SampleSpec()), 1);
+}
+
+TEST_F(OpenTest, AnotherProgramsDatabaseIsRefused) {
+  {
+    Database other = Database::Open(path(), Database::Access::kCreate, kShort);
+    other.Execute("CREATE TABLE theirs (x); PRAGMA application_id = 1234;");
+  }
+  EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition), HasSubstr("another program"));
+}
+
+TEST_F(OpenTest, ANewerSchemaIsRefused) {
+  MakeDatabase();
+  {
+    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+    db.Execute(fmt::format("PRAGMA user_version = {}", kSchemaVersion + 1));
+  }
+  EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition),
+              HasSubstr(fmt::format("version {}", kSchemaVersion + 1)));
+}
+
+TEST_F(OpenTest, RandomBytesInTheMiddleAreFound) {
+  MakeDatabase();
+  const size_t page = 4096, pages = ReadFile(path()).size() / page;
+  ASSERT_GT(pages, 8U);
+  std::string noise;
+  for (size_t i = 0; i < page; ++i) noise += static_cast<char>(i * 2654435761U >> 13);
+  const std::string whole = ReadFile(path());
+  for (size_t i = 1; i < pages; ++i) {
+    WriteFileAtomic(path(), whole);
+    Overwrite(i * page, noise);
+    EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("damaged")) << "page " << i;
+  }
+}
+
+TEST_F(OpenTest, ADamagedJsonTextIsFound) {
+  MakeDatabase();
+  const size_t offset = ReadFile(path()).find("{\"assignment\":");
+  ASSERT_NE(offset, std::string::npos);
+  Overwrite(offset, "XXXX");
+  EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("damaged"));
+}
+
+TEST_F(OpenTest, ATruncatedFileIsRefused) {
+  MakeDatabase();
+  const std::string whole = ReadFile(path());
+  for (const size_t size : {size_t{10}, size_t{100}, size_t{4096}, whole.size() / 2, whole.size() - 1}) {
+    WriteFileAtomic(path(), whole.substr(0, size));
+    ExpectRefused(ErrorCode::kDataLoss);
+  }
+}
+
+TEST_F(OpenTest, AMissingTableIsFound) {
+  MakeDatabase();
+  {
+    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+    db.Execute("DROP TABLE points");
+  }
+  EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("table is missing"));
+}
+
+TEST_F(OpenTest, AMissingEventIsFound) {
+  MakeDatabase(3);
+  {
+    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+    db.Execute("DELETE FROM events WHERE seq = 3");
+  }
+  std::string message;
+  const Store store = Store::Open(path(), Mode::kReadOnly);
+  EXPECT_EQ(CodeOf([&] { store.Events(1); }, &message), ErrorCode::kDataLoss);
+  EXPECT_THAT(message, HasSubstr("event 3"));
+}
+
+TEST_F(OpenTest, ALockedDatabaseIsUnavailableAfterTheTimeOut) {
+  MakeDatabase();
+  Store store = Store::Open(path(), Mode::kReadWrite, kShort);
+  Database other = Database::Open(path(), Database::Access::kReadWrite, kShort);
+  {
+    const Transaction lock(other);
+    std::string message;
+    EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }, &message),
+              ErrorCode::kUnavailable);
+    EXPECT_THAT(message, HasSubstr("locked for more than 50 ms"));
+    EXPECT_EQ(store.Trials(1).size(), 20U);  // Readers do not wait.
+  }
+  EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
+}
+
+TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
+  MakeDatabase(3);
+  Store store = Store::Open(path(), Mode::kReadOnly);
+  EXPECT_EQ(store.Trials(1).size(), 3U);
+  EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(CodeOf([&] { store.Append(1, 6, std::array{AskedEvent(SampleTrial(3))}); }),
+            ErrorCode::kPermissionDenied);
+}
+
+// Permissions do not bind root: these run as nobody, in a child.
+int AsNobody(const std::function<int()>& work) {
+  return WaitFor(Fork([&] {
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return 98;
+    return work();
+  }));
+}
+
+TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {
+  MakeDatabase(3);
+  chmod(folder_.path().c_str(), 0777);
+  chmod(path().c_str(), 0444);
+  EXPECT_EQ(AsNobody([&] {
+              std::string message;
+              if (CodeOf([&] { Store::Open(path(), Mode::kReadWrite); }, &message) !=
+                  ErrorCode::kPermissionDenied) {
+                return 1;
+              }
+              if (message.find("read-only") == std::string::npos) return 2;
+              return Store::Open(path(), Mode::kReadOnly).Trials(1).size() == 3 ? 0 : 3;
+            }),
+            0);
+  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db"));
+}
+
+TEST_F(OpenTest, AReadOnlyFolderCanBeReadOnly) {
+  MakeDatabase(3);
+  chmod(path().c_str(), 0666);
+  chmod(folder_.path().c_str(), 0555);
+  EXPECT_EQ(AsNobody([&] {
+              std::string message;
+              const std::string fresh = folder_.File("new.db");
+              for (const std::string& name : {path(), fresh}) {
+                if (CodeOf([&] { Store::Open(name, Mode::kCreate); }, &message) !=
+                    ErrorCode::kPermissionDenied) {
+                  return 1;
+                }
+                if (message.find("not writable") == std::string::npos) return 2;
+              }
+              return Store::Open(path(), Mode::kReadOnly).Trials(1).size() == 3 ? 0 : 3;
+            }),
+            0);
+}
+
+TEST_F(OpenTest, AnUnreadableFileIsPermissionDenied) {
+  MakeDatabase(1);
+  chmod(folder_.path().c_str(), 0777);
+  chmod(path().c_str(), 0000);
+  EXPECT_EQ(AsNobody([&] {
+              return CodeOf([&] { Store::Open(path(), Mode::kReadOnly); }) ==
+                             ErrorCode::kPermissionDenied
+                         ? 0
+                         : 1;
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace dsat

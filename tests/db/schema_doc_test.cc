@@ -1,0 +1,140 @@
+// docs/schema.md and the comments in the schema name everything that is there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <string>
+
+#include "base/files.h"
+#include "db/schema.h"
+#include "db/store.h"
+#include "tests/db/store_fixtures.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SchemaTest : public ::testing::Test {
+ protected:
+  // Tables and views.
+  std::vector<std::string> Relations() const {
+    std::vector<std::string> names;
+    for (const auto& row :
+         store_.Query("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')").rows) {
+      names.push_back(row[0].get<std::string>());
+    }
+    return names;
+  }
+  std::vector<std::string> Columns(const std::string& relation) const {
+    std::vector<std::string> names;
+    for (const auto& row : store_.Query("PRAGMA table_info(" + relation + ")").rows) {
+      names.push_back(row[1].get<std::string>());
+    }
+    return names;
+  }
+
+  const Store store_ = Store::InMemory();
+  const std::string docs_ = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/schema.md");
+};
+
+// The part of the page under the relation's heading.
+std::string Section(const std::string& docs, const std::string& relation) {
+  const size_t start = docs.find("\n### " + relation + "\n");
+  if (start == std::string::npos) return "";
+  return docs.substr(start, docs.find("\n##", start + 4) - start);
+}
+
+TEST_F(SchemaTest, ThePageNamesEveryTableViewAndColumn) {
+  const std::vector<std::string> relations = Relations();
+  EXPECT_EQ(relations.size(), 7U);
+  for (const std::string& relation : relations) {
+    const std::string section = Section(docs_, relation);
+    EXPECT_FALSE(section.empty()) << relation;
+    for (const std::string& column : Columns(relation)) {
+      EXPECT_THAT(section, HasSubstr("| `" + column + "` |")) << relation;
+    }
+  }
+}
+
+TEST_F(SchemaTest, ThePageNamesNoColumnThatIsNotThere) {
+  const std::regex row("\\n\\| `([A-Za-z_]+)` \\|");
+  for (const std::string& relation : Relations()) {
+    const std::string section = Section(docs_, relation);
+    const std::vector<std::string> columns = Columns(relation);
+    for (std::sregex_iterator it(section.begin(), section.end(), row), end; it != end; ++it) {
+      EXPECT_THAT(columns, ::testing::Contains((*it)[1].str())) << relation;
+    }
+  }
+}
+
+TEST_F(SchemaTest, ThePageNamesEveryEventKindAndTheVersion) {
+  for (const EventKind kind :
+       {EventKind::kAsked, EventKind::kAttemptStarted, EventKind::kMeasured,
+        EventKind::kAttemptEnded, EventKind::kTold, EventKind::kStateChanged}) {
+    EXPECT_THAT(docs_, HasSubstr("| `" + ToString(kind) + "` |"));
+  }
+  EXPECT_THAT(docs_, HasSubstr("version " + std::to_string(kSchemaVersion)));
+}
+
+TEST_F(SchemaTest, ThePagesQueriesRun) {
+  const std::regex fence("```sql\n([^`]+)```");
+  int queries = 0;
+  for (std::sregex_iterator it(docs_.begin(), docs_.end(), fence), end; it != end; ++it) {
+    EXPECT_NO_THROW(store_.Query((*it)[1].str())) << (*it)[1].str();
+    ++queries;
+  }
+  EXPECT_GE(queries, 5);
+}
+
+TEST_F(SchemaTest, EveryColumnCarriesItsComment) {
+  const std::string schema = kSchemaSql;
+  for (const std::string& relation : Relations()) {
+    const size_t start = schema.find(" " + relation + " ");
+    ASSERT_NE(start, std::string::npos);
+    const std::string statement = schema.substr(start, schema.find(";\n", start) - start);
+    for (const std::string& column : Columns(relation)) {
+      // The column's name, then a comment on its line or, for a long definition, the next one.
+      const std::regex commented("\\b" + column + "\\b[^\\n]*(\\n[^\\n]*)?-- [A-Z0-9a-z']");
+      EXPECT_TRUE(std::regex_search(statement, commented)) << relation << "." << column;
+    }
+  }
+}
+
+TEST_F(SchemaTest, ForeignKeysAreEnforcedAndTablesStrict) {
+  for (const auto& row : store_.Query("PRAGMA table_list").rows) {
+    const std::string name = row[1].get<std::string>();
+    if (name.starts_with("sqlite_") || row[2] == "view") continue;
+    EXPECT_EQ(row[5], 1) << name << " is not STRICT";
+  }
+}
+
+TEST(EventTest, KindsAndStatesHaveTextForms) {
+  for (const EventKind kind :
+       {EventKind::kAsked, EventKind::kAttemptStarted, EventKind::kMeasured,
+        EventKind::kAttemptEnded, EventKind::kTold, EventKind::kStateChanged}) {
+    EXPECT_EQ(ParseEventKind(ToString(kind)), kind);
+  }
+  for (const ExperimentState state : {ExperimentState::kActive, ExperimentState::kCompleted,
+                                      ExperimentState::kFailed, ExperimentState::kStopped}) {
+    EXPECT_EQ(ParseExperimentState(ToString(state)), state);
+  }
+  std::string message;
+  EXPECT_EQ(CodeOf([] { ParseEventKind("eaten"); }, &message), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(message, HasSubstr("\"eaten\""));
+  EXPECT_THAT(message, HasSubstr("asked, attempt_started"));
+}
+
+TEST(EventTest, ADamagedPayloadIsDataLossNamingTheEvent) {
+  Event event = ToldEvent(4, {TrialState::kFailed, "x"});
+  event.seq = 17;
+  event.payload.erase("state");
+  std::string message;
+  EXPECT_EQ(CodeOf([&] { OutcomeOf(event); }, &message), ErrorCode::kDataLoss);
+  EXPECT_THAT(message, HasSubstr("event 17 (told, trial 4)"));
+  event.payload["state"] = "great";
+  EXPECT_EQ(CodeOf([&] { OutcomeOf(event); }), ErrorCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,123 @@
+// What the tests of the store and of experiments share: a folder, a spec, a trial, a child process.
+#ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
+#define DSAT_TESTS_DB_STORE_FIXTURES_H_
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "db/store.h"
+
+namespace dsat {
+
+// A folder of its own for one test, gone with it.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "dsat-test-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+  // Names in the folder, sorted.
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+inline ExperimentSpec SampleSpec(const std::string& metric = "throughput") {
+  ExperimentSpec spec;
+  spec.name = "sample";
+  spec.method = "random";
+  spec.entrypoint = {"builtin"};
+  spec.config_path = "/home/user/deepspeed.yaml";
+  spec.model_dir = "/home/user";
+  spec.slots_per_trial = 2;
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                    {"gradient_accumulation_steps", 1},
+                    {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}},
+                    {"zero_optimization", {{"stage", 0}}}};
+  spec.options.metric = metric;
+  return spec;
+}
+
+inline Trial SampleTrial(TrialId id, TrialKind kind = TrialKind::kSearch) {
+  Trial trial;
+  trial.id = id;
+  trial.kind = kind;
+  trial.assignment = {{"/zero_optimization/stage", 2}, {"/train_micro_batch_size_per_gpu", 4}};
+  trial.ds_config = {{"train_batch_size", 8},
+                     {"train_micro_batch_size_per_gpu", 4},
+                     {"gradient_accumulation_steps", 1},
+                     {"zero_optimization", {{"stage", 2}}}};
+  return trial;
+}
+
+inline PointResult SamplePoint(double throughput, int64_t micro_batch_size = 4) {
+  return {{micro_batch_size, 1},
+          {{"throughput", {throughput, 0.5, 3}},
+           {"latency", {8000 / throughput, 0.25, 3}},
+           {"FLOPS_per_gpu", {throughput * 1e9, 1e8, 3}},
+           {"peak_bytes", {512.0 * 1048576, 0, 3}}}};
+}
+
+inline ModelProfile SampleProfile() { return {1'000'000, 1'000'000, 1 << 20, int64_t{1} << 30, 6'000'000}; }
+
+// The code of the Error that `work` throws; its message is put into `message`.
+inline ErrorCode CodeOf(const std::function<void()>& work, std::string* message = nullptr) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (message) *message = error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.code();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorCode::kUnknown;
+}
+
+// Runs `work` in a child process, which exits with what it returns (99 if it throws).
+inline pid_t Fork(const std::function<int()>& work) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  int code = 99;
+  try {
+    code = work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "child: %s\n", error.what());
+  }
+  _exit(code);
+}
+
+// The child's exit code, or 128 + signal.
+inline int WaitFor(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_DB_STORE_FIXTURES_H_

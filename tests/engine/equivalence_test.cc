@@ -1,0 +1,143 @@
+// Every plan ends with stage 0's parameters.
+#include <gtest/gtest.h>
+
+#include "tests/engine/training.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int kSteps = 3;
+
+struct Case {
+  bool bf16;
+  int world_size;
+  int64_t accumulation_steps;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const bool bf16 : {false, true}) {
+    for (const int world_size : {1, 2, 4}) {
+      for (const int64_t accumulation_steps : {1, 3}) {
+        cases.push_back({bf16, world_size, accumulation_steps});
+      }
+    }
+  }
+  return cases;
+}
+
+// Every setting that may change when and in which portions state is moved.
+std::vector<ZeroConfig> Movements(int stage) {
+  std::vector<ZeroConfig> all;
+  for (int bits = 0; bits < 32; ++bits) {
+    ZeroConfig zero = TinyConfig(stage, 1, 1).zero;
+    const int64_t bucket = (bits & 1) != 0 ? 1'000'000 : 1000;
+    zero.reduce_bucket_size = bucket;
+    zero.allgather_bucket_size = bucket;
+    zero.overlap_comm = (bits & 2) != 0;
+    zero.contiguous_gradients = (bits & 4) != 0;
+    zero.reduce_scatter = (bits & 8) != 0;
+    zero.stage3_prefetch_bucket_size = (bits & 16) != 0 ? 20'000 : 0;
+    zero.stage3_param_persistence_threshold = (bits & 16) != 0 ? 100 : 0;
+    const bool prefetches = (bits & 16) != 0 && stage < 3;
+    if (!prefetches) all.push_back(zero);
+  }
+  return all;
+}
+
+std::string Describe(const Case& c, const ZeroConfig& zero) {
+  return fmt::format("bf16 {} ranks {} accumulation {} stage {} buckets {} overlap {} contiguous {} "
+                     "reduce_scatter {} prefetch {}",
+                     c.bf16, c.world_size, c.accumulation_steps, zero.stage,
+                     zero.reduce_bucket_size, zero.overlap_comm, zero.contiguous_gradients,
+                     zero.reduce_scatter, zero.stage3_prefetch_bucket_size);
+}
+
+DsConfig ConfigOf(const Case& c, const ZeroConfig& zero) {
+  DsConfig config = TinyConfig(zero.stage, c.world_size, c.accumulation_steps);
+  config.bf16 = c.bf16;
+  config.zero = zero;
+  return config;
+}
+
+// With one micro-batch, gradients are summed over the ranks in the same order everywhere: the same
+// bits. With several, stages 2 and 3 sum over the ranks first: the same bits as each other.
+TEST(EquivalenceTest, EveryMovementOfStateGivesTheSameBits) {
+  const Model model = TinyGpt2();
+  for (const Case& c : Cases()) {
+    std::vector<float> references[2];
+    for (int stage = 0; stage <= 3; ++stage) {
+      std::vector<float>& reference = references[c.accumulation_steps > 1 && stage >= 2 ? 1 : 0];
+      for (const ZeroConfig& zero : Movements(stage)) {
+        if (c.world_size == 1 && !reference.empty() && zero.reduce_bucket_size == 1000) continue;
+        const auto runs = Train(model, ConfigOf(c, zero), c.world_size, kSteps);
+        const std::vector<float> params = WholeParams(model, runs);
+        if (reference.empty()) reference = params;
+        ASSERT_EQ(params, reference) << Describe(c, zero);
+      }
+    }
+  }
+}
+
+double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += a[i] * a[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// SGD: unlike Adam's, its update is a smooth function of the gradient, so that another order of
+// summation stays a rounding error.
+DsConfig SgdConfig(int stage, int world_size, int64_t accumulation_steps) {
+  DsConfig config = TinyConfig(stage, world_size, accumulation_steps);
+  config.optimizer.type = "sgd";
+  config.optimizer.lr = 0.1;
+  config.optimizer.momentum = 0.9;
+  config.gradient_clipping = 0.5;
+  return config;
+}
+
+TEST(EquivalenceTest, AnySplitOfTheBatchTrainsAsOneRankDoes) {
+  for (const Model& model : {TinyGpt2(), TinyMlp()}) {
+    const auto reference = Train(model, SgdConfig(0, 1, 1), 1, kSteps);
+    const std::vector<float> params = WholeParams(model, reference);
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const int world_size : {1, 2, 4}) {
+        for (const int64_t accumulation_steps : {1, 3}) {
+          const DsConfig config = SgdConfig(stage, world_size, accumulation_steps);
+          const auto runs = Train(model, config, world_size, kSteps);
+          EXPECT_LT(RelativeDistance(WholeParams(model, runs), params), 1e-5)
+              << stage << " " << world_size << " " << accumulation_steps;
+          for (int step = 0; step < kSteps; ++step) {
+            EXPECT_NEAR(runs[0].steps[step].loss, reference[0].steps[step].loss, 1e-5);
+            EXPECT_NEAR(runs[0].steps[step].grad_norm, reference[0].steps[step].grad_norm, 1e-4);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(EquivalenceTest, Bf16FollowsF32) {
+  const Model model = TinyGpt2();
+  DsConfig config = SgdConfig(0, 1, 1);
+  const std::vector<float> f32 = WholeParams(model, Train(model, config, 1, kSteps));
+  config.bf16 = true;
+  const std::vector<float> bf16 = WholeParams(model, Train(model, config, 1, kSteps));
+  EXPECT_LT(RelativeDistance(bf16, f32), 1e-2);
+  EXPECT_GT(RelativeDistance(bf16, f32), 1e-5);
+}
+
+TEST(EquivalenceTest, RanksAgreeOnReplicatedParameters) {
+  const Model model = TinyGpt2();
+  for (const int stage : {0, 1, 2}) {
+    const auto runs = Train(model, TinyConfig(stage, 4, 1), 4, kSteps);
+    for (const RankRun& run : runs) EXPECT_EQ(run.params, runs[0].params) << stage;
+  }
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,298 @@
+// The numbers that models compute: losses against plain loops in double, gradients against finite
+// differences of the whole model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "engine/model/models.h"
+#include "tests/engine/model_runner.h"
+
+namespace dsat::engine {
+namespace {
+
+const Json kTinyGpt2 = {{"type", "gpt2"}, {"n_layer", 2},     {"n_embd", 8},
+                        {"n_head", 2},    {"n_positions", 6}, {"vocab_size", 11}};
+const Json kTinyMlp = {
+    {"type", "mlp"}, {"context", 3}, {"embedding", 4}, {"hidden", {10, 7}}, {"vocab_size", 11}};
+
+ModelRunner MakeRunner(const Json& json, DType dtype, double extra_stddev = 0.1) {
+  return ModelRunner(MakeModel(json, "/model"), Arena::Kind::kReal, MakeCpuKernels(1), dtype,
+                     extra_stddev);
+}
+
+// ---- References: one token's vector at a time, in double. ----
+
+using Vector = std::vector<double>;
+using Params = std::map<std::string, Vector>;
+
+Params ParamsOf(ModelRunner& runner) {
+  Params params;
+  for (size_t layer = 0; layer < runner.model().layers.size(); ++layer) {
+    const auto& specs = runner.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const std::vector<float> values = runner.Values(runner.param(layer, i));
+      params[specs[i].name] = Vector(values.begin(), values.end());
+    }
+  }
+  return params;
+}
+
+// x W + b with W (in, out).
+Vector Linear(const Vector& x, const Params& params, const std::string& name) {
+  const Vector& weight = params.at(name + ".weight");
+  Vector y = params.at(name + ".bias");
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < y.size(); ++j)
+      y[j] += x[i] * weight[i * y.size() + j];
+  }
+  return y;
+}
+
+Vector LayerNorm(const Vector& x, const Params& params, const std::string& name) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
+  double variance = 0;
+  for (const double v : x)
+    variance += (v - mean) * (v - mean) / n;
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = (x[i] - mean) / std::sqrt(variance + 1e-5) * params.at(name + ".weight")[i] +
+           params.at(name + ".bias")[i];
+  }
+  return y;
+}
+
+Vector Softmax(Vector x) {
+  double sum = 0;
+  for (double& v : x)
+    sum += v = std::exp(v);
+  for (double& v : x)
+    v /= sum;
+  return x;
+}
+
+// Row `row` of a table of rows of `width`.
+Vector Row(const Vector& table, int64_t row, size_t width) {
+  const auto begin = table.begin() + row * static_cast<int64_t>(width);
+  return {begin, begin + static_cast<int64_t>(width)};
+}
+
+// What position t of the sequence attends to; qkv of all positions.
+Vector Attend(const std::vector<Vector>& qkv, size_t t, size_t C, size_t H) {
+  const size_t D = C / H;
+  Vector out(C, 0);
+  for (size_t head = 0; head < H; ++head) {
+    Vector scores(t + 1, 0);
+    for (size_t s = 0; s <= t; ++s) {
+      for (size_t d = head * D; d < (head + 1) * D; ++d)
+        scores[s] += qkv[t][d] * qkv[s][C + d];
+      scores[s] /= std::sqrt(static_cast<double>(D));
+    }
+    const Vector weights = Softmax(scores);
+    for (size_t s = 0; s <= t; ++s) {
+      for (size_t d = head * D; d < (head + 1) * D; ++d)
+        out[d] += weights[s] * qkv[s][2 * C + d];
+    }
+  }
+  return out;
+}
+
+void AddTo(Vector& x, const Vector& y) {
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] += y[i];
+}
+
+void ApplyBlock(std::vector<Vector>& xs, const Params& params, const std::string& h, size_t H) {
+  std::vector<Vector> qkv;
+  for (const Vector& x : xs) {
+    qkv.push_back(Linear(LayerNorm(x, params, h + ".ln_1"), params, h + ".attn.c_attn"));
+  }
+  for (size_t t = 0; t < xs.size(); ++t) {
+    Vector& x = xs[t];
+    AddTo(x, Linear(Attend(qkv, t, x.size(), H), params, h + ".attn.c_proj"));
+    Vector hidden = Linear(LayerNorm(x, params, h + ".ln_2"), params, h + ".mlp.c_fc");
+    for (double& v : hidden) {
+      v *= 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    }
+    AddTo(x, Linear(hidden, params, h + ".mlp.c_proj"));
+  }
+}
+
+double ReferenceGpt2Loss(const Params& params, const TokenBatch& batch, size_t C, size_t H,
+                         int n_layer) {
+  double sum = 0;
+  for (int64_t b = 0; b < batch.B; ++b) {
+    std::vector<Vector> xs;
+    for (int64_t t = 0; t < batch.T; ++t) {
+      const int32_t token = batch.tokens[static_cast<size_t>(b * batch.T + t)];
+      xs.push_back(Row(params.at("wte.weight"), token, C));
+      AddTo(xs.back(), Row(params.at("wpe.weight"), t, C));
+    }
+    for (int i = 0; i < n_layer; ++i)
+      ApplyBlock(xs, params, fmt::format("h.{}", i), H);
+    for (int64_t t = 0; t < batch.T; ++t) {
+      const Vector x = LayerNorm(xs[static_cast<size_t>(t)], params, "ln_f");
+      Vector logits(params.at("wte.weight").size() / C);
+      for (size_t v = 0; v < logits.size(); ++v) {
+        const Vector row = Row(params.at("wte.weight"), static_cast<int64_t>(v), C);
+        logits[v] = std::inner_product(x.begin(), x.end(), row.begin(), 0.0);
+      }
+      const auto target = static_cast<size_t>(batch.targets[static_cast<size_t>(b * batch.T + t)]);
+      sum -= std::log(Softmax(logits)[target]);
+    }
+  }
+  return sum / static_cast<double>(batch.B * batch.T);
+}
+
+double ReferenceMlpLoss(const Params& params, const TokenBatch& batch, int64_t context,
+                        size_t embedding, int num_hidden) {
+  double sum = 0;
+  for (int64_t i = 0; i < batch.B * batch.T; ++i) {
+    Vector x;
+    for (int64_t back = context - 1; back >= 0; --back) {
+      const bool known = i % batch.T - back >= 0;
+      const int32_t token = known ? batch.tokens[static_cast<size_t>(i - back)] : 0;
+      const Vector row = Row(params.at("wte.weight"), token, embedding);
+      x.insert(x.end(), row.begin(), row.end());
+    }
+    for (int layer = 0; layer < num_hidden; ++layer) {
+      x = Linear(x, params, fmt::format("hidden.{}", layer));
+      for (double& v : x)
+        v = std::max(v, 0.0);
+    }
+    const auto target = static_cast<size_t>(batch.targets[static_cast<size_t>(i)]);
+    sum -= std::log(Softmax(Linear(x, params, "head"))[target]);
+  }
+  return sum / static_cast<double>(batch.B * batch.T);
+}
+
+TEST(ModelNumbersTest, Gpt2LossIsTheReferences) {
+  ModelRunner runner = MakeRunner(kTinyGpt2, DType::kF32, 0.3);
+  const TokenBatch batch(3, 5, 11);
+  EXPECT_NEAR(runner.Loss(batch.view()), ReferenceGpt2Loss(ParamsOf(runner), batch, 8, 2, 2), 1e-5);
+}
+
+TEST(ModelNumbersTest, MlpLossIsTheReferences) {
+  ModelRunner runner = MakeRunner(kTinyMlp, DType::kF32, 0.3);
+  const TokenBatch batch(3, 5, 11);
+  EXPECT_NEAR(runner.Loss(batch.view()), ReferenceMlpLoss(ParamsOf(runner), batch, 3, 4, 2), 1e-5);
+}
+
+// ---- Gradients. ----
+
+// |a - b| / |b|.
+double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+std::vector<float> FiniteDifferences(ModelRunner& runner, Tensor param, const TokenBatch& batch,
+                                     float step) {
+  std::vector<float> gradient;
+  for (int64_t i = 0; i < param.num_elems; ++i) {
+    float& value = param.f32()[i];
+    const float start = value;
+    value = start + step;
+    const double above = runner.Loss(batch.view());
+    value = start - step;
+    const double below = runner.Loss(batch.view());
+    value = start;
+    gradient.push_back(static_cast<float>((above - below) / (2.0 * step)));
+  }
+  return gradient;
+}
+
+void CheckGradients(const Json& json, float step, double tolerance) {
+  ModelRunner runner = MakeRunner(json, DType::kF32, 0.3);
+  const TokenBatch batch(2, 5, 11);
+  runner.Forward(batch.view());
+  runner.Backward();
+  for (size_t layer = 0; layer < runner.model().layers.size(); ++layer) {
+    const auto& specs = runner.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const std::vector<float> expected =
+          FiniteDifferences(runner, runner.param(layer, i), batch, step);
+      EXPECT_LT(RelativeDistance(runner.Values(runner.grad(layer, i)), expected), tolerance)
+          << specs[i].name;
+    }
+  }
+}
+
+TEST(ModelNumbersTest, Gpt2GradientsAreFiniteDifferences) {
+  CheckGradients(kTinyGpt2, 5e-3F, 2e-3);
+}
+
+TEST(ModelNumbersTest, MlpGradientsAreFiniteDifferences) {
+  CheckGradients(kTinyMlp, 1e-3F, 2e-3);
+}
+
+class ModelTypeTest : public testing::TestWithParam<Json> {};
+INSTANTIATE_TEST_SUITE_P(Types, ModelTypeTest, testing::Values(kTinyGpt2, kTinyMlp),
+                         [](const auto& info) {
+                           return info.param.at("type").template get<std::string>();
+                         });
+
+TEST_P(ModelTypeTest, GradientsAddUpOverMicroBatchesAndScale) {
+  const TokenBatch batch(2, 5, 11);
+  ModelRunner once = MakeRunner(GetParam(), DType::kF32);
+  once.Forward(batch.view());
+  once.Backward();
+  ModelRunner four_times = MakeRunner(GetParam(), DType::kF32);
+  for (int i = 0; i < 4; ++i) {
+    four_times.Forward(batch.view(), 0.25F);
+    four_times.Backward();
+  }
+  for (size_t layer = 0; layer < once.model().layers.size(); ++layer) {
+    for (size_t i = 0; i < once.model().layers[layer]->params().size(); ++i) {
+      EXPECT_LT(RelativeDistance(four_times.Values(four_times.grad(layer, i)),
+                                 once.Values(once.grad(layer, i))),
+                1e-5);
+    }
+  }
+}
+
+TEST_P(ModelTypeTest, Bf16IsCloseToF32) {
+  const TokenBatch batch(4, 5, 11);
+  ModelRunner exact = MakeRunner(GetParam(), DType::kF32);
+  ModelRunner rounded = MakeRunner(GetParam(), DType::kBF16);
+  const double loss = exact.Forward(batch.view());
+  EXPECT_NEAR(rounded.Forward(batch.view()), loss, 0.01 * loss);
+  exact.Backward();
+  rounded.Backward();
+  // 8 bits of mantissa in weights and activations, and a few units that ReLU cuts the other way.
+  for (size_t layer = 0; layer < exact.model().layers.size(); ++layer) {
+    const auto& specs = exact.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_LT(RelativeDistance(rounded.Values(rounded.grad(layer, i)),
+                                 exact.Values(exact.grad(layer, i))),
+                0.1)
+          << specs[i].name;
+    }
+  }
+}
+
+TEST_P(ModelTypeTest, FirstLossIsTheLogarithmOfTheVocabulary) {
+  Json json = GetParam();
+  json["vocab_size"] = 256;
+  if (json["type"] == "gpt2") json["n_embd"] = 64;
+  ModelRunner runner = MakeRunner(json, DType::kF32, 0);
+  EXPECT_NEAR(runner.Loss(TokenBatch(16, 6, 256).view()), std::log(256.0), 0.1);
+}
+
+TEST_P(ModelTypeTest, ShorterSequencesThanThePositionsWork) {
+  ModelRunner runner = MakeRunner(GetParam(), DType::kF32);
+  const TokenBatch batch(1, 1, 11);
+  EXPECT_TRUE(std::isfinite(runner.Forward(batch.view())));
+  runner.Backward();
+}
+
+}  // namespace
+}  // namespace dsat::engine

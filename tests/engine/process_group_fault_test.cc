@@ -1,0 +1,264 @@
+// What a process group says when peers die, stay away, or do something else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "engine/comm/process_group.h"
+#include "tests/engine/run_ranks.h"
+
+namespace dsat::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// What `fn` throws; a test failure if it throws nothing.
+Error ErrorOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {ErrorCode::kUnknown, ""};
+}
+
+// A child process, ended and reaped with the object.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& fn) : pid_(fork()) {
+    if (pid_ != 0) return;
+    try {
+      fn();
+    } catch (const Error&) {
+    }
+    _exit(0);  // Without destructors, as a crash.
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    Kill();
+    Reap();
+  }
+
+  pid_t pid() const { return pid_; }
+  void Kill() const {
+    if (!reaped_) kill(pid_, SIGKILL);
+  }
+  void Reap() {
+    if (!reaped_) waitpid(pid_, nullptr, 0);
+    reaped_ = true;
+  }
+
+ private:
+  pid_t pid_;
+  bool reaped_ = false;
+};
+
+void ExpectEnded(const Error& error, int rank, pid_t pid) {
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} (pid {}) has ended", rank, pid)));
+}
+
+TEST(ProcessGroupFaultTest, PeerThatEndedIsNamedLongBeforeTheTimeout) {
+  const OwnedFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const Error error = ErrorOf([&] { group->Barrier(); });
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in barrier"));
+}
+
+TEST(ProcessGroupFaultTest, PeerThatEndedAndWasReapedIsNamed) {
+  const OwnedFd file = MakeMemoryFile();
+  Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  child.Reap();
+  ExpectEnded(ErrorOf([&] { group->SumScalar(1); }), 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledBetweenCollectivesIsNamed) {
+  const OwnedFd file = MakeMemoryFile();
+  const auto train = [&](int rank, const std::function<void(int)>& after_round) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    const CommBuffer buffer = group->Allocate(2 * 40'000);
+    for (int round = 0;; ++round) {
+      group->AllReduce(buffer, DType::kF32, 10'000);
+      after_round(round);
+    }
+  };
+  const Child child([&] { train(1, [](int) {}); });
+  const Error error = ErrorOf([&] {
+    train(0, [&](int round) {
+      if (round == 10) child.Kill();
+    });
+  });
+  ExpectEnded(error, 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
+  const OwnedFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 2, 3, kTestTimeout).release(); });
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    ExpectEnded(ErrorOf([&] { group->MaxScalar(1); }), 2, child.pid());
+  });
+}
+
+TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
+  const OwnedFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    const Error error =
+        ErrorOf([&] { (void)MakeShmGroup(file.get(), rank, 4, milliseconds(100)); });
+    EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+    EXPECT_THAT(error.what(), HasSubstr("in join: rank 2 (not joined), rank 3 (not joined) did not "
+                                        "come within 100 ms"));
+  });
+}
+
+TEST(ProcessGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
+  const OwnedFd file = MakeMemoryFile();
+  const Child child([&] {
+    (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release();
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, milliseconds(300));
+  const Error error = ErrorOf([&] { group->Barrier(); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank 1 (pid {}) did not come", child.pid())));
+}
+
+TEST(ProcessGroupFaultTest, RankWhoseGroupObjectEndedIsNamed) {
+  const OwnedFd file = MakeMemoryFile();
+  RunThreads(3, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    if (rank == 1) return;
+    const Error error = ErrorOf([&] { group->Barrier(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.what(), HasSubstr("has left the group"));
+  });
+}
+
+// Both ranks get the error; `first` and `second` are how the calls are told.
+void ExpectMismatch(const std::function<void(ProcessGroup&, const CommBuffer&)>& of_rank_0,
+                    const std::function<void(ProcessGroup&, const CommBuffer&)>& of_rank_1,
+                    const std::string& message) {
+  RunRanks(2, [&](ProcessGroup& group) {
+    (void)group.Allocate(800);
+    const CommBuffer buffer = group.Allocate(800);
+    const auto& call = group.rank() == 0 ? of_rank_0 : of_rank_1;
+    const Error error = ErrorOf([&] { call(group, buffer); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("ranks issued different calls: " + message));
+    EXPECT_EQ(ErrorOf([&] { group.Barrier(); }).code(), ErrorCode::kUnavailable);
+  });
+}
+
+TEST(ProcessGroupFaultTest, DifferentCallsAreNamedInsteadOfAHang) {
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.Allocate(4096); },
+                 [](ProcessGroup& g, const CommBuffer&) { g.Allocate(8192); },
+                 "rank 0 allocate(4096 bytes), rank 1 allocate(8192 bytes)");
+  ExpectMismatch(
+      [](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kF32, 100); },
+      [](ProcessGroup& g, const CommBuffer& b) { g.ReduceScatter(b, DType::kF32, 100); },
+      "rank 0 all_reduce(buffer 1, f32, rows of 100), rank 1 reduce_scatter(buffer 1, f32, rows "
+      "of 100)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 99); },
+                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, f32, "
+                 "rows of 99)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kBF16, 100); },
+                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, bf16");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.SumScalar(1); },
+                 [](ProcessGroup& g, const CommBuffer&) { g.MaxScalar(1); },
+                 "rank 0 sum of a number, rank 1 maximum of a number");
+}
+
+TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {
+  const OwnedFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    if (rank == 1) {
+      EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(500)); }).code(),
+                ErrorCode::kDeadlineExceeded);
+      return;
+    }
+    struct stat info {};
+    while (info.st_size == 0) {  // The other has not come yet.
+      std::this_thread::yield();
+      fstat(file.get(), &info);
+    }
+    std::this_thread::sleep_for(milliseconds(100));
+    const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 3, kTestTimeout); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_STREQ(error.what(), "rank 1 came to a group of 3 ranks, others to one of 2");
+  });
+}
+
+TEST(ProcessGroupFaultTest, OneRankCannotJoinTwice) {
+  const OwnedFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    if (rank == 0) {
+      const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, kTestTimeout); });
+      EXPECT_EQ(error.code(), ErrorCode::kInternal);
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 has joined the group already"));
+    }
+    group->Barrier();
+  });
+}
+
+TEST(ProcessGroupFaultTest, FailedGroupTakesNoNewMembers) {
+  const OwnedFd file = MakeMemoryFile();
+  EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(50)); }).code(),
+            ErrorCode::kDeadlineExceeded);
+  const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_STREQ(error.what(), "rank 1 came to a process group that had failed");
+}
+
+TEST(ProcessGroupFaultTest, TooLargeABufferIsRefusedAndTheGroupGoesOn) {
+  RunRanks(2, [](ProcessGroup& group) {
+    const Error error = ErrorOf([&] { (void)group.Allocate(int64_t{1} << 50); });
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("1125899906842624 bytes on each of 2 ranks"));
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    *static_cast<float*>(buffer.data) = 1;
+    group.AllReduce(buffer, DType::kF32, 1);
+    EXPECT_EQ(*static_cast<float*>(buffer.data), 2);
+  });
+}
+
+TEST(ProcessGroupFaultTest, WrongFileIsAnError) {
+  EXPECT_THAT(ErrorOf([] { (void)MakeShmGroup(-1, 0, 2, kTestTimeout); }).what(),
+              HasSubstr("fd -1"));
+}
+
+TEST(ProcessGroupFaultTest, MemoryGoesBackWithTheGroup) {
+  const OwnedFd file = MakeMemoryFile();
+  const auto bytes_of_file = [&] {
+    struct stat info {};
+    fstat(file.get(), &info);
+    return info.st_blocks * 512;
+  };
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    (void)group->Allocate(1 << 20);
+    if (rank == 0) {
+      EXPECT_GE(bytes_of_file(), 2 << 20);
+    }
+    group->Barrier();
+  });
+  EXPECT_LT(bytes_of_file(), 1 << 20);
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,62 @@
+// Several ranks in one test process: a thread each, over one memory file.
+#ifndef DSAT_TESTS_ENGINE_RUN_RANKS_H_
+#define DSAT_TESTS_ENGINE_RUN_RANKS_H_
+
+#include <sys/mman.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/comm/owned_fd.h"
+#include "engine/comm/process_group.h"
+
+namespace dsat::engine {
+
+// Long enough for a loaded machine; a test that waits for it has failed.
+constexpr std::chrono::milliseconds kTestTimeout{60'000};
+
+// An empty memory file, as the supervisor makes it.
+inline OwnedFd MakeMemoryFile() {
+  OwnedFd file(memfd_create("dsat-test", MFD_CLOEXEC));
+  if (!file) ThrowErrno("memfd_create", errno);
+  return file;
+}
+
+// Runs fn(rank) on `size` threads and, when all have ended, throws again what was thrown first.
+inline void RunThreads(int size, const std::function<void(int rank)>& fn) {
+  std::mutex mutex;
+  std::exception_ptr first_failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        fn(rank);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first_failure) first_failure = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  if (first_failure) std::rethrow_exception(first_failure);
+}
+
+// Runs fn(group) on every rank of a group of `size`. As RunThreads about failures; the ranks that
+// wait for one that failed end with it.
+inline void RunRanks(int size, const std::function<void(ProcessGroup& group)>& fn,
+                     std::chrono::milliseconds timeout = kTestTimeout) {
+  const OwnedFd file = MakeMemoryFile();
+  RunThreads(size, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, size, timeout);
+    fn(*group);
+  });
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_RUN_RANKS_H_

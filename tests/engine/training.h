@@ -1,0 +1,123 @@
+// Short real trainings for tests: ranks are threads, each with an engine, kernels and an arena.
+#ifndef DSAT_TESTS_ENGINE_TRAINING_H_
+#define DSAT_TESTS_ENGINE_TRAINING_H_
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/engine.h"
+#include "engine/model/models.h"
+#include "tests/engine/run_ranks.h"
+
+namespace dsat::engine {
+
+constexpr int64_t kSeqLen = 16;
+
+// Tied embeddings, a unit of small parameters, sizes that do not divide by the ranks.
+inline Model TinyGpt2() {
+  return MakeModel({{"type", "gpt2"},
+                    {"n_layer", 2},
+                    {"n_embd", 24},
+                    {"n_head", 2},
+                    {"n_positions", 16},
+                    {"vocab_size", 61}},
+                   "/model");
+}
+
+inline Model TinyMlp() {
+  return MakeModel({{"type", "mlp"},
+                    {"context", 3},
+                    {"embedding", 8},
+                    {"hidden", {40, 24}},
+                    {"vocab_size", 61}},
+                   "/model");
+}
+
+// Micro-batches of 12 / (world_size * accumulation_steps) samples: the same 12 samples every way.
+inline DsConfig TinyConfig(int stage, int world_size, int64_t accumulation_steps) {
+  DsConfig config;
+  config.batch = {.train_batch_size = 12,
+                  .micro_batch_size = 12 / (world_size * accumulation_steps),
+                  .accumulation_steps = accumulation_steps};
+  config.gradient_clipping = 0;
+  config.zero.stage = stage;
+  config.zero.stage3_param_persistence_threshold = 0;
+  config.zero.stage3_prefetch_bucket_size = 0;
+  return config;
+}
+
+// What one rank of a training saw.
+struct RankRun {
+  std::vector<StepResult> steps;
+  std::vector<std::vector<float>> params;  // Per unit; whole, or this rank's slice.
+  Traffic step_traffic;                    // Of the last step.
+  int64_t peak_bytes = 0;                  // Of the last step.
+  int64_t state_bytes = 0;                 // Between steps.
+  int64_t skipped = 0;
+};
+
+inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.num_elems));
+  kernels.Cast({values.data(), tensor.num_elems, DType::kF32}, tensor);
+  return values;
+}
+
+inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps,
+                       const Dataset& data, ProcessGroup& group) {
+  const auto kernels = MakeCpuKernels(1);
+  Arena arena("device memory", Arena::Kind::kReal, 0);
+  Engine engine({model, group, *kernels, arena, &data, kSeqLen}, config, 7);
+  RankRun run;
+  for (int step = 0; step < num_steps; ++step) {
+    arena.ResetPeak();
+    const int64_t sent = group.traffic().sent_bytes;
+    const int64_t count = group.traffic().num_collectives;
+    run.steps.push_back(engine.TrainStep());
+    run.step_traffic = {.num_collectives = group.traffic().num_collectives - count,
+                        .sent_bytes = group.traffic().sent_bytes - sent};
+    run.peak_bytes = arena.peak_bytes();
+  }
+  run.state_bytes = arena.live_bytes();
+  run.skipped = engine.num_skipped_steps();
+  for (int u = 0; u < engine.states().num_units(); ++u) {
+    run.params.push_back(AsFloats(*kernels, engine.states().ParamAtHome(u)));
+  }
+  return run;
+}
+
+inline std::unique_ptr<Dataset> Synthetic() {
+  return OpenDataset({{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", 61}}, "", 3,
+                     "/data");
+}
+
+// Trains on `world_size` ranks.
+inline std::vector<RankRun> Train(const Model& model, const DsConfig& config, int world_size,
+                                  int num_steps) {
+  const auto data = Synthetic();
+  std::vector<RankRun> runs(static_cast<size_t>(world_size));
+  RunRanks(world_size, [&](ProcessGroup& group) {
+    runs[static_cast<size_t>(group.rank())] = RunRank(model, config, num_steps, *data, group);
+  });
+  return runs;
+}
+
+// All parameters, unit after unit, without padding: comparable between any two trainings.
+inline std::vector<float> WholeParams(const Model& model, const std::vector<RankRun>& runs) {
+  std::vector<float> all;
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    const UnitLayout layout = LayoutOf(*model.layers[u], static_cast<int>(runs.size()));
+    std::vector<float> unit;
+    for (const RankRun& run : runs) unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
+    for (size_t i = 0; i < layout.offsets.size(); ++i) {
+      const auto begin = unit.begin() + layout.offsets[i];
+      all.insert(all.end(), begin, begin + model.layers[u]->params()[i].NumElems());
+    }
+  }
+  return all;
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_TRAINING_H_

@@ -1,0 +1,150 @@
+#include "methods/lineage.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/methods/method_testing.h"
+
+namespace dsat {
+namespace {
+
+constexpr Step kAnyStep = {.low = 1, .high = 8, .micro_batch = 4};
+
+TEST(LineageTest, TrialsChainInTheOrderProposedAndOnlyEndedOnesCountAsCompleted) {
+  LineageTable table(TestSpace({1}, 8), TestOptions());
+  Lineage& lineage = table.Draw();
+  EXPECT_TRUE(lineage.Idle());
+  EXPECT_EQ(lineage.NumCompleted(), 0);
+  AddTrial(table, lineage, kAnyStep, 0, TrialState::kSucceeded, 1);
+  AddTrial(table, lineage, {.low = 5, .high = 8, .micro_batch = 6}, 1, TrialState::kInfeasible);
+  EXPECT_EQ(lineage.NumCompleted(), 2);
+  const Proposal third = table.Propose(lineage, {.low = 5, .high = 5, .micro_batch = 5}, 1);
+  EXPECT_FALSE(lineage.Idle());
+  EXPECT_EQ(lineage.NumCompleted(), 2);
+  EXPECT_EQ(third.tag, lineage.number);
+  ASSERT_EQ(lineage.trials.size(), 3u);
+  EXPECT_EQ(lineage.trials[0].step.micro_batch, 4);
+  EXPECT_EQ(lineage.trials[1].step.micro_batch, 6);
+  EXPECT_EQ(lineage.trials[2].step.micro_batch, 5);
+  EXPECT_EQ(lineage.Rung(), 1);
+}
+
+TEST(LineageTest, ProposalsOfALineageDifferInTheirMicroBatchOnly) {
+  LineageTable table(TestSpace({2}, 8), TestOptions());
+  Lineage& lineage = table.Draw();
+  Proposal first = table.Propose(lineage, kAnyStep);
+  table.Tell(first.tag, EndedTrial(0, TrialState::kSucceeded, 1));
+  Proposal second = table.Propose(lineage, {.low = 5, .high = 8, .micro_batch = 6});
+  EXPECT_EQ(MicroBatchOf(first.assignment), 4);
+  EXPECT_EQ(MicroBatchOf(second.assignment), 6);
+  first.assignment.erase("/train_micro_batch_size_per_gpu");
+  second.assignment.erase("/train_micro_batch_size_per_gpu");
+  EXPECT_EQ(first.assignment, second.assignment);
+}
+
+TEST(LineageTest, AnErrorIsInTheHistoryOfItsTrialAndOfAllLaterOnesOnly) {
+  LineageTable table(TestSpace({1}, 8), TestOptions());
+  Lineage& lineage = table.Draw();
+  AddTrial(table, lineage, kAnyStep, 0, TrialState::kSucceeded, 1);
+  const Proposal second = table.Propose(lineage, kAnyStep);
+  EXPECT_FALSE(lineage.AnyTooLarge());
+  table.Tell(second.tag, EndedTrial(7, TrialState::kInfeasible));
+  AddTrial(table, lineage, kAnyStep, 0, TrialState::kSucceeded, 1);
+  EXPECT_FALSE(lineage.AnyTooLarge(0));
+  EXPECT_FALSE(lineage.AnyTooLarge(1));
+  EXPECT_TRUE(lineage.AnyTooLarge(2));
+  EXPECT_TRUE(lineage.AnyTooLarge(3));
+}
+
+TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviourIsAskedFor) {
+  const std::map<TrialState, Verdict> by_default = {
+      {TrialState::kSucceeded, Verdict::kFits},
+      {TrialState::kInfeasible, Verdict::kTooLarge},
+      {TrialState::kFailed, Verdict::kUnknown},
+      {TrialState::kStopped, Verdict::kUnknown}};
+  for (const bool compat : {false, true}) {
+    LineageTable table(TestSpace({1}, 8), TestOptions(compat));
+    for (const auto& [state, verdict] : by_default) {
+      Lineage& lineage = table.Draw();
+      AddTrial(table, lineage, kAnyStep, 0, state, 1);
+      const bool no_evidence = verdict == Verdict::kUnknown;
+      EXPECT_EQ(lineage.trials[0].verdict, compat && no_evidence ? Verdict::kTooLarge : verdict);
+    }
+  }
+}
+
+TEST(LineageTest, TheBestMetricFollowsTheMetricsDirection) {
+  for (const std::string& metric : SearchMetrics()) {
+    SearchOptions options;
+    options.metric = metric;
+    LineageTable table(TestSpace({1}, 8), options);
+    Lineage& lineage = table.Draw();
+    for (const double value : {3.0, 1.0, 2.0}) {
+      AddTrial(table, lineage, kAnyStep, 0, TrialState::kSucceeded, value);
+    }
+    const bool smaller = metric == "latency" || metric == "forward" || metric == "backward";
+    EXPECT_EQ(table.BestMetric(lineage), smaller ? 1.0 : 3.0) << metric;
+  }
+}
+
+TEST(LineageTest, DrawsCoverEveryStageAndEveryKnobValueEvenly) {
+  LineageTable table(TestSpace({0, 1, 3}, 8), TestOptions());
+  std::map<int, int> stages;
+  std::map<Json, int> buckets;
+  constexpr int kDraws = 3000;
+  for (int i = 0; i < kDraws; ++i) {
+    const Lineage& lineage = table.Draw();
+    ++stages[lineage.stage];
+    EXPECT_EQ(StageOf(lineage.config), lineage.stage);
+    ++buckets[lineage.config.at("/zero_optimization/reduce_bucket_size")];
+  }
+  // A fair draw of one in three lies within 6 standard deviations of 1000.
+  ASSERT_EQ(stages.size(), 3u);
+  for (const auto& [stage, count] : stages) EXPECT_NEAR(count, 1000, 155) << stage;
+  ASSERT_EQ(buckets.size(), 3u);
+  for (const auto& [value, count] : buckets) EXPECT_NEAR(count, 1000, 155) << value;
+}
+
+TEST(LineageTest, AStagePredictedNotToFitIsDrawnLessOftenButDrawn) {
+  SearchSpace space = TestSpace({1, 2}, 8);
+  space.stages[0].approx_max_micro_batch = 0;
+  LineageTable table(space, TestOptions());
+  int unlikely = 0;
+  for (int i = 0; i < 2000; ++i) unlikely += table.Draw().stage == 1 ? 1 : 0;
+  EXPECT_NEAR(unlikely, 400, 110);
+}
+
+TEST(LineageTest, AKnobMoreInTheSpaceShiftsNoOtherDraw) {
+  const SearchSpace space = TestSpace({1, 2}, 8);
+  SearchSpace larger = space;
+  for (StageSpace& stage : larger.stages) {
+    stage.knobs.insert(stage.knobs.begin(), {"/zero_optimization/reduce_scatter", {true, false}});
+  }
+  LineageTable table(space, TestOptions());
+  LineageTable other(larger, TestOptions());
+  for (int i = 0; i < 50; ++i) {
+    const Assignment config = table.Draw().config;
+    Assignment with_more = other.Draw().config;
+    EXPECT_EQ(with_more.erase("/zero_optimization/reduce_scatter"), 1u);
+    EXPECT_EQ(config, with_more);
+  }
+}
+
+TEST(LineageTest, ASeedDecidesTheDrawsAndAnotherSeedDecidesOthers) {
+  SearchOptions other_seed;
+  other_seed.random_seed = 43;
+  LineageTable a(TestSpace({1, 2}, 8), TestOptions());
+  LineageTable b(TestSpace({1, 2}, 8), TestOptions());
+  LineageTable c(TestSpace({1, 2}, 8), other_seed);
+  int same_as_other = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Assignment config = a.Draw().config;
+    EXPECT_EQ(config, b.Draw().config);
+    same_as_other += config == c.Draw().config ? 1 : 0;
+  }
+  EXPECT_LT(same_as_other, 20);  // One in twelve by chance.
+}
+
+}  // namespace
+}  // namespace dsat

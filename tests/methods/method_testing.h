@@ -1,0 +1,51 @@
+// Small things the tests of methods share: spaces, ended trials, and a driver that runs one proposal
+// at a time against a device with a largest micro-batch size.
+#ifndef DSAT_TESTS_METHODS_METHOD_TESTING_H_
+#define DSAT_TESTS_METHODS_METHOD_TESTING_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "methods/lineage.h"
+#include "methods/method.h"
+
+namespace dsat {
+
+// These stages, each with two knobs of three and two values.
+SearchSpace TestSpace(const std::vector<int>& stages, int64_t approx_max_micro_batch);
+
+SearchOptions TestOptions(bool compat_determined = false);
+
+int64_t MicroBatchOf(const Assignment& assignment);
+int StageOf(const Assignment& assignment);
+
+// A trial that ended like this; with `value` as every metric if it succeeded.
+Trial EndedTrial(TrialId id, TrialState state, double value = 0);
+
+// Asks and tells one proposal at a time.
+class Driver {
+ public:
+  explicit Driver(Method& method) : method_(&method) {}
+
+  // The next proposal. REQUIRES: there is one.
+  Proposal Ask();
+  void Tell(const Proposal& proposal, TrialState state, double value = 0);
+  // Ask, then tell success up to `largest` and infeasible beyond; the metric is the micro-batch size.
+  Proposal Step(int64_t largest);
+
+ private:
+  Method* method_;
+  TrialId next_id_ = 0;
+};
+
+// One trial of a lineage that has ended: `step` in `rung`.
+void AddTrial(LineageTable& table, Lineage& lineage, const Step& step, int64_t rung,
+              TrialState state, double value = 0);
+
+// floor(log2(n)) + 1: the trials a bisection of n sizes takes at most.
+int64_t BisectionTrials(int64_t n);
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_METHODS_METHOD_TESTING_H_

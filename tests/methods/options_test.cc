@@ -1,0 +1,81 @@
+#include "methods/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+struct BadOption {
+  std::string flag;
+  std::function<void(SearchOptions&)> spoil;
+};
+
+TEST(OptionsTest, TheDefaultsAreValid) { EXPECT_NO_THROW(ValidateOptions(SearchOptions())); }
+
+TEST(OptionsTest, TheLeastAllowedValuesAreValid) {
+  SearchOptions options;
+  options.max_trials = 2;
+  options.max_concurrent_trials = 1;
+  options.max_slots = 1;
+  options.zero_stages = {0};
+  options.start_profile_step = 0;
+  options.end_profile_step = 0;
+  options.trials_per_random_config = 1;
+  options.early_stopping = 1;
+  options.search_range_factor = 0.01;
+  options.max_rungs = 1;
+  options.min_binary_search_trials = 1;
+  options.asha_early_stopping = 0;
+  options.divisor = 2;
+  EXPECT_NO_THROW(ValidateOptions(options));
+}
+
+TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
+  const std::vector<BadOption> cases = {
+      {"--max-trials: 1", [](SearchOptions& o) { o.max_trials = 1; }},
+      {"--max-concurrent-trials: 0", [](SearchOptions& o) { o.max_concurrent_trials = 0; }},
+      {"--max-slots: 0", [](SearchOptions& o) { o.max_slots = 0; }},
+      {"--metric: \"speed\"", [](SearchOptions& o) { o.metric = "speed"; }},
+      {"--metric: \"loss\"", [](SearchOptions& o) { o.metric = "loss"; }},
+      {"--zero-stages: none", [](SearchOptions& o) { o.zero_stages = {}; }},
+      {"--zero-stages: 4", [](SearchOptions& o) { o.zero_stages = {1, 4}; }},
+      {"--zero-stages: -1", [](SearchOptions& o) { o.zero_stages = {-1}; }},
+      {"--zero-stages: 2 is given twice", [](SearchOptions& o) { o.zero_stages = {2, 1, 2}; }},
+      {"--start-profile-step: -1", [](SearchOptions& o) { o.start_profile_step = -1; }},
+      {"--end-profile-step: 2", [](SearchOptions& o) { o.end_profile_step = 2; }},
+      {"--trials-per-random-config: 0", [](SearchOptions& o) { o.trials_per_random_config = 0; }},
+      {"--early-stopping: 0", [](SearchOptions& o) { o.early_stopping = 0; }},
+      {"--search-range-factor: 0", [](SearchOptions& o) { o.search_range_factor = 0; }},
+      {"--search-range-factor: nan",
+       [](SearchOptions& o) {
+         o.search_range_factor = std::numeric_limits<double>::quiet_NaN();
+       }},
+      {"--max-rungs: 0", [](SearchOptions& o) { o.max_rungs = 0; }},
+      {"--min-binary-search-trials: 0", [](SearchOptions& o) { o.min_binary_search_trials = 0; }},
+      {"--asha-early-stopping: -1", [](SearchOptions& o) { o.asha_early_stopping = -1; }},
+      {"--divisor: 1", [](SearchOptions& o) { o.divisor = 1; }},
+  };
+  for (const BadOption& bad : cases) {
+    SearchOptions options;
+    bad.spoil(options);
+    try {
+      ValidateOptions(options);
+      ADD_FAILURE() << bad.flag << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.what(), testing::StartsWith(bad.flag));
+      EXPECT_THAT(error.what(), testing::HasSubstr("expected"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsat

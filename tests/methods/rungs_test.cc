@@ -1,0 +1,222 @@
+#include "methods/rungs.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "methods/bisection.h"
+#include "tests/methods/method_testing.h"
+
+namespace dsat {
+namespace {
+
+// A step in the middle of a range so wide that its bisection is far from over.
+constexpr Step kWideStep = {.low = 1, .high = 10000, .micro_batch = 5000};
+constexpr Step kLastStep = {.low = 5, .high = 5, .micro_batch = 5};
+
+LineageTable MakeTable(const SearchOptions& options = TestOptions()) {
+  return LineageTable(TestSpace({1, 2}, 10000), options);
+}
+
+// A lineage with `count` successes in a rung, the best of them `best`.
+Lineage& AddLineage(LineageTable& table, int64_t rung, int64_t count, double best) {
+  Lineage& lineage = table.Draw();
+  for (int64_t i = 0; i < count; ++i) {
+    AddTrial(table, lineage, kWideStep, rung, TrialState::kSucceeded, best);
+  }
+  return lineage;
+}
+
+TEST(RungsTest, ARungTakesMinTrialsTimesThePowerOfTheDivisor) {
+  SearchOptions options;
+  EXPECT_EQ(TrialsToComplete(options, 0), 3);
+  EXPECT_EQ(TrialsToComplete(options, 1), 6);
+  EXPECT_EQ(TrialsToComplete(options, 4), 48);
+  options.asha_early_stopping = 1;
+  EXPECT_EQ(TrialsToComplete(options, 0), 6);
+  options.divisor = 4;
+  options.min_binary_search_trials = 5;
+  EXPECT_EQ(TrialsToComplete(options, 1), 80);
+  EXPECT_EQ(TrialsToComplete(options, 1000), INT64_MAX);
+}
+
+TEST(RungsTest, ARungIsCompletedExactlyFromItsNumberOfTrialsAndSoAreAllLowerOnes) {
+  LineageTable table = MakeTable();
+  Lineage& lineage = table.Draw();
+  for (int64_t count = 1; count <= 50; ++count) {
+    AddTrial(table, lineage, kWideStep, 0, TrialState::kInfeasible);
+    for (int64_t rung = 0; rung < 5; ++rung) {
+      EXPECT_EQ(CompletedRung(table, lineage, rung), count >= (int64_t{3} << rung));
+    }
+  }
+}
+
+TEST(RungsTest, ALineageHasCompletedTheRungsBelowItsOwn) {
+  LineageTable table = MakeTable();
+  const Lineage& lineage = AddLineage(table, 2, 1, 1);
+  EXPECT_TRUE(CompletedRung(table, lineage, 0));
+  EXPECT_TRUE(CompletedRung(table, lineage, 1));
+  EXPECT_FALSE(CompletedRung(table, lineage, 2));
+}
+
+TEST(RungsTest, AFinishedBisectionCompletesItsRungHalfway) {
+  LineageTable table = MakeTable(TestOptions(true));
+  Lineage& lineage = table.Draw();
+  AddTrial(table, lineage, kLastStep, 0, TrialState::kSucceeded, 1);
+  EXPECT_TRUE(CompletedRung(table, lineage, 0));
+  EXPECT_FALSE(CompletedRung(table, lineage, 1));
+  EXPECT_FALSE(NextBisectionStep(table, lineage));
+}
+
+TEST(RungsTest, AFailureAtTheLowestSizeCompletesItsRungHalfway) {
+  for (const bool compat : {false, true}) {
+    LineageTable table = MakeTable(TestOptions(compat));
+    Lineage& lineage = table.Draw();
+    AddTrial(table, lineage, {.low = 4, .high = 9, .micro_batch = 4}, 0, TrialState::kInfeasible);
+    EXPECT_TRUE(CompletedRung(table, lineage, 0));
+    EXPECT_FALSE(CompletedRung(table, lineage, 1));
+  }
+}
+
+TEST(RungsTest, ALineageWhoseLastTrialRunsHasNotFinishedItsBisection) {
+  LineageTable table = MakeTable(TestOptions(true));
+  Lineage& lineage = table.Draw();
+  table.Propose(lineage, kLastStep);
+  EXPECT_FALSE(CompletedRung(table, lineage, 0));
+  EXPECT_FALSE(NextContinuation(table));
+}
+
+TEST(RungsTest, TheBestTrialOfALineageIsSoughtUpToARung) {
+  for (const std::string metric : {"throughput", "latency"}) {
+    SearchOptions options;
+    options.metric = metric;
+    LineageTable table = MakeTable(options);
+    Lineage& lineage = table.Draw();
+    const double sign = metric == "latency" ? -1 : 1;
+    for (int64_t rung = 0; rung < 6; ++rung) {
+      AddTrial(table, lineage, kWideStep, rung, TrialState::kSucceeded, 100 + sign * rung);
+    }
+    for (int64_t rung = 0; rung < 6; ++rung) {
+      EXPECT_EQ(table.BestMetric(lineage, rung), 100 + sign * rung);
+    }
+  }
+}
+
+TEST(RungsTest, TheTopOfARungIsItsBestFractionBestFirst) {
+  for (const std::string metric : {"throughput", "latency"}) {
+    for (const int64_t divisor : {2, 3, 4}) {
+      SearchOptions options;
+      options.metric = metric;
+      options.divisor = divisor;
+      LineageTable table = MakeTable(options);
+      const std::vector<double> values = {5, 9, 1, 8, 2, 7, 3, 6, 4};
+      for (const double value : values) AddLineage(table, 0, 3, value);
+      AddLineage(table, 0, 2, 1000);  // Has not completed the rung.
+      AddLineage(table, 0, 2, -1000);
+      const std::vector<const Lineage*> top = TopLineages(table, 0);
+      ASSERT_EQ(top.size(), values.size() / static_cast<size_t>(divisor));
+      for (size_t i = 0; i < top.size(); ++i) {
+        const double expected = metric == "latency" ? 1.0 + i : 9.0 - i;
+        EXPECT_EQ(table.BestMetric(*top[i]), expected);
+      }
+    }
+  }
+}
+
+TEST(RungsTest, LineagesWithoutAMeasurementCountButAreNeverAtTheTop) {
+  LineageTable table = MakeTable();
+  for (int i = 0; i < 3; ++i) {
+    Lineage& lineage = table.Draw();
+    AddTrial(table, lineage, {.low = 1, .high = 1, .micro_batch = 1}, 0, TrialState::kInfeasible);
+  }
+  AddLineage(table, 0, 3, 1);
+  const std::vector<const Lineage*> top = TopLineages(table, 0);
+  ASSERT_EQ(top.size(), 1u);
+  EXPECT_EQ(top[0]->number, 3);
+}
+
+TEST(RungsTest, APromotionContinuesTheBestLineageOneRungHigher) {
+  LineageTable table = MakeTable();
+  AddLineage(table, 0, 3, 1);
+  EXPECT_FALSE(NextPromotion(table)) << "one of one is no top half";
+  AddLineage(table, 0, 3, 2);
+  const std::optional<RungStep> promotion = NextPromotion(table);
+  ASSERT_TRUE(promotion);
+  EXPECT_EQ(promotion->lineage, 1);
+  EXPECT_EQ(promotion->rung, 1);
+  EXPECT_EQ(promotion->step.low, 5001);
+  table.Propose(table.at(1), promotion->step, promotion->rung);
+  EXPECT_EQ(table.at(1).trials.size(), 4u);
+  EXPECT_FALSE(NextPromotion(table)) << "it is promoted once";
+}
+
+TEST(RungsTest, PromotionsFromTheHighestRungComeFirst) {
+  LineageTable table = MakeTable();
+  AddLineage(table, 0, 3, 10);
+  AddLineage(table, 0, 3, 9);
+  EXPECT_EQ(NextPromotion(table)->lineage, 0);
+  AddLineage(table, 1, 6, 2);
+  AddLineage(table, 1, 6, 3);
+  const std::optional<RungStep> promotion = NextPromotion(table);
+  EXPECT_EQ(promotion->lineage, 3);
+  EXPECT_EQ(promotion->rung, 2);
+  // Once that one has gone up, the lower rung is served.
+  table.Propose(table.at(3), promotion->step, promotion->rung);
+  EXPECT_EQ(NextPromotion(table)->lineage, 0);
+}
+
+TEST(RungsTest, RanksInARungIgnoreWhatLineagesDidAboveIt) {
+  LineageTable table = MakeTable();
+  AddLineage(table, 0, 3, 1);
+  AddTrial(table, table.at(0), kWideStep, 1, TrialState::kSucceeded, 1000);
+  AddLineage(table, 0, 3, 2);
+  ASSERT_EQ(TopLineages(table, 0).size(), 1u);
+  EXPECT_EQ(TopLineages(table, 0)[0]->number, 1);
+  EXPECT_EQ(NextPromotion(table)->lineage, 1);
+}
+
+TEST(RungsTest, NothingLeavesTheTopRung) {
+  SearchOptions options;
+  options.max_rungs = 3;
+  LineageTable table = MakeTable(options);
+  for (int i = 0; i < 4; ++i) {
+    const Lineage& lineage = AddLineage(table, 2, TrialsToComplete(options, 2), i);
+    EXPECT_TRUE(CompletedRung(table, lineage, options.max_rungs - 1));
+  }
+  EXPECT_FALSE(NextPromotion(table));
+  EXPECT_FALSE(NextContinuation(table));
+}
+
+TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehaviour) {
+  for (const bool compat : {false, true}) {
+    LineageTable table = MakeTable(TestOptions(compat));
+    Lineage& best = table.Draw();
+    AddTrial(table, best, {.low = 1, .high = 9, .micro_batch = 5}, 0, TrialState::kSucceeded, 9);
+    AddTrial(table, best, {.low = 6, .high = 6, .micro_batch = 6}, 0, TrialState::kInfeasible);
+    ASSERT_FALSE(NextBisectionStep(table, best));
+    for (const double value : {8, 7, 6}) AddLineage(table, 0, 3, value);
+    const std::optional<RungStep> promotion = NextPromotion(table);
+    EXPECT_EQ(promotion.has_value(), !compat);
+    if (promotion) {
+      EXPECT_EQ(promotion->lineage, 1);
+    }
+  }
+}
+
+TEST(RungsTest, TheContinuationIsOfTheHighestRungThenOfTheMostCompletedTrials) {
+  LineageTable table = MakeTable();
+  EXPECT_FALSE(NextContinuation(table));
+  AddLineage(table, 0, 1, 1);
+  AddLineage(table, 0, 2, 1);
+  AddLineage(table, 0, 2, 1);
+  EXPECT_EQ(NextContinuation(table)->lineage, 1);
+  AddLineage(table, 1, 4, 1);
+  AddLineage(table, 1, 5, 1);
+  EXPECT_EQ(NextContinuation(table)->lineage, 4);
+  EXPECT_EQ(NextContinuation(table)->rung, 1);
+  table.Propose(table.at(4), kWideStep, 1);  // Running: not to be continued now.
+  EXPECT_EQ(NextContinuation(table)->lineage, 3);
+}
+
+}  // namespace
+}  // namespace dsat

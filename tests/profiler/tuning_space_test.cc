@@ -1,0 +1,104 @@
+#include "profiler/tuning_space.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace dsat {
+namespace {
+
+using Values = std::vector<Json>;
+
+ModelProfile Profile(int64_t params) {
+  return {.num_params = params,
+          .trainable_num_params = params,
+          .activation_bytes_per_sample = 1000,
+          .device_memory_bytes = 20 * params + 64'000};
+}
+
+std::map<std::string, Values> KnobsOf(const StageSpace& stage) {
+  std::map<std::string, Values> knobs;
+  for (const Knob& knob : stage.knobs) {
+    EXPECT_TRUE(knob.pointer.starts_with("/zero_optimization/"));
+    knobs[knob.pointer.substr(19)] = knob.values;
+  }
+  return knobs;
+}
+
+SearchOptions Options(bool compat) {
+  SearchOptions options;
+  options.zero_stages = {0, 1, 2, 3};
+  options.compat_determined = compat;
+  return options;
+}
+
+const Values kAllBuckets = {1'000'000,   5'000'000,   10'000'000,    50'000'000,
+                            100'000'000, 500'000'000, 1'000'000'000, 5'000'000'000};
+const Values kSwitch = {true, false};
+
+TEST(TuningSpaceTest, ThePublishedSpaceHas64Then512Then1024Configurations) {
+  for (const int64_t world_size : {1, 8}) {
+    const SearchSpace space = MakeSearchSpace(Profile(1000), Json::object(), Options(true),
+                                              world_size);
+    std::vector<size_t> sizes;
+    for (const StageSpace& stage : space.stages) {
+      size_t size = 1;
+      for (const auto& [key, values] : KnobsOf(stage)) size *= values.size();
+      sizes.push_back(size);
+    }
+    EXPECT_EQ(sizes, (std::vector<size_t>{64, 64, 512, 1024}));
+    EXPECT_EQ(KnobsOf(space.stages[3])["allgather_partitions"], kSwitch);
+  }
+}
+
+TEST(TuningSpaceTest, ByDefaultALargeModelOnSeveralRanksHasTheKnobsThatMatter) {
+  const SearchSpace space =
+      MakeSearchSpace(Profile(4'000'000'000), Json::object(), Options(false), 8);
+  const std::map<std::string, Values> stage0 = {{"reduce_bucket_size", kAllBuckets}};
+  const std::map<std::string, Values> stage1 = {{"reduce_bucket_size", kAllBuckets},
+                                                {"allgather_bucket_size", kAllBuckets}};
+  std::map<std::string, Values> stage2 = stage1;
+  stage2["overlap_comm"] = stage2["reduce_scatter"] = stage2["contiguous_gradients"] = kSwitch;
+  ASSERT_EQ(space.stages.size(), 4u);
+  EXPECT_EQ(KnobsOf(space.stages[0]), stage0);
+  EXPECT_EQ(KnobsOf(space.stages[1]), stage1);
+  EXPECT_EQ(KnobsOf(space.stages[2]), stage2);
+  EXPECT_EQ(KnobsOf(space.stages[3]), stage2);
+}
+
+TEST(TuningSpaceTest, OnOneRankThereIsNothingToCommunicate) {
+  const SearchSpace space = MakeSearchSpace(Profile(4000), Json::object(), Options(false), 1);
+  for (const StageSpace& stage : space.stages) EXPECT_TRUE(stage.knobs.empty());
+}
+
+TEST(TuningSpaceTest, BucketsEndAtTheSmallestThatHoldsEveryParameter) {
+  const std::map<int64_t, size_t> values_for = {
+      {10, 1}, {1'000'000, 1}, {1'000'001, 2}, {60'000'000, 5}, {6'000'000'000, 8}};
+  for (const auto& [params, count] : values_for) {
+    const SearchSpace space = MakeSearchSpace(Profile(params), Json::object(), Options(false), 2);
+    for (const Knob& knob : space.stages[1].knobs) {
+      EXPECT_EQ(knob.values, Values(kAllBuckets.begin(), kAllBuckets.begin() +
+                                                             static_cast<std::ptrdiff_t>(count)));
+    }
+  }
+}
+
+TEST(TuningSpaceTest, StagesAndTheirStartsFollowTheOptionsAndTheProfile) {
+  SearchOptions options = Options(false);
+  options.zero_stages = {3, 1};
+  const Json config = {{"bf16", {{"enabled", true}}}};
+  // 1000 parameters on one rank: 16000 bytes; 20 * 1000 + 64000 - 16000 are left for activations.
+  const SearchSpace space = MakeSearchSpace(Profile(1000), config, options, 1);
+  ASSERT_EQ(space.stages.size(), 2u);
+  EXPECT_EQ(space.stages[0].stage, 3);
+  EXPECT_EQ(space.stages[1].stage, 1);
+  EXPECT_EQ(space.stages[0].approx_max_micro_batch, 68);
+  options.compat_determined = true;
+  EXPECT_EQ(MakeSearchSpace(Profile(1000), config, options, 1).stages[0].approx_max_micro_batch,
+            67);
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,224 @@
+// The words' text and JSON forms.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+#include "proto/trial_task.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename Function>
+std::string ErrorOf(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+// Every field away from its default, so that a forgotten one shows.
+ExperimentSpec FullSpec() {
+  ExperimentSpec spec;
+  spec.name = "n";
+  spec.method = "asha";
+  spec.entrypoint = {"python3", "train.py"};
+  spec.config_path = "/c/deepspeed.yaml";
+  spec.model_dir = "/c";
+  spec.slots_per_trial = 2;
+  spec.device_memory_bytes = 1 << 20;
+  spec.hyperparameters = {{"model", {{"type", "gpt2"}}}};
+  spec.ds_config_path = "/c/ds_config.json";
+  spec.ds_config = {{"train_batch_size", 8}};
+  spec.max_restarts = 3;
+  spec.max_length_steps = 7;
+  spec.profile = ModelProfile{10, 9, 8, 7, 6};
+  spec.options = {11, 12, 13, "latency", {1, 3}, 14, 4, 6, true, true, 15, 16, 1.5, 17, 18, 19, 20};
+  return spec;
+}
+
+TEST(ExperimentSpecTest, JsonKeepsEveryField) {
+  Json json = ToJson(FullSpec());
+  Json defaults = ToJson(ExperimentSpec());
+  for (const auto& [key, value] : json.items())
+    EXPECT_NE(value, defaults[key]) << key;
+  for (const auto& [key, value] : json["options"].items()) {
+    EXPECT_NE(value, defaults["options"][key]) << key;
+  }
+  EXPECT_EQ(ToJson(ExperimentSpecFromJson(json)), json);
+  EXPECT_EQ(ToJson(ExperimentSpecFromJson(Json::parse(json.dump()))), json);
+  EXPECT_EQ(ToJson(ExperimentSpecFromJson(defaults)), defaults);
+  ExperimentSpec back = ExperimentSpecFromJson(json);
+  EXPECT_EQ(back.profile->trainable_num_params, 9);
+  EXPECT_THAT(back.options.zero_stages, ElementsAre(1, 3));
+  EXPECT_EQ(back.options.early_stopping, 16);
+  EXPECT_EQ(back.options.divisor, 20);
+}
+
+TEST(ExperimentSpecTest, OtherKeysAndTypesAreRefusedByName) {
+  struct Case {
+    const char* pointer;
+    Json value;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"/extra", 1, "unknown key /extra"},
+      {"/options/extra", 1, "experiment/options: unknown key /extra"},
+      {"/slots_per_trial", "2", "experiment/slots_per_trial is \"2\""},
+      {"/slots_per_trial", 2.5, "experiment/slots_per_trial is 2.5"},
+      {"/entrypoint", {1}, "experiment/entrypoint is [1]"},
+      {"/options", 3, "experiment/options is a number; expected an object"},
+      {"/options/compat_determined", 1, "experiment/options/compat_determined is 1"},
+  };
+  for (const Case& c : cases) {
+    Json json = ToJson(FullSpec());
+    SetAtPointer(json, c.pointer, c.value);
+    EXPECT_THAT(ErrorOf([&] { ExperimentSpecFromJson(json); }), HasSubstr(c.message)) << c.pointer;
+  }
+  Json json = ToJson(FullSpec());
+  json["options"].erase("metric");
+  EXPECT_THAT(ErrorOf([&] { ExperimentSpecFromJson(json); }),
+              HasSubstr("experiment/options: /metric is missing"));
+}
+
+TEST(TrialTaskTest, JsonKeepsEveryField) {
+  TrialTask task;
+  task.mode = TrialTask::Mode::kTrain;
+  task.experiment = 1;
+  task.trial = 2;
+  task.attempt = 3;
+  task.ds_config = {{"a", 1}};
+  task.model = {{"b", 2}};
+  task.data = {{"c", 3}};
+  task.base_dir = "/base";
+  task.device_memory_bytes = 4;
+  task.start_profile_step = 5;
+  task.end_profile_step = 6;
+  task.train_steps = 7;
+  task.seed = 8;
+  task.checkpoint_dir = "/ckpt";
+  task.report_address = "unix:/x";
+  Json json = ToJson(task);
+  Json defaults = ToJson(TrialTask());
+  for (const auto& [key, value] : json.items())
+    EXPECT_NE(value, defaults[key]) << key;
+  EXPECT_EQ(ToJson(TrialTaskFromJson(json)), json);
+  EXPECT_EQ(TrialTaskFromJson(json).mode, TrialTask::Mode::kTrain);
+  for (TrialTask::Mode mode : {TrialTask::Mode::kProfile, TrialTask::Mode::kMeasure}) {
+    task.mode = mode;
+    EXPECT_EQ(TrialTaskFromJson(ToJson(task)).mode, mode);
+  }
+  json["mode"] = "sleep";
+  EXPECT_THAT(ErrorOf([&] { TrialTaskFromJson(json); }), HasSubstr("sleep"));
+}
+
+TEST(TrialTest, TextFormsReadBack) {
+  for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch}) {
+    EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
+  }
+  for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,
+                           TrialState::kFailed, TrialState::kStopped}) {
+    EXPECT_EQ(ParseTrialState(ToString(state)), state);
+  }
+  EXPECT_EQ(ToString(TrialState::kInfeasible), "infeasible");
+  EXPECT_THAT(ErrorOf([] { ParseTrialState("done"); }),
+              HasSubstr("\"done\"; expected one of running, succeeded"));
+  EXPECT_NE(ErrorOf([] { ParseTrialKind("Profile"); }), "");
+}
+
+TEST(MeasurementTest, BothFormsAreRead) {
+  Measurement m = MeasurementFromJson(
+      Json::parse(R"({"throughput": 12.5, "latency": {"value": 3, "spread": 0.5, "samples": 4}})"),
+      "m");
+  EXPECT_EQ(m["throughput"].value, 12.5);
+  EXPECT_EQ(m["throughput"].samples, 1);
+  EXPECT_EQ(m["latency"].spread, 0.5);
+  EXPECT_EQ(ToJson(MeasurementFromJson(ToJson(m), "m")), ToJson(m));
+}
+
+TEST(MeasurementTest, MistakesAreNamed) {
+  struct Case {
+    const char* json;
+    const char* message;
+  };
+  const Case cases[] = {
+      {R"({"thruput": 1})", "m: unknown key \"thruput\" (did you mean \"throughput\"?)"},
+      {R"({"latency": -1})", "m/latency is -1"},
+      {R"({"latency": "3"})", "m/latency is \"3\""},
+      {R"({"latency": null})", "m/latency is null"},
+      {R"({"latency": {"spread": 1}})", "m/latency: \"value\" is missing"},
+      {R"({"latency": {"value": 1, "samples": 1.5}})", "m/latency/samples is 1.5"},
+      {R"({"latency": {"value": 1, "unit": "s"}})", "unknown key \"unit\""},
+      {R"([1])", "m is an array; expected an object"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(ErrorOf([&] { MeasurementFromJson(Json::parse(c.json), "m"); }),
+                HasSubstr(c.message));
+  }
+  Json infinite = {{"latency", std::numeric_limits<double>::infinity()}};
+  EXPECT_THAT(ErrorOf([&] { MeasurementFromJson(infinite, "m"); }), HasSubstr("m/latency"));
+}
+
+TEST(ProfileTest, ReadsWholeFloatsAndRefusesTheRest) {
+  Json good = Json::parse(R"({"num_params": 1.5e9, "trainable_num_params": 1500000000,
+      "activation_bytes_per_sample": 4, "device_memory_bytes": 5})");
+  ModelProfile profile = ProfileFromJson(good, "p");
+  EXPECT_EQ(profile.num_params, 1500000000);
+  EXPECT_EQ(profile.forward_flops_per_sample, 0);
+  EXPECT_EQ(ToJson(ProfileFromJson(ToJson(profile), "p")), ToJson(profile));
+  for (const auto& [key, value] : good.items()) {
+    Json bad = good;
+    bad[key] = 0;
+    EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr("p/" + key + " is 0"));
+    bad.erase(key);
+    EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr(key));
+  }
+  good["num_param"] = 1;
+  EXPECT_THAT(ErrorOf([&] { ProfileFromJson(good, "p"); }), HasSubstr("\"num_params\"?"));
+}
+
+TEST(AssignmentTest, JsonReadsBack) {
+  Assignment assignment = {{"/zero_optimization/stage", 2}, {"/bf16", {{"enabled", true}}}};
+  EXPECT_EQ(AssignmentFromJson(ToJson(assignment)), assignment);
+  EXPECT_NE(ErrorOf([] { AssignmentFromJson({{"stage", 1}}); }), "");
+  EXPECT_NE(ErrorOf([] { AssignmentFromJson(Json::array()); }), "");
+}
+
+TEST(MetricTest, BestPointFollowsTheDirection) {
+  Trial trial;
+  for (double value : {3.0, 5.0, 4.0}) {
+    Measurement m;
+    m["throughput"].value = value;
+    m["latency"].value = value;
+    trial.points.push_back({{1, 1}, m});
+  }
+  trial.points.push_back({{2, 1}, {}});
+  EXPECT_EQ(MetricValue(trial, "throughput"), 5.0);
+  EXPECT_EQ(MetricValue(trial, "latency"), 3.0);
+  EXPECT_EQ(MetricValue(trial, "forward"), std::nullopt);
+  EXPECT_EQ(MetricValue(Trial(), "throughput"), std::nullopt);
+}
+
+TEST(MetricTest, SearchMetricsInTheOrderShown) {
+  EXPECT_THAT(SearchMetrics(),
+              ElementsAre("FLOPS_per_gpu", "throughput", "latency", "forward", "backward"));
+  EXPECT_FALSE(SmallerIsBetter("FLOPS_per_gpu"));
+  EXPECT_FALSE(SmallerIsBetter("throughput"));
+  for (const char* metric : {"latency", "forward", "backward"}) {
+    EXPECT_TRUE(SmallerIsBetter(metric)) << metric;
+    EXPECT_EQ(MetricUnit(metric), "ms");
+  }
+  EXPECT_EQ(MetricUnit("throughput"), "samples/s");
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,163 @@
+// Structs to protobuf and back, and the addresses that clients and servers accept.
+#include "proto/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "proto/client.h"
+
+namespace dsat {
+namespace {
+
+// The code that `work` throws, nullopt if it returns.
+template <typename Work>
+std::optional<ErrorCode> CodeOf(Work work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error.code();
+  }
+}
+
+Trial FullTrial() {
+  Trial trial;
+  trial.id = 7;
+  trial.kind = TrialKind::kProfile;
+  trial.assignment = {{"/zero_optimization/stage", 2}, {"/zero_optimization/overlap_comm", true}};
+  trial.ds_config = Json::parse(R"({"train_micro_batch_size_per_gpu": 4, "x": {"y": [1, 2.5]}})");
+  trial.state = TrialState::kSucceeded;
+  trial.reason = "größer";
+  trial.points = {{{4, 2}, {{"throughput", {12.5, 0.25, 3}}, {"latency", {640, 1, 3}}}},
+                  {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
+  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99};
+  return trial;
+}
+
+// Through the bytes that go over the wire, not only through the objects.
+template <typename Proto>
+Proto OverTheWire(const Proto& proto) {
+  Proto read;
+  EXPECT_TRUE(read.ParseFromString(proto.SerializeAsString()));
+  return read;
+}
+
+TEST(WireTest, ATrialComesBackWhole) {
+  const Trial trial = FullTrial();
+  const Trial back = FromProto(OverTheWire(ToProto(trial)));
+  EXPECT_EQ(back.id, 7);
+  EXPECT_EQ(back.kind, TrialKind::kProfile);
+  EXPECT_EQ(back.state, TrialState::kSucceeded);
+  EXPECT_EQ(back.reason, "größer");
+  EXPECT_EQ(back.assignment, trial.assignment);
+  EXPECT_EQ(back.ds_config, trial.ds_config);
+  ASSERT_EQ(back.points.size(), 2u);
+  EXPECT_EQ(back.points[0].point.micro_batch_size, 4);
+  EXPECT_EQ(back.points[0].point.accumulation_steps, 2);
+  EXPECT_EQ(back.points[0].measurement.at("throughput").value, 12.5);
+  EXPECT_EQ(back.points[0].measurement.at("throughput").spread, 0.25);
+  EXPECT_EQ(back.points[0].measurement.at("throughput").samples, 3);
+  EXPECT_EQ(back.points[0].measurement.at("latency").value, 640);
+  EXPECT_EQ(back.points[1].point.micro_batch_size, 8);
+  ASSERT_TRUE(back.profile.has_value());
+  EXPECT_EQ(back.profile->num_params, 124);
+  EXPECT_EQ(back.profile->trainable_num_params, 123);
+  EXPECT_EQ(back.profile->activation_bytes_per_sample, 4096);
+  EXPECT_EQ(back.profile->device_memory_bytes, 1 << 30);
+  EXPECT_EQ(back.profile->forward_flops_per_sample, 99);
+}
+
+TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
+  Trial trial;
+  trial.ds_config = Json::object();
+  const Trial back = FromProto(OverTheWire(ToProto(trial)));
+  EXPECT_TRUE(back.points.empty());
+  EXPECT_FALSE(back.profile.has_value());
+  EXPECT_TRUE(back.assignment.empty());
+  EXPECT_EQ(back.state, TrialState::kRunning);
+}
+
+TEST(WireTest, AReasonThatIsNotUtf8StillArrives) {
+  Trial trial = FullTrial();
+  trial.reason = "log said \xff\xfe, then \xc3\xa9 and \xe2\x82";
+  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason, "log said ??, then \xc3\xa9 and ??");
+}
+
+TEST(WireTest, ValidUtf8KeepsWhatIsValidAndReplacesTheRest) {
+  for (const std::string text : {"", "abc", "é€😀", "a\xf4\x8f\xbf\xbfz"}) {
+    EXPECT_EQ(ValidUtf8(text), text);
+  }
+  EXPECT_EQ(ValidUtf8("\xc0\xaf"), "??");              // Overlong.
+  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf"), "???");         // Overlong.
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");         // Surrogate.
+  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");    // Above U+10FFFF.
+  EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab?zz");           // Tail without a lead.
+  EXPECT_EQ(ValidUtf8(std::string("a\0b", 3)), std::string("a\0b", 3));
+}
+
+TEST(WireTest, MetricsThatCannotBeAreRefused) {
+  const auto with = [](const std::string& name, double value) {
+    v1::Measurement proto;
+    (*proto.mutable_metrics())[name].set_value(value);
+    (*proto.mutable_metrics())[name].set_samples(1);
+    return proto;
+  };
+  EXPECT_EQ(CodeOf([&] { FromProto(with("throughput", 1)); }), std::nullopt);
+  EXPECT_EQ(CodeOf([&] { FromProto(with("speed", 1)); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([&] { FromProto(with("throughput", -1)); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([&] {
+              FromProto(with("throughput", std::numeric_limits<double>::quiet_NaN()));
+            }),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(WireTest, APointBelowOneIsRefused) {
+  v1::Point point;
+  point.set_micro_batch_size(1);
+  EXPECT_EQ(CodeOf([&] { FromProto(point); }), ErrorCode::kInvalidArgument);
+  point.set_accumulation_steps(1);
+  EXPECT_EQ(FromProto(point).accumulation_steps, 1);
+}
+
+TEST(WireTest, AProfileWithoutParametersIsRefused) {
+  v1::ModelProfile profile = ToProto(ModelProfile{10, 10, 10, 10, 0});
+  EXPECT_EQ(FromProto(profile).num_params, 10);
+  profile.set_num_params(0);
+  EXPECT_EQ(CodeOf([&] { FromProto(profile); }), ErrorCode::kInvalidArgument);
+}
+
+TEST(WireTest, AStateNobodyKnowsIsRefused) {
+  v1::Trial trial = ToProto(FullTrial());
+  trial.set_state("happy");
+  EXPECT_EQ(CodeOf([&] { FromProto(trial); }), ErrorCode::kInvalidArgument);
+}
+
+TEST(AddressTest, OnlyThisMachineIsAccepted) {
+  for (const std::string good : {"unix:/tmp/x.sock", "127.0.0.1:0", "127.0.0.1:65535", "[::1]:80",
+                                 "localhost:8000"}) {
+    EXPECT_EQ(CodeOf([&] { CheckLocalAddress(good); }), std::nullopt) << good;
+  }
+  for (const std::string bad :
+       {"", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "example.org:80", "127.0.0.1", "127.0.0.1:",
+        "127.0.0.1:65536", "127.0.0.1:80x", "unix:relative", "127.0.0.1.example.org:80",
+        "dns:///127.0.0.1:80"}) {
+    EXPECT_EQ(CodeOf([&] { CheckLocalAddress(bad); }), ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(AddressTest, ASocketPathEndsWhereTheKernelEndsIt) {
+  EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix:/" + std::string(106, 'a')); }), std::nullopt);
+  EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix:/" + std::string(107, 'a')); }),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(ClientTest, NobodyListeningIsUnavailable) {
+  TrialClient client = TrialClient::Connect("unix:/nonexistent/socket", "token", {1, 2, 3});
+  EXPECT_EQ(CodeOf([&] { client.Progress(0, 1, 0, 0, "starting"); }), ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace dsat

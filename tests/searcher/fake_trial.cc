@@ -1,0 +1,152 @@
+// A stand-in for both binaries that a runner starts, and a runner to be killed:
+//   fake_trial supervise              as `dsat supervise`
+//   fake_trial run DB ID OUT SLOTS    a Runner over the experiment until it ends
+//   fake_trial TASK.json              as dsat-trial, but behaving by a script
+//
+// The script is hyperparameters.model: {"script": {"3": ["crash", "ok"]}} lets trial 3 crash at its
+// first attempt. What is not scripted is "ok": one measurement, a function of the config.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "db/store.h"
+#include "proto/client.h"
+#include "proto/trial_task.h"
+#include "searcher/experiment.h"
+#include "searcher/launcher.h"
+#include "searcher/runner.h"
+
+namespace dsat {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{20};
+
+double NumberAt(const Json& config, const char* pointer, double otherwise) {
+  const Json* value = FindAtPointer(config, pointer);
+  return value == nullptr ? otherwise : value->get<double>();
+}
+
+// Peaks at micro-batch 6 of stage 1, so that a search has something to find.
+Measurement FakeMeasurement(const Json& config) {
+  const double micro_batch = NumberAt(config, "/train_micro_batch_size_per_gpu", 1);
+  const double stage = NumberAt(config, "/zero_optimization/stage", 0);
+  const double throughput = 100 / (1 + std::abs(micro_batch - 6) + std::abs(stage - 1));
+  return {{"throughput", {throughput, 0, 3}},
+          {"FLOPS_per_gpu", {throughput * 1e9, 0, 3}},
+          {"latency", {1000 / throughput, 0, 3}}};
+}
+
+std::string Behaviour(const TrialTask& task) {
+  const Json script = task.model.value("script", Json::object());
+  const Json* attempts = FindAtPointer(script, "/" + std::to_string(task.trial));
+  if (attempts == nullptr) return "ok";
+  const auto index = static_cast<size_t>(task.attempt);
+  return attempts->at(std::min(index, attempts->size() - 1)).get<std::string>();
+}
+
+// One character per start and end of a trial, appended as one write each.
+void Note(const TrialTask& task, char what) {
+  const std::string path = task.model.value("journal", std::string());
+  if (path.empty()) return;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (fd < 0 || write(fd, &what, 1) != 1) ThrowErrno(path, errno);
+  close(fd);
+}
+
+[[noreturn]] void SleepForever() {
+  while (true) pause();
+}
+
+void Report(const TrialTask& task, TrialClient& client) {
+  std::optional<ModelProfile> profile;
+  if (task.mode == TrialTask::Mode::kProfile) {
+    profile = ModelProfile{1000000, 1000000, 1 << 20, int64_t{1} << 28, 1000000};
+  }
+  client.Measured({{1, 1}, FakeMeasurement(task.ds_config)}, profile);
+}
+
+int Train(const TrialTask& task, TrialClient& client) {
+  for (int64_t step = 1; step <= task.train_steps; ++step) {
+    const double loss = 1.0 / static_cast<double>(step);
+    if (client.Progress(0, step, 5, loss, "training")) return 0;
+  }
+  return 0;
+}
+
+int Behave(const TrialTask& task, TrialClient& client, const std::string& behaviour) {
+  if (behaviour == "silent") return 0;
+  if (behaviour == "mute") SleepForever();
+  client.Progress(0, 1, 5, 2.5, "warm-up");
+  if (behaviour == "crash") {
+    std::fprintf(stderr, "the fake crashes as told\n");
+    return 1;
+  }
+  if (behaviour == "segv") raise(SIGSEGV);
+  if (behaviour == "hang") SleepForever();
+  if (behaviour == "infeasible") {
+    client.Infeasible(0, "out of device memory: needs 3 GiB of 2 GiB");
+    return kExitInfeasible;
+  }
+  if (behaviour == "infeasible by exit") {
+    std::fprintf(stderr, "out of device memory\n");
+    return kExitInfeasible;
+  }
+  for (int64_t step = 2; behaviour == "endless"; ++step) {
+    client.Progress(0, step, 5, 2.5, "measuring");
+    std::this_thread::sleep_for(kTick);
+  }
+  if (task.mode == TrialTask::Mode::kTrain) return Train(task, client);
+  std::this_thread::sleep_for(kTick);
+  if (behaviour == "no profile") {
+    client.Measured({{1, 1}, FakeMeasurement(task.ds_config)}, std::nullopt);
+    return 0;
+  }
+  Report(task, client);
+  if (behaviour == "crash after") abort();
+  return 0;
+}
+
+int TrialMain(const std::string& task_path) {
+  const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
+  if (std::string(std::getenv("RANK")) != "0") return 0;
+  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(kEnvToken),
+                                            {task.experiment, task.trial, task.attempt});
+  Note(task, '+');
+  const int code = Behave(task, client, Behaviour(task));
+  Note(task, '-');
+  return code;
+}
+
+int RunMain(char** argv) {
+  Store store = Store::Open(argv[2], Store::Mode::kReadWrite);
+  Experiment experiment = Experiment::Open(store, std::stoll(argv[3]));
+  RunnerOptions options;
+  options.dsat_binary = options.trial_binary = argv[0];
+  options.out_dir = argv[4];
+  options.num_slots = std::stoll(argv[5]);
+  Runner runner(experiment, options, nullptr);
+  return runner.Run() == ExperimentState::kCompleted ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace dsat
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "supervise") return dsat::SuperviseMain(dsat::kSupervisorControlFd);
+  try {
+    if (command == "run" && argc == 6) return dsat::RunMain(argv);
+    return dsat::TrialMain(command);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fake_trial: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,472 @@
+#include "searcher/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "methods/method.h"
+#include "profiler/effective_key.h"
+#include "tests/searcher/simulated_device.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+
+Ending AllSucceed(const Trial& trial) { return Success(trial, static_cast<double>(trial.id)); }
+Ending AllButTheProfileFail(const Trial& trial) {
+  return trial.kind == TrialKind::kProfile ? Success(trial, 1) : Failure(TrialState::kInfeasible);
+}
+
+std::map<TrialState, int> CountStates(const Search& search) {
+  std::map<TrialState, int> counts;
+  for (const auto& [id, trial] : search.trials()) ++counts[trial.state];
+  return counts;
+}
+
+void Tell(Search& search, TrialId id, const Ending& ending) {
+  search.Tell(id, ending.outcome, ending.points, ending.profile);
+}
+
+// Runs the profiling trial, so that the submitted configuration is next.
+Search Profiled(const ExperimentSpec& spec) {
+  Search search(spec);
+  const std::optional<Trial> profile = search.Ask();
+  DSAT_CHECK(profile && profile->kind == TrialKind::kProfile);
+  Tell(search, profile->id, Success(*profile, 1));
+  return search;
+}
+
+ErrorCode CodeOf(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kUnknown;
+}
+
+// --- Every method, by default and as published. --------------------------------------------------
+
+struct Case {
+  std::string method;
+  bool compat = false;
+};
+
+class EveryMethod : public testing::TestWithParam<Case> {
+ protected:
+  ExperimentSpec Spec() const {
+    ExperimentSpec spec = SimulatedSpec(GetParam().method);
+    spec.options.compat_determined = GetParam().compat;
+    spec.options.max_trials = 40;
+    return spec;
+  }
+};
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (const MethodInfo& method : Methods()) {
+    cases.push_back({method.name, false});
+    cases.push_back({method.name, true});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryMethod, testing::ValuesIn(AllCases()), [](const auto& info) {
+  return info.param.method + (info.param.compat ? "_published" : "");
+});
+
+TEST_P(EveryMethod, IfAllSucceedExactlyMaxTrialsRunAndTheExperimentHasNotFailed) {
+  Search search(Spec());
+  RunToEnd(search, AllSucceed);
+  EXPECT_EQ(search.trials().size(), 40u);
+  EXPECT_EQ(CountStates(search)[TrialState::kSucceeded], 40);
+  EXPECT_TRUE(search.Finished());
+  EXPECT_EQ(search.FailureReason(), "");
+  EXPECT_FALSE(search.Ask());
+}
+
+TEST_P(EveryMethod, ImprovingResultsEndWithTheLastTrialAsTheBest) {
+  ExperimentSpec spec = Spec();
+  spec.options.max_concurrent_trials = 1;
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  EXPECT_EQ(search.Best(), 39);
+}
+
+TEST_P(EveryMethod, IfAllButTheProfileFailTheExperimentHasFailed) {
+  Search search(Spec());
+  RunToEnd(search, AllButTheProfileFail);
+  // The grid gives up on a stage whose smallest size does not fit; the others go on drawing.
+  const bool grid = GetParam().method == "grid";
+  if (!grid) {
+    EXPECT_EQ(search.trials().size(), 40u);
+  }
+  EXPECT_EQ(CountStates(search)[TrialState::kSucceeded], 1);
+  EXPECT_EQ(CountStates(search)[TrialState::kInfeasible],
+            static_cast<int>(search.trials().size()) - 1);
+  EXPECT_THAT(search.FailureReason(), HasSubstr("no trial succeeded"));
+  EXPECT_THAT(search.FailureReason(), HasSubstr("simulated: infeasible"));
+  EXPECT_FALSE(search.Best());
+}
+
+TEST_P(EveryMethod, OneFailureStopsNothing) {
+  Search search(Spec());
+  RunToEnd(search, [](const Trial& trial) {
+    return trial.id == 5 ? Failure(TrialState::kFailed) : AllSucceed(trial);
+  });
+  EXPECT_EQ(search.trials().size(), 40u);
+  EXPECT_EQ(CountStates(search)[TrialState::kFailed], 1);
+  EXPECT_EQ(search.FailureReason(), "");
+}
+
+TEST_P(EveryMethod, AFailedProfilingTrialEndsTheExperiment) {
+  for (const TrialState state :
+       {TrialState::kFailed, TrialState::kInfeasible, TrialState::kStopped}) {
+    Search search(Spec());
+    RunToEnd(search, [&](const Trial&) { return Failure(state); });
+    EXPECT_EQ(search.trials().size(), 1u);
+    EXPECT_TRUE(search.Finished());
+    EXPECT_FALSE(search.Ask());
+    EXPECT_THAT(search.FailureReason(), HasSubstr("profiling trial"));
+    EXPECT_THAT(search.FailureReason(), HasSubstr(ToString(state)));
+    EXPECT_FALSE(search.profile());
+    EXPECT_FALSE(search.space());
+  }
+}
+
+TEST_P(EveryMethod, CountsAreExactAtEveryStepAndLimitsAreNeverExceeded) {
+  for (const TrialState rest : {TrialState::kSucceeded, TrialState::kInfeasible}) {
+    for (const int64_t concurrent : {1, 4, 100}) {
+      ExperimentSpec spec = Spec();
+      spec.options.max_trials = 20;
+      spec.options.max_concurrent_trials = concurrent;
+      spec.options.max_slots = 11;  // Five trials of two slots.
+      Search search(spec);
+      size_t asked = 0;
+      size_t told = 0;
+      size_t most_running = 0;
+      while (!search.Finished()) {
+        if (const std::optional<Trial> trial = search.Ask()) {
+          EXPECT_EQ(trial->id, static_cast<TrialId>(asked++));
+          EXPECT_EQ(trial->state, TrialState::kRunning);
+        } else {
+          const Trial& first = search.trials().at(search.Running().front());
+          const bool succeeds = first.kind == TrialKind::kProfile || rest == TrialState::kSucceeded;
+          Tell(search, first.id, succeeds ? AllSucceed(first) : Failure(rest));
+          ++told;
+        }
+        EXPECT_EQ(search.trials().size(), asked);
+        EXPECT_EQ(search.Running().size(), asked - told);
+        most_running = std::max(most_running, search.Running().size());
+        if (asked > told) {
+          EXPECT_EQ(search.FailureReason(), "");
+        }
+      }
+      EXPECT_LE(asked, 20u);
+      EXPECT_EQ(asked, told);
+      const bool grid = GetParam().method == "grid";  // It waits, or ends, if nothing fits.
+      if (!grid) {
+        EXPECT_EQ(asked, 20u);
+        EXPECT_EQ(most_running, static_cast<size_t>(std::min<int64_t>(concurrent, 5)));
+      }
+      EXPECT_LE(most_running, static_cast<size_t>(std::min<int64_t>(concurrent, 5)));
+      EXPECT_EQ(search.FailureReason() == "", rest == TrialState::kSucceeded);
+    }
+  }
+}
+
+TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviourIsAskedFor) {
+  ExperimentSpec spec = Spec();
+  spec.slots_per_trial = 1;  // Without communication little is left to differ in.
+  spec.options.max_trials = 200;
+  Search search(spec);
+  RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, true); });
+  std::set<std::string> keys;
+  size_t searched = 0;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind == TrialKind::kProfile) continue;
+    ++searched;
+    keys.insert(EffectiveKey(trial.ds_config, 1, SimulatedProfile().num_params));
+  }
+  if (GetParam().compat) {
+    EXPECT_LT(keys.size(), searched);
+  } else {
+    EXPECT_EQ(keys.size(), searched);
+    EXPECT_LT(searched, 150u) << "it ends when nothing new is left";
+  }
+  EXPECT_EQ(search.FailureReason(), "");
+}
+
+TEST_P(EveryMethod, TheBestIsFoundInTheDirectionOfTheMetric) {
+  for (const std::string& metric : SearchMetrics()) {
+    ExperimentSpec spec = Spec();
+    spec.options.metric = metric;
+    Search search(spec);
+    std::optional<double> best;
+    RunToEnd(search, [&](const Trial& trial) {
+      const Ending ending = OnDevice(trial, false);
+      if (trial.kind == TrialKind::kProfile || ending.points.empty()) return ending;
+      const double value = ending.points[0].measurement.at(metric).value;
+      const bool smaller = metric == "latency" || metric == "forward" || metric == "backward";
+      if (!best || (smaller ? value < *best : value > *best)) best = value;
+      return ending;
+    });
+    ASSERT_TRUE(best && search.Best());
+    EXPECT_EQ(MetricValue(search.trials().at(*search.Best()), metric), best) << metric;
+  }
+}
+
+TEST_P(EveryMethod, TrialsStayWithinTheStagesAskedFor) {
+  ExperimentSpec spec = Spec();
+  spec.options.zero_stages = {0, 3};
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  std::set<int> stages;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch) continue;
+    stages.insert(trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>());
+  }
+  EXPECT_FALSE(stages.empty());
+  for (const int stage : stages) EXPECT_TRUE(stage == 0 || stage == 3) << stage;
+}
+
+TEST_P(EveryMethod, ASeedDecidesTheSearchAndAnotherSeedDecidesAnother) {
+  const auto run = [&](int64_t seed) {
+    ExperimentSpec spec = Spec();
+    spec.options.random_seed = seed;
+    Search search(spec);
+    RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, false); });
+    std::vector<Assignment> assignments;
+    for (const auto& [id, trial] : search.trials()) assignments.push_back(trial.assignment);
+    return assignments;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_EQ(run(1) != run(2), GetParam().method != "grid");
+}
+
+// --- The course of a search. ---------------------------------------------------------------------
+
+TEST(SearchTest, TheProfilingTrialComesFirstAndAlone) {
+  Search search(SimulatedSpec("binary"));
+  const std::optional<Trial> trial = search.Ask();
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->id, 0);
+  EXPECT_EQ(trial->kind, TrialKind::kProfile);
+  EXPECT_EQ(trial->ds_config.at("train_micro_batch_size_per_gpu"), 1);
+  EXPECT_EQ(trial->ds_config.at("gradient_accumulation_steps"), 1);
+  EXPECT_EQ(trial->ds_config.at("train_batch_size"), 2);
+  EXPECT_EQ(trial->ds_config.at("/zero_optimization/stage"_json_pointer), 1);
+  EXPECT_FALSE(search.Ask());
+  EXPECT_FALSE(search.Finished());
+}
+
+TEST(SearchTest, ThePublishedProfilingTrialKeepsTheAccumulationAndTheSearchFollowsAtOnce) {
+  ExperimentSpec spec = SimulatedSpec("binary");
+  spec.options.compat_determined = true;
+  Search search(spec);
+  const std::optional<Trial> profile = search.Ask();
+  EXPECT_EQ(profile->ds_config.at("gradient_accumulation_steps"), 2);
+  Tell(search, 0, Success(*profile, 1));
+  EXPECT_EQ(search.Ask()->kind, TrialKind::kSearch);
+  EXPECT_FALSE(search.Submitted());
+}
+
+TEST(SearchTest, TheSubmittedConfigurationComesSecondAsItStands) {
+  Search search = Profiled(SimulatedSpec("binary"));
+  EXPECT_TRUE(search.profile());
+  EXPECT_EQ(search.space()->stages.size(), 3u);
+  EXPECT_FALSE(search.Submitted());
+  const std::optional<Trial> trial = search.Ask();
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->kind, TrialKind::kSubmitted);
+  EXPECT_TRUE(trial->assignment.empty());
+  EXPECT_EQ(trial->ds_config.at("train_micro_batch_size_per_gpu"), 2);
+  EXPECT_EQ(trial->ds_config.at("train_batch_size"), 8);
+  EXPECT_EQ(search.Submitted(), 1);
+  EXPECT_EQ(search.Ask()->kind, TrialKind::kSearch);
+}
+
+TEST(SearchTest, AProfileInTheSpecSavesTheProfilingTrial) {
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.profile = SimulatedProfile();
+  Search search(spec);
+  EXPECT_TRUE(search.space());
+  const std::optional<Trial> trial = search.Ask();
+  EXPECT_EQ(trial->id, 0);
+  EXPECT_EQ(trial->kind, TrialKind::kSubmitted);
+  spec.options.compat_determined = true;
+  EXPECT_EQ(Search(spec).Ask()->kind, TrialKind::kSearch);
+}
+
+TEST(SearchTest, SearchTrialsKeepTheAccumulationAndSetStageSizeAndKnobs) {
+  Search search = Profiled(SimulatedSpec("asha"));
+  search.Ask();
+  for (int i = 0; i < 10; ++i) {
+    const std::optional<Trial> trial = search.Ask();
+    ASSERT_TRUE(trial);
+    const auto size = trial->ds_config.at("train_micro_batch_size_per_gpu").get<int64_t>();
+    EXPECT_EQ(trial->ds_config.at("gradient_accumulation_steps"), 2);
+    EXPECT_EQ(trial->ds_config.at("train_batch_size"), size * 4);
+    for (const auto& [pointer, value] : trial->assignment) {
+      EXPECT_EQ(trial->ds_config.at(Json::json_pointer(pointer)), value);
+    }
+  }
+}
+
+TEST(SearchTest, TheBestLeavesTheProfilingTrialOutAndTiesKeepTheFirst) {
+  Search search = Profiled(SimulatedSpec("random"));
+  EXPECT_FALSE(search.Best());
+  for (int i = 0; i < 4; ++i) search.Ask();
+  Tell(search, 2, Success(search.trials().at(2), 5));
+  EXPECT_EQ(search.Best(), 2);
+  Tell(search, 3, Failure(TrialState::kInfeasible));
+  EXPECT_EQ(search.Best(), 2);
+  Tell(search, 4, Success(search.trials().at(4), 5));
+  EXPECT_EQ(search.Best(), 2);
+  Tell(search, 1, Success(search.trials().at(1), 6));
+  EXPECT_EQ(search.Best(), 1);
+}
+
+TEST(SearchTest, AProposalEqualToTheSubmittedOneIsAnsweredFromItsRecord) {
+  // The grid asks for stage 1, size 2 with the submitted knobs.
+  ExperimentSpec spec = SimulatedSpec("grid");
+  spec.options.zero_stages = {1};
+  for (const bool told_first : {true, false}) {
+    Search search = Profiled(spec);
+    const std::optional<Trial> submitted = search.Ask();
+    if (told_first) Tell(search, submitted->id, Success(*submitted, 50));
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < 3; ++i) {
+      sizes.push_back(
+          search.Ask()->ds_config.at("train_micro_batch_size_per_gpu").get<int64_t>());
+    }
+    EXPECT_EQ(sizes, (std::vector<int64_t>{1, 4, 8}));
+    if (!told_first) Tell(search, submitted->id, Success(*submitted, 50));
+    // The method knows the submitted result: it varies knobs at size 2, which is best by far.
+    while (const std::optional<Trial> more = search.Ask()) {
+      if (more->assignment.size() == 3) break;
+      Tell(search, more->id, Failure(TrialState::kInfeasible));
+    }
+    for (const TrialId id : search.Running()) {
+      if (search.trials().at(id).assignment.size() < 3) {
+        Tell(search, id, Success(search.trials().at(id), 1));
+      }
+    }
+    const std::optional<Trial> variation = search.Ask();
+    ASSERT_TRUE(variation);
+    EXPECT_EQ(variation->ds_config.at("train_micro_batch_size_per_gpu"), 2);
+  }
+}
+
+TEST(SearchTest, EarlyStoppingEndsTheSearchOnceItsRunningTrialsHaveEnded) {
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.options.early_stopping = 4;
+  spec.options.max_concurrent_trials = 3;
+  Search search(spec);
+  RunToEnd(search, [](const Trial& trial) { return Success(trial, trial.id == 2 ? 10 : 1); });
+  EXPECT_LT(search.trials().size(), 12u);
+  EXPECT_GE(search.trials().size(), 7u);
+  EXPECT_TRUE(search.Running().empty());
+  EXPECT_EQ(search.FailureReason(), "");
+}
+
+TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehaviour) {
+  for (const bool compat : {false, true}) {
+    ExperimentSpec spec = SimulatedSpec("binary");
+    spec.options.compat_determined = compat;
+    spec.options.zero_stages = {2};
+    Search search = Profiled(spec);
+    if (!compat) search.Ask();
+    const std::optional<Trial> first = search.Ask();
+    Tell(search, first->id, Failure(TrialState::kFailed));
+    const std::optional<Trial> next = search.Ask();
+    const auto size = [](const Trial& trial) {
+      return trial.ds_config.at("train_micro_batch_size_per_gpu").get<int64_t>();
+    };
+    EXPECT_EQ(size(*next) < size(*first), compat);
+  }
+}
+
+TEST(SearchTest, AfterProfileAndSubmittedAloneTheExperimentHasNotFailed) {
+  ExperimentSpec spec = SimulatedSpec("binary");
+  spec.options.max_trials = 2;
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  EXPECT_EQ(search.trials().size(), 2u);
+  EXPECT_EQ(search.FailureReason(), "");
+  EXPECT_EQ(search.Best(), 1);
+}
+
+TEST(SearchTest, ConfigurationsThatBreakARuleBecomeNoTrials) {
+  // Stage 3 on top of a combination that DeepSpeed refuses: nothing but the submitted trial is left.
+  ExperimentSpec spec = SimulatedSpec("binary");
+  spec.options.zero_stages = {1};
+  spec.ds_config["zero_optimization"]["stage"] = 3;
+  spec.ds_config["zero_optimization"]["offload_param"] = {{"device", "cpu"}};
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  EXPECT_EQ(search.trials().size(), 2u);
+  EXPECT_TRUE(search.Finished());
+}
+
+// --- What is refused. ----------------------------------------------------------------------------
+
+TEST(SearchTest, TellingAnUnknownOrEndedTrialIsRefused) {
+  Search search = Profiled(SimulatedSpec("binary"));
+  const Ending ending = Failure(TrialState::kFailed);
+  EXPECT_EQ(CodeOf([&] { Tell(search, 7, ending); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { Tell(search, 0, ending); }), ErrorCode::kFailedPrecondition);
+  search.Ask();
+  EXPECT_EQ(CodeOf([&] { Tell(search, 1, Failure(TrialState::kRunning)); }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(search.Running(), std::vector<TrialId>{1});
+}
+
+TEST(SearchTest, ASuccessWithoutItsMeasurementIsAFailure) {
+  Search search = Profiled(SimulatedSpec("binary"));
+  search.Ask();
+  search.Tell(1, {TrialState::kSucceeded, ""}, {}, std::nullopt);
+  EXPECT_EQ(search.trials().at(1).state, TrialState::kFailed);
+  EXPECT_THAT(search.trials().at(1).reason, HasSubstr("FLOPS_per_gpu"));
+}
+
+TEST(SearchTest, AProfilingTrialWithoutAProfileIsAFailure) {
+  Search search(SimulatedSpec("binary"));
+  search.Ask();
+  search.Tell(0, {TrialState::kSucceeded, ""}, {}, std::nullopt);
+  EXPECT_TRUE(search.Finished());
+  EXPECT_THAT(search.FailureReason(), HasSubstr("without a model profile"));
+}
+
+TEST(SearchTest, SpecsThatContradictThemselvesAreRefused) {
+  const std::vector<std::pair<std::string, std::function<void(ExperimentSpec&)>>> cases = {
+      {"--max-trials", [](ExperimentSpec& s) { s.options.max_trials = 1; }},
+      {"--max-slots", [](ExperimentSpec& s) { s.options.max_slots = 1; }},
+      {"slots_per_trial", [](ExperimentSpec& s) { s.slots_per_trial = 0; }},
+      {"bogus", [](ExperimentSpec& s) { s.method = "bogus"; }},
+      {"stage", [](ExperimentSpec& s) { s.ds_config["zero_optimization"]["stage"] = 7; }},
+      {"train_batch_size", [](ExperimentSpec& s) { s.ds_config["train_batch_size"] = 9; }},
+  };
+  for (const auto& [expected, spoil] : cases) {
+    ExperimentSpec spec = SimulatedSpec("binary");
+    spoil(spec);
+    try {
+      Search search(spec);
+      ADD_FAILURE() << expected << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.what(), HasSubstr(expected));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsat

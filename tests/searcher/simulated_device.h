@@ -1,0 +1,52 @@
+// A device that exists on paper: it says how a trial ends, as a function of its configuration, and
+// runs searches on it.
+#ifndef DSAT_TESTS_SEARCHER_SIMULATED_DEVICE_H_
+#define DSAT_TESTS_SEARCHER_SIMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+#include "searcher/search.h"
+
+namespace dsat {
+
+// What Search::Tell is told.
+struct Ending {
+  Outcome outcome;
+  std::vector<PointResult> points;
+  std::optional<ModelProfile> profile;
+};
+
+using EndTrial = std::function<Ending(const Trial&)>;
+
+ModelProfile SimulatedProfile();
+
+// A spec for two ranks whose space no search below exhausts, and the profile above known to nobody.
+ExperimentSpec SimulatedSpec(const std::string& method);
+
+Ending Success(const Trial& trial, double value);  // Every metric has this value.
+Ending Failure(TrialState state);
+
+// Out of memory beyond a micro-batch size that depends on the stage; otherwise a throughput with a
+// peak below that size, as every metric. With `flaky`, some configurations crash or are stopped.
+Ending OnDevice(const Trial& trial, bool flaky);
+
+// One event of a search: a trial that was asked for, or the ending one was told.
+struct SearchEvent {
+  TrialId trial = 0;
+  Json asked;  // The trial's config; null for a tell.
+  Ending ending;
+};
+
+// Asks until there is nothing to ask for, then ends one running trial that chance picks (`order`),
+// until the search has finished.
+std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t order = 1);
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_SEARCHER_SIMULATED_DEVICE_H_
