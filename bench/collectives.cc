@@ -31,9 +31,14 @@ OwnedFd MakeMemoryFile(const char* name) {
   return file;
 }
 
-// Median seconds of one call, over enough calls for about a third of a second; measured from
-// barrier to barrier, so that every rank has finished.
-double MedianSeconds(ProcessGroup& group, const std::function<void()>& call) {
+struct Seconds {
+  double best = 0;
+  double median = 0;
+};
+
+// Time of one call, over enough calls for about a third of a second; measured from barrier to
+// barrier, so that every rank has finished.
+Seconds Measure(ProcessGroup& group, const std::function<void()>& call) {
   const auto once = [&] {
     group.Barrier();
     const auto start = Clock::now();
@@ -44,30 +49,31 @@ double MedianSeconds(ProcessGroup& group, const std::function<void()>& call) {
   once();
   // All ranks must agree on the number of calls.
   const double warm_seconds = group.MaxScalar(once());
-  const int num_calls = std::clamp(static_cast<int>(0.3 / warm_seconds), 5, 2000);
+  const int num_calls = std::clamp(static_cast<int>(0.3 / warm_seconds), 9, 2000);
   std::vector<double> seconds;
   for (int i = 0; i < num_calls; ++i)
     seconds.push_back(once());
-  std::nth_element(seconds.begin(), seconds.begin() + num_calls / 2, seconds.end());
-  return seconds[static_cast<size_t>(num_calls / 2)];
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds.front(), seconds[seconds.size() / 2]};
 }
 
-// Seconds in which every rank, at the same time, copies `bytes` of the next rank's block to its
+// Time in which every rank, at the same time, copies `bytes` of the next rank's block to its
 // own.
-double CopySeconds(ProcessGroup& group, const Mapping& blocks, int64_t bytes) {
-  char* own = blocks.data() + group.rank() * kMaxBytes;
+Seconds MeasureCopy(ProcessGroup& group, const Mapping& blocks, int64_t bytes) {
+  // The sources of all ranks, then their destinations: nobody reads what is being written.
   const char* peer = blocks.data() + (group.rank() + 1) % group.size() * kMaxBytes;
-  std::memset(own, group.rank(), static_cast<size_t>(bytes));
-  return MedianSeconds(group, [&] { std::memcpy(own, peer, static_cast<size_t>(bytes)); });
+  char* own = blocks.data() + (group.size() + group.rank()) * kMaxBytes;
+  return Measure(group, [&] { std::memcpy(own, peer, static_cast<size_t>(bytes)); });
 }
 
-void PrintRow(const char* name, const char* type, int64_t bytes, double seconds,
-              double copy_seconds) {
-  fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>12.2f} {:>8.2f}\n", name, type, bytes, seconds * 1e6,
-             static_cast<double>(bytes) / seconds / 1e9, copy_seconds / seconds);
+void PrintRow(const char* name, const char* type, int64_t bytes, const Seconds& seconds,
+              const Seconds& copy) {
+  fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>11.1f} {:>12.2f} {:>8.2f}\n", name, type, bytes,
+             seconds.median * 1e6, seconds.best * 1e6,
+             static_cast<double>(bytes) / seconds.best / 1e9, copy.best / seconds.best);
 }
 
-void MeasureCollectives(ProcessGroup& group, DType dtype, int64_t bytes, double copy_seconds) {
+void MeasureCollectives(ProcessGroup& group, DType dtype, int64_t bytes, const Seconds& copy) {
   using Collective = void (ProcessGroup::*)(const CommBuffer&, DType, int64_t);
   constexpr std::pair<const char*, Collective> kCollectives[] = {
       {"reduce_scatter", &ProcessGroup::ReduceScatter},
@@ -76,31 +82,30 @@ void MeasureCollectives(ProcessGroup& group, DType dtype, int64_t bytes, double 
   const CommBuffer buffer = group.Allocate(bytes);
   const int64_t row_elems = bytes / group.size() / BytesPerElem(dtype);
   for (const auto& [name, collective] : kCollectives) {
-    const double seconds =
-        MedianSeconds(group, [&] { (group.*collective)(buffer, dtype, row_elems); });
+    const Seconds seconds = Measure(group, [&] { (group.*collective)(buffer, dtype, row_elems); });
     if (group.rank() == 0) {
-      PrintRow(name, dtype == DType::kF32 ? "f32" : "bf16", bytes, seconds, copy_seconds);
+      PrintRow(name, dtype == DType::kF32 ? "f32" : "bf16", bytes, seconds, copy);
     }
   }
 }
 
 void RunRank(int group_fd, int copy_fd, int rank, int size) {
   const auto group = MakeShmGroup(group_fd, rank, size, kTimeout);
-  const Mapping blocks(copy_fd, 0, size * kMaxBytes);
-  const double barrier_seconds = MedianSeconds(*group, [&] { group->Barrier(); }) / 2;
+  const Mapping blocks(copy_fd, 0, 2 * size * kMaxBytes);
+  const double barrier_seconds = Measure(*group, [&] { group->Barrier(); }).median / 2;
   if (rank == 0) {
     fmt::print(
         "{} processes, barrier {:.1f} us; \"of copy\" is the time of a plain copy of as many "
         "bytes from a peer over the collective's time\n",
         size, barrier_seconds * 1e6);
-    fmt::print("{:<15} {:<5} {:>10} {:>11} {:>12} {:>8}\n", "call", "type", "bytes", "us",
-               "algbw GB/s", "of copy");
+    fmt::print("{:<15} {:<5} {:>10} {:>11} {:>11} {:>12} {:>8}\n", "call", "type", "bytes",
+               "median us", "best us", "algbw GB/s", "of copy");
   }
   for (const int64_t bytes : {int64_t{4} << 10, int64_t{256} << 10, int64_t{4} << 20, kMaxBytes}) {
-    const double copy_seconds = CopySeconds(*group, blocks, bytes);
-    if (rank == 0) PrintRow("copy", "", bytes, copy_seconds, copy_seconds);
+    const Seconds copy = MeasureCopy(*group, blocks, bytes);
+    if (rank == 0) PrintRow("copy", "", bytes, copy, copy);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      MeasureCollectives(*group, dtype, bytes, copy_seconds);
+      MeasureCollectives(*group, dtype, bytes, copy);
     }
   }
 }
@@ -108,7 +113,7 @@ void RunRank(int group_fd, int copy_fd, int rank, int size) {
 int Main(int size) {
   const OwnedFd group_file = MakeMemoryFile("bench-group");
   const OwnedFd copy_file = MakeMemoryFile("bench-copy");
-  if (ftruncate(copy_file.get(), size * kMaxBytes) != 0) ThrowErrno("ftruncate", errno);
+  if (ftruncate(copy_file.get(), 2 * size * kMaxBytes) != 0) ThrowErrno("ftruncate", errno);
   for (int rank = 1; rank < size; ++rank) {
     if (fork() != 0) continue;
     RunRank(group_file.get(), copy_file.get(), rank, size);

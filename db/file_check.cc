@@ -17,6 +17,8 @@ namespace dsat {
 namespace {
 
 constexpr size_t kHeaderBytes = 100;
+constexpr size_t kPageSizeOffset = 16;
+constexpr size_t kPageCountOffset = 28;
 constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
 
@@ -79,8 +81,39 @@ void CheckHeader(const std::string& path, const std::string& header) {
   }
 }
 
-// What PRAGMA quick_check finds wrong, "" if nothing. It also evaluates our CHECK constraints, so a
-// damaged JSON text is found, too.
+// Bytes that a database with this header has when no -wal file holds a part of it.
+int64_t WholeBytes(const std::string& header) {
+  const uint32_t page_size = BigEndian32(header, kPageSizeOffset) >> 16;
+  return int64_t{page_size == 1 ? 65536 : page_size} * BigEndian32(header, kPageCountOffset);
+}
+
+// What PRAGMA quick_check finds wrong, "" if nothing.
+std::string DamagedPage(const Database& db) {
+  Statement check(db, "PRAGMA quick_check(1)");
+  check.Step();
+  const std::string found = check.Text(0);
+  // The finding is the last line; the one before says which database.
+  return found == "ok" ? "" : found.substr(found.rfind('\n') + 1);
+}
+
+// The first table with a JSON text that is none, "" if there is none. quick_check evaluates our CHECK
+// constraints, too, but not through a connection that cannot write.
+std::string DamagedJson(const Database& db) {
+  Statement check(
+      db,
+      "SELECT 'events' WHERE EXISTS (SELECT 1 FROM events WHERE NOT json_valid(payload))"
+      " UNION ALL SELECT 'experiments' WHERE EXISTS"
+      " (SELECT 1 FROM experiments WHERE NOT json_valid(spec))"
+      " UNION ALL SELECT 'trials' WHERE EXISTS"
+      " (SELECT 1 FROM trials WHERE NOT (json_valid(assignment) AND json_valid(ds_config)))"
+      " UNION ALL SELECT 'attempts' WHERE EXISTS"
+      " (SELECT 1 FROM attempts WHERE profile IS NOT NULL AND NOT json_valid(profile))"
+      " UNION ALL SELECT 'points' WHERE EXISTS"
+      " (SELECT 1 FROM points WHERE NOT json_valid(measurement))");
+  return check.Step() ? "a JSON text in " + check.Text(0) : "";
+}
+
+// What is wrong with the content, "" if nothing is found.
 std::string FindDamage(const std::string& path, Database::Access access, bool every_page,
                        std::chrono::milliseconds busy_timeout) {
   try {
@@ -91,9 +124,8 @@ std::string FindDamage(const std::string& path, Database::Access access, bool ev
     tables.Step();
     if (tables.Int(0) != 7) return "a table is missing";
     if (!every_page) return "";
-    Statement check(db, "PRAGMA quick_check(1)");
-    check.Step();
-    return check.Text(0) == "ok" ? "" : check.Text(0);
+    const std::string page = DamagedPage(db);
+    return page.empty() ? DamagedJson(db) : page;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kDataLoss) return "a page cannot be read";
     if (error.code() == ErrorCode::kInvalidArgument) return "its schema cannot be read";
@@ -107,7 +139,8 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   const std::optional<int64_t> bytes = FileBytes(path);
   if (!bytes) return FileContent::kMissing;
   if (*bytes == 0) return FileContent::kEmpty;
-  CheckHeader(path, ReadHeader(path));
+  const std::string header = ReadHeader(path);
+  CheckHeader(path, header);
   // A rollback journal: the file is being made right now, or that was cut off; SQLite will tell.
   if (NonEmptyFile(path + "-journal")) return FileContent::kDatabase;
 
@@ -116,7 +149,9 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   std::string damage;
   if (!in_use()) {
     // Nobody has it open: no locks are needed, and no -wal and -shm files appear beside it.
-    damage = FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
+    damage = *bytes < WholeBytes(header)
+                 ? "its end is missing"
+                 : FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
     if (damage.empty()) return FileContent::kDatabase;
     // Another process may have opened it and written meanwhile: look again, with locks.
     if (!in_use()) ThrowCorrupt(path, damage);

@@ -48,7 +48,6 @@ void CreateSchema(Database& db) {
 
 void Configure(Database& db) {
   db.Execute("PRAGMA foreign_keys = ON");
-  db.Execute("PRAGMA trusted_schema = OFF");
   // With WAL, FULL syncs the log at every commit: what Append has returned from survives a power
   // cut.
   db.Execute("PRAGMA synchronous = FULL");

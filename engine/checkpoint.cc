@@ -170,6 +170,7 @@ void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model&
   const std::string folder = dir + "/" + tag;
   const std::string temporary = folder + ".tmp";
   if (group.rank() == 0) {
+    MakeWritableFolder(dir);
     fs::remove_all(temporary);
     MakeWritableFolder(temporary);
   }

@@ -1,5 +1,5 @@
-// Bisection on the micro-batch size within a lineage, shared by asha and binary: towards the largest
-// size that fits.
+// Bisection on the micro-batch size within a lineage, shared by asha and binary: towards the
+// largest size that fits.
 #ifndef DSAT_METHODS_BISECTION_H_
 #define DSAT_METHODS_BISECTION_H_
 

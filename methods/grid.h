@@ -52,7 +52,7 @@ class GridMethod : public Method {
   SearchOptions options_;
   bool smaller_is_better_;
   std::vector<Walk> walks_;
-  std::vector<Entry> entries_;  // By tag.
+  std::vector<Entry> entries_;                         // By tag.
   std::optional<std::vector<Assignment>> variations_;  // Set once every walk has ended.
   size_t next_variation_ = 0;
 };

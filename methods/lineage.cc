@@ -14,14 +14,17 @@ int64_t Lineage::NumCompleted() const {
 
 bool Lineage::AnyTooLarge(size_t count) const {
   const auto end = trials.begin() + static_cast<std::ptrdiff_t>(std::min(count, trials.size()));
-  return std::any_of(trials.begin(), end, [](const LineageTrial& trial) {
-    return trial.verdict == Verdict::kTooLarge;
-  });
+  return std::any_of(trials.begin(), end,
+                     [](const LineageTrial& trial) { return trial.verdict == Verdict::kTooLarge; });
 }
 
-int64_t StageWeight(const StageSpace& stage) { return stage.approx_max_micro_batch >= 1 ? 4 : 1; }
+int64_t StageWeight(const StageSpace& stage) {
+  return stage.approx_max_micro_batch >= 1 ? 4 : 1;
+}
 
-Assignment StageAssignment(int stage) { return {{"/zero_optimization/stage", stage}}; }
+Assignment StageAssignment(int stage) {
+  return {{"/zero_optimization/stage", stage}};
+}
 
 void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
   assignment["/train_micro_batch_size_per_gpu"] = micro_batch;
@@ -34,18 +37,22 @@ LineageTable::LineageTable(SearchSpace space, SearchOptions options)
   DSAT_CHECK(!space_.stages.empty(), "a search space without stages");
 }
 
-Lineage& LineageTable::Draw() { return Draw(StageWeight); }
+Lineage& LineageTable::Draw() {
+  return Draw(StageWeight);
+}
 
 Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& weight) {
   const auto seed = static_cast<uint64_t>(options_.random_seed);
   const uint64_t number = lineages_.size();
   int64_t total = 0;
-  for (const StageSpace& stage : space_.stages) total += weight(stage);
+  for (const StageSpace& stage : space_.stages)
+    total += weight(stage);
   DSAT_CHECK(total > 0, "every stage has weight 0");
-  auto ticket = static_cast<int64_t>(
-      Rng(seed, number, "stage").Below(static_cast<uint64_t>(total)));
+  auto ticket =
+      static_cast<int64_t>(Rng(seed, number, "stage").Below(static_cast<uint64_t>(total)));
   auto stage = space_.stages.begin();
-  while (ticket >= weight(*stage)) ticket -= weight(*stage++);
+  while (ticket >= weight(*stage))
+    ticket -= weight(*stage++);
 
   Lineage lineage{.number = static_cast<int64_t>(number),
                   .stage = stage->stage,
@@ -99,7 +106,9 @@ std::optional<double> LineageTable::BestMetric(const Lineage& lineage, int64_t m
   return best;
 }
 
-bool LineageTable::Better(double a, double b) const { return smaller_is_better_ ? a < b : a > b; }
+bool LineageTable::Better(double a, double b) const {
+  return smaller_is_better_ ? a < b : a > b;
+}
 
 const StageSpace& LineageTable::StageOf(const Lineage& lineage) const {
   const auto found =

@@ -1,8 +1,8 @@
 // Start here: what a search method is.
 //
-// A method is a deterministic function of (space, options, seed, the sequence of asks and tells). It
-// knows no clock, no I/O and no threads, and has no save or load code: an experiment is resumed by
-// replaying its asks and tells from the log (searcher/search.h).
+// A method is a deterministic function of (space, options, seed, the sequence of asks and tells).
+// It knows no clock, no I/O and no threads, and has no save or load code: an experiment is resumed
+// by replaying its asks and tells from the log (searcher/search.h).
 #ifndef DSAT_METHODS_METHOD_H_
 #define DSAT_METHODS_METHOD_H_
 
@@ -28,8 +28,8 @@ class Method {
   virtual ~Method() = default;
 
   // The next assignment to try. nullopt while it must first be told of a running trial, and forever
-  // once it has nothing left to propose; asking in vain changes nothing. Never blocks. May be called with any number of trials
-  // running: how many run at once is the caller's business.
+  // once it has nothing left to propose; asking in vain changes nothing. Never blocks. May be
+  // called with any number of trials running: how many run at once is the caller's business.
   virtual std::optional<Proposal> Ask() = 0;
 
   // The proposal with this tag has ended: `finished.state` is not kRunning. kFailed is no evidence:

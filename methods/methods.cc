@@ -20,7 +20,9 @@ std::unique_ptr<Method> Make(const SearchSpace& space, const SearchOptions& opti
 
 }  // namespace
 
-std::optional<Point> Method::NextPoint(const Trial& /*running*/) { return std::nullopt; }
+std::optional<Point> Method::NextPoint(const Trial& /*running*/) {
+  return std::nullopt;
+}
 
 std::span<const MethodInfo> Methods() {
   static const std::array<MethodInfo, 4> kMethods = {{

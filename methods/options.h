@@ -6,8 +6,8 @@
 
 namespace dsat {
 
-// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" at the first option that is out
-// of range or contradicts another.
+// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" at the first option that is
+// out of range or contradicts another.
 void ValidateOptions(const SearchOptions& options);
 
 }  // namespace dsat

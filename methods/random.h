@@ -1,5 +1,5 @@
-// random: random configurations, each tried a few times with micro-batch sizes drawn around what its
-// stage has shown so far.
+// random: random configurations, each tried a few times with micro-batch sizes drawn around what
+// its stage has shown so far.
 #ifndef DSAT_METHODS_RANDOM_H_
 #define DSAT_METHODS_RANDOM_H_
 
@@ -23,9 +23,10 @@ class RandomMethod : public Method {
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
 
-  // True once the lineage gets no further trial: it had trials_per_random_config, its lowest size was
-  // too large, or its range is covered by what the stage is known to hold. With compat_determined
-  // also if it is of stage 3 and stage 1 or 2 has succeeded. REQUIRES: idle, with a trial.
+  // True once the lineage gets no further trial: it had trials_per_random_config, its lowest size
+  // was too large, or its range is covered by what the stage is known to hold. With
+  // compat_determined also if it is of stage 3 and stage 1 or 2 has succeeded. REQUIRES: idle, with
+  // a trial.
   bool ShouldStop(const Lineage& lineage) const;
 
   const LineageTable& table() const { return table_; }

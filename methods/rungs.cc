@@ -31,12 +31,12 @@ std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung)
     const std::optional<double> best = table.BestMetric(lineage, rung);
     if (best) ranked.emplace_back(*best, &lineage);
   }
-  std::stable_sort(ranked.begin(), ranked.end(), [&](const auto& a, const auto& b) {
-    return table.Better(a.first, b.first);
-  });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [&](const auto& a, const auto& b) { return table.Better(a.first, b.first); });
   const auto size = static_cast<size_t>(num_completed / table.options().divisor);
   std::vector<const Lineage*> top;
-  for (size_t i = 0; i < std::min(size, ranked.size()); ++i) top.push_back(ranked[i].second);
+  for (size_t i = 0; i < std::min(size, ranked.size()); ++i)
+    top.push_back(ranked[i].second);
   return top;
 }
 

@@ -1,8 +1,8 @@
 // The rungs of asha, as questions about a table of lineages.
 //
 // Asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter
-// Tuning", 2018) with the number of trials in a lineage as the resource, as in Determined's DeepSpeed
-// Autotune.
+// Tuning", 2018) with the number of trials in a lineage as the resource, as in Determined's
+// DeepSpeed Autotune.
 #ifndef DSAT_METHODS_RUNGS_H_
 #define DSAT_METHODS_RUNGS_H_
 

@@ -10,20 +10,21 @@ namespace dsat {
 namespace {
 
 constexpr std::array kCommunicationKeys = {
-    "allgather_bucket_size", "contiguous_gradients",        "overlap_comm",
-    "reduce_bucket_size",    "reduce_scatter",              "round_robin_gradients",
+    "allgather_bucket_size",       "contiguous_gradients", "overlap_comm",
+    "reduce_bucket_size",          "reduce_scatter",       "round_robin_gradients",
     "stage3_prefetch_bucket_size",
 };
 constexpr std::array kElemKeys = {
-    "allgather_bucket_size",      "reduce_bucket_size",
-    "stage3_max_live_parameters", "stage3_param_persistence_threshold",
+    "allgather_bucket_size",       "reduce_bucket_size",
+    "stage3_max_live_parameters",  "stage3_param_persistence_threshold",
     "stage3_prefetch_bucket_size",
 };
 
 // Whole numbers become integers, so that 5e8 and 500000000 print alike.
 void NormalizeNumbers(Json& value) {
   if (value.is_structured()) {
-    for (Json& child : value) NormalizeNumbers(child);
+    for (Json& child : value)
+      NormalizeNumbers(child);
   } else if (value.is_number_float()) {
     const double number = value.get<double>();
     constexpr double kExact = 9007199254740992;  // 2^53
@@ -62,7 +63,8 @@ void DropInert(Json& zero, int64_t world_size) {
     }
   }
   if (world_size == 1) {
-    for (const char* key : kCommunicationKeys) zero.erase(key);
+    for (const char* key : kCommunicationKeys)
+      zero.erase(key);
   }
 }
 

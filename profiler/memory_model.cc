@@ -83,8 +83,8 @@ int64_t MemoryModel::BufferElems(int stage) const {
   const Json* overlap = FindAtPointer(ds_config_, "/zero_optimization/overlap_comm");
   const bool given = overlap != nullptr && overlap->is_boolean();
   const bool overlaps = given ? overlap->get<bool>() : stage == 3;
-  int64_t elems = std::min(
-      Elems(ds_config_, "reduce_bucket_size", defaults.reduce_bucket_size), trained);
+  int64_t elems =
+      std::min(Elems(ds_config_, "reduce_bucket_size", defaults.reduce_bucket_size), trained);
   if (overlaps) elems *= 2;
   if (stage == 1 || stage == 2) {
     elems +=

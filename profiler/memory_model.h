@@ -1,4 +1,5 @@
-// From the profile of a model: what a ZeRO stage needs on one rank, and how large a micro-batch fits.
+// From the profile of a model: what a ZeRO stage needs on one rank, and how large a micro-batch
+// fits.
 //
 // States as in Rajbhandari et al., "ZeRO" (2020), section 5; docs/methods.md has the formulas.
 #ifndef DSAT_PROFILER_MEMORY_MODEL_H_
@@ -20,9 +21,7 @@ struct StageMemory {
   int64_t activation_bytes_per_sample = 0;
 
   // Everything that does not grow with the micro-batch.
-  int64_t fixed_bytes() const {
-    return param_bytes + grad_bytes + optimizer_bytes + buffer_bytes;
-  }
+  int64_t fixed_bytes() const { return param_bytes + grad_bytes + optimizer_bytes + buffer_bytes; }
 };
 
 class MemoryModel {
@@ -36,9 +35,9 @@ class MemoryModel {
   // REQUIRES: stage in [0, 3].
   StageMemory ForStage(int stage) const;
 
-  // The largest micro-batch size predicted to fit; 0 if not even 1 does. 1 at most if the profile has
-  // no activation size, or no device memory. With compat_determined never 0, and one sample is kept
-  // in reserve.
+  // The largest micro-batch size predicted to fit; 0 if not even 1 does. 1 at most if the profile
+  // has no activation size, or no device memory. With compat_determined never 0, and one sample is
+  // kept in reserve.
   int64_t ApproxMaxMicroBatch(int stage) const;
 
  private:

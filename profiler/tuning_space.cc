@@ -10,8 +10,8 @@
 namespace dsat {
 namespace {
 
-constexpr std::array<int64_t, 8> kBucketElems = {1'000'000,   5'000'000,   10'000'000,
-                                                 50'000'000,  100'000'000, 500'000'000,
+constexpr std::array<int64_t, 8> kBucketElems = {1'000'000,     5'000'000,    10'000'000,
+                                                 50'000'000,    100'000'000,  500'000'000,
                                                  1'000'000'000, 5'000'000'000};
 
 Knob ZeroKnob(const std::string& key, std::vector<Json> values) {
@@ -36,7 +36,8 @@ std::vector<Knob> KnobsOf(int stage, int64_t num_params, int64_t world_size, boo
   std::vector<std::string> switches;
   if (stage >= 2) switches = {"overlap_comm", "reduce_scatter", "contiguous_gradients"};
   if (stage == 3 && compat) switches.push_back("allgather_partitions");
-  for (const std::string& key : switches) knobs.push_back(ZeroKnob(key, {true, false}));
+  for (const std::string& key : switches)
+    knobs.push_back(ZeroKnob(key, {true, false}));
   return knobs;
 }
 

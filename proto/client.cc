@@ -33,7 +33,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 template <typename Service>
 struct Connection {
   Connection(const std::string& address_in, std::string token_in)
-      : address(address_in), token(std::move(token_in)), stub(Service::NewStub(MakeChannel(address))) {}
+      : address(address_in),
+        token(std::move(token_in)),
+        stub(Service::NewStub(MakeChannel(address))) {}
 
   template <typename Method, typename Request, typename Reply>
   void Call(Method method, const Request& request, Reply* reply) {
@@ -173,7 +175,8 @@ ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
   View view;
   view.spec_json = reply.spec_json();
   view.state = reply.state();
-  for (const v1::Trial& trial : reply.trials()) view.trials.push_back(FromProto(trial));
+  for (const v1::Trial& trial : reply.trials())
+    view.trials.push_back(FromProto(trial));
   if (reply.best_trial() >= 0) view.best_trial = reply.best_trial();
   return view;
 }

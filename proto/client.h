@@ -42,8 +42,8 @@ class TrialClient {
   bool Progress(int64_t rank, int64_t step, double latency_ms, double loss,
                 const std::string& phase);
 
-  // From rank 0: a point is measured (`profile` by the profiling trial only). Gives the next point to
-  // measure, or nullopt: exit. On return the measurement is on disk.
+  // From rank 0: a point is measured (`profile` by the profiling trial only). Gives the next point
+  // to measure, or nullopt: exit. On return the measurement is on disk.
   std::optional<Point> Measured(const PointResult& result,
                                 const std::optional<ModelProfile>& profile);
 
@@ -78,8 +78,9 @@ class ExperimentClient {
   Asked Ask(ExperimentId id);
 
   // A running trial has ended. `measurement` is needed if it succeeded, `profile` if it was the
-  // profiling trial as well. True if the search has finished. After kUnavailable or kDeadlineExceeded
-  // the tell may or may not be recorded: a second one then throws kFailedPrecondition.
+  // profiling trial as well. True if the search has finished. After kUnavailable or
+  // kDeadlineExceeded the tell may or may not be recorded: a second one then throws
+  // kFailedPrecondition.
   bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
             const std::optional<ModelProfile>& profile);
 

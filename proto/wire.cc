@@ -7,8 +7,8 @@
 namespace dsat {
 namespace {
 
-// The length of the UTF-8 sequence at `at`, 0 if there is no valid one (RFC 3629: no overlong forms,
-// no surrogates, nothing above U+10FFFF).
+// The length of the UTF-8 sequence at `at`, 0 if there is no valid one (RFC 3629: no overlong
+// forms, no surrogates, nothing above U+10FFFF).
 size_t Utf8Length(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -98,7 +98,8 @@ v1::Trial ToProto(const Trial& trial) {
   proto.set_assignment_json(ToJson(trial.assignment).dump());
   proto.set_ds_config_json(trial.ds_config.dump());
   proto.set_reason(ValidUtf8(trial.reason));
-  for (const PointResult& result : trial.points) *proto.add_points() = ToProto(result);
+  for (const PointResult& result : trial.points)
+    *proto.add_points() = ToProto(result);
   if (trial.profile) *proto.mutable_profile() = ToProto(*trial.profile);
   return proto;
 }
@@ -106,9 +107,8 @@ v1::Trial ToProto(const Trial& trial) {
 Measurement FromProto(const v1::Measurement& measurement) {
   Json json = Json::object();
   for (const auto& [name, metric] : measurement.metrics()) {
-    json[name] = {{"value", metric.value()},
-                  {"spread", metric.spread()},
-                  {"samples", metric.samples()}};
+    json[name] = {
+        {"value", metric.value()}, {"spread", metric.spread()}, {"samples", metric.samples()}};
   }
   return MeasurementFromJson(json, "measurement");
 }
@@ -149,7 +149,8 @@ Trial FromProto(const v1::Trial& trial) {
       AssignmentFromJson(ParseTolerantJson(trial.assignment_json(), "assignment_json"));
   value.ds_config = ParseTolerantJson(trial.ds_config_json(), "ds_config_json");
   value.reason = trial.reason();
-  for (const v1::PointResult& result : trial.points()) value.points.push_back(FromProto(result));
+  for (const v1::PointResult& result : trial.points())
+    value.points.push_back(FromProto(result));
   if (trial.has_profile()) value.profile = FromProto(trial.profile());
   return value;
 }

@@ -27,8 +27,8 @@ std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
   return IsBuiltin(spec) ? MakeBuiltinTarget(spec, trial_binary) : MakeCommandTarget(spec);
 }
 
-Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target,
-                 const LaunchRequest& request, const AttemptLimits& limits)
+Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
+                 const AttemptLimits& limits)
     : target_(target),
       request_(request),
       limits_(limits),
@@ -106,8 +106,8 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
   return "";
 }
 
-// What ranks report outranks what they were killed for, and both outrank their exit codes: a process
-// may well crash on its way out after its result is on disk.
+// What ranks report outranks what they were killed for, and both outrank their exit codes: a
+// process may well crash on its way out after its result is on disk.
 Outcome Attempt::Decide() {
   if (infeasible_) return {TrialState::kInfeasible, *infeasible_};
   Outcome by_exit{TrialState::kStopped, "cancelled"};

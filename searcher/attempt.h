@@ -51,7 +51,8 @@ class Attempt {
   // The last optimizer step heard of, if it is another than at the last call.
   std::optional<int64_t> NewStep();
 
-  // What its ranks say. The profiling trial has done its work with a profile, any other with a point.
+  // What its ranks say. The profiling trial has done its work with a profile, any other with a
+  // point.
   void OnProgress(int64_t step);
   void OnMeasured(bool point, bool profile);
   void OnInfeasible(int64_t rank, const std::string& reason);
@@ -59,8 +60,8 @@ class Attempt {
   // Ends it without blame: SIGTERM now, SIGKILL after `grace`.
   void Cancel(std::chrono::milliseconds grace);
 
-  // Looks for the exit first and for files second, so that nothing written before the exit is missed.
-  // Does not block.
+  // Looks for the exit first and for files second, so that nothing written before the exit is
+  // missed. Does not block.
   AttemptNews Observe();
 
   // Kills what has run out of time; the end, once an Observe has seen every process end.

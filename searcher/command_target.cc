@@ -241,13 +241,18 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   }
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics || !UsedBatchSize(*metrics, BatchOf(request))) return std::nullopt;
+  const std::string log = ReadEnd(Files(request).log(0));
+  const std::vector<StepLine> lines = ReadStepLines(request);
+  // The supervisor may be a moment behind; when it has reported the end, it no longer is.
+  const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
+  if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
   given.measurement = true;
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
-  result.measurement = MeasurementOf(
-      *metrics, ReadStepLines(request), spec_.options.start_profile_step,
-      spec_.options.end_profile_step, result.point.accumulation_steps, BatchOf(request));
-  if (const auto peak = MaxMemAllocated(ReadEnd(Files(request).log(0)))) {
+  result.measurement = MeasurementOf(*metrics, lines, spec_.options.start_profile_step,
+                                     spec_.options.end_profile_step,
+                                     result.point.accumulation_steps, BatchOf(request));
+  if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }
   return result;

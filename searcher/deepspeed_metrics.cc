@@ -15,6 +15,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "searcher/line_stamper.h"
+
 namespace dsat {
 namespace {
 
@@ -150,6 +152,14 @@ std::optional<StepLine> ParseStepLine(std::string_view line) {
   }
   if (!forward || !backward || !step) return std::nullopt;
   return StepLine{*forward, *backward, *step, 0};
+}
+
+int64_t CountStepLines(std::string_view log) {
+  int64_t count = 0;
+  for (size_t end; (end = log.find('\n')) != std::string_view::npos; log.remove_prefix(end + 1)) {
+    if (end <= kMaxStampedLineBytes && ParseStepLine(log.substr(0, end))) ++count;
+  }
+  return count;
 }
 
 std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulation_steps,

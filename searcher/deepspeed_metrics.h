@@ -30,6 +30,9 @@ struct StepLine {
 // nullopt for any other line, also for DeepSpeed's breakdown of micro-steps.
 std::optional<StepLine> ParseStepLine(std::string_view line);
 
+// The step lines of a log that are whole and no longer than kMaxStampedLineBytes.
+int64_t CountStepLines(std::string_view log);
+
 // A metrics file in dsat's units (proto/trial.h), all per optimizer step.
 struct HookMetrics {
   double forward_ms = 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "searcher/unique_fd.h"
 
 namespace dsat {
 
@@ -20,14 +21,11 @@ template <typename Event>
 class EventQueue {
  public:
   EventQueue() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (fd_ < 0) ThrowErrno("eventfd", errno);
+    if (fd_.get() < 0) ThrowErrno("eventfd", errno);
   }
-  EventQueue(const EventQueue&) = delete;
-  EventQueue& operator=(const EventQueue&) = delete;
-  ~EventQueue() { close(fd_); }
 
   // Becomes readable when there is something to drain.
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
 
   // False if the queue is closed; the event is then dropped.
   bool Push(Event event) {
@@ -38,14 +36,14 @@ class EventQueue {
     }
     const uint64_t one = 1;
     // Cannot fail in a way that matters: a full counter is readable, too.
-    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));
+    [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof(one));
     return true;
   }
 
   // All events pushed so far; does not block.
   std::vector<Event> Drain() {
     uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof(count));
+    [[maybe_unused]] const ssize_t got = read(fd_.get(), &count, sizeof(count));
     std::lock_guard lock(mutex_);
     return std::exchange(events_, {});
   }
@@ -59,7 +57,7 @@ class EventQueue {
   }
 
  private:
-  int fd_;
+  UniqueFd fd_;
   std::mutex mutex_;
   bool closed_ = false;
   std::vector<Event> events_;

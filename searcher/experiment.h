@@ -37,6 +37,9 @@ class Experiment {
   // Why it failed or was stopped, "" otherwise.
   const std::string& reason() const { return reason_; }
 
+  // Replays what other processes have appended since the last call that wrote. Throws as Open.
+  void CatchUp();
+
   // As Search, logged first. If another process has appended, its events are replayed and the call
   // is made again. Ask gives nothing once the experiment has ended (SetState).
   std::optional<Trial> Ask();
@@ -74,7 +77,6 @@ class Experiment {
 
  private:
   Experiment(Store& store, ExperimentId id);
-  void CatchUp();
   void Apply(const Event& event);
   void ApplyAsked(const Event& event);
   void ApplyTold(const Event& event);

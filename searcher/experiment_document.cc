@@ -160,7 +160,8 @@ class SpecReader {
       return;
     }
     if (length->size() != 1) Expect(pointer, *length, "one unit, such as {\"batches\": 100}");
-    const auto& [unit, count] = *length->items().begin();
+    const std::string& unit = length->begin().key();
+    const Json& count = length->begin().value();
     if (unit == "batches") {
       spec_.max_length_steps = Integer(pointer + "/batches", count, 1);
     } else if (unit == "epochs" || unit == "records") {

@@ -86,7 +86,10 @@ class Converter {
         merged.push_back(entry.second);
         continue;
       }
-      if (object.contains(key)) document_.Fail(at, "is given twice");
+      if (object.contains(key)) {
+        document_.lines[at] = entry.first.Mark().line + 1;
+        document_.Fail(at, "is given twice");
+      }
       document_.lines.try_emplace(at, entry.first.Mark().line + 1);
       object[key] = Convert(entry.second, at);
     }

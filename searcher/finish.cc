@@ -9,8 +9,8 @@ bool FinishIfDone(Experiment& experiment) {
   const bool finished = experiment.search().Finished();
   if (finished && experiment.state() == ExperimentState::kActive) {
     const std::string failure = experiment.search().FailureReason();
-    experiment.SetState(
-        failure.empty() ? ExperimentState::kCompleted : ExperimentState::kFailed, failure);
+    experiment.SetState(failure.empty() ? ExperimentState::kCompleted : ExperimentState::kFailed,
+                        failure);
   }
   return finished;
 }

@@ -6,9 +6,9 @@
 
 namespace dsat {
 
-// Marks an active experiment as completed, or as failed with the reason, once its search has finished.
-// For everyone who tells: runner, service, `dsat tell`. True if the search has finished. Throws as
-// Experiment::SetState.
+// Marks an active experiment as completed, or as failed with the reason, once its search has
+// finished. For everyone who tells: runner, service, `dsat tell`. True if the search has finished.
+// Throws as Experiment::SetState.
 bool FinishIfDone(Experiment& experiment);
 
 }  // namespace dsat

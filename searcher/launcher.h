@@ -60,9 +60,9 @@ struct ExitReport {
   bool killed_by_us = false;   // Stopped by the runner (time-out, cancel) before any rank failed.
   int64_t oom_kills = 0;       // Processes that the kernel ended meanwhile for lack of host memory,
                                // in our cgroup, or on this host if the cgroup does not tell.
-  std::vector<int> exit_codes;           // By rank, as exit_code; empty if the supervisor was lost.
+  std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
   std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
-  std::string log_tail;                  // Last lines of that rank's log, or of rank 0's.
+  std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
 };
 
 // What runs a trial: dsat's own engine or the user's own command. The one place where they differ.

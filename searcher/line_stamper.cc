@@ -17,9 +17,6 @@
 namespace dsat {
 namespace {
 
-// Text without a line end (a progress bar, a dump) is kept up to this size.
-constexpr size_t kMaxLineBytes = 8192;
-
 int64_t MonotonicNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -68,7 +65,10 @@ void LineStamper::Follow() {
       StampLine(std::string_view(partial_).substr(begin, end - begin), now_ns);
     }
     partial_.erase(0, begin);
-    if (partial_.size() > kMaxLineBytes) partial_.erase(0, partial_.size() - kMaxLineBytes);
+    // Text without a line end: a progress bar, a dump.
+    if (partial_.size() > kMaxStampedLineBytes) {
+      partial_.erase(0, partial_.size() - kMaxStampedLineBytes);
+    }
   }
 }
 

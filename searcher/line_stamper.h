@@ -2,6 +2,7 @@
 #ifndef DSAT_SEARCHER_LINE_STAMPER_H_
 #define DSAT_SEARCHER_LINE_STAMPER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@
 #include "searcher/unique_fd.h"
 
 namespace dsat {
+
+// The end of a longer line may be taken for the line.
+inline constexpr size_t kMaxStampedLineBytes = 8192;
 
 // Follows `log_path`, which exists, and writes StampsPath(log_path) (searcher/launcher.h). Not
 // thread-safe. Throws if the file cannot be followed.

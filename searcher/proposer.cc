@@ -16,7 +16,9 @@ Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t
   RewindTo(0);
 }
 
-Draft Proposer::DraftSubmitted() const { return MakeDraft({}); }
+Draft Proposer::DraftSubmitted() const {
+  return MakeDraft({});
+}
 
 Draft Proposer::MakeDraft(const Assignment& assignment) const {
   const int64_t world_size = spec_->slots_per_trial;
@@ -25,9 +27,18 @@ Draft Proposer::MakeDraft(const Assignment& assignment) const {
               .key = {}};
   engine::ValidateDsConfig(draft.ds_config, "the trial's ds_config", world_size);
   draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
-  // Published behaviour: no two are equal.
-  if (spec_->options.compat_determined) draft.key += fmt::format("#{}", calls_.size());
   return draft;
+}
+
+const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
+  const auto [entry, added] = resolved_.try_emplace(assignment);
+  if (!added) return entry->second;
+  try {
+    entry->second.draft = MakeDraft(assignment);
+  } catch (const Error& error) {
+    entry->second.refusal = error.what();
+  }
+  return entry->second;
 }
 
 std::optional<Draft> Proposer::Next() {
@@ -39,7 +50,8 @@ std::optional<Draft> Proposer::Next() {
     if (!proposal) break;
     std::optional<Draft> draft = Consider(*proposal, waiting);
     if (!draft) continue;
-    for (const auto& [key, tag] : waiting) records_.at(key).waiting.push_back(tag);
+    for (const auto& [key, tag] : waiting)
+      records_.at(key).waiting.push_back(tag);
     drafted_tag_ = proposal->tag;
     return draft;
   }
@@ -49,11 +61,9 @@ std::optional<Draft> Proposer::Next() {
 }
 
 std::optional<Draft> Proposer::Consider(const Proposal& proposal, Waiting& waiting) {
-  std::optional<Draft> draft;
-  try {
-    draft = MakeDraft(proposal.assignment);
-  } catch (const Error& error) {
-    refusal_ = error.what();
+  const Resolved& resolved = Resolve(proposal.assignment);
+  if (!resolved.draft) {
+    refusal_ = resolved.refusal;
     TellMethod(proposal.tag, {.id = kNoTrial,
                               .kind = TrialKind::kSearch,
                               .assignment = proposal.assignment,
@@ -64,12 +74,15 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, Waiting& waiti
                               .profile = std::nullopt});
     return std::nullopt;
   }
-  const auto found = records_.find(draft->key);
+  Draft draft = *resolved.draft;
+  // Published behaviour: no two are equal.
+  if (spec_->options.compat_determined) draft.key += fmt::format("#{}", calls_.size());
+  const auto found = records_.find(draft.key);
   if (found == records_.end()) return draft;
   if (found->second.finished) {
     TellMethod(proposal.tag, *found->second.finished);
   } else {
-    waiting.emplace_back(draft->key, proposal.tag);
+    waiting.emplace_back(draft.key, proposal.tag);
   }
   return std::nullopt;
 }
@@ -84,7 +97,8 @@ void Proposer::Start(const Draft& draft, TrialId id) {
 void Proposer::End(const Trial& finished) {
   Record& record = records_.at(key_of_.at(finished.id));
   record.finished = finished;
-  for (const int64_t tag : std::exchange(record.waiting, {})) TellMethod(tag, finished);
+  for (const int64_t tag : std::exchange(record.waiting, {}))
+    TellMethod(tag, finished);
 }
 
 std::optional<Proposal> Proposer::AskMethod() {

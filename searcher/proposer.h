@@ -59,12 +59,19 @@ class Proposer {
   // What is known of one effective configuration.
   struct Record {
     std::optional<Trial> finished;  // Unset while it runs.
-    std::vector<int64_t> waiting;  // Tags of the proposals to tell.
+    std::vector<int64_t> waiting;   // Tags of the proposals to tell.
   };
 
   using Waiting = std::vector<std::pair<std::string, int64_t>>;  // Key, tag.
 
+  // An assignment resolved, or why it cannot be.
+  struct Resolved {
+    std::optional<Draft> draft;
+    std::string refusal;
+  };
+
   Draft MakeDraft(const Assignment& assignment) const;
+  const Resolved& Resolve(const Assignment& assignment);
   std::optional<Draft> Consider(const Proposal& proposal, Waiting& waiting);
   std::optional<Proposal> AskMethod();
   void TellMethod(int64_t tag, const Trial& finished);
@@ -75,9 +82,10 @@ class Proposer {
   int64_t num_params_;
   std::unique_ptr<Method> method_;
   std::vector<Call> calls_;
-  std::map<std::string, Record> records_;   // By key.
-  std::map<TrialId, std::string> key_of_;   // Of started trials.
-  std::optional<int64_t> drafted_tag_;      // The method's draft that is not started yet.
+  std::map<std::string, Record> records_;    // By key.
+  std::map<TrialId, std::string> key_of_;    // Of started trials.
+  std::optional<int64_t> drafted_tag_;       // The method's draft that is not started yet.
+  std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;
 };
 

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
+#include "searcher/unique_fd.h"
 
 namespace dsat {
 namespace {
@@ -47,9 +50,8 @@ struct Runner::Impl {
         options(std::move(options_in)),
         watcher(std::move(watcher_in)),
         cancel_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (cancel_fd < 0) ThrowErrno("eventfd", errno);
+    if (cancel_fd.get() < 0) ThrowErrno("eventfd", errno);
   }
-  ~Impl() { close(cancel_fd); }
 
   ExperimentState Run();
   void Open();
@@ -59,6 +61,7 @@ struct Runner::Impl {
   // Starting.
   void SettleOldAttempts();
   bool HasFreeSlots() const;
+  std::vector<int64_t> FreeSlots() const;
   std::optional<Trial> NextTrial();
   void Start(const Trial& trial);
   std::optional<Outcome> Refusal(const Trial& trial);
@@ -87,11 +90,10 @@ struct Runner::Impl {
   Experiment& experiment;
   RunnerOptions options;
   RunnerWatcher watcher;
-  int cancel_fd;
+  UniqueFd cancel_fd;
   uint64_t cancels = 0;
   int64_t slots = 0;
 
-  std::optional<RunnerLock> lock;
   EventQueue<TrialMessage> queue;
   std::unique_ptr<TrialServer> server;
   std::unique_ptr<LaunchTarget> target;
@@ -101,15 +103,19 @@ struct Runner::Impl {
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
     : impl_(std::make_unique<Impl>(experiment, std::move(options), std::move(watcher))) {}
 Runner::~Runner() = default;
-ExperimentState Runner::Run() { return impl_->Run(); }
+ExperimentState Runner::Run() {
+  return impl_->Run();
+}
 
 void Runner::Cancel() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(impl_->cancel_fd, &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(impl_->cancel_fd.get(), &one, sizeof(one));
 }
 
 // The one door: whatever goes wrong around the trials ends the run, not the record.
 ExperimentState Runner::Impl::Run() {
+  const RunnerLock lock = RunnerLock::Acquire(experiment.store().path(), experiment.id());
+  experiment.CatchUp();
   Open();
   const auto failed = [this](ErrorCode code, const char* what) {
     attempts.clear();
@@ -129,7 +135,6 @@ ExperimentState Runner::Impl::Run() {
 
 void Runner::Impl::Open() {
   const ExperimentSpec& spec = experiment.search().spec();
-  lock = RunnerLock::Acquire(experiment.store().path(), experiment.id());
   MakeWritableFolder(options.out_dir);
   MakeWritableFolder(options.out_dir + "/trials");
   target = MakeTarget(spec, options.trial_binary);
@@ -137,16 +142,18 @@ void Runner::Impl::Open() {
   slots = options.num_slots > 0 ? options.num_slots
                                 : std::max<int64_t>(1, std::thread::hardware_concurrency());
   if (spec.slots_per_trial > slots) {
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("a trial needs {} slots and there are {}: trials run one at a time and their "
-                       "ranks share cores, which makes them slower than they would be apart",
-                       spec.slots_per_trial, slots));
+    Notify(
+        RunnerEvent::Kind::kNote, -1, 0, 0,
+        fmt::format("a trial needs {} slots and there are {}: trials run one at a time and their "
+                    "ranks share cores, which makes them slower than they would be apart",
+                    spec.slots_per_trial, slots));
   }
 }
 
 void Runner::Impl::Loop() {
   SettleOldAttempts();
   while (true) {
+    HearCancel();
     while (cancels == 0 && HasFreeSlots()) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
@@ -155,7 +162,6 @@ void Runner::Impl::Loop() {
     }
     if (attempts.empty()) return;
     Wait();
-    HearCancel();
     ObserveAttempts();
     HearMessages();
     EndAttempts();
@@ -190,8 +196,23 @@ bool Runner::Impl::HasFreeSlots() const {
   return attempts.empty() || (static_cast<int64_t>(attempts.size()) + 1) * each <= slots;
 }
 
-// A trial that runs in the record but not here (the last runner died, or its attempt has failed), or
-// else a new one.
+// The lowest slots that nothing runs on, one per rank. None, so that nothing is pinned, if nobody
+// said how many slots there are (they are cores then) or if ranks have to share them.
+std::vector<int64_t> Runner::Impl::FreeSlots() const {
+  const int64_t each = experiment.search().spec().slots_per_trial;
+  if (options.num_slots == 0 || each > slots) return {};
+  std::set<int64_t> free;
+  for (int64_t slot = 0; slot < slots; ++slot)
+    free.insert(slot);
+  for (const auto& [id, attempt] : attempts) {
+    for (const int64_t slot : attempt.request().slots)
+      free.erase(slot);
+  }
+  return {free.begin(), std::next(free.begin(), each)};
+}
+
+// A trial that runs in the record but not here (the last runner died, or its attempt has failed),
+// or else a new one.
 std::optional<Trial> Runner::Impl::NextTrial() {
   for (const TrialId id : experiment.search().Running()) {
     if (!attempts.contains(id)) return experiment.search().trials().at(id);
@@ -224,17 +245,19 @@ std::optional<Outcome> Runner::Impl::Refusal(const Trial& trial) {
 
 void Runner::Impl::Launch(const Trial& trial) {
   const int64_t attempt = experiment.NumAttempts(trial.id);
-  LaunchRequest request{.experiment = experiment.id(),
-                        .trial = trial.id,
-                        .attempt = attempt,
-                        .kind = trial.kind,
-                        .full_run = false,
-                        .ds_config = trial.ds_config,
-                        .dir = fmt::format("{}/trials/{}/attempt{}", options.out_dir, trial.id,
-                                           attempt),
-                        .report_address = server->address(),
-                        .token = server->token()};
-  std::filesystem::remove_all(request.dir);  // Of a runner that died before it recorded this attempt.
+  LaunchRequest request;
+  request.experiment = experiment.id();
+  request.trial = trial.id;
+  request.attempt = attempt;
+  request.kind = trial.kind;
+  request.ds_config = trial.ds_config;
+  request.shared_dir = options.out_dir + "/trials";
+  request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
+  request.slots = FreeSlots();
+  request.report_address = server->address();
+  request.token = server->token();
+  std::filesystem::remove_all(
+      request.dir);  // Of a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);
   experiment.StartAttempt(trial.id, request.dir);
   server->Admit({request.experiment, request.trial, request.attempt});
@@ -246,14 +269,15 @@ void Runner::Impl::Launch(const Trial& trial) {
 }
 
 void Runner::Impl::Wait() {
-  std::vector<pollfd> fds = {{cancel_fd, POLLIN, 0}, {queue.fd(), POLLIN, 0}};
-  for (const auto& [id, attempt] : attempts) fds.push_back({attempt.fd(), POLLIN, 0});
+  std::vector<pollfd> fds = {{cancel_fd.get(), POLLIN, 0}, {queue.fd(), POLLIN, 0}};
+  for (const auto& [id, attempt] : attempts)
+    fds.push_back({attempt.fd(), POLLIN, 0});
   if (poll(fds.data(), fds.size(), kLookEveryMs) < 0 && errno != EINTR) ThrowErrno("poll", errno);
 }
 
 void Runner::Impl::HearCancel() {
   uint64_t count = 0;
-  if (read(cancel_fd, &count, sizeof(count)) != sizeof(count)) return;
+  if (read(cancel_fd.get(), &count, sizeof(count)) != sizeof(count)) return;
   cancels += count;
   for (auto& [id, attempt] : attempts) {
     attempt.Cancel(cancels == 1 ? kCancelGrace : std::chrono::seconds{0});

@@ -17,10 +17,10 @@
 namespace dsat {
 
 struct RunnerOptions {
-  std::string dsat_binary;   // For `dsat supervise`.
-  std::string trial_binary;  // dsat-trial.
-  std::string out_dir;       // ds_config.json, metrics.json and trials/ go here.
-  int64_t num_slots = 0;     // Slots of this machine; 0 = as many as fit its cores.
+  std::string dsat_binary;                  // For `dsat supervise`.
+  std::string trial_binary;                 // dsat-trial.
+  std::string out_dir;                      // ds_config.json, metrics.json and trials/ go here.
+  int64_t num_slots = 0;                    // Slots of this machine; 0 = as many as fit its cores.
   std::chrono::seconds hang_timeout{120};   // Without progress, counted from the first step on.
   std::chrono::seconds start_timeout{300};  // Without a first sign of life.
   std::chrono::seconds trial_timeout{3600};
@@ -49,10 +49,11 @@ class Runner {
   ~Runner();
 
   // Runs until the search has finished or was cancelled. Writes the best config to out_dir whenever
-  // there is a better one, and at the end. Returns the experiment's state: kActive if it was cancelled
-  // (it can be resumed). Throws before anything is launched or recorded if another runner has the
-  // experiment (kFailedPrecondition) or out_dir cannot be written to. An error later on (the disk is
-  // full, the database is gone) stops every trial, then is thrown with what to do about it.
+  // there is a better one, and at the end. Returns the experiment's state: kActive if it was
+  // cancelled (it can be resumed). Throws before anything is launched or recorded if another runner
+  // has the experiment (kFailedPrecondition) or out_dir cannot be written to. An error later on
+  // (the disk is full, the database is gone) stops every trial, then is thrown with what to do
+  // about it. REQUIRES: called once.
   ExperimentState Run();
 
   // Ends the running trials and makes Run return; a second call gives them no time to end by

@@ -19,8 +19,8 @@ struct Search::State {
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
-  // The method's next trial, kept while nothing runs: then no event can come before the next Ask, and
-  // whether there is one decides whether the search has finished.
+  // The method's next trial, kept while nothing runs: then no event can come before the next Ask,
+  // and whether there is one decides whether the search has finished.
   std::optional<Draft> next;
 
   bool HasCapacity() const;
@@ -192,11 +192,21 @@ std::string Search::FailureReason() const {
   return "";
 }
 
-const ExperimentSpec& Search::spec() const { return state_->spec; }
-const std::map<TrialId, Trial>& Search::trials() const { return state_->trials; }
-std::optional<TrialId> Search::Submitted() const { return state_->submitted; }
-const std::optional<SearchSpace>& Search::space() const { return state_->space; }
-const std::optional<ModelProfile>& Search::profile() const { return state_->profile; }
+const ExperimentSpec& Search::spec() const {
+  return state_->spec;
+}
+const std::map<TrialId, Trial>& Search::trials() const {
+  return state_->trials;
+}
+std::optional<TrialId> Search::Submitted() const {
+  return state_->submitted;
+}
+const std::optional<SearchSpace>& Search::space() const {
+  return state_->space;
+}
+const std::optional<ModelProfile>& Search::profile() const {
+  return state_->profile;
+}
 
 std::vector<TrialId> Search::Running() const {
   std::vector<TrialId> running;

@@ -68,8 +68,8 @@ class TrialServiceImpl final : public v1::TrialService::Service {
       const AttemptRef attempt = FromProto(request->attempt());
       reply->set_stop(!IsAdmitted(attempt));
       if (reply->stop()) return;
-      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(),
-                                   request->latency_ms(), request->loss(), request->phase()});
+      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(), request->latency_ms(),
+                                   request->loss(), request->phase()});
     });
   }
 
@@ -160,6 +160,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
                     v1::TellReply* reply) override {
     return Locked(*context, [&] {
       Experiment& experiment = Opened(request->experiment());
+      experiment.CatchUp();  // The trial may be one that another process asked for.
       const Outcome outcome{ParseTrialState(request->state()), request->reason()};
       std::vector<PointResult> points;
       if (request->has_measurement()) {
@@ -175,8 +176,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     });
   }
 
-  grpc::Status GetExperiment(grpc::ServerContext* context,
-                             const v1::GetExperimentRequest* request,
+  grpc::Status GetExperiment(grpc::ServerContext* context, const v1::GetExperimentRequest* request,
                              v1::GetExperimentReply* reply) override {
     return Locked(*context, [&] {
       const ExperimentId id = request->experiment();
@@ -184,7 +184,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
       reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
       reply->set_state(ToString(row.state));
       reply->set_best_trial(row.best_trial);
-      for (const Trial& trial : store_.Trials(id)) *reply->add_trials() = ToProto(trial);
+      for (const Trial& trial : store_.Trials(id))
+        *reply->add_trials() = ToProto(trial);
     });
   }
 
@@ -223,11 +224,21 @@ struct TrialServer::Impl {
 };
 
 TrialServer::TrialServer(EventQueue<TrialMessage>* queue) : impl_(std::make_unique<Impl>(queue)) {}
-TrialServer::~TrialServer() { impl_->queue->Close(); }
-const std::string& TrialServer::address() const { return impl_->listener.address(); }
-const std::string& TrialServer::token() const { return impl_->token; }
-void TrialServer::Admit(const AttemptRef& attempt) { impl_->service.Admit(attempt); }
-void TrialServer::Dismiss(const AttemptRef& attempt) { impl_->service.Dismiss(attempt); }
+TrialServer::~TrialServer() {
+  impl_->queue->Close();
+}
+const std::string& TrialServer::address() const {
+  return impl_->listener.address();
+}
+const std::string& TrialServer::token() const {
+  return impl_->token;
+}
+void TrialServer::Admit(const AttemptRef& attempt) {
+  impl_->service.Admit(attempt);
+}
+void TrialServer::Dismiss(const AttemptRef& attempt) {
+  impl_->service.Dismiss(attempt);
+}
 
 struct ExperimentServer::Impl {
   Impl(const std::string& database, const std::string& address)
@@ -241,7 +252,11 @@ struct ExperimentServer::Impl {
 ExperimentServer::ExperimentServer(const std::string& database, const std::string& address)
     : impl_(std::make_unique<Impl>(database, address)) {}
 ExperimentServer::~ExperimentServer() = default;
-const std::string& ExperimentServer::address() const { return impl_->listener.address(); }
-const std::string& ExperimentServer::token() const { return impl_->token; }
+const std::string& ExperimentServer::address() const {
+  return impl_->listener.address();
+}
+const std::string& ExperimentServer::token() const {
+  return impl_->token;
+}
 
 }  // namespace dsat

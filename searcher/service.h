@@ -44,8 +44,8 @@ using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMe
 // TrialService of a runner. Its threads only push onto the queue; the loop decides.
 class TrialServer {
  public:
-  // Listens on a unix socket in a new folder that only this user may enter. `queue` must outlive the
-  // server. Throws kUnavailable if it cannot listen.
+  // Listens on a unix socket in a new folder that only this user may enter. `queue` must outlive
+  // the server. Throws kUnavailable if it cannot listen.
   explicit TrialServer(EventQueue<TrialMessage>* queue);
   // Closes the queue, so that no call keeps waiting for an answer.
   ~TrialServer();
@@ -68,8 +68,9 @@ class TrialServer {
 class ExperimentServer {
  public:
   // `address` as CheckLocalAddress takes it; port 0 = any free one; "" = a unix socket in a new
-  // folder that only this user may enter. Throws as Store::Open, kInvalidArgument, kAlreadyExists if
-  // another server listens there, kUnavailable if it cannot listen.
+  // folder that only this user may enter. Throws as Store::Open and CheckLocalAddress,
+  // kAlreadyExists if another server (or a file that is no socket) is there, kUnavailable if it
+  // cannot listen.
   ExperimentServer(const std::string& database, const std::string& address);
   // Ends calls that still run after 1 s.
   ~ExperimentServer();

@@ -2,6 +2,7 @@
 #include "searcher/service_listener.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 
 #include "base/error.h"
 #include "proto/client.h"
+#include "searcher/unique_fd.h"
 
 namespace dsat {
 namespace {
@@ -24,22 +26,56 @@ namespace {
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::string_view kUnixPrefix = "unix:";
 
-bool IsUnix(const std::string& address) { return address.starts_with(kUnixPrefix); }
+bool IsUnix(const std::string& address) {
+  return address.starts_with(kUnixPrefix);
+}
 
-std::string SocketPath(const std::string& address) { return address.substr(kUnixPrefix.size()); }
+std::string SocketPath(const std::string& address) {
+  return address.substr(kUnixPrefix.size());
+}
+
+[[noreturn]] void ThrowTaken(const std::string& address, const char* by) {
+  Throw(ErrorCode::kAlreadyExists, "address {}: {} is there already; expected a free one", address,
+        by);
+}
 
 // gRPC replaces an existing socket silently, also that of a server that is alive.
-void CheckNobodyListens(const std::string& path) {
+void CheckSocketFree(const std::string& address) {
+  const std::string path = SocketPath(address);
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return;
+  if (!S_ISSOCK(info.st_mode)) ThrowTaken(address, "a file that is no socket");
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) ThrowErrno("socket", errno);
-  const int failed = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
-  close(fd);
-  if (failed == 0) {
-    Throw(ErrorCode::kAlreadyExists, "address unix:{}: another server listens there", path);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) ThrowErrno("socket", errno);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
+    ThrowTaken(address, "another server");
   }
+}
+
+// gRPC would say so on stderr, at length. "localhost" is checked at 127.0.0.1.
+void CheckPortFree(const std::string& address) {
+  const bool v6 = address.starts_with('[');
+  const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  sockaddr_in name4{};
+  name4.sin_family = AF_INET;
+  name4.sin_port = htons(port);
+  name4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in6 name6{};
+  name6.sin6_family = AF_INET6;
+  name6.sin6_port = htons(port);
+  name6.sin6_addr = in6addr_loopback;
+  const auto* name =
+      v6 ? reinterpret_cast<const sockaddr*>(&name6) : reinterpret_cast<const sockaddr*>(&name4);
+  const UniqueFd fd(socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) ThrowErrno("socket", errno);
+  const int on = 1;  // As gRPC does: a port whose last connections linger is free.
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(fd.get(), name, v6 ? sizeof(name6) : sizeof(name4)) == 0) return;
+  if (errno == EADDRINUSE) ThrowTaken(address, "another server");
+  ThrowErrno("address " + address, errno);
 }
 
 // "127.0.0.1:0" with the port that was found.
@@ -53,7 +89,8 @@ std::string RandomToken() {
   std::array<unsigned char, 16> bytes;
   if (getentropy(bytes.data(), bytes.size()) != 0) ThrowErrno("getentropy", errno);
   std::string token;
-  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  for (const unsigned char byte : bytes)
+    token += fmt::format("{:02x}", byte);
   return token;
 }
 
@@ -81,7 +118,7 @@ Listener::Listener(const std::string& address, grpc::Service* service) : address
     address_ = fmt::format("{}{}/socket", kUnixPrefix, folder_->path());
   }
   CheckLocalAddress(address_);
-  if (IsUnix(address_)) CheckNobodyListens(SocketPath(address_));
+  IsUnix(address_) ? CheckSocketFree(address_) : CheckPortFree(address_);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
@@ -90,10 +127,11 @@ Listener::Listener(const std::string& address, grpc::Service* service) : address
   builder.RegisterService(service);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
-    Throw(ErrorCode::kUnavailable,
-          "address {}: cannot listen there; expected a free port, or a socket path in a folder that "
-          "exists and is writable",
-          address_);
+    Throw(
+        ErrorCode::kUnavailable,
+        "address {}: cannot listen there; expected a port that this user may use, or a socket path "
+        "in a folder that exists and is writable",
+        address_);
   }
   if (IsUnix(address_)) {
     chmod(SocketPath(address_).c_str(), S_IRUSR | S_IWUSR);

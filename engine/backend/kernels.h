@@ -1,10 +1,11 @@
 // Every kernel once, with shapes. A backend is a folder that implements this interface.
 //
-// Tensors are row-major and dense. Activations, parameters and gradients of one model have one dtype
-// (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are formed in
-// f32. Gradients of parameters are accumulated (+=), gradients of activations are written (=), unless
-// said otherwise. Kernels do not throw; what workspace they need beyond their arguments is kept from
-// call to call. The CPU backend's results do not depend on the number of threads, bit for bit.
+// Tensors are row-major and dense. Activations, parameters and gradients of one model have one
+// dtype (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are
+// formed in f32. Gradients of parameters are accumulated (+=), gradients of activations are written
+// (=), unless said otherwise. Kernels do not throw; what workspace they need beyond their arguments
+// is kept from call to call. The CPU backend's results do not depend on the number of threads, bit
+// for bit.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_KERNELS_H_
 
@@ -18,9 +19,9 @@ namespace dsat::engine {
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)] [+ c].
 struct MatmulArgs {
   int64_t M = 0, N = 0, K = 0;
-  Tensor a{};             // (M, K), or (K, M) if transpose_a
-  Tensor b{};             // (K, N), or (N, K) if transpose_b
-  Tensor c{};             // (M, N)
+  Tensor a{};  // (M, K), or (K, M) if transpose_a
+  Tensor b{};  // (K, N), or (N, K) if transpose_b
+  Tensor c{};  // (M, N)
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;  // c += instead of c =
@@ -41,8 +42,8 @@ struct AdamArgs {
   float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
   bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
   bool bias_correction = true;
-  int64_t step = 1;       // 1 at the first update
-  float grad_scale = 1;   // multiplies the gradient first (clipping, loss scale, averaging)
+  int64_t step = 1;      // 1 at the first update
+  float grad_scale = 1;  // multiplies the gradient first (clipping, loss scale, averaging)
 };
 
 struct SgdArgs {
@@ -127,8 +128,8 @@ std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
 
 // f32 scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
-// query rows of T keys each, and the seven (T, C / H) slices of a head as f32 (q, k, v, dout, dq, dk,
-// dv). Shared by the CPU and the counting backend.
+// query rows of T keys each, and the seven (T, C / H) slices of a head as f32 (q, k, v, dout, dq,
+// dk, dv). Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

@@ -93,7 +93,7 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
 Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size) {
   const std::string source = "trial";
   BatchSizes batch = ResolveBatchSizes(base, source, data_parallel_size);
-  Json config = CanonicalConfig(base, source);
+  Json config = CanonicalConfig(base, Auto::kKeep, source);
   config.erase("autotuning");
   // What the assignment leaves open is the base's, except that the total follows.
   WriteBatchSizes(config, batch);
@@ -105,7 +105,7 @@ Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data
   }
   for (const auto& [pointer, value] : assignment)
     SetAtPointer(config, pointer, value);
-  config = CanonicalConfig(config, source);
+  config = CanonicalConfig(config, Auto::kKeep, source);
   WriteBatchSizes(config, ResolveBatchSizes(config, source, data_parallel_size));
   return config;
 }

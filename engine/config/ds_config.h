@@ -83,9 +83,11 @@ std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::stri
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
                        std::vector<std::string>* warnings);
 
-// base + assignment with the batch sizes resolved and consistent, "auto" values settled, and no
-// `autotuning` block: strict, ready for the built-in engine and for DeepSpeed. The accumulation
-// count is the base config's unless the assignment sets it; train_batch_size follows.
+// base + assignment with the batch sizes resolved and consistent, "auto" ones included, one name
+// for every key, no nulls and no `autotuning` block: ready for the built-in engine and for
+// DeepSpeed. Other "auto" values stay: whoever fills them in (Hugging Face's Trainer) still must,
+// and for all others they are the default. The accumulation count is the base config's unless the
+// assignment sets it; train_batch_size follows.
 Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size);
 
 }  // namespace dsat::engine

@@ -95,7 +95,7 @@ SchedulerConfig ReadScheduler(const Settings& s, double lr) {
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
                        std::vector<std::string>* warnings) {
   std::vector<std::string> found = ValidateDsConfig(ds_config, source, data_parallel_size);
-  Settings settings(CanonicalConfig(ds_config, source));
+  Settings settings(ds_config, source);
   RequireType(settings, "/optimizer/type", "adam adamw sgd", "Adam, AdamW and SGD", source);
   RequireType(settings, "/scheduler/type", "warmuplr", "WarmupLR", source);
   CheckBuiltin(settings, source, &found);

@@ -91,6 +91,18 @@ constexpr auto kRules = std::to_array<Rule>({
     {"/scheduler/type", kRefuse,
      "expected WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest in this spelling",
      [](const Settings& s) { return IsMisspelled(s); }},
+    {"/scheduler/params/total_num_steps", kRefuse,
+     "expected an integer with WarmupDecayLR and WarmupCosineLR",
+     [](const Settings& s) {
+       return IsOneOf(s.Text("/scheduler/type"), "WarmupDecayLR WarmupCosineLR") &&
+              !s.Has("/scheduler/params/total_num_steps");
+     }},
+    {"/scheduler/params/cycle_max_lr", kRefuse,
+     "expected cycle_min_lr and cycle_max_lr with OneCycle",
+     [](const Settings& s) {
+       return s.Text("/scheduler/type") == "OneCycle" &&
+              !(s.Has("/scheduler/params/cycle_min_lr") && s.Has("/scheduler/params/cycle_max_lr"));
+     }},
     {"/optimizer/params/max_grad_norm", kRefuse, "expected /gradient_clipping in its place",
      [](const Settings& s) { return s.Given("/optimizer/params/max_grad_norm") != nullptr; }},
     {"/optimizer/params/adam_w_mode", kWarn, "DeepSpeed ignores it for AdamW",

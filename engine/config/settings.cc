@@ -8,6 +8,10 @@
 #include "engine/config/keys.h"
 
 namespace dsat::engine {
+bool IsAuto(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>() == "auto";
+}
+
 namespace {
 
 constexpr char kZero[] = "/zero_optimization";
@@ -62,18 +66,20 @@ void SettleStage(Json& config) {
   if (stage == nullptr) return;
   Json number = *stage;
   if (number.is_boolean()) number = number.get<bool>() ? 1 : 0;
-  if (number.is_string()) number = Json::parse(number.get_ref<const std::string&>());
+  if (number.is_string() && !IsAuto(number)) {
+    number = Json::parse(number.get_ref<const std::string&>());
+  }
   if (std::optional<int64_t> whole = WholeNumber(number)) {
     SetAtPointer(config, "/zero_optimization/stage", *whole);
   }
 }
 
 // Drops what says nothing. "auto" asks for the default, but only DeepSpeed's own keys know it.
-void DropUnset(Json& object, const std::string& pointer) {
+void DropUnset(Json& object, Auto autos, const std::string& pointer) {
   for (auto it = object.begin(); it != object.end();) {
     std::string at = pointer + "/" + it.key();
-    bool unset = it->is_null() || (IsAuto(*it) && FindKey(at) != nullptr);
-    if (!unset && it->is_object()) DropUnset(*it, at);
+    bool unset = it->is_null() || (autos == Auto::kDrop && IsAuto(*it) && FindKey(at) != nullptr);
+    if (!unset && it->is_object()) DropUnset(*it, autos, at);
     it = unset ? object.erase(it) : std::next(it);
   }
 }
@@ -91,13 +97,9 @@ void WriteIntegersAsIntegers(Json& config) {
 
 }  // namespace
 
-bool IsAuto(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>() == "auto";
-}
-
-Json CanonicalConfig(const Json& ds_config, const std::string& source) {
+Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& source) {
   Json config = ds_config;
-  DropUnset(config, "");
+  DropUnset(config, autos, "");
   SettleStage(config);
   for (const Key& key : Keys()) {
     if (key.type == KeyType::kAlias) Rename(config, key.pointer, key.fallback, source);

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "base/json.h"
 
@@ -13,18 +12,26 @@ namespace dsat::engine {
 // True for "auto": to be settled by whoever runs the config.
 bool IsAuto(const Json& value);
 
-// The same config with one name for everything: nulls and "auto" dropped, aliases and deprecated
-// keys under their present names, `zero_optimization: true` as stage 1, whole numbers as integers.
-// Throws kInvalidArgument "<source>: ..." if a key is given under two names.
-Json CanonicalConfig(const Json& ds_config, const std::string& source);
+enum class Auto { kDrop, kKeep };
 
-// A canonical config with DeepSpeed's defaults behind it. Pointers must be in the key table.
+// The same config with one name for everything: nulls and, unless kept, "auto" values dropped,
+// aliases and deprecated keys under their present names, `zero_optimization: true` as stage 1,
+// whole numbers as integers. Throws kInvalidArgument "<source>: ..." if a key is given under two
+// names.
+Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& source);
+
+// A config in its canonical form with DeepSpeed's defaults behind it; "auto" is the default.
+// Pointers must be in the key table. Throws as CanonicalConfig.
 class Settings {
  public:
-  explicit Settings(Json canonical) : config_(std::move(canonical)) {}
+  Settings(const Json& ds_config, const std::string& source)
+      : config_(CanonicalConfig(ds_config, Auto::kDrop, source)),
+        written_(CanonicalConfig(ds_config, Auto::kKeep, source)) {}
 
   // The value given, or nullptr.
   const Json* Given(const std::string& pointer) const { return FindAtPointer(config_, pointer); }
+  // True if the file has a value, "auto" included.
+  bool Has(const std::string& pointer) const { return FindAtPointer(written_, pointer) != nullptr; }
   // The value given, or the default; null if there is neither.
   Json Get(const std::string& pointer) const;
   bool Is(const std::string& pointer) const { return Get(pointer) == true; }
@@ -38,6 +45,7 @@ class Settings {
 
  private:
   Json config_;
+  Json written_;
 };
 
 }  // namespace dsat::engine

@@ -129,7 +129,7 @@ std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::stri
   }
   std::vector<std::string> warnings;
   KeyChecker(source, &warnings).Check(ds_config, "", "");
-  CheckRules(Settings(CanonicalConfig(ds_config, source)), source, &warnings);
+  CheckRules(Settings(ds_config, source), source, &warnings);
   ResolveBatchSizes(ds_config, source, data_parallel_size);
   WarnOfAutoBatch(ds_config, source, &warnings);
   return warnings;

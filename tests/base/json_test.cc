@@ -67,7 +67,7 @@ TEST(TolerantJsonTest, NamesThePlaceOfEveryMistake) {
       {"{\"a\": 1,\n \"b\": 2,\n  \"a\": 3}", "f.json:3:3: duplicate key \"a\""},
       {"{\"x\": {\"a\": 1, \"\\u0061\": 2}}", "f.json:1:16: duplicate key \"a\""},
       {"{\"\xC3\xA4\": 1, \"a\": 1, \"a\": 2}", "f.json:1:18: duplicate key \"a\""},
-      {"{\"a\": NaN}", "f.json:1:8:"},
+      {"{\"a\": NaN}", "f.json:1:7:"},
       {"{\"a\": Infinity}", "f.json:1:7:"},
       {"{\n  \"a\" 1}", "f.json:2:7:"},
       {"{\"a\": 1}}", "f.json:1:9:"},

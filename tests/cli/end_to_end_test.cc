@@ -24,7 +24,6 @@ resources:
   device_memory: 6MiB
 searcher:
   name: single
-  metric: throughput
   max_length: {batches: 6}
 hyperparameters:
   deepspeed_config: ds_config.json

@@ -27,7 +27,7 @@ std::string ExperimentFile(const std::string& data_path = "text.txt") {
   return "name: tiny\n"
          "entrypoint: builtin\n"
          "resources:\n  slots_per_trial: 2\n  device_memory: 64MiB\n"
-         "searcher:\n  name: single\n  metric: throughput\n  max_length: {batches: 4}\n"
+         "searcher:\n  name: single\n  max_length: {batches: 4}\n"
          "hyperparameters:\n  deepspeed_config: ds_config.json\n"
          "  model: {type: gpt2, n_layer: 2, n_embd: 32, n_head: 2, n_positions: 32, vocab_size: 256}\n"
          "  data: {type: text, path: " +

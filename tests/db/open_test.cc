@@ -153,9 +153,14 @@ TEST_F(OpenTest, RandomBytesInTheMiddleAreFound) {
 
 TEST_F(OpenTest, ADamagedJsonTextIsFound) {
   MakeDatabase();
-  const size_t offset = ReadFile(path()).find("{\"assignment\":");
-  ASSERT_NE(offset, std::string::npos);
-  Overwrite(offset, "XXXX");
+  // Everywhere: a page may hold remains of rows that have moved.
+  const std::string whole = ReadFile(path());
+  int damaged = 0;
+  for (size_t at = 0; (at = whole.find("{\"assignment\":", at)) != std::string::npos; ++at) {
+    Overwrite(at, "XXXX");
+    ++damaged;
+  }
+  ASSERT_GE(damaged, 20);
   EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("damaged"));
 }
 
@@ -164,7 +169,7 @@ TEST_F(OpenTest, ATruncatedFileIsRefused) {
   const std::string whole = ReadFile(path());
   for (const size_t size : {size_t{10}, size_t{100}, size_t{4096}, whole.size() / 2, whole.size() - 1}) {
     WriteFileAtomic(path(), whole.substr(0, size));
-    ExpectRefused(ErrorCode::kDataLoss);
+    EXPECT_NE(ExpectRefused(ErrorCode::kDataLoss), "") << size;
   }
 }
 

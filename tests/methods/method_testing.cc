@@ -68,6 +68,8 @@ void AddTrial(LineageTable& table, Lineage& lineage, const Step& step, int64_t r
   table.Tell(proposal.tag, EndedTrial(table.num_proposals(), state, value));
 }
 
-int64_t BisectionTrials(int64_t n) { return std::bit_width(static_cast<uint64_t>(n)); }
+int64_t BisectionTrials(int64_t n) {
+  return std::bit_width(static_cast<uint64_t>(n));
+}
 
 }  // namespace dsat

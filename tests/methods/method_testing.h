@@ -1,5 +1,5 @@
-// Small things the tests of methods share: spaces, ended trials, and a driver that runs one proposal
-// at a time against a device with a largest micro-batch size.
+// Small things the tests of methods share: spaces, ended trials, and a driver that runs one
+// proposal at a time against a device with a largest micro-batch size.
 #ifndef DSAT_TESTS_METHODS_METHOD_TESTING_H_
 #define DSAT_TESTS_METHODS_METHOD_TESTING_H_
 
@@ -31,7 +31,8 @@ class Driver {
   // The next proposal. REQUIRES: there is one.
   Proposal Ask();
   void Tell(const Proposal& proposal, TrialState state, double value = 0);
-  // Ask, then tell success up to `largest` and infeasible beyond; the metric is the micro-batch size.
+  // Ask, then tell success up to `largest` and infeasible beyond; the metric is the micro-batch
+  // size.
   Proposal Step(int64_t largest);
 
  private:

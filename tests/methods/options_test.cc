@@ -18,7 +18,9 @@ struct BadOption {
   std::function<void(SearchOptions&)> spoil;
 };
 
-TEST(OptionsTest, TheDefaultsAreValid) { EXPECT_NO_THROW(ValidateOptions(SearchOptions())); }
+TEST(OptionsTest, TheDefaultsAreValid) {
+  EXPECT_NO_THROW(ValidateOptions(SearchOptions()));
+}
 
 TEST(OptionsTest, TheLeastAllowedValuesAreValid) {
   SearchOptions options;
@@ -46,18 +48,22 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
       {"--metric: \"speed\"", [](SearchOptions& o) { o.metric = "speed"; }},
       {"--metric: \"loss\"", [](SearchOptions& o) { o.metric = "loss"; }},
       {"--zero-stages: none", [](SearchOptions& o) { o.zero_stages = {}; }},
-      {"--zero-stages: 4", [](SearchOptions& o) { o.zero_stages = {1, 4}; }},
+      {"--zero-stages: 4",
+       [](SearchOptions& o) {
+         o.zero_stages = {1, 4};
+       }},
       {"--zero-stages: -1", [](SearchOptions& o) { o.zero_stages = {-1}; }},
-      {"--zero-stages: 2 is given twice", [](SearchOptions& o) { o.zero_stages = {2, 1, 2}; }},
+      {"--zero-stages: 2 is given twice",
+       [](SearchOptions& o) {
+         o.zero_stages = {2, 1, 2};
+       }},
       {"--start-profile-step: -1", [](SearchOptions& o) { o.start_profile_step = -1; }},
       {"--end-profile-step: 2", [](SearchOptions& o) { o.end_profile_step = 2; }},
       {"--trials-per-random-config: 0", [](SearchOptions& o) { o.trials_per_random_config = 0; }},
       {"--early-stopping: 0", [](SearchOptions& o) { o.early_stopping = 0; }},
       {"--search-range-factor: 0", [](SearchOptions& o) { o.search_range_factor = 0; }},
       {"--search-range-factor: nan",
-       [](SearchOptions& o) {
-         o.search_range_factor = std::numeric_limits<double>::quiet_NaN();
-       }},
+       [](SearchOptions& o) { o.search_range_factor = std::numeric_limits<double>::quiet_NaN(); }},
       {"--max-rungs: 0", [](SearchOptions& o) { o.max_rungs = 0; }},
       {"--min-binary-search-trials: 0", [](SearchOptions& o) { o.min_binary_search_trials = 0; }},
       {"--asha-early-stopping: -1", [](SearchOptions& o) { o.asha_early_stopping = -1; }},

@@ -71,7 +71,8 @@ TEST_P(RandomInBothModes, ALineageGetsItsTrialsAlthoughAllAreTooLarge) {
     options.trials_per_random_config = allowed;
     RandomMethod method(TestSpace({1}, kLargestMicroBatch), options);
     Driver driver(method);
-    for (int64_t i = 0; i < allowed; ++i) EXPECT_EQ(driver.Step(0).tag, 0);
+    for (int64_t i = 0; i < allowed; ++i)
+      EXPECT_EQ(driver.Step(0).tag, 0);
     EXPECT_EQ(driver.Step(0).tag, 1);
   }
 }
@@ -205,8 +206,7 @@ TEST(RandomTest, AFailedStage1TrialDoesNotStopStage3) {
   }
   driver.Tell(of_stage[1], TrialState::kInfeasible);
   driver.Tell(of_stage[3], TrialState::kSucceeded, 1);
-  EXPECT_FALSE(
-      method.ShouldStop(method.table().lineages()[static_cast<size_t>(of_stage[3].tag)]));
+  EXPECT_FALSE(method.ShouldStop(method.table().lineages()[static_cast<size_t>(of_stage[3].tag)]));
 }
 
 TEST(RandomTest, PublishedBehaviourReplacesEveryQueuedStage3LineageOnceStage1Succeeded) {
@@ -222,26 +222,31 @@ TEST(RandomTest, PublishedBehaviourReplacesEveryQueuedStage3LineageOnceStage1Suc
       stage1 = proposal;
     }
   }
-  for (const Proposal& proposal : stage3) driver.Tell(proposal, TrialState::kSucceeded, 1);
+  for (const Proposal& proposal : stage3)
+    driver.Tell(proposal, TrialState::kSucceeded, 1);
   driver.Tell(*stage1, TrialState::kSucceeded, 1);
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(StageOf(driver.Ask().assignment), 1);
+  for (int i = 0; i < 40; ++i)
+    EXPECT_EQ(StageOf(driver.Ask().assignment), 1);
 }
 
 TEST(RandomTest, ByDefaultStage3IsDrawnLessButStillDrawnOnceStage1Succeeded) {
   RandomMethod method(TestSpace({1, 3}, 100), TestOptions());
   Driver driver(method);
   Proposal proposal = driver.Ask();
-  while (StageOf(proposal.assignment) != 1) proposal = driver.Ask();
+  while (StageOf(proposal.assignment) != 1)
+    proposal = driver.Ask();
   driver.Tell(proposal, TrialState::kSucceeded, 1);
   int stage3 = 0;
-  for (int i = 0; i < 1000; ++i) stage3 += StageOf(driver.Ask().assignment) == 3 ? 1 : 0;
+  for (int i = 0; i < 1000; ++i)
+    stage3 += StageOf(driver.Ask().assignment) == 3 ? 1 : 0;
   EXPECT_NEAR(stage3, 200, 80);
 }
 
 TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
   RandomMethod method(TestSpace({1}, 64), TestOptions());
   Driver driver(method);
-  for (int i = 0; i < 60; ++i) driver.Step(20);
+  for (int i = 0; i < 60; ++i)
+    driver.Step(20);
   int64_t too_large = 64;
   for (const Lineage& lineage : method.table().lineages()) {
     for (const LineageTrial& trial : lineage.trials) {
@@ -278,7 +283,8 @@ TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
   RandomMethod method(TestSpace({1}, 1000), options);
   Driver driver(method);
   // Errors before the first success do not count.
-  for (int i = 0; i < 5; ++i) driver.Tell(driver.Ask(), TrialState::kInfeasible);
+  for (int i = 0; i < 5; ++i)
+    driver.Tell(driver.Ask(), TrialState::kInfeasible);
   driver.Tell(driver.Ask(), TrialState::kSucceeded, 5);
   driver.Tell(driver.Ask(), TrialState::kInfeasible);
   driver.Tell(driver.Ask(), TrialState::kSucceeded, 5);  // Equal is not better.

@@ -110,7 +110,8 @@ TEST(RungsTest, TheTopOfARungIsItsBestFractionBestFirst) {
       options.divisor = divisor;
       LineageTable table = MakeTable(options);
       const std::vector<double> values = {5, 9, 1, 8, 2, 7, 3, 6, 4};
-      for (const double value : values) AddLineage(table, 0, 3, value);
+      for (const double value : values)
+        AddLineage(table, 0, 3, value);
       AddLineage(table, 0, 2, 1000);  // Has not completed the rung.
       AddLineage(table, 0, 2, -1000);
       const std::vector<const Lineage*> top = TopLineages(table, 0);
@@ -194,7 +195,8 @@ TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehav
     AddTrial(table, best, {.low = 1, .high = 9, .micro_batch = 5}, 0, TrialState::kSucceeded, 9);
     AddTrial(table, best, {.low = 6, .high = 6, .micro_batch = 6}, 0, TrialState::kInfeasible);
     ASSERT_FALSE(NextBisectionStep(table, best));
-    for (const double value : {8, 7, 6}) AddLineage(table, 0, 3, value);
+    for (const double value : {8, 7, 6})
+      AddLineage(table, 0, 3, value);
     const std::optional<RungStep> promotion = NextPromotion(table);
     EXPECT_EQ(promotion.has_value(), !compat);
     if (promotion) {

@@ -74,8 +74,8 @@ TEST(EffectiveKeyTest, SizesBeyondTheParametersFoldTogether) {
 TEST(EffectiveKeyTest, KeysWithoutEffectFoldAway) {
   EXPECT_TRUE(Equal(Config(1, {{"allgather_partitions", true}}),
                     Config(1, {{"allgather_partitions", false}})));
-  EXPECT_TRUE(Equal(Config(0, {{"allgather_bucket_size", 1}}),
-                    Config(0, {{"allgather_bucket_size", 2}})));
+  EXPECT_TRUE(
+      Equal(Config(0, {{"allgather_bucket_size", 1}}), Config(0, {{"allgather_bucket_size", 2}})));
   EXPECT_TRUE(Equal(Config(2, {{"stage3_prefetch_bucket_size", 1}}), Config(2)));
 }
 

@@ -40,12 +40,13 @@ const Values kSwitch = {true, false};
 
 TEST(TuningSpaceTest, ThePublishedSpaceHas64Then512Then1024Configurations) {
   for (const int64_t world_size : {1, 8}) {
-    const SearchSpace space = MakeSearchSpace(Profile(1000), Json::object(), Options(true),
-                                              world_size);
+    const SearchSpace space =
+        MakeSearchSpace(Profile(1000), Json::object(), Options(true), world_size);
     std::vector<size_t> sizes;
     for (const StageSpace& stage : space.stages) {
       size_t size = 1;
-      for (const auto& [key, values] : KnobsOf(stage)) size *= values.size();
+      for (const auto& [key, values] : KnobsOf(stage))
+        size *= values.size();
       sizes.push_back(size);
     }
     EXPECT_EQ(sizes, (std::vector<size_t>{64, 64, 512, 1024}));
@@ -70,7 +71,8 @@ TEST(TuningSpaceTest, ByDefaultALargeModelOnSeveralRanksHasTheKnobsThatMatter) {
 
 TEST(TuningSpaceTest, OnOneRankThereIsNothingToCommunicate) {
   const SearchSpace space = MakeSearchSpace(Profile(4000), Json::object(), Options(false), 1);
-  for (const StageSpace& stage : space.stages) EXPECT_TRUE(stage.knobs.empty());
+  for (const StageSpace& stage : space.stages)
+    EXPECT_TRUE(stage.knobs.empty());
 }
 
 TEST(TuningSpaceTest, BucketsEndAtTheSmallestThatHoldsEveryParameter) {
@@ -79,8 +81,8 @@ TEST(TuningSpaceTest, BucketsEndAtTheSmallestThatHoldsEveryParameter) {
   for (const auto& [params, count] : values_for) {
     const SearchSpace space = MakeSearchSpace(Profile(params), Json::object(), Options(false), 2);
     for (const Knob& knob : space.stages[1].knobs) {
-      EXPECT_EQ(knob.values, Values(kAllBuckets.begin(), kAllBuckets.begin() +
-                                                             static_cast<std::ptrdiff_t>(count)));
+      EXPECT_EQ(knob.values, Values(kAllBuckets.begin(),
+                                    kAllBuckets.begin() + static_cast<std::ptrdiff_t>(count)));
     }
   }
 }

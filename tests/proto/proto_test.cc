@@ -151,7 +151,7 @@ TEST(MeasurementTest, MistakesAreNamed) {
     const char* message;
   };
   const Case cases[] = {
-      {R"({"thruput": 1})", "m: unknown key \"thruput\" (did you mean \"throughput\"?)"},
+      {R"({"troughput": 1})", "m: unknown key \"troughput\" (did you mean \"throughput\"?)"},
       {R"({"latency": -1})", "m/latency is -1"},
       {R"({"latency": "3"})", "m/latency is \"3\""},
       {R"({"latency": null})", "m/latency is null"},

@@ -90,11 +90,11 @@ TEST(WireTest, ValidUtf8KeepsWhatIsValidAndReplacesTheRest) {
   for (const std::string text : {"", "abc", "é€😀", "a\xf4\x8f\xbf\xbfz"}) {
     EXPECT_EQ(ValidUtf8(text), text);
   }
-  EXPECT_EQ(ValidUtf8("\xc0\xaf"), "??");              // Overlong.
-  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf"), "???");         // Overlong.
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");         // Surrogate.
-  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");    // Above U+10FFFF.
-  EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab?zz");           // Tail without a lead.
+  EXPECT_EQ(ValidUtf8("\xc0\xaf"), "??");            // Overlong.
+  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf"), "???");       // Overlong.
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");       // Surrogate.
+  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");  // Above U+10FFFF.
+  EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab?zz");         // Tail without a lead.
   EXPECT_EQ(ValidUtf8(std::string("a\0b", 3)), std::string("a\0b", 3));
 }
 
@@ -108,10 +108,9 @@ TEST(WireTest, MetricsThatCannotBeAreRefused) {
   EXPECT_EQ(CodeOf([&] { FromProto(with("throughput", 1)); }), std::nullopt);
   EXPECT_EQ(CodeOf([&] { FromProto(with("speed", 1)); }), ErrorCode::kInvalidArgument);
   EXPECT_EQ(CodeOf([&] { FromProto(with("throughput", -1)); }), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf([&] {
-              FromProto(with("throughput", std::numeric_limits<double>::quiet_NaN()));
-            }),
-            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      CodeOf([&] { FromProto(with("throughput", std::numeric_limits<double>::quiet_NaN())); }),
+      ErrorCode::kInvalidArgument);
 }
 
 TEST(WireTest, APointBelowOneIsRefused) {
@@ -136,14 +135,14 @@ TEST(WireTest, AStateNobodyKnowsIsRefused) {
 }
 
 TEST(AddressTest, OnlyThisMachineIsAccepted) {
-  for (const std::string good : {"unix:/tmp/x.sock", "127.0.0.1:0", "127.0.0.1:65535", "[::1]:80",
-                                 "localhost:8000"}) {
+  for (const std::string good :
+       {"unix:/tmp/x.sock", "127.0.0.1:0", "127.0.0.1:65535", "[::1]:80", "localhost:8000"}) {
     EXPECT_EQ(CodeOf([&] { CheckLocalAddress(good); }), std::nullopt) << good;
   }
   for (const std::string bad :
-       {"", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "example.org:80", "127.0.0.1", "127.0.0.1:",
-        "127.0.0.1:65536", "127.0.0.1:80x", "unix:relative", "127.0.0.1.example.org:80",
-        "dns:///127.0.0.1:80"}) {
+       {"", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "example.org:80", "127.0.0.1",
+        "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:80x", "unix:relative",
+        "127.0.0.1.example.org:80", "dns:///127.0.0.1:80"}) {
     EXPECT_EQ(CodeOf([&] { CheckLocalAddress(bad); }), ErrorCode::kInvalidArgument) << bad;
   }
 }

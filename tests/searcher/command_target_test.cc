@@ -1,5 +1,5 @@
-// The user's own command: its arguments, its config, and whole trials through the real supervisor with
-// a script that behaves as DeepSpeed's hooks do (fake_deepspeed.py).
+// The user's own command: its arguments, its config, and whole trials through the real supervisor
+// with a script that behaves as DeepSpeed's hooks do (fake_deepspeed.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -51,8 +51,13 @@ class CommandTargetTest : public testing::Test {
   }
 
   void Behave(const std::string& how) {
-    spec_.entrypoint = {"python3", DSAT_SOURCE_DIR "/tests/searcher/fake_deepspeed.py", "--behave",
-                        how,       "--deepspeed_config", "ds.json", folder_.path()};
+    spec_.entrypoint = {"python3",
+                        DSAT_SOURCE_DIR "/tests/searcher/fake_deepspeed.py",
+                        "--behave",
+                        how,
+                        "--deepspeed_config",
+                        "ds.json",
+                        folder_.path()};
   }
 
   struct Result {
@@ -76,8 +81,8 @@ class CommandTargetTest : public testing::Test {
 
 CommandTargetTest::Result CommandTargetTest::Run(std::chrono::milliseconds stop) {
   const auto target = MakeCommandTarget(spec_);
-  SupervisedProcess process = SupervisedProcess::Start(SelfBinary(), target->Prepare(request_),
-                                                       request_.dir, kShortGrace);
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), target->Prepare(request_), request_.dir, kShortGrace);
   const auto deadline = std::chrono::steady_clock::now() + stop;
   Result result;
   for (std::optional<ExitReport> exit; !exit;) {
@@ -218,7 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(CommandTargetTest, OldResultsAreNotTakenForNewOnes) {
   std::ofstream(request_.dir + "/metrics.json")
       << R"({"fwd":1,"bwd":1,"step":1,"latency":9,"throughput":2666666.7})";
-  std::ofstream(StampsPath(request_.dir + "/rank0.log")) << "1 time (ms) | fwd: 1 | bwd: 1 | step: 1\n";
+  std::ofstream(StampsPath(request_.dir + "/rank0.log"))
+      << "1 time (ms) | fwd: 1 | bwd: 1 | step: 1\n";
   Behave("never");
   const Result result = Run();
   EXPECT_EQ(result.outcome.state, TrialState::kFailed);
@@ -228,11 +234,10 @@ TEST_F(CommandTargetTest, OldResultsAreNotTakenForNewOnes) {
 TEST_F(CommandTargetTest, TheTrialsConfigHasTheHooksOnAndMonitorsOff) {
   const std::vector<RankCommand> commands = Commands();
   const Json config = WrittenConfig();
-  EXPECT_EQ(config["autotuning"],
-            Json({{"enabled", true},
-                  {"start_profile_step", 2},
-                  {"end_profile_step", 6},
-                  {"metric_path", request_.dir + "/metrics.json"}}));
+  EXPECT_EQ(config["autotuning"], Json({{"enabled", true},
+                                        {"start_profile_step", 2},
+                                        {"end_profile_step", 6},
+                                        {"metric_path", request_.dir + "/metrics.json"}}));
   EXPECT_EQ(config["steps_per_print"], 1);
   EXPECT_EQ(config["wall_clock_breakdown"], false);
   EXPECT_EQ(config["wandb"], Json({{"enabled", false}, {"project", "p"}}));
@@ -249,13 +254,12 @@ TEST_F(CommandTargetTest, StartsOneProcessPerSlotWithTorchsEnvironment) {
   for (int rank = 0; rank < 2; ++rank) {
     const std::string text = std::to_string(rank);
     const auto& env = commands[static_cast<size_t>(rank)].env;
-    EXPECT_THAT(env, AllOf(Contains(Pair("RANK", text)), Contains(Pair("LOCAL_RANK", text)),
-                           Contains(Pair("WORLD_SIZE", "2")), Contains(Pair("LOCAL_SIZE", "2")),
-                           Contains(Pair("LOCAL_WORLD_SIZE", "2")), Contains(Pair("CROSS_RANK", "0")),
-                           Contains(Pair("CROSS_SIZE", "1")),
-                           Contains(Pair("MASTER_ADDR", "127.0.0.1")),
-                           Contains(Pair("PYTHONUNBUFFERED", "1")),
-                           Contains(Pair("DSAT_TRIAL_ID", "7"))));
+    EXPECT_THAT(
+        env, AllOf(Contains(Pair("RANK", text)), Contains(Pair("LOCAL_RANK", text)),
+                   Contains(Pair("WORLD_SIZE", "2")), Contains(Pair("LOCAL_SIZE", "2")),
+                   Contains(Pair("LOCAL_WORLD_SIZE", "2")), Contains(Pair("CROSS_RANK", "0")),
+                   Contains(Pair("CROSS_SIZE", "1")), Contains(Pair("MASTER_ADDR", "127.0.0.1")),
+                   Contains(Pair("PYTHONUNBUFFERED", "1")), Contains(Pair("DSAT_TRIAL_ID", "7"))));
     EXPECT_THAT(env, Contains(Pair("TORCH_EXTENSIONS_DIR", folder_ / "torch_extensions")));
     EXPECT_EQ(env.count("CUDA_VISIBLE_DEVICES"), 0u);
   }
@@ -306,7 +310,8 @@ TEST_P(RewriteTest, GivesTheTrialItsOwnArguments) {
 INSTANTIATE_TEST_SUITE_P(
     Forms, RewriteTest,
     testing::Values(
-        Rewrite{{"python", "t.py", "--ds_config", "a.json"}, {"python", "t.py", "--ds_config", "D"}},
+        Rewrite{{"python", "t.py", "--ds_config", "a.json"},
+                {"python", "t.py", "--ds_config", "D"}},
         Rewrite{{"./t", "--deepspeed=a.json", "x"}, {"./t", "--deepspeed=D", "x"}},
         Rewrite{{"./t", "--deepspeed-config=a", "x"}, {"./t", "--deepspeed-config=D", "x"}},
         // --deepspeed is a switch here, and not the flag of what follows.
@@ -327,14 +332,15 @@ INSTANTIATE_TEST_SUITE_P(
         Rewrite{{"/opt/bin/torchrun", "--nproc-per-node", "2", "t.py", "--ds_config", "a.json"},
                 {"/opt/bin/torchrun", "--master_port", "PORT", "--nproc-per-node", "2", "t.py",
                  "--ds_config", "D"}},
-        Rewrite{{"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "a.json"},
-                {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "D"}},
+        Rewrite{
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "a.json"},
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "D"}},
         Rewrite{{"python3", "-m", "torch.distributed.run", "t.py", "--ds_config", "a.json"},
                 {"python3", "-m", "torch.distributed.run", "--master_port", "PORT", "t.py",
                  "--ds_config", "D"}},
         Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
-                {"accelerate", "launch", "--main_process_port", "PORT", "--num_processes", "2", "t.py",
-                 "--ds_config", "D"}}));
+                {"accelerate", "launch", "--main_process_port", "PORT", "--num_processes", "2",
+                 "t.py", "--ds_config", "D"}}));
 
 TEST_F(CommandTargetTest, ALauncherIsRunOnceWithoutRanks) {
   spec_.entrypoint = {"deepspeed", "t.py", "--deepspeed_config", "a.json"};

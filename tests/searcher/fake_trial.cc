@@ -46,23 +46,25 @@ Measurement FakeMeasurement(const Json& config) {
 
 std::string Behaviour(const TrialTask& task) {
   const Json script = task.model.value("script", Json::object());
-  const Json* attempts = FindAtPointer(script, "/" + std::to_string(task.trial));
-  if (attempts == nullptr) return "ok";
+  const auto attempts = script.find(std::to_string(task.trial));
+  if (attempts == script.end()) return "ok";
   const auto index = static_cast<size_t>(task.attempt);
   return attempts->at(std::min(index, attempts->size() - 1)).get<std::string>();
 }
 
-// One character per start and end of a trial, appended as one write each.
+// One line with the process id per start ("+") and end ("-") of a trial, appended as one write
+// each.
 void Note(const TrialTask& task, char what) {
-  const std::string path = task.model.value("journal", std::string());
-  if (path.empty()) return;
+  const std::string path = task.model.at("journal").get<std::string>();
+  const std::string line = fmt::format("{}{}\n", what, getpid());
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (fd < 0 || write(fd, &what, 1) != 1) ThrowErrno(path, errno);
+  if (fd < 0 || write(fd, line.data(), line.size()) < 0) ThrowErrno(path, errno);
   close(fd);
 }
 
 [[noreturn]] void SleepForever() {
-  while (true) pause();
+  while (true)
+    pause();
 }
 
 void Report(const TrialTask& task, TrialClient& client) {

@@ -18,7 +18,8 @@ int LeaveDaemon() {
   setsid();
   if (fork() != 0) _exit(0);
   signal(SIGTERM, SIG_IGN);
-  while (true) pause();
+  while (true)
+    pause();
 }
 
 // Runs away: a chain of processes, each replaced by its child, so that no pid lives for long.
@@ -35,7 +36,8 @@ int BeRunner(int argc, char** argv) {
   rank.argv.assign(argv + 3, argv + argc);
   rank.log_path = std::string(argv[2]) + "/rank0.log";
   SupervisedProcess process = SupervisedProcess::Start("/proc/self/exe", {rank}, argv[2]);
-  while (true) pause();
+  while (true)
+    pause();
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ std::string ReadAll(const fs::path& path) {
 
 }  // namespace
 
-std::string SelfBinary() { return fs::read_symlink("/proc/self/exe"); }
+std::string SelfBinary() {
+  return fs::read_symlink("/proc/self/exe");
+}
 
 TestFolder::TestFolder() {
   std::string name = fs::temp_directory_path() / "dsat-launch-XXXXXX";

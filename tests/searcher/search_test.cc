@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,14 +21,17 @@ namespace {
 
 using testing::HasSubstr;
 
-Ending AllSucceed(const Trial& trial) { return Success(trial, static_cast<double>(trial.id)); }
+Ending AllSucceed(const Trial& trial) {
+  return Success(trial, static_cast<double>(trial.id));
+}
 Ending AllButTheProfileFail(const Trial& trial) {
   return trial.kind == TrialKind::kProfile ? Success(trial, 1) : Failure(TrialState::kInfeasible);
 }
 
 std::map<TrialState, int> CountStates(const Search& search) {
   std::map<TrialState, int> counts;
-  for (const auto& [id, trial] : search.trials()) ++counts[trial.state];
+  for (const auto& [id, trial] : search.trials())
+    ++counts[trial.state];
   return counts;
 }
 
@@ -59,6 +63,10 @@ struct Case {
   std::string method;
   bool compat = false;
 };
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.method;
+}
 
 class EveryMethod : public testing::TestWithParam<Case> {
  protected:
@@ -235,7 +243,8 @@ TEST_P(EveryMethod, TrialsStayWithinTheStagesAskedFor) {
     stages.insert(trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>());
   }
   EXPECT_FALSE(stages.empty());
-  for (const int stage : stages) EXPECT_TRUE(stage == 0 || stage == 3) << stage;
+  for (const int stage : stages)
+    EXPECT_TRUE(stage == 0 || stage == 3) << stage;
 }
 
 TEST_P(EveryMethod, ASeedDecidesTheSearchAndAnotherSeedDecidesAnother) {
@@ -245,7 +254,8 @@ TEST_P(EveryMethod, ASeedDecidesTheSearchAndAnotherSeedDecidesAnother) {
     Search search(spec);
     RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, false); });
     std::vector<Assignment> assignments;
-    for (const auto& [id, trial] : search.trials()) assignments.push_back(trial.assignment);
+    for (const auto& [id, trial] : search.trials())
+      assignments.push_back(trial.assignment);
     return assignments;
   };
   EXPECT_EQ(run(1), run(1));
@@ -324,7 +334,8 @@ TEST(SearchTest, SearchTrialsKeepTheAccumulationAndSetStageSizeAndKnobs) {
 TEST(SearchTest, TheBestLeavesTheProfilingTrialOutAndTiesKeepTheFirst) {
   Search search = Profiled(SimulatedSpec("random"));
   EXPECT_FALSE(search.Best());
-  for (int i = 0; i < 4; ++i) search.Ask();
+  for (int i = 0; i < 4; ++i)
+    search.Ask();
   Tell(search, 2, Success(search.trials().at(2), 5));
   EXPECT_EQ(search.Best(), 2);
   Tell(search, 3, Failure(TrialState::kInfeasible));
@@ -345,8 +356,7 @@ TEST(SearchTest, AProposalEqualToTheSubmittedOneIsAnsweredFromItsRecord) {
     if (told_first) Tell(search, submitted->id, Success(*submitted, 50));
     std::vector<int64_t> sizes;
     for (int i = 0; i < 3; ++i) {
-      sizes.push_back(
-          search.Ask()->ds_config.at("train_micro_batch_size_per_gpu").get<int64_t>());
+      sizes.push_back(search.Ask()->ds_config.at("train_micro_batch_size_per_gpu").get<int64_t>());
     }
     EXPECT_EQ(sizes, (std::vector<int64_t>{1, 4, 8}));
     if (!told_first) Tell(search, submitted->id, Success(*submitted, 50));
@@ -406,15 +416,33 @@ TEST(SearchTest, AfterProfileAndSubmittedAloneTheExperimentHasNotFailed) {
 }
 
 TEST(SearchTest, ConfigurationsThatBreakARuleBecomeNoTrials) {
-  // Stage 3 on top of a combination that DeepSpeed refuses: nothing but the submitted trial is left.
-  ExperimentSpec spec = SimulatedSpec("binary");
-  spec.options.zero_stages = {1};
-  spec.ds_config["zero_optimization"]["stage"] = 3;
-  spec.ds_config["zero_optimization"]["offload_param"] = {{"device", "cpu"}};
+  // DeepSpeed refuses to predivide at stages 2 and 3 unless reduce_scatter is off.
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.options.zero_stages = {2, 3};
+  spec.ds_config["gradient_predivide_factor"] = 2.0;
   Search search(spec);
   RunToEnd(search, AllSucceed);
-  EXPECT_EQ(search.trials().size(), 2u);
-  EXPECT_TRUE(search.Finished());
+  EXPECT_EQ(search.trials().size(), 50u);
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch) continue;
+    EXPECT_EQ(trial.assignment.at("/zero_optimization/reduce_scatter"), false);
+  }
+
+  spec.slots_per_trial = 1;  // No knobs: every configuration breaks the rule.
+  Search without(spec);
+  RunToEnd(without, AllSucceed);
+  EXPECT_EQ(without.trials().size(), 2u);
+  EXPECT_EQ(without.FailureReason(), "");
+
+  ExperimentSpec published = SimulatedSpec("random");
+  published.options.zero_stages = {3};
+  published.options.compat_determined = true;            // No submitted trial.
+  published.ds_config["gradient_allreduce_op"] = "sum";  // Refused at stage 3.
+  Search nothing(published);
+  RunToEnd(nothing, AllSucceed);
+  EXPECT_EQ(nothing.trials().size(), 1u);
+  EXPECT_THAT(nothing.FailureReason(), HasSubstr("no configuration could be tried"));
+  EXPECT_THAT(nothing.FailureReason(), HasSubstr("gradient_allreduce_op"));
 }
 
 // --- What is refused. ----------------------------------------------------------------------------

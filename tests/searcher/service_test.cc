@@ -2,6 +2,7 @@
 #include "searcher/service.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -39,9 +40,13 @@ std::optional<ErrorCode> CodeOf(Work work) {
   }
 }
 
-PointResult SomeResult() { return {{4, 2}, {{"throughput", {12.5, 0.5, 3}}}}; }
+PointResult SomeResult() {
+  return {{4, 2}, {{"throughput", {12.5, 0.5, 3}}}};
+}
 
-std::string PathOf(const std::string& address) { return address.substr(5); }  // Without "unix:".
+std::string PathOf(const std::string& address) {
+  return address.substr(5);
+}  // Without "unix:".
 
 // The loop of a runner in small: answers until it has seen `count` messages.
 std::vector<TrialMessage> Serve(EventQueue<TrialMessage>& queue, size_t count,
@@ -113,7 +118,7 @@ TEST(TrialServerTest, WithoutTheTokenNothingReachesTheLoop) {
   server.Admit(kAttempt);
   std::string wrong = server.token();
   wrong.back() = wrong.back() == '0' ? '1' : '0';
-  for (const std::string token : {wrong, std::string(), server.token() + "0"}) {
+  for (const std::string& token : {wrong, std::string(), server.token() + "0"}) {
     TrialClient client = TrialClient::Connect(server.address(), token, kAttempt);
     const auto expected = ErrorCode::kUnauthenticated;
     EXPECT_EQ(CodeOf([&] { client.Progress(0, 1, 0, 0, "starting"); }), expected);
@@ -144,9 +149,13 @@ TEST(TrialServerTest, AMeasurementThatCannotBeIsRefused) {
   TrialServer server(&queue);
   server.Admit(kAttempt);
   TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
-  EXPECT_EQ(CodeOf([&] { client.Measured({{1, 1}, {{"speed", {1, 0, 1}}}}, std::nullopt); }),
+  EXPECT_EQ(CodeOf([&] {
+              client.Measured({{1, 1}, {{"speed", {1, 0, 1}}}}, std::nullopt);
+            }),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf([&] { client.Measured({{0, 1}, {}}, std::nullopt); }),
+  EXPECT_EQ(CodeOf([&] {
+              client.Measured({{0, 1}, {}}, std::nullopt);
+            }),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), ModelProfile{}); }),
             ErrorCode::kInvalidArgument);
@@ -162,9 +171,11 @@ TEST(TrialServerTest, AWaitingRankIsReleasedWhenTheRunnerEnds) {
     TrialClient client = TrialClient::Connect(address, token, kAttempt);
     code = CodeOf([&] { client.Measured(SomeResult(), std::nullopt); });
   });
-  const auto waiting = Serve(queue, 1, [](TrialMessage&) {});
+  pollfd called = {queue.fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&called, 1, 10'000), 1);
   std::thread dropper([&queue] {
-    while (queue.Push(ProgressMessage{})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (queue.Push(ProgressMessage{}))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   server.reset();  // Closes the queue: Push is refused from now on.
   dropper.join();
@@ -195,7 +206,8 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&server, rank] {
       TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
-      for (int step = 1; step <= kSteps; ++step) client.Progress(rank, step, 1, 1, "training");
+      for (int step = 1; step <= kSteps; ++step)
+        client.Progress(rank, step, 1, 1, "training");
     });
   }
   std::map<int64_t, int64_t> last_step;
@@ -204,7 +216,8 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
     EXPECT_EQ(progress.step, last_step[progress.rank] + 1);  // In order, none lost.
     last_step[progress.rank] = progress.step;
   });
-  for (std::thread& rank : ranks) rank.join();
+  for (std::thread& rank : ranks)
+    rank.join();
   EXPECT_EQ(last_step.size(), static_cast<size_t>(kRanks));
 }
 
@@ -225,7 +238,8 @@ TEST(TrialServerTest, TheSocketLiesInAFolderOfThisUserAlone) {
 
 TEST(TokenTest, TokensAre128RandomBits) {
   std::set<std::string> tokens;
-  for (int i = 0; i < 100; ++i) tokens.insert(RandomToken());
+  for (int i = 0; i < 100; ++i)
+    tokens.insert(RandomToken());
   EXPECT_EQ(tokens.size(), 100u);
   for (const std::string& token : tokens) {
     EXPECT_EQ(token.size(), 32u);
@@ -350,7 +364,12 @@ TEST_F(ExperimentServerTest, TwoServersOfOneDatabaseFollowEachOther) {
     first.Tell(id_, b.id, {TrialState::kSucceeded, ""}, Measured(b), std::nullopt);
   }
   EXPECT_EQ(ids, (std::set<TrialId>{0, 1, 2, 3}));
-  EXPECT_EQ(first.GetExperiment(id_).trials.size(), 4u);
+  const std::vector<Trial> trials = first.GetExperiment(id_).trials;
+  EXPECT_EQ(trials.size(), 4u);
+  for (const Trial& trial : trials) {
+    EXPECT_EQ(trial.points.at(0).point.micro_batch_size,
+              trial.ds_config.at("train_micro_batch_size_per_gpu"));
+  }
 }
 
 TEST_F(ExperimentServerTest, ManyClientsAtOnceGetEachTrialOnce) {
@@ -370,7 +389,8 @@ TEST_F(ExperimentServerTest, ManyClientsAtOnceGetEachTrialOnce) {
       }
     });
   }
-  for (std::thread& worker : workers) worker.join();
+  for (std::thread& worker : workers)
+    worker.join();
   EXPECT_EQ(ids, (std::multiset<TrialId>{0, 1, 2, 3, 4, 5}));
 }
 
@@ -390,7 +410,7 @@ TEST_F(ExperimentServerTest, APortOfThisMachineIsFoundAndKeptAlone) {
   EXPECT_TRUE(server.address().starts_with("127.0.0.1:"));
   EXPECT_NE(server.address(), "127.0.0.1:0");
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), server.address()); }),
-            ErrorCode::kUnavailable);
+            ErrorCode::kAlreadyExists);
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
   EXPECT_EQ(client.GetExperiment(id_).state, "active");
 }
@@ -426,7 +446,8 @@ TEST_F(ExperimentServerTest, ASocketThatADeadServerLeftIsReplaced) {
 TEST_F(ExperimentServerTest, AFileThatIsNoSocketIsLeftAlone) {
   const std::string path = folder_.path() + "/precious";
   WriteJsonFile(path, {{"keep", true}});
-  EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), "unix:" + path); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), "unix:" + path); }),
+            ErrorCode::kAlreadyExists);
   EXPECT_EQ(ReadJsonFile(path), Json({{"keep", true}}));
 }
 

@@ -27,6 +27,8 @@ struct Forward {
 
   void Row(int64_t row) const {
     const T* in = x + row * C;
+    const T* w = weight;  // Through `this` it would be loaded anew for every element.
+    const T* b = bias;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; ++c)
@@ -42,7 +44,7 @@ struct Forward {
     T* out = y + row * C;
 #pragma omp simd
     for (int64_t c = 0; c < C; ++c) {
-      out[c] = FromFloat<T>((ToFloat(in[c]) - m) * r * ToFloat(weight[c]) + ToFloat(bias[c]));
+      out[c] = FromFloat<T>((ToFloat(in[c]) - m) * r * ToFloat(w[c]) + ToFloat(b[c]));
     }
     mean[row] = m;
     rstd[row] = r;
@@ -64,19 +66,17 @@ struct Backward {
   void Row(int64_t row, float* dw, float* db) const {
     const T* grad = dy + row * C;
     const T* in = x + row * C;
+    const T* w = weight;  // Through `this` it would be loaded anew for every element.
     const float m = mean[row];
     const float r = rstd[row];
     float sum = 0;       // of dy * weight
     float sum_norm = 0;  // of dy * weight * normalised x
 #pragma omp simd reduction(+ : sum, sum_norm)
     for (int64_t c = 0; c < C; ++c) {
-      const float g = ToFloat(grad[c]);
       const float norm = (ToFloat(in[c]) - m) * r;
-      const float dnorm = g * ToFloat(weight[c]);
+      const float dnorm = ToFloat(grad[c]) * ToFloat(w[c]);
       sum += dnorm;
       sum_norm += dnorm * norm;
-      dw[c] += g * norm;
-      db[c] += g;
     }
     const float mean_dnorm = sum / static_cast<float>(C);
     const float mean_norm = sum_norm / static_cast<float>(C);
@@ -84,23 +84,28 @@ struct Backward {
     T* out = dx + row * C;
 #pragma omp simd
     for (int64_t c = 0; c < C; ++c) {
+      const float g = ToFloat(grad[c]);
       const float norm = (ToFloat(in[c]) - m) * r;
-      const float dnorm = ToFloat(grad[c]) * ToFloat(weight[c]);
+      const float dnorm = g * ToFloat(w[c]);
+      dw[c] += g * norm;
+      db[c] += g;
       const float before = keep == 0.0F ? 0.0F : ToFloat(out[c]);
       out[c] = FromFloat<T>(before + (dnorm - mean_dnorm - norm * mean_norm) * r);
     }
   }
 };
 
-// out[c] += the sum over `num_pieces` rows of `partial` (num_pieces, stride).
+// out[c] += the sum over the rows of `partial` (num_pieces, stride), which is spoiled.
 template <typename T>
-void AddPartialSums(T* out, const float* partial, int64_t num_pieces, int64_t stride, int64_t C) {
-  for (int64_t c = 0; c < C; ++c) {
-    float sum = 0;
-    for (int64_t piece = 0; piece < num_pieces; ++piece)
-      sum += partial[piece * stride + c];
-    out[c] = FromFloat<T>(ToFloat(out[c]) + sum);
+void AddPartialSums(T* out, float* partial, int64_t num_pieces, int64_t stride, int64_t C) {
+  for (int64_t piece = 1; piece < num_pieces; ++piece) {
+    const float* in = partial + piece * stride;
+#pragma omp simd
+    for (int64_t c = 0; c < C; ++c)
+      partial[c] += in[c];
   }
+  for (int64_t c = 0; c < C; ++c)
+    out[c] = FromFloat<T>(ToFloat(out[c]) + partial[c]);
 }
 
 }  // namespace
@@ -127,6 +132,7 @@ void CpuKernels::LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tens
   DSAT_CHECK(mean.num_elems >= N && rstd.num_elems >= N, "{} rows", N);
   DSAT_CHECK(weight.num_elems >= C && dweight.num_elems >= C && dbias.num_elems >= C, "{} channels",
              C);
+  if (N == 0) return;
   const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
   const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
   auto* partial = scratch_.GetArray<float>(num_pieces * 2 * C);  // (num_pieces, [dw (C) | db (C)])

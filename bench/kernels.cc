@@ -1,0 +1,206 @@
+// Speed of the CPU kernels at the sizes of a GPT of 10 M parameters (C 384, T 256, micro-batch 8).
+//
+//   bench_kernels --benchmark_filter=Matmul
+//
+// FLOP/s and bytes/s are of wall time. The number of threads is the last argument.
+#include "engine/backend/kernels.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/memory/arena.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kRows = 8 * 256;  // B T
+constexpr int64_t kC = 384;
+constexpr int64_t kVocabulary = 8192;
+
+// Tensors filled with small numbers, and kernels to run on them.
+class Bench {
+ public:
+  explicit Bench(int64_t num_threads) : kernels_(MakeCpuKernels(static_cast<int>(num_threads))) {}
+
+  Tensor New(DType dtype, int64_t num_elems) {
+    buffers_.push_back(arena_.Allocate(dtype, num_elems, "benchmark"));
+    const Tensor t = buffers_.back().AsTensor(dtype);
+    kernels_->Fill(t, 0.01F);
+    return t;
+  }
+  Kernels& kernels() { return *kernels_; }
+
+ private:
+  Arena arena_{"benchmark memory", Arena::Kind::kReal, 0};
+  std::vector<Buffer> buffers_;
+  std::unique_ptr<Kernels> kernels_;
+};
+
+void SetRates(benchmark::State& state, const Kernels& kernels, int64_t bytes_per_iteration) {
+  if (kernels.flops() > 0) {
+    state.counters["FLOP/s"] =
+        benchmark::Counter(static_cast<double>(kernels.flops()), benchmark::Counter::kIsRate);
+  }
+  if (bytes_per_iteration > 0) state.SetBytesProcessed(state.iterations() * bytes_per_iteration);
+}
+
+// Arguments M, N, K, transpose_a, transpose_b, threads.
+void BM_Matmul(benchmark::State& state, DType dtype) {
+  Bench bench(state.range(5));
+  MatmulArgs args{.M = state.range(0), .N = state.range(1), .K = state.range(2)};
+  args.transpose_a = state.range(3) != 0;
+  args.transpose_b = state.range(4) != 0;
+  args.a = bench.New(dtype, args.M * args.K);
+  args.b = bench.New(dtype, args.K * args.N);
+  args.c = bench.New(dtype, args.M * args.N);
+  bench.kernels().Matmul(args);  // Generates code.
+  const int64_t before = bench.kernels().flops();
+  for (auto _ : state)
+    bench.kernels().Matmul(args);
+  state.counters["FLOP/s"] = benchmark::Counter(
+      static_cast<double>(bench.kernels().flops() - before), benchmark::Counter::kIsRate);
+}
+
+// The products of one linear layer of in x out features: y = x w^T, dx = dy w, dw = dy^T x.
+void LinearLayer(benchmark::internal::Benchmark* b, int64_t in, int64_t out) {
+  for (const int64_t threads : {1, 2}) {
+    b->Args({kRows, out, in, 0, 1, threads});
+    b->Args({kRows, in, out, 0, 0, threads});
+    b->Args({out, in, kRows, 1, 0, threads});
+  }
+}
+
+void GptLayers(benchmark::internal::Benchmark* b) {
+  LinearLayer(b, kC, 3 * kC);
+  LinearLayer(b, kC, 4 * kC);
+  LinearLayer(b, 4 * kC, kC);
+  LinearLayer(b, kC, kVocabulary);
+  b->Args({512, 1536, 384, 0, 0, 1})->Args({512, 1536, 384, 0, 0, 2});
+  b->ArgNames({"M", "N", "K", "ta", "tb", "threads"})->UseRealTime();
+}
+BENCHMARK_CAPTURE(BM_Matmul, f32, DType::kF32)->Apply(GptLayers);
+BENCHMARK_CAPTURE(BM_Matmul, bf16, DType::kBF16)->Apply(GptLayers);
+
+// Arguments T, threads. FLOP/s are those of full products; half of them are in the future.
+void BM_Attention(benchmark::State& state, DType dtype, bool backward) {
+  const AttentionShape s{.B = kRows / state.range(0), .T = state.range(0), .C = kC, .H = 6};
+  Bench bench(state.range(1));
+  Kernels& kernels = bench.kernels();
+  const Tensor qkv = bench.New(dtype, 3 * kRows * kC);
+  const Tensor dqkv = bench.New(dtype, 3 * kRows * kC);
+  const Tensor out = bench.New(dtype, kRows * kC);
+  const Tensor lse = bench.New(DType::kF32, s.B * s.H * s.T);
+  const Tensor scratch = bench.New(DType::kF32, kernels.AttentionScratchBytes(s) / 4);
+  for (auto _ : state) {
+    if (backward) {
+      kernels.AttentionBackward(dqkv, out, out, qkv, lse, scratch, s);
+    } else {
+      kernels.AttentionForward(out, lse, qkv, scratch, s);
+    }
+  }
+  SetRates(state, kernels, 0);
+}
+
+void Sequences(benchmark::internal::Benchmark* b) {
+  b->ArgsProduct({{256, 1024}, {1, 2}})->ArgNames({"T", "threads"})->UseRealTime();
+}
+BENCHMARK_CAPTURE(BM_Attention, f32_forward, DType::kF32, false)->Apply(Sequences);
+BENCHMARK_CAPTURE(BM_Attention, f32_backward, DType::kF32, true)->Apply(Sequences);
+BENCHMARK_CAPTURE(BM_Attention, bf16_forward, DType::kBF16, false)->Apply(Sequences);
+BENCHMARK_CAPTURE(BM_Attention, bf16_backward, DType::kBF16, true)->Apply(Sequences);
+
+// Everything below: argument threads; bytes are those that must be read and written.
+void Threads(benchmark::internal::Benchmark* b) {
+  b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
+}
+
+// 10 M parameters. bf16: bf16 gradients and parameters beside f32 states.
+void BM_Adam(benchmark::State& state, DType dtype) {
+  constexpr int64_t kParameters = 10'000'000;
+  Bench bench(state.range(0));
+  AdamArgs args;
+  args.master = bench.New(DType::kF32, kParameters);
+  args.param = dtype == DType::kF32 ? args.master : bench.New(dtype, kParameters);
+  args.grad = bench.New(dtype, kParameters);
+  args.m = bench.New(DType::kF32, kParameters);
+  args.v = bench.New(DType::kF32, kParameters);
+  args.lr = 1e-3F;
+  for (auto _ : state)
+    bench.kernels().AdamStep(args);
+  const int64_t model_bytes = dtype == DType::kF32 ? 4 : 2 + 2;
+  SetRates(state, bench.kernels(), kParameters * (24 + model_bytes));
+}
+BENCHMARK_CAPTURE(BM_Adam, f32, DType::kF32)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16, DType::kBF16)->Apply(Threads);
+
+void BM_Gelu(benchmark::State& state, DType dtype, bool backward) {
+  constexpr int64_t kElems = kRows * 4 * kC;
+  Bench bench(state.range(0));
+  const Tensor x = bench.New(dtype, kElems);
+  const Tensor y = bench.New(dtype, kElems);
+  for (auto _ : state) {
+    if (backward) {
+      bench.kernels().GeluBackward(y, y, x);
+    } else {
+      bench.kernels().GeluForward(y, x);
+    }
+  }
+  SetRates(state, bench.kernels(), (backward ? 3 : 2) * x.bytes());
+}
+BENCHMARK_CAPTURE(BM_Gelu, f32_forward, DType::kF32, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Gelu, f32_backward, DType::kF32, true)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Gelu, bf16_forward, DType::kBF16, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Gelu, bf16_backward, DType::kBF16, true)->Apply(Threads);
+
+void BM_LayerNorm(benchmark::State& state, DType dtype, bool backward) {
+  Bench bench(state.range(0));
+  const Tensor x = bench.New(dtype, kRows * kC);
+  const Tensor y = bench.New(dtype, kRows * kC);
+  const Tensor mean = bench.New(DType::kF32, kRows);
+  const Tensor rstd = bench.New(DType::kF32, kRows);
+  const Tensor weight = bench.New(dtype, kC);
+  const Tensor bias = bench.New(dtype, kC);
+  for (auto _ : state) {
+    if (backward) {
+      bench.kernels().LayerNormBackward(y, weight, bias, y, x, weight, mean, rstd, kRows, kC,
+                                        false);
+    } else {
+      bench.kernels().LayerNormForward(y, mean, rstd, x, weight, bias, kRows, kC);
+    }
+  }
+  SetRates(state, bench.kernels(), (backward ? 3 : 2) * x.bytes());
+}
+BENCHMARK_CAPTURE(BM_LayerNorm, f32_forward, DType::kF32, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_LayerNorm, f32_backward, DType::kF32, true)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_LayerNorm, bf16_forward, DType::kBF16, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_LayerNorm, bf16_backward, DType::kBF16, true)->Apply(Threads);
+
+void BM_CrossEntropy(benchmark::State& state, DType dtype) {
+  Bench bench(state.range(0));
+  const Tensor logits = bench.New(dtype, kRows * kVocabulary);
+  const std::vector<int32_t> targets(kRows, 17);
+  for (auto _ : state) {
+    bench.kernels().CrossEntropyInPlace(logits, targets.data(), kRows, kVocabulary, kVocabulary, 1);
+  }
+  SetRates(state, bench.kernels(), 2 * logits.bytes());
+}
+BENCHMARK_CAPTURE(BM_CrossEntropy, f32, DType::kF32)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_CrossEntropy, bf16, DType::kBF16)->Apply(Threads);
+
+void BM_BiasGrad(benchmark::State& state, DType dtype) {
+  Bench bench(state.range(0));
+  const Tensor dy = bench.New(dtype, kRows * 4 * kC);
+  const Tensor db = bench.New(dtype, 4 * kC);
+  for (auto _ : state)
+    bench.kernels().BiasGrad(db, dy, kRows, 4 * kC);
+  SetRates(state, bench.kernels(), dy.bytes());
+}
+BENCHMARK_CAPTURE(BM_BiasGrad, f32, DType::kF32)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_BiasGrad, bf16, DType::kBF16)->Apply(Threads);
+
+}  // namespace
+}  // namespace dsat::engine
+
+BENCHMARK_MAIN();

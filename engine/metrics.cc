@@ -1,0 +1,60 @@
+// From the steps of a run to what a trial reports.
+#include "engine/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+double Quantile(const std::vector<double>& sorted, double fraction) {
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
+}
+
+Metric SummariseSteps(std::span<const StepResult> steps,
+                      const std::function<double(const StepResult&)>& value_of) {
+  std::vector<double> values;
+  for (const StepResult& step : steps) values.push_back(value_of(step));
+  return Summarise(std::move(values));
+}
+
+}  // namespace
+
+Metric Summarise(std::vector<double> values) {
+  DSAT_CHECK(!values.empty());
+  std::ranges::sort(values);
+  return {.value = Quantile(values, 0.5),
+          .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
+          .samples = static_cast<int64_t>(values.size())};
+}
+
+Measurement MeasurementOf(std::span<const StepResult> steps, int64_t train_batch_size,
+                          int64_t peak_bytes) {
+  constexpr double kMsPerSecond = 1000;
+  // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
+  constexpr double kPassesPerStep = 3;
+  const auto batch = static_cast<double>(train_batch_size);
+  Measurement measurement;
+  measurement["FLOPS_per_gpu"] = SummariseSteps(steps, [](const StepResult& step) {
+    return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
+           step.latency_ms;
+  });
+  measurement["throughput"] = SummariseSteps(steps, [batch](const StepResult& step) {
+    return batch * kMsPerSecond / step.latency_ms;
+  });
+  measurement["latency"] = SummariseSteps(steps, std::mem_fn(&StepResult::latency_ms));
+  measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
+  measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));
+  measurement["step"] = SummariseSteps(steps, std::mem_fn(&StepResult::step_ms));
+  measurement["peak_bytes"] = {.value = static_cast<double>(peak_bytes), .spread = 0, .samples = 1};
+  measurement["loss"] = {.value = steps.back().loss, .spread = 0, .samples = 1};
+  return measurement;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,255 @@
+// One rank of a built-in trial.
+#include "engine/trial/trial.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/comm/owned_fd.h"
+#include "engine/engine.h"
+#include "engine/metrics.h"
+#include "engine/model/models.h"
+
+namespace dsat::engine {
+namespace {
+
+// Collectives wait for the slowest rank; one that has ended is noticed at once.
+constexpr std::chrono::minutes kPeerTimeout{5};
+constexpr int64_t kDefaultStepsPerPrint = 10;
+
+std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
+  if (environment.group_fd >= 0) {
+    return MakeShmGroup(environment.group_fd, environment.rank, environment.world_size,
+                        kPeerTimeout);
+  }
+  if (environment.world_size != 1) {
+    Throw(ErrorCode::kInvalidArgument, "{} is not set; expected the memory file of {} ranks",
+          kEnvGroupFd, environment.world_size);
+  }
+  const OwnedFd own(memfd_create("dsat-group", MFD_CLOEXEC));
+  if (!own) ThrowErrno("memfd_create", errno);
+  return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
+}
+
+int64_t NumParams(const Model& model) {
+  int64_t sum = 0;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params()) sum += spec.NumElems();
+  }
+  return sum;
+}
+
+// What one rank may use: its budget, or its share of the machine.
+int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment) {
+  if (task.device_memory_bytes > 0) return task.device_memory_bytes;
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / environment.local_world_size;
+}
+
+class Trial {
+ public:
+  Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
+        Reporter& reporter);
+  void Run();
+
+ private:
+  Resources MakeResources() {
+    return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_};
+  }
+  void Profile();
+  void Measure();
+  std::optional<Point> MeasurePoint(const Point& point);
+  void Train();
+  bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
+  std::optional<Point> Agree(std::optional<Point> next);
+  void LogStep(const Engine& engine, const StepResult& step);
+  void SetPoint(const Point& point);
+
+  const TrialTask& task_;
+  const RankEnvironment& environment_;
+  Reporter& reporter_;
+  DsConfig config_;
+  Model model_;
+  int64_t seq_len_;
+  std::unique_ptr<Dataset> data_;
+  std::unique_ptr<ProcessGroup> group_;
+  std::unique_ptr<Kernels> kernels_;
+  Arena arena_;
+};
+
+Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
+             Reporter& reporter)
+    : task_(task),
+      environment_(environment),
+      reporter_(reporter),
+      config_(config),
+      model_(MakeModel(task.model, "/hyperparameters/model")),
+      seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
+      data_(OpenDataset(task.data, task.base_dir, task.seed, "/hyperparameters/data")),
+      kernels_(MakeCpuKernels(environment.num_threads)),
+      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes) {
+  if (data_->vocab_size() > model_.vocab_size) {
+    Throw(ErrorCode::kInvalidArgument,
+          "/hyperparameters/model: vocab_size is {}; expected at least the data's, {}",
+          model_.vocab_size, data_->vocab_size());
+  }
+  group_ = JoinGroup(environment);
+}
+
+void Trial::Run() {
+  switch (task_.mode) {
+    case TrialTask::Mode::kProfile:
+      return Profile();
+    case TrialTask::Mode::kMeasure:
+      return Measure();
+    case TrialTask::Mode::kTrain:
+      return Train();
+  }
+}
+
+void Trial::SetPoint(const Point& point) {
+  config_.batch.micro_batch_size = point.micro_batch_size;
+  config_.batch.accumulation_steps = point.accumulation_steps;
+  config_.batch.train_batch_size =
+      point.micro_batch_size * point.accumulation_steps * environment_.world_size;
+}
+
+// One step and its report. False if all ranks are to stop: decided together, or one would wait for
+// another for ever.
+bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
+  steps.push_back(engine.TrainStep());
+  reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, phase);
+  return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
+}
+
+void Trial::Profile() {
+  const Point point;
+  SetPoint(point);
+  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  std::vector<StepResult> steps;
+  if (!Step(engine, "measuring", steps)) return;
+  const auto peak_bytes =
+      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(arena_.peak_bytes())));
+  if (environment_.rank != 0) return;
+  const ModelProfile profile = {
+      .num_params = NumParams(model_),
+      .trainable_num_params = NumParams(model_),
+      .activation_bytes_per_sample = steps[0].activation_bytes,
+      .device_memory_bytes = DeviceMemoryBytes(task_, environment_),
+      .forward_flops_per_sample = steps[0].forward_flops,
+  };
+  const int64_t batch = config_.batch.train_batch_size;
+  reporter_.Measured({point, MeasurementOf(steps, batch, peak_bytes)}, profile);
+}
+
+void Trial::Measure() {
+  std::optional<Point> point = Point{config_.batch.micro_batch_size,
+                                     config_.batch.accumulation_steps};
+  while (point) {
+    point = Agree(MeasurePoint(*point));
+    if (!point) return;
+    group_.reset();  // Gives the last point's communication memory back.
+    group_ = JoinGroup(environment_);
+  }
+}
+
+// Measures one point; gives, on rank 0, the next.
+std::optional<Point> Trial::MeasurePoint(const Point& point) {
+  SetPoint(point);
+  arena_.ResetPeak();
+  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  std::vector<StepResult> steps;
+  for (int64_t step = 0; step <= task_.end_profile_step; ++step) {
+    const bool measured = step >= task_.start_profile_step;
+    if (!Step(engine, measured ? "measuring" : "warm-up", steps)) return std::nullopt;
+  }
+  const auto peak_bytes =
+      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(arena_.peak_bytes())));
+  if (environment_.rank != 0) return std::nullopt;
+  const auto measured = std::span(steps).subspan(static_cast<size_t>(task_.start_profile_step));
+  return reporter_.Measured(
+      {point, MeasurementOf(measured, config_.batch.train_batch_size, peak_bytes)}, std::nullopt);
+}
+
+// Rank 0's next point, on every rank.
+std::optional<Point> Trial::Agree(std::optional<Point> next) {
+  const Point mine = next.value_or(Point{0, 0});
+  const auto agree = [this](int64_t value) {
+    return static_cast<int64_t>(group_->MaxScalar(static_cast<double>(value)));
+  };
+  const Point agreed = {agree(mine.micro_batch_size), agree(mine.accumulation_steps)};
+  if (agreed.micro_batch_size == 0) return std::nullopt;
+  return agreed;
+}
+
+void Trial::LogStep(const Engine& engine, const StepResult& step) {
+  const int64_t interval = config_.steps_per_print.value_or(kDefaultStepsPerPrint);
+  const bool last = engine.num_steps() == task_.train_steps;
+  if (environment_.rank != 0 || (engine.num_steps() % interval != 0 && !last)) return;
+  const double samples_per_s =
+      1000 * static_cast<double>(config_.batch.train_batch_size) / step.latency_ms;
+  Log(LogLevel::kInfo, "step",
+      {{"step", engine.num_steps()},
+       {"loss", fmt::format("{:.4f}", step.loss)},
+       {"lr", fmt::format("{:.3g}", step.lr)},
+       {"grad_norm", fmt::format("{:.3g}", step.grad_norm)},
+       {"samples_per_s", fmt::format("{:.1f}", samples_per_s)},
+       {"skipped_steps", engine.num_skipped_steps()}});
+}
+
+// Continues from the newest checkpoint of the folder, if there is one.
+void Trial::Train() {
+  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  const std::string& dir = task_.checkpoint_dir;
+  if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
+    engine.LoadCheckpoint(dir);
+    Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
+  }
+  while (engine.num_steps() < task_.train_steps) {
+    std::vector<StepResult> steps;
+    const bool go_on = Step(engine, "training", steps);
+    LogStep(engine, steps.back());
+    if (!go_on) return;
+  }
+  if (dir.empty()) return;
+  reporter_.Progress(engine.num_steps(), 0, 0, "saving");
+  engine.SaveCheckpoint(dir, fmt::format("step_{}", engine.num_steps()));
+}
+
+DsConfig ParseConfig(const TrialTask& task, const RankEnvironment& environment) {
+  std::vector<std::string> warnings;
+  const DsConfig config =
+      ParseDsConfig(task.ds_config, "ds_config", environment.world_size, &warnings);
+  if (environment.rank == 0) {
+    for (const std::string& warning : warnings) Log(LogLevel::kWarn, warning);
+  }
+  return config;
+}
+
+}  // namespace
+
+int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter) {
+  DsConfig config;
+  try {
+    config = ParseConfig(task, environment);
+  } catch (const Error& e) {
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
+  }
+  try {
+    Trial(task, environment, config, reporter).Run();
+    return kExitOk;
+  } catch (const Error& e) {
+    // Of the device, or of the memory that ranks share.
+    if (e.code() != ErrorCode::kResourceExhausted) throw;
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
+  }
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,605 @@
+// ds_config: batch arithmetic, the key table, the rules, and the built-in engine's typed form.
+#include "engine/config/ds_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "engine/config/keys.h"
+#include "engine/config/rules.h"
+
+namespace dsat::engine {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A text with ' for ", so that cases read well.
+Json J(std::string text) {
+  std::replace(text.begin(), text.end(), '\'', '"');
+  return Json::parse(text);
+}
+
+// A valid config with these keys merged in.
+Json With(const std::string& text) {
+  Json config = {{"train_micro_batch_size_per_gpu", 1}};
+  MergeJson(config, J(text));
+  return config;
+}
+
+template <typename Function>
+std::string ErrorOf(ErrorCode code, Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string Refusal(const Json& config) {
+  return ErrorOf(ErrorCode::kInvalidArgument, [&] { ValidateDsConfig(config, "ds.json", 2); });
+}
+
+DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {
+  return ParseDsConfig(config, "ds.json", 2, warnings);
+}
+
+// Batch sizes.
+
+struct BatchCase {
+  const char* config;
+  int64_t ranks;
+  std::optional<std::vector<int64_t>> sizes;  // T, M, A; nullopt: refused.
+};
+
+// T, M, A name train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps.
+Json BatchConfig(const Json& shorthand) {
+  Json config = Json::object();
+  if (shorthand.contains("T")) config["train_batch_size"] = shorthand["T"];
+  if (shorthand.contains("M")) config["train_micro_batch_size_per_gpu"] = shorthand["M"];
+  if (shorthand.contains("A")) config["gradient_accumulation_steps"] = shorthand["A"];
+  return config;
+}
+
+TEST(BatchSizesTest, EveryCombinationOfGivenNumbers) {
+  const BatchCase cases[] = {
+      {"{'T': 16, 'M': 2, 'A': 4}", 2, {{16, 2, 4}}},
+      {"{'T': 16, 'M': 2}", 2, {{16, 2, 4}}},
+      {"{'T': 16, 'A': 4}", 2, {{16, 2, 4}}},
+      {"{'M': 2, 'A': 4}", 2, {{16, 2, 4}}},
+      {"{'T': 16}", 2, {{16, 8, 1}}},
+      {"{'M': 2}", 2, {{4, 2, 1}}},
+      {"{'M': 2}", 1, {{2, 2, 1}}},
+      {"{'T': 16.0, 'M': 2e0}", 2, {{16, 2, 4}}},
+      {"{'T': 16, 'M': null, 'A': null}", 2, {{16, 8, 1}}},
+      {"{'T': 'auto', 'M': 2, 'A': 'auto'}", 2, {{4, 2, 1}}},
+      {"{'T': 16, 'M': 'auto', 'A': 'auto'}", 2, {{16, 8, 1}}},
+      {"{'T': 'auto', 'M': 'auto', 'A': 'auto'}", 2, {{2, 1, 1}}},
+      {"{'M': 'auto', 'A': 3}", 2, {{6, 1, 3}}},
+      {"{}", 2, std::nullopt},
+      {"{'A': 4}", 2, std::nullopt},
+      {"{'T': 'auto'}", 2, std::nullopt},
+      {"{'T': 9, 'M': 4, 'A': 2}", 1, std::nullopt},
+      {"{'T': 9, 'M': 2}", 2, std::nullopt},  // 9 / 2 / 2 rounds down.
+      {"{'T': 7}", 2, std::nullopt},
+      {"{'T': 2, 'M': 2}", 2, std::nullopt},  // Accumulation would be 0.
+      {"{'T': 1}", 2, std::nullopt},
+      {"{'T': 4, 'A': 4}", 2, std::nullopt},  // Micro-batch size would be 0.
+      {"{'T': 0}", 1, std::nullopt},
+      {"{'M': -1}", 1, std::nullopt},
+      {"{'M': 1, 'A': 0}", 1, std::nullopt},
+      {"{'T': 4.5}", 1, std::nullopt},
+      {"{'T': '16'}", 1, std::nullopt},
+      {"{'M': [1]}", 1, std::nullopt},
+      {"{'M': true}", 1, std::nullopt},
+      {"{'M': 9223372036854775807}", 2, std::nullopt},
+      {"{'M': 4294967296, 'A': 4294967296}", 2, std::nullopt},
+  };
+  for (const BatchCase& c : cases) {
+    Json config = BatchConfig(J(c.config));
+    if (!c.sizes) {
+      EXPECT_THAT(ErrorOf(ErrorCode::kInvalidArgument,
+                          [&] { ResolveBatchSizes(config, "ds.json", c.ranks); }),
+                  HasSubstr("ds.json: /"))
+          << c.config;
+      continue;
+    }
+    BatchSizes sizes = ResolveBatchSizes(config, "ds.json", c.ranks);
+    EXPECT_EQ(
+        (std::vector{sizes.train_batch_size, sizes.micro_batch_size, sizes.accumulation_steps}),
+        *c.sizes)
+        << c.config;
+  }
+}
+
+TEST(BatchSizesTest, ContradictionNamesAllNumbers) {
+  Json config = BatchConfig(J("{'T': 9, 'M': 4, 'A': 2}"));
+  std::string message =
+      ErrorOf(ErrorCode::kInvalidArgument, [&] { ResolveBatchSizes(config, "ds.json", 3); });
+  for (const char* part :
+       {"ds.json:", "/train_batch_size is 9", "/train_micro_batch_size_per_gpu is 4",
+        "/gradient_accumulation_steps is 2", "data-parallel size is 3"}) {
+    EXPECT_THAT(message, HasSubstr(part));
+  }
+}
+
+// Keys.
+
+TEST(ValidateTest, OrdinaryConfigsPassWithoutWarnings) {
+  for (const char* config : {
+           "{'train_batch_size': 16, 'zero_optimization': true}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': '2'}}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': 2.0}}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': 3, 'reduce_bucket_size': 5e8,"
+           " 'prefetch_bucket_size': 1e7, 'overlap_comm': 'auto', 'sub_group_size': null}}",
+           "{'train_batch_size': 16, 'fp16': {'enabled': 'auto', 'loss_scale': 0}}",
+           "{'train_batch_size': 16, 'bfloat16': {'enabled': true}}",
+           "{'train_batch_size': 4, 'optimizer': {'type': 'OneBitAdam',"
+           " 'params': {'lr': 1e-3, 'freeze_step': 400, 'cuda_aware': true}}}",
+           "{'train_batch_size': 4, 'scheduler': {'type': 'CosineAnnealingLR',"
+           " 'params': {'T_max': 10}}}",
+           "{'train_batch_size': 4, 'scheduler': {'type': 'OneCycle',"
+           " 'params': {'cycle_min_lr': 1e-4, 'cycle_max_lr': 1e-3}}}",
+           "{'train_batch_size': 4, 'wandb': {'enabled': true, 'any_key': [1]}}",
+           "{'train_batch_size': 4, 'autotuning': {'enabled': true, 'fast': false}}",
+           "{'train_batch_size': 4, 'gradient_clipping': 'auto'}",
+           "{'train_batch_size': 4, 'zero_optimization': {'cpu_offload': false}}",
+       }) {
+    EXPECT_THAT(ValidateDsConfig(J(config), "ds.json", 2), IsEmpty()) << config;
+  }
+}
+
+TEST(ValidateTest, TheConfigOfTheDocumentationPasses) {
+  Json config = J(R"({'optimizer': {'type': 'Adam', 'params': {'betas': [0.8, 0.999],
+      'eps': 1.0e-08, 'lr': 0.001, 'weight_decay': 3.0e-07}}, 'train_batch_size': 16,
+      'zero_optimization': {'stage': 0, 'allgather_bucket_size': 50000000,
+      'allgather_partitions': true, 'contiguous_gradients': true, 'cpu_offload': false,
+      'overlap_comm': true, 'reduce_bucket_size': 50000000, 'reduce_scatter': true}})");
+  EXPECT_THAT(ValidateDsConfig(config, "ds.json", 2), IsEmpty());
+  std::vector<std::string> warnings;
+  DsConfig parsed = Parse(config, &warnings);
+  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_EQ(parsed.optimizer.beta1, 0.8);
+  EXPECT_EQ(parsed.zero.reduce_bucket_size, 50000000);
+}
+
+TEST(ValidateTest, BadValuesAreNamedWithTheirRange) {
+  struct Case {
+    const char* config;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{'gradient_clipping': -1}", "ds.json: /gradient_clipping is -1; expected a number >= 0"},
+      {"{'gradient_clipping': '1'}", "/gradient_clipping is \"1\""},
+      {"{'train_micro_batch_size_per_gpu': 0}", "is 0; expected an integer >= 1"},
+      {"{'steps_per_print': 2.5}", "/steps_per_print is 2.5; expected an integer >= 1"},
+      {"{'zero_optimization': {'stage': 4}}", "/zero_optimization/stage is 4; expected an integer"},
+      {"{'zero_optimization': {'stage': 'two'}}", "/zero_optimization/stage is \"two\""},
+      {"{'zero_optimization': {'reduce_bucket_size': 5.5}}", "is 5.5; expected an integer >= 1"},
+      {"{'zero_optimization': {'reduce_bucket_size': '5e8'}}", "is \"5e8\"; expected an integer"},
+      {"{'zero_optimization': {'reduce_bucket_size': 0}}", "is 0; expected an integer >= 1"},
+      {"{'zero_optimization': {'prefetch_bucket_size': -1}}",
+       "/zero_optimization/prefetch_bucket_size is -1; expected an integer >= 0"},
+      {"{'zero_optimization': {'overlap_comm': 1}}", "is 1; expected true or false"},
+      {"{'zero_optimization': 2}", "/zero_optimization is 2; expected an object"},
+      {"{'zero_optimization': {'offload_param': {'device': 'gpu'}}}",
+       "/zero_optimization/offload_param/device is \"gpu\"; expected one of none cpu nvme"},
+      {"{'zero_optimization': {'offload_optimizer': {'ratio': 1.5}}}",
+       "expected a number in [0, 1]"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'betas': [0.9, 1.0]}}}",
+       "/optimizer/params/betas is [0.9,1.0]; expected two numbers in [0, 1)"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'betas': 0.9}}}", "expected two numbers"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'lr': '1e-3'}}}", "/optimizer/params/lr"},
+      {"{'optimizer': 'Adam'}", "/optimizer is \"Adam\"; expected an object"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_num_steps': 0}}}",
+       "/scheduler/params/warmup_num_steps is 0; expected an integer >= 1"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_type': 'cubic'}}}", "log linear"},
+      {"{'gradient_predivide_factor': 0}", "expected a number > 0"},
+      {"{'checkpoint': {'tag_validation': 'Never'}}", "/checkpoint/tag_validation"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(With(c.config)), HasSubstr(c.message));
+  EXPECT_THAT(Refusal(Json::array()), HasSubstr("the config is an array; expected an object"));
+}
+
+TEST(ValidateTest, EveryKeyOfTheTableRefusesAWrongType) {
+  for (const Key& key : Keys()) {
+    if (key.type == KeyType::kAny) continue;
+    Json config = {{"train_micro_batch_size_per_gpu", 1}};
+    std::string type = key.variants;
+    type = type.substr(0, type.find(' '));
+    if (!type.empty()) {
+      bool optimizer = std::string_view(key.pointer).starts_with("/optimizer");
+      SetAtPointer(config, optimizer ? "/optimizer/type" : "/scheduler/type",
+                   type == "sgd" ? "SGD" : type);
+    }
+    SetAtPointer(config, key.pointer, Json::array({"wrong"}));
+    EXPECT_THAT(Refusal(config), HasSubstr(std::string(key.pointer) + " is [\"wrong\"]; expected"));
+  }
+}
+
+TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
+  struct Case {
+    const char* config;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{'zero_optimisation': {}}",
+       "/zero_optimisation is {}: unknown key; did you mean "
+       "\"zero_optimization\"?"},
+      {"{'gradient_cliping': 1}", "\"gradient_clipping\""},
+      {"{'zero_optimization': {'stag': 1}}",
+       "/zero_optimization/stag is 1: unknown key; did you "
+       "mean \"stage\"?"},
+      {"{'zero_optimization': {'something_else': 1}}", "unknown key; expected no such key"},
+      {"{'zero_optimization': {'offload_param': {'devise': 'cpu'}}}", "\"device\""},
+      {"{'bf16': {'enable': true}}", "/bf16/enable is true: unknown key; did you mean \"enabled\""},
+      {"{'bfloat16': {'enable': true}}", "did you mean \"enabled\""},
+      {"{'optimizer': {'type': 'AdamW', 'params': {'beta': [0.9, 0.99]}}}", "\"betas\""},
+      {"{'optimizer': {'type': 'Adam', 'params': {'momentum': 0.9}}}", "unknown key"},
+      {"{'optimizer': {'type': 'SGD', 'params': {'betas': [0.9, 0.99]}}}", "unknown key"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_steps': 9}}}", "unknown key"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'total_num_steps': 9}}}", "unknown key"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(With(c.config)), HasSubstr(c.message));
+}
+
+TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
+  EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2),
+              testing::UnorderedElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's"),
+                                            HasSubstr("/a/b is no key")));
+  EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
+              Contains(HasSubstr("no key of DeepSpeed's")));
+}
+
+// Combinations.
+
+TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
+  struct Case {
+    const char* pointer;  // Of the rule.
+    const char* broken;
+    const char* kept;
+  };
+  const Case cases[] = {
+      {"/fp16/enabled", "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}",
+       "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}"},
+      {"/amp/enabled", "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 1}}",
+       "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 0}}"},
+      {"/amp/enabled", "{'amp': {'enabled': true}, 'bf16': {'enabled': true}}",
+       "{'amp': {'enabled': true, 'opt_level': 'O1'}}"},
+      {"/fp16/fp16_master_weights_and_grads",
+       "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+       " 'zero_optimization': {'stage': 2}}",
+       "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+       " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
+      {"/bf16/bf16_optimizer_states", "{'bf16': {'enabled': true, 'bf16_optimizer_states': true}}",
+       "{'bf16': {'enabled': true, 'bf16_optimizer_states': true,"
+       " 'bf16_master_weights_and_grads': true}}"},
+      {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': true}",
+       "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': false}"},
+      {"/optimizer/type", "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1}}",
+       "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1},"
+       " 'zero_allow_untested_optimizer': true}"},
+      {"/optimizer/type", "{'optimizer': {'type': 'sgd'}}", "{'optimizer': {'type': 'SGD'}}"},
+      {"/optimizer/type", "{'optimizer': {'params': {'lr': 1}}}",
+       "{'optimizer': {'type': 'adamW', 'params': {'lr': 1}}}"},
+      {"/scheduler/type", "{'scheduler': {'params': {}}}", "{'scheduler': {'type': 'WarmupLR'}}"},
+      {"/scheduler/type", "{'scheduler': {'type': 'warmupLR'}}",
+       "{'scheduler': {'type': 'StepLR', 'params': {'step_size': 3}}}"},
+      {"/scheduler/params/total_num_steps", "{'scheduler': {'type': 'WarmupDecayLR'}}",
+       "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 'auto'}}}"},
+      {"/scheduler/params/cycle_max_lr",
+       "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0}}}",
+       "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}"},
+      {"/optimizer/params/max_grad_norm",
+       "{'optimizer': {'type': 'Lamb', 'params': {'max_grad_norm': 1}}}",
+       "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 1}}}"},
+      {"/optimizer/params/adam_w_mode",
+       "{'optimizer': {'type': 'AdamW', 'params': {'adam_w_mode': false}}}",
+       "{'optimizer': {'type': 'Adam', 'params': {'adam_w_mode': false}}}"},
+      {"/optimizer/params/nesterov", "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true}}}",
+       "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true, 'momentum': 0.9}}}"},
+      {"/fp16/loss_scale",
+       "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 128}}",
+       "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 0}}"},
+      {"/gradient_predivide_factor",
+       "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2}}",
+       "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2,"
+       " 'reduce_scatter': false}}"},
+      {"/prescale_gradients", "{'prescale_gradients': true, 'zero_optimization': {'stage': 3}}",
+       "{'prescale_gradients': true, 'zero_optimization': {'stage': 1}}"},
+      {"/gradient_allreduce_op",
+       "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 3}}",
+       "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 2}}"},
+      {"/managed_gradient_accumulation",
+       "{'managed_gradient_accumulation': false, 'amp': {'enabled': true}}",
+       "{'managed_gradient_accumulation': false}"},
+      {"/zero_optimization/legacy_stage1", "{'zero_optimization': {'legacy_stage1': true}}",
+       "{'zero_optimization': {'legacy_stage1': false}}"},
+      {"/zero_optimization/offload_optimizer/nvme_path",
+       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme'}}}",
+       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',"
+       " 'nvme_path': '/n'}}}"},
+      {"/zero_optimization/offload_param/nvme_path",
+       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme'}}}",
+       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme',"
+       " 'nvme_path': '/n'}}}"},
+      {"/zero_optimization/offload_optimizer/ratio",
+       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}",
+       "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}"},
+      {"/zero_optimization/offload_optimizer/device",
+       "{'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}}",
+       "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}}}"},
+      {"/zero_optimization/offload_param/device",
+       "{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}",
+       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}"},
+      {"/zero_optimization/contiguous_gradients",
+       "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true}}",
+       "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false}}"},
+      {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
+       "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
+      {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
+      {"/tensor_parallel/autotp_size", "{'tensor_parallel': {'autotp_size': 2}}",
+       "{'tensor_parallel': {'autotp_size': 1}}"},
+  };
+  auto findings = [](const char* text) {
+    try {
+      return ValidateDsConfig(With(text), "ds.json", 2);
+    } catch (const Error& error) {
+      return std::vector<std::string>{error.what()};
+    }
+  };
+  std::vector<std::string> covered;
+  for (const Case& c : cases) {
+    std::string prefix = std::string("ds.json: ") + c.pointer + " is ";
+    EXPECT_THAT(findings(c.broken), testing::ElementsAre(testing::StartsWith(prefix))) << c.broken;
+    EXPECT_THAT(findings(c.kept), IsEmpty()) << c.kept;
+    covered.emplace_back(c.pointer);
+  }
+  for (const Rule& rule : Rules())
+    EXPECT_THAT(covered, Contains(rule.pointer));
+}
+
+TEST(RulesTest, AKeyUnderTwoNamesIsRefused) {
+  EXPECT_THAT(Refusal(With("{'bf16': {}, 'bfloat16': {'enabled': true}}")), HasSubstr("/bfloat16"));
+  EXPECT_THAT(Refusal(With("{'zero_optimization': {'max_live_parameters': 1,"
+                           " 'stage3_max_live_parameters': 1}}")),
+              HasSubstr("are the same key"));
+  EXPECT_THAT(Refusal(With("{'zero_optimization': {'stage': 2, 'cpu_offload': true,"
+                           " 'offload_optimizer': {'device': 'cpu'}}}")),
+              HasSubstr("/zero_optimization/cpu_offload is deprecated"));
+  EXPECT_EQ(Refusal(With("{'zero_optimization': {'stage': 2, 'cpu_offload': false,"
+                         " 'offload_optimizer': {'device': 'cpu'}}}")),
+            "no error");
+}
+
+// The built-in engine.
+
+TEST(ParseTest, DefaultsAreDeepSpeeds) {
+  std::vector<std::string> warnings;
+  DsConfig config = Parse(With("{}"), &warnings);
+  EXPECT_THAT(warnings, Contains(HasSubstr("/optimizer/type is not given: AdamW")));
+  EXPECT_EQ(config.batch.train_batch_size, 2);
+  EXPECT_FALSE(config.bf16);
+  EXPECT_EQ(config.gradient_clipping, 1.0);
+  EXPECT_EQ(config.steps_per_print, std::nullopt);
+  EXPECT_EQ(config.zero.stage, 0);
+  EXPECT_FALSE(config.zero.overlap_comm);
+  EXPECT_TRUE(config.zero.reduce_scatter);
+  EXPECT_EQ(config.zero.reduce_bucket_size, 500'000'000);
+  EXPECT_EQ(config.zero.stage3_prefetch_bucket_size, 50'000'000);
+  EXPECT_EQ(config.zero.stage3_param_persistence_threshold, 100'000);
+  EXPECT_EQ(config.zero.stage3_max_live_parameters, 1'000'000'000);
+  EXPECT_EQ(config.scheduler.type, "");
+}
+
+TEST(ParseTest, EveryHonouredKeyArrives) {
+  DsConfig c = Parse(J(R"({'train_batch_size': 16, 'train_micro_batch_size_per_gpu': 2,
+      'gradient_accumulation_steps': 4, 'bf16': {'enabled': true}, 'gradient_clipping': 0.5,
+      'steps_per_print': 7, 'seed': 9,
+      'zero_optimization': {'stage': 3, 'contiguous_gradients': false, 'reduce_scatter': false,
+        'overlap_comm': false, 'reduce_bucket_size': 1e6, 'allgather_bucket_size': 2e6,
+        'prefetch_bucket_size': 3e6, 'stage3_param_persistence_threshold': 4,
+        'stage3_max_live_parameters': 5},
+      'optimizer': {'type': 'Adam', 'params': {'lr': 0.1, 'betas': [0.5, 0.6], 'eps': 1e-3,
+        'weight_decay': 0.2, 'bias_correction': false, 'adam_w_mode': false}},
+      'scheduler': {'type': 'WarmupLR', 'params': {'warmup_min_lr': 0.01, 'warmup_max_lr': 0.02,
+        'warmup_num_steps': 33, 'warmup_type': 'linear'}}})"));
+  EXPECT_EQ(c.batch.train_batch_size, 16);
+  EXPECT_EQ(c.batch.micro_batch_size, 2);
+  EXPECT_EQ(c.batch.accumulation_steps, 4);
+  EXPECT_TRUE(c.bf16);
+  EXPECT_EQ(c.gradient_clipping, 0.5);
+  EXPECT_EQ(c.steps_per_print, 7);
+  EXPECT_EQ(c.seed, 9);
+  EXPECT_EQ(c.zero.stage, 3);
+  EXPECT_FALSE(c.zero.contiguous_gradients);
+  EXPECT_FALSE(c.zero.reduce_scatter);
+  EXPECT_FALSE(c.zero.overlap_comm);
+  EXPECT_EQ(c.zero.reduce_bucket_size, 1'000'000);
+  EXPECT_EQ(c.zero.allgather_bucket_size, 2'000'000);
+  EXPECT_EQ(c.zero.stage3_prefetch_bucket_size, 3'000'000);
+  EXPECT_EQ(c.zero.stage3_param_persistence_threshold, 4);
+  EXPECT_EQ(c.zero.stage3_max_live_parameters, 5);
+  EXPECT_EQ(c.optimizer.type, "adam");
+  EXPECT_EQ(c.optimizer.lr, 0.1);
+  EXPECT_EQ(c.optimizer.beta1, 0.5);
+  EXPECT_EQ(c.optimizer.beta2, 0.6);
+  EXPECT_EQ(c.optimizer.eps, 1e-3);
+  EXPECT_EQ(c.optimizer.weight_decay, 0.2);
+  EXPECT_FALSE(c.optimizer.bias_correction);
+  EXPECT_FALSE(c.optimizer.adam_w_mode);
+  EXPECT_EQ(c.scheduler.type, "WarmupLR");
+  EXPECT_EQ(c.scheduler.warmup_min_lr, 0.01);
+  EXPECT_EQ(c.scheduler.warmup_max_lr, 0.02);
+  EXPECT_EQ(c.scheduler.warmup_num_steps, 33);
+  EXPECT_TRUE(c.scheduler.warmup_linear);
+}
+
+TEST(ParseTest, DefaultsThatDependOnOtherKeys) {
+  EXPECT_TRUE(Parse(With("{'zero_optimization': {'stage': 3}}")).zero.overlap_comm);
+  EXPECT_FALSE(Parse(With("{'zero_optimization': {'stage': 2}}")).zero.overlap_comm);
+  DsConfig config =
+      Parse(With("{'optimizer': {'type': 'adamw', 'params': {'lr': 0.25}},"
+                 " 'scheduler': {'type': 'WarmupLR',"
+                 " 'params': {'warmup_num_steps': 1}}}"));
+  EXPECT_EQ(config.scheduler.warmup_max_lr, 0.25);
+  EXPECT_EQ(config.scheduler.warmup_num_steps, 2);
+  EXPECT_TRUE(Parse(With("{'optimizer': {'type': 'AdamW', 'params': {'adam_w_mode': false}}}"))
+                  .optimizer.adam_w_mode);
+  DsConfig sgd =
+      Parse(With("{'optimizer': {'type': 'SGD', 'params': {'lr': 1, 'momentum': 0.9,"
+                 " 'dampening': 0.1}}}"));
+  EXPECT_EQ(sgd.optimizer.type, "sgd");
+  EXPECT_EQ(sgd.optimizer.momentum, 0.9);
+  EXPECT_EQ(sgd.optimizer.dampening, 0.1);
+  EXPECT_EQ(Parse(With("{'zero_optimization': true}")).zero.stage, 1);
+  EXPECT_EQ(Parse(With("{'zero_optimization': {'stage': true}}")).zero.stage, 1);
+}
+
+TEST(ParseTest, WhatItCannotHonourIsRefusedByName) {
+  struct Case {
+    const char* config;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{'fp16': {'enabled': true}}", "/fp16/enabled is true"},
+      {"{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}",
+       "/zero_optimization/offload_param/device is \"cpu\""},
+      {"{'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
+       "/zero_optimization/offload_optimizer/device is \"cpu\""},
+      {"{'optimizer': {'type': 'Lamb'}}", "/optimizer/type is \"Lamb\""},
+      {"{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}",
+       "/scheduler/type is \"OneCycle\""},
+      {"{'activation_checkpointing': {'cpu_checkpointing': true}}",
+       "/activation_checkpointing/cpu_checkpointing is true"},
+      {"{'sparse_gradients': true}", "/sparse_gradients is true"},
+      {"{'pipeline': {'stages': 2}}", "/pipeline/stages is 2"},
+      {"{'communication_data_type': 'fp16'}", "/communication_data_type is \"fp16\""},
+      {"{'compression_training': {'x': 1}}", "/compression_training is {\"x\":1}"},
+  };
+  for (const Case& c : cases) {
+    std::string message = ErrorOf(ErrorCode::kUnimplemented, [&] { Parse(With(c.config)); });
+    EXPECT_THAT(message, HasSubstr(std::string("ds.json: ") + c.message));
+    EXPECT_THAT(message, HasSubstr("an external DeepSpeed entrypoint can run it"));
+    EXPECT_THAT(ValidateDsConfig(With(c.config), "ds.json", 2), IsEmpty()) << c.config;
+  }
+}
+
+TEST(ParseTest, LegalKeysWithoutMeaningAreNamedInAWarning) {
+  struct Case {
+    const char* config;
+    const char* pointer;
+  };
+  const Case cases[] = {
+      {"{'zero_optimization': {'round_robin_gradients': true}}",
+       "/zero_optimization/round_robin_gradients is true"},
+      {"{'zero_optimization': {'sub_group_size': 1e8}}",
+       "/zero_optimization/sub_group_size is 100000000"},
+      {"{'zero_optimization': {'allgather_partitions': false}}",
+       "/zero_optimization/allgather_partitions is false"},
+      {"{'wandb': {'enabled': true}}", "/wandb/enabled is true"},
+      {"{'wall_clock_breakdown': true}", "/wall_clock_breakdown is true"},
+      {"{'aio': {'queue_depth': 4}}", "/aio is {\"queue_depth\":4}"},
+      {"{'log_level': 'info'}", "/log_level is \"info\""},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> warnings;
+    Parse(With(c.config), &warnings);
+    EXPECT_THAT(warnings, Contains(HasSubstr(c.pointer))) << c.config;
+  }
+}
+
+TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
+  Json config = With("{'optimizer': {'type': 'Adam'}}");
+  for (const Key& key : Keys()) {
+    bool value = key.type != KeyType::kSection && key.type != KeyType::kOpenSection &&
+                 key.type != KeyType::kAlias && *key.variants == '\0';
+    bool scheduler = std::string_view(key.pointer).starts_with("/scheduler");
+    Json fallback = DefaultValue(key);
+    if (value && !scheduler && !fallback.is_null()) SetAtPointer(config, key.pointer, fallback);
+  }
+  std::vector<std::string> warnings;
+  Parse(config, &warnings);
+  // /aio is a section that warns as a whole; it holds nothing but defaults here.
+  EXPECT_THAT(warnings, testing::Each(HasSubstr("/aio is")));
+}
+
+// Trials.
+
+TEST(ConfigForTrialTest, AssignmentsKeepTheBatchConsistent) {
+  struct Case {
+    const char* base;
+    const char* assignment;
+    std::vector<int64_t> sizes;  // T, M, A
+  };
+  const Case cases[] = {
+      {"{'T': 16, 'M': 2}", "{}", {16, 2, 4}},
+      {"{'T': 16, 'M': 2}", "{'/train_micro_batch_size_per_gpu': 8}", {64, 8, 4}},
+      {"{'T': 16}", "{'/train_micro_batch_size_per_gpu': 3}", {6, 3, 1}},
+      {"{'M': 2, 'A': 4}", "{'/gradient_accumulation_steps': 3}", {12, 2, 3}},
+      {"{'M': 2, 'A': 4}",
+       "{'/gradient_accumulation_steps': 3, '/train_micro_batch_size_per_gpu': 5}",
+       {30, 5, 3}},
+      {"{'M': 2, 'A': 4}", "{'/train_batch_size': 32}", {32, 4, 4}},
+      {"{'M': 2, 'A': 4}",
+       "{'/train_batch_size': 32, '/train_micro_batch_size_per_gpu': 1}",
+       {32, 1, 16}},
+      {"{'T': 'auto', 'M': 'auto', 'A': 'auto'}", "{}", {2, 1, 1}},
+      {"{'M': 'auto', 'A': 'auto'}", "{'/train_micro_batch_size_per_gpu': 6}", {12, 6, 1}},
+  };
+  for (const Case& c : cases) {
+    Json config = ConfigForTrial(BatchConfig(J(c.base)), AssignmentFromJson(J(c.assignment)), 2);
+    EXPECT_EQ(config["train_batch_size"], c.sizes[0]) << c.base << c.assignment;
+    EXPECT_EQ(config["train_micro_batch_size_per_gpu"], c.sizes[1]) << c.base << c.assignment;
+    EXPECT_EQ(config["gradient_accumulation_steps"], c.sizes[2]) << c.base << c.assignment;
+  }
+  Assignment odd = {{"/train_batch_size", 7}, {"/train_micro_batch_size_per_gpu", 2}};
+  EXPECT_THROW(ConfigForTrial(BatchConfig(J("{'M': 1}")), odd, 2), Error);
+}
+
+TEST(ConfigForTrialTest, TheResultHasOneSpellingAndOnlyAutosOfOthers) {
+  Json base = J(R"({'train_batch_size': 'auto', 'train_micro_batch_size_per_gpu': 4e0,
+      'autotuning': {'enabled': true}, 'scheduler': null, 'gradient_clipping': 'auto',
+      'bfloat16': {'enabled': 'auto'}, 'my_notes': 'auto', 'zero_optimization': {'stage': '2',
+      'reduce_bucket_size': 5e8, 'max_live_parameters': 1e9, 'overlap_comm': 'auto',
+      'cpu_offload': true, 'cpu_offload_use_pin_memory': true},
+      'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto', 'betas': [0.9, 0.95]}}})");
+  Json expected = J(R"({'train_batch_size': 8, 'train_micro_batch_size_per_gpu': 4,
+      'gradient_accumulation_steps': 1, 'bf16': {'enabled': 'auto'}, 'my_notes': 'auto',
+      'gradient_clipping': 'auto',
+      'zero_optimization': {'stage': 3, 'reduce_bucket_size': 500000000,
+      'stage3_max_live_parameters': 1000000000, 'overlap_comm': 'auto',
+      'offload_optimizer': {'device': 'cpu', 'pin_memory': true}},
+      'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto', 'betas': [0.9, 0.95]}}})");
+  Json config = ConfigForTrial(base, {{"/zero_optimization/stage", 3}}, 2);
+  EXPECT_EQ(config, expected);
+  EXPECT_TRUE(config["zero_optimization"]["reduce_bucket_size"].is_number_integer());
+  EXPECT_EQ(ConfigForTrial(config, {}, 2), config);
+}
+
+TEST(ConfigForTrialTest, AssignmentsReachIntoABooleanSection) {
+  Json config = ConfigForTrial(With("{'zero_optimization': true}"),
+                               {{"/zero_optimization/reduce_bucket_size", 1e6}}, 2);
+  EXPECT_EQ(config["zero_optimization"], J("{'stage': 1, 'reduce_bucket_size': 1000000}"));
+}
+
+TEST(ConfigForTrialTest, TheResultParsesForTheBuiltinEngine) {
+  Json config = ConfigForTrial(With("{'optimizer': {'type': 'Adam', 'params': {'lr': 'auto'}}}"),
+                               {{"/zero_optimization/stage", 2}}, 2);
+  std::vector<std::string> warnings;
+  DsConfig parsed = ParseDsConfig(config, "trial", 2, &warnings);
+  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_EQ(parsed.zero.stage, 2);
+  EXPECT_EQ(parsed.optimizer.lr, 1e-3);
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,141 @@
+// Prints what the CPU kernels make of inputs that a formula gives; kernels_torch_test.py computes
+// the same inputs, runs PyTorch and compares. One line per result: its name, then its numbers.
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Element i of input `seed`, in [-1, 1). The script has the same line.
+float Value(uint32_t seed, uint32_t i) {
+  const uint32_t mixed = i * 2654435761U + seed * 97U * 40503U;
+  return static_cast<float>(static_cast<double>(mixed) / 2147483648.0 - 1.0);
+}
+
+Floats Input(uint32_t seed, int64_t n) {
+  Floats values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = Value(seed, static_cast<uint32_t>(i));
+  return values;
+}
+
+Floats Zeros(int64_t n) {
+  return Floats(static_cast<size_t>(n), 0.0F);
+}
+
+Tensor View(Floats& values) {
+  return {values.data(), static_cast<int64_t>(values.size())};
+}
+
+void Print(const std::string& name, const Floats& values) {
+  fmt::print("{}", name);
+  for (const float x : values)
+    fmt::print(" {:.9g}", x);
+  fmt::print("\n");
+}
+
+void DumpGelu(Kernels& kernels) {
+  Floats x = Input(1, 100), dy = Input(2, 100), y = Zeros(100), dx = Zeros(100);
+  kernels.Scale(View(x), 6);
+  kernels.GeluForward(View(y), View(x));
+  kernels.GeluBackward(View(dx), View(dy), View(x));
+  Print("gelu.y", y);
+  Print("gelu.dx", dx);
+}
+
+void DumpLayerNorm(Kernels& kernels) {
+  constexpr int64_t kN = 9, kC = 21;
+  Floats x = Input(1, kN * kC), weight = Input(2, kC), bias = Input(3, kC), dy = Input(4, kN * kC);
+  Floats y = Zeros(kN * kC), mean = Zeros(kN), rstd = Zeros(kN);
+  Floats dx = Zeros(kN * kC), dweight = Zeros(kC), dbias = Zeros(kC);
+  kernels.LayerNormForward(View(y), View(mean), View(rstd), View(x), View(weight), View(bias), kN,
+                           kC);
+  kernels.LayerNormBackward(View(dx), View(dweight), View(dbias), View(dy), View(x), View(weight),
+                            View(mean), View(rstd), kN, kC, false);
+  Print("layer_norm.y", y);
+  Print("layer_norm.dx", dx);
+  Print("layer_norm.dweight", dweight);
+  Print("layer_norm.dbias", dbias);
+}
+
+void DumpAttention(Kernels& kernels) {
+  const AttentionShape s{.B = 2, .T = 133, .C = 24, .H = 3};
+  const int64_t n = s.B * s.T * s.C;
+  Floats qkv = Input(1, 3 * n), dout = Input(2, n), out = Zeros(n), dqkv = Zeros(3 * n);
+  Floats lse = Zeros(s.B * s.H * s.T), scratch = Zeros(kernels.AttentionScratchBytes(s) / 4);
+  kernels.Scale(View(qkv), 3);
+  kernels.AttentionForward(View(out), View(lse), View(qkv), View(scratch), s);
+  kernels.AttentionBackward(View(dqkv), View(dout), View(out), View(qkv), View(lse), View(scratch),
+                            s);
+  Print("attention.out", out);
+  Print("attention.dqkv", dqkv);
+}
+
+void DumpCrossEntropy(Kernels& kernels) {
+  constexpr int64_t kN = 11, kV = 50;
+  Floats logits = Input(1, kN * kV);
+  std::vector<int32_t> targets;
+  for (int32_t i = 0; i < kN; ++i)
+    targets.push_back(i * 7 % kV);
+  kernels.Scale(View(logits), 5);
+  const double loss =
+      kernels.CrossEntropyInPlace(View(logits), targets.data(), kN, kV, kV, 1.0F / kN);
+  Print("cross_entropy.loss", {static_cast<float>(loss)});
+  Print("cross_entropy.dlogits", logits);
+}
+
+void DumpAdam(Kernels& kernels, const std::string& name, bool decoupled) {
+  Floats param = Input(1, 100), m = Zeros(100), v = Zeros(100);
+  AdamArgs args{.param = View(param), .master = View(param), .m = View(m), .v = View(v)};
+  args.lr = 0.01F;
+  args.weight_decay = 0.1F;
+  args.decoupled_weight_decay = decoupled;
+  for (args.step = 1; args.step <= 3; ++args.step) {
+    Floats grad = Input(static_cast<uint32_t>(args.step) + 1, 100);
+    args.grad = View(grad);
+    kernels.AdamStep(args);
+  }
+  Print(name, param);
+}
+
+void DumpSgd(Kernels& kernels, const std::string& name, bool nesterov, float dampening) {
+  Floats param = Input(1, 100), buffer = Zeros(100);
+  SgdArgs args{.param = View(param), .master = View(param), .momentum_buffer = View(buffer)};
+  args.lr = 0.1F;
+  args.momentum = 0.9F;
+  args.dampening = dampening;
+  args.weight_decay = 0.01F;
+  args.nesterov = nesterov;
+  for (args.step = 1; args.step <= 3; ++args.step) {
+    Floats grad = Input(static_cast<uint32_t>(args.step) + 1, 100);
+    args.grad = View(grad);
+    kernels.SgdStep(args);
+  }
+  Print(name, param);
+}
+
+void DumpAll() {
+  const auto kernels = MakeCpuKernels(2);
+  DumpGelu(*kernels);
+  DumpLayerNorm(*kernels);
+  DumpAttention(*kernels);
+  DumpCrossEntropy(*kernels);
+  DumpAdam(*kernels, "adamw.param", true);
+  DumpAdam(*kernels, "adam.param", false);
+  DumpSgd(*kernels, "sgd.dampened", false, 0.5F);
+  DumpSgd(*kernels, "sgd.nesterov", true, 0);
+}
+
+}  // namespace
+}  // namespace dsat::engine
+
+int main() {
+  dsat::engine::DumpAll();
+}

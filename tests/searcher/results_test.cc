@@ -1,0 +1,184 @@
+// What a search leaves behind.
+#include "searcher/results.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/files.h"
+#include "tests/searcher/simulated_trials.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class ResultsTest : public ::testing::Test {
+ protected:
+  ResultsTest() : experiment_(Make()) {}
+
+  Experiment Make() {
+    ExperimentSpec spec = SearchSpec("random", 6);
+    spec.ds_config["autotuning"] = {{"enabled", true}};
+    return Experiment::Create(store_, spec);
+  }
+
+  // Profile, then one trial per throughput, the submitted configuration first.
+  void Run(const std::vector<double>& throughputs) {
+    const Outcome success{TrialState::kSucceeded, ""};
+    experiment_.TellExternal(experiment_.Ask()->id, success, {}, SampleProfile());
+    for (const double throughput : throughputs) {
+      const std::optional<Trial> trial = experiment_.Ask();
+      ASSERT_TRUE(trial.has_value());
+      PointResult point = SamplePoint(
+          throughput, IntAt(trial->ds_config, "/train_micro_batch_size_per_gpu", 0));
+      experiment_.TellExternal(trial->id, success, {point}, {});
+    }
+  }
+
+  Json Written(const std::string& name) const {
+    return Json::parse(ReadFile(folder_.File(name)));  // Strict.
+  }
+
+  TempFolder folder_;
+  Store store_ = Store::InMemory();
+  Experiment experiment_;
+};
+
+TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
+  Run({10, 30, 20});
+  WriteResults(experiment_, folder_.path());
+  const Json config = Written("ds_config.json");
+  EXPECT_EQ(config, experiment_.search().trials().at(2).ds_config);
+  EXPECT_FALSE(config.contains("autotuning"));
+  const int64_t micro_batch = config.at("train_micro_batch_size_per_gpu");
+  const int64_t accumulation = config.at("gradient_accumulation_steps");
+  EXPECT_EQ(config.at("train_batch_size"), micro_batch * accumulation * 2);  // 2 slots.
+  EXPECT_THAT(folder_.Names(), ElementsAre("ds_config.json", "metrics.json"));
+}
+
+TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {
+  Run({10, 30, 20});
+  experiment_.Ask();
+  WriteResults(experiment_, folder_.path());
+  const Json metrics = Written("metrics.json");
+  EXPECT_EQ(metrics["experiment"]["id"], 1);
+  EXPECT_EQ(metrics["experiment"]["name"], "sample");
+  EXPECT_EQ(metrics["experiment"]["method"], "random");
+  EXPECT_EQ(metrics["experiment"]["metric"], "throughput");
+  EXPECT_EQ(metrics["experiment"]["random_seed"], 42);
+  EXPECT_EQ(metrics["experiment"]["state"], "active");
+  EXPECT_EQ(metrics["best_trial"]["trial"], 2);
+  EXPECT_EQ(metrics["best_trial"]["metrics"]["throughput"],
+            Json({{"value", 30.0}, {"spread", 0.5}, {"samples", 3}, {"unit", "samples/s"}}));
+  EXPECT_EQ(metrics["best_trial"]["metrics"]["latency"]["unit"], "ms");
+  EXPECT_EQ(metrics["submitted_trial"]["trial"], 1);
+  EXPECT_EQ(metrics["submitted_trial"]["metrics"]["throughput"]["value"], 10.0);
+  EXPECT_EQ(metrics["factor_over_submitted"], 3.0);
+  EXPECT_EQ(metrics["trials"], Json({{"running", 1}, {"succeeded", 4}, {"infeasible", 0},
+                                     {"failed", 0}, {"stopped", 0}}));
+  EXPECT_EQ(metrics["model_profile"], ToJson(SampleProfile()));
+}
+
+TEST_F(ResultsTest, WithoutASuccessThereIsNoConfigButMetrics) {
+  experiment_.TellExternal(experiment_.Ask()->id, {TrialState::kFailed, "crash"}, {}, {});
+  WriteResults(experiment_, folder_.path());
+  EXPECT_THAT(folder_.Names(), ElementsAre("metrics.json"));
+  const Json metrics = Written("metrics.json");
+  EXPECT_TRUE(metrics["best_trial"].is_null());
+  EXPECT_TRUE(metrics["factor_over_submitted"].is_null());
+  EXPECT_TRUE(metrics["model_profile"].is_null());
+  EXPECT_EQ(metrics["trials"]["failed"], 1);
+}
+
+TEST_F(ResultsTest, AFolderThatIsNotThereIsAnError) {
+  EXPECT_EQ(CodeOf([&] { WriteResults(experiment_, folder_.File("no/such")); }),
+            ErrorCode::kNotFound);
+}
+
+TEST_F(ResultsTest, TheBestOfSeveralPointsSetsTheBatchSizes) {
+  const Outcome success{TrialState::kSucceeded, ""};
+  experiment_.TellExternal(experiment_.Ask()->id, success, {}, SampleProfile());
+  PointResult best = SamplePoint(50, 8);
+  best.point.accumulation_steps = 3;
+  experiment_.TellExternal(experiment_.Ask()->id, success,
+                           {SamplePoint(40, 4), best, SamplePoint(45, 16)}, {});
+  EXPECT_EQ(BestPoint(experiment_.search().trials().at(1), "throughput")->point.micro_batch_size, 8);
+  const Json config = BestConfig(experiment_.search()).value();
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 8);
+  EXPECT_EQ(config["gradient_accumulation_steps"], 3);
+  EXPECT_EQ(config["train_batch_size"], 48);
+}
+
+TEST(ResultsGainTest, AShorterLatencyIsTheLargerGain) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("random");
+  spec.options.metric = "latency";
+  spec.profile = SampleProfile();
+  Experiment experiment = Experiment::Create(store, spec);
+  EXPECT_FALSE(GainOverSubmitted(experiment.search()).has_value());
+  for (const double throughput : {10.0, 40.0}) {  // Latency is 8000 / throughput.
+    experiment.TellExternal(experiment.Ask()->id, {TrialState::kSucceeded, ""},
+                            {SamplePoint(throughput)}, {});
+  }
+  EXPECT_DOUBLE_EQ(GainOverSubmitted(experiment.search()).value(), 4.0);
+}
+
+// RFC 4180, read by the book.
+std::vector<std::vector<std::string>> ParseCsv(const std::string& text) {
+  std::vector<std::vector<std::string>> rows(1, std::vector<std::string>(1));
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string& field = rows.back().back();
+    if (quoted && text[i] == '"' && i + 1 < text.size() && text[i + 1] == '"') {
+      field += text[++i];
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && text[i] == ',') {
+      rows.back().emplace_back();
+    } else if (!quoted && text.compare(i, 2, "\r\n") == 0) {
+      rows.emplace_back(1);
+      ++i;
+    } else {
+      field += text[i];
+    }
+  }
+  rows.pop_back();  // After the last line end.
+  return rows;
+}
+
+TEST_F(ResultsTest, CsvAndJsonExportsHoldEveryTrial) {
+  Run({10, 30});
+  const TrialId last = experiment_.Ask()->id;
+  const std::string reason = "said \"no\", then\r\nleft";
+  experiment_.TellExternal(last, {TrialState::kInfeasible, reason}, {}, {});
+  const auto csv = ParseCsv(ExportTrials(store_, 1, "csv"));
+  const Json json = Json::parse(ExportTrials(store_, 1, "json"));
+  ASSERT_EQ(csv.size(), 5U);
+  ASSERT_EQ(json.size(), 4U);
+  EXPECT_THAT(ExportTrials(store_, 1, "csv"), StartsWith("experiment,trial,kind,state,"));
+  for (size_t trial = 0; trial < json.size(); ++trial) {
+    ASSERT_EQ(csv[trial + 1].size(), csv[0].size());
+    for (size_t i = 0; i < csv[0].size(); ++i) {
+      const Json& value = json[trial].at(csv[0][i]);
+      const std::string text = value.is_null()     ? ""
+                               : value.is_string() ? value.get<std::string>()
+                                                   : value.dump();
+      EXPECT_EQ(csv[trial + 1][i], text) << csv[0][i] << " of trial " << trial;
+    }
+  }
+  EXPECT_EQ(json[2]["samples_per_s"], 30.0);
+  EXPECT_EQ(json[2]["ds_config"], experiment_.search().trials().at(2).ds_config);
+  EXPECT_EQ(json[3]["reason"], reason);
+}
+
+TEST_F(ResultsTest, ExportsOfWhatIsNotThereAreErrors) {
+  EXPECT_EQ(CodeOf([&] { ExportTrials(store_, 9, "csv"); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { ExportTrials(store_, 1, "xml"); }), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,477 @@
+// The runner with real processes: fake_trial stands in for both binaries and behaves by a script.
+#include "searcher/runner.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "db/store.h"
+#include "searcher/experiment.h"
+#include "searcher/runner_lock.h"
+#include "searcher/service_listener.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behaviour per attempt.
+using Kind = RunnerEvent::Kind;
+
+const char kFake[] = DSAT_BINARY_DIR "/fake_trial";
+
+class RunnerTest : public testing::Test {
+ protected:
+  ExperimentSpec Spec(const Script& script) const {
+    ExperimentSpec spec;
+    spec.name = "fake";
+    spec.method = "random";
+    spec.entrypoint = {"builtin"};
+    spec.config_path = Path("experiment.yaml");
+    spec.model_dir = folder_.path();
+    spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                      {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}},
+                      {"zero_optimization", {{"stage", 1}}}};
+    spec.hyperparameters = {{"model", {{"script", script}, {"journal", Path("journal")}}}};
+    spec.max_restarts = 1;
+    spec.max_length_steps = 20;
+    spec.options.max_trials = 5;
+    spec.options.metric = "throughput";
+    return spec;
+  }
+
+  RunnerOptions Options() const {
+    RunnerOptions options;
+    options.dsat_binary = options.trial_binary = kFake;
+    options.out_dir = Path("out");
+    options.num_slots = 1;
+    return options;
+  }
+
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  Store OpenStore() const { return Store::Open(Path("dsat.db"), Store::Mode::kCreate); }
+
+  // "+<pid>" and "-<pid>" lines of the trials.
+  std::vector<std::string> Journal() const {
+    std::ifstream file(Path("journal"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);)
+      lines.push_back(line);
+    return lines;
+  }
+
+  int64_t NumLaunches() const {
+    const std::vector<std::string> lines = Journal();
+    return std::count_if(lines.begin(), lines.end(),
+                         [](const std::string& line) { return line.starts_with('+'); });
+  }
+
+  // Every process that a trial ever was has gone.
+  void ExpectNothingRuns() const {
+    for (const std::string& line : Journal()) {
+      EXPECT_EQ(kill(std::stoi(line.substr(1)), 0), -1) << "process " << line << " still runs";
+    }
+  }
+
+  PrivateFolder folder_;
+};
+
+// Keeps every event, and the most attempts that ran at once.
+struct Watcher {
+  std::vector<RunnerEvent> events;
+  int64_t running = 0, most_running = 0;
+
+  RunnerWatcher Function() {
+    return [this](const Experiment&, const RunnerEvent& event) {
+      events.push_back(event);
+      if (event.kind == Kind::kTrialStarted) most_running = std::max(most_running, ++running);
+      if (event.kind == Kind::kTrialEnded) --running;
+    };
+  }
+  int64_t Count(Kind kind) const {
+    return std::count_if(events.begin(), events.end(),
+                         [kind](const RunnerEvent& event) { return event.kind == kind; });
+  }
+};
+
+std::string Expectation(TrialState state, const std::string& reason) {
+  return ToString(state) + ": " + reason;
+}
+
+std::string EndOf(const Experiment& experiment, TrialId id) {
+  const Trial& trial = experiment.search().trials().at(id);
+  return Expectation(trial.state, trial.reason);
+}
+
+// What must be the same however often a search was interrupted.
+std::vector<std::string> Rows(const Experiment& experiment) {
+  std::vector<std::string> rows;
+  for (const auto& [id, trial] : experiment.search().trials()) {
+    rows.push_back(fmt::format("{} {} {} {} {}", id, ToString(trial.kind), ToString(trial.state),
+                               ToJson(trial.assignment).dump(),
+                               MetricValue(trial, "throughput").value_or(-1)));
+  }
+  return rows;
+}
+
+TEST_F(RunnerTest, ASearchRunsToItsEndAndLeavesItsResults) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  Watcher watcher;
+  Runner runner(experiment, Options(), watcher.Function());
+  EXPECT_EQ(runner.Run(), ExperimentState::kCompleted);
+  ASSERT_EQ(experiment.search().trials().size(), 5u);
+  for (TrialId id = 0; id < 5; ++id) {
+    EXPECT_EQ(EndOf(experiment, id), "succeeded: ");
+    EXPECT_EQ(experiment.NumAttempts(id), 1);
+    EXPECT_TRUE(fs::exists(Path(fmt::format("out/trials/{}/attempt0/rank0.log", id))));
+  }
+  EXPECT_EQ(store.GetExperiment(experiment.id()).state, ExperimentState::kCompleted);
+  EXPECT_TRUE(experiment.search().profile().has_value());
+  const Json best = ReadJsonFile(Path("out/ds_config.json"));
+  const TrialId best_trial = experiment.search().Best().value();
+  EXPECT_EQ(best.at("train_micro_batch_size_per_gpu"),
+            experiment.search().trials().at(best_trial).points.at(0).point.micro_batch_size);
+  EXPECT_EQ(ReadJsonFile(Path("out/metrics.json")).at("best_trial").at("trial"), best_trial);
+  EXPECT_EQ(watcher.Count(Kind::kTrialStarted), 5);
+  EXPECT_EQ(watcher.Count(Kind::kTrialEnded), 5);
+  EXPECT_EQ(watcher.Count(Kind::kProfiled), 1);
+  EXPECT_GE(watcher.Count(Kind::kTrialProgress), 5);
+  ExpectNothingRuns();
+}
+
+TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"1", {"infeasible"}},
+                              {"2", {"crash"}},
+                              {"3", {"crash", "ok"}},
+                              {"4", {"silent"}},
+                              {"5", {"crash after"}},
+                              {"6", {"infeasible by exit"}},
+                              {"7", {"segv", "ok"}}});
+  spec.options.max_trials = 8;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options = Options();
+  options.num_slots = 2;
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_THAT(EndOf(experiment, 1), HasSubstr("infeasible: "));
+  EXPECT_THAT(EndOf(experiment, 1), HasSubstr("needs 3 GiB of 2 GiB"));
+  EXPECT_THAT(EndOf(experiment, 2), HasSubstr("failed: "));
+  EXPECT_THAT(EndOf(experiment, 2), HasSubstr("the fake crashes as told"));
+  EXPECT_EQ(EndOf(experiment, 3), "succeeded: ");
+  EXPECT_THAT(EndOf(experiment, 4), HasSubstr("failed: "));
+  EXPECT_THAT(EndOf(experiment, 4), HasSubstr("without a measurement"));
+  EXPECT_EQ(EndOf(experiment, 5), "succeeded: ");
+  EXPECT_THAT(EndOf(experiment, 6), HasSubstr("infeasible: "));
+  EXPECT_EQ(EndOf(experiment, 7), "succeeded: ");
+  const std::vector<int64_t> attempts = {1, 1, 2, 2, 2, 1, 1, 2};
+  for (TrialId id = 0; id < 8; ++id)
+    EXPECT_EQ(experiment.NumAttempts(id), attempts.at(id)) << id;
+  const Experiment::Attempt first = experiment.Attempts(7).at(0);
+  EXPECT_EQ(first.end->state, TrialState::kFailed);
+  EXPECT_THAT(first.end->reason, HasSubstr("signal 11"));
+  const QueryResult tails = store.Query("SELECT log_tail FROM attempts WHERE trial = 2");
+  EXPECT_THAT(tails.rows.at(0).at(0).get<std::string>(), HasSubstr("the fake crashes as told"));
+}
+
+TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"mute"}}});
+  spec.max_restarts = 0;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options = Options();
+  options.start_timeout = std::chrono::seconds(1);
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no sign of life for 1 s"));
+  ExpectNothingRuns();
+}
+
+TEST_F(RunnerTest, ATrialThatMakesNoMoreProgressIsKilled) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"hang"}}});
+  spec.max_restarts = 0;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options = Options();
+  options.hang_timeout = std::chrono::seconds(1);
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no progress for 1 s"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("the last step was 1"));
+  ExpectNothingRuns();
+}
+
+TEST_F(RunnerTest, ATrialThatNeverEndsIsKilled) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"endless"}}});
+  spec.max_restarts = 0;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options = Options();
+  options.trial_timeout = std::chrono::seconds(1);
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: still running after 1 s"));
+  EXPECT_THAT(store.GetExperiment(experiment.id()).reason, HasSubstr("still running after 1 s"));
+  ExpectNothingRuns();
+}
+
+TEST_F(RunnerTest, AProfilingTrialWithoutAProfileHasFailed) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"no profile"}}});
+  spec.max_restarts = 0;
+  Experiment experiment = Experiment::Create(store, spec);
+  EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: "));
+  EXPECT_EQ(experiment.search().trials().size(), 1u);
+}
+
+TEST_F(RunnerTest, AConfigThatTheEngineCannotRunIsNotLaunched) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({});
+  spec.ds_config["fp16"] = {{"enabled", true}};
+  Experiment experiment = Experiment::Create(store, spec);
+  EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("infeasible: "));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("fp16"));
+  EXPECT_EQ(experiment.NumAttempts(0), 0);
+  EXPECT_EQ(NumLaunches(), 0);
+}
+
+TEST_F(RunnerTest, SlotsAreNeverExceeded) {
+  for (const auto& [num_slots, slots_per_trial, most] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{3, 1, 3}, {3, 2, 1}, {1, 2, 1}}) {
+    fs::remove(Path("journal"));
+    Store store = Store::InMemory();
+    ExperimentSpec spec = Spec({});
+    spec.slots_per_trial = slots_per_trial;
+    Experiment experiment = Experiment::Create(store, spec);
+    RunnerOptions options = Options();
+    options.num_slots = num_slots;
+    Watcher watcher;
+    EXPECT_EQ(Runner(experiment, options, watcher.Function()).Run(), ExperimentState::kCompleted);
+    EXPECT_EQ(watcher.most_running, most);
+    EXPECT_EQ(watcher.Count(Kind::kNote), slots_per_trial > num_slots ? 1 : 0);
+    int64_t running = 0;
+    for (const std::string& line : Journal()) {
+      running += line.starts_with('+') ? 1 : -1;
+      EXPECT_LE(running, most);
+    }
+  }
+}
+
+TEST_F(RunnerTest, CancelLeavesNothingRunningAndTheSearchGoesOnLater) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({{"2", {"endless", "ok"}}}));
+  Runner* running = nullptr;
+  Runner runner(experiment, Options(), [&](const Experiment&, const RunnerEvent& event) {
+    if (event.kind == Kind::kTrialProgress && event.trial == 2) running->Cancel();
+  });
+  running = &runner;
+  EXPECT_EQ(runner.Run(), ExperimentState::kActive);
+  ExpectNothingRuns();
+  EXPECT_EQ(experiment.search().Running(), std::vector<TrialId>{2});
+  EXPECT_EQ(experiment.Attempts(2).at(0).end->state, TrialState::kStopped);
+  EXPECT_TRUE(fs::exists(Path("out/ds_config.json")));  // The best so far.
+
+  Experiment again = Experiment::Open(store, experiment.id());
+  EXPECT_EQ(Runner(again, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(again.search().trials().size(), 5u);
+  EXPECT_EQ(again.NumAttempts(2), 2);
+  EXPECT_EQ(EndOf(again, 2), "succeeded: ");
+}
+
+TEST_F(RunnerTest, CancelBeforeRunLaunchesNothing) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  Runner runner(experiment, Options(), nullptr);
+  runner.Cancel();
+  EXPECT_EQ(runner.Run(), ExperimentState::kActive);
+  EXPECT_TRUE(experiment.search().trials().empty());
+}
+
+TEST_F(RunnerTest, ASearchThatHasEndedStaysAsItIs) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  ASSERT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  const size_t num_events = store.Events(experiment.id()).size();
+  fs::remove_all(Path("out"));
+  EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(store.Events(experiment.id()).size(), num_events);
+  EXPECT_TRUE(fs::exists(Path("out/ds_config.json")));
+}
+
+// Runs the experiment in a process of its own and kills it once `launches` trials were launched.
+class RunnerKillTest : public RunnerTest {
+ protected:
+  void RunAndKill(ExperimentId id, int64_t launches) {
+    std::vector<std::string> arguments = {kFake,       "run", Path("dsat.db"), std::to_string(id),
+                                          Path("out"), "1"};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments)
+      argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_t pid = 0;
+    ASSERT_EQ(posix_spawn(&pid, kFake, nullptr, nullptr, argv.data(), environ), 0);
+    while (NumLaunches() < launches && kill(pid, 0) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    kill(pid, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the runner ended before it was killed";
+  }
+};
+
+TEST_F(RunnerKillTest, AKilledRunnerIsResumedToTheSameTrials) {
+  ExperimentSpec spec = Spec({{"3", {"infeasible"}}});
+  spec.options.max_trials = 7;
+  Store memory = Store::InMemory();
+  Experiment reference = Experiment::Create(memory, spec);
+  ASSERT_EQ(Runner(reference, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  fs::remove_all(Path("out"));
+  fs::remove(Path("journal"));
+
+  Store store = OpenStore();
+  const ExperimentId id = Experiment::Create(store, spec).id();
+  const std::vector<int64_t> kill_after = {1, 3, 6};  // Launches, the earlier runs' included.
+  for (const int64_t launches : kill_after)
+    RunAndKill(id, launches);
+  Experiment resumed = Experiment::Open(store, id);
+  EXPECT_EQ(Runner(resumed, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(Rows(resumed), Rows(reference));
+  // Nothing that had ended ran again: at most one more launch for each kill.
+  EXPECT_LE(NumLaunches(), static_cast<int64_t>(7 + kill_after.size()));
+  ExpectNothingRuns();
+}
+
+TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  RunnerOptions options = Options();
+  // Trial 0: measured, its attempt never ended.
+  ASSERT_EQ(experiment.Ask()->id, 0);
+  experiment.StartAttempt(0, "gone");
+  const ModelProfile profile{1000000, 1000000, 1 << 20, int64_t{1} << 28, 1000000};
+  experiment.RecordMeasured(0, 0, PointResult{{1, 1}, {{"throughput", {5, 0, 1}}}}, profile);
+  Runner settling(experiment, options, nullptr);
+  settling.Cancel();  // Settles what is old, and launches nothing.
+  EXPECT_EQ(settling.Run(), ExperimentState::kActive);
+  EXPECT_EQ(EndOf(experiment, 0), "succeeded: ");
+  // Trial 1: failed for the last time, not told. Trial 2: infeasible, not told. Trial 3: cut off.
+  for (TrialId id = 1; id <= 3; ++id)
+    ASSERT_EQ(experiment.Ask()->id, id);
+  for (int64_t attempt = 0; attempt < 2; ++attempt) {
+    experiment.StartAttempt(1, "gone");
+    experiment.EndAttempt(1, attempt, {TrialState::kFailed, "crashed"}, "");
+  }
+  experiment.StartAttempt(2, "gone");
+  experiment.EndAttempt(2, 0, {TrialState::kInfeasible, "too big"}, "");
+  experiment.StartAttempt(3, "gone");
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(EndOf(experiment, 1), "failed: crashed");
+  EXPECT_EQ(EndOf(experiment, 2), "infeasible: too big");
+  EXPECT_EQ(EndOf(experiment, 3), "succeeded: ");
+  EXPECT_EQ(experiment.NumAttempts(3), 2);
+  EXPECT_EQ(experiment.Attempts(3).at(0).end->state, TrialState::kStopped);
+  EXPECT_EQ(NumLaunches(), 2);  // Trials 3 and 4.
+}
+
+TEST_F(RunnerTest, ASecondRunnerIsRefused) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  const RunnerLock lock = RunnerLock::Acquire(store.path(), experiment.id());
+  try {
+    Runner(experiment, Options(), nullptr).Run();
+    FAIL() << "two runners on one experiment";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  }
+  EXPECT_TRUE(store.Events(experiment.id()).empty());
+}
+
+TEST_F(RunnerTest, AnOutFolderThatCannotBeWrittenIsAnErrorBeforeAnythingHappens) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({}));
+  RunnerOptions options = Options();
+  WriteFileAtomic(Path("file"), "no folder");
+  options.out_dir = Path("file") + "/out";
+  EXPECT_THROW(Runner(experiment, options, nullptr).Run(), Error);
+  EXPECT_TRUE(store.Events(experiment.id()).empty());
+  EXPECT_EQ(NumLaunches(), 0);
+}
+
+TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
+  Store store = OpenStore();
+  Experiment experiment = Experiment::Create(store, Spec({{"3", {"endless", "ok"}}}));
+  RunnerOptions options = Options();
+  options.num_slots = 2;
+  const std::string trials = Path("out/trials");
+  Runner runner(experiment, options, [&](const Experiment&, const RunnerEvent& event) {
+    if (event.kind != Kind::kTrialStarted || event.trial != 3) return;
+    fs::rename(trials, Path("moved"));  // While trial 2 or 3 runs, there is no place for trial 4.
+    WriteFileAtomic(trials, "no folder");
+  });
+  try {
+    runner.Run();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("out/trials"));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("dsat resume {}", experiment.id())));
+  }
+  ExpectNothingRuns();
+  fs::remove(trials);
+  Experiment again = Experiment::Open(store, experiment.id());
+  EXPECT_EQ(Runner(again, options, nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(again.search().trials().size(), 5u);
+}
+
+TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
+  std::vector<int64_t> steps;
+  const Outcome outcome = RunFullTraining(
+      Spec({}), Spec({}).ds_config, Options(),
+      [&](int64_t step, double loss, double latency_ms) {
+        steps.push_back(step);
+        EXPECT_EQ(loss, step == 1 ? 2.5 : 1.0 / static_cast<double>(step));
+        EXPECT_EQ(latency_ms, 5);
+      },
+      nullptr);
+  EXPECT_EQ(Expectation(outcome.state, outcome.reason), "succeeded: ");
+  std::vector<int64_t> expected(20);
+  std::iota(expected.begin(), expected.end(), 1);
+  EXPECT_EQ(steps, expected);
+}
+
+TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
+  const auto run = [&](const std::string& behaviour, bool cancel) {
+    std::atomic<bool> cancelled{false};
+    return RunFullTraining(
+        Spec({{"0", {behaviour}}}), Spec({}).ds_config, Options(),
+        [&](int64_t, double, double) { cancelled = cancel; }, [&] { return cancelled.load(); });
+  };
+  const Outcome crashed = run("crash", false);
+  EXPECT_EQ(crashed.state, TrialState::kFailed);
+  EXPECT_THAT(crashed.reason, HasSubstr("the fake crashes as told"));
+  const Outcome infeasible = run("infeasible", false);
+  EXPECT_EQ(infeasible.state, TrialState::kInfeasible);
+  EXPECT_THAT(infeasible.reason, HasSubstr("needs 3 GiB of 2 GiB"));
+  EXPECT_EQ(run("endless", true).state, TrialState::kStopped);
+  ExpectNothingRuns();
+}
+
+}  // namespace
+}  // namespace dsat
