@@ -60,7 +60,7 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   const bool finished = experiment.search().Finished();
   if (flags.json) {
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
-                            {"trial", trial ? TrialJson(*trial) : Json()},
+                            {"trial", trial ? TrialJson(*trial, experiment.search().spec().options.metric) : Json()},
                             {"finished", finished}}
                            .dump());
   } else if (trial) {

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "cli/progress.h"
+#include "searcher/results.h"
 
 namespace dsat::cli {
 namespace {
@@ -55,17 +56,6 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
 
 }  // namespace
 
-std::optional<double> FactorOverSubmitted(const Search& search) {
-  const auto best = search.Best();
-  const auto submitted = search.Submitted();
-  if (!best || !submitted) return std::nullopt;
-  const std::string& metric = search.spec().options.metric;
-  const auto best_value = MetricValue(search.trials().at(*best), metric);
-  const auto submitted_value = MetricValue(search.trials().at(*submitted), metric);
-  if (!best_value || !submitted_value || *best_value <= 0 || *submitted_value <= 0) return std::nullopt;
-  return SmallerIsBetter(metric) ? *submitted_value / *best_value : *best_value / *submitted_value;
-}
-
 std::string SummaryText(const Experiment& experiment) {
   const Search& search = experiment.search();
   const std::string& metric = search.spec().options.metric;
@@ -81,14 +71,14 @@ std::string SummaryText(const Experiment& experiment) {
     const Trial& trial = search.trials().at(*best);
     text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),
                         DescribeMetric(metric, *MetricValue(trial, metric)));
-    if (const auto factor = FactorOverSubmitted(search))
+    if (const auto factor = GainOverSubmitted(search))
       text += fmt::format(", {:.2f} times the submitted configuration", *factor);
     text += "\n";
   }
   return text;
 }
 
-Json TrialJson(const Trial& trial) {
+Json TrialJson(const Trial& trial, const std::string& metric) {
   Json json{{"id", trial.id},
             {"kind", ToString(trial.kind)},
             {"state", ToString(trial.state)},
@@ -96,7 +86,7 @@ Json TrialJson(const Trial& trial) {
             {"assignment", ToJson(trial.assignment)},
             {"ds_config", trial.ds_config},
             {"metrics", nullptr}};
-  if (!trial.points.empty()) json["metrics"] = ToJson(trial.points.back().measurement);
+  if (const PointResult* best = BestPoint(trial, metric)) json["metrics"] = ToJson(best->measurement);
   return json;
 }
 
@@ -114,8 +104,8 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
   if (!out_dir.empty()) json["out_dir"] = out_dir;
   if (search.profile()) json["profile"] = ToJson(*search.profile());
   if (const auto best = search.Best()) json["best_trial"] = *best;
-  if (const auto factor = FactorOverSubmitted(search)) json["factor_over_submitted"] = *factor;
-  for (const auto& [id, trial] : search.trials()) json["trials"].push_back(TrialJson(trial));
+  if (const auto factor = GainOverSubmitted(search)) json["factor_over_submitted"] = *factor;
+  for (const auto& [id, trial] : search.trials()) json["trials"].push_back(TrialJson(trial, search.spec().options.metric));
   return json;
 }
 

@@ -13,10 +13,9 @@ namespace dsat::cli {
 std::string SummaryText(const Experiment& experiment);
 // The same for machines.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
-// One trial for machines: id, kind, state, reason, assignment, ds_config, metrics.
-Json TrialJson(const Trial& trial);
-// Best metric over the submitted one's, in the sense that larger is better; nullopt without both.
-std::optional<double> FactorOverSubmitted(const Search& search);
+// One trial for machines: id, kind, state, reason, assignment, ds_config, and the metrics of its best
+// point by `metric`.
+Json TrialJson(const Trial& trial, const std::string& metric);
 
 }  // namespace dsat::cli
 

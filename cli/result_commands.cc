@@ -85,9 +85,9 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {
-    fmt::print("{}\n", TrialJson(trial).dump(2));
+    fmt::print("{}\n", TrialJson(trial, experiment.search().spec().options.metric).dump(2));
   } else {
-    fmt::print("{}\n", trial.ds_config.dump(2));
+    fmt::print("{}\n", BestConfig(experiment.search())->dump(2));
   }
   return 0;
 }

@@ -102,7 +102,8 @@ Event ToldEvent(TrialId trial, const Outcome& outcome) {
 }
 
 Event StateChangedEvent(ExperimentState state, const std::string& reason) {
-  return {0, EventKind::kStateChanged, -1, Json{{"state", ToString(state)}, {"reason", ValidUtf8(reason)}}};
+  return {0, EventKind::kStateChanged, -1,
+          Json{{"state", ToString(state)}, {"reason", ValidUtf8(reason)}}};
 }
 
 Trial AskedTrial(const Event& event) {

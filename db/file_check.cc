@@ -96,8 +96,8 @@ std::string DamagedPage(const Database& db) {
   return found == "ok" ? "" : found.substr(found.rfind('\n') + 1);
 }
 
-// The first table with a JSON text that is none, "" if there is none. quick_check evaluates our CHECK
-// constraints, too, but not through a connection that cannot write.
+// The first table with a JSON text that is none, "" if there is none. quick_check evaluates our
+// CHECK constraints, too, but not through a connection that cannot write.
 std::string DamagedJson(const Database& db) {
   Statement check(
       db,

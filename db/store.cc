@@ -206,8 +206,7 @@ ExperimentId Store::CreateExperiment(const ExperimentSpec& spec) {
   Run(impl_->db,
       "INSERT INTO experiments (name, method, metric, smaller_is_better, state, reason, created_at,"
       " spec) VALUES (?, ?, ?, ?, 'active', '', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?)",
-      spec.name, spec.method, spec.options.metric, SmallerIsBetter(spec.options.metric),
-      spec_text);
+      spec.name, spec.method, spec.options.metric, SmallerIsBetter(spec.options.metric), spec_text);
   const ExperimentId id = impl_->db.LastInsertId();
   transaction.Commit();
   return id;

@@ -6,8 +6,7 @@ namespace dsat::engine {
 BatchLoader::BatchLoader(const Dataset* dataset, Arena& arena, const BatchSizes& sizes,
                          int64_t seq_len, int rank, int world_size)
     : dataset_(dataset), sizes_(sizes), rank_(rank), world_size_(world_size) {
-  const int64_t bytes =
-      sizes.micro_batch_size * seq_len * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t bytes = sizes.micro_batch_size * seq_len * static_cast<int64_t>(sizeof(int32_t));
   tokens_ = arena.Allocate(bytes, "batch");
   targets_ = arena.Allocate(bytes, "batch");
   batch_.B = sizes.micro_batch_size;

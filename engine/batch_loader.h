@@ -18,8 +18,8 @@ class BatchLoader {
   BatchLoader(const Dataset* dataset, Arena& arena, const BatchSizes& sizes, int64_t seq_len,
               int rank, int world_size);
 
-  // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of a
-  // step are the same set however they are split into ranks and micro-batches.
+  // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of
+  // a step are the same set however they are split into ranks and micro-batches.
   const Batch& Load(int64_t step, int64_t micro_batch);
   const Batch& batch() const { return batch_; }
 

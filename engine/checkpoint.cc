@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr char kFormat[] = "dsat-checkpoint-1";
 
-// One state vector of a unit as it rests here: elements [begin, begin + data.num_elems) of the unit.
+// One state vector of a unit as it rests here: elements [begin, begin + data.num_elems) of the
+// unit.
 struct Resting {
   std::string state;
   int64_t begin = 0;
@@ -53,8 +54,8 @@ std::vector<Piece> PiecesIn(const Layer& layer, const UnitStates& states, int u,
     for (size_t i = 0; i < specs.size(); ++i) {
       const int64_t param_begin = states.unit(u).layout.offsets[i];
       const int64_t from = std::max({begin, resting.begin, param_begin});
-      const int64_t to = std::min({end, resting.begin + resting.data.num_elems,
-                                   param_begin + specs[i].NumElems()});
+      const int64_t to = std::min(
+          {end, resting.begin + resting.data.num_elems, param_begin + specs[i].NumElems()});
       if (from >= to) continue;
       pieces.push_back({resting.state + "/" + specs[i].name, from - param_begin,
                         resting.data.Slice(from - resting.begin, to - from)});
@@ -85,12 +86,15 @@ void WriteRankFile(const std::string& path, const Model& model, const UnitStates
 Json ShapesOf(const Model& model) {
   Json shapes = Json::object();
   for (const auto& layer : model.layers) {
-    for (const ParamSpec& spec : layer->params()) shapes[spec.name] = spec.shape;
+    for (const ParamSpec& spec : layer->params())
+      shapes[spec.name] = spec.shape;
   }
   return shapes;
 }
 
-const char* Name(DType dtype) { return dtype == DType::kF32 ? "f32" : "bf16"; }
+const char* Name(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : "bf16";
+}
 
 Json Manifest(const Model& model, const UnitStates& states, const CheckpointCounts& counts,
               int world_size) {
@@ -136,8 +140,7 @@ int64_t ReadPiece(SafetensorsFile& file, const std::string& path, const Piece& p
   }
   const int64_t saved_begin = std::stoll(file.metadata().at(piece.name));
   const int64_t from = std::max(saved_begin, piece.begin);
-  const int64_t to =
-      std::min(saved_begin + entry->num_elems, piece.begin + piece.data.num_elems);
+  const int64_t to = std::min(saved_begin + entry->num_elems, piece.begin + piece.data.num_elems);
   if (from >= to) return 0;
   file.Read(*entry, from - saved_begin, piece.data.Slice(from - piece.begin, to - from));
   return to - from;
@@ -146,7 +149,8 @@ int64_t ReadPiece(SafetensorsFile& file, const std::string& path, const Piece& p
 void ReadRankFiles(const std::string& folder, int64_t num_files, const Model& model,
                    const UnitStates& states) {
   std::vector<SafetensorsFile> files;
-  for (int64_t r = 0; r < num_files; ++r) files.emplace_back(RankFile(folder, r));
+  for (int64_t r = 0; r < num_files; ++r)
+    files.emplace_back(RankFile(folder, r));
   for (int u = 0; u < states.num_units(); ++u) {
     for (const Piece& piece :
          PiecesIn(*model.layers[u], states, u, 0, states.unit(u).layout.num_elems)) {
@@ -155,8 +159,10 @@ void ReadRankFiles(const std::string& folder, int64_t num_files, const Model& mo
         num_read += ReadPiece(files[r], RankFile(folder, r), piece);
       }
       if (num_read != piece.data.num_elems) {
-        Throw(ErrorCode::kDataLoss, "{}: {} of {} elements of {} are there; was it saved with this "
-              "optimizer?", folder, num_read, piece.data.num_elems, piece.name);
+        Throw(ErrorCode::kDataLoss,
+              "{}: {} of {} elements of {} are there; was it saved with this "
+              "optimizer?",
+              folder, num_read, piece.data.num_elems, piece.name);
       }
     }
   }
@@ -165,8 +171,7 @@ void ReadRankFiles(const std::string& folder, int64_t num_files, const Model& mo
 }  // namespace
 
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    const UnitStates& states, const CheckpointCounts& counts,
-                    ProcessGroup& group) {
+                    const UnitStates& states, const CheckpointCounts& counts, ProcessGroup& group) {
   const std::string folder = dir + "/" + tag;
   const std::string temporary = folder + ".tmp";
   if (group.rank() == 0) {

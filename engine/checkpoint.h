@@ -1,9 +1,9 @@
 // Checkpoints that load at any number of ranks and any ZeRO stage.
 //
-// <dir>/<tag>/manifest.json says what was saved; <dir>/<tag>/rank_<r>.safetensors holds the r-th slice
-// of all state, cut at parameter boundaries: tensor "<state>/<parameter>" with the index of its first
-// element in the parameter as metadata under the same name. States: "param", "master" (f32 copy of
-// bf16 parameters), "moment0", "moment1". <dir>/latest holds the newest tag.
+// <dir>/<tag>/manifest.json says what was saved; <dir>/<tag>/rank_<r>.safetensors holds the r-th
+// slice of all state, cut at parameter boundaries: tensor "<state>/<parameter>" with the index of
+// its first element in the parameter as metadata under the same name. States: "param", "master"
+// (f32 copy of bf16 parameters), "moment0", "moment1". <dir>/latest holds the newest tag.
 #ifndef DSAT_ENGINE_CHECKPOINT_H_
 #define DSAT_ENGINE_CHECKPOINT_H_
 
@@ -21,8 +21,8 @@ struct CheckpointCounts {
   int64_t num_skipped_steps = 0;
 };
 
-// A collective call. A reader sees the tag whole or not at all. Throws by file name; the other ranks
-// then get the process group's error.
+// A collective call. A reader sees the tag whole or not at all. Throws by file name; the other
+// ranks then get the process group's error.
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                     const UnitStates& states, const CheckpointCounts& counts, ProcessGroup& group);
 

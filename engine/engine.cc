@@ -36,8 +36,8 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       loader_(resources.dataset, resources.arena, config.batch, resources.seq_len,
               resources.group.rank(), resources.group.size()),
       redistributor_(plan_, states_, resources.group, resources.kernels, resources.arena),
-      executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
-                resources.group, resources.kernels, resources.arena) {}
+      executor_(resources.model, plan_, config_, states_, redistributor_, loader_, resources.group,
+                resources.kernels, resources.arena) {}
 
 StepResult Engine::TrainStep() {
   const auto start = std::chrono::steady_clock::now();
@@ -72,8 +72,7 @@ void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag) {
 }
 
 void Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  const CheckpointCounts counts =
-      engine::LoadCheckpoint(dir, tag, resources_.model, states_);
+  const CheckpointCounts counts = engine::LoadCheckpoint(dir, tag, resources_.model, states_);
   num_steps_ = counts.num_steps;
   num_skipped_steps_ = counts.num_skipped_steps;
 }

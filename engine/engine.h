@@ -1,8 +1,8 @@
 // The training engine: a model, a ds_config and a rank's resources, step by step.
 //
-// An engine is a value: several may live in one process, each with resources of its own. It does not
-// know that it is being tuned. With the counting backend, group and arena the same code predicts
-// instead of trains (predict.h).
+// An engine is a value: several may live in one process, each with resources of its own. It does
+// not know that it is being tuned. With the counting backend, group and arena the same code
+// predicts instead of trains (predict.h).
 #ifndef DSAT_ENGINE_ENGINE_H_
 #define DSAT_ENGINE_ENGINE_H_
 
@@ -32,14 +32,14 @@ struct Resources {
 };
 
 struct StepResult {
-  double loss = 0;          // Mean over micro-batches and ranks, nats per token.
-  double grad_norm = 0;     // Before clipping.
+  double loss = 0;       // Mean over micro-batches and ranks, nats per token.
+  double grad_norm = 0;  // Before clipping.
   double lr = 0;
-  bool skipped = false;     // The gradients were not finite: nothing was updated.
-  double forward_ms = 0;    // In forward passes, gathering their parameters included.
-  double backward_ms = 0;   // In backward passes, gathering and gradient reduction included.
-  double step_ms = 0;       // In norm, update and gathering of updated parameters.
-  double latency_ms = 0;    // The whole step, until the slowest rank has ended it.
+  bool skipped = false;          // The gradients were not finite: nothing was updated.
+  double forward_ms = 0;         // In forward passes, gathering their parameters included.
+  double backward_ms = 0;        // In backward passes, gathering and gradient reduction included.
+  double step_ms = 0;            // In norm, update and gathering of updated parameters.
+  double latency_ms = 0;         // The whole step, until the slowest rank has ended it.
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
   int64_t activation_bytes = 0;  // Kept by one micro-batch's forward pass.
@@ -47,7 +47,8 @@ struct StepResult {
 
 class Engine {
  public:
-  // A collective call. Throws OutOfMemory if the state does not fit; the resources can be used again.
+  // A collective call. Throws OutOfMemory if the state does not fit; the resources can be used
+  // again.
   Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -64,8 +65,9 @@ class Engine {
   // Writes parameters and optimizer state to <dir>/<tag>/ and the tag to <dir>/latest
   // (engine/checkpoint.h). A collective call. Throws by file name.
   void SaveCheckpoint(const std::string& dir, const std::string& tag);
-  // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number of
-  // ranks and ZeRO stage wrote it. Throws kNotFound or kInvalidArgument naming what does not fit.
+  // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number
+  // of ranks and ZeRO stage wrote it. Throws kNotFound or kInvalidArgument naming what does not
+  // fit.
   void LoadCheckpoint(const std::string& dir, const std::string& tag = "");
 
  private:

@@ -9,9 +9,9 @@
 
 namespace dsat::engine {
 
-Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
-                   UnitStates& states, Redistributor& redistributor, BatchLoader& loader,
-                   ProcessGroup& group, Kernels& kernels, Arena& arena)
+Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
+                   Redistributor& redistributor, BatchLoader& loader, ProcessGroup& group,
+                   Kernels& kernels, Arena& arena)
     : model_(model),
       plan_(plan),
       config_(config),
@@ -111,8 +111,8 @@ void Executor::Backward(int unit) {
                                 .grads = grads,
                                 .loss_grad_scale = LossGradScale(),
                                 .loss = nullptr};
-  output_ = model_.layers[unit]->Backward(context, inputs_of_[unit], std::move(output_),
-                                          saved_[unit]);
+  output_ =
+      model_.layers[unit]->Backward(context, inputs_of_[unit], std::move(output_), saved_[unit]);
   inputs_of_[unit].Free();
   saved_[unit].clear();
 }

@@ -19,12 +19,12 @@ struct StepInputs {
   double lr = 0;
 };
 struct StepOutputs {
-  double loss = 0;              // Mean over micro-batches and ranks, nats per token.
-  double grad_norm = 0;         // Of the averaged gradient, before clipping; the same on all ranks.
-  bool skipped = false;         // The norm was not finite: no update was made, on any rank.
+  double loss = 0;       // Mean over micro-batches and ranks, nats per token.
+  double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
+  bool skipped = false;  // The norm was not finite: no update was made, on any rank.
   std::array<double, 3> phase_ms = {};  // By Phase.
-  int64_t forward_flops = 0;    // All micro-batches.
-  int64_t flops = 0;            // Forward and backward.
+  int64_t forward_flops = 0;            // All micro-batches.
+  int64_t flops = 0;                    // Forward and backward.
   int64_t activation_bytes = 0;  // Kept by the forward passes of one micro-batch for its backward.
 };
 
@@ -32,8 +32,8 @@ class Executor {
  public:
   // All arguments must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, ProcessGroup& group,
-           Kernels& kernels, Arena& arena);
+           Redistributor& redistributor, BatchLoader& loader, ProcessGroup& group, Kernels& kernels,
+           Arena& arena);
 
   // Interprets the plan once. Throws OutOfMemory, or what the process group throws; this executor
   // cannot be used after that.

@@ -13,7 +13,8 @@ namespace {
 template <size_t N>
 double Polynomial(const std::array<double, N>& coefficients, double x) {
   double sum = 0;
-  for (const double c : coefficients) sum = sum * x + c;
+  for (const double c : coefficients)
+    sum = sum * x + c;
   return sum;
 }
 

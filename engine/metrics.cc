@@ -20,7 +20,8 @@ double Quantile(const std::vector<double>& sorted, double fraction) {
 Metric SummariseSteps(std::span<const StepResult> steps,
                       const std::function<double(const StepResult&)>& value_of) {
   std::vector<double> values;
-  for (const StepResult& step : steps) values.push_back(value_of(step));
+  for (const StepResult& step : steps)
+    values.push_back(value_of(step));
   return Summarise(std::move(values));
 }
 
@@ -45,9 +46,8 @@ Measurement MeasurementOf(std::span<const StepResult> steps, int64_t train_batch
     return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
            step.latency_ms;
   });
-  measurement["throughput"] = SummariseSteps(steps, [batch](const StepResult& step) {
-    return batch * kMsPerSecond / step.latency_ms;
-  });
+  measurement["throughput"] = SummariseSteps(
+      steps, [batch](const StepResult& step) { return batch * kMsPerSecond / step.latency_ms; });
   measurement["latency"] = SummariseSteps(steps, std::mem_fn(&StepResult::latency_ms));
   measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
   measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));

@@ -66,7 +66,8 @@ double LearningRate(const OptimizerConfig& optimizer, const SchedulerConfig& sch
   if (num_updates == 0) {
     gamma = 0;
   } else if (iteration < warmup) {
-    gamma = scheduler.warmup_linear ? iteration / warmup : std::log(iteration + 1) / std::log(warmup);
+    gamma =
+        scheduler.warmup_linear ? iteration / warmup : std::log(iteration + 1) / std::log(warmup);
   }
   return scheduler.warmup_min_lr + gamma * (scheduler.warmup_max_lr - scheduler.warmup_min_lr);
 }

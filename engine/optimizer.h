@@ -23,8 +23,8 @@ void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const Optimi
 double LearningRate(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler,
                     int64_t num_updates);
 
-// By what gradients of norm `norm` are multiplied so that their norm is at most `max_norm` (0: any):
-// max_norm / (norm + 1e-6) if that is below 1, as DeepSpeed.
+// By what gradients of norm `norm` are multiplied so that their norm is at most `max_norm` (0:
+// any): max_norm / (norm + 1e-6) if that is below 1, as DeepSpeed.
 double ClipFactor(double norm, double max_norm);
 
 }  // namespace dsat::engine

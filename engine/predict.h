@@ -1,5 +1,5 @@
-// Predict = execute: what a configuration will need and send, from the same plan, executor and layers
-// as training, on the counting backend and the counting process group.
+// Predict = execute: what a configuration will need and send, from the same plan, executor and
+// layers as training, on the counting backend and the counting process group.
 #ifndef DSAT_ENGINE_PREDICT_H_
 #define DSAT_ENGINE_PREDICT_H_
 
@@ -12,12 +12,12 @@
 namespace dsat::engine {
 
 struct Prediction {
-  int64_t peak_bytes = 0;            // device memory, highest point of a steady step
-  int64_t state_bytes = 0;           // device memory between steps
+  int64_t peak_bytes = 0;                   // device memory, highest point of a steady step
+  int64_t state_bytes = 0;                  // device memory between steps
   int64_t activation_bytes_per_sample = 0;  // alive after one forward pass at micro-batch size 1
-  int64_t step_flops = 0;            // forward and backward of one optimizer step, this rank
-  int64_t forward_flops = 0;         // forward passes only
-  Traffic step_traffic;              // sent by this rank in one optimizer step
+  int64_t step_flops = 0;                   // forward and backward of one optimizer step, this rank
+  int64_t forward_flops = 0;                // forward passes only
+  Traffic step_traffic;                     // sent by this rank in one optimizer step
 };
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds.

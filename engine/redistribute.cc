@@ -17,7 +17,8 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
   DSAT_CHECK(plan.world_size == group.size());
   const int64_t row_bytes = plan.world_size * BytesPerElem(states.dtype());
   int64_t bytes = 0;
-  for (const int64_t row_elems : plan.bucket_row_elems) bytes += row_elems * row_bytes;
+  for (const int64_t row_elems : plan.bucket_row_elems)
+    bytes += row_elems * row_bytes;
   arena.Charge(bytes, "communication buckets");
   charged_bytes_ = bytes;
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -53,7 +54,8 @@ void Redistributor::Pack(int transfer_index, int unit) {
       }
       const int64_t slice_elems = states_.SliceElems(unit);
       const Tensor grad = states_.Grad(unit);
-      for (int q = 0; q < group_.size(); ++q) pack(q, grad.Slice(q * slice_elems, slice_elems));
+      for (int q = 0; q < group_.size(); ++q)
+        pack(q, grad.Slice(q * slice_elems, slice_elems));
     }
     begin += segment.num_elems;
   }
@@ -92,8 +94,7 @@ void Redistributor::Unpack(const Transfer& transfer, const Segment& segment, int
     return Row(transfer, row).Slice(begin, segment.num_elems);
   };
   if (transfer.to == Placement::kShard) {
-    const Tensor part =
-        states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
+    const Tensor part = states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
     if (transfer.accumulate) {
       kernels_.Accumulate(part, part_of_row(group_.rank()));
     } else {

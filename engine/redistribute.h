@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/background.h"
 #include "engine/backend/kernels.h"
+#include "engine/background.h"
 #include "engine/comm/process_group.h"
 #include "engine/memory/arena.h"
 #include "engine/plan/plan.h"

@@ -18,7 +18,9 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
 
-const char* Name(DType dtype) { return dtype == DType::kF32 ? "F32" : "BF16"; }
+const char* Name(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : "BF16";
+}
 
 std::string HeaderOf(const std::map<std::string, std::string>& metadata,
                      std::span<const NamedTensor> tensors) {

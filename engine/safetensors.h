@@ -1,4 +1,5 @@
-// The safetensors file format (huggingface/safetensors, README "Format"): a JSON header, then bytes.
+// The safetensors file format (huggingface/safetensors, README "Format"): a JSON header, then
+// bytes.
 #ifndef DSAT_ENGINE_SAFETENSORS_H_
 #define DSAT_ENGINE_SAFETENSORS_H_
 

@@ -8,7 +8,9 @@
 namespace dsat::engine {
 namespace {
 
-int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 
@@ -30,7 +32,8 @@ std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size) {
     for (const ParamSpec& spec : layer->params()) {
       unit.largest_param = std::max(unit.largest_param, spec.NumElems());
     }
-    for (const TiedParam& tied : layer->tied()) unit.borrows.push_back(tied.layer);
+    for (const TiedParam& tied : layer->tied())
+      unit.borrows.push_back(tied.layer);
     std::ranges::sort(unit.borrows);
     const auto repeated = std::ranges::unique(unit.borrows);
     unit.borrows.erase(repeated.begin(), repeated.end());
@@ -90,7 +93,8 @@ void UnitStates::InitUnit(int u, uint64_t seed) {
   }
   const OptimizerView view = Optimizer(u);
   if (dtype_ != DType::kF32) kernels_.Cast(view.master, view.param);
-  for (const Tensor& moment : view.moments) kernels_.Fill(moment, 0);
+  for (const Tensor& moment : view.moments)
+    kernels_.Fill(moment, 0);
 }
 
 Tensor UnitStates::Param(int u) const {
@@ -160,7 +164,8 @@ std::vector<Tensor> UnitStates::Views(int u, WholeOf whole_of) const {
     views.push_back(whole.Slice(units_[layer].layout.offsets[param], num_elems));
   };
   const size_t num_params = model_.layers[u]->params().size();
-  for (size_t i = 0; i < num_params; ++i) add(u, i, whole_of(u));
+  for (size_t i = 0; i < num_params; ++i)
+    add(u, i, whole_of(u));
   for (const TiedParam& tied : model_.layers[u]->tied()) {
     add(tied.layer, static_cast<size_t>(tied.param), whole_of(tied.layer));
   }

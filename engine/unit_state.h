@@ -1,8 +1,8 @@
 // The model state of every unit on this rank: where parameters, gradients and optimizer state rest.
 //
-// Parameters of a unit lie one after another in one flat vector of the model's dtype, each aligned to
-// kAlignElems, the whole padded with zeros to P equal slices; rank r's slice is the r-th. Gradients,
-// the f32 master copy (bf16 models only) and the f32 moments have the same order.
+// Parameters of a unit lie one after another in one flat vector of the model's dtype, each aligned
+// to kAlignElems, the whole padded with zeros to P equal slices; rank r's slice is the r-th.
+// Gradients, the f32 master copy (bf16 models only) and the f32 moments have the same order.
 #ifndef DSAT_ENGINE_UNIT_STATE_H_
 #define DSAT_ENGINE_UNIT_STATE_H_
 
@@ -29,11 +29,11 @@ std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
 
 struct Unit {
   UnitLayout layout;
-  Buffer param;       // At home: whole, or this rank's slice.
-  Buffer gathered;    // Whole copy of sharded parameters, while they are in use.
-  Buffer grad;        // Whole; from the first backward that writes it.
-  Buffer grad_slice;  // This rank's slice of the reduced gradient, if it rests sharded.
-  Buffer master;      // f32, over the optimizer's home; bf16 models only.
+  Buffer param;                 // At home: whole, or this rank's slice.
+  Buffer gathered;              // Whole copy of sharded parameters, while they are in use.
+  Buffer grad;                  // Whole; from the first backward that writes it.
+  Buffer grad_slice;            // This rank's slice of the reduced gradient, if it rests sharded.
+  Buffer master;                // f32, over the optimizer's home; bf16 models only.
   std::vector<Buffer> moments;  // f32, over the optimizer's home.
 };
 
@@ -45,8 +45,8 @@ struct OptimizerView {
 
 class UnitStates {
  public:
-  // Allocates and starts all resident state, unit by unit: with sharded parameters the whole model is
-  // never in one place. `model` must outlive this. Throws OutOfMemory.
+  // Allocates and starts all resident state, unit by unit: with sharded parameters the whole model
+  // is never in one place. `model` must outlive this. Throws OutOfMemory.
   UnitStates(const Model& model, const Plan& plan, DType dtype, int rank, int num_moments,
              uint64_t seed, Arena& arena, Kernels& kernels);
 

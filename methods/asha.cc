@@ -1,3 +1,4 @@
+// asha: the choice between continuing, promoting and starting anew.
 #include "methods/asha.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// binary: a queue of lineages to bisect on.
 #include "methods/binary.h"
 
 namespace dsat {

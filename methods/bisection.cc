@@ -1,3 +1,4 @@
+// The next micro-batch size from the latest one and how it ended.
 #include "methods/bisection.h"
 
 #include <algorithm>

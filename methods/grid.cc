@@ -1,3 +1,4 @@
+// grid: the walk up the sizes, then the variations.
 #include "methods/grid.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Drawing lineages, and recording what their trials showed.
 #include "methods/lineage.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// random: ranges from what the stage has shown, sizes drawn from them.
 #include "methods/random.h"
 
 #include <algorithm>

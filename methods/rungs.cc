@@ -1,3 +1,4 @@
+// Rungs are not stored: they follow from the lineages, so that nothing can disagree with them.
 #include "methods/rungs.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Folding: defaults in, keys without effect out, sizes cut to what they can hold.
 #include "profiler/effective_key.h"
 
 #include <algorithm>

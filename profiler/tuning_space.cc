@@ -1,3 +1,4 @@
+// The published knobs and values, less what has no effect.
 #include "profiler/tuning_space.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// A method behind a record of what has run; rewinding is replaying its calls.
 #include "searcher/proposer.h"
 
 #include "base/error.h"

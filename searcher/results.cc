@@ -64,7 +64,8 @@ std::string CsvField(const Json& value) {
 template <typename Cells>
 std::string CsvLine(const Cells& cells) {
   std::string line;
-  for (const auto& cell : cells) line += CsvField(cell) + ",";
+  for (const auto& cell : cells)
+    line += CsvField(cell) + ",";
   line.pop_back();
   return line + "\r\n";
 }

@@ -1,3 +1,4 @@
+// Limits, the order of trials, and when it is over; what to try is the proposer's.
 #include "searcher/search.h"
 
 #include <utility>

@@ -19,8 +19,8 @@ namespace dsat {
 
 class Search {
  public:
-  // Throws kInvalidArgument if an option is out of range (ValidateOptions), the method is unknown, or
-  // the submitted ds_config breaks a rule.
+  // Throws kInvalidArgument if an option is out of range (ValidateOptions), the method is unknown,
+  // or the submitted ds_config breaks a rule.
   explicit Search(ExperimentSpec spec);
   ~Search();
   Search(Search&&) noexcept;

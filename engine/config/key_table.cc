@@ -1,6 +1,4 @@
 // The rows of the key table, in the order docs/ds_config.md shows them.
-#include <array>
-
 #include "engine/config/keys.h"
 
 namespace dsat::engine {
@@ -38,7 +36,7 @@ constexpr const char* kSgd = "sgd";
 constexpr const char* kWarmups = "warmuplr warmupdecaylr";
 constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 
-constexpr auto kKeys = std::to_array<Key>({
+constexpr Key kKeys[] = {
     // Batch sizes.
     Int("/train_batch_size", "null", kHonours).From(1),
     Int("/train_micro_batch_size_per_gpu", "null", kHonours).From(1),
@@ -321,7 +319,7 @@ constexpr auto kKeys = std::to_array<Key>({
     Open("/comms_logger"),
     Flag("/comms_logger/enabled", "false", kWarns),
     Open("/autotuning").Note("replaced in every trial; never in the written result"),
-});
+};
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // The combination rules, one row each.
 #include "engine/config/rules.h"
 
-#include <array>
 #include <string>
 
 #include "engine/config/keys.h"
@@ -49,7 +48,7 @@ bool ScattersGradients(const Settings& s) {
   return Stage(s) >= 2 && s.Is("/zero_optimization/reduce_scatter");
 }
 
-constexpr auto kRules = std::to_array<Rule>({
+constexpr Rule kRules[] = {
     {"/fp16/enabled", kRefuse, "expected false, since /bf16/enabled is true",
      [](const Settings& s) { return s.Is("/fp16/enabled") && s.Is("/bf16/enabled"); }},
     {"/amp/enabled", kRefuse, "expected false with ZeRO, /fp16/enabled or /bf16/enabled",
@@ -171,7 +170,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"/tensor_parallel/autotp_size", kRefuse,
      "expected 0 or 1: every slot counts as a data-parallel rank",
      [](const Settings& s) { return s.Int("/tensor_parallel/autotp_size") > 1; }},
-});
+};
 
 }  // namespace
 

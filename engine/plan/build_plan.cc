@@ -20,20 +20,22 @@ struct Compute {
 std::vector<Compute> ComputeList(int num_units, int64_t accumulation_steps) {
   std::vector<Compute> list;
   for (int mb = 0; mb < accumulation_steps; ++mb) {
-    for (int u = 0; u < num_units; ++u) list.push_back({Op::kForward, mb, u});
-    for (int u = num_units - 1; u >= 0; --u) list.push_back({Op::kBackward, mb, u});
+    for (int u = 0; u < num_units; ++u)
+      list.push_back({Op::kForward, mb, u});
+    for (int u = num_units - 1; u >= 0; --u)
+      list.push_back({Op::kBackward, mb, u});
   }
   return list;
 }
 
 // The buckets of one kind of transfer: one, or two if collectives overlap computing.
 struct Pool {
-  Transfer like;             // What its transfers are.
+  Transfer like;  // What its transfers are.
   int first_bucket = 0;
   int64_t row_capacity = 0;  // Elements per row of a full bucket.
   bool shared = true;        // Several units in one bucket.
   int num_opened = 0;
-  int open = -1;             // The transfer that is being filled.
+  int open = -1;  // The transfer that is being filled.
 };
 
 class PlanBuilder {
@@ -70,9 +72,9 @@ class PlanBuilder {
   Phase phase_ = Phase::kForward;
   Pool reduce_;
   Pool gather_;
-  std::vector<int> in_flight_;      // Transfers started and not waited for, oldest first.
-  std::vector<bool> live_;          // Gathered, or about to be.
-  std::vector<bool> ahead_;         // Live, but not used since it was gathered.
+  std::vector<int> in_flight_;  // Transfers started and not waited for, oldest first.
+  std::vector<bool> live_;      // Gathered, or about to be.
+  std::vector<bool> ahead_;     // Live, but not used since it was gathered.
 };
 
 PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& options)
@@ -96,7 +98,8 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
     plan_.param_homes.push_back(persistent ? Placement::kReplicate : homes.param.placement);
     last_writer_[u] = u;
     // Backward runs from the last unit to the first.
-    for (const int other : units[u].borrows) last_writer_[other] = std::min(last_writer_[other], u);
+    for (const int other : units[u].borrows)
+      last_writer_[other] = std::min(last_writer_[other], u);
   }
   // Reduced gradients go where the optimizer wants them.
   const bool to_shard = plan_.optimizer_home == Placement::kShard;
@@ -183,10 +186,12 @@ void PlanBuilder::WaitForUnit(int unit) {
 }
 
 void PlanBuilder::WaitForAll() {
-  for (const int t : std::vector<int>(in_flight_)) Wait(t);
+  for (const int t : std::vector<int>(in_flight_))
+    Wait(t);
 }
 
-// Everything computes_[index] needs is gathered; then, if collectives overlap, what comes next begins.
+// Everything computes_[index] needs is gathered; then, if collectives overlap, what comes next
+// begins.
 void PlanBuilder::FetchFor(size_t index) {
   const std::vector<int> needs = NeedsOf(computes_[index]);
   std::vector<int> wanted;
@@ -217,7 +222,8 @@ std::vector<int> PlanBuilder::LookAhead(size_t index, const std::vector<int>& wa
     live += live_[u] ? Size(u) : 0;
     ahead += ahead_[u] ? Size(u) : 0;
   }
-  for (const int unit : wanted) live += Size(unit);
+  for (const int unit : wanted)
+    live += Size(unit);
   for (size_t i = index + 1; i < computes_.size(); ++i) {
     for (const int unit : NeedsOf(computes_[i])) {
       if (live_[unit] || std::ranges::count(result, unit) > 0) continue;

@@ -1,9 +1,9 @@
 // From sizes and settings to a plan: a pure function, the same on every rank.
 //
 // Only homes (placement.h) decide what is moved: parameters that rest sharded are gathered around
-// forward and backward; gradients that rest sharded are reduced after every micro-batch, partial ones
-// after the last; replicated parameters of a sharded optimizer are gathered after the update. Bucket
-// and fetch settings decide only how much one call carries and when it is issued.
+// forward and backward; gradients that rest sharded are reduced after every micro-batch, partial
+// ones after the last; replicated parameters of a sharded optimizer are gathered after the update.
+// Bucket and fetch settings decide only how much one call carries and when it is issued.
 #ifndef DSAT_ENGINE_PLAN_BUILD_PLAN_H_
 #define DSAT_ENGINE_PLAN_BUILD_PLAN_H_
 
@@ -24,8 +24,9 @@ struct PlanOptions {
   StateHomes homes;
   int world_size = 1;
   int64_t accumulation_steps = 1;
-  // Elements of one gradient reduction or parameter gather, over all rows. Rounded down to a multiple
-  // of world_size * kAlignElems, but at least that. A unit larger than this takes several calls.
+  // Elements of one gradient reduction or parameter gather, over all rows. Rounded down to a
+  // multiple of world_size * kAlignElems, but at least that. A unit larger than this takes several
+  // calls.
   int64_t reduce_bucket_elems = 500'000'000;
   int64_t gather_bucket_elems = 500'000'000;
   bool share_reduce_buckets = true;  // Several units' gradients in one call.

@@ -1,4 +1,5 @@
-// Where model state rests: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020, section 5).
+// Where model state rests: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020,
+// section 5).
 //
 // Nothing else in the engine knows a stage number. Offload changes only the tier of a home.
 #ifndef DSAT_ENGINE_PLAN_PLACEMENT_H_

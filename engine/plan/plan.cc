@@ -55,10 +55,10 @@ std::string ToString(const Instruction& i) {
 }
 
 std::string ToString(const Transfer& transfer, int index) {
-  std::string text = fmt::format("t{}: {} {} to {}, bucket {}, rows of {}:", index,
-                                 Name(transfer.collective),
-                                 transfer.state == State::kParam ? "param" : "grad",
-                                 Name(transfer.to), transfer.bucket, transfer.row_elems);
+  std::string text =
+      fmt::format("t{}: {} {} to {}, bucket {}, rows of {}:", index, Name(transfer.collective),
+                  transfer.state == State::kParam ? "param" : "grad", Name(transfer.to),
+                  transfer.bucket, transfer.row_elems);
   const char* separator = " ";
   for (const Segment& segment : transfer.segments) {
     text += fmt::format("{}unit {} [{}, +{})", separator, segment.unit, segment.offset,

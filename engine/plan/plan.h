@@ -19,17 +19,17 @@ namespace dsat::engine {
 inline constexpr int64_t kAlignElems = 16;
 
 enum class Op : uint8_t {
-  kLoadBatch,    // Micro-batch `micro_batch` from the data.
-  kForward,      // Unit's forward.
-  kBackward,     // Unit's backward; whole-size gradients come into being as they are written.
-  kPack,         // This rank's part of the unit's segment into the transfer's bucket.
-  kStart,        // The transfer's collective begins.
-  kWait,         // It has ended; its bucket is unpacked and free again.
-  kFreeParam,    // The gathered copy of a unit whose parameters rest sharded.
-  kFreeGrad,     // The whole-size gradient of a unit that now rests sharded.
-  kNorm,         // Norm of all gradients: what clipping and the overflow check need.
-  kUpdate,       // Optimizer on this rank's part of the unit; frees its gradients.
-  kMeanLoss,     // Loss over all ranks; also the barrier between steps.
+  kLoadBatch,  // Micro-batch `micro_batch` from the data.
+  kForward,    // Unit's forward.
+  kBackward,   // Unit's backward; whole-size gradients come into being as they are written.
+  kPack,       // This rank's part of the unit's segment into the transfer's bucket.
+  kStart,      // The transfer's collective begins.
+  kWait,       // It has ended; its bucket is unpacked and free again.
+  kFreeParam,  // The gathered copy of a unit whose parameters rest sharded.
+  kFreeGrad,   // The whole-size gradient of a unit that now rests sharded.
+  kNorm,       // Norm of all gradients: what clipping and the overflow check need.
+  kUpdate,     // Optimizer on this rank's part of the unit; frees its gradients.
+  kMeanLoss,   // Loss over all ranks; also the barrier between steps.
 };
 
 // What the time of an instruction is booked on.
@@ -55,13 +55,14 @@ struct Segment {
 enum class State : uint8_t { kParam, kGrad };
 enum class Collective : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 
-// One collective call. The bucket has P rows; row q holds the segments of slice q, one after another.
+// One collective call. The bucket has P rows; row q holds the segments of slice q, one after
+// another.
 struct Transfer {
   State state = State::kParam;
   Collective collective = Collective::kAllGather;
   Placement to = Placement::kReplicate;
   bool accumulate = false;  // Adds to what rests there already (gradients of later micro-batches).
-  int bucket = 0;  // Index in Plan::bucket_row_elems.
+  int bucket = 0;           // Index in Plan::bucket_row_elems.
   std::vector<Segment> segments;
   int64_t row_elems = 0;  // Sum of the segments' lengths.
 };

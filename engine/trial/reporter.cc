@@ -13,8 +13,8 @@ namespace dsat::engine {
 
 Reporter::Reporter(const TrialTask& task, const std::string& token, int rank) : rank_(rank) {
   if (task.report_address.empty()) return;
-  client_ = TrialClient::Connect(task.report_address, token,
-                                 {task.experiment, task.trial, task.attempt});
+  client_ =
+      TrialClient::Connect(task.report_address, token, {task.experiment, task.trial, task.attempt});
   thread_ = std::thread([this] { Run(); });
 }
 

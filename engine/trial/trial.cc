@@ -40,7 +40,8 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
 int64_t NumParams(const Model& model) {
   int64_t sum = 0;
   for (const auto& layer : model.layers) {
-    for (const ParamSpec& spec : layer->params()) sum += spec.NumElems();
+    for (const ParamSpec& spec : layer->params())
+      sum += spec.NumElems();
   }
   return sum;
 }
@@ -58,9 +59,7 @@ class Trial {
   void Run();
 
  private:
-  Resources MakeResources() {
-    return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_};
-  }
+  Resources MakeResources() { return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_}; }
   void Profile();
   void Measure();
   std::optional<Point> MeasurePoint(const Point& point);
@@ -148,8 +147,8 @@ void Trial::Profile() {
 }
 
 void Trial::Measure() {
-  std::optional<Point> point = Point{config_.batch.micro_batch_size,
-                                     config_.batch.accumulation_steps};
+  std::optional<Point> point =
+      Point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
   while (point) {
     point = Agree(MeasurePoint(*point));
     if (!point) return;
@@ -226,7 +225,8 @@ DsConfig ParseConfig(const TrialTask& task, const RankEnvironment& environment) 
   const DsConfig config =
       ParseDsConfig(task.ds_config, "ds_config", environment.world_size, &warnings);
   if (environment.rank == 0) {
-    for (const std::string& warning : warnings) Log(LogLevel::kWarn, warning);
+    for (const std::string& warning : warnings)
+      Log(LogLevel::kWarn, warning);
   }
   return config;
 }

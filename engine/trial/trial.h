@@ -20,8 +20,8 @@ struct RankEnvironment {
   std::string token;
 };
 
-// Runs the task to its end. Gives the exit code: kExitOk, or kExitInfeasible after reporting why this
-// configuration cannot run here. Throws Error for all else.
+// Runs the task to its end. Gives the exit code: kExitOk, or kExitInfeasible after reporting why
+// this configuration cannot run here. Throws Error for all else.
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter);
 
 }  // namespace dsat::engine

@@ -6,6 +6,7 @@
 #include <array>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "db/file_check.h"
@@ -30,10 +31,12 @@ class OpenTest : public ::testing::Test {
   void MakeDatabase(int num_trials = 20) {
     Store store = Store::Open(path(), Mode::kCreate);
     const ExperimentId id = store.CreateExperiment(SampleSpec());
+    std::vector<Event> events;
     for (int i = 0; i < num_trials; ++i) {
-      store.Append(id, 2 * i, std::array{AskedEvent(SampleTrial(i)),
-                                         ToldEvent(i, {TrialState::kFailed, "x"})});
+      events.push_back(AskedEvent(SampleTrial(i)));
+      events.push_back(ToldEvent(i, {TrialState::kFailed, "x"}));
     }
+    store.Append(id, 0, events);
   }
 
   void Overwrite(size_t offset, const std::string& bytes) {
@@ -142,7 +145,8 @@ TEST_F(OpenTest, RandomBytesInTheMiddleAreFound) {
   const size_t page = 4096, pages = ReadFile(path()).size() / page;
   ASSERT_GT(pages, 8U);
   std::string noise;
-  for (size_t i = 0; i < page; ++i) noise += static_cast<char>(i * 2654435761U >> 13);
+  for (size_t i = 0; i < page; ++i)
+    noise += static_cast<char>(i * 2654435761U >> 13);
   const std::string whole = ReadFile(path());
   for (size_t i = 1; i < pages; ++i) {
     WriteFileAtomic(path(), whole);
@@ -167,7 +171,8 @@ TEST_F(OpenTest, ADamagedJsonTextIsFound) {
 TEST_F(OpenTest, ATruncatedFileIsRefused) {
   MakeDatabase();
   const std::string whole = ReadFile(path());
-  for (const size_t size : {size_t{10}, size_t{100}, size_t{4096}, whole.size() / 2, whole.size() - 1}) {
+  for (const size_t size :
+       {size_t{10}, size_t{100}, size_t{4096}, whole.size() / 2, whole.size() - 1}) {
     WriteFileAtomic(path(), whole.substr(0, size));
     EXPECT_NE(ExpectRefused(ErrorCode::kDataLoss), "") << size;
   }

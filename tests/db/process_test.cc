@@ -53,7 +53,8 @@ TEST(ProcessTest, ConcurrentAppendsAreNeitherLostNorDoubled) {
     }));
   }
   int appended = 0;
-  for (const pid_t child : children) appended += WaitFor(child);
+  for (const pid_t child : children)
+    appended += WaitFor(child);
   EXPECT_EQ(appended, kEvents);  // No two processes got the same one in.
   const Store store = Store::Open(path, Store::Mode::kReadOnly);
   EXPECT_EQ(store.Events(1).size(), static_cast<size_t>(kEvents));
@@ -70,12 +71,13 @@ TEST(ProcessTest, SeveralProcessesMayCreateTheFileAtOnce) {
       return 0;
     }));
   }
-  for (const pid_t child : children) EXPECT_EQ(WaitFor(child), 0);
+  for (const pid_t child : children)
+    EXPECT_EQ(WaitFor(child), 0);
   EXPECT_EQ(Store::Open(path, Store::Mode::kReadOnly).ListExperiments().size(), 6U);
 }
 
-// A child appends three events at a time and reports each success on a pipe; it is killed at a random
-// moment. What was reported is there, what is there is whole appends in order.
+// A child appends three events at a time and reports each success on a pipe; it is killed at a
+// random moment. What was reported is there, what is there is whole appends in order.
 TEST(ProcessTest, AKilledWriterLeavesAPrefixThatHoldsAllItReported) {
   constexpr int kRounds = 12, kEventsAtOnce = 3;
   Rng rng(7, 0, "kill");
@@ -104,7 +106,8 @@ TEST(ProcessTest, AKilledWriterLeavesAPrefixThatHoldsAllItReported) {
     kill(child, SIGKILL);
     ASSERT_EQ(WaitFor(child), 128 + SIGKILL);
     int reported = round > 0 ? 1 : 0;
-    while (read(reports[0], &report, 1) == 1) ++reported;
+    while (read(reports[0], &report, 1) == 1)
+      ++reported;
     close(reports[0]);
 
     Store store = Store::Open(path, Store::Mode::kCreate);
@@ -148,7 +151,8 @@ TEST(ProcessTest, AFullDiskIsAnErrorAndLosesNothing) {
     std::string message;
     const ErrorCode full = CodeOf(
         [&] {
-          for (;; ++seq) store.Append(1, seq, std::array{AskedEvent(SampleTrial(seq))});
+          for (;; ++seq)
+            store.Append(1, seq, std::array{AskedEvent(SampleTrial(seq))});
         },
         &message);
     if (full != ErrorCode::kResourceExhausted) return 1;
@@ -189,7 +193,8 @@ TEST(SqliteTest, AFullDatabaseIsResourceExhaustedAndRollsBack) {
 }
 
 TEST(SqliteTest, ATransactionThatIsNotCommittedIsUndone) {
-  Database db = Database::Open(":memory:", Database::Access::kCreate, std::chrono::milliseconds(10));
+  Database db =
+      Database::Open(":memory:", Database::Access::kCreate, std::chrono::milliseconds(10));
   db.Execute("CREATE TABLE t (x)");
   {
     const Transaction transaction(db);
@@ -199,7 +204,8 @@ TEST(SqliteTest, ATransactionThatIsNotCommittedIsUndone) {
 }
 
 TEST(SqliteTest, ValuesComeBackAsBound) {
-  Database db = Database::Open(":memory:", Database::Access::kCreate, std::chrono::milliseconds(10));
+  Database db =
+      Database::Open(":memory:", Database::Access::kCreate, std::chrono::milliseconds(10));
   Statement row(db, "SELECT ?, ?, ?, ?", int64_t{1} << 62, 0.1, std::string("a\0b", 3),
                 std::optional<double>());
   ASSERT_TRUE(row.Step());

@@ -24,9 +24,9 @@ class QueryTest : public ::testing::Test {
 };
 
 TEST_F(QueryTest, ColumnsAreNamedAndValuesTyped) {
-  const QueryResult result =
-      store_.Query("SELECT 1 AS a, 2.5 AS b, 'text' AS c, NULL AS d, x'00ff' AS e, a.name "
-                   "FROM experiments AS a");
+  const QueryResult result = store_.Query(
+      "SELECT 1 AS a, 2.5 AS b, 'text' AS c, NULL AS d, x'00ff' AS e, a.name "
+      "FROM experiments AS a");
   EXPECT_THAT(result.columns, ElementsAre("a", "b", "c", "d", "e", "name"));
   EXPECT_THAT(result.rows, ElementsAre(ElementsAre(1, 2.5, "text", Json(), "00ff", "sample")));
 }
@@ -44,10 +44,14 @@ TEST_F(QueryTest, AQueryWithoutRowsHasColumns) {
 TEST_F(QueryTest, JsonFunctionsCtesAndSchemaPragmasWork) {
   EXPECT_EQ(store_.Query("SELECT spec ->> '$.options.metric' FROM experiments").rows[0][0],
             "throughput");
-  EXPECT_EQ(store_.Query("SELECT count(*) FROM experiments, json_each(spec, '$.entrypoint')")
-                .rows[0][0], 1);
-  EXPECT_EQ(store_.Query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
-                         " WHERE i < 5) SELECT sum(i) FROM n").rows[0][0], 15);
+  EXPECT_EQ(
+      store_.Query("SELECT count(*) FROM experiments, json_each(spec, '$.entrypoint')").rows[0][0],
+      1);
+  EXPECT_EQ(store_
+                .Query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
+                       " WHERE i < 5) SELECT sum(i) FROM n")
+                .rows[0][0],
+            15);
   EXPECT_GT(store_.Query("PRAGMA table_info(trials)").rows.size(), 5U);
   EXPECT_FALSE(store_.Query("EXPLAIN QUERY PLAN SELECT * FROM best_trials").rows.empty());
 }
@@ -61,7 +65,8 @@ TEST_F(QueryTest, WrongSqlSaysWhat) {
   EXPECT_EQ(CodeOf([&] { store_.Query("SELECT nme FROM experiments"); }, &message),
             ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("no such column: nme"));
-  for (const char* sql : {"", "  -- nothing", "SELEC 1", "SELECT 1; SELECT 2", "SELECT 1; garbage"}) {
+  for (const char* sql :
+       {"", "  -- nothing", "SELEC 1", "SELECT 1; SELECT 2", "SELECT 1; garbage"}) {
     EXPECT_EQ(CodeOf([&] { store_.Query(sql); }), ErrorCode::kInvalidArgument) << sql;
   }
 }
@@ -86,8 +91,7 @@ TEST_F(QueryTest, WhatWritesOrReachesBeyondIsRefusedAndDoesNothing) {
 }
 
 TEST_F(QueryTest, TheStoreWritesAsBeforeAfterARefusal) {
-  EXPECT_EQ(CodeOf([&] { store_.Query("DELETE FROM experiments"); }),
-            ErrorCode::kPermissionDenied);
+  EXPECT_EQ(CodeOf([&] { store_.Query("DELETE FROM experiments"); }), ErrorCode::kPermissionDenied);
   EXPECT_EQ(store_.CreateExperiment(SampleSpec()), 2);
 }
 

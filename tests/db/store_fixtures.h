@@ -83,7 +83,9 @@ inline PointResult SamplePoint(double throughput, int64_t micro_batch_size = 4) 
            {"peak_bytes", {512.0 * 1048576, 0, 3}}}};
 }
 
-inline ModelProfile SampleProfile() { return {1'000'000, 1'000'000, 1 << 20, int64_t{1} << 30, 6'000'000}; }
+inline ModelProfile SampleProfile() {
+  return {1'000'000, 1'000'000, 1 << 20, int64_t{1} << 30, 6'000'000};
+}
 
 // The code of the Error that `work` throws; its message is put into `message`.
 inline ErrorCode CodeOf(const std::function<void()>& work, std::string* message = nullptr) {

@@ -77,8 +77,7 @@ TEST_P(StoreTest, ExperimentsAreNumberedFromOneAndListedInOrder) {
   EXPECT_EQ(rows[1].state, ExperimentState::kActive);
   EXPECT_EQ(rows[1].num_trials, 0);
   EXPECT_EQ(rows[1].best_trial, -1);
-  EXPECT_THAT(rows[1].created_at,
-              ::testing::MatchesRegex("20[0-9-]+T[0-9:]+\\.[0-9]+Z"));
+  EXPECT_THAT(rows[1].created_at, ::testing::MatchesRegex("20[0-9-]+T[0-9:]+\\.[0-9]+Z"));
 }
 
 TEST_P(StoreTest, ExperimentsAreFoundByNumberAndByNewestName) {
@@ -102,7 +101,8 @@ TEST_P(StoreTest, UnknownExperimentsAreNamedWithThoseThatExist) {
 TEST_P(StoreTest, EventsComeBackInOrderAndWhole) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
   const std::vector<Event> events = {
-      AskedEvent(SampleTrial(0, TrialKind::kProfile)), AttemptStartedEvent(0, 0, "/logs/0"),
+      AskedEvent(SampleTrial(0, TrialKind::kProfile)),
+      AttemptStartedEvent(0, 0, "/logs/0"),
       MeasuredEvent(0, 0, SamplePoint(12.5), SampleProfile()),
       AttemptEndedEvent(0, 0, {TrialState::kFailed, "exit 1"}, "a\n\"b\"\n"),
       ToldEvent(0, {TrialState::kFailed, "exit 1"}),
@@ -159,11 +159,12 @@ TEST_P(StoreTest, EventsThatCannotFollowAreRefused) {
   const Outcome failure{TrialState::kFailed, "x"};
   Append(id, {AskedEvent(SampleTrial(0))});
   const std::vector<Event> wrong = {
-      AskedEvent(SampleTrial(0)),                             // Asked for already.
-      AttemptStartedEvent(3, 0, ""),                          // No such trial.
-      MeasuredEvent(0, 0, SamplePoint(1), std::nullopt),      // Never launched.
-      MeasuredEvent(0, 0, std::nullopt, SampleProfile()),     // Never launched.
-      AttemptEndedEvent(0, 0, failure, ""), ToldEvent(3, failure)};
+      AskedEvent(SampleTrial(0)),                          // Asked for already.
+      AttemptStartedEvent(3, 0, ""),                       // No such trial.
+      MeasuredEvent(0, 0, SamplePoint(1), std::nullopt),   // Never launched.
+      MeasuredEvent(0, 0, std::nullopt, SampleProfile()),  // Never launched.
+      AttemptEndedEvent(0, 0, failure, ""),
+      ToldEvent(3, failure)};
   for (const Event& event : wrong) {
     EXPECT_EQ(CodeOf([&] { Append(id, {event}); }), ErrorCode::kInvalidArgument)
         << ToString(event.kind) << " " << event.payload.dump();
@@ -175,7 +176,8 @@ TEST_P(StoreTest, EventsThatCannotFollowAreRefused) {
 
 TEST_P(StoreTest, TrialsFollowFromTheirEvents) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
-  const Outcome crash{TrialState::kFailed, "exit code 1 of rank 0"}, success{TrialState::kSucceeded, ""};
+  const Outcome crash{TrialState::kFailed, "exit code 1 of rank 0"},
+      success{TrialState::kSucceeded, ""};
   Append(id, {AskedEvent(SampleTrial(0)), AttemptStartedEvent(0, 0, "/logs/0"),
               MeasuredEvent(0, 0, SamplePoint(99), std::nullopt),
               AttemptEndedEvent(0, 0, crash, "Traceback"), AttemptStartedEvent(0, 1, "/logs/1"),
@@ -232,8 +234,10 @@ TEST_P(StoreTest, TheBestTrialIsTheLargestOrTheSmallestByMetric) {
   EXPECT_EQ(store_.GetExperiment(fast).best_value, 40);
   EXPECT_EQ(store_.GetExperiment(quick).best_trial, 2);  // Latency is 8000 / throughput.
   EXPECT_EQ(store_.GetExperiment(quick).best_value, 200);
-  EXPECT_THAT(store_.Query("SELECT experiment, trial, micro_batch_size, zero_stage FROM best_trials"
-                           " ORDER BY experiment").rows,
+  EXPECT_THAT(store_
+                  .Query("SELECT experiment, trial, micro_batch_size, zero_stage FROM best_trials"
+                         " ORDER BY experiment")
+                  .rows,
               ElementsAre(ElementsAre(1, 2, 4, 2), ElementsAre(2, 2, 4, 2)));
 }
 
@@ -243,12 +247,12 @@ TEST_P(StoreTest, TrialMetricsAreInUnitsForPeople) {
   Append(id, {AskedEvent(SampleTrial(1)), ToldEvent(1, {TrialState::kInfeasible, "no memory"})});
   const QueryResult result = store_.Query(
       "SELECT trial, state, zero_stage, micro_batch_size, metric_value, metric_spread,"
-      " gflops_per_gpu, samples_per_s, latency_ms, forward_ms, peak_mib, reason FROM trial_metrics");
-  EXPECT_THAT(result.rows,
-              ElementsAre(ElementsAre(0, "succeeded", 2, 4, 10.0, 0.5, 10.0, 10.0, 800.0, Json(),
-                                      512.0, ""),
-                          ElementsAre(1, "infeasible", 2, 4, Json(), Json(), Json(), Json(), Json(),
-                                      Json(), Json(), "no memory")));
+      " gflops_per_gpu, samples_per_s, latency_ms, forward_ms, peak_mib, reason FROM "
+      "trial_metrics");
+  EXPECT_THAT(result.rows, ElementsAre(ElementsAre(0, "succeeded", 2, 4, 10.0, 0.5, 10.0, 10.0,
+                                                   800.0, Json(), 512.0, ""),
+                                       ElementsAre(1, "infeasible", 2, 4, Json(), Json(), Json(),
+                                                   Json(), Json(), Json(), Json(), "no memory")));
 }
 
 TEST_P(StoreTest, EveryMetricHasItsColumns) {
@@ -256,7 +260,8 @@ TEST_P(StoreTest, EveryMetricHasItsColumns) {
   Measurement all;
   const std::vector<std::string> names = {"FLOPS_per_gpu", "throughput", "latency",    "forward",
                                           "backward",      "step",       "peak_bytes", "loss"};
-  for (size_t i = 0; i < names.size(); ++i) all[names[i]] = {10.0 + i, 0.1 * i, 3};
+  for (size_t i = 0; i < names.size(); ++i)
+    all[names[i]] = {10.0 + i, 0.1 * i, 3};
   Append(id, {AskedEvent(SampleTrial(0)), AttemptStartedEvent(0, 0, ""),
               MeasuredEvent(0, 0, PointResult{{4, 2}, all}, std::nullopt)});
   for (size_t i = 0; i < names.size(); ++i) {

@@ -41,14 +41,16 @@ class CheckpointTest : public testing::Test {
       Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
       if (load) engine.LoadCheckpoint(dir_);
       RankRun& run = runs[static_cast<size_t>(group.rank())];
-      for (int step = 0; step < steps; ++step) run.steps.push_back(engine.TrainStep());
+      for (int step = 0; step < steps; ++step)
+        run.steps.push_back(engine.TrainStep());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
       for (int u = 0; u < engine.states().num_units(); ++u) {
         run.params.push_back(AsFloats(*kernels, engine.states().ParamAtHome(u)));
       }
     });
     Result result = {WholeParams(model, runs), {}};
-    for (const StepResult& step : runs[0].steps) result.losses.push_back(step.loss);
+    for (const StepResult& step : runs[0].steps)
+      result.losses.push_back(step.loss);
     return result;
   }
 
@@ -100,7 +102,8 @@ TEST_F(CheckpointTest, ATagIsReplacedWholeAndNothingElseIsLeft) {
   Run(model, TinyConfig(1, 2, 1), 2, 1, false, true);
   Run(model, TinyConfig(1, 2, 1), 2, 1, false, true);
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(dir_)) names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(dir_))
+    names.push_back(entry.path().filename());
   EXPECT_THAT(names, testing::UnorderedElementsAre("latest", "step_1"));
   names.clear();
   for (const auto& entry : fs::directory_iterator(dir_ + "/step_1")) {
@@ -125,7 +128,8 @@ TEST_F(CheckpointTest, EveryElementIsSavedOnce) {
   }
   int64_t expected = 0;
   for (const auto& layer : model.layers) {
-    for (const ParamSpec& spec : layer->params()) expected += spec.NumElems();
+    for (const ParamSpec& spec : layer->params())
+      expected += spec.NumElems();
   }
   EXPECT_EQ(num_elems, expected);
 }

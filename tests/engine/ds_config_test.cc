@@ -1,15 +1,15 @@
-// ds_config: batch arithmetic, the key table, the rules, and the built-in engine's typed form.
+// ds_config: the key table, the rules, and the built-in engine's typed form.
 #include "engine/config/ds_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 #include "engine/config/keys.h"
 #include "engine/config/rules.h"
+#include "tests/engine/ds_config_testing.h"
 
 namespace dsat::engine {
 namespace {
@@ -18,115 +18,12 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A text with ' for ", so that cases read well.
-Json J(std::string text) {
-  std::replace(text.begin(), text.end(), '\'', '"');
-  return Json::parse(text);
-}
-
-// A valid config with these keys merged in.
-Json With(const std::string& text) {
-  Json config = {{"train_micro_batch_size_per_gpu", 1}};
-  MergeJson(config, J(text));
-  return config;
-}
-
-template <typename Function>
-std::string ErrorOf(ErrorCode code, Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string Refusal(const Json& config) {
   return ErrorOf(ErrorCode::kInvalidArgument, [&] { ValidateDsConfig(config, "ds.json", 2); });
 }
 
 DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {
   return ParseDsConfig(config, "ds.json", 2, warnings);
-}
-
-// Batch sizes.
-
-struct BatchCase {
-  const char* config;
-  int64_t ranks;
-  std::optional<std::vector<int64_t>> sizes;  // T, M, A; nullopt: refused.
-};
-
-// T, M, A name train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps.
-Json BatchConfig(const Json& shorthand) {
-  Json config = Json::object();
-  if (shorthand.contains("T")) config["train_batch_size"] = shorthand["T"];
-  if (shorthand.contains("M")) config["train_micro_batch_size_per_gpu"] = shorthand["M"];
-  if (shorthand.contains("A")) config["gradient_accumulation_steps"] = shorthand["A"];
-  return config;
-}
-
-TEST(BatchSizesTest, EveryCombinationOfGivenNumbers) {
-  const BatchCase cases[] = {
-      {"{'T': 16, 'M': 2, 'A': 4}", 2, {{16, 2, 4}}},
-      {"{'T': 16, 'M': 2}", 2, {{16, 2, 4}}},
-      {"{'T': 16, 'A': 4}", 2, {{16, 2, 4}}},
-      {"{'M': 2, 'A': 4}", 2, {{16, 2, 4}}},
-      {"{'T': 16}", 2, {{16, 8, 1}}},
-      {"{'M': 2}", 2, {{4, 2, 1}}},
-      {"{'M': 2}", 1, {{2, 2, 1}}},
-      {"{'T': 16.0, 'M': 2e0}", 2, {{16, 2, 4}}},
-      {"{'T': 16, 'M': null, 'A': null}", 2, {{16, 8, 1}}},
-      {"{'T': 'auto', 'M': 2, 'A': 'auto'}", 2, {{4, 2, 1}}},
-      {"{'T': 16, 'M': 'auto', 'A': 'auto'}", 2, {{16, 8, 1}}},
-      {"{'T': 'auto', 'M': 'auto', 'A': 'auto'}", 2, {{2, 1, 1}}},
-      {"{'M': 'auto', 'A': 3}", 2, {{6, 1, 3}}},
-      {"{}", 2, std::nullopt},
-      {"{'A': 4}", 2, std::nullopt},
-      {"{'T': 'auto'}", 2, std::nullopt},
-      {"{'T': 9, 'M': 4, 'A': 2}", 1, std::nullopt},
-      {"{'T': 9, 'M': 2}", 2, std::nullopt},  // 9 / 2 / 2 rounds down.
-      {"{'T': 7}", 2, std::nullopt},
-      {"{'T': 2, 'M': 2}", 2, std::nullopt},  // Accumulation would be 0.
-      {"{'T': 1}", 2, std::nullopt},
-      {"{'T': 4, 'A': 4}", 2, std::nullopt},  // Micro-batch size would be 0.
-      {"{'T': 0}", 1, std::nullopt},
-      {"{'M': -1}", 1, std::nullopt},
-      {"{'M': 1, 'A': 0}", 1, std::nullopt},
-      {"{'T': 4.5}", 1, std::nullopt},
-      {"{'T': '16'}", 1, std::nullopt},
-      {"{'M': [1]}", 1, std::nullopt},
-      {"{'M': true}", 1, std::nullopt},
-      {"{'M': 9223372036854775807}", 2, std::nullopt},
-      {"{'M': 4294967296, 'A': 4294967296}", 2, std::nullopt},
-  };
-  for (const BatchCase& c : cases) {
-    Json config = BatchConfig(J(c.config));
-    if (!c.sizes) {
-      EXPECT_THAT(ErrorOf(ErrorCode::kInvalidArgument,
-                          [&] { ResolveBatchSizes(config, "ds.json", c.ranks); }),
-                  HasSubstr("ds.json: /"))
-          << c.config;
-      continue;
-    }
-    BatchSizes sizes = ResolveBatchSizes(config, "ds.json", c.ranks);
-    EXPECT_EQ(
-        (std::vector{sizes.train_batch_size, sizes.micro_batch_size, sizes.accumulation_steps}),
-        *c.sizes)
-        << c.config;
-  }
-}
-
-TEST(BatchSizesTest, ContradictionNamesAllNumbers) {
-  Json config = BatchConfig(J("{'T': 9, 'M': 4, 'A': 2}"));
-  std::string message =
-      ErrorOf(ErrorCode::kInvalidArgument, [&] { ResolveBatchSizes(config, "ds.json", 3); });
-  for (const char* part :
-       {"ds.json:", "/train_batch_size is 9", "/train_micro_batch_size_per_gpu is 4",
-        "/gradient_accumulation_steps is 2", "data-parallel size is 3"}) {
-    EXPECT_THAT(message, HasSubstr(part));
-  }
 }
 
 // Keys.
@@ -261,94 +158,96 @@ TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
 
 // Combinations.
 
+struct RuleCase {
+  const char* pointer;  // Of the rule.
+  const char* broken;
+  const char* kept;
+};
+
+const RuleCase kRuleCases[] = {
+    {"/fp16/enabled", "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}",
+     "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}"},
+    {"/amp/enabled", "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 1}}",
+     "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 0}}"},
+    {"/amp/enabled", "{'amp': {'enabled': true}, 'bf16': {'enabled': true}}",
+     "{'amp': {'enabled': true, 'opt_level': 'O1'}}"},
+    {"/fp16/fp16_master_weights_and_grads",
+     "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+     " 'zero_optimization': {'stage': 2}}",
+     "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+     " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
+    {"/bf16/bf16_optimizer_states", "{'bf16': {'enabled': true, 'bf16_optimizer_states': true}}",
+     "{'bf16': {'enabled': true, 'bf16_optimizer_states': true,"
+     " 'bf16_master_weights_and_grads': true}}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': true}",
+     "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': false}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1}}",
+     "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1},"
+     " 'zero_allow_untested_optimizer': true}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'sgd'}}", "{'optimizer': {'type': 'SGD'}}"},
+    {"/optimizer/type", "{'optimizer': {'params': {'lr': 1}}}",
+     "{'optimizer': {'type': 'adamW', 'params': {'lr': 1}}}"},
+    {"/scheduler/type", "{'scheduler': {'params': {}}}", "{'scheduler': {'type': 'WarmupLR'}}"},
+    {"/scheduler/type", "{'scheduler': {'type': 'warmupLR'}}",
+     "{'scheduler': {'type': 'StepLR', 'params': {'step_size': 3}}}"},
+    {"/scheduler/params/total_num_steps", "{'scheduler': {'type': 'WarmupDecayLR'}}",
+     "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 'auto'}}}"},
+    {"/scheduler/params/cycle_max_lr",
+     "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0}}}",
+     "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}"},
+    {"/optimizer/params/max_grad_norm",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_grad_norm': 1}}}",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 1}}}"},
+    {"/optimizer/params/adam_w_mode",
+     "{'optimizer': {'type': 'AdamW', 'params': {'adam_w_mode': false}}}",
+     "{'optimizer': {'type': 'Adam', 'params': {'adam_w_mode': false}}}"},
+    {"/optimizer/params/nesterov", "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true}}}",
+     "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true, 'momentum': 0.9}}}"},
+    {"/fp16/loss_scale",
+     "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 128}}",
+     "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 0}}"},
+    {"/gradient_predivide_factor",
+     "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2}}",
+     "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2,"
+     " 'reduce_scatter': false}}"},
+    {"/prescale_gradients", "{'prescale_gradients': true, 'zero_optimization': {'stage': 3}}",
+     "{'prescale_gradients': true, 'zero_optimization': {'stage': 1}}"},
+    {"/gradient_allreduce_op",
+     "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 3}}",
+     "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 2}}"},
+    {"/managed_gradient_accumulation",
+     "{'managed_gradient_accumulation': false, 'amp': {'enabled': true}}",
+     "{'managed_gradient_accumulation': false}"},
+    {"/zero_optimization/legacy_stage1", "{'zero_optimization': {'legacy_stage1': true}}",
+     "{'zero_optimization': {'legacy_stage1': false}}"},
+    {"/zero_optimization/offload_optimizer/nvme_path",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme'}}}",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',"
+     " 'nvme_path': '/n'}}}"},
+    {"/zero_optimization/offload_param/nvme_path",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme'}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme',"
+     " 'nvme_path': '/n'}}}"},
+    {"/zero_optimization/offload_optimizer/ratio",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}"},
+    {"/zero_optimization/offload_optimizer/device",
+     "{'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}}",
+     "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}}}"},
+    {"/zero_optimization/offload_param/device",
+     "{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}"},
+    {"/zero_optimization/contiguous_gradients",
+     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true}}",
+     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false}}"},
+    {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
+     "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
+    {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
+    {"/tensor_parallel/autotp_size", "{'tensor_parallel': {'autotp_size': 2}}",
+     "{'tensor_parallel': {'autotp_size': 1}}"},
+};
+
 TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
-  struct Case {
-    const char* pointer;  // Of the rule.
-    const char* broken;
-    const char* kept;
-  };
-  const Case cases[] = {
-      {"/fp16/enabled", "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}",
-       "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}"},
-      {"/amp/enabled", "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 1}}",
-       "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 0}}"},
-      {"/amp/enabled", "{'amp': {'enabled': true}, 'bf16': {'enabled': true}}",
-       "{'amp': {'enabled': true, 'opt_level': 'O1'}}"},
-      {"/fp16/fp16_master_weights_and_grads",
-       "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
-       " 'zero_optimization': {'stage': 2}}",
-       "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
-       " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
-      {"/bf16/bf16_optimizer_states", "{'bf16': {'enabled': true, 'bf16_optimizer_states': true}}",
-       "{'bf16': {'enabled': true, 'bf16_optimizer_states': true,"
-       " 'bf16_master_weights_and_grads': true}}"},
-      {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': true}",
-       "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': false}"},
-      {"/optimizer/type", "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1}}",
-       "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1},"
-       " 'zero_allow_untested_optimizer': true}"},
-      {"/optimizer/type", "{'optimizer': {'type': 'sgd'}}", "{'optimizer': {'type': 'SGD'}}"},
-      {"/optimizer/type", "{'optimizer': {'params': {'lr': 1}}}",
-       "{'optimizer': {'type': 'adamW', 'params': {'lr': 1}}}"},
-      {"/scheduler/type", "{'scheduler': {'params': {}}}", "{'scheduler': {'type': 'WarmupLR'}}"},
-      {"/scheduler/type", "{'scheduler': {'type': 'warmupLR'}}",
-       "{'scheduler': {'type': 'StepLR', 'params': {'step_size': 3}}}"},
-      {"/scheduler/params/total_num_steps", "{'scheduler': {'type': 'WarmupDecayLR'}}",
-       "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 'auto'}}}"},
-      {"/scheduler/params/cycle_max_lr",
-       "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0}}}",
-       "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}"},
-      {"/optimizer/params/max_grad_norm",
-       "{'optimizer': {'type': 'Lamb', 'params': {'max_grad_norm': 1}}}",
-       "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 1}}}"},
-      {"/optimizer/params/adam_w_mode",
-       "{'optimizer': {'type': 'AdamW', 'params': {'adam_w_mode': false}}}",
-       "{'optimizer': {'type': 'Adam', 'params': {'adam_w_mode': false}}}"},
-      {"/optimizer/params/nesterov", "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true}}}",
-       "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true, 'momentum': 0.9}}}"},
-      {"/fp16/loss_scale",
-       "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 128}}",
-       "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 0}}"},
-      {"/gradient_predivide_factor",
-       "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2}}",
-       "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2,"
-       " 'reduce_scatter': false}}"},
-      {"/prescale_gradients", "{'prescale_gradients': true, 'zero_optimization': {'stage': 3}}",
-       "{'prescale_gradients': true, 'zero_optimization': {'stage': 1}}"},
-      {"/gradient_allreduce_op",
-       "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 3}}",
-       "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 2}}"},
-      {"/managed_gradient_accumulation",
-       "{'managed_gradient_accumulation': false, 'amp': {'enabled': true}}",
-       "{'managed_gradient_accumulation': false}"},
-      {"/zero_optimization/legacy_stage1", "{'zero_optimization': {'legacy_stage1': true}}",
-       "{'zero_optimization': {'legacy_stage1': false}}"},
-      {"/zero_optimization/offload_optimizer/nvme_path",
-       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme'}}}",
-       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',"
-       " 'nvme_path': '/n'}}}"},
-      {"/zero_optimization/offload_param/nvme_path",
-       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme'}}}",
-       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme',"
-       " 'nvme_path': '/n'}}}"},
-      {"/zero_optimization/offload_optimizer/ratio",
-       "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}",
-       "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}"},
-      {"/zero_optimization/offload_optimizer/device",
-       "{'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}}",
-       "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}}}"},
-      {"/zero_optimization/offload_param/device",
-       "{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}",
-       "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}"},
-      {"/zero_optimization/contiguous_gradients",
-       "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true}}",
-       "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false}}"},
-      {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
-       "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
-      {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
-      {"/tensor_parallel/autotp_size", "{'tensor_parallel': {'autotp_size': 2}}",
-       "{'tensor_parallel': {'autotp_size': 1}}"},
-  };
   auto findings = [](const char* text) {
     try {
       return ValidateDsConfig(With(text), "ds.json", 2);
@@ -357,7 +256,7 @@ TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
     }
   };
   std::vector<std::string> covered;
-  for (const Case& c : cases) {
+  for (const RuleCase& c : kRuleCases) {
     std::string prefix = std::string("ds.json: ") + c.pointer + " is ";
     EXPECT_THAT(findings(c.broken), testing::ElementsAre(testing::StartsWith(prefix))) << c.broken;
     EXPECT_THAT(findings(c.kept), IsEmpty()) << c.kept;
@@ -530,75 +429,6 @@ TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
   Parse(config, &warnings);
   // /aio is a section that warns as a whole; it holds nothing but defaults here.
   EXPECT_THAT(warnings, testing::Each(HasSubstr("/aio is")));
-}
-
-// Trials.
-
-TEST(ConfigForTrialTest, AssignmentsKeepTheBatchConsistent) {
-  struct Case {
-    const char* base;
-    const char* assignment;
-    std::vector<int64_t> sizes;  // T, M, A
-  };
-  const Case cases[] = {
-      {"{'T': 16, 'M': 2}", "{}", {16, 2, 4}},
-      {"{'T': 16, 'M': 2}", "{'/train_micro_batch_size_per_gpu': 8}", {64, 8, 4}},
-      {"{'T': 16}", "{'/train_micro_batch_size_per_gpu': 3}", {6, 3, 1}},
-      {"{'M': 2, 'A': 4}", "{'/gradient_accumulation_steps': 3}", {12, 2, 3}},
-      {"{'M': 2, 'A': 4}",
-       "{'/gradient_accumulation_steps': 3, '/train_micro_batch_size_per_gpu': 5}",
-       {30, 5, 3}},
-      {"{'M': 2, 'A': 4}", "{'/train_batch_size': 32}", {32, 4, 4}},
-      {"{'M': 2, 'A': 4}",
-       "{'/train_batch_size': 32, '/train_micro_batch_size_per_gpu': 1}",
-       {32, 1, 16}},
-      {"{'T': 'auto', 'M': 'auto', 'A': 'auto'}", "{}", {2, 1, 1}},
-      {"{'M': 'auto', 'A': 'auto'}", "{'/train_micro_batch_size_per_gpu': 6}", {12, 6, 1}},
-  };
-  for (const Case& c : cases) {
-    Json config = ConfigForTrial(BatchConfig(J(c.base)), AssignmentFromJson(J(c.assignment)), 2);
-    EXPECT_EQ(config["train_batch_size"], c.sizes[0]) << c.base << c.assignment;
-    EXPECT_EQ(config["train_micro_batch_size_per_gpu"], c.sizes[1]) << c.base << c.assignment;
-    EXPECT_EQ(config["gradient_accumulation_steps"], c.sizes[2]) << c.base << c.assignment;
-  }
-  Assignment odd = {{"/train_batch_size", 7}, {"/train_micro_batch_size_per_gpu", 2}};
-  EXPECT_THROW(ConfigForTrial(BatchConfig(J("{'M': 1}")), odd, 2), Error);
-}
-
-TEST(ConfigForTrialTest, TheResultHasOneSpellingAndOnlyAutosOfOthers) {
-  Json base = J(R"({'train_batch_size': 'auto', 'train_micro_batch_size_per_gpu': 4e0,
-      'autotuning': {'enabled': true}, 'scheduler': null, 'gradient_clipping': 'auto',
-      'bfloat16': {'enabled': 'auto'}, 'my_notes': 'auto', 'zero_optimization': {'stage': '2',
-      'reduce_bucket_size': 5e8, 'max_live_parameters': 1e9, 'overlap_comm': 'auto',
-      'cpu_offload': true, 'cpu_offload_use_pin_memory': true},
-      'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto', 'betas': [0.9, 0.95]}}})");
-  Json expected = J(R"({'train_batch_size': 8, 'train_micro_batch_size_per_gpu': 4,
-      'gradient_accumulation_steps': 1, 'bf16': {'enabled': 'auto'}, 'my_notes': 'auto',
-      'gradient_clipping': 'auto',
-      'zero_optimization': {'stage': 3, 'reduce_bucket_size': 500000000,
-      'stage3_max_live_parameters': 1000000000, 'overlap_comm': 'auto',
-      'offload_optimizer': {'device': 'cpu', 'pin_memory': true}},
-      'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto', 'betas': [0.9, 0.95]}}})");
-  Json config = ConfigForTrial(base, {{"/zero_optimization/stage", 3}}, 2);
-  EXPECT_EQ(config, expected);
-  EXPECT_TRUE(config["zero_optimization"]["reduce_bucket_size"].is_number_integer());
-  EXPECT_EQ(ConfigForTrial(config, {}, 2), config);
-}
-
-TEST(ConfigForTrialTest, AssignmentsReachIntoABooleanSection) {
-  Json config = ConfigForTrial(With("{'zero_optimization': true}"),
-                               {{"/zero_optimization/reduce_bucket_size", 1e6}}, 2);
-  EXPECT_EQ(config["zero_optimization"], J("{'stage': 1, 'reduce_bucket_size': 1000000}"));
-}
-
-TEST(ConfigForTrialTest, TheResultParsesForTheBuiltinEngine) {
-  Json config = ConfigForTrial(With("{'optimizer': {'type': 'Adam', 'params': {'lr': 'auto'}}}"),
-                               {{"/zero_optimization/stage", 2}}, 2);
-  std::vector<std::string> warnings;
-  DsConfig parsed = ParseDsConfig(config, "trial", 2, &warnings);
-  EXPECT_THAT(warnings, IsEmpty());
-  EXPECT_EQ(parsed.zero.stage, 2);
-  EXPECT_EQ(parsed.optimizer.lr, 1e-3);
 }
 
 }  // namespace

@@ -22,8 +22,12 @@ TEST(EngineTest, LossFallsOnSyntheticData) {
 }
 
 TEST(EngineTest, LossFallsOnTextInBf16OnTwoRanksWithShardedState) {
-  const Model model = MakeModel({{"type", "gpt2"}, {"n_layer", 1}, {"n_embd", 32}, {"n_head", 2},
-                                 {"n_positions", 16}, {"vocab_size", 256}},
+  const Model model = MakeModel({{"type", "gpt2"},
+                                 {"n_layer", 1},
+                                 {"n_embd", 32},
+                                 {"n_head", 2},
+                                 {"n_positions", 16},
+                                 {"vocab_size", 256}},
                                 "/model");
   const auto data = OpenDataset({{"type", "text"}, {"path", "engine/plan"}, {"seq_len", kSeqLen}},
                                 DSAT_SOURCE_DIR, 3, "/data");
@@ -45,7 +49,8 @@ void TrainWithin(int64_t limit_bytes, int num_steps) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, limit_bytes);
     Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(0, 1, 1), 7);
-    for (int step = 0; step < num_steps; ++step) engine.TrainStep();
+    for (int step = 0; step < num_steps; ++step)
+      engine.TrainStep();
   });
 }
 
@@ -106,7 +111,8 @@ TEST(EngineTest, ClippingBoundsTheUpdate) {
   const auto runs = Train(model, config, 2, 1);
   const std::vector<float> after = WholeParams(model, runs);
   double sum = 0;
-  for (size_t i = 0; i < before.size(); ++i) sum += std::pow(after[i] - before[i], 2);
+  for (size_t i = 0; i < before.size(); ++i)
+    sum += std::pow(after[i] - before[i], 2);
   EXPECT_GT(runs[0].steps[0].grad_norm, 0.01);
   EXPECT_NEAR(std::sqrt(sum), 1e-3, 2e-6);
 }
@@ -168,8 +174,8 @@ TEST(InitTest, QuantilesAreTheNormalDistributions) {
 
 TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
   const auto kernels = MakeCpuKernels(1);
-  const ParamSpec spec = {.name = "w", .shape = {5000}, .init = ParamSpec::Init::kNormal,
-                          .stddev = 0.5F};
+  const ParamSpec spec = {
+      .name = "w", .shape = {5000}, .init = ParamSpec::Init::kNormal, .stddev = 0.5F};
   std::vector<float> whole(5000);
   InitParam(*kernels, spec, 7, 0, {whole.data(), 5000, DType::kF32});
   std::vector<float> part(1501);
@@ -189,7 +195,8 @@ TEST(BackgroundTest, TasksRunInOrderAndWaitSeesTheirWork) {
   Background background;
   std::vector<int> done;
   int64_t last = 0;
-  for (int i = 0; i < 100; ++i) last = background.Submit([&done, i] { done.push_back(i); });
+  for (int i = 0; i < 100; ++i)
+    last = background.Submit([&done, i] { done.push_back(i); });
   background.Wait(last);
   ASSERT_EQ(done.size(), 100u);
   EXPECT_TRUE(std::ranges::is_sorted(done));

@@ -1,4 +1,6 @@
 // Plans: exact instruction sequences of small cases, and laws that every plan obeys.
+#include "engine/plan/plan.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <sstream>
 
 #include "engine/plan/build_plan.h"
-#include "engine/plan/plan.h"
 
 namespace dsat::engine {
 namespace {
@@ -30,7 +31,10 @@ PlanOptions Options(int stage, int world_size, int64_t accumulation_steps = 1) {
 
 std::string Text(const Plan& plan) {
   std::string text;
-  for (const Instruction& i : plan.instructions) text += (text.empty() ? "" : " ") + ToString(i);
+  for (const Instruction& i : plan.instructions) {
+    if (!text.empty()) text += " ";
+    text += ToString(i);
+  }
   return text;
 }
 
@@ -172,10 +176,10 @@ TEST(PlanTest, PrefetchWithOverlapStartsTheNextGatherBeforeComputing) {
   options.overlap = true;
   options.prefetch_elems = 128;
   const Plan plan = BuildPlan(kTwoUnits, options);
-  EXPECT_THAT(Text(plan), testing::StartsWith(
-                              "load(0) pack(t0,0) start(t0) wait(t0) pack(t1,1) start(t1) "
-                              "forward(0.0) free_param(0) wait(t1) pack(t2,0) start(t2) "
-                              "forward(0.1) backward(0.1) free_param(1) pack(t3,1)"));
+  EXPECT_THAT(Text(plan),
+              testing::StartsWith("load(0) pack(t0,0) start(t0) wait(t0) pack(t1,1) start(t1) "
+                                  "forward(0.0) free_param(0) wait(t1) pack(t2,0) start(t2) "
+                                  "forward(0.1) backward(0.1) free_param(1) pack(t3,1)"));
 }
 
 TEST(PlanTest, PrefetchWithoutOverlapMergesGathers) {
@@ -198,8 +202,7 @@ TEST(PlanTest, SmallUnitsRestReplicatedAndAreGatheredOnceAfterTheUpdate) {
   PlanOptions options = Options(3, 2);
   options.persistent_param_elems = 64;
   const Plan plan = BuildPlan(kTwoUnits, options);
-  EXPECT_THAT(plan.param_homes,
-              testing::ElementsAre(Placement::kReplicate, Placement::kShard));
+  EXPECT_THAT(plan.param_homes, testing::ElementsAre(Placement::kReplicate, Placement::kShard));
   EXPECT_THAT(Text(plan), testing::HasSubstr("update(0) pack(t2,0) update(1) start(t2) wait(t2)"));
   EXPECT_EQ(SentElems(plan), (192 + 64 + 128) / 2);
 }
@@ -236,8 +239,8 @@ TEST(PlanTest, TrafficIsTheZeroPapersForEveryStageAndBucket) {
   }
 }
 
-// Runs the plan on paper: buckets are never shared by two transfers in flight, nothing is computed on
-// parameters that are not there, nothing stays in flight or gathered.
+// Runs the plan on paper: buckets are never shared by two transfers in flight, nothing is computed
+// on parameters that are not there, nothing stays in flight or gathered.
 void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
   std::map<int, int> owner;  // bucket -> transfer
   std::set<int> started;
@@ -258,7 +261,8 @@ void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
     } else if (i.op == Op::kWait) {
       ASSERT_EQ(started.count(i.transfer), 1u);
       owner.erase(plan.transfers[i.transfer].bucket);
-      for (auto& [unit, transfers] : waiting) transfers.erase(i.transfer);
+      for (auto& [unit, transfers] : waiting)
+        transfers.erase(i.transfer);
     } else if (i.op == Op::kForward || i.op == Op::kBackward) {
       std::vector<int> needs = units[i.unit].borrows;
       needs.push_back(i.unit);
@@ -273,7 +277,8 @@ void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
     }
   }
   EXPECT_TRUE(owner.empty());
-  for (const int unit : gathered) EXPECT_EQ(plan.param_homes[unit], Placement::kReplicate);
+  for (const int unit : gathered)
+    EXPECT_EQ(plan.param_homes[unit], Placement::kReplicate);
 }
 
 TEST(PlanTest, EveryPlanObeysTheLawsOfBucketsAndParameters) {

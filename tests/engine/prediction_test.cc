@@ -1,18 +1,20 @@
 // Predicted = counted, to the byte.
-#include "engine/predict.h"
-
 #include <gtest/gtest.h>
 
+#include "engine/predict.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {
 namespace {
 
-int64_t Rounded(int64_t bytes) { return (bytes + 63) / 64 * 64; }  // As an arena counts.
+int64_t Rounded(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}  // As an arena counts.
 
 int64_t PaddedElems(const Model& model, int world_size) {
   int64_t sum = 0;
-  for (const auto& layer : model.layers) sum += LayoutOf(*layer, world_size).num_elems;
+  for (const auto& layer : model.layers)
+    sum += LayoutOf(*layer, world_size).num_elems;
   return sum;
 }
 
@@ -76,7 +78,8 @@ TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
         }
         const Plan plan = PlanFor(model, config, P);
         int64_t buckets = 0;
-        for (const int64_t row : plan.bucket_row_elems) buckets += row * P * param;
+        for (const int64_t row : plan.bucket_row_elems)
+          buckets += row * P * param;
         const int64_t batch = 2 * Rounded(config.batch.micro_batch_size * kSeqLen * 4);
         EXPECT_EQ(Predict(model, config, kSeqLen, 0, P, 1).state_bytes, state + buckets + batch)
             << bf16 << " " << P << " " << stage;

@@ -27,12 +27,9 @@ inline Model TinyGpt2() {
 }
 
 inline Model TinyMlp() {
-  return MakeModel({{"type", "mlp"},
-                    {"context", 3},
-                    {"embedding", 8},
-                    {"hidden", {40, 24}},
-                    {"vocab_size", 61}},
-                   "/model");
+  return MakeModel(
+      {{"type", "mlp"}, {"context", 3}, {"embedding", 8}, {"hidden", {40, 24}}, {"vocab_size", 61}},
+      "/model");
 }
 
 // Micro-batches of 12 / (world_size * accumulation_steps) samples: the same 12 samples every way.
@@ -109,7 +106,8 @@ inline std::vector<float> WholeParams(const Model& model, const std::vector<Rank
   for (size_t u = 0; u < model.layers.size(); ++u) {
     const UnitLayout layout = LayoutOf(*model.layers[u], static_cast<int>(runs.size()));
     std::vector<float> unit;
-    for (const RankRun& run : runs) unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
+    for (const RankRun& run : runs)
+      unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
     for (size_t i = 0; i < layout.offsets.size(); ++i) {
       const auto begin = unit.begin() + layout.offsets[i];
       all.insert(all.end(), begin, begin + model.layers[u]->params()[i].NumElems());

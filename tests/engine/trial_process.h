@@ -29,9 +29,10 @@ class TrialProcessTest : public testing::Test {
  protected:
   TrialProcessTest() {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = std::filesystem::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
+    dir_ = std::filesystem::path(testing::TempDir()) /
+           fmt::format("dsat-{}-{}", getpid(), info->name());
     MakeWritableFolder(dir_);
-    task_.model = {{"type", "gpt2"}, {"n_layer", 2},       {"n_embd", 32},
+    task_.model = {{"type", "gpt2"}, {"n_layer", 2},      {"n_embd", 32},
                    {"n_head", 2},    {"n_positions", 32}, {"vocab_size", 64}};
     task_.data = {{"type", "synthetic"}, {"seq_len", 16}, {"vocab_size", 64}};
     task_.ds_config = {{"train_micro_batch_size_per_gpu", 2},
@@ -52,9 +53,11 @@ class TrialProcessTest : public testing::Test {
     posix_spawn_file_actions_adddup2(&actions, group_fd, kGroupFd);
     std::vector<std::string> environment = {
         fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", size),
-        fmt::format("{}={}", kEnvGroupFd, kGroupFd), fmt::format("{}=1", kEnvNumThreads), kEnvToken + ("=" + token_)};
+        fmt::format("{}={}", kEnvGroupFd, kGroupFd), fmt::format("{}=1", kEnvNumThreads),
+        kEnvToken + ("=" + token_)};
     std::vector<char*> env;
-    for (std::string& variable : environment) env.push_back(variable.data());
+    for (std::string& variable : environment)
+      env.push_back(variable.data());
     env.push_back(nullptr);
     std::string program = std::string(DSAT_BINARY_DIR) + "/dsat-trial";
     std::string task = dir_ + "/task.json";
@@ -70,13 +73,14 @@ class TrialProcessTest : public testing::Test {
     WriteJsonFile(dir_ + "/task.json", ToJson(task_));
     const OwnedFd file = MakeMemoryFile();
     std::vector<pid_t> pids;
-    for (int rank = 0; rank < size; ++rank) pids.push_back(Spawn(rank, size, file.get()));
+    for (int rank = 0; rank < size; ++rank)
+      pids.push_back(Spawn(rank, size, file.get()));
     std::vector<RankExit> exits;
     for (int rank = 0; rank < size; ++rank) {
       int status = 0;
       waitpid(pids[static_cast<size_t>(rank)], &status, 0);
-      exits.push_back({WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Out(rank)),
-                       ReadFile(Err(rank))});
+      exits.push_back(
+          {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Out(rank)), ReadFile(Err(rank))});
     }
     return exits;
   }

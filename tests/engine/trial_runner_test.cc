@@ -1,7 +1,6 @@
 // dsat-trial and a runner's server: what it reports, and that it does what it is told.
 #include <gmock/gmock.h>
 
-
 #include <functional>
 #include <optional>
 #include <set>
@@ -28,7 +27,8 @@ class TrialRunnerTest : public TrialProcessTest {
     server_.Admit(kAttempt);
     loop_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
-        for (TrialMessage& message : queue_.Drain()) std::visit(*this, message);
+        for (TrialMessage& message : queue_.Drain())
+          std::visit(*this, message);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
@@ -77,7 +77,8 @@ TEST_F(TrialRunnerTest, RankZeroReportsAndEveryRankGivesSignsOfLife) {
   EXPECT_EQ(measured_[0].point.micro_batch_size, 2);
   EXPECT_GT(measured_[0].measurement.at("throughput").value, 0);
   std::set<int64_t> ranks;
-  for (const ProgressMessage& message : progress_) ranks.insert(message.rank);
+  for (const ProgressMessage& message : progress_)
+    ranks.insert(message.rank);
   EXPECT_THAT(ranks, testing::ElementsAre(0, 1));
   EXPECT_EQ(progress_[0].phase, "starting");
 }

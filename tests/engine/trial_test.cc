@@ -1,7 +1,8 @@
 // The dsat-trial binary, as a supervisor starts it: processes over a memory file, without a runner.
+#include "proto/trial.h"
+
 #include <gmock/gmock.h>
 
-#include "proto/trial.h"
 #include "tests/engine/trial_process.h"
 
 namespace dsat::engine {

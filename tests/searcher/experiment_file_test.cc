@@ -230,6 +230,17 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {External("searcher: {max_lenght: 5}"), "\"max_length\""},
       {External("name: [1]"), "/name is [1]; expected a text"},
       {External("name: x\nname: y"), ":3: /name is given twice"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(c.yaml), HasSubstr(c.message)) << c.yaml;
+}
+
+TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
+  struct Case {
+    std::string yaml;
+    const char* message;
+  };
+  const Case cases[] = {
       {"hyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is missing"},
       {"entrypoint: ''\nhyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is"},
       {"entrypoint: model_def:MyTrial\n", "trial classes are not loaded"},

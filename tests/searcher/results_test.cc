@@ -33,8 +33,8 @@ class ResultsTest : public ::testing::Test {
     for (const double throughput : throughputs) {
       const std::optional<Trial> trial = experiment_.Ask();
       ASSERT_TRUE(trial.has_value());
-      PointResult point = SamplePoint(
-          throughput, IntAt(trial->ds_config, "/train_micro_batch_size_per_gpu", 0));
+      PointResult point =
+          SamplePoint(throughput, IntAt(trial->ds_config, "/train_micro_batch_size_per_gpu", 0));
       experiment_.TellExternal(trial->id, success, {point}, {});
     }
   }
@@ -78,8 +78,9 @@ TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {
   EXPECT_EQ(metrics["submitted_trial"]["trial"], 1);
   EXPECT_EQ(metrics["submitted_trial"]["metrics"]["throughput"]["value"], 10.0);
   EXPECT_EQ(metrics["factor_over_submitted"], 3.0);
-  EXPECT_EQ(metrics["trials"], Json({{"running", 1}, {"succeeded", 4}, {"infeasible", 0},
-                                     {"failed", 0}, {"stopped", 0}}));
+  EXPECT_EQ(
+      metrics["trials"],
+      Json({{"running", 1}, {"succeeded", 4}, {"infeasible", 0}, {"failed", 0}, {"stopped", 0}}));
   EXPECT_EQ(metrics["model_profile"], ToJson(SampleProfile()));
 }
 
@@ -106,7 +107,8 @@ TEST_F(ResultsTest, TheBestOfSeveralPointsSetsTheBatchSizes) {
   best.point.accumulation_steps = 3;
   experiment_.TellExternal(experiment_.Ask()->id, success,
                            {SamplePoint(40, 4), best, SamplePoint(45, 16)}, {});
-  EXPECT_EQ(BestPoint(experiment_.search().trials().at(1), "throughput")->point.micro_batch_size, 8);
+  EXPECT_EQ(BestPoint(experiment_.search().trials().at(1), "throughput")->point.micro_batch_size,
+            8);
   const Json config = BestConfig(experiment_.search()).value();
   EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 8);
   EXPECT_EQ(config["gradient_accumulation_steps"], 3);

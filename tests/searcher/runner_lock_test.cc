@@ -89,7 +89,7 @@ TEST_F(RunnerLockTest, ADatabaseInMemoryNeedsNoLock) {
 
 // Many short holders in turn: whoever has the lock is alone, though each removes the file.
 TEST_F(RunnerLockTest, TheLockExcludesWhileFilesComeAndGo) {
-  constexpr int kProcesses = 4, kTurns = 200;
+  constexpr int kProcesses = 4, kTurns = 25;
   const std::string inside = folder_.File("inside");
   std::vector<pid_t> children;
   for (int i = 0; i < kProcesses; ++i) {
@@ -108,7 +108,8 @@ TEST_F(RunnerLockTest, TheLockExcludesWhileFilesComeAndGo) {
       return 0;
     }));
   }
-  for (const pid_t child : children) EXPECT_EQ(WaitFor(child), 0);
+  for (const pid_t child : children)
+    EXPECT_EQ(WaitFor(child), 0);
   EXPECT_TRUE(folder_.Names().empty());
 }
 

@@ -3,41 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
-#include <map>
-#include <ostream>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "methods/method.h"
-#include "profiler/effective_key.h"
 #include "tests/searcher/simulated_device.h"
 
 namespace dsat {
 namespace {
 
 using testing::HasSubstr;
-
-Ending AllSucceed(const Trial& trial) {
-  return Success(trial, static_cast<double>(trial.id));
-}
-Ending AllButTheProfileFail(const Trial& trial) {
-  return trial.kind == TrialKind::kProfile ? Success(trial, 1) : Failure(TrialState::kInfeasible);
-}
-
-std::map<TrialState, int> CountStates(const Search& search) {
-  std::map<TrialState, int> counts;
-  for (const auto& [id, trial] : search.trials())
-    ++counts[trial.state];
-  return counts;
-}
-
-void Tell(Search& search, TrialId id, const Ending& ending) {
-  search.Tell(id, ending.outcome, ending.points, ending.profile);
-}
 
 // Runs the profiling trial, so that the submitted configuration is next.
 Search Profiled(const ExperimentSpec& spec) {
@@ -55,211 +32,6 @@ ErrorCode CodeOf(const std::function<void()>& body) {
     return error.code();
   }
   return ErrorCode::kUnknown;
-}
-
-// --- Every method, by default and as published. --------------------------------------------------
-
-struct Case {
-  std::string method;
-  bool compat = false;
-};
-
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.method;
-}
-
-class EveryMethod : public testing::TestWithParam<Case> {
- protected:
-  ExperimentSpec Spec() const {
-    ExperimentSpec spec = SimulatedSpec(GetParam().method);
-    spec.options.compat_determined = GetParam().compat;
-    spec.options.max_trials = 40;
-    return spec;
-  }
-};
-
-std::vector<Case> AllCases() {
-  std::vector<Case> cases;
-  for (const MethodInfo& method : Methods()) {
-    cases.push_back({method.name, false});
-    cases.push_back({method.name, true});
-  }
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(, EveryMethod, testing::ValuesIn(AllCases()), [](const auto& info) {
-  return info.param.method + (info.param.compat ? "_published" : "");
-});
-
-TEST_P(EveryMethod, IfAllSucceedExactlyMaxTrialsRunAndTheExperimentHasNotFailed) {
-  Search search(Spec());
-  RunToEnd(search, AllSucceed);
-  EXPECT_EQ(search.trials().size(), 40u);
-  EXPECT_EQ(CountStates(search)[TrialState::kSucceeded], 40);
-  EXPECT_TRUE(search.Finished());
-  EXPECT_EQ(search.FailureReason(), "");
-  EXPECT_FALSE(search.Ask());
-}
-
-TEST_P(EveryMethod, ImprovingResultsEndWithTheLastTrialAsTheBest) {
-  ExperimentSpec spec = Spec();
-  spec.options.max_concurrent_trials = 1;
-  Search search(spec);
-  RunToEnd(search, AllSucceed);
-  EXPECT_EQ(search.Best(), 39);
-}
-
-TEST_P(EveryMethod, IfAllButTheProfileFailTheExperimentHasFailed) {
-  Search search(Spec());
-  RunToEnd(search, AllButTheProfileFail);
-  // The grid gives up on a stage whose smallest size does not fit; the others go on drawing.
-  const bool grid = GetParam().method == "grid";
-  if (!grid) {
-    EXPECT_EQ(search.trials().size(), 40u);
-  }
-  EXPECT_EQ(CountStates(search)[TrialState::kSucceeded], 1);
-  EXPECT_EQ(CountStates(search)[TrialState::kInfeasible],
-            static_cast<int>(search.trials().size()) - 1);
-  EXPECT_THAT(search.FailureReason(), HasSubstr("no trial succeeded"));
-  EXPECT_THAT(search.FailureReason(), HasSubstr("simulated: infeasible"));
-  EXPECT_FALSE(search.Best());
-}
-
-TEST_P(EveryMethod, OneFailureStopsNothing) {
-  Search search(Spec());
-  RunToEnd(search, [](const Trial& trial) {
-    return trial.id == 5 ? Failure(TrialState::kFailed) : AllSucceed(trial);
-  });
-  EXPECT_EQ(search.trials().size(), 40u);
-  EXPECT_EQ(CountStates(search)[TrialState::kFailed], 1);
-  EXPECT_EQ(search.FailureReason(), "");
-}
-
-TEST_P(EveryMethod, AFailedProfilingTrialEndsTheExperiment) {
-  for (const TrialState state :
-       {TrialState::kFailed, TrialState::kInfeasible, TrialState::kStopped}) {
-    Search search(Spec());
-    RunToEnd(search, [&](const Trial&) { return Failure(state); });
-    EXPECT_EQ(search.trials().size(), 1u);
-    EXPECT_TRUE(search.Finished());
-    EXPECT_FALSE(search.Ask());
-    EXPECT_THAT(search.FailureReason(), HasSubstr("profiling trial"));
-    EXPECT_THAT(search.FailureReason(), HasSubstr(ToString(state)));
-    EXPECT_FALSE(search.profile());
-    EXPECT_FALSE(search.space());
-  }
-}
-
-TEST_P(EveryMethod, CountsAreExactAtEveryStepAndLimitsAreNeverExceeded) {
-  for (const TrialState rest : {TrialState::kSucceeded, TrialState::kInfeasible}) {
-    for (const int64_t concurrent : {1, 4, 100}) {
-      ExperimentSpec spec = Spec();
-      spec.options.max_trials = 20;
-      spec.options.max_concurrent_trials = concurrent;
-      spec.options.max_slots = 11;  // Five trials of two slots.
-      Search search(spec);
-      size_t asked = 0;
-      size_t told = 0;
-      size_t most_running = 0;
-      while (!search.Finished()) {
-        if (const std::optional<Trial> trial = search.Ask()) {
-          EXPECT_EQ(trial->id, static_cast<TrialId>(asked++));
-          EXPECT_EQ(trial->state, TrialState::kRunning);
-        } else {
-          const Trial& first = search.trials().at(search.Running().front());
-          const bool succeeds = first.kind == TrialKind::kProfile || rest == TrialState::kSucceeded;
-          Tell(search, first.id, succeeds ? AllSucceed(first) : Failure(rest));
-          ++told;
-        }
-        EXPECT_EQ(search.trials().size(), asked);
-        EXPECT_EQ(search.Running().size(), asked - told);
-        most_running = std::max(most_running, search.Running().size());
-        if (asked > told) {
-          EXPECT_EQ(search.FailureReason(), "");
-        }
-      }
-      EXPECT_LE(asked, 20u);
-      EXPECT_EQ(asked, told);
-      const bool grid = GetParam().method == "grid";  // It waits, or ends, if nothing fits.
-      if (!grid) {
-        EXPECT_EQ(asked, 20u);
-        EXPECT_EQ(most_running, static_cast<size_t>(std::min<int64_t>(concurrent, 5)));
-      }
-      EXPECT_LE(most_running, static_cast<size_t>(std::min<int64_t>(concurrent, 5)));
-      EXPECT_EQ(search.FailureReason() == "", rest == TrialState::kSucceeded);
-    }
-  }
-}
-
-TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviourIsAskedFor) {
-  ExperimentSpec spec = Spec();
-  spec.slots_per_trial = 1;  // Without communication little is left to differ in.
-  spec.options.max_trials = 200;
-  Search search(spec);
-  RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, true); });
-  std::set<std::string> keys;
-  size_t searched = 0;
-  for (const auto& [id, trial] : search.trials()) {
-    if (trial.kind == TrialKind::kProfile) continue;
-    ++searched;
-    keys.insert(EffectiveKey(trial.ds_config, 1, SimulatedProfile().num_params));
-  }
-  if (GetParam().compat) {
-    EXPECT_LT(keys.size(), searched);
-  } else {
-    EXPECT_EQ(keys.size(), searched);
-    EXPECT_LT(searched, 150u) << "it ends when nothing new is left";
-  }
-  EXPECT_EQ(search.FailureReason(), "");
-}
-
-TEST_P(EveryMethod, TheBestIsFoundInTheDirectionOfTheMetric) {
-  for (const std::string& metric : SearchMetrics()) {
-    ExperimentSpec spec = Spec();
-    spec.options.metric = metric;
-    Search search(spec);
-    std::optional<double> best;
-    RunToEnd(search, [&](const Trial& trial) {
-      const Ending ending = OnDevice(trial, false);
-      if (trial.kind == TrialKind::kProfile || ending.points.empty()) return ending;
-      const double value = ending.points[0].measurement.at(metric).value;
-      const bool smaller = metric == "latency" || metric == "forward" || metric == "backward";
-      if (!best || (smaller ? value < *best : value > *best)) best = value;
-      return ending;
-    });
-    ASSERT_TRUE(best && search.Best());
-    EXPECT_EQ(MetricValue(search.trials().at(*search.Best()), metric), best) << metric;
-  }
-}
-
-TEST_P(EveryMethod, TrialsStayWithinTheStagesAskedFor) {
-  ExperimentSpec spec = Spec();
-  spec.options.zero_stages = {0, 3};
-  Search search(spec);
-  RunToEnd(search, AllSucceed);
-  std::set<int> stages;
-  for (const auto& [id, trial] : search.trials()) {
-    if (trial.kind != TrialKind::kSearch) continue;
-    stages.insert(trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>());
-  }
-  EXPECT_FALSE(stages.empty());
-  for (const int stage : stages)
-    EXPECT_TRUE(stage == 0 || stage == 3) << stage;
-}
-
-TEST_P(EveryMethod, ASeedDecidesTheSearchAndAnotherSeedDecidesAnother) {
-  const auto run = [&](int64_t seed) {
-    ExperimentSpec spec = Spec();
-    spec.options.random_seed = seed;
-    Search search(spec);
-    RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, false); });
-    std::vector<Assignment> assignments;
-    for (const auto& [id, trial] : search.trials())
-      assignments.push_back(trial.assignment);
-    return assignments;
-  };
-  EXPECT_EQ(run(1), run(1));
-  EXPECT_EQ(run(1) != run(2), GetParam().method != "grid");
 }
 
 // --- The course of a search. ---------------------------------------------------------------------

@@ -46,6 +46,10 @@ Ending Failure(TrialState state) {
   return {.outcome = {state, "simulated: " + ToString(state)}, .points = {}, .profile = {}};
 }
 
+Ending AllSucceed(const Trial& trial) {
+  return Success(trial, static_cast<double>(trial.id));
+}
+
 Ending OnDevice(const Trial& trial, bool flaky) {
   if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
   const int stage = trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>();
@@ -61,6 +65,10 @@ Ending OnDevice(const Trial& trial, bool flaky) {
   return Success(trial, (100 - 10 * stage) / (1 + distance) + ripple);
 }
 
+void Tell(Search& search, TrialId id, const Ending& ending) {
+  search.Tell(id, ending.outcome, ending.points, ending.profile);
+}
+
 std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t order) {
   std::vector<SearchEvent> events;
   Rng chance(order, 0, "order");
@@ -73,7 +81,7 @@ std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t 
     DSAT_CHECK(!running.empty(), "nothing runs, nothing is asked for, and it has not finished");
     const TrialId id = running[chance.Below(running.size())];
     const Ending ending = end(search.trials().at(id));
-    search.Tell(id, ending.outcome, ending.points, ending.profile);
+    Tell(search, id, ending);
     events.push_back({.trial = id, .asked = nullptr, .ending = ending});
   }
   return events;

@@ -31,10 +31,13 @@ ExperimentSpec SimulatedSpec(const std::string& method);
 
 Ending Success(const Trial& trial, double value);  // Every metric has this value.
 Ending Failure(TrialState state);
+Ending AllSucceed(const Trial& trial);  // The metric is the trial's number.
 
 // Out of memory beyond a micro-batch size that depends on the stage; otherwise a throughput with a
 // peak below that size, as every metric. With `flaky`, some configurations crash or are stopped.
 Ending OnDevice(const Trial& trial, bool flaky);
+
+void Tell(Search& search, TrialId id, const Ending& ending);
 
 // One event of a search: a trial that was asked for, or the ending one was told.
 struct SearchEvent {
