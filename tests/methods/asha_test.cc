@@ -1,3 +1,4 @@
+// What asha serves next, and what its rungs amount to over a whole search.
 #include "methods/asha.h"
 
 #include <gtest/gtest.h>

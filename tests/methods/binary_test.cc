@@ -1,3 +1,4 @@
+// Bisection: what is reached, how fast, and when it ends or grows.
 #include "methods/binary.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The order and the end of the grid.
 #include "methods/grid.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// What a lineage records, and how one is drawn.
 #include "methods/lineage.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Spaces, ended trials and a driver for the tests of methods.
 #include "tests/methods/method_testing.h"
 
 #include <bit>

@@ -1,3 +1,4 @@
+// Every option at its limits and beyond.
 #include "methods/options.h"
 
 #include <gmock/gmock.h>

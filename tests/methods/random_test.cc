@@ -1,3 +1,4 @@
+// Ranges, stopping and stage pruning of random, by default and as published.
 #include "methods/random.h"
 
 #include <gtest/gtest.h>

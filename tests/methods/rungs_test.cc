@@ -1,3 +1,4 @@
+// Rungs, ranks and promotions on tables of lineages built by hand.
 #include "methods/rungs.h"
 
 #include <gtest/gtest.h>

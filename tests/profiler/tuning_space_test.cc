@@ -1,3 +1,4 @@
+// Which knobs and values a profile leaves, by default and as published.
 #include "profiler/tuning_space.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The course of a search: profile, submitted configuration, limits, endings, refusals.
 #include "searcher/search.h"
 
 #include <gmock/gmock.h>

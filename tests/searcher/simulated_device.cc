@@ -1,3 +1,4 @@
+// Outcomes as functions of the configuration, and the loop that runs a search on them.
 #include "tests/searcher/simulated_device.h"
 
 #include <cmath>
