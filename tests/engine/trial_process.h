@@ -72,13 +72,13 @@ class TrialProcessTest : public testing::Test {
   std::vector<RankExit> Run(int size) {
     WriteJsonFile(dir_ + "/task.json", ToJson(task_));
     const OwnedFd file = MakeMemoryFile();
-    std::vector<pid_t> pids;
+    pids_.clear();
     for (int rank = 0; rank < size; ++rank)
-      pids.push_back(Spawn(rank, size, file.get()));
+      pids_.push_back(Spawn(rank, size, file.get()));
     std::vector<RankExit> exits;
     for (int rank = 0; rank < size; ++rank) {
       int status = 0;
-      waitpid(pids[static_cast<size_t>(rank)], &status, 0);
+      waitpid(pids_[static_cast<size_t>(rank)], &status, 0);
       exits.push_back(
           {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Out(rank)), ReadFile(Err(rank))});
     }
@@ -91,6 +91,7 @@ class TrialProcessTest : public testing::Test {
   std::string dir_;
   TrialTask task_;
   std::string token_;
+  std::vector<pid_t> pids_;  // Of the last Run.
 };
 
 }  // namespace dsat::engine

@@ -1,6 +1,7 @@
 // dsat-trial and a runner's server: what it reports, and that it does what it is told.
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <set>
@@ -120,6 +121,19 @@ TEST_F(TrialRunnerTest, AllRanksEndInGoodOrderWhenOneIsToldToStop) {
   EXPECT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_EQ(exits[1].code, kExitOk) << exits[1].log;
   EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir));
+}
+
+TEST_F(TrialRunnerTest, ARankThatDiesEndsTheOthersWithItsName) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1'000'000;
+  on_progress_ = [this] {
+    if (progress_.back().rank == 0 && progress_.back().step > 0) kill(pids_[1], SIGKILL);
+  };
+  const auto exits = Run(2);
+  StopLoop();
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("rank 1"));
+  EXPECT_EQ(exits[1].code, -1);
 }
 
 TEST_F(TrialRunnerTest, OutOfMemoryIsReportedWithTheNumbers) {
