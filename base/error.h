@@ -60,9 +60,9 @@ template <typename... Args>
 }  // namespace dsat
 
 // DSAT_CHECK(cond) or DSAT_CHECK(cond, "format {}", value): a bug of ours if `cond` is false.
-#define DSAT_CHECK(condition, ...)                                                   \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
+#define DSAT_CHECK(condition, ...)                                                      \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
       ::dsat::CheckFailed(#condition, __FILE__, __LINE__, fmt::format("" __VA_ARGS__)); \
   } while (false)
 

@@ -28,7 +28,9 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
-void SetMinLogLevel(LogLevel level) { min_level.store(level, std::memory_order_relaxed); }
+void SetMinLogLevel(LogLevel level) {
+  min_level.store(level, std::memory_order_relaxed);
+}
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   if (level < min_level.load(std::memory_order_relaxed)) return;
@@ -36,10 +38,11 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   gettimeofday(&now, nullptr);
   tm local{};
   localtime_r(&now.tv_sec, &local);
-  std::string line = fmt::format("{} {:02}:{:02}:{:02}.{:03} {}", "IWE"[static_cast<int>(level)],
-                                 local.tm_hour, local.tm_min, local.tm_sec, now.tv_usec / 1000,
-                                 message);
-  for (const LogField& field : fields) line += fmt::format(" {}={}", field.key, Quoted(field.value));
+  std::string line =
+      fmt::format("{} {:02}:{:02}:{:02}.{:03} {}", "IWE"[static_cast<int>(level)], local.tm_hour,
+                  local.tm_min, local.tm_sec, now.tv_usec / 1000, message);
+  for (const LogField& field : fields)
+    line += fmt::format(" {}={}", field.key, Quoted(field.value));
   line += '\n';
   // A log line that cannot be written has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/comm/mapping.h"
-#include "engine/comm/owned_fd.h"
+#include "base/unique_fd.h"
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
 constexpr std::chrono::milliseconds kTimeout{30'000};
 
-OwnedFd MakeMemoryFile(const char* name) {
-  OwnedFd file(memfd_create(name, MFD_CLOEXEC));
+UniqueFd MakeMemoryFile(const char* name) {
+  UniqueFd file(memfd_create(name, MFD_CLOEXEC));
   if (!file) ThrowErrno("memfd_create", errno);
   return file;
 }
@@ -111,8 +111,8 @@ void RunRank(int group_fd, int copy_fd, int rank, int size) {
 }
 
 int Main(int size) {
-  const OwnedFd group_file = MakeMemoryFile("bench-group");
-  const OwnedFd copy_file = MakeMemoryFile("bench-copy");
+  const UniqueFd group_file = MakeMemoryFile("bench-group");
+  const UniqueFd copy_file = MakeMemoryFile("bench-copy");
   if (ftruncate(copy_file.get(), 2 * size * kMaxBytes) != 0) ThrowErrno("ftruncate", errno);
   for (int rank = 1; rank < size; ++rank) {
     if (fork() != 0) continue;

@@ -12,9 +12,9 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "db/store.h"
-#include "engine/config/ds_config.h"
 #include "methods/options.h"
 #include "searcher/experiment.h"
+#include "searcher/finish.h"
 #include "searcher/service.h"
 
 namespace dsat::cli {
@@ -24,14 +24,6 @@ Json ReadJsonArgument(const std::string& path) {
   if (path != "-") return ReadJsonFile(path);
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   return ParseTolerantJson(text, "standard input");
-}
-
-Point PointOf(const Trial& trial) {
-  const auto number = [&](const char* pointer) {
-    const Json* value = FindAtPointer(trial.ds_config, pointer);
-    return value == nullptr ? int64_t{1} : value->get<int64_t>();
-  };
-  return {number("/train_micro_batch_size_per_gpu"), number("/gradient_accumulation_steps")};
 }
 
 }  // namespace
@@ -57,17 +49,20 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
   const std::optional<Trial> trial = experiment.Ask();
-  const bool finished = experiment.search().Finished();
+  const bool finished = FinishIfDone(experiment);
   if (flags.json) {
-    fmt::print("{}\n", Json{{"experiment", experiment.id()},
-                            {"trial", trial ? TrialJson(*trial, experiment.search().spec().options.metric) : Json()},
-                            {"finished", finished}}
-                           .dump());
+    fmt::print("{}\n",
+               Json{{"experiment", experiment.id()},
+                    {"trial",
+                     trial ? TrialJson(*trial, experiment.search().spec().options.metric) : Json()},
+                    {"finished", finished}}
+                   .dump());
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else {
-    fmt::print(stderr, "{}\n", finished ? "finished: no trial will come any more"
-                                        : "no trial now: tell one of the running ones first");
+    fmt::print(stderr, "{}\n",
+               finished ? "finished: no trial will come any more"
+                        : "no trial now: tell one of the running ones first");
   }
   return 0;
 }
@@ -93,9 +88,9 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
     Throw(ErrorCode::kNotFound, "tell: experiment {} has no trial {}; it has asked for {}",
           experiment.id(), tell.trial, experiment.search().trials().size());
   std::vector<PointResult> points;
-  if (!measurement.empty()) points.push_back({PointOf(found->second), measurement});
+  if (!measurement.empty()) points.push_back({ConfigPoint(found->second), measurement});
   experiment.TellExternal(tell.trial, outcome, points, profile);
-  const bool finished = experiment.search().Finished();
+  const bool finished = FinishIfDone(experiment);
   if (flags.json)
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
                             {"trial", tell.trial},

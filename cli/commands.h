@@ -6,7 +6,8 @@
 
 namespace dsat::cli {
 
-// All throw Error on bad input; main prints it as one line. `flags` is the whole command line (--db,
+// All throw Error on bad input; main prints it as one line. `flags` is the whole command line
+// (--db,
 // --json); the second argument is the chosen command's part of it.
 int RunCommand(const Flags& flags, const SearchFlags& search);
 int RunCommand(const Flags& flags, const ResumeFlags& resume);

@@ -159,7 +159,8 @@ struct Parser {
   SuperviseFlags supervise;
 
   template <typename T>
-  CLI::App& Add(const std::string& name, const std::string& summary, T& command, bool uses_db = true) {
+  CLI::App& Add(const std::string& name, const std::string& summary, T& command,
+                bool uses_db = true) {
     CLI::App& sub = *app.add_subcommand(name, summary);
     sub.final_callback([this, &command] { flags.command = command; });
     if (uses_db) AddDb(sub, flags);
@@ -215,9 +216,10 @@ void AddAskTellCommands(Parser& parser) {
                                          "Succeeded: metrics as JSON, {\"throughput\": 12.5, ...}; "
                                          "- reads standard input")
                              ->type_name("FILE");
-  CLI::Option* infeasible = tell.add_option("--infeasible", parser.tell.infeasible,
-                                            "This configuration cannot run here (out of memory): why")
-                                ->type_name("REASON");
+  CLI::Option* infeasible =
+      tell.add_option("--infeasible", parser.tell.infeasible,
+                      "This configuration cannot run here (out of memory): why")
+          ->type_name("REASON");
   CLI::Option* failed = tell.add_option("--failed", parser.tell.failed,
                                         "Crashed or lost, which says nothing of the configuration")
                             ->type_name("REASON");
@@ -228,7 +230,8 @@ void AddAskTellCommands(Parser& parser) {
       ->type_name("FILE");
   CLI::App& serve =
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);
-  serve.add_option("--listen", parser.serve.listen, "unix:/PATH or 127.0.0.1:PORT (0 = a free one)")
+  serve
+      .add_option("--listen", parser.serve.listen, "unix:/PATH or 127.0.0.1:PORT (0 = a free one)")
       ->capture_default_str();
 }
 
@@ -240,10 +243,11 @@ void AddResultCommands(Parser& parser) {
   AddExperiment(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir, "Write ds_config.json and metrics.json there")
       ->type_name("DIR");
-  CLI::App& query = parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
+  CLI::App& query =
+      parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
   query.add_option("sql", parser.query.sql, "One SELECT statement")->required();
-  CLI::App& exporter = parser.Add("export", "All trials of an experiment as CSV or JSON",
-                                  parser.export_flags);
+  CLI::App& exporter =
+      parser.Add("export", "All trials of an experiment as CSV or JSON", parser.export_flags);
   AddExperiment(exporter, parser.export_flags.experiment);
   exporter.add_option("--format", parser.export_flags.format, "csv or json")
       ->check(CLI::IsMember({"csv", "json"}))
@@ -254,8 +258,9 @@ void AddTrainCommands(Parser& parser) {
   CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
                                /*uses_db=*/false);
   AddConfig(train, parser.train.config, parser.train.model_dir);
-  train.add_option("--ds-config", parser.train.ds_config,
-                   "Train with this ds_config.json, the one a search has written for example")
+  train
+      .add_option("--ds-config", parser.train.ds_config,
+                  "Train with this ds_config.json, the one a search has written for example")
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(CLI::PositiveNumber);
@@ -281,7 +286,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "dsat: %s; dsat --help shows the commands, dsat COMMAND --help their options\n",
+    std::fprintf(stderr,
+                 "dsat: %s; dsat --help shows the commands, dsat COMMAND --help their options\n",
                  error.what());
     return kExitUsage;
   }

@@ -13,9 +13,9 @@
 namespace dsat::cli {
 
 // Exit codes of dsat, beside 0.
-inline constexpr int kExitFailure = 1;       // An error, or an experiment that found nothing.
-inline constexpr int kExitUsage = 2;         // The command line is wrong.
-inline constexpr int kExitInterrupted = 130; // Ctrl-C; the experiment can be resumed.
+inline constexpr int kExitFailure = 1;        // An error, or an experiment that found nothing.
+inline constexpr int kExitUsage = 2;          // The command line is wrong.
+inline constexpr int kExitInterrupted = 130;  // Ctrl-C; the experiment can be resumed.
 
 // How trials are run on this machine.
 struct RunFlags {
@@ -84,9 +84,9 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
-using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
-                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             SuperviseFlags>;
+using Command =
+    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
+                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;
@@ -94,8 +94,8 @@ struct Flags {
   bool json = false;  // machine-readable results on stdout
 };
 
-// The parsed command line, or the exit code if it ends here (--help, --version, a usage error, which
-// is then one line on stderr).
+// The parsed command line, or the exit code if it ends here (--help, --version, a usage error,
+// which is then one line on stderr).
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv);
 
 }  // namespace dsat::cli

@@ -17,8 +17,8 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run, const std::string& out_dir)
 // Reads an experiment file and logs its warnings.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir);
 
-// Trains to the end with `ds_config`, printing the loss as it goes (to stdout; as one JSON object per
-// line if `json`). Returns the exit code.
+// Trains to the end with `ds_config`, printing the loss as it goes (to stdout; as one JSON object
+// per line if `json`). Returns the exit code.
 int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
             bool json);
 

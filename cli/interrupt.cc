@@ -42,7 +42,8 @@ InterruptHandler::InterruptHandler(std::function<void()> on_interrupt)
     : impl_(std::make_unique<Impl>()) {
   impl_->on_interrupt = std::move(on_interrupt);
   sigemptyset(&impl_->blocked);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&impl_->blocked, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    sigaddset(&impl_->blocked, signal);
   pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
   impl_->signal_fd = signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
   impl_->stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -59,6 +60,8 @@ InterruptHandler::~InterruptHandler() {
   pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
 }
 
-bool InterruptHandler::interrupted() const { return impl_->interrupted; }
+bool InterruptHandler::interrupted() const {
+  return impl_->interrupted;
+}
 
 }  // namespace dsat::cli

@@ -7,9 +7,9 @@
 
 namespace dsat::cli {
 
-// While alive, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a thread of its own (never in a
-// signal handler). At most one may be alive. Must be made before any other thread starts: it blocks
-// the signals in this thread and so in all later ones.
+// While alive, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a thread of its own (never in
+// a signal handler). At most one may be alive. Must be made before any other thread starts: it
+// blocks the signals in this thread and so in all later ones.
 class InterruptHandler {
  public:
   explicit InterruptHandler(std::function<void()> on_interrupt);

@@ -17,7 +17,8 @@ namespace {
 std::vector<const Trial*> Ranked(const Search& search) {
   const std::string& metric = search.spec().options.metric;
   std::vector<const Trial*> trials;
-  for (const auto& [id, trial] : search.trials()) trials.push_back(&trial);
+  for (const auto& [id, trial] : search.trials())
+    trials.push_back(&trial);
   std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
     const auto x = MetricValue(*a, metric);
     const auto y = MetricValue(*b, metric);
@@ -43,11 +44,10 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
     return value ? DescribeMetric(name, *value) : "";
   };
   const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
-  const Json* micro_batch = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu");
   return {std::to_string(trial.id),
           ToString(trial.state),
           stage == nullptr ? "0" : stage->dump(),
-          micro_batch == nullptr ? "" : micro_batch->dump(),
+          std::to_string(ConfigPoint(trial).micro_batch_size),
           cell(metric),
           cell(metric == "throughput" ? "latency" : "throughput"),
           cell("peak_bytes"),
@@ -59,14 +59,17 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
 std::string SummaryText(const Experiment& experiment) {
   const Search& search = experiment.search();
   const std::string& metric = search.spec().options.metric;
-  std::string text = fmt::format("experiment {} ({}), {}, {}\n", experiment.id(), search.spec().name,
-                                 search.spec().method, ToString(experiment.state()));
+  std::string text =
+      fmt::format("experiment {} ({}), {}, {}\n", experiment.id(), search.spec().name,
+                  search.spec().method, ToString(experiment.state()));
   if (search.profile()) text += DescribeProfile(experiment) + "\n";
   std::vector<std::vector<std::string>> rows;
-  for (const Trial* trial : Ranked(search)) rows.push_back(Row(*trial, metric));
-  text += FormatTable({"trial", "state", "stage", "micro-batch", metric,
-                       metric == "throughput" ? "latency" : "throughput", "peak memory", "settings"},
-                      rows);
+  for (const Trial* trial : Ranked(search))
+    rows.push_back(Row(*trial, metric));
+  text +=
+      FormatTable({"trial", "state", "stage", "micro-batch", metric,
+                   metric == "throughput" ? "latency" : "throughput", "peak memory", "settings"},
+                  rows);
   if (const auto best = search.Best()) {
     const Trial& trial = search.trials().at(*best);
     text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),
@@ -86,7 +89,8 @@ Json TrialJson(const Trial& trial, const std::string& metric) {
             {"assignment", ToJson(trial.assignment)},
             {"ds_config", trial.ds_config},
             {"metrics", nullptr}};
-  if (const PointResult* best = BestPoint(trial, metric)) json["metrics"] = ToJson(best->measurement);
+  if (const PointResult* best = BestPoint(trial, metric))
+    json["metrics"] = ToJson(best->measurement);
   return json;
 }
 
@@ -105,7 +109,8 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
   if (search.profile()) json["profile"] = ToJson(*search.profile());
   if (const auto best = search.Best()) json["best_trial"] = *best;
   if (const auto factor = GainOverSubmitted(search)) json["factor_over_submitted"] = *factor;
-  for (const auto& [id, trial] : search.trials()) json["trials"].push_back(TrialJson(trial, search.spec().options.metric));
+  for (const auto& [id, trial] : search.trials())
+    json["trials"].push_back(TrialJson(trial, search.spec().options.metric));
   return json;
 }
 

@@ -13,8 +13,8 @@ namespace dsat::cli {
 std::string SummaryText(const Experiment& experiment);
 // The same for machines.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
-// One trial for machines: id, kind, state, reason, assignment, ds_config, and the metrics of its best
-// point by `metric`.
+// One trial for machines: id, kind, state, reason, assignment, ds_config, and the metrics of its
+// best point by `metric`.
 Json TrialJson(const Trial& trial, const std::string& metric);
 
 }  // namespace dsat::cli

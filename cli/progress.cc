@@ -21,7 +21,8 @@ std::string Duration(double seconds) {
 
 int64_t CountState(const Search& search, TrialState state) {
   int64_t count = 0;
-  for (const auto& [id, trial] : search.trials()) count += trial.state == state ? 1 : 0;
+  for (const auto& [id, trial] : search.trials())
+    count += trial.state == state ? 1 : 0;
   return count;
 }
 
@@ -47,9 +48,8 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
 
 std::string DescribeConfig(const Trial& trial) {
   const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
-  const Json* micro_batch = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu");
   return fmt::format("stage {}, micro-batch {}", stage == nullptr ? "0" : stage->dump(),
-                     micro_batch == nullptr ? "?" : micro_batch->dump());
+                     ConfigPoint(trial).micro_batch_size);
 }
 
 std::string DescribeMetric(const std::string& metric, double value) {
@@ -64,13 +64,12 @@ std::string DescribeMetric(const std::string& metric, double value) {
 std::string DescribeProfile(const Experiment& experiment) {
   const ExperimentSpec& spec = experiment.search().spec();
   const ModelProfile& profile = *experiment.search().profile();
-  std::string text =
-      fmt::format("model: {:.2f} M parameters, {:.2f} M trainable; device memory {} per rank; "
-                  "activations {} per sample",
-                  static_cast<double>(profile.num_params) / 1e6,
-                  static_cast<double>(profile.trainable_num_params) / 1e6,
-                  HumanBytes(profile.device_memory_bytes),
-                  HumanBytes(profile.activation_bytes_per_sample));
+  std::string text = fmt::format(
+      "model: {:.2f} M parameters, {:.2f} M trainable; device memory {} per rank; "
+      "activations {} per sample",
+      static_cast<double>(profile.num_params) / 1e6,
+      static_cast<double>(profile.trainable_num_params) / 1e6,
+      HumanBytes(profile.device_memory_bytes), HumanBytes(profile.activation_bytes_per_sample));
   const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
                            spec.options.compat_determined);
   for (const int stage : spec.options.zero_stages) {
@@ -98,14 +97,15 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
   const SearchOptions& options = search.spec().options;
   const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
   const auto filled = static_cast<int>(kBarWidth * ended / options.max_trials);
-  std::string line = fmt::format("[{:=<{}}{: <{}}] {}/{} trials, {} running, {} infeasible", "", filled,
-                                 "", kBarWidth - filled, ended, options.max_trials,
-                                 search.Running().size(),
-                                 CountState(search, TrialState::kInfeasible));
+  std::string line =
+      fmt::format("[{:=<{}}{: <{}}] {}/{} trials, {} running, {} infeasible", "", filled, "",
+                  kBarWidth - filled, ended, options.max_trials, search.Running().size(),
+                  CountState(search, TrialState::kInfeasible));
   if (const auto best = search.Best()) {
     line += fmt::format(
         ", best {} (trial {})",
-        DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)), *best);
+        DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)),
+        *best);
   }
   if (ended_ > 0) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started_;

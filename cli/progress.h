@@ -1,5 +1,5 @@
-// What a search shows while it runs: on a terminal a line per finished trial above a live status line,
-// otherwise plain lines. Everything goes to stderr; stdout belongs to results.
+// What a search shows while it runs: on a terminal a line per finished trial above a live status
+// line, otherwise plain lines. Everything goes to stderr; stdout belongs to results.
 #ifndef DSAT_CLI_PROGRESS_H_
 #define DSAT_CLI_PROGRESS_H_
 
@@ -36,7 +36,8 @@ class ProgressDisplay {
 std::string DescribeConfig(const Trial& trial);
 // "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "310.0 MiB": a metric's value for people.
 std::string DescribeMetric(const std::string& metric, double value);
-// The model, the device and what fits: the profile and, per stage, predicted memory and micro-batch.
+// The model, the device and what fits: the profile and, per stage, predicted memory and
+// micro-batch.
 std::string DescribeProfile(const Experiment& experiment);
 
 }  // namespace dsat::cli

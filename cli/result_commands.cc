@@ -44,7 +44,8 @@ int RunCommand(const Flags& flags, const ListFlags&) {
   const std::vector<ExperimentRow> rows = store.ListExperiments();
   if (flags.json) {
     Json json = Json::array();
-    for (const ExperimentRow& row : rows) json.push_back(ToJson(row));
+    for (const ExperimentRow& row : rows)
+      json.push_back(ToJson(row));
     fmt::print("{}\n", json.dump(2));
     return 0;
   }
@@ -52,8 +53,7 @@ int RunCommand(const Flags& flags, const ListFlags&) {
   for (const ExperimentRow& row : rows) {
     const bool has_best = row.best_trial >= 0;
     cells.push_back({std::to_string(row.id), row.name, row.method, ToString(row.state),
-                     std::to_string(row.num_trials),
-                     has_best ? std::to_string(row.best_trial) : "",
+                     std::to_string(row.num_trials), has_best ? std::to_string(row.best_trial) : "",
                      has_best ? DescribeMetric(row.metric, row.best_value) : "", row.created_at});
   }
   fmt::print("{}", FormatTable({"id", "name", "method", "state", "trials", "best trial", "best",
@@ -99,7 +99,8 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
     Json json = Json::array();
     for (const auto& row : result.rows) {
       Json object = Json::object();
-      for (size_t i = 0; i < row.size(); ++i) object[result.columns[i]] = row[i];
+      for (size_t i = 0; i < row.size(); ++i)
+        object[result.columns[i]] = row[i];
       json.push_back(std::move(object));
     }
     fmt::print("{}\n", json.dump(2));
@@ -108,7 +109,8 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
   std::vector<std::vector<std::string>> cells;
   for (const auto& row : result.rows) {
     std::vector<std::string>& out = cells.emplace_back();
-    for (const Json& value : row) out.push_back(CellText(value));
+    for (const Json& value : row)
+      out.push_back(CellText(value));
   }
   fmt::print("{}", FormatTable(result.columns, cells));
   return 0;

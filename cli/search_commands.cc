@@ -16,8 +16,8 @@
 #include "db/store.h"
 #include "methods/options.h"
 #include "searcher/experiment.h"
-#include "searcher/experiment_file.h"
-#include "searcher/preflight.h"
+#include "searcher/input/experiment_file.h"
+#include "searcher/input/preflight.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
 
@@ -43,14 +43,11 @@ int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
   ProgressDisplay display(isatty(STDERR_FILENO) != 0);
   ExperimentState state = ExperimentState::kActive;
   {
-    // The handler is made first, so that every thread of the runner has the signals blocked.
-    Runner* running = nullptr;
-    const InterruptHandler interrupt([&running] {
-      if (running != nullptr) running->Cancel();
-    });
-    Runner runner(experiment, MakeRunnerOptions(run, out_dir),
-                  [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
-    running = &runner;
+    // The signals are blocked before the runner starts a thread; Run starts them.
+    Runner runner(
+        experiment, MakeRunnerOptions(run, out_dir),
+        [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
+    const InterruptHandler interrupt([&runner] { runner.Cancel(); });
     state = runner.Run();
   }
   if (state == ExperimentState::kActive) {
@@ -76,7 +73,8 @@ int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir) {
   std::vector<std::string> warnings;
   ExperimentSpec spec = ReadExperimentFile(config, model_dir, &warnings);
-  for (const std::string& warning : warnings) Log(LogLevel::kWarn, warning);
+  for (const std::string& warning : warnings)
+    Log(LogLevel::kWarn, warning);
   return spec;
 }
 
@@ -85,7 +83,8 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   spec.method = search.method;
   spec.options = search.options;
   ValidateOptions(spec.options);
-  for (const std::string& warning : CheckSpec(spec)) Log(LogLevel::kWarn, warning);
+  for (const std::string& warning : CheckSpec(spec))
+    Log(LogLevel::kWarn, warning);
   // Nothing is recorded for a search that could not leave its results anywhere.
   MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
 

@@ -11,8 +11,8 @@
 #include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
-#include "searcher/launcher.h"
-#include "searcher/preflight.h"
+#include "searcher/input/preflight.h"
+#include "searcher/launch/launcher.h"
 
 namespace dsat::cli {
 namespace {
@@ -20,7 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // The folder of this program; dsat-trial lies beside it, in the build as in an installation.
-fs::path ProgramDir() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+fs::path ProgramDir() {
+  return fs::read_symlink("/proc/self/exe").parent_path();
+}
 
 int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   const Json* given = FindAtPointer(ds_config, "/steps_per_print");
@@ -53,7 +55,8 @@ int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptio
       [&](int64_t step, double loss, double latency_ms) {
         if (step % steps_per_print != 0 && step != spec.max_length_steps && step != 1) return;
         if (json) {
-          fmt::print("{}\n", Json{{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}}.dump());
+          fmt::print("{}\n",
+                     Json{{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}}.dump());
         } else {
           fmt::print("step {:>6}/{}  loss {:.4f}  {:.1f} ms\n", step, spec.max_length_steps, loss,
                      latency_ms);
@@ -66,8 +69,8 @@ int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptio
     return kExitInterrupted;
   }
   if (outcome.state != TrialState::kSucceeded)
-    Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", ToString(outcome.state), outcome.reason,
-          options.out_dir);
+    Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", ToString(outcome.state),
+          outcome.reason, options.out_dir);
   fmt::print(stderr, "done; everything of this run is in {}\n", options.out_dir);
   return 0;
 }
@@ -79,7 +82,8 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
     spec.ds_config_path = train.ds_config;
   }
   if (train.steps) spec.max_length_steps = *train.steps;
-  for (const std::string& warning : CheckSpec(spec)) Log(LogLevel::kWarn, warning);
+  for (const std::string& warning : CheckSpec(spec))
+    Log(LogLevel::kWarn, warning);
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   return RunFull(spec, spec.ds_config, MakeRunnerOptions(train.run, fs::absolute(out).string()),
                  flags.json);

@@ -1,9 +1,17 @@
 // Moves model state from one placement to another.
 #include "engine/redistribute.h"
 
-#include <algorithm>
-
 namespace dsat::engine {
+namespace {
+
+int64_t BucketBytes(const Plan& plan, DType dtype) {
+  int64_t row_elems = 0;
+  for (const int64_t elems : plan.bucket_row_elems)
+    row_elems += elems;
+  return row_elems * plan.world_size * BytesPerElem(dtype);
+}
+
+}  // namespace
 
 Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group,
                              Kernels& kernels, Arena& arena)
@@ -11,26 +19,16 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
       states_(states),
       group_(group),
       kernels_(kernels),
-      arena_(arena),
+      charge_(arena, BucketBytes(plan, states.dtype())),
       buckets_(plan.bucket_row_elems.size()),
       tickets_(plan.transfers.size()) {
   DSAT_CHECK(plan.world_size == group.size());
   const int64_t row_bytes = plan.world_size * BytesPerElem(states.dtype());
-  int64_t bytes = 0;
-  for (const int64_t row_elems : plan.bucket_row_elems)
-    bytes += row_elems * row_bytes;
-  arena.Charge(bytes, "communication buckets");
-  charged_bytes_ = bytes;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const int64_t row_elems = plan.bucket_row_elems[i];
     if (row_elems > 0) buckets_[i] = group.Allocate(row_elems * row_bytes);
   }
   if (plan.overlap && !plan.transfers.empty()) background_ = std::make_unique<Background>();
-}
-
-Redistributor::~Redistributor() {
-  background_.reset();
-  arena_.Discharge(charged_bytes_);
 }
 
 Tensor Redistributor::Row(const Transfer& transfer, int row) const {

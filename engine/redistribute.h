@@ -15,6 +15,21 @@
 
 namespace dsat::engine {
 
+// Bytes of communication buckets, counted in the arena for as long as this lives.
+class BucketCharge {
+ public:
+  BucketCharge(Arena& arena, int64_t bytes) : arena_(arena), bytes_(bytes) {
+    arena.Charge(bytes, "communication buckets");
+  }
+  BucketCharge(const BucketCharge&) = delete;
+  BucketCharge& operator=(const BucketCharge&) = delete;
+  ~BucketCharge() { arena_.Discharge(bytes_); }
+
+ private:
+  Arena& arena_;
+  int64_t bytes_;
+};
+
 class Redistributor {
  public:
   // Allocates the plan's buckets (a collective call) and charges them to the arena; none with one
@@ -23,8 +38,6 @@ class Redistributor {
                 Arena& arena);
   Redistributor(const Redistributor&) = delete;
   Redistributor& operator=(const Redistributor&) = delete;
-  ~Redistributor();
-
   // The instructions kPack, kStart and kWait of the plan, in its order.
   void Pack(int transfer, int unit);
   void Start(int transfer);
@@ -41,11 +54,10 @@ class Redistributor {
   UnitStates& states_;
   ProcessGroup& group_;
   Kernels& kernels_;
-  Arena& arena_;
-  int64_t charged_bytes_ = 0;
+  BucketCharge charge_;
   std::vector<CommBuffer> buckets_;
   std::vector<int64_t> tickets_;            // Per transfer; with overlap only.
-  std::unique_ptr<Background> background_;  // With overlap only.
+  std::unique_ptr<Background> background_;  // With overlap only. Last: it ends first.
 };
 
 }  // namespace dsat::engine

@@ -31,8 +31,8 @@ struct Tensor {
   Tensor Slice(int64_t begin, int64_t count) const {
     DSAT_CHECK(begin >= 0 && count >= 0 && begin + count <= num_elems, "[{}, +{}) of {}", begin,
                count, num_elems);
-    char* start = data == nullptr ? nullptr : static_cast<char*>(data) + begin * BytesPerElem(dtype);
-    return {start, count, dtype};
+    if (data == nullptr) return {nullptr, count, dtype};
+    return {static_cast<char*>(data) + begin * BytesPerElem(dtype), count, dtype};
   }
 };
 

@@ -214,6 +214,17 @@ Assignment AssignmentFromJson(const Json& json) {
   return assignment;
 }
 
+Point ConfigPoint(const Trial& trial) {
+  Point point;
+  if (const Json* size = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu")) {
+    point.micro_batch_size = size->get<int64_t>();
+  }
+  if (const Json* steps = FindAtPointer(trial.ds_config, "/gradient_accumulation_steps")) {
+    point.accumulation_steps = steps->get<int64_t>();
+  }
+  return point;
+}
+
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric) {
   std::optional<double> best;
   for (const PointResult& result : trial.points) {

@@ -25,7 +25,7 @@ enum class TrialKind {
 enum class TrialState {
   kRunning,     // Asked for and not yet told.
   kSucceeded,   // Measured.
-  kInfeasible,  // This configuration cannot run here (out of memory, illegal combination): evidence.
+  kInfeasible,  // Cannot run here (out of memory, illegal combination): evidence.
   kFailed,      // Crash, hang, lost machine, after all restarts: no evidence.
   kStopped,     // Pruned or cancelled.
 };
@@ -98,13 +98,16 @@ TrialState ParseTrialState(const std::string& text);
 Json ToJson(const Measurement& measurement);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
-// A measurement as {"throughput": {"value": ..., "spread": ..., "samples": ...}} or, as people write
-// it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if
+// A measurement as {"throughput": {"value": ..., "spread": ..., "samples": ...}} or, as people
+// write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if
 // a metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);
+
+// The batch sizes of the trial's config: where a trial of one point is measured.
+Point ConfigPoint(const Trial& trial);
 
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);

@@ -9,7 +9,7 @@
 
 #include "proto/experiment.h"
 #include "proto/trial.h"
-#include "searcher/launcher.h"
+#include "searcher/launch/launcher.h"
 
 namespace dsat {
 

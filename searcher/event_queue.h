@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "searcher/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace dsat {
 

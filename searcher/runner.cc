@@ -22,11 +22,11 @@
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
-#include "searcher/launcher.h"
+#include "searcher/launch/launcher.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
-#include "searcher/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {

@@ -129,18 +129,6 @@ class TrialServiceImpl final : public v1::TrialService::Service {
   std::set<AttemptRef> admitted_;
 };
 
-// Where a trial told from outside was measured: at the batch sizes of its config.
-Point PointOf(const Trial& trial) {
-  Point point;
-  if (const Json* size = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu")) {
-    point.micro_batch_size = size->get<int64_t>();
-  }
-  if (const Json* steps = FindAtPointer(trial.ds_config, "/gradient_accumulation_steps")) {
-    point.accumulation_steps = steps->get<int64_t>();
-  }
-  return point;
-}
-
 class ExperimentServiceImpl final : public v1::ExperimentService::Service {
  public:
   ExperimentServiceImpl(const std::string& database, std::string token)
@@ -167,7 +155,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
         const auto trial = experiment.search().trials().find(request->trial());
         const bool known = trial != experiment.search().trials().end();
         points.push_back(
-            {known ? PointOf(trial->second) : Point{}, FromProto(request->measurement())});
+            {known ? ConfigPoint(trial->second) : Point{}, FromProto(request->measurement())});
       }
       std::optional<ModelProfile> profile;
       if (request->has_profile()) profile = FromProto(request->profile());

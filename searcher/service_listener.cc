@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "proto/client.h"
-#include "searcher/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {

@@ -1,3 +1,4 @@
+// Formulas that the CPU and the counting backend share.
 #include "engine/backend/cost.h"
 
 #include <algorithm>

@@ -222,8 +222,8 @@ void Rendezvous::CheckPeers() {
 bool Rendezvous::HasEnded(int rank) {
   const pid_t pid = SlotOf(rank).pid.load();
   if (pid == 0 || pid == getpid()) return false;  // Never came; or a thread of this process.
-  OwnedFd& pid_fd = pid_fds_[static_cast<size_t>(rank)];
-  if (!pid_fd) pid_fd = OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  UniqueFd& pid_fd = pid_fds_[static_cast<size_t>(rank)];
+  if (!pid_fd) pid_fd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pid_fd) {
     if (errno == ESRCH) return true;
     Fail(ErrorCode::kUnavailable,

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/comm/mapping.h"
-#include "engine/comm/owned_fd.h"
+#include "base/unique_fd.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -86,7 +86,7 @@ class Rendezvous {
   uint32_t num_waits_ = 0;     // Number of the barrier that this rank came to last. Wraps around.
   uint32_t last_meeting_ = 0;  // Number of the barrier of the last Meet.
   uint32_t incarnation_ = 0;   // Which group over this file this is, from 1.
-  std::vector<OwnedFd> pid_fds_;  // By rank; empty until a long wait needs it.
+  std::vector<UniqueFd> pid_fds_;  // By rank; empty until a long wait needs it.
 };
 
 }  // namespace dsat::engine

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/comm/mapping.h"
-#include "engine/comm/owned_fd.h"
+#include "base/unique_fd.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/sum_rows.h"
@@ -69,14 +69,14 @@ class ShmGroup final : public ProcessGroup {
   void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems);
   void CopyOtherRows(const CommBuffer& buffer, DType dtype, int64_t row_elems);
 
-  OwnedFd file_;
+  UniqueFd file_;
   Rendezvous rendezvous_;
   std::vector<Region> regions_;  // By buffer id.
   int64_t file_end_ = Rendezvous::HeaderBytes();
 };
 
-OwnedFd Duplicate(int fd) {
-  OwnedFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+UniqueFd Duplicate(int fd) {
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) ThrowErrno(fmt::format("the process group's memory file (fd {})", fd), errno);
   return copy;
 }

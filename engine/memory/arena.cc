@@ -1,3 +1,4 @@
+// Memory of one tier with a hard limit.
 #include "engine/memory/arena.h"
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "engine/comm/owned_fd.h"
+#include "base/unique_fd.h"
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
@@ -32,8 +32,8 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
     Throw(ErrorCode::kInvalidArgument, "{} is not set; expected the memory file of {} ranks",
           kEnvGroupFd, environment.world_size);
   }
-  const OwnedFd own(memfd_create("dsat-group", MFD_CLOEXEC));
-  if (!own) ThrowErrno("memfd_create", errno);
+  const UniqueFd own(memfd_create("dsat-group", MFD_CLOEXEC));
+  if (own.get() < 0) ThrowErrno("memfd_create", errno);
   return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
 }
 
@@ -52,6 +52,11 @@ int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environm
   return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / environment.local_world_size;
 }
 
+// Of parameters and samples: ds_config's own, or else the experiment's.
+int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
+  return task.ds_config.contains("seed") ? config.seed : task.seed;
+}
+
 class Trial {
  public:
   Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -60,6 +65,7 @@ class Trial {
 
  private:
   Resources MakeResources() { return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_}; }
+  uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
   void Measure();
   std::optional<Point> MeasurePoint(const Point& point);
@@ -89,7 +95,7 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       config_(config),
       model_(MakeModel(task.model, "/hyperparameters/model")),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
-      data_(OpenDataset(task.data, task.base_dir, task.seed, "/hyperparameters/data")),
+      data_(OpenDataset(task.data, task.base_dir, SeedOf(task, config), "/hyperparameters/data")),
       kernels_(MakeCpuKernels(environment.num_threads)),
       arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes) {
   if (data_->vocab_size() > model_.vocab_size) {
@@ -129,7 +135,7 @@ bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResul
 void Trial::Profile() {
   const Point point;
   SetPoint(point);
-  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  Engine engine(MakeResources(), config_, Seed());
   std::vector<StepResult> steps;
   if (!Step(engine, "measuring", steps)) return;
   const auto peak_bytes =
@@ -161,7 +167,7 @@ void Trial::Measure() {
 std::optional<Point> Trial::MeasurePoint(const Point& point) {
   SetPoint(point);
   arena_.ResetPeak();
-  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  Engine engine(MakeResources(), config_, Seed());
   std::vector<StepResult> steps;
   for (int64_t step = 0; step <= task_.end_profile_step; ++step) {
     const bool measured = step >= task_.start_profile_step;
@@ -203,7 +209,7 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
 
 // Continues from the newest checkpoint of the folder, if there is one.
 void Trial::Train() {
-  Engine engine(MakeResources(), config_, static_cast<uint64_t>(task_.seed));
+  Engine engine(MakeResources(), config_, Seed());
   const std::string& dir = task_.checkpoint_dir;
   if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
     engine.LoadCheckpoint(dir);

@@ -1,4 +1,5 @@
-// A search as a user runs it: real trials on the built-in engine, killed and resumed, then trained with.
+// A search as a user runs it: real trials on the built-in engine, killed and resumed, then trained
+// with.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -51,9 +52,8 @@ class EndToEndTest : public testing::Test {
 };
 
 TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
-  const Finished search =
-      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric", "throughput", "--out",
-                 "out", "--run-full-experiment"});
+  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric",
+                                     "throughput", "--out", "out", "--run-full-experiment"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, HasSubstr("times the submitted configuration"));
   EXPECT_THAT(search.err, HasSubstr("micro-batch"));
@@ -64,8 +64,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_GE(shown["factor_over_submitted"], 1.0);
   const Json& best = shown["trials"][shown["best_trial"].get<size_t>()];
   EXPECT_EQ(best["state"], "succeeded");
-  for (const char* metric : {"FLOPS_per_gpu", "throughput", "latency", "forward", "backward", "step",
-                             "peak_bytes", "loss"})
+  for (const char* metric : {"FLOPS_per_gpu", "throughput", "latency", "forward", "backward",
+                             "step", "peak_bytes", "loss"})
     EXPECT_GT(best["metrics"][metric]["value"], 0.0) << metric;
   EXPECT_LE(best["metrics"]["peak_bytes"]["value"], 6 * 1024 * 1024);
 
@@ -81,8 +81,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
 }
 
 TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
-  const std::vector<std::string> command = {"random", "deepspeed.yaml", "--max-trials", "8",
-                                            "--max-concurrent-trials", "1"};
+  const std::vector<std::string> command = {"random", "deepspeed.yaml",          "--max-trials",
+                                            "8",      "--max-concurrent-trials", "1"};
   const auto with = [&](std::vector<std::string> args, const std::string& db) {
     args.insert(args.end(), {"--db", db, "--out", db + ".out"});
     return args;

@@ -29,7 +29,8 @@ std::string ExperimentFile(const std::string& data_path = "text.txt") {
          "resources:\n  slots_per_trial: 2\n  device_memory: 64MiB\n"
          "searcher:\n  name: single\n  max_length: {batches: 4}\n"
          "hyperparameters:\n  deepspeed_config: ds_config.json\n"
-         "  model: {type: gpt2, n_layer: 2, n_embd: 32, n_head: 2, n_positions: 32, vocab_size: 256}\n"
+         "  model: {type: gpt2, n_layer: 2, n_embd: 32, n_head: 2, n_positions: 32, vocab_size: "
+         "256}\n"
          "  data: {type: text, path: " +
          data_path + ", seq_len: 32}\n";
 }
@@ -41,7 +42,8 @@ class OutputTest : public testing::Test {
     work.Write("ds_config.json", kDsConfig);
     work.Write("profile.json", kProfile);
     std::string text;
-    for (int i = 0; i < 200; ++i) text += "The quick brown fox jumps over the lazy dog. ";
+    for (int i = 0; i < 200; ++i)
+      text += "The quick brown fox jumps over the lazy dog. ";
     work.Write("text.txt", text);
   }
 
@@ -106,7 +108,8 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
       "gradient_accumulation_steps": 2})");
   const Finished contradiction = work.Dsat({"asha", "deepspeed.yaml"});
   ExpectRefused(contradiction, "train_batch_size");
-  for (const char* number : {"9", "2"}) EXPECT_THAT(contradiction.err, HasSubstr(number));
+  for (const char* number : {"9", "2"})
+    EXPECT_THAT(contradiction.err, HasSubstr(number));
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
       "zero_optimisation": {"stage": 1}})");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
@@ -171,7 +174,8 @@ TEST_F(OutputTest, AskAndTellDriveAnExperimentToItsEnd) {
 TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {
   ASSERT_EQ(Create().exit_code, 0);
   ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"speed\": 1}"), "speed");
+  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"speed\": 1}"),
+                "speed");
   ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"throughput\": 1}"),
                 "FLOPS_per_gpu");
   EXPECT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}).exit_code, 0);

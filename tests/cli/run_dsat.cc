@@ -26,7 +26,8 @@ namespace {
   unsetenv("DSAT_DB");
   const std::string binary = std::string(DSAT_BINARY_DIR) + "/dsat";
   std::vector<char*> argv = {const_cast<char*>(binary.c_str())};
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  for (const std::string& arg : args)
+    argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
   execv(binary.c_str(), argv.data());
   _exit(127);

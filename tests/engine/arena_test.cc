@@ -1,3 +1,4 @@
+// Arenas: limits, counts, reuse and errors.
 #include "engine/memory/arena.h"
 
 #include <gmock/gmock.h>

@@ -69,7 +69,7 @@ void ExpectEnded(const Error& error, int rank, pid_t pid) {
 }
 
 TEST(ProcessGroupFaultTest, PeerThatEndedIsNamedLongBeforeTheTimeout) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
   const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
   const Error error = ErrorOf([&] { group->Barrier(); });
@@ -78,7 +78,7 @@ TEST(ProcessGroupFaultTest, PeerThatEndedIsNamedLongBeforeTheTimeout) {
 }
 
 TEST(ProcessGroupFaultTest, PeerThatEndedAndWasReapedIsNamed) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
   const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
   child.Reap();
@@ -86,7 +86,7 @@ TEST(ProcessGroupFaultTest, PeerThatEndedAndWasReapedIsNamed) {
 }
 
 TEST(ProcessGroupFaultTest, PeerKilledBetweenCollectivesIsNamed) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const auto train = [&](int rank, const std::function<void(int)>& after_round) {
     const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
     const CommBuffer buffer = group->Allocate(2 * 40'000);
@@ -105,7 +105,7 @@ TEST(ProcessGroupFaultTest, PeerKilledBetweenCollectivesIsNamed) {
 }
 
 TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const Child child([&] { (void)MakeShmGroup(file.get(), 2, 3, kTestTimeout).release(); });
   RunThreads(2, [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
@@ -114,7 +114,7 @@ TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
 }
 
 TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   RunThreads(2, [&](int rank) {
     const Error error =
         ErrorOf([&] { (void)MakeShmGroup(file.get(), rank, 4, milliseconds(100)); });
@@ -125,7 +125,7 @@ TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
 }
 
 TEST(ProcessGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const Child child([&] {
     (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release();
     pause();
@@ -137,7 +137,7 @@ TEST(ProcessGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
 }
 
 TEST(ProcessGroupFaultTest, RankWhoseGroupObjectEndedIsNamed) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   RunThreads(3, [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
     if (rank == 1) return;
@@ -184,7 +184,7 @@ TEST(ProcessGroupFaultTest, DifferentCallsAreNamedInsteadOfAHang) {
 }
 
 TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   RunThreads(2, [&](int rank) {
     if (rank == 1) {
       EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(500)); }).code(),
@@ -204,7 +204,7 @@ TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {
 }
 
 TEST(ProcessGroupFaultTest, OneRankCannotJoinTwice) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   RunThreads(2, [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
     if (rank == 0) {
@@ -217,7 +217,7 @@ TEST(ProcessGroupFaultTest, OneRankCannotJoinTwice) {
 }
 
 TEST(ProcessGroupFaultTest, FailedGroupTakesNoNewMembers) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(50)); }).code(),
             ErrorCode::kDeadlineExceeded);
   const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout); });
@@ -243,7 +243,7 @@ TEST(ProcessGroupFaultTest, WrongFileIsAnError) {
 }
 
 TEST(ProcessGroupFaultTest, MemoryGoesBackWithTheGroup) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const auto bytes_of_file = [&] {
     struct stat info {};
     fstat(file.get(), &info);

@@ -244,7 +244,7 @@ TEST_P(ProcessGroupTest, CountingGroupCountsWhatTheOthersSend) {
 }
 
 TEST_P(ProcessGroupTest, OneFileServesOneGroupAfterAnother) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   for (int generation = 0; generation < 3; ++generation) {
     RunThreads(GetParam(), [&](int rank) {
       // Without a pause between the groups: a fast rank joins the next while a slow one leaves.
@@ -274,7 +274,7 @@ TEST(LocalGroupTest, NeedsNoFile) {
 }
 
 TEST(ShmGroupTest, WorksBetweenProcesses) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   const auto check = [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
     for (int round = 0; round < 20; ++round) {

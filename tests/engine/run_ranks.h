@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/owned_fd.h"
+#include "base/unique_fd.h"
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
@@ -20,8 +20,8 @@ namespace dsat::engine {
 constexpr std::chrono::milliseconds kTestTimeout{60'000};
 
 // An empty memory file, as the supervisor makes it.
-inline OwnedFd MakeMemoryFile() {
-  OwnedFd file(memfd_create("dsat-test", MFD_CLOEXEC));
+inline UniqueFd MakeMemoryFile() {
+  UniqueFd file(memfd_create("dsat-test", MFD_CLOEXEC));
   if (!file) ThrowErrno("memfd_create", errno);
   return file;
 }
@@ -50,7 +50,7 @@ inline void RunThreads(int size, const std::function<void(int rank)>& fn) {
 // wait for one that failed end with it.
 inline void RunRanks(int size, const std::function<void(ProcessGroup& group)>& fn,
                      std::chrono::milliseconds timeout = kTestTimeout) {
-  const OwnedFd file = MakeMemoryFile();
+  const UniqueFd file = MakeMemoryFile();
   RunThreads(size, [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, size, timeout);
     fn(*group);

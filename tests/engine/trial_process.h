@@ -71,7 +71,7 @@ class TrialProcessTest : public testing::Test {
 
   std::vector<RankExit> Run(int size) {
     WriteJsonFile(dir_ + "/task.json", ToJson(task_));
-    const OwnedFd file = MakeMemoryFile();
+    const UniqueFd file = MakeMemoryFile();
     pids_.clear();
     for (int rank = 0; rank < size; ++rank)
       pids_.push_back(Spawn(rank, size, file.get()));

@@ -50,6 +50,16 @@ TEST_F(TrialTest, TheProfileDescribesTheModel) {
   EXPECT_EQ(profile.forward_flops_per_sample, products + 2 * 2 * 2 * T * T * C);
 }
 
+TEST_F(TrialTest, TheConfigsSeedComesBeforeTheExperiments) {
+  const auto loss = [this] { return Json::parse(Run(1)[0].out)["measurement"]["loss"]["value"]; };
+  task_.seed = 5;
+  const Json five = loss();
+  task_.seed = 6;
+  EXPECT_NE(loss(), five);
+  task_.ds_config["seed"] = 5;
+  EXPECT_EQ(loss(), five);
+}
+
 TEST_F(TrialTest, ADeviceThatIsTooSmallIsInfeasibleWithTheNumbers) {
   task_.device_memory_bytes = 200'000;
   const auto exits = Run(1);

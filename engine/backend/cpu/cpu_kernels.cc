@@ -1,3 +1,4 @@
+// The CPU backend: every kernel, by the file that computes it.
 #include "engine/backend/cpu/cpu_kernels.h"
 
 #include <memory>

@@ -1,0 +1,36 @@
+// Sole owner of a file descriptor.
+#ifndef DSAT_BASE_UNIQUE_FD_H_
+#define DSAT_BASE_UNIQUE_FD_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace dsat {
+
+// Move-only; closed when it ends.
+class UniqueFd {
+ public:
+  explicit UniqueFd(int fd = -1) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() { Reset(); }
+
+  explicit operator bool() const { return fd_ >= 0; }
+  // -1 if it owns none.
+  int get() const { return fd_; }
+  void Reset() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_BASE_UNIQUE_FD_H_

@@ -1,0 +1,347 @@
+// What the keys of an experiment file mean.
+#include "searcher/input/experiment_document.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <regex>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "engine/config/ds_config.h"
+#include "engine/config/keys.h"
+
+namespace dsat {
+namespace {
+
+// Keys of each section: those that dsat reads, and those of a cluster that mean nothing here.
+struct Section {
+  const char* pointer;
+  const char* read;
+  const char* without_meaning;
+};
+
+constexpr std::array<Section, 3> kSections = {{
+    {"", "name entrypoint resources searcher hyperparameters max_restarts",
+     "description labels workspace project data environment bind_mounts debug scheduling_unit "
+     "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
+     "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
+     "reproducibility slurm pbs security internal integrations retention_policy log_policies "
+     "preemption_timeout"},
+    {"/resources", "slots_per_trial device_memory",
+     "agent_label devices max_slots native_parallel priority resource_pool shm_size weight "
+     "is_single_node"},
+    {"/searcher", "name max_length",
+     "metric smaller_is_better time_metric max_time source_trial_id source_checkpoint_uuid"},
+}};
+
+constexpr char kHparams[] = "/hyperparameters";
+constexpr char kConfigKey[] = "deepspeed_config";
+constexpr char kOverwriteKey[] = "overwrite_deepspeed_args";
+
+std::vector<std::string> Words(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    words.emplace_back(word);
+  }
+  return words;
+}
+
+bool Holds(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// Builds the spec, one key at a time.
+class SpecReader {
+ public:
+  SpecReader(const ExperimentDocument& document, std::string model_dir,
+             std::vector<std::string>* warnings)
+      : document_(document), warnings_(warnings) {
+    spec_.model_dir = std::move(model_dir);
+  }
+
+  ExperimentSpec Read() {
+    for (const Section& section : kSections)
+      CheckSection(section);
+    ReadName();
+    ReadResources();
+    ReadSearcher();
+    if (const Json* restarts = Find("/max_restarts")) {
+      spec_.max_restarts = Integer("/max_restarts", *restarts, 0);
+    }
+    ReadEntrypoint();
+    ReadHyperparameters();
+    CheckTarget();
+    return std::move(spec_);
+  }
+
+ private:
+  // The value at a pointer; nullptr if it is not given or null.
+  const Json* Find(const std::string& pointer) const {
+    const Json* value = FindAtPointer(document_.root, pointer);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+
+  void Warn(const std::string& pointer, const std::string& message) {
+    warnings_->push_back(fmt::format("{} {}", document_.Place(pointer), message));
+  }
+
+  [[noreturn]] void Expect(const std::string& pointer, const Json& value,
+                           const std::string& expected) const {
+    document_.Fail(pointer, fmt::format("is {}; expected {}", value.dump(), expected));
+  }
+
+  int64_t Integer(const std::string& pointer, const Json& value, int64_t min) const {
+    std::optional<int64_t> number = WholeNumber(value);
+    if (!number || *number < min) Expect(pointer, value, fmt::format("an integer >= {}", min));
+    return *number;
+  }
+
+  void CheckSection(const Section& section) {
+    const Json* object = Find(section.pointer);
+    if (object == nullptr) return;
+    if (!object->is_object()) Expect(section.pointer, *object, "an object");
+    std::vector<std::string> read = Words(section.read);
+    std::vector<std::string> without_meaning = Words(section.without_meaning);
+    for (const auto& [key, value] : object->items()) {
+      std::string pointer = fmt::format("{}/{}", section.pointer, key);
+      if (Holds(read, key)) continue;
+      if (Holds(without_meaning, key)) {
+        Warn(pointer, "has no meaning here and is ignored");
+        continue;
+      }
+      read.insert(read.end(), without_meaning.begin(), without_meaning.end());
+      std::string nearest = NearestWord(key, read);
+      document_.Fail(pointer, nearest.empty()
+                                  ? fmt::format("is unknown; expected one of {}", section.read)
+                                  : fmt::format("is unknown; did you mean \"{}\"?", nearest));
+    }
+  }
+
+  void ReadName() {
+    const Json* name = Find("/name");
+    if (name == nullptr) return;
+    if (!name->is_string() || name->get_ref<const std::string&>().empty()) {
+      Expect("/name", *name, "a text");
+    }
+    spec_.name = *name;
+  }
+
+  void ReadResources() {
+    if (const Json* slots = Find("/resources/slots_per_trial")) {
+      spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
+    }
+    const std::string pointer = "/resources/device_memory";
+    const Json* memory = Find(pointer);
+    if (memory == nullptr) return;
+    if (memory->is_string()) {
+      const std::string& text = memory->get_ref<const std::string&>();
+      spec_.device_memory_bytes = ParseBytes(text, document_.Place(pointer));
+    }
+    if (!memory->is_string() || spec_.device_memory_bytes == 0) {
+      spec_.device_memory_bytes = Integer(pointer, *memory, 1);
+    }
+  }
+
+  void ReadSearcher() {
+    const Json* name = Find("/searcher/name");
+    if (name != nullptr && *name != Json("single")) {
+      Expect("/searcher/name", *name, "\"single\": dsat itself is the searcher");
+    }
+    const std::string pointer = "/searcher/max_length";
+    const Json* length = Find(pointer);
+    if (length == nullptr) return;
+    if (!length->is_object()) {
+      spec_.max_length_steps = Integer(pointer, *length, 1);
+      return;
+    }
+    if (length->size() != 1) Expect(pointer, *length, "one unit, such as {\"batches\": 100}");
+    const std::string& unit = length->begin().key();
+    const Json& count = length->begin().value();
+    if (unit == "batches") {
+      spec_.max_length_steps = Integer(pointer + "/batches", count, 1);
+    } else if (unit == "epochs" || unit == "records") {
+      Warn(pointer + "/" + unit, fmt::format("is ignored: a full run counts batches; it takes {}",
+                                             spec_.max_length_steps));
+    } else {
+      Expect(pointer, *length, "the unit batches");
+    }
+  }
+
+  void ReadEntrypoint() {
+    const std::string pointer = "/entrypoint";
+    const Json* entrypoint = Find(pointer);
+    if (entrypoint == nullptr) {
+      document_.Fail(pointer, "is missing; expected \"builtin\" or a command");
+    }
+    if (entrypoint->is_string()) {
+      spec_.entrypoint = Command(pointer, entrypoint->get<std::string>());
+    } else if (entrypoint->is_array()) {
+      for (const Json& word : *entrypoint) {
+        if (word.is_structured() || word.is_null()) Expect(pointer, word, "texts only");
+        spec_.entrypoint.push_back(word.is_string() ? word.get<std::string>() : word.dump());
+      }
+    } else {
+      Expect(pointer, *entrypoint, "a text or a list of texts");
+    }
+    if (spec_.entrypoint.empty() || spec_.entrypoint[0].empty()) {
+      Expect(pointer, *entrypoint, "\"builtin\" or a command");
+    }
+  }
+
+  std::vector<std::string> Command(const std::string& pointer, const std::string& text) const {
+    static const std::regex kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)");
+    if (std::regex_match(text, kTrialClass)) {
+      Expect(pointer, text, "a command such as \"python3 train.py\": trial classes are not loaded");
+    }
+    try {
+      return SplitCommand(text);
+    } catch (const Error& error) {
+      Expect(pointer, text, fmt::format("a command; {}", error.what()));
+    }
+  }
+
+  // {type: const, val: x} is x; ranges are for another searcher.
+  Json Constants(const std::string& pointer, const Json& value) const {
+    if (!value.is_object()) return value;
+    const Json type = value.value("type", Json());
+    if (type == Json("const") && value.contains("val") && value.size() == 2) return value["val"];
+    bool has_range = value.contains("minval") || value.contains("maxval") || value.contains("vals");
+    if (type.is_string() && has_range) {
+      Expect(pointer, value, "a constant: dsat searches ds_config keys, not hyperparameter ranges");
+    }
+    Json result = Json::object();
+    for (const auto& [key, item] : value.items()) {
+      result[key] = Constants(pointer + "/" + key, item);
+    }
+    return result;
+  }
+
+  void ReadHyperparameters() {
+    const Json* given = Find(kHparams);
+    if (given != nullptr && !given->is_object()) Expect(kHparams, *given, "an object");
+    Json hparams = given == nullptr ? Json::object() : Constants(kHparams, *given);
+    Json overwrite = hparams.value(kOverwriteKey, Json());
+    hparams.erase(kOverwriteKey);
+    if (hparams.contains(kConfigKey)) {
+      ReadConfigFile(hparams[kConfigKey]);
+      hparams.erase(kConfigKey);
+      RefuseInline(hparams);
+    } else {
+      TakeInline(hparams);
+    }
+    Overwrite(overwrite);
+    spec_.hyperparameters = hparams;
+  }
+
+  void ReadConfigFile(const Json& name) {
+    const std::string pointer = fmt::format("{}/{}", kHparams, kConfigKey);
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
+      Expect(pointer, name, "the path of a ds_config file");
+    }
+    std::filesystem::path path(spec_.model_dir);
+    path /= name.get<std::string>();  // An absolute path replaces the folder.
+    spec_.ds_config_path = path.lexically_normal().string();
+    try {
+      spec_.ds_config = ReadJsonFile(spec_.ds_config_path);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalidArgument) throw;  // Names the file and its line.
+      throw Error(error.code(), fmt::format("{}: {}", document_.Place(pointer), error.what()));
+    }
+  }
+
+  // True for what only a ds_config can mean: a key of DeepSpeed's with a value of the right shape.
+  // `optimizer: adam` is a user's own hyperparameter.
+  static bool IsDsConfigEntry(const std::string& key, const Json& value) {
+    const engine::Key* known = engine::FindKey("/" + key);
+    if (known == nullptr || *known->pointer == '\0' || key.find('/') != key.npos) return false;
+    return (value.is_string() && value == Json("auto")) || engine::Misfit(*known, value).empty();
+  }
+
+  void RefuseInline(const Json& hparams) const {
+    for (const char* key :
+         {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+          "zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "gradient_clipping"}) {
+      if (!hparams.contains(key) || !IsDsConfigEntry(key, hparams[key])) continue;
+      document_.Fail(fmt::format("{}/{}", kHparams, key),
+                     fmt::format("contradicts {0}/{1}; expected it in that file or in {0}/{2}",
+                                 kHparams, kConfigKey, kOverwriteKey));
+    }
+  }
+
+  void TakeInline(Json& hparams) {
+    for (auto it = hparams.begin(); it != hparams.end();) {
+      bool take = IsDsConfigEntry(it.key(), *it);
+      if (take) spec_.ds_config[it.key()] = *it;
+      it = take ? hparams.erase(it) : std::next(it);
+    }
+  }
+
+  void Overwrite(const Json& overwrite) {
+    const std::string pointer = fmt::format("{}/{}", kHparams, kOverwriteKey);
+    if (overwrite.is_null()) return;
+    if (!overwrite.is_object()) Expect(pointer, overwrite, "an object");
+    if (spec_.ds_config_path.empty() && !overwrite.empty()) {
+      document_.Fail(pointer, fmt::format("overwrites nothing; expected {}/{} beside it", kHparams,
+                                          kConfigKey));
+    }
+    MergeJson(spec_.ds_config, overwrite);
+  }
+
+  // What each launch target needs, and the merged config against DeepSpeed's rules.
+  void CheckTarget() {
+    const std::string config = fmt::format("{}/{}", kHparams, kConfigKey);
+    if (spec_.ds_config_path.empty() && spec_.ds_config.empty()) {
+      document_.Fail(config, "is missing; expected the path of a ds_config file");
+    }
+    if (spec_.entrypoint[0] == "builtin") CheckBuiltin();
+    const std::string source =
+        spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
+    std::vector<std::string> found =
+        engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
+    warnings_->insert(warnings_->end(), found.begin(), found.end());
+  }
+
+  void CheckBuiltin() const {
+    if (spec_.entrypoint.size() > 1) {
+      Expect("/entrypoint", spec_.entrypoint, "\"builtin\" alone: it takes no arguments");
+    }
+    for (const char* key : {"model", "data"}) {
+      const std::string pointer = fmt::format("{}/{}", kHparams, key);
+      auto found = spec_.hyperparameters.find(key);
+      if (found == spec_.hyperparameters.end()) {
+        document_.Fail(pointer, "is missing; the builtin entrypoint needs it");
+      }
+      if (!found->is_object()) Expect(pointer, *found, "an object");
+    }
+  }
+
+  const ExperimentDocument& document_;
+  std::vector<std::string>* warnings_;
+  ExperimentSpec spec_;
+};
+
+}  // namespace
+
+std::string ExperimentDocument::Place(const std::string& pointer) const {
+  std::string known = pointer;
+  while (!known.empty() && !lines.contains(known))
+    known.erase(known.rfind('/'));
+  auto line = lines.find(known);
+  return fmt::format("{}:{}: {}", path, line == lines.end() ? 1 : line->second, pointer);
+}
+
+void ExperimentDocument::Fail(const std::string& pointer, const std::string& message) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", Place(pointer), message));
+}
+
+ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
+                                std::vector<std::string>* warnings) {
+  return SpecReader(document, model_dir, warnings).Read();
+}
+
+}  // namespace dsat

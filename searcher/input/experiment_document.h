@@ -1,0 +1,37 @@
+// An experiment file as JSON that still knows its lines, and the spec made from it.
+#ifndef DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
+#define DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+
+namespace dsat {
+
+struct ExperimentDocument {
+  std::string path;                  // As the user wrote it, for messages.
+  Json root;                         // An object.
+  std::map<std::string, int> lines;  // JSON pointer -> line, counted from 1.
+
+  // "<path>:<line>: <pointer>"; the line of the nearest enclosing key if there is no such key.
+  std::string Place(const std::string& pointer) const;
+  // Throws kInvalidArgument "<path>:<line>: <pointer> <message>".
+  [[noreturn]] void Fail(const std::string& pointer, const std::string& message) const;
+};
+
+// The spec that a document describes, with relative paths resolved against `model_dir` (absolute)
+// and the merged ds_config checked. Errors and warnings as ReadExperimentFile.
+ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
+                                std::vector<std::string>* warnings);
+
+// A command line as a shell would split it: blanks separate words, quotes and backslashes join
+// them. A command that needs a shell (pipes, variables, patterns, ...) becomes {"sh", "-c",
+// command}. Throws kInvalidArgument naming an open quote.
+std::vector<std::string> SplitCommand(const std::string& command);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_

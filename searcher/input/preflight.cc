@@ -1,0 +1,51 @@
+// Whether an experiment can start here at all.
+#include "searcher/input/preflight.h"
+
+#include "base/error.h"
+#include "engine/config/ds_config.h"
+#include "engine/data/dataset.h"
+#include "engine/model/models.h"
+#include "searcher/launch/launcher.h"
+
+namespace dsat {
+namespace {
+
+const Json& Block(const ExperimentSpec& spec, const char* key) {
+  const auto found = spec.hyperparameters.find(key);
+  if (found == spec.hyperparameters.end())
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: /hyperparameters/{} is missing; entrypoint builtin needs it "
+          "(docs/experiment-file.md)",
+          spec.config_path, key);
+  return *found;
+}
+
+void CheckModelAndData(const ExperimentSpec& spec) {
+  const std::string where = spec.config_path + ": /hyperparameters/";
+  const engine::Model model = engine::MakeModel(Block(spec, "model"), where + "model");
+  const Json& data = Block(spec, "data");
+  engine::SeqLen(data, model.max_seq_len, where + "data");
+  const auto dataset =
+      engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
+  if (dataset->vocab_size() > model.vocab_size)
+    Throw(ErrorCode::kInvalidArgument,
+          "{}model/vocab_size is {}, but the data have {} different tokens; make it at least that",
+          where, model.vocab_size, dataset->vocab_size());
+}
+
+}  // namespace
+
+std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
+  std::vector<std::string> warnings;
+  const std::string source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
+  if (spec.entrypoint == std::vector<std::string>{"builtin"}) {
+    engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
+    CheckModelAndData(spec);
+  } else {
+    warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
+    MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.
+  }
+  return warnings;
+}
+
+}  // namespace dsat

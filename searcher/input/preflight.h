@@ -1,0 +1,18 @@
+// Whether an experiment can start here at all, asked before anything is recorded or launched.
+#ifndef DSAT_SEARCHER_INPUT_PREFLIGHT_H_
+#define DSAT_SEARCHER_INPUT_PREFLIGHT_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// Throws an Error naming file, key and value if the entrypoint, the model, the data or the
+// submitted ds_config cannot work. Gives warnings, one line each: keys without effect here.
+std::vector<std::string> CheckSpec(const ExperimentSpec& spec);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_INPUT_PREFLIGHT_H_

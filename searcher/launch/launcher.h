@@ -1,0 +1,142 @@
+// Launching: one trial is a set of rank processes under one supervisor process.
+//
+//   runner ──posix_spawn──► dsat supervise (one per attempt) ──fork──► rank 0 .. rank P-1
+//
+// The supervisor is single-threaded and a child subreaper in a session of its own. It ends every
+// process below it when a rank ends badly, when it is told to stop, and when the pipe to the runner
+// closes (Ctrl-C, kill -9): no process is ever orphaned. If the supervisor itself is killed, the
+// kernel kills the ranks.
+#ifndef DSAT_SEARCHER_LAUNCH_LAUNCHER_H_
+#define DSAT_SEARCHER_LAUNCH_LAUNCHER_H_
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// One launch to make.
+struct LaunchRequest {
+  ExperimentId experiment = 0;
+  TrialId trial = 0;
+  int64_t attempt = 0;
+  TrialKind kind = TrialKind::kSearch;
+  bool full_run = false;       // The production run: train to the end, measure nothing.
+  Json ds_config;              // What to run.
+  std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
+  std::string shared_dir;      // Folder that all attempts of the experiment share (compiled
+                               // extensions); "" = the parent of `dir`.
+  std::vector<int64_t> slots;  // The machine's slots (device indices) that this attempt may use,
+                               // one per rank; empty = not pinned.
+  std::string report_address;  // gRPC target of the runner's TrialService.
+  std::string token;
+};
+
+// What the ranks run: one command per rank, with its environment on top of ours.
+struct RankCommand {
+  std::vector<std::string> argv;
+  std::map<std::string, std::string> env;
+  std::string log_path;  // stdout and stderr of this rank; replaced if it exists.
+  std::string work_dir;  // Where it starts; "" = where SupervisedProcess::Start says.
+  // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
+  // as "<nanoseconds of the monotonic clock> <line>" when it arrives.
+  std::string stamp_marker;
+};
+
+// Where the stamped lines of a log are kept.
+std::string StampsPath(const std::string& log_path);
+
+// How the processes of one attempt ended.
+struct ExitReport {
+  int first_failed_rank = -1;  // The first that ended badly by itself; -1: none did.
+  int exit_code = 0;           // Of that rank; 128 + signal if it was killed, 127 if not runnable.
+  bool killed_by_us = false;   // Stopped by the runner (time-out, cancel) before any rank failed.
+  int64_t oom_kills = 0;       // Processes that the kernel ended meanwhile for lack of host memory,
+                               // in our cgroup, or on this host if the cgroup does not tell.
+  std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
+  std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
+  std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
+};
+
+// What runs a trial: dsat's own engine or the user's own command. The one place where they differ.
+// Used from one thread. Of an attempt's calls Prepare is the first, and Classify, if it comes, the
+// last.
+class LaunchTarget {
+ public:
+  virtual ~LaunchTarget() = default;
+  // Writes the attempt's files into request.dir and gives the commands, one per rank.
+  virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
+  // Looks for results that arrive as files while the ranks run; called a few times a second. Gives
+  // what is new: a measurement, a profile, or progress. Default: nothing (they come by gRPC).
+  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request);
+  virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);
+  // A number that grows while the ranks make progress (optimizer steps seen), for the hang
+  // time-out.
+  virtual int64_t PollProgress(const LaunchRequest& request);
+  // The outcome from the exit and the files, for an attempt that has reported none itself.
+  virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
+};
+
+// dsat's own engine: one dsat-trial process per rank. `trial_binary` is its path.
+std::unique_ptr<LaunchTarget> MakeBuiltinTarget(const ExperimentSpec& spec,
+                                                const std::string& trial_binary);
+// The user's own command with DeepSpeed's autotuning hooks (docs/external.md). Throws
+// kInvalidArgument if the entrypoint names no DeepSpeed config file that could be replaced, starts
+// another number of ranks than slots_per_trial, or the profiled steps are not start < end.
+std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec);
+
+// How long processes get to end by themselves before they are made to.
+struct GraceTimes {
+  std::chrono::milliseconds siblings{
+      2000};  // After a rank ended badly, before SIGTERM to the rest.
+  std::chrono::milliseconds terminate{2000};  // After SIGTERM, before SIGKILL.
+};
+
+// A running supervisor and the ranks below it. Destroying it kills them all and waits for their
+// end. Each object is used by one thread at a time; Start may be called from a process with many
+// threads.
+class SupervisedProcess {
+ public:
+  // Starts `<dsat_binary> supervise` with the ranks' commands, each run in `work_dir`. Throws if
+  // the supervisor cannot be started; a rank that cannot be started is a failed rank of the report.
+  // REQUIRES: `ranks` is not empty.
+  static SupervisedProcess Start(const std::string& dsat_binary,
+                                 const std::vector<RankCommand>& ranks, const std::string& work_dir,
+                                 const GraceTimes& grace = {});
+  SupervisedProcess(SupervisedProcess&&) noexcept;
+  SupervisedProcess& operator=(SupervisedProcess&&) noexcept;
+  ~SupervisedProcess();
+
+  // A file descriptor that becomes readable when Poll has news.
+  int fd() const;
+  // The exit report once everything below the supervisor has ended; nullopt before. Does not block.
+  // Gives the same report when called again.
+  std::optional<ExitReport> Poll();
+  // Asks for the end: SIGTERM to the ranks, SIGKILL after the grace time. Returns at once. A second
+  // call can shorten the grace time, not lengthen it.
+  void Stop(std::chrono::milliseconds grace);
+
+ private:
+  struct Impl;
+  explicit SupervisedProcess(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// main() of the `dsat supervise` process: reads the commands from `control_fd`, runs them, writes
+// the report to it. Returns the exit code. Linux: PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, pidfds.
+// REQUIRES: the process has one thread.
+int SuperviseMain(int control_fd);
+
+// Where SupervisedProcess puts the supervisor's end of the control socket.
+inline constexpr int kSupervisorControlFd = 3;
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_LAUNCH_LAUNCHER_H_

@@ -1,0 +1,358 @@
+// The experiment file.
+#include "searcher/input/experiment_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kBuiltin[] = R"(name: small gpt2
+entrypoint: builtin
+resources:
+  slots_per_trial: 2
+  device_memory: 512MiB
+searcher:
+  name: single
+  max_length:
+    batches: 30
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2}
+  data:
+    type: text
+    path: ["a.txt", 'b.txt']
+)";
+
+class ExperimentFileTest : public testing::Test {
+ protected:
+  ExperimentFileTest() {
+    std::string pattern = testing::TempDir() + "experiment_file_test_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    Write("ds_config.json", "{\"train_batch_size\": 8, // as submitted\n}\n");
+  }
+  ~ExperimentFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  void Write(const std::string& name, const std::string& text) const {
+    WriteFileAtomic(Path(name), text);
+  }
+
+  ExperimentSpec Read(const std::string& yaml, const std::string& model_dir = "") {
+    Write("deepspeed.yaml", yaml);
+    warnings_.clear();
+    return ReadExperimentFile(Path("deepspeed.yaml"), model_dir, &warnings_);
+  }
+
+  // The error of a file; its code must be kInvalidArgument unless told otherwise.
+  std::string Refusal(const std::string& yaml, ErrorCode code = ErrorCode::kInvalidArgument) {
+    try {
+      Read(yaml);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      return error.what();
+    }
+    return "no error";
+  }
+
+  // The external form: a command, a config file and these lines.
+  static std::string External(const std::string& more, const std::string& hparams = "") {
+    return "entrypoint: python3 train.py\n" + more +
+           "\nhyperparameters:\n  deepspeed_config: ds_config.json\n" + hparams;
+  }
+
+  std::string folder_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(ExperimentFileTest, EveryFieldArrives) {
+  ExperimentSpec spec = Read(kBuiltin);
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(spec.name, "small gpt2");
+  EXPECT_THAT(spec.entrypoint, ElementsAre("builtin"));
+  EXPECT_EQ(spec.config_path, Path("deepspeed.yaml"));
+  EXPECT_EQ(spec.model_dir, folder_);
+  EXPECT_EQ(spec.slots_per_trial, 2);
+  EXPECT_EQ(spec.device_memory_bytes, 512 << 20);
+  EXPECT_EQ(spec.max_length_steps, 30);
+  EXPECT_EQ(spec.ds_config_path, Path("ds_config.json"));
+  EXPECT_EQ(spec.ds_config, Json::parse(R"({"train_batch_size": 8})"));
+  EXPECT_EQ(spec.hyperparameters, Json::parse(R"({"model": {"type": "gpt2", "n_layer": 2},
+      "data": {"type": "text", "path": ["a.txt", "b.txt"]}})"));
+}
+
+TEST_F(ExperimentFileTest, DefaultsOfAShortFile) {
+  ExperimentSpec spec = Read(External(""));
+  EXPECT_EQ(spec.name, "deepspeed");
+  EXPECT_THAT(spec.entrypoint, ElementsAre("python3", "train.py"));
+  EXPECT_EQ(spec.slots_per_trial, 1);
+  EXPECT_EQ(spec.device_memory_bytes, 0);
+  EXPECT_EQ(spec.max_restarts, 1);
+  EXPECT_EQ(spec.max_length_steps, 100);
+  EXPECT_EQ(spec.hyperparameters, Json::object());
+}
+
+TEST_F(ExperimentFileTest, OverwritesMergeIntoTheConfigFile) {
+  Write("ds_config.json", R"({"train_batch_size": 8,
+      "optimizer": {"type": "Adam", "params": {"lr": 0.1, "eps": 1e-6}}})");
+  ExperimentSpec spec = Read(External("", R"(  overwrite_deepspeed_args:
+    train_batch_size: 16
+    optimizer:
+      params:
+        lr: 0.005
+  dropout: {type: const, val: 0.1}
+  nested:
+    depth:
+      type: const
+      val: 3
+)"));
+  EXPECT_EQ(spec.ds_config, Json::parse(R"({"train_batch_size": 16,
+      "optimizer": {"type": "Adam", "params": {"lr": 0.005, "eps": 1e-6}}})"));
+  EXPECT_EQ(spec.hyperparameters, Json::parse(R"({"dropout": 0.1, "nested": {"depth": 3}})"));
+}
+
+TEST_F(ExperimentFileTest, TheConfigMayStandInline) {
+  ExperimentSpec spec = Read(R"(entrypoint: python3 train.py
+hyperparameters:
+  optimizer:
+    type: Adam
+    params:
+      betas:
+        - 0.8
+        - 0.999
+      eps: 1.0e-08
+      lr: 0.001
+  train_batch_size: 16
+  zero_optimization:
+    stage: 0
+    reduce_bucket_size: 5e8
+    cpu_offload: false
+  model_name: gpt2
+)");
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(spec.ds_config_path, "");
+  EXPECT_EQ(spec.ds_config["train_batch_size"], 16);
+  EXPECT_EQ(spec.ds_config["optimizer"]["params"]["betas"], Json::parse("[0.8, 0.999]"));
+  EXPECT_EQ(spec.ds_config["zero_optimization"]["reduce_bucket_size"], 5e8);
+  EXPECT_EQ(spec.hyperparameters, Json::parse(R"({"model_name": "gpt2"})"));
+}
+
+TEST_F(ExperimentFileTest, OwnHyperparametersNamedLikeDeepSpeedsStay) {
+  ExperimentSpec spec = Read(External("", "  optimizer: adam\n  seed: 3\n  checkpoint: last\n"));
+  EXPECT_EQ(spec.hyperparameters,
+            Json::parse(R"({"optimizer": "adam", "seed": 3, "checkpoint": "last"})"));
+}
+
+TEST_F(ExperimentFileTest, PathsStartAtTheModelFolder) {
+  std::filesystem::create_directory(Path("model"));
+  Write("model/other.json", "{\"train_batch_size\": 4}");
+  std::string yaml =
+      "entrypoint: python3 train.py\nhyperparameters:\n  deepspeed_config: other.json\n";
+  ExperimentSpec spec = Read(yaml, Path("model/../model"));
+  EXPECT_EQ(spec.ds_config_path, Path("model/other.json"));
+  EXPECT_EQ(spec.model_dir, Path("model"));
+  EXPECT_THAT(Refusal(yaml, ErrorCode::kNotFound),
+              testing::AllOf(HasSubstr("/hyperparameters/deepspeed_config"),
+                             HasSubstr(Path("other.json"))));
+  EXPECT_THROW(Read(yaml, Path("none")), Error);
+  yaml = "entrypoint: python3 train.py\nhyperparameters:\n  deepspeed_config: " +
+         Path("ds_config.json") + "\n";
+  EXPECT_EQ(Read(yaml, Path("model")).ds_config_path, Path("ds_config.json"));
+}
+
+TEST_F(ExperimentFileTest, EntrypointForms) {
+  auto entrypoint = [&](const std::string& text) {
+    return Read("entrypoint: " + text + "\nhyperparameters:\n  deepspeed_config: ds_config.json\n")
+        .entrypoint;
+  };
+  EXPECT_THAT(entrypoint("python3 train.py --name 'a b'"),
+              ElementsAre("python3", "train.py", "--name", "a b"));
+  EXPECT_THAT(entrypoint("[python3, train.py, --epochs, 3, --x, \"1 2\"]"),
+              ElementsAre("python3", "train.py", "--epochs", "3", "--x", "1 2"));
+  EXPECT_THAT(entrypoint("FOO=1 python3 train.py | tee log"),
+              ElementsAre("sh", "-c", "FOO=1 python3 train.py | tee log"));
+}
+
+TEST_F(ExperimentFileTest, ClusterKeysAreNamedInWarnings) {
+  Read(
+      External("description: d\nlabels: [a]\nenvironment:\n  image: x\n"
+               "resources: {slots_per_trial: 1, resource_pool: p}\n"
+               "searcher: {name: single, metric: loss, max_length: {epochs: 2}}"));
+  for (const char* pointer : {":2: /description has no meaning", ":3: /labels", ":4: /environment",
+                              ":6: /resources/resource_pool", ":7: /searcher/metric",
+                              ":7: /searcher/max_length/epochs is ignored"}) {
+    EXPECT_THAT(warnings_, Contains(HasSubstr(pointer)));
+  }
+  EXPECT_EQ(warnings_.size(), 6u);
+}
+
+TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
+  Write("ds_config.json", R"({"train_batch_size": 8, "my_notes": "x"})");
+  Read(External(""));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's")));
+}
+
+TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
+  struct Case {
+    std::string yaml;
+    const char* message;
+  };
+  const Case cases[] = {
+      {External("resource: {}"),
+       "deepspeed.yaml:2: /resource is unknown; did you mean "
+       "\"resources\"?"},
+      {External("whatever_else: 1"), ":2: /whatever_else is unknown; expected one of name"},
+      {External("resources:\n  slots: 1\n  slot_per_trial: 2"), ":4: /resources/slot_per_trial"},
+      {External("resources:\n  slots_per_trial: 0"),
+       ":3: /resources/slots_per_trial is 0; expected "
+       "an integer >= 1"},
+      {External("resources:\n  slots_per_trial: 1.5"), "is 1.5"},
+      {External("resources:\n  slots_per_trial: '2'"), "is \"2\""},
+      {External("resources:\n  device_memory: lots"), ":3: /resources/device_memory is \"lots\""},
+      {External("resources:\n  device_memory: 0"), "is 0; expected an integer >= 1"},
+      {External("resources:\n  device_memory: 0MiB"), "is \"0MiB\""},
+      {External("resources: 3"), ":2: /resources is 3; expected an object"},
+      {External("max_restarts: -1"), ":2: /max_restarts is -1; expected an integer >= 0"},
+      {External("searcher: {name: adaptive_asha}"), "/searcher/name is \"adaptive_asha\""},
+      {External("searcher: {max_length: {weeks: 1}}"), "expected the unit batches"},
+      {External("searcher: {max_length: 0}"), "/searcher/max_length is 0"},
+      {External("searcher: {max_lenght: 5}"), "\"max_length\""},
+      {External("name: [1]"), "/name is [1]; expected a text"},
+      {External("name: x\nname: y"), ":3: /name is given twice"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(c.yaml), HasSubstr(c.message)) << c.yaml;
+}
+
+TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
+  struct Case {
+    std::string yaml;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"hyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is missing"},
+      {"entrypoint: ''\nhyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is"},
+      {"entrypoint: model_def:MyTrial\n", "trial classes are not loaded"},
+      {"entrypoint: python3 'train.py\n", "is never closed"},
+      {"entrypoint: [python3, [x]]\n", "/entrypoint is [\"x\"]; expected texts only"},
+      {"entrypoint: {a: b}\n", ":1: /entrypoint is"},
+      {"entrypoint: python3 train.py\n", "/hyperparameters/deepspeed_config is missing"},
+      {"entrypoint: python3 train.py\nhyperparameters: {lr: 1}\n",
+       ":2: /hyperparameters/deepspeed_config is missing"},
+      {External("", "  train_batch_size: 4\n"),
+       ":5: /hyperparameters/train_batch_size contradicts"},
+      {External("", "  zero_optimization:\n    stage: 1\n"), "zero_optimization contradicts"},
+      {External("", "  lr: {type: log, minval: -5, maxval: 1, base: 10}\n"),
+       ":5: /hyperparameters/lr is"},
+      {External("", "  act: {type: categorical, vals: [a, b]}\n"), "expected a constant"},
+      {External("", "  overwrite_deepspeed_args: 3\n"), "overwrite_deepspeed_args is 3"},
+      {External("", "  overwrite_deepspeed_args: {train_batch_sise: 4}\n"),
+       "/train_batch_sise is 4: unknown key; did you mean \"train_batch_size\"?"},
+      {External("resources: {slots_per_trial: 3}"), "/train_batch_size is 8"},
+      {"entrypoint: python3 train.py\nhyperparameters:\n  train_batch_size: 4\n"
+       "  overwrite_deepspeed_args: {train_batch_size: 8}\n",
+       ":4: /hyperparameters/overwrite_deepspeed_args overwrites nothing"},
+      {"entrypoint: python3 train.py\nhyperparameters: 7\n", "/hyperparameters is 7"},
+      {"entrypoint: python3 train.py\nhyperparameters: {deepspeed_config: 7}\n",
+       "/hyperparameters/deepspeed_config is 7"},
+      {"entrypoint: builtin\nhyperparameters: {deepspeed_config: ds_config.json, data: {}}\n",
+       "/hyperparameters/model is missing; the builtin entrypoint needs it"},
+      {"entrypoint: builtin\nhyperparameters: {deepspeed_config: ds_config.json, model: {}}\n",
+       "/hyperparameters/data is missing"},
+      {"entrypoint: builtin\nhyperparameters: {deepspeed_config: ds_config.json, model: a, "
+       "data: {}}\n",
+       "/hyperparameters/model is \"a\"; expected an object"},
+      {"entrypoint: [builtin, x]\nhyperparameters: {deepspeed_config: ds_config.json, model: {}, "
+       "data: {}}\n",
+       "it takes no arguments"},
+      {"", "expected one YAML document"},
+      {"just text\n", "expected one YAML document"},
+      {"- a\n- b\n", "expected one YAML document"},
+      {"name: a\n---\nname: b\n", "expected one YAML document"},
+      {"name: a\nentrypoint: [x\n", "deepspeed.yaml:3: not YAML:"},
+      {"name: a\n\tentrypoint: x\n", "not YAML:"},
+      {"[a, b]: c\n", "has a key that is no text"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(c.yaml), HasSubstr(c.message)) << c.yaml;
+}
+
+TEST_F(ExperimentFileTest, TheExamplesOfTheDocumentationPass) {
+  std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/experiment-file.md");
+  const std::string kOpen = "```yaml\n";
+  Write("ds_config.json", R"({"train_batch_size": 8, "optimizer": {"type": "AdamW"}})");
+  int examples = 0;
+  for (size_t at = docs.find(kOpen); at != docs.npos; at = docs.find(kOpen, at)) {
+    at += kOpen.size();
+    EXPECT_EQ(Refusal(docs.substr(at, docs.find("```", at) - at)), "no error");
+    EXPECT_THAT(warnings_, IsEmpty());
+    ++examples;
+  }
+  EXPECT_EQ(examples, 3);
+}
+
+TEST_F(ExperimentFileTest, AMistakeInTheConfigNamesThatFile) {
+  Write("ds_config.json", "{\"train_batch_size\": 8,\n \"train_batch_size\": 9}");
+  EXPECT_THAT(Refusal(External("")), HasSubstr("ds_config.json:2:2: duplicate key"));
+}
+
+TEST_F(ExperimentFileTest, MissingFilesAreNamed) {
+  try {
+    ReadExperimentFile(Path("none.yaml"), "", &warnings_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("none.yaml"));
+  }
+}
+
+TEST_F(ExperimentFileTest, ScalarsFollowTheCoreSchema) {
+  ExperimentSpec spec =
+      Read(External("", R"(  h: {a: 5e8, b: "5e8", c: yes, d: true, e: ~, f: 1e400,
+      g: 007, h: 1.5, i: -3, j: '', k: 12 monkeys, l: 1-2, m: +4, n: Null, o: .inf}
+)"));
+  EXPECT_EQ(spec.hyperparameters["h"], Json::parse(R"({"a": 5e8, "b": "5e8", "c": "yes",
+      "d": true, "e": null, "f": "1e400", "g": 7, "h": 1.5, "i": -3, "j": "", "k": "12 monkeys",
+      "l": "1-2", "m": 4, "n": null, "o": ".inf"})"));
+}
+
+TEST_F(ExperimentFileTest, AnchorsAndMergeKeysWork) {
+  ExperimentSpec spec = Read(External("", R"(  base: &base {a: 1, b: 2}
+  one:
+    <<: *base
+    b: 3
+  two:
+    <<: [*base, {c: 4}]
+)"));
+  EXPECT_EQ(spec.hyperparameters["one"], Json::parse(R"({"a": 1, "b": 3})"));
+  EXPECT_EQ(spec.hyperparameters["two"], Json::parse(R"({"a": 1, "b": 2, "c": 4})"));
+}
+
+TEST_F(ExperimentFileTest, AnAliasBombIsRefused) {
+  std::string yaml = "  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  for (int i = 1; i < 9; ++i) {
+    std::string items;
+    for (int j = 0; j < 10; ++j)
+      items += fmt::format("{}*a{}", j == 0 ? "" : ", ", i - 1);
+    yaml += fmt::format("  a{}: &a{} [{}]\n", i, i, items);
+  }
+  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("the file has too many values"));
+}
+
+TEST_F(ExperimentFileTest, DeepNestingIsRefusedWithoutCrashing) {
+  EXPECT_THAT(Refusal(External("", "  a: " + std::string(50000, '['))), HasSubstr("not YAML"));
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,55 @@
+// main() of tests that start real supervisors: besides running the tests, this program can be the
+// supervisor, a runner, and ranks that misbehave.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "searcher/launch/launcher.h"
+
+namespace dsat {
+namespace {
+
+// Forks twice and leaves a process in a session of its own, deaf to SIGTERM.
+int LeaveDaemon() {
+  if (fork() != 0) return 0;
+  setsid();
+  if (fork() != 0) _exit(0);
+  signal(SIGTERM, SIG_IGN);
+  while (true)
+    pause();
+}
+
+// Runs away: a chain of processes, each replaced by its child, so that no pid lives for long.
+int RunAway(bool new_session_each) {
+  while (true) {
+    if (new_session_each) setsid();
+    if (fork() > 0) _exit(0);
+  }
+}
+
+// A runner that starts `argv[3...]` as its only rank and waits to be killed.
+int BeRunner(int argc, char** argv) {
+  RankCommand rank;
+  rank.argv.assign(argv + 3, argv + argc);
+  rank.log_path = std::string(argv[2]) + "/rank0.log";
+  SupervisedProcess process = SupervisedProcess::Start("/proc/self/exe", {rank}, argv[2]);
+  while (true)
+    pause();
+}
+
+}  // namespace
+}  // namespace dsat
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "supervise") return dsat::SuperviseMain(dsat::kSupervisorControlFd);
+  if (mode == "runner") return dsat::BeRunner(argc, argv);
+  if (mode == "daemon") return dsat::LeaveDaemon();
+  if (mode == "run-away") return dsat::RunAway(false);
+  if (mode == "run-away-in-sessions") return dsat::RunAway(true);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,81 @@
+// What the tests of launching share: folders, real processes and the search for survivors.
+#include "tests/searcher/launch/launch_test_util.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::chrono::seconds kLongEnough{20};
+
+std::string ReadAll(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+std::string SelfBinary() {
+  return fs::read_symlink("/proc/self/exe");
+}
+
+TestFolder::TestFolder() {
+  std::string name = fs::temp_directory_path() / "dsat-launch-XXXXXX";
+  path_ = mkdtemp(name.data());
+}
+
+TestFolder::~TestFolder() {
+  std::error_code error;
+  fs::remove_all(path_, error);
+}
+
+std::vector<pid_t> ProcessesNaming(const std::string& text) {
+  std::vector<pid_t> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    // Of a zombie the command line is empty.
+    if (ReadAll(entry.path() / "cmdline").find(text) != std::string::npos) {
+      found.push_back(std::stoi(name));
+    }
+  }
+  return found;
+}
+
+bool Eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kLongEnough;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+ExitReport WaitForReport(SupervisedProcess& process) {
+  const auto deadline = std::chrono::steady_clock::now() + kLongEnough;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (const auto report = process.Poll()) return *report;
+    pollfd fd = {process.fd(), POLLIN, 0};
+    poll(&fd, 1, 1000);
+  }
+  ADD_FAILURE() << "no report";
+  return {};
+}
+
+RankCommand ShellRank(const TestFolder& folder, int rank, const std::string& script) {
+  RankCommand command;
+  command.argv = {"sh", "-c", script, folder.path()};
+  command.log_path = folder / fmt::format("rank{}.log", rank);
+  return command;
+}
+
+}  // namespace dsat
