@@ -99,8 +99,8 @@ Json ToJson(const Measurement& measurement);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
 // A measurement as {"throughput": {"value": ..., "spread": ..., "samples": ...}} or, as people
-// write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if
-// a metric is unknown, negative or not finite.
+// write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the
+// value if a metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
