@@ -104,6 +104,7 @@ Database Database::Open(const std::string& path, Access access,
   const int code = sqlite3_open_v2(
       name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
   db.handle_.reset(handle);  // Set on failure, too, and must be closed then.
+  db.idle_ = std::make_unique<IdleStatements>();
   if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
   sqlite3_busy_timeout(handle, static_cast<int>(busy_timeout.count()));
   return db;
@@ -142,20 +143,44 @@ void Database::ThrowCode(int code, const std::string& what) const {
         handle_ ? sqlite3_errmsg(handle()) : sqlite3_errstr(code));
 }
 
-void Statement::Finalize::operator()(sqlite3_stmt* handle) const {
+void FinalizeStatement::operator()(sqlite3_stmt* handle) const {
   sqlite3_finalize(handle);
 }
 
-Statement Statement::Prepare(const Database& db, std::string_view sql) {
-  Statement statement(db);
+void Statement::Release::operator()(sqlite3_stmt* handle) const {
+  std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement(handle);
+  if (idle == nullptr) return;
+  // Not reset it would hold its locks, not cleared its texts.
+  sqlite3_reset(handle);
+  sqlite3_clear_bindings(handle);
+  idle->try_emplace(sqlite3_sql(handle), std::move(statement));
+}
+
+// Compiles, or takes up what lies in `idle` (unless null).
+Statement::Statement(IdleStatements* idle, const Database& db, std::string_view sql)
+    : db_(&db), handle_(nullptr, Release{idle}) {
+  if (idle != nullptr) {
+    const auto found = idle->find(sql);
+    if (found != idle->end()) {
+      handle_.reset(idle->extract(found).mapped().release());
+      return;
+    }
+  }
   sqlite3_stmt* handle = nullptr;
   const char* rest = nullptr;
-  const int code =
-      sqlite3_prepare_v2(db.handle(), sql.data(), static_cast<int>(sql.size()), &handle, &rest);
+  const int code = sqlite3_prepare_v3(db.handle(), sql.data(), static_cast<int>(sql.size()),
+                                      idle ? SQLITE_PREPARE_PERSISTENT : 0, &handle, &rest);
   if (code != SQLITE_OK) db.ThrowCode(code, std::string(sql));
-  statement.handle_.reset(handle);
-  statement.rest_ = sql.substr(rest - sql.data());
-  return statement;
+  handle_.reset(handle);
+  rest_ = sql.substr(rest - sql.data());
+}
+
+Statement Statement::Compile(const Database& db, std::string_view sql) {
+  return {nullptr, db, sql};
+}
+
+Statement Statement::Reuse(const Database& db, std::string_view sql) {
+  return {db.idle(), db, sql};
 }
 
 bool Statement::Step() {
@@ -238,7 +263,7 @@ ReadOnlyScope::~ReadOnlyScope() {
 }
 
 Transaction::Transaction(Database& db) : db_(db) {
-  db_.Execute("BEGIN IMMEDIATE");
+  Run(db_, "BEGIN IMMEDIATE");
 }
 
 Transaction::~Transaction() {
@@ -249,7 +274,7 @@ Transaction::~Transaction() {
 }
 
 void Transaction::Commit() {
-  db_.Execute("COMMIT");
+  Run(db_, "COMMIT");
   open_ = false;
 }
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,13 @@ struct sqlite3;
 struct sqlite3_stmt;
 
 namespace dsat {
+
+struct FinalizeStatement {
+  void operator()(sqlite3_stmt* handle) const;
+};
+// Compiled statements that nobody uses right now, by their SQL.
+using IdleStatements =
+    std::map<std::string, std::unique_ptr<sqlite3_stmt, FinalizeStatement>, std::less<>>;
 
 // A connection. Not thread-safe.
 class Database {
@@ -46,6 +54,8 @@ class Database {
 
   const std::string& path() const { return path_; }
   sqlite3* handle() const { return handle_.get(); }
+  // Compiling a statement takes longer than running it, so that each is kept for the next time.
+  IdleStatements* idle() const { return idle_.get(); }
 
   // Throws the Error for SQLite's result code `code` of a call on this connection.
   [[noreturn]] void ThrowCode(int code, const std::string& what) const;
@@ -60,19 +70,24 @@ class Database {
   std::string path_;
   std::chrono::milliseconds busy_timeout_;
   std::unique_ptr<sqlite3, Close> handle_;
+  std::unique_ptr<IdleStatements> idle_;  // Closed before the handle.
 };
 
 // One prepared statement: Statement(db, "SELECT x FROM t WHERE id = ?", id), then Step until false.
 // The database must outlive it.
 class Statement {
  public:
-  // Binds `args` to the statement's parameters in order.
+  // Binds `args` to the statement's parameters in order. For the texts of this program: the
+  // connection keeps what it has compiled.
   template <typename... Args>
   explicit Statement(const Database& db, std::string_view sql, const Args&... args)
-      : Statement(Prepare(db, sql)) {
+      : Statement(Reuse(db, sql)) {
     int index = 0;
     (Bind(++index, args), ...);
   }
+
+  // The first statement of a text that comes from elsewhere; it is compiled anew each time.
+  static Statement Compile(const Database& db, std::string_view sql);
 
   // Advances to the next row; false after the last.
   bool Step();
@@ -93,15 +108,17 @@ class Statement {
   bool Empty() const { return handle_ == nullptr; }
   // True if it cannot change the database.
   bool ReadOnly() const;
-  // The SQL after the statement. Valid as long as the text given to the constructor.
+  // The SQL after the statement. Valid as long as the text given to Compile.
   std::string_view Rest() const { return rest_; }
 
  private:
-  struct Finalize {
+  // Puts the statement back if it is to be kept.
+  struct Release {
+    IdleStatements* idle = nullptr;  // Null: it is not.
     void operator()(sqlite3_stmt* handle) const;
   };
-  explicit Statement(const Database& db) : db_(&db) {}
-  static Statement Prepare(const Database& db, std::string_view sql);
+  Statement(IdleStatements* idle, const Database& db, std::string_view sql);
+  static Statement Reuse(const Database& db, std::string_view sql);
 
   void Bind(int index, int64_t value);
   void Bind(int index, int value) { Bind(index, int64_t{value}); }
@@ -120,7 +137,7 @@ class Statement {
   sqlite3_stmt* handle() const { return handle_.get(); }
 
   const Database* db_;
-  std::unique_ptr<sqlite3_stmt, Finalize> handle_;
+  std::unique_ptr<sqlite3_stmt, Release> handle_;
   std::string_view rest_;
 };
 

@@ -128,6 +128,20 @@ Metric MetricFromJson(const Json& json, const std::string& what) {
   return metric;
 }
 
+// DeepSpeed's model_info.json, to which Determined adds gpu_mem, with the names changed to ours.
+Json WithOurProfileNames(Json json) {
+  const std::pair<const char*, const char*> names[] = {
+      {"activation_mem_per_gpu", "activation_bytes_per_sample"},
+      {"gpu_mem", "device_memory_bytes"}};
+  for (const auto& [theirs, ours] : names) {
+    if (!json.contains(theirs) || json.contains(ours)) continue;
+    json[ours] = json[theirs];
+    json.erase(theirs);
+  }
+  json.erase("rank");
+  return json;
+}
+
 }  // namespace
 
 std::string ToString(TrialKind kind) {
@@ -180,7 +194,9 @@ Measurement MeasurementFromJson(const Json& json, const std::string& what) {
   return measurement;
 }
 
-ModelProfile ProfileFromJson(const Json& json, const std::string& what) {
+ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
+  CheckObject(given, what);
+  const Json json = WithOurProfileNames(given);
   static const std::vector<std::string> kKeys = {"num_params", "trainable_num_params",
                                                  "activation_bytes_per_sample",
                                                  "device_memory_bytes", "forward_flops_per_sample"};
@@ -194,7 +210,7 @@ ModelProfile ProfileFromJson(const Json& json, const std::string& what) {
   ModelProfile profile;
   profile.num_params = number("num_params", 1);
   profile.trainable_num_params = number("trainable_num_params", 1);
-  profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 1);
+  profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 0);
   profile.device_memory_bytes = number("device_memory_bytes", 1);
   if (json.contains("forward_flops_per_sample")) {
     profile.forward_flops_per_sample = number("forward_flops_per_sample", 0);

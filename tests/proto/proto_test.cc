@@ -177,13 +177,21 @@ TEST(ProfileTest, ReadsWholeFloatsAndRefusesTheRest) {
   EXPECT_EQ(ToJson(ProfileFromJson(ToJson(profile), "p")), ToJson(profile));
   for (const auto& [key, value] : good.items()) {
     Json bad = good;
-    bad[key] = 0;
-    EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr("p/" + key + " is 0"));
+    bad[key] = -1;
+    EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr("p/" + key + " is -1"));
     bad.erase(key);
     EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr(key));
   }
   good["num_param"] = 1;
   EXPECT_THAT(ErrorOf([&] { ProfileFromJson(good, "p"); }), HasSubstr("\"num_params\"?"));
+}
+
+TEST(ProfileTest, DeepSpeedsModelInfoIsTakenAsItIs) {
+  Json model_info = Json::parse(R"({"num_params": 10, "trainable_num_params": 9,
+      "activation_mem_per_gpu": 0, "gpu_mem": 5, "rank": 0})");
+  ModelProfile profile = ProfileFromJson(model_info, "model_info.json");
+  EXPECT_EQ(profile.activation_bytes_per_sample, 0);
+  EXPECT_EQ(profile.device_memory_bytes, 5);
 }
 
 TEST(AssignmentTest, JsonReadsBack) {

@@ -1,0 +1,171 @@
+// What the search itself costs, without any trial: pairs of ask and tell a second in memory, through
+// the log and over gRPC, and the time to open an experiment again. Usage: bench_ask_tell [FOLDER]
+// (default: the folder for temporary files). bench/ask_tell adds the command line.
+//
+// Targets: thousands of pairs a second over a kept connection, apart from the disk's syncs (they
+// show in the difference between FOLDER and /dev/shm); 1000 events opened in less than 100 ms; no
+// method slower per pair at 5000 trials than at 500.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "methods/method.h"
+#include "proto/client.h"
+#include "searcher/experiment.h"
+#include "searcher/finish.h"
+#include "searcher/search.h"
+#include "searcher/service.h"
+
+namespace dsat {
+namespace {
+
+ExperimentSpec Spec(const std::string& method, int64_t max_trials, int64_t at_once = 1) {
+  ExperimentSpec spec;
+  spec.name = "bench";
+  spec.method = method;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = 2;
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 2},
+                    {"bf16", {{"enabled", true}}},
+                    {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}},
+                    {"zero_optimization", {{"stage", 1}}}};
+  spec.profile = ModelProfile{.num_params = 6'000'000'000,
+                              .trainable_num_params = 6'000'000'000,
+                              .activation_bytes_per_sample = 1'000'000'000,
+                              .device_memory_bytes = 150'000'000'000,
+                              .forward_flops_per_sample = 1'000'000};
+  spec.options.max_trials = max_trials;
+  spec.options.max_concurrent_trials = at_once;
+  return spec;
+}
+
+struct Ending {
+  Outcome outcome;
+  Measurement measurement;  // Empty unless it succeeded.
+};
+
+// Larger micro-batches are faster, until memory runs out, sooner at low stages.
+Ending EndOf(const Trial& trial) {
+  const int stage = trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>();
+  const double size = static_cast<double>(ConfigPoint(trial).micro_batch_size);
+  if (size > 12 + 8 * stage) return {{TrialState::kInfeasible, "out of memory"}, {}};
+  const double throughput = (100 - 10 * stage) * size / (4 + size);
+  Measurement measurement;
+  for (const std::string& metric : SearchMetrics())
+    measurement[metric] = {.value = throughput, .spread = 1, .samples = 3};
+  return {{TrialState::kSucceeded, ""}, measurement};
+}
+
+double Seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Report(const std::string& what, size_t pairs, double seconds) {
+  fmt::print("{:<44} {:>6} pairs {:>8.3f} s {:>8.0f} pairs/s\n", what, pairs, seconds,
+             static_cast<double>(pairs) / seconds);
+  std::fflush(stdout);
+}
+
+// Keeps `at_once` trials running, ends the oldest.
+void RunSearch(const std::string& method, int64_t max_trials, int64_t at_once) {
+  Search search(Spec(method, max_trials, at_once));
+  TrialId oldest = 0;
+  const double seconds = Seconds([&] {
+    while (!search.Finished()) {
+      if (search.Ask()) continue;
+      const Trial& trial = search.trials().at(oldest);
+      const Ending ending = EndOf(trial);
+      search.Tell(oldest++, ending.outcome, {{ConfigPoint(trial), ending.measurement}}, {});
+    }
+  });
+  Report(fmt::format("search in memory, {}, {} at once", method, at_once), search.trials().size(),
+         seconds);
+}
+
+void RunExperiment(const std::string& what, Store store, int64_t max_trials) {
+  Experiment experiment = Experiment::Create(store, Spec("random", max_trials));
+  size_t pairs = 0;
+  const double seconds = Seconds([&] {
+    for (; std::optional<Trial> trial = experiment.Ask(); ++pairs) {
+      const Ending ending = EndOf(*trial);
+      std::vector<PointResult> points;
+      if (!ending.measurement.empty()) points = {{ConfigPoint(*trial), ending.measurement}};
+      experiment.TellExternal(trial->id, ending.outcome, points, {});
+      FinishIfDone(experiment);
+    }
+  });
+  Report(what, pairs, seconds);
+}
+
+void RunServer(const std::string& what, const std::string& database, int64_t max_trials) {
+  Store store = Store::Open(database, Store::Mode::kCreate);
+  const ExperimentId id = store.CreateExperiment(Spec("random", max_trials));
+  const ExperimentServer server(database, "");
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
+  size_t pairs = 0;
+  const double seconds = Seconds([&] {
+    for (; const std::optional<Trial> trial = client.Ask(id).trial; ++pairs) {
+      const Ending ending = EndOf(*trial);
+      client.Tell(id, trial->id, ending.outcome, ending.measurement, {});
+    }
+  });
+  Report(what, pairs, seconds);
+}
+
+// Opening the file, and replaying the log of an experiment with about so many events.
+void RunOpen(const std::string& database, const std::string& method, int64_t num_events) {
+  ExperimentId id = 0;
+  {
+    Store store = Store::Open(database, Store::Mode::kCreate);
+    Experiment experiment = Experiment::Create(store, Spec(method, num_events));
+    id = experiment.id();
+    while (experiment.store().Events(id).size() < static_cast<size_t>(num_events)) {
+      const std::optional<Trial> trial = experiment.Ask();
+      if (!trial) break;
+      const Ending ending = EndOf(*trial);
+      std::vector<PointResult> points;
+      if (!ending.measurement.empty()) points = {{ConfigPoint(*trial), ending.measurement}};
+      experiment.TellExternal(trial->id, ending.outcome, points, {});
+    }
+  }
+  std::optional<Store> store;
+  const double open = Seconds([&] { store = Store::Open(database, Store::Mode::kReadWrite); });
+  const size_t events = store->Events(id).size();
+  const double replay = Seconds([&] { Experiment::Open(*store, id); });
+  fmt::print("open {:<39} {:>6} events {:>7.1f} ms the file, {:.1f} ms the replay\n", method,
+             events, 1e3 * open, 1e3 * replay);
+}
+
+void Main(const std::filesystem::path& parent) {
+  for (const MethodInfo& method : Methods()) {
+    for (const int64_t at_once : {1, 8}) {
+      for (const int64_t max_trials : {500, 5000})
+        RunSearch(method.name, max_trials, at_once);
+    }
+  }
+  RunExperiment("experiment, database in memory", Store::InMemory(), 2000);
+  for (const std::filesystem::path& folder : {std::filesystem::path("/dev/shm"), parent}) {
+    std::string own = (folder / "dsat-bench-XXXXXX").string();
+    if (mkdtemp(own.data()) == nullptr) continue;
+    RunExperiment("experiment, " + folder.string(),
+                  Store::Open(own + "/experiment.db", Store::Mode::kCreate), 1000);
+    RunServer("gRPC, " + folder.string(), own + "/server.db", 1000);
+    for (const MethodInfo& method : Methods())
+      RunOpen(own + "/" + method.name + ".db", method.name, 1000);
+    std::filesystem::remove_all(own);
+  }
+}
+
+}  // namespace
+}  // namespace dsat
+
+int main(int argc, char** argv) {
+  dsat::Main(argc > 1 ? std::filesystem::path(argv[1]) : std::filesystem::temp_directory_path());
+}
