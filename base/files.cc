@@ -205,6 +205,19 @@ int64_t ParseBytes(std::string_view text, const std::string& what) {
   return static_cast<int64_t>(value);
 }
 
+std::string Printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+    } else {
+      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return out;
+}
+
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates) {
   std::string nearest;
   size_t best = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;

@@ -30,6 +30,10 @@ std::string HumanBytes(int64_t bytes);
 // powers of 1000. Throws kInvalidArgument naming `what` otherwise.
 int64_t ParseBytes(std::string_view text, const std::string& what);
 
+// `text` with every control character written out ("\\n", "\\x1b"), so that a name from outside
+// can neither break a line nor steer a terminal. UTF-8 stays.
+std::string Printable(std::string_view text);
+
 // The candidate with the smallest edit distance to `word`, or "" if none is close.
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates);
 

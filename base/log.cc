@@ -7,6 +7,8 @@
 #include <atomic>
 #include <ctime>
 
+#include "base/files.h"
+
 namespace dsat {
 namespace {
 
@@ -40,7 +42,7 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   localtime_r(&now.tv_sec, &local);
   std::string line =
       fmt::format("{} {:02}:{:02}:{:02}.{:03} {}", "IWE"[static_cast<int>(level)], local.tm_hour,
-                  local.tm_min, local.tm_sec, now.tv_usec / 1000, message);
+                  local.tm_min, local.tm_sec, now.tv_usec / 1000, Printable(message));
   for (const LogField& field : fields)
     line += fmt::format(" {}={}", field.key, Quoted(field.value));
   line += '\n';

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace dsat {
 namespace {
@@ -23,10 +24,20 @@ std::string Padded(const std::string& cell, size_t width, bool right) {
   return right ? blanks + cell : cell + blanks;
 }
 
+std::vector<std::string> PrintableAll(std::vector<std::string> cells) {
+  for (std::string& cell : cells)
+    cell = Printable(cell);
+  return cells;
+}
+
 }  // namespace
 
-std::string FormatTable(const std::vector<std::string>& columns,
-                        const std::vector<std::vector<std::string>>& rows) {
+std::string FormatTable(const std::vector<std::string>& given_columns,
+                        const std::vector<std::vector<std::string>>& given_rows) {
+  const std::vector<std::string> columns = PrintableAll(given_columns);
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& row : given_rows)
+    rows.push_back(PrintableAll(row));
   std::vector<size_t> widths;
   std::vector<bool> right;
   for (size_t c = 0; c < columns.size(); ++c) {
@@ -51,7 +62,8 @@ std::string FormatTable(const std::vector<std::string>& columns,
   if (columns.empty()) return text;
   add_line([&](size_t c) { return columns[c]; });
   add_line([&](size_t c) { return std::string(widths[c], '-'); });
-  for (const auto& row : rows) add_line([&](size_t c) { return row[c]; });
+  for (const auto& row : rows)
+    add_line([&](size_t c) { return row[c]; });
   return text;
 }
 

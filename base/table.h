@@ -9,7 +9,7 @@ namespace dsat {
 
 // A header line, a rule and one line per row, columns two blanks apart; a column whose cells are
 // all numbers (a unit may follow) is aligned right. Empty if there are no columns. Width is counted
-// in code points. REQUIRES: every row has columns.size() cells.
+// in code points; control characters are written out. REQUIRES: every row has columns.size() cells.
 std::string FormatTable(const std::vector<std::string>& columns,
                         const std::vector<std::vector<std::string>>& rows);
 

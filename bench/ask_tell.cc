@@ -1,6 +1,6 @@
-// What the search itself costs, without any trial: pairs of ask and tell a second in memory, through
-// the log and over gRPC, and the time to open an experiment again. Usage: bench_ask_tell [FOLDER]
-// (default: the folder for temporary files). bench/ask_tell adds the command line.
+// What the search itself costs, without any trial: pairs of ask and tell a second in memory,
+// through the log and over gRPC, and the time to open an experiment again. Usage: bench_ask_tell
+// [FOLDER] (default: the folder for temporary files). bench/ask_tell adds the command line.
 //
 // Targets: thousands of pairs a second over a kept connection, apart from the disk's syncs (they
 // show in the difference between FOLDER and /dev/shm); 1000 events opened in less than 100 ms; no
@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -61,15 +63,25 @@ Ending EndOf(const Trial& trial) {
   return {{TrialState::kSucceeded, ""}, measurement};
 }
 
-double Seconds(const std::function<void()>& work) {
+// The processor time tells on a machine that does other things, too.
+struct Time {
+  double seconds = 0;
+  double processor_seconds = 0;  // Of all threads.
+};
+
+Time TimeOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
+  const std::clock_t processor_start = std::clock();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::clock_t processor_end = std::clock();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  return {passed.count(), static_cast<double>(processor_end - processor_start) / CLOCKS_PER_SEC};
 }
 
-void Report(const std::string& what, size_t pairs, double seconds) {
-  fmt::print("{:<44} {:>6} pairs {:>8.3f} s {:>8.0f} pairs/s\n", what, pairs, seconds,
-             static_cast<double>(pairs) / seconds);
+void Report(const std::string& what, size_t pairs, const Time& time) {
+  fmt::print("{:<44} {:>6} pairs {:>8.3f} s {:>8.0f} pairs/s, {:.0f} us of processor each\n", what,
+             pairs, time.seconds, static_cast<double>(pairs) / time.seconds,
+             1e6 * time.processor_seconds / static_cast<double>(pairs));
   std::fflush(stdout);
 }
 
@@ -77,7 +89,7 @@ void Report(const std::string& what, size_t pairs, double seconds) {
 void RunSearch(const std::string& method, int64_t max_trials, int64_t at_once) {
   Search search(Spec(method, max_trials, at_once));
   TrialId oldest = 0;
-  const double seconds = Seconds([&] {
+  const Time time = TimeOf([&] {
     while (!search.Finished()) {
       if (search.Ask()) continue;
       const Trial& trial = search.trials().at(oldest);
@@ -86,13 +98,13 @@ void RunSearch(const std::string& method, int64_t max_trials, int64_t at_once) {
     }
   });
   Report(fmt::format("search in memory, {}, {} at once", method, at_once), search.trials().size(),
-         seconds);
+         time);
 }
 
 void RunExperiment(const std::string& what, Store store, int64_t max_trials) {
   Experiment experiment = Experiment::Create(store, Spec("random", max_trials));
   size_t pairs = 0;
-  const double seconds = Seconds([&] {
+  const Time time = TimeOf([&] {
     for (; std::optional<Trial> trial = experiment.Ask(); ++pairs) {
       const Ending ending = EndOf(*trial);
       std::vector<PointResult> points;
@@ -101,7 +113,7 @@ void RunExperiment(const std::string& what, Store store, int64_t max_trials) {
       FinishIfDone(experiment);
     }
   });
-  Report(what, pairs, seconds);
+  Report(what, pairs, time);
 }
 
 void RunServer(const std::string& what, const std::string& database, int64_t max_trials) {
@@ -110,13 +122,13 @@ void RunServer(const std::string& what, const std::string& database, int64_t max
   const ExperimentServer server(database, "");
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
   size_t pairs = 0;
-  const double seconds = Seconds([&] {
+  const Time time = TimeOf([&] {
     for (; const std::optional<Trial> trial = client.Ask(id).trial; ++pairs) {
       const Ending ending = EndOf(*trial);
       client.Tell(id, trial->id, ending.outcome, ending.measurement, {});
     }
   });
-  Report(what, pairs, seconds);
+  Report(what, pairs, time);
 }
 
 // Opening the file, and replaying the log of an experiment with about so many events.
@@ -136,11 +148,13 @@ void RunOpen(const std::string& database, const std::string& method, int64_t num
     }
   }
   std::optional<Store> store;
-  const double open = Seconds([&] { store = Store::Open(database, Store::Mode::kReadWrite); });
+  const Time open = TimeOf([&] { store = Store::Open(database, Store::Mode::kReadWrite); });
   const size_t events = store->Events(id).size();
-  const double replay = Seconds([&] { Experiment::Open(*store, id); });
-  fmt::print("open {:<39} {:>6} events {:>7.1f} ms the file, {:.1f} ms the replay\n", method,
-             events, 1e3 * open, 1e3 * replay);
+  const Time replay = TimeOf([&] { Experiment::Open(*store, id); });
+  fmt::print(
+      "open {:<39} {:>6} events {:>7.1f} ms the file, {:.1f} ms the replay ({:.1f} ms of "
+      "processor)\n",
+      method, events, 1e3 * open.seconds, 1e3 * replay.seconds, 1e3 * replay.processor_seconds);
 }
 
 void Main(const std::filesystem::path& parent) {

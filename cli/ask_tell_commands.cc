@@ -15,6 +15,7 @@
 #include "methods/options.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
+#include "searcher/input/preflight.h"
 #include "searcher/service.h"
 
 namespace dsat::cli {
@@ -29,10 +30,12 @@ Json ReadJsonArgument(const std::string& path) {
 }  // namespace
 
 int RunCommand(const Flags& flags, const CreateFlags& create) {
-  ExperimentSpec spec = ReadSpec(create.config, create.model_dir);
+  std::vector<std::string> read;
+  ExperimentSpec spec = ReadSpec(create.config, create.model_dir, &read);
   spec.method = create.method;
   spec.options = create.options;
   ValidateOptions(spec.options);
+  LogNew(CheckStages(spec), read);
   if (!create.profile.empty())
     spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);

@@ -41,6 +41,18 @@ void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
       ->type_name("MODEL_DIR");
 }
 
+// How long to wait for a trial, or for the full run.
+void AddTimeouts(CLI::App& app, RunFlags& run) {
+  app.add_option("--hang-timeout", run.hang_timeout_s,
+                 "Kill a run after so many seconds without a step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--start-timeout", run.start_timeout_s,
+                 "Kill a run that has not shown itself after so many seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
 void AddRunFlags(CLI::App& app, RunFlags& run) {
   app.add_option("--out", run.out_dir,
                  "Folder for ds_config.json, metrics.json and the trials' logs "
@@ -49,14 +61,7 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
   app.add_option("--slots", run.num_slots,
                  "Slots of this machine that trials may use at once (default: its cores)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--hang-timeout", run.hang_timeout_s,
-                 "Kill a trial after so many seconds without a step")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--start-timeout", run.start_timeout_s,
-                 "Kill a trial that has not shown itself after so many seconds")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  AddTimeouts(app, run);
   app.add_option("--trial-timeout", run.trial_timeout_s,
                  "Kill a trial that runs longer than so many seconds")
       ->check(CLI::PositiveNumber)
@@ -264,7 +269,13 @@ void AddTrainCommands(Parser& parser) {
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(CLI::PositiveNumber);
-  AddRunFlags(train, parser.train.run);
+  train
+      .add_option("--out", parser.train.run.out_dir,
+                  "Folder for logs and the checkpoint that is written at the end; training goes "
+                  "on from a checkpoint that is in it already "
+                  "(default: dsat-out/train)")
+      ->type_name("DIR");
+  AddTimeouts(train, parser.train.run);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();

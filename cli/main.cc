@@ -1,7 +1,10 @@
 // dsat: the command line. One table of commands (flags.cc), one catch (here).
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 
+#include "base/error.h"
+#include "base/files.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 
@@ -11,10 +14,13 @@ int main(int argc, char** argv) {
     const std::variant<Flags, int> parsed = dsat::cli::ParseFlags(argc, argv);
     if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
     const Flags& flags = std::get<Flags>(parsed);
-    return std::visit([&](const auto& command) { return RunCommand(flags, command); },
-                      flags.command);
+    const int exit_code =
+        std::visit([&](const auto& command) { return RunCommand(flags, command); }, flags.command);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      dsat::ThrowErrno("cannot write to standard output", errno);
+    return exit_code;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "dsat: %s\n", error.what());
+    std::fprintf(stderr, "dsat: %s\n", dsat::Printable(error.what()).c_str());
     return dsat::cli::kExitFailure;
   }
 }

@@ -28,12 +28,21 @@ std::vector<const Trial*> Ranked(const Search& search) {
   return trials;
 }
 
+// 5000000 as 5e6; other values as JSON.
+std::string ShortValue(const Json& value) {
+  std::string text = value.dump();
+  const size_t last_digit = text.find_last_not_of('0');
+  const size_t zeros = last_digit == text.npos ? 0 : text.size() - 1 - last_digit;
+  if (!value.is_number_integer() || zeros < 4) return text;
+  return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
+}
+
 std::string KnobText(const Trial& trial) {
   std::string text;
   for (const auto& [pointer, value] : trial.assignment) {
     const std::string key = pointer.substr(pointer.rfind('/') + 1);
     if (key == "stage" || key == "train_micro_batch_size_per_gpu") continue;
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value.dump());
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, ShortValue(value));
   }
   return trial.kind == TrialKind::kSearch ? text : "(" + ToString(trial.kind) + ")";
 }
@@ -60,8 +69,9 @@ std::string SummaryText(const Experiment& experiment) {
   const Search& search = experiment.search();
   const std::string& metric = search.spec().options.metric;
   std::string text =
-      fmt::format("experiment {} ({}), {}, {}\n", experiment.id(), search.spec().name,
-                  search.spec().method, ToString(experiment.state()));
+      fmt::format("experiment {} ({}), {}, {}{}{}\n", experiment.id(),
+                  Printable(search.spec().name), search.spec().method, ToString(experiment.state()),
+                  experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
   if (search.profile()) text += DescribeProfile(experiment) + "\n";
   std::vector<std::vector<std::string>> rows;
   for (const Trial* trial : Ranked(search))
@@ -101,6 +111,7 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
             {"method", search.spec().method},
             {"metric", search.spec().options.metric},
             {"state", ToString(experiment.state())},
+            {"reason", experiment.reason()},
             {"profile", nullptr},
             {"best_trial", nullptr},
             {"factor_over_submitted", nullptr},

@@ -2,6 +2,7 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/files.h"
@@ -26,6 +27,12 @@ int64_t CountState(const Search& search, TrialState state) {
   return count;
 }
 
+size_t TerminalColumns() {
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
   std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
                                  trial.kind == TrialKind::kProfile     ? "profile"
@@ -40,7 +47,7 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
   }
   if (const auto peak = MetricValue(trial, "peak_bytes"))
     line += "  peak " + HumanBytes(static_cast<int64_t>(*peak));
-  if (!trial.reason.empty()) line += "  " + trial.reason;
+  if (!trial.reason.empty()) line += "  " + Printable(trial.reason);
   return line;
 }
 
@@ -56,8 +63,10 @@ std::string DescribeMetric(const std::string& metric, double value) {
   if (metric == "peak_bytes") return HumanBytes(static_cast<int64_t>(value));
   if (metric == "FLOPS_per_gpu") {
     if (value >= 1e12) return fmt::format("{:.2f} TFLOP/s", value / 1e12);
+    if (value < 1e9) return fmt::format("{:.1f} MFLOP/s", value / 1e6);
     return fmt::format("{:.1f} GFLOP/s", value / 1e9);
   }
+  if (MetricUnit(metric) == "ms" && value < 10) return fmt::format("{:.2f} ms", value);
   return fmt::format("{:.1f} {}", value, MetricUnit(metric));
 }
 
@@ -73,11 +82,22 @@ std::string DescribeProfile(const Experiment& experiment) {
   const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
                            spec.options.compat_determined);
   for (const int stage : spec.options.zero_stages) {
-    text += fmt::format("\nstage {}: {} of model states and buffers, micro-batches up to about {}",
-                        stage, HumanBytes(memory.ForStage(stage).fixed_bytes()),
-                        memory.ApproxMaxMicroBatch(stage));
+    const int64_t max_micro_batch = memory.ApproxMaxMicroBatch(stage);
+    text += fmt::format("\nstage {}: {} of model states and buffers, ", stage,
+                        HumanBytes(memory.ForStage(stage).fixed_bytes()));
+    text += max_micro_batch > 0 ? fmt::format("micro-batches up to about {}", max_micro_batch)
+                                : "predicted not to fit";
   }
   return text;
+}
+
+std::string FitStatus(const std::vector<std::string>& parts, size_t columns) {
+  std::string line;
+  for (const std::string& part : parts) {
+    // The last column stays free: writing it makes some terminals wrap.
+    if (line.size() + part.size() < columns) line += part;
+  }
+  return line;
 }
 
 ProgressDisplay::ProgressDisplay(bool live) : live_(live) {}
@@ -87,7 +107,7 @@ ProgressDisplay::~ProgressDisplay() {
 }
 
 void ProgressDisplay::PrintLine(const std::string& line) {
-  fmt::print(stderr, "{}{}\n", status_shown_ ? "\r\x1b[K" : "", line);
+  fmt::print(stderr, "{}{}\n", status_shown_ ? "\r\x1b[K" : "", line);  // May be several lines.
   status_shown_ = false;
 }
 
@@ -97,24 +117,23 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
   const SearchOptions& options = search.spec().options;
   const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
   const auto filled = static_cast<int>(kBarWidth * ended / options.max_trials);
-  std::string line =
-      fmt::format("[{:=<{}}{: <{}}] {}/{} trials, {} running, {} infeasible", "", filled, "",
-                  kBarWidth - filled, ended, options.max_trials, search.Running().size(),
-                  CountState(search, TrialState::kInfeasible));
+  std::vector<std::string> parts = {fmt::format("[{:=<{}}{: <{}}] {}/{} trials", "", filled, "",
+                                                kBarWidth - filled, ended, options.max_trials),
+                                    fmt::format(", {} running", search.Running().size())};
   if (const auto best = search.Best()) {
-    line += fmt::format(
+    parts.push_back(fmt::format(
         ", best {} (trial {})",
         DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)),
-        *best);
+        *best));
   }
   if (ended_ > 0) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started_;
-    line += ", at most " +
-            Duration(elapsed.count() / static_cast<double>(ended_) *
-                     static_cast<double>(options.max_trials - ended)) +
-            " left";
+    parts.push_back(fmt::format(", at most {} left",
+                                Duration(elapsed.count() / static_cast<double>(ended_) *
+                                         static_cast<double>(options.max_trials - ended))));
   }
-  fmt::print(stderr, "\r\x1b[K{}", line);
+  parts.push_back(fmt::format(", {} infeasible", CountState(search, TrialState::kInfeasible)));
+  fmt::print(stderr, "\r\x1b[K{}", FitStatus(parts, TerminalColumns()));
   status_shown_ = true;
 }
 
@@ -126,18 +145,16 @@ void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& e
         PrintLine(fmt::format("trial {:>3}  attempt {}", event.trial, event.attempt + 1));
       break;
     case RunnerEvent::Kind::kTrialProgress:
-      steps_[event.trial] = event.step;
       break;
     case RunnerEvent::Kind::kTrialEnded:
       ++ended_;
-      steps_.erase(event.trial);
       PrintLine(EndOfTrial(trials.at(event.trial), experiment.search().spec().options.metric));
       break;
     case RunnerEvent::Kind::kProfiled:
       PrintLine(DescribeProfile(experiment));
       break;
     case RunnerEvent::Kind::kNote:
-      PrintLine(event.text);
+      PrintLine(Printable(event.text));
       break;
   }
   DrawStatus(experiment);

@@ -4,8 +4,8 @@
 #define DSAT_CLI_PROGRESS_H_
 
 #include <chrono>
-#include <map>
 #include <string>
+#include <vector>
 
 #include "searcher/experiment.h"
 #include "searcher/runner.h"
@@ -28,13 +28,17 @@ class ProgressDisplay {
   bool live_;
   bool status_shown_ = false;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-  std::map<TrialId, int64_t> steps_;  // Of running trials.
   int64_t ended_ = 0;
 };
 
+// As many of `parts`, in order, as fit into `columns` of a terminal: a status line that wrapped
+// could not be redrawn. A part that does not fit is left out, later ones may still be there.
+std::string FitStatus(const std::vector<std::string>& parts, size_t columns);
+
 // "stage 2, micro-batch 16" of a trial's config.
 std::string DescribeConfig(const Trial& trial);
-// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "310.0 MiB": a metric's value for people.
+// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value for
+// people.
 std::string DescribeMetric(const std::string& metric, double value);
 // The model, the device and what fits: the profile and, per stage, predicted memory and
 // micro-batch.

@@ -34,7 +34,17 @@ Json ToJson(const ExperimentRow& row) {
 
 std::string CellText(const Json& value) {
   if (value.is_null()) return "";
+  // Ten digits say all that was measured; --json has every one.
+  if (value.is_number_float()) return fmt::format("{:.10g}", value.get<double>());
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// A join may give two columns one name; no value may get lost.
+std::string FreeKey(const Json& object, const std::string& column) {
+  std::string key = column;
+  for (int i = 2; object.contains(key); ++i)
+    key = fmt::format("{}_{}", column, i);
+  return key;
 }
 
 }  // namespace
@@ -100,7 +110,7 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
     for (const auto& row : result.rows) {
       Json object = Json::object();
       for (size_t i = 0; i < row.size(); ++i)
-        object[result.columns[i]] = row[i];
+        object[FreeKey(object, result.columns[i])] = row[i];
       json.push_back(std::move(object));
     }
     fmt::print("{}\n", json.dump(2));

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -31,6 +34,19 @@ std::string OutDir(const RunFlags& run, ExperimentId id) {
   return fs::absolute(dir).string();
 }
 
+// A path as a shell reads it back.
+std::string ShellWord(const std::string& path) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c >= 0x80 ||
+           std::string_view("/._-+=:@%,").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (!path.empty() && std::all_of(path.begin(), path.end(), plain)) return path;
+  std::string quoted = "'";
+  for (const char c : path)
+    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 // What a search prints when it ends: the ranking, the best against the submitted, where it is.
 void PrintSummary(const Experiment& experiment, const std::string& out_dir) {
   fmt::print("{}\n", SummaryText(experiment));
@@ -51,8 +67,9 @@ int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
     state = runner.Run();
   }
   if (state == ExperimentState::kActive) {
-    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {} goes on\n",
-               experiment.id(), flags.db);
+    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{} goes on\n",
+               experiment.id(), ShellWord(flags.db),
+               run.out_dir.empty() ? "" : " --out " + ShellWord(run.out_dir));
     return kExitInterrupted;
   }
   if (flags.json) {
@@ -70,20 +87,29 @@ int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
 
 }  // namespace
 
-ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir) {
-  std::vector<std::string> warnings;
-  ExperimentSpec spec = ReadExperimentFile(config, model_dir, &warnings);
-  for (const std::string& warning : warnings)
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
+                        std::vector<std::string>* warnings) {
+  ExperimentSpec spec = ReadExperimentFile(config, model_dir, warnings);
+  for (const std::string& warning : *warnings)
     Log(LogLevel::kWarn, warning);
   return spec;
 }
 
+void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
+  for (const std::string& warning : warnings) {
+    if (std::find(logged.begin(), logged.end(), warning) == logged.end())
+      Log(LogLevel::kWarn, warning);
+  }
+}
+
 int RunCommand(const Flags& flags, const SearchFlags& search) {
-  ExperimentSpec spec = ReadSpec(search.config, search.model_dir);
+  std::vector<std::string> read;
+  ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
   spec.method = search.method;
   spec.options = search.options;
   ValidateOptions(spec.options);
-  for (const std::string& warning : CheckSpec(spec))
+  LogNew(CheckSpec(spec), read);
+  for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   // Nothing is recorded for a search that could not leave its results anywhere.
   MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
@@ -91,16 +117,22 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
   fmt::print(stderr, "experiment {} ({}): {}, up to {} trials of {} rank{}, metric {}\n",
-             experiment.id(), spec.name, spec.method, spec.options.max_trials, spec.slots_per_trial,
-             spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
+             experiment.id(), Printable(spec.name), spec.method, spec.options.max_trials,
+             spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
   return RunSearch(flags, search.run, experiment);
 }
 
 int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
-  fmt::print(stderr, "experiment {} ({}): going on after {} trials\n", experiment.id(),
-             experiment.search().spec().name, experiment.search().trials().size());
+  const bool ended = experiment.state() != ExperimentState::kActive;
+  fmt::print(stderr, "experiment {} ({}): {} after {} trials\n", experiment.id(),
+             Printable(experiment.search().spec().name),
+             ended ? "has " + std::string(experiment.state() == ExperimentState::kCompleted
+                                              ? "ended"
+                                              : ToString(experiment.state()))
+                   : "going on",
+             experiment.search().trials().size());
   return RunSearch(flags, resume.run, experiment);
 }
 

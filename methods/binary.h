@@ -4,6 +4,7 @@
 #define DSAT_METHODS_BINARY_H_
 
 #include <deque>
+#include <memory>
 #include <optional>
 
 #include "methods/bisection.h"
@@ -19,6 +20,7 @@ class BinaryMethod : public Method {
   // Lineages go on in the order in which their trials ended; if none waits, a new one starts.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
+  std::unique_ptr<Method> Clone() const override { return std::make_unique<BinaryMethod>(*this); }
 
   const LineageTable& table() const { return table_; }
 

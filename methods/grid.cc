@@ -10,11 +10,11 @@ namespace dsat {
 
 GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
     : space_(space), options_(options), smaller_is_better_(SmallerIsBetter(options.metric)) {
-  for (const StageSpace& stage : space_.stages) {
-    walks_.push_back({.stage = &stage, .best_metric = std::nullopt});
+  for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
+    walks_.push_back({.stage = stage, .best_metric = std::nullopt});
   }
-  std::stable_sort(walks_.begin(), walks_.end(), [](const Walk& a, const Walk& b) {
-    return (a.stage->approx_max_micro_batch >= 1) > (b.stage->approx_max_micro_batch >= 1);
+  std::stable_sort(walks_.begin(), walks_.end(), [this](const Walk& a, const Walk& b) {
+    return (StageOf(a).approx_max_micro_batch >= 1) > (StageOf(b).approx_max_micro_batch >= 1);
   });
 }
 
@@ -47,7 +47,7 @@ void GridMethod::Tell(int64_t tag, const Trial& finished) {
 bool GridMethod::HasNext(const Walk& walk) const {
   const int64_t size = walk.next_size;
   if (size > kLargestMicroBatch || size >= walk.too_large) return false;
-  if (size <= std::max<int64_t>(walk.stage->approx_max_micro_batch, 1)) return true;
+  if (size <= std::max<int64_t>(StageOf(walk).approx_max_micro_batch, 1)) return true;
   return walk.num_running == 0 && walk.best_size == size / 2;
 }
 
@@ -58,7 +58,7 @@ std::optional<Proposal> GridMethod::AskSize() {
     if (chosen == nullptr || walk.next_size < chosen->next_size) chosen = &walk;
   }
   if (chosen == nullptr) return std::nullopt;
-  Proposal proposal{.assignment = StageAssignment(chosen->stage->stage),
+  Proposal proposal{.assignment = StageAssignment(StageOf(*chosen).stage),
                     .tag = static_cast<int64_t>(entries_.size())};
   SetMicroBatch(proposal.assignment, chosen->next_size);
   entries_.push_back(
@@ -86,9 +86,9 @@ std::vector<Assignment> GridMethod::MakeVariations() const {
   });
   std::vector<Assignment> variations;
   for (const Walk* walk : ranked) {
-    for (const Knob& knob : walk->stage->knobs) {
+    for (const Knob& knob : StageOf(*walk).knobs) {
       for (const Json& value : knob.values) {
-        Assignment assignment = StageAssignment(walk->stage->stage);
+        Assignment assignment = StageAssignment(StageOf(*walk).stage);
         SetMicroBatch(assignment, walk->best_size);
         assignment[knob.pointer] = value;
         variations.push_back(std::move(assignment));

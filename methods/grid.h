@@ -4,6 +4,7 @@
 #define DSAT_METHODS_GRID_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,8 +16,6 @@ namespace dsat {
 class GridMethod : public Method {
  public:
   GridMethod(const SearchSpace& space, const SearchOptions& options);
-  GridMethod(const GridMethod&) = delete;
-  GridMethod& operator=(const GridMethod&) = delete;
 
   // Sizes, smallest first over all stages (equal sizes: in the order of the space, stages that are
   // predicted not to fit last), up to each stage's approximate maximum, then on while the last one
@@ -25,11 +24,12 @@ class GridMethod : public Method {
   // stage waits for its last trial, and for good after the last knob.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
+  std::unique_ptr<Method> Clone() const override { return std::make_unique<GridMethod>(*this); }
 
  private:
   // A stage's walk up the sizes.
   struct Walk {
-    const StageSpace* stage = nullptr;  // In space_.
+    size_t stage = 0;  // In space_.
     int64_t next_size = 1;
     int64_t num_running = 0;
     int64_t too_large = INT64_MAX;  // Smallest size that does not fit.
@@ -41,6 +41,7 @@ class GridMethod : public Method {
     int64_t size = 0;  // 0 for a variation of a knob: it does not move the walk.
   };
 
+  const StageSpace& StageOf(const Walk& walk) const { return space_.stages[walk.stage]; }
   // Whether the walk may go on now; never while the trial that decides it still runs.
   bool HasNext(const Walk& walk) const;
   std::optional<Proposal> AskSize();

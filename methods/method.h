@@ -36,6 +36,9 @@ class Method {
   // it must not move a feasibility bound. Called exactly once for every proposal, in any order.
   virtual void Tell(int64_t tag, const Trial& finished) = 0;
 
+  // The same method in the same state, independent of this one.
+  virtual std::unique_ptr<Method> Clone() const = 0;
+
   // The next point to measure in the process of a trial that is still running, nullopt to end it.
   virtual std::optional<Point> NextPoint(const Trial& running);
 };

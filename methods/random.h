@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -22,6 +23,7 @@ class RandomMethod : public Method {
   // new one, and a new one starts if none waits. nullopt for good after early_stopping.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
+  std::unique_ptr<Method> Clone() const override { return std::make_unique<RandomMethod>(*this); }
 
   // True once the lineage gets no further trial: it had trials_per_random_config, its lowest size
   // was too large, or its range is covered by what the stage is known to hold. With

@@ -1,4 +1,4 @@
-// Rungs are not stored: they follow from the lineages, so that nothing can disagree with them.
+// Rungs as they follow from the lineages.
 #include "methods/rungs.h"
 
 #include <algorithm>
@@ -23,46 +23,91 @@ bool CompletedRung(const LineageTable& table, const Lineage& lineage, int64_t ru
   return lineage.Idle() && !lineage.trials.empty() && !NextBisectionStep(table, lineage);
 }
 
-std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung) {
-  int64_t num_completed = 0;
-  std::vector<std::pair<double, const Lineage*>> ranked;
-  for (const Lineage& lineage : table.lineages()) {
-    if (!CompletedRung(table, lineage, rung)) continue;
-    ++num_completed;
-    const std::optional<double> best = table.BestMetric(lineage, rung);
-    if (best) ranked.emplace_back(*best, &lineage);
+RungIndex::RungIndex(const LineageTable& table) {
+  for (const Lineage& lineage : table.lineages())
+    Update(table, lineage);
+}
+
+void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
+  entries_.resize(table.lineages().size());
+  Entry& entry = entries_[static_cast<size_t>(lineage.number)];
+  Remove(entry);
+  // Who has completed a rung has completed all below it.
+  for (int64_t r = 0; r < table.options().max_rungs && CompletedRung(table, lineage, r); ++r) {
+    if (static_cast<size_t>(r) == rungs_.size()) rungs_.emplace_back();
+    Place place;
+    if (const std::optional<double> best = table.BestMetric(lineage, r)) {
+      // Better(1, 2): smaller is better.
+      place.rank = Rank(table.Better(1, 2) ? *best : -*best, lineage.number);
+      place.waiting = lineage.Rung() <= r && lineage.Idle() &&
+                      (table.options().compat_determined || NextBisectionStep(table, lineage));
+    }
+    Insert(place, rungs_[static_cast<size_t>(r)]);
+    entry.places.push_back(place);
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [&](const auto& a, const auto& b) { return table.Better(a.first, b.first); });
-  const auto size = static_cast<size_t>(num_completed / table.options().divisor);
-  std::vector<const Lineage*> top;
-  for (size_t i = 0; i < std::min(size, ranked.size()); ++i)
-    top.push_back(ranked[i].second);
+  const bool goes_on = lineage.Idle() && !lineage.trials.empty();
+  if (goes_on && !CompletedRung(table, lineage, lineage.Rung())) {
+    entry.turn = Turn(-lineage.Rung(), -lineage.NumCompleted(), lineage.number);
+    turns_.insert(*entry.turn);
+  }
+}
+
+void RungIndex::Remove(Entry& entry) {
+  for (size_t r = 0; r < entry.places.size(); ++r) {
+    Rung& rung = rungs_[r];
+    const Place& place = entry.places[r];
+    --rung.num_completed;
+    if (!place.rank) continue;
+    rung.ranked.erase(std::lower_bound(rung.ranked.begin(), rung.ranked.end(), *place.rank));
+    if (place.waiting) rung.waiting.erase(*place.rank);
+  }
+  if (entry.turn) turns_.erase(*entry.turn);
+  entry = {};
+}
+
+void RungIndex::Insert(const Place& place, Rung& rung) {
+  ++rung.num_completed;
+  if (!place.rank) return;
+  rung.ranked.insert(std::lower_bound(rung.ranked.begin(), rung.ranked.end(), *place.rank),
+                     *place.rank);
+  if (place.waiting) rung.waiting.insert(*place.rank);
+}
+
+size_t RungIndex::NumTop(const LineageTable& table, const Rung& rung) const {
+  const auto size = static_cast<size_t>(rung.num_completed / table.options().divisor);
+  return std::min(size, rung.ranked.size());
+}
+
+std::vector<int64_t> RungIndex::Top(const LineageTable& table, int64_t rung) const {
+  std::vector<int64_t> top;
+  if (static_cast<size_t>(rung) >= rungs_.size()) return top;
+  const Rung& asked = rungs_[static_cast<size_t>(rung)];
+  for (size_t i = 0; i < NumTop(table, asked); ++i)
+    top.push_back(asked.ranked[i].second);
   return top;
 }
 
-std::optional<RungStep> NextPromotion(const LineageTable& table) {
+std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) const {
   // Nothing leaves the top rung, max_rungs - 1.
-  for (int64_t rung = table.options().max_rungs - 2; rung >= 0; --rung) {
-    for (const Lineage* lineage : TopLineages(table, rung)) {
-      if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
-      const std::optional<Step> step = NextBisectionStep(table, *lineage);
-      if (step) return RungStep{lineage->number, *step, lineage->Rung() + 1};
-      if (table.options().compat_determined) return std::nullopt;
-    }
+  const auto num_left = static_cast<size_t>(table.options().max_rungs - 1);
+  for (size_t r = std::min(rungs_.size(), num_left); r-- > 0;) {
+    const Rung& rung = rungs_[r];
+    const size_t num_top = NumTop(table, rung);
+    if (rung.waiting.empty() || num_top == 0) continue;
+    const Rank first = *rung.waiting.begin();
+    if (rung.ranked[num_top - 1] < first) continue;
+    const Lineage& lineage = table.lineages()[static_cast<size_t>(first.second)];
+    const std::optional<Step> step = NextBisectionStep(table, lineage);
+    if (!step) return std::nullopt;  // With compat_determined only.
+    return RungStep{lineage.number, *step, lineage.Rung() + 1};
   }
   return std::nullopt;
 }
 
-std::optional<RungStep> NextContinuation(const LineageTable& table) {
-  const Lineage* chosen = nullptr;
-  for (const Lineage& lineage : table.lineages()) {
-    if (!lineage.Idle() || CompletedRung(table, lineage, lineage.Rung())) continue;
-    const auto rank = [](const Lineage& l) { return std::pair(l.Rung(), l.NumCompleted()); };
-    if (chosen == nullptr || rank(lineage) > rank(*chosen)) chosen = &lineage;
-  }
-  if (chosen == nullptr) return std::nullopt;
-  return RungStep{chosen->number, *NextBisectionStep(table, *chosen), chosen->Rung()};
+std::optional<RungStep> RungIndex::NextContinuation(const LineageTable& table) const {
+  if (turns_.empty()) return std::nullopt;
+  const Lineage& lineage = table.lineages()[static_cast<size_t>(std::get<2>(*turns_.begin()))];
+  return RungStep{lineage.number, *NextBisectionStep(table, lineage), lineage.Rung()};
 }
 
 }  // namespace dsat

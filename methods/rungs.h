@@ -1,4 +1,4 @@
-// The rungs of asha, as questions about a table of lineages.
+// The rungs of asha: who has completed which, who is promoted, who goes on.
 //
 // Asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter
 // Tuning", 2018) with the number of trials in a lineage as the resource, as in Determined's
@@ -8,6 +8,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "methods/lineage.h"
@@ -22,11 +25,6 @@ int64_t TrialsToComplete(const SearchOptions& options, int64_t rung);
 // bisect.
 bool CompletedRung(const LineageTable& table, const Lineage& lineage, int64_t rung);
 
-// The best 1/divisor of the lineages that completed the rung (rounded down), best first; ranked by
-// their trials in rungs up to this one, equals by number. Lineages without a measurement count but
-// are never among them.
-std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung);
-
 // What to run next for asha: a lineage, its step, the rung it will run in.
 struct RungStep {
   int64_t lineage = 0;
@@ -34,14 +32,58 @@ struct RungStep {
   int64_t rung = 0;
 };
 
-// The promotion out of the highest rung that has one: the best of its top lineages that is still in
-// it. One with nothing left to bisect is passed over; with compat_determined it blocks every other
-// promotion instead.
-std::optional<RungStep> NextPromotion(const LineageTable& table);
+// What follows from a table of lineages, kept sorted so that a question takes no walk over all of
+// them. It follows from the table alone: RungIndex(table) is the same however the table came about.
+class RungIndex {
+ public:
+  RungIndex() = default;
+  explicit RungIndex(const LineageTable& table);
 
-// The continuation of a lineage that has not completed its rung: highest rung first, then most
-// completed trials, then the oldest lineage.
-std::optional<RungStep> NextContinuation(const LineageTable& table);
+  // To be called after every change of a lineage.
+  void Update(const LineageTable& table, const Lineage& lineage);
+
+  // The best 1/divisor of the lineages that completed the rung (rounded down), best first; ranked
+  // by their trials in rungs up to this one, equals by number. Lineages without a measurement count
+  // but are never among them.
+  std::vector<int64_t> Top(const LineageTable& table, int64_t rung) const;
+
+  // The promotion out of the highest rung that has one: the best of its top lineages that is still
+  // in it. One with nothing left to bisect is passed over; with compat_determined it blocks every
+  // other promotion instead.
+  std::optional<RungStep> NextPromotion(const LineageTable& table) const;
+
+  // The continuation of a lineage that has not completed its rung: highest rung first, then most
+  // completed trials, then the oldest lineage.
+  std::optional<RungStep> NextContinuation(const LineageTable& table) const;
+
+ private:
+  // The metric, negated if larger is better, and the lineage.
+  using Rank = std::pair<double, int64_t>;
+  struct Rung {
+    int64_t num_completed = 0;
+    std::vector<Rank> ranked;  // Sorted.
+    std::set<Rank> waiting;    // Those of `ranked` that are in this rung, with no trial running.
+  };
+  // What a lineage has in a rung that it completed.
+  struct Place {
+    std::optional<Rank> rank;  // Unset without a measurement.
+    bool waiting = false;
+  };
+  // Negated rung, negated number of completed trials, lineage: the first goes on first.
+  using Turn = std::tuple<int64_t, int64_t, int64_t>;
+  struct Entry {
+    std::vector<Place> places;  // By rung.
+    std::optional<Turn> turn;   // Set if it has not completed its rung.
+  };
+
+  void Remove(Entry& entry);
+  void Insert(const Place& place, Rung& rung);
+  size_t NumTop(const LineageTable& table, const Rung& rung) const;
+
+  std::vector<Entry> entries_;  // By lineage.
+  std::vector<Rung> rungs_;     // Those that a lineage has completed.
+  std::set<Turn> turns_;
+};
 
 }  // namespace dsat
 

@@ -14,7 +14,8 @@ namespace dsat {
 namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
-constexpr size_t kMaxUnixPath = 107;  // sockaddr_un.sun_path without its final NUL.
+// sockaddr_un.sun_path without the NUL that ends a path or opens an abstract name.
+constexpr size_t kMaxUnixName = 107;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   CheckLocalAddress(address);
@@ -62,18 +63,18 @@ bool IsPort(const std::string& text) {
 }  // namespace
 
 void CheckLocalAddress(const std::string& address) {
-  if (address.starts_with("unix:/")) {
-    const size_t length = address.size() - std::string("unix:").size();
-    if (length <= kMaxUnixPath) return;
-    Throw(ErrorCode::kInvalidArgument, "address {}: the path has {} bytes; expected at most {}",
-          address, length, kMaxUnixPath);
+  if (address.starts_with("unix:/") || address.starts_with("unix-abstract:")) {
+    const size_t length = address.size() - (address.find(':') + 1);
+    if (1 <= length && length <= kMaxUnixName) return;
+    Throw(ErrorCode::kInvalidArgument, "address {}: the path has {} bytes; expected 1 to {}",
+          address, length, kMaxUnixName);
   }
   for (const std::string host : {"127.0.0.1:", "[::1]:", "localhost:"}) {
     if (address.starts_with(host) && IsPort(address.substr(host.size()))) return;
   }
   Throw(ErrorCode::kInvalidArgument,
-        "address {}: expected unix:/absolute/path, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT; "
-        "dsat talks within one machine only, because its token travels in clear",
+        "address {}: expected unix:/absolute/path, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT "
+        "or localhost:PORT; dsat talks within one machine only, because its token travels in clear",
         address);
 }
 

@@ -23,9 +23,10 @@ struct AttemptRef {
   auto operator<=>(const AttemptRef&) const = default;
 };
 
-// Accepts the addresses that dsat listens on and connects to: "unix:/absolute/path" of at most 107
-// bytes, and 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Throws kInvalidArgument otherwise: the
-// token travels in clear, so it must not leave the machine.
+// Accepts the addresses that dsat listens on and connects to: "unix:/absolute/path" and
+// "unix-abstract:name" (a socket that is no file) of at most 107 bytes each, and 127.0.0.1:PORT,
+// [::1]:PORT or localhost:PORT. Throws kInvalidArgument otherwise: the token travels in clear, so
+// it must not leave the machine.
 void CheckLocalAddress(const std::string& address);
 
 // A rank's line to the search runner. Thread-safe.

@@ -102,7 +102,7 @@ Json ToJson(const Assignment& assignment);
 // write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the
 // value if a metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
-// Takes DeepSpeed's names of the same numbers too (model_info.json: activation_mem_per_gpu; gpu_mem).
+// Takes DeepSpeed's names of the same numbers too (activation_mem_per_gpu, gpu_mem).
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);

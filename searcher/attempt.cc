@@ -95,13 +95,13 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
     return fmt::format("still running after {} s (trial time-out), at step {}; killed",
                        Seconds(*limits_.total), step_);
   }
-  if (!heard_ && now - started_ > limits_.start) {
+  if (!heard_ && limits_.start && now - started_ > *limits_.start) {
     return fmt::format("no sign of life for {} s after the start (start time-out); killed",
-                       Seconds(limits_.start));
+                       Seconds(*limits_.start));
   }
-  if (heard_ && now - last_sign_ > limits_.hang) {
+  if (heard_ && limits_.hang && now - last_sign_ > *limits_.hang) {
     return fmt::format("no progress for {} s (hang time-out), the last step was {}; killed",
-                       Seconds(limits_.hang), step_);
+                       Seconds(*limits_.hang), step_);
   }
   return "";
 }

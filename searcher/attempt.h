@@ -21,8 +21,8 @@ std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
 
 // How long an attempt may take; what takes longer is killed and has failed.
 struct AttemptLimits {
-  std::chrono::milliseconds start;  // To the first sign of life.
-  std::chrono::milliseconds hang;   // From one sign of life to the next.
+  std::optional<std::chrono::milliseconds> start;  // To the first sign of life.
+  std::optional<std::chrono::milliseconds> hang;   // From one sign of life to the next.
   std::optional<std::chrono::milliseconds> total;
 };
 

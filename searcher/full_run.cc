@@ -68,8 +68,10 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   request.report_address = server.address();
   request.token = server.token();
   MakeWritableFolder(request.dir);
-  Attempt attempt(options.dsat_binary, target.get(), request,
-                  {options.start_timeout, options.hang_timeout, std::nullopt});
+  // The user's own command shows no sign of life when DeepSpeed's hooks are off.
+  AttemptLimits limits;
+  if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
+  Attempt attempt(options.dsat_binary, target.get(), request, limits);
   Listener listener{&queue, &attempt, &on_progress};
   bool asked_to_end = false;
   while (true) {

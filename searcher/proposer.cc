@@ -1,4 +1,4 @@
-// A method behind a record of what has run; rewinding is replaying its calls.
+// A method behind a record of what has run; rewinding is replaying its calls since the last time.
 #include "searcher/proposer.h"
 
 #include "base/error.h"
@@ -13,9 +13,11 @@ constexpr TrialId kNoTrial = -1;
 }  // namespace
 
 Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t num_params)
-    : spec_(&spec), space_(space), num_params_(num_params) {
-  RewindTo(0);
-}
+    : spec_(&spec),
+      space_(space),
+      num_params_(num_params),
+      method_(FindMethod(spec.method).make(space_, spec.options)),
+      base_(method_->Clone()) {}
 
 Draft Proposer::DraftSubmitted() const {
   return MakeDraft({});
@@ -44,7 +46,9 @@ const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
 
 std::optional<Draft> Proposer::Next() {
   DSAT_CHECK(!drafted_tag_, "the previous draft has not been started");
+  if (in_vain_) return std::nullopt;
   const size_t num_calls = calls_.size();
+  const int64_t num_proposals = num_proposals_;
   Waiting waiting;
   for (int i = 0; i < kMaxAnsweredInARow; ++i) {
     const std::optional<Proposal> proposal = AskMethod();
@@ -58,6 +62,8 @@ std::optional<Draft> Proposer::Next() {
   }
   // Asks that give no trial are not in any log, so that they must not have happened.
   if (calls_.size() != num_calls) RewindTo(num_calls);
+  num_proposals_ = num_proposals;
+  in_vain_ = true;
   return std::nullopt;
 }
 
@@ -65,25 +71,29 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, Waiting& waiti
   const Resolved& resolved = Resolve(proposal.assignment);
   if (!resolved.draft) {
     refusal_ = resolved.refusal;
-    TellMethod(proposal.tag, {.id = kNoTrial,
-                              .kind = TrialKind::kSearch,
-                              .assignment = proposal.assignment,
-                              .ds_config = nullptr,
-                              .state = TrialState::kInfeasible,
-                              .reason = refusal_,
-                              .points = {},
-                              .profile = std::nullopt});
+    TellMethod(proposal.tag, std::make_shared<Trial>(Trial{.id = kNoTrial,
+                                                           .kind = TrialKind::kSearch,
+                                                           .assignment = proposal.assignment,
+                                                           .ds_config = nullptr,
+                                                           .state = TrialState::kInfeasible,
+                                                           .reason = refusal_,
+                                                           .points = {},
+                                                           .profile = std::nullopt}));
     return std::nullopt;
   }
-  Draft draft = *resolved.draft;
+  std::string key = resolved.draft->key;
   // Published behaviour: no two are equal.
-  if (spec_->options.compat_determined) draft.key += fmt::format("#{}", calls_.size());
-  const auto found = records_.find(draft.key);
-  if (found == records_.end()) return draft;
+  if (spec_->options.compat_determined) key += fmt::format("#{}", num_proposals_);
+  const auto found = records_.find(key);
+  if (found == records_.end()) {
+    Draft draft = *resolved.draft;
+    draft.key = std::move(key);
+    return draft;
+  }
   if (found->second.finished) {
-    TellMethod(proposal.tag, *found->second.finished);
+    TellMethod(proposal.tag, found->second.finished);
   } else {
-    waiting.emplace_back(draft.key, proposal.tag);
+    waiting.emplace_back(std::move(key), proposal.tag);
   }
   return std::nullopt;
 }
@@ -93,36 +103,41 @@ void Proposer::Start(const Draft& draft, TrialId id) {
   if (drafted_tag_) record.waiting.push_back(*drafted_tag_);
   drafted_tag_.reset();
   key_of_[id] = draft.key;
+  in_vain_ = false;
 }
 
 void Proposer::End(const Trial& finished) {
   Record& record = records_.at(key_of_.at(finished.id));
-  record.finished = finished;
+  record.finished = std::make_shared<const Trial>(finished);
   for (const int64_t tag : std::exchange(record.waiting, {}))
-    TellMethod(tag, finished);
+    TellMethod(tag, record.finished);
+  in_vain_ = false;
 }
 
 std::optional<Proposal> Proposer::AskMethod() {
   std::optional<Proposal> proposal = method_->Ask();
-  if (proposal) calls_.push_back({});
+  if (!proposal) return std::nullopt;
+  calls_.push_back({});
+  ++num_proposals_;
   return proposal;
 }
 
-void Proposer::TellMethod(int64_t tag, const Trial& finished) {
-  method_->Tell(tag, finished);
-  calls_.push_back({.tag = tag, .told = finished});
+void Proposer::TellMethod(int64_t tag, std::shared_ptr<const Trial> finished) {
+  method_->Tell(tag, *finished);
+  calls_.push_back({.tag = tag, .told = std::move(finished)});
 }
 
+// Replays each call once in all, however often it is called: the base keeps what it has replayed.
 void Proposer::RewindTo(size_t num_calls) {
-  method_ = FindMethod(spec_->method).make(space_, spec_->options);
   calls_.resize(num_calls);
-  for (const Call& call : calls_) {
-    if (call.tag) {
-      method_->Tell(*call.tag, call.told);
+  for (const Call& call : std::exchange(calls_, {})) {
+    if (call.told) {
+      base_->Tell(call.tag, *call.told);
     } else {
-      method_->Ask();
+      base_->Ask();
     }
   }
+  method_ = base_->Clone();
 }
 
 }  // namespace dsat

@@ -51,15 +51,15 @@ class Proposer {
   const std::string& refusal() const { return refusal_; }
 
  private:
-  // One call of the method, kept so that a method can be brought back to where it was.
+  // One call of the method.
   struct Call {
-    std::optional<int64_t> tag;  // Unset: Ask.
-    Trial told;
+    int64_t tag = 0;
+    std::shared_ptr<const Trial> told;  // Null: Ask.
   };
   // What is known of one effective configuration.
   struct Record {
-    std::optional<Trial> finished;  // Unset while it runs.
-    std::vector<int64_t> waiting;   // Tags of the proposals to tell.
+    std::shared_ptr<const Trial> finished;  // Null while it runs.
+    std::vector<int64_t> waiting;           // Tags of the proposals to tell.
   };
 
   using Waiting = std::vector<std::pair<std::string, int64_t>>;  // Key, tag.
@@ -74,14 +74,18 @@ class Proposer {
   const Resolved& Resolve(const Assignment& assignment);
   std::optional<Draft> Consider(const Proposal& proposal, Waiting& waiting);
   std::optional<Proposal> AskMethod();
-  void TellMethod(int64_t tag, const Trial& finished);
+  void TellMethod(int64_t tag, std::shared_ptr<const Trial> finished);
   void RewindTo(size_t num_calls);
 
   const ExperimentSpec* spec_;
   SearchSpace space_;
   int64_t num_params_;
   std::unique_ptr<Method> method_;
+  // The method as it was before calls_: what it is rewound from.
+  std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
+  int64_t num_proposals_ = 0;                // That the method has made.
+  bool in_vain_ = false;                     // Nothing has changed since Next gave nothing.
   std::map<std::string, Record> records_;    // By key.
   std::map<TrialId, std::string> key_of_;    // Of started trials.
   std::optional<int64_t> drafted_tag_;       // The method's draft that is not started yet.

@@ -44,8 +44,9 @@ using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMe
 // TrialService of a runner. Its threads only push onto the queue; the loop decides.
 class TrialServer {
  public:
-  // Listens on a unix socket in a new folder that only this user may enter. `queue` must outlive
-  // the server. Throws kUnavailable if it cannot listen.
+  // Listens on an abstract unix socket of a random name: it is no file, so that nothing is left
+  // behind even if this process is killed. `queue` must outlive the server. Throws kUnavailable if
+  // it cannot listen.
   explicit TrialServer(EventQueue<TrialMessage>* queue);
   // Closes the queue, so that no call keeps waiting for an answer.
   ~TrialServer();
@@ -67,8 +68,8 @@ class TrialServer {
 // a time; other processes may append to the same experiments meanwhile.
 class ExperimentServer {
  public:
-  // `address` as CheckLocalAddress takes it; port 0 = any free one; "" = a unix socket in a new
-  // folder that only this user may enter. Throws as Store::Open and CheckLocalAddress,
+  // `address` as CheckLocalAddress takes it; port 0 = any free one; "" = an abstract unix socket of
+  // a random name. Throws as Store::Open and CheckLocalAddress,
   // kAlreadyExists if another server (or a file that is no socket) is there, kUnavailable if it
   // cannot listen.
   ExperimentServer(const std::string& database, const std::string& address);

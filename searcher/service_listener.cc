@@ -12,22 +12,26 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "base/error.h"
-#include "proto/client.h"
 #include "base/unique_fd.h"
+#include "proto/client.h"
 
 namespace dsat {
 namespace {
 
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::string_view kUnixPrefix = "unix:";
+constexpr std::string_view kAbstractPrefix = "unix-abstract:";
 
 bool IsUnix(const std::string& address) {
   return address.starts_with(kUnixPrefix);
+}
+
+bool IsAbstract(const std::string& address) {
+  return address.starts_with(kAbstractPrefix);
 }
 
 std::string SocketPath(const std::string& address) {
@@ -39,6 +43,14 @@ std::string SocketPath(const std::string& address) {
         by);
 }
 
+// Whether a server accepts connections at this address of the kernel's.
+bool Answers(const sockaddr_un& name, size_t length) {
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) ThrowErrno("socket", errno);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&name),
+                 static_cast<socklen_t>(length)) == 0;
+}
+
 // gRPC replaces an existing socket silently, also that of a server that is alive.
 void CheckSocketFree(const std::string& address) {
   const std::string path = SocketPath(address);
@@ -48,11 +60,17 @@ void CheckSocketFree(const std::string& address) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) ThrowErrno("socket", errno);
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
-    ThrowTaken(address, "another server");
-  }
+  if (Answers(name, sizeof(name))) ThrowTaken(address, "another server");
+}
+
+// The name follows a NUL, and the length ends it.
+void CheckNameFree(const std::string& address) {
+  const std::string text = address.substr(kAbstractPrefix.size());
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  text.copy(name.sun_path + 1, sizeof(name.sun_path) - 1);
+  const size_t length = offsetof(sockaddr_un, sun_path) + 1 + text.size();
+  if (Answers(name, length)) ThrowTaken(address, "another server");
 }
 
 // gRPC would say so on stderr, at length. "localhost" is checked at 127.0.0.1.
@@ -76,6 +94,12 @@ void CheckPortFree(const std::string& address) {
   if (bind(fd.get(), name, v6 ? sizeof(name6) : sizeof(name4)) == 0) return;
   if (errno == EADDRINUSE) ThrowTaken(address, "another server");
   ThrowErrno("address " + address, errno);
+}
+
+void CheckFree(const std::string& address) {
+  if (IsUnix(address)) return CheckSocketFree(address);
+  if (IsAbstract(address)) return CheckNameFree(address);
+  CheckPortFree(address);
 }
 
 // "127.0.0.1:0" with the port that was found.
@@ -103,22 +127,12 @@ bool SameToken(std::string_view sent, std::string_view token) {
   return difference == 0;
 }
 
-PrivateFolder::PrivateFolder() : path_("/tmp/dsat-XXXXXX") {
-  if (mkdtemp(path_.data()) == nullptr) ThrowErrno("folder " + path_, errno);
-}
-
-PrivateFolder::~PrivateFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 Listener::Listener(const std::string& address, grpc::Service* service) : address_(address) {
-  if (address_.empty()) {
-    folder_ = std::make_unique<PrivateFolder>();
-    address_ = fmt::format("{}{}/socket", kUnixPrefix, folder_->path());
-  }
+  // A name outside the file system: nothing is left of it, however this process ends. It is as hard
+  // to guess as the token, so that nobody can have taken it.
+  if (address_.empty()) address_ = fmt::format("{}dsat-{}", kAbstractPrefix, RandomToken());
   CheckLocalAddress(address_);
-  IsUnix(address_) ? CheckSocketFree(address_) : CheckPortFree(address_);
+  CheckFree(address_);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
@@ -135,7 +149,7 @@ Listener::Listener(const std::string& address, grpc::Service* service) : address
   }
   if (IsUnix(address_)) {
     chmod(SocketPath(address_).c_str(), S_IRUSR | S_IWUSR);
-  } else {
+  } else if (!IsAbstract(address_)) {
     address_ = WithPort(address_, port);
   }
 }

@@ -16,19 +16,6 @@ std::string RandomToken();
 // Compares in a time that does not depend on where the texts differ.
 bool SameToken(std::string_view sent, std::string_view token);
 
-// A new folder that only this user may enter; removed with its content on destruction.
-class PrivateFolder {
- public:
-  PrivateFolder();
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-  ~PrivateFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // Serves one service while it lives.
 class Listener {
  public:
@@ -40,7 +27,6 @@ class Listener {
   const std::string& address() const { return address_; }
 
  private:
-  std::unique_ptr<PrivateFolder> folder_;  // Of the socket, if no address was given.
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "base/error.h"
 
@@ -77,9 +78,14 @@ bool Fits(const Key& key, const Json& value) {
 }  // namespace
 
 const Key* FindKey(std::string_view pointer) {
-  auto found = std::find_if(Keys().begin(), Keys().end(),
-                            [&](const Key& key) { return pointer == key.pointer; });
-  return found == Keys().end() ? nullptr : &*found;
+  static const std::unordered_map<std::string_view, const Key*> kByPointer = [] {
+    std::unordered_map<std::string_view, const Key*> by_pointer;
+    for (const Key& key : Keys())
+      by_pointer.emplace(key.pointer, &key);  // The first of a name, should there be two.
+    return by_pointer;
+  }();
+  const auto found = kByPointer.find(pointer);
+  return found == kByPointer.end() ? nullptr : found->second;
 }
 
 std::vector<std::string> KeyNames(std::string_view section, std::string_view type) {

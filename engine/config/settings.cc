@@ -84,14 +84,13 @@ void DropUnset(Json& object, Auto autos, const std::string& pointer) {
   }
 }
 
-void WriteIntegersAsIntegers(Json& config) {
-  for (const Key& key : Keys()) {
-    if (key.type != KeyType::kInt) continue;
-    const Json* value = FindAtPointer(config, key.pointer);
-    if (value == nullptr) continue;
-    if (std::optional<int64_t> number = WholeNumber(*value)) {
-      SetAtPointer(config, key.pointer, *number);
-    }
+void WriteIntegersAsIntegers(Json& object, const std::string& pointer) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string at = pointer + "/" + name;
+    if (value.is_object()) WriteIntegersAsIntegers(value, at);
+    const Key* key = value.is_number() ? FindKey(at) : nullptr;
+    if (key == nullptr || key->type != KeyType::kInt) continue;
+    if (const std::optional<int64_t> number = WholeNumber(value)) value = *number;
   }
 }
 
@@ -105,7 +104,7 @@ Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& sourc
     if (key.type == KeyType::kAlias) Rename(config, key.pointer, key.fallback, source);
   }
   TranslateOffload(config, source);
-  WriteIntegersAsIntegers(config);
+  WriteIntegersAsIntegers(config, "");
   return config;
 }
 

@@ -38,9 +38,9 @@ void Reporter::Progress(int64_t step, double latency_ms, double loss, const std:
 void Reporter::Run() {
   constexpr std::chrono::milliseconds kInterval{100};
   std::unique_lock lock(mutex_);
-  while (!done_) {
+  while (true) {
     changed_.wait(lock, [this] { return done_ || newest_.has_value(); });
-    if (!newest_) return;
+    if (!newest_) return;  // The last sign goes out before the end.
     const Sign sign = *std::exchange(newest_, std::nullopt);
     lock.unlock();
     if (Send(sign)) stop_requested_ = true;

@@ -23,8 +23,8 @@ class Reporter {
   Reporter& operator=(const Reporter&) = delete;
   ~Reporter();
 
-  // Never blocks: a thread sends the newest progress, at most ten times a second. A runner that
-  // does not answer is logged once; training goes on.
+  // Never blocks: a thread sends the newest progress, at most ten times a second, and the
+  // last one in any case. A runner that does not answer is logged once; training goes on.
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
   // True once the runner has decided against this trial.
   bool stop_requested() const { return stop_requested_; }

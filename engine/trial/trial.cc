@@ -215,14 +215,16 @@ void Trial::Train() {
     engine.LoadCheckpoint(dir);
     Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
   }
+  if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
+  std::vector<StepResult> steps;
   while (engine.num_steps() < task_.train_steps) {
-    std::vector<StepResult> steps;
+    steps.clear();
     const bool go_on = Step(engine, "training", steps);
     LogStep(engine, steps.back());
     if (!go_on) return;
   }
   if (dir.empty()) return;
-  reporter_.Progress(engine.num_steps(), 0, 0, "saving");
+  reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, "saving");
   engine.SaveCheckpoint(dir, fmt::format("step_{}", engine.num_steps()));
 }
 

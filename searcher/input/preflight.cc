@@ -33,6 +33,16 @@ void CheckModelAndData(const ExperimentSpec& spec) {
           where, model.vocab_size, dataset->vocab_size());
 }
 
+// Throws if the submitted config cannot run at this stage.
+void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source) {
+  const Json config = engine::ConfigForTrial(spec.ds_config, {{"/zero_optimization/stage", stage}},
+                                             spec.slots_per_trial);
+  engine::ValidateDsConfig(config, source, spec.slots_per_trial);
+  if (spec.entrypoint != std::vector<std::string>{"builtin"}) return;
+  std::vector<std::string> ignored;
+  engine::ParseDsConfig(config, source, spec.slots_per_trial, &ignored);
+}
+
 }  // namespace
 
 std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
@@ -45,6 +55,22 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.
   }
+  return warnings;
+}
+
+std::vector<std::string> CheckStages(const ExperimentSpec& spec) {
+  const std::string source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
+  std::vector<std::string> warnings;
+  for (const int stage : spec.options.zero_stages) {
+    try {
+      CheckStage(spec, stage, source);
+    } catch (const Error& error) {
+      warnings.push_back(fmt::format("ZeRO stage {} cannot be searched: {}", stage, error.what()));
+    }
+  }
+  if (!warnings.empty() && warnings.size() == spec.options.zero_stages.size())
+    Throw(ErrorCode::kInvalidArgument, "no stage of --zero-stages can be searched: {}",
+          warnings.back());
   return warnings;
 }
 

@@ -13,6 +13,11 @@ namespace dsat {
 // submitted ds_config cannot work. Gives warnings, one line each: keys without effect here.
 std::vector<std::string> CheckSpec(const ExperimentSpec& spec);
 
+// A search over stages that this ds_config is not legal at finds nothing: gives a warning for each
+// such stage of spec.options.zero_stages, with the rule that it breaks. Throws kInvalidArgument
+// with that rule if none is left.
+std::vector<std::string> CheckStages(const ExperimentSpec& spec);
+
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_INPUT_PREFLIGHT_H_

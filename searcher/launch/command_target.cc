@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/unique_fd.h"
 #include "searcher/launch/deepspeed_command.h"
 #include "searcher/launch/deepspeed_metrics.h"
 #include "searcher/launch/device_memory.h"
@@ -21,7 +22,6 @@
 #include "searcher/launch/launcher.h"
 #include "searcher/launch/line_stamper.h"
 #include "searcher/launch/torch_extensions.h"
-#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {
@@ -147,8 +147,8 @@ int64_t CommandTarget::num_commands() const {
 std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest& request) const {
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
-  // A folder that the user has warmed up is better than ours.
-  if (std::getenv("TORCH_EXTENSIONS_DIR") == nullptr) {
+  // A folder that the user has warmed up is better than ours; a full run is as without dsat.
+  if (std::getenv("TORCH_EXTENSIONS_DIR") == nullptr && !request.full_run) {
     const Files files(request);
     const fs::path shared =
         request.shared_dir.empty() ? files.dir.parent_path() : fs::absolute(request.shared_dir);

@@ -182,6 +182,8 @@ Json ConfigWithHooks(Json ds_config, const HookSettings& settings) {
     hooks["model_info_path"] = settings.model_info_path;
   }
   ds_config["autotuning"] = std::move(hooks);
+  // Since 0.19.3; before, the peak memory in the line of every step is shown at the default level.
+  ds_config["log_level"] = "info";
   ds_config["steps_per_print"] = 1;
   for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {
     TurnOff(&ds_config, block);

@@ -57,6 +57,7 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, HasSubstr("times the submitted configuration"));
   EXPECT_THAT(search.err, HasSubstr("micro-batch"));
+  EXPECT_EQ((search.out + search.err).find_first_of("\r\x1b"), std::string::npos);  // No terminal.
 
   const Json shown = Show("dsat.db");
   EXPECT_EQ(shown["state"], "completed");
@@ -78,6 +79,41 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
                                     "--steps", "3", "--out", "trained"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
   EXPECT_THAT(train.out, HasSubstr("loss"));
+}
+
+TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
+  constexpr size_t kColumns = 60;
+  const std::string shown =
+      work.DsatOnTerminal({"grid", "deepspeed.yaml", "--max-trials", "3"}, kColumns);
+  const std::string redraw = "\r\x1b[K[";
+  int drawn = 0;
+  for (size_t at = shown.find(redraw); at != shown.npos; at = shown.find(redraw, at + 1)) {
+    const size_t begin = at + redraw.size() - 1;
+    EXPECT_LT(shown.find('\r', begin) - begin, kColumns);
+    ++drawn;
+  }
+  EXPECT_GT(drawn, 3);
+}
+
+TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint) {
+  const auto train = [this](const std::string& steps) {
+    return work.Dsat({"train", "deepspeed.yaml", "--out", "trained", "--steps", steps});
+  };
+  const Finished first = train("30");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("step     30/30  loss"));
+  EXPECT_THAT(first.err, HasSubstr("the checkpoint is in " + work.Path("trained/checkpoint")));
+  EXPECT_THAT(first.err, testing::Not(HasSubstr("going on from")));
+
+  const Finished again = train("30");
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, "");
+  EXPECT_THAT(again.err, HasSubstr("going on from " + work.Path("trained/checkpoint/step_30")));
+  EXPECT_THAT(again.err, HasSubstr("nothing left to train"));
+
+  const Finished further = train("40");
+  EXPECT_THAT(further.out, HasSubstr("step     40/40  loss"));
+  EXPECT_THAT(further.out, testing::Not(HasSubstr("step      1/40")));
 }
 
 TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {

@@ -182,6 +182,64 @@ TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {
   ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}), "trial 0");
 }
 
+TEST_F(OutputTest, WarningsComeOnceAndStagesThatCannotBeSearchedAreNamed) {
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2, "nonsense_key": 1,
+      "optimizer": {"type": "SGD", "params": {"lr": 0.001}}})");
+  const Finished some = work.Dsat(
+      {"create", "random", "deepspeed.yaml", "--zero-stages", "0,2", "--profile", "profile.json"});
+  EXPECT_EQ(some.exit_code, 0);
+  EXPECT_EQ(CountLines(some.err), 2) << some.err;
+  EXPECT_THAT(some.err, HasSubstr("nonsense_key"));
+  EXPECT_THAT(some.err, HasSubstr("stage 2 cannot be searched"));
+  const Finished none = work.Dsat({"asha", "deepspeed.yaml"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no stage of --zero-stages can be searched"));
+  EXPECT_THAT(none.err, HasSubstr("/optimizer/type is \"SGD\""));
+}
+
+TEST_F(OutputTest, ShowSaysWhyAnExperimentFailed) {
+  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--infeasible", "too big\nby far"}).exit_code,
+            0);
+  const std::string shown = work.Dsat({"show", "1"}).out;
+  const std::string first_line = shown.substr(0, shown.find('\n'));
+  EXPECT_THAT(first_line, HasSubstr("failed: "));
+  EXPECT_THAT(first_line, HasSubstr("too big\\nby far"));
+  EXPECT_THAT(Json::parse(work.Dsat({"show", "1", "--json"}).out)["reason"].get<std::string>(),
+              HasSubstr("too big\nby far"));
+}
+
+TEST_F(OutputTest, NamesCannotSteerTheTerminal) {
+  work.Write("deepspeed.yaml",
+             "name: \"a\\e[31m\\nb\"\n" + ExperimentFile().substr(ExperimentFile().find('\n') + 1));
+  ASSERT_EQ(Create().exit_code, 0);
+  for (const char* command : {"list", "show", "query"}) {
+    const std::string argument =
+        std::string(command) == "query" ? "select name from experiments" : "1";
+    std::vector<std::string> args = {command};
+    if (std::string(command) != "list") args.push_back(argument);
+    const std::string out = work.Dsat(args).out;
+    EXPECT_EQ(out.find('\x1b'), std::string::npos) << command;
+    EXPECT_THAT(out, HasSubstr("a\\x1b[31m\\nb")) << command;
+  }
+}
+
+TEST_F(OutputTest, OutputThatCannotBeWrittenIsAnError) {
+  ASSERT_EQ(Create().exit_code, 0);
+  std::filesystem::create_symlink("/dev/full", work.Path("list.out"));
+  EXPECT_EQ(WaitFor(work.StartDsat({"list"}, "list")), 1);
+  EXPECT_THAT(ReadFile(work.Path("list.err")), HasSubstr("No space left"));
+}
+
+TEST_F(OutputTest, QueriesKeepEveryColumnAndRoundForPeopleOnly) {
+  ASSERT_EQ(Create().exit_code, 0);
+  const std::string sql = "select 1 as a, 2 as a, 0.1 + 0.2 as sum";
+  const Json row = Json::parse(work.Dsat({"query", sql, "--json"}).out)[0];
+  EXPECT_EQ(row, (Json{{"a", 1}, {"a_2", 2}, {"sum", 0.1 + 0.2}}));
+  EXPECT_THAT(work.Dsat({"query", sql}).out, HasSubstr(" 0.3\n"));
+}
+
 TEST_F(OutputTest, ResultsComeAsTablesJsonAndCsv) {
   ASSERT_EQ(Create().exit_code, 0);
   ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);

@@ -2,10 +2,12 @@
 #include "tests/cli/run_dsat.h"
 
 #include <fcntl.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +65,30 @@ Finished Workspace::Dsat(const std::vector<std::string>& args, const std::string
   if (pid == 0) ExecDsat(dir_, args, Path("in.txt"), Path("out.txt"), Path("err.txt"));
   const int exit_code = WaitFor(pid);
   return {exit_code, ReadFile(Path("out.txt")), ReadFile(Path("err.txt"))};
+}
+
+std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int columns) const {
+  winsize size{};
+  size.ws_row = 24;
+  size.ws_col = static_cast<unsigned short>(columns);
+  int ours = -1, theirs = -1;
+  DSAT_CHECK(openpty(&ours, &theirs, nullptr, nullptr, &size) == 0);
+  std::string name(64, '\0');
+  DSAT_CHECK(ttyname_r(theirs, name.data(), name.size()) == 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(ours);
+    ExecDsat(dir_, args, "/dev/null", Path("out.txt"), name.c_str());
+  }
+  close(theirs);
+  std::string shown;
+  std::array<char, 4096> buffer{};
+  // Fails with EIO once the last process has closed the other end.
+  for (ssize_t count = 0; (count = read(ours, buffer.data(), buffer.size())) > 0;)
+    shown.append(buffer.data(), static_cast<size_t>(count));
+  close(ours);
+  WaitFor(pid);
+  return shown;
 }
 
 int WaitFor(pid_t pid) {

@@ -27,6 +27,8 @@ class Workspace {
   void Write(const std::string& name, const std::string& content) const;
   // Runs `dsat args...` there to its end, with `input` as its standard input.
   Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
+  // Runs it with a terminal of so many columns as its standard error; gives what that showed.
+  std::string DsatOnTerminal(const std::vector<std::string>& args, int columns) const;
   // Starts it without waiting; its output goes to the files `name`.out and `name`.err.
   pid_t StartDsat(const std::vector<std::string>& args, const std::string& name) const;
 

@@ -131,6 +131,15 @@ TEST_P(MethodContract, AskingInVainChangesNothing) {
   }
 }
 
+TEST_P(MethodContract, ACloneGoesOnAsTheMethodDoesAndOutlivesIt) {
+  std::unique_ptr<Method> method = Make();
+  Explore(*method, 60, 3, false);
+  const std::unique_ptr<Method> clone = method->Clone();
+  const std::vector<Assignment> expected = Explore(*method, 100, 3, false);
+  method.reset();
+  EXPECT_EQ(Explore(*clone, 100, 3, false), expected);
+}
+
 TEST_P(MethodContract, AnotherSeedGivesOtherProposalsIfTheMethodDraws) {
   const bool draws = GetParam().method != "grid";
   EXPECT_EQ(Explore(*Make(1), 50, 3, false) != Explore(*Make(2), 50, 3, false), draws);

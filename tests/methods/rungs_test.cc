@@ -3,8 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/rng.h"
 #include "methods/bisection.h"
 #include "tests/methods/method_testing.h"
 
@@ -14,6 +20,22 @@ namespace {
 // A step in the middle of a range so wide that its bisection is far from over.
 constexpr Step kWideStep = {.low = 1, .high = 10000, .micro_batch = 5000};
 constexpr Step kLastStep = {.low = 5, .high = 5, .micro_batch = 5};
+
+// The answers of an index of the table as it is now.
+std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung) {
+  std::vector<const Lineage*> top;
+  for (const int64_t number : RungIndex(table).Top(table, rung))
+    top.push_back(&table.lineages()[static_cast<size_t>(number)]);
+  return top;
+}
+
+std::optional<RungStep> NextPromotion(const LineageTable& table) {
+  return RungIndex(table).NextPromotion(table);
+}
+
+std::optional<RungStep> NextContinuation(const LineageTable& table) {
+  return RungIndex(table).NextContinuation(table);
+}
 
 LineageTable MakeTable(const SearchOptions& options = TestOptions()) {
   return LineageTable(TestSpace({1, 2}, 10000), options);
@@ -219,6 +241,106 @@ TEST(RungsTest, TheContinuationIsOfTheHighestRungThenOfTheMostCompletedTrials) {
   EXPECT_EQ(NextContinuation(table)->rung, 1);
   table.Propose(table.at(4), kWideStep, 1);  // Running: not to be continued now.
   EXPECT_EQ(NextContinuation(table)->lineage, 3);
+}
+
+// The same answers from a walk over all lineages: what the index must agree with.
+std::vector<const Lineage*> WalkedTop(const LineageTable& table, int64_t rung) {
+  int64_t num_completed = 0;
+  std::vector<std::pair<double, const Lineage*>> ranked;
+  for (const Lineage& lineage : table.lineages()) {
+    if (!CompletedRung(table, lineage, rung)) continue;
+    ++num_completed;
+    const std::optional<double> best = table.BestMetric(lineage, rung);
+    if (best) ranked.emplace_back(*best, &lineage);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [&](const auto& a, const auto& b) { return table.Better(a.first, b.first); });
+  const auto size = static_cast<size_t>(num_completed / table.options().divisor);
+  std::vector<const Lineage*> top;
+  for (size_t i = 0; i < std::min(size, ranked.size()); ++i)
+    top.push_back(ranked[i].second);
+  return top;
+}
+
+std::optional<RungStep> WalkedPromotion(const LineageTable& table) {
+  // Nothing leaves the top rung, max_rungs - 1.
+  for (int64_t rung = table.options().max_rungs - 2; rung >= 0; --rung) {
+    for (const Lineage* lineage : WalkedTop(table, rung)) {
+      if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
+      const std::optional<Step> step = NextBisectionStep(table, *lineage);
+      if (step) return RungStep{lineage->number, *step, lineage->Rung() + 1};
+      if (table.options().compat_determined) return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<RungStep> WalkedContinuation(const LineageTable& table) {
+  const Lineage* chosen = nullptr;
+  for (const Lineage& lineage : table.lineages()) {
+    if (!lineage.Idle() || CompletedRung(table, lineage, lineage.Rung())) continue;
+    const auto rank = [](const Lineage& l) { return std::pair(l.Rung(), l.NumCompleted()); };
+    if (chosen == nullptr || rank(lineage) > rank(*chosen)) chosen = &lineage;
+  }
+  if (chosen == nullptr) return std::nullopt;
+  return RungStep{chosen->number, *NextBisectionStep(table, *chosen), chosen->Rung()};
+}
+
+void ExpectSame(const std::optional<RungStep>& got, const std::optional<RungStep>& expected) {
+  ASSERT_EQ(got.has_value(), expected.has_value());
+  if (!got) return;
+  EXPECT_EQ(got->lineage, expected->lineage);
+  EXPECT_EQ(got->rung, expected->rung);
+  EXPECT_EQ(got->step.micro_batch, expected->step.micro_batch);
+}
+
+// Keeps four trials running on `table`, as asha would, with outcomes and an order by chance; some
+// are promoted on the way.
+void ExpectTheIndexFollows(LineageTable table, uint64_t seed) {
+  RungIndex index;
+  Rng chance(seed, 0, "outcomes");
+  std::vector<Lineage*> running;
+  int num_promoted = 0;
+  for (int i = 0; i < 600; ++i) {
+    ExpectSame(index.NextPromotion(table), WalkedPromotion(table));
+    ExpectSame(index.NextContinuation(table), WalkedContinuation(table));
+    for (int64_t rung = 0; rung < table.options().max_rungs; ++rung) {
+      const std::vector<const Lineage*> top = WalkedTop(table, rung);
+      const std::vector<int64_t> indexed = index.Top(table, rung);
+      ASSERT_EQ(indexed.size(), top.size());
+      for (size_t k = 0; k < top.size(); ++k)
+        EXPECT_EQ(indexed[k], top[k]->number);
+    }
+    if (running.size() < 4) {
+      const std::optional<RungStep> promotion = index.NextPromotion(table);
+      const std::optional<RungStep> next = promotion ? promotion : index.NextContinuation(table);
+      if (promotion) ++num_promoted;
+      Lineage& lineage = next ? table.at(next->lineage) : table.Draw();
+      table.Propose(lineage, next ? next->step : kWideStep, next ? next->rung : 0);
+      running.push_back(&lineage);
+      index.Update(table, lineage);
+      continue;
+    }
+    const size_t ended = chance.Below(running.size());
+    const auto state = std::array{TrialState::kSucceeded, TrialState::kSucceeded,
+                                  TrialState::kInfeasible, TrialState::kFailed}[chance.Below(4)];
+    // Few values, so that many are equal.
+    const auto value = static_cast<double>(chance.Below(6));
+    index.Update(table, table.Tell(running[ended]->number, EndedTrial(i, state, value)));
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(ended));
+  }
+  EXPECT_GT(num_promoted, 0);
+}
+
+TEST(RungsTest, TheIndexAgreesWithAWalkOverAllLineagesAfterEveryChange) {
+  for (const std::string metric : {"latency", "throughput"}) {
+    for (const bool compat_determined : {false, true}) {
+      SearchOptions options = TestOptions(compat_determined);
+      options.metric = metric;
+      for (const uint64_t seed : {1, 2, 3})
+        ExpectTheIndexFollows(MakeTable(options), seed);
+    }
+  }
 }
 
 }  // namespace

@@ -135,14 +135,14 @@ TEST(WireTest, AStateNobodyKnowsIsRefused) {
 }
 
 TEST(AddressTest, OnlyThisMachineIsAccepted) {
-  for (const std::string good :
-       {"unix:/tmp/x.sock", "127.0.0.1:0", "127.0.0.1:65535", "[::1]:80", "localhost:8000"}) {
+  for (const std::string good : {"unix:/tmp/x.sock", "unix-abstract:x", "127.0.0.1:0",
+                                 "127.0.0.1:65535", "[::1]:80", "localhost:8000"}) {
     EXPECT_EQ(CodeOf([&] { CheckLocalAddress(good); }), std::nullopt) << good;
   }
   for (const std::string bad :
        {"", "0.0.0.0:80", "[::]:80", "10.0.0.1:80", "example.org:80", "127.0.0.1",
         "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:80x", "unix:relative",
-        "127.0.0.1.example.org:80", "dns:///127.0.0.1:80"}) {
+        "unix-abstract:", "127.0.0.1.example.org:80", "dns:///127.0.0.1:80"}) {
     EXPECT_EQ(CodeOf([&] { CheckLocalAddress(bad); }), ErrorCode::kInvalidArgument) << bad;
   }
 }
@@ -150,6 +150,10 @@ TEST(AddressTest, OnlyThisMachineIsAccepted) {
 TEST(AddressTest, ASocketPathEndsWhereTheKernelEndsIt) {
   EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix:/" + std::string(106, 'a')); }), std::nullopt);
   EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix:/" + std::string(107, 'a')); }),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix-abstract:" + std::string(107, 'a')); }),
+            std::nullopt);
+  EXPECT_EQ(CodeOf([] { CheckLocalAddress("unix-abstract:" + std::string(108, 'a')); }),
             ErrorCode::kInvalidArgument);
 }
 

@@ -25,7 +25,7 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/runner_lock.h"
-#include "searcher/service_listener.h"
+#include "tests/db/store_fixtures.h"
 
 namespace dsat {
 namespace {
@@ -91,7 +91,7 @@ class RunnerTest : public testing::Test {
     }
   }
 
-  PrivateFolder folder_;
+  TempFolder folder_;
 };
 
 // Keeps every event, and the most attempts that ran at once.

@@ -10,7 +10,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <thread>
@@ -22,6 +24,7 @@
 #include "searcher/experiment.h"
 #include "searcher/search.h"
 #include "searcher/service_listener.h"
+#include "tests/db/store_fixtures.h"
 
 namespace dsat {
 namespace {
@@ -43,10 +46,6 @@ std::optional<ErrorCode> CodeOf(Work work) {
 PointResult SomeResult() {
   return {{4, 2}, {{"throughput", {12.5, 0.5, 3}}}};
 }
-
-std::string PathOf(const std::string& address) {
-  return address.substr(5);
-}  // Without "unix:".
 
 // The loop of a runner in small: answers until it has seen `count` messages.
 std::vector<TrialMessage> Serve(EventQueue<TrialMessage>& queue, size_t count,
@@ -221,19 +220,22 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
   EXPECT_EQ(last_step.size(), static_cast<size_t>(kRanks));
 }
 
-TEST(TrialServerTest, TheSocketLiesInAFolderOfThisUserAlone) {
+// The unix sockets that the kernel knows, one a line; '@' opens a name that is no file.
+std::string UnixSockets() {
+  std::ifstream file("/proc/net/unix");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(TrialServerTest, TheSocketIsNoFileAndEndsWithTheServer) {
   EventQueue<TrialMessage> queue;
-  fs::path folder;
+  std::string name;
   {
     TrialServer server(&queue);
-    folder = fs::path(PathOf(server.address())).parent_path();
-    struct stat info {};
-    ASSERT_EQ(stat(folder.c_str(), &info), 0);
-    EXPECT_EQ(info.st_mode & 0777, 0700u);
-    ASSERT_EQ(stat(PathOf(server.address()).c_str(), &info), 0);
-    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    ASSERT_TRUE(server.address().starts_with("unix-abstract:dsat-")) << server.address();
+    name = "@" + server.address().substr(server.address().find(':') + 1);
+    EXPECT_NE(UnixSockets().find(name), std::string::npos);
   }
-  EXPECT_FALSE(fs::exists(folder));
+  EXPECT_EQ(UnixSockets().find(name), std::string::npos);
 }
 
 TEST(TokenTest, TokensAre128RandomBits) {
@@ -285,7 +287,7 @@ class ExperimentServerTest : public testing::Test {
 
   std::string database() const { return folder_.path() + "/dsat.db"; }
 
-  PrivateFolder folder_;
+  TempFolder folder_;
   ExperimentId id_ = 0;
 };
 
@@ -426,6 +428,22 @@ TEST_F(ExperimentServerTest, ASocketOfALivingServerIsNotTaken) {
   const ExperimentServer server(database(), address);
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), address); }), ErrorCode::kAlreadyExists);
   ExperimentClient client = ExperimentClient::Connect(address, server.token());
+  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+}
+
+TEST_F(ExperimentServerTest, ASocketFileBelongsToThisUserAlone) {
+  const std::string path = folder_.path() + "/socket";
+  const ExperimentServer server(database(), "unix:" + path);
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(ExperimentServerTest, AnAbstractSocketOfALivingServerIsNotTaken) {
+  const ExperimentServer server(database(), "");
+  EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), server.address()); }),
+            ErrorCode::kAlreadyExists);
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
   EXPECT_EQ(client.GetExperiment(id_).state, "active");
 }
 

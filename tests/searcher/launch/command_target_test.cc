@@ -181,6 +181,7 @@ TEST_F(CommandTargetTest, AFullRunTrainsWithTheConfigAsItIs) {
   EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
   EXPECT_TRUE(result.points.empty());
   EXPECT_EQ(WrittenConfig(), request_.ds_config);
+  EXPECT_EQ(Commands()[0].env.count("TORCH_EXTENSIONS_DIR"), 0u);
   EXPECT_THAT(ReadFile(request_.dir + "/rank0.log"), HasSubstr("full run"));
   Behave("crash");
   EXPECT_EQ(Run().outcome.state, TrialState::kFailed);
@@ -239,6 +240,7 @@ TEST_F(CommandTargetTest, TheTrialsConfigHasTheHooksOnAndMonitorsOff) {
                                         {"end_profile_step", 6},
                                         {"metric_path", request_.dir + "/metrics.json"}}));
   EXPECT_EQ(config["steps_per_print"], 1);
+  EXPECT_EQ(config["log_level"], "info");
   EXPECT_EQ(config["wall_clock_breakdown"], false);
   EXPECT_EQ(config["wandb"], Json({{"enabled", false}, {"project", "p"}}));
   EXPECT_EQ(config["train_batch_size"], 24);
