@@ -78,7 +78,8 @@ int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptio
       },
       [&cancelled] { return cancelled.load(); });
   if (cancelled) {
-    fmt::print(stderr, "interrupted; logs in {}\n", options.out_dir);
+    fmt::print(stderr, "interrupted{}; logs in {}\n",
+               builtin ? ", no checkpoint of these steps was written" : "", options.out_dir);
     return kExitInterrupted;
   }
   if (outcome.state != TrialState::kSucceeded)

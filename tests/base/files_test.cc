@@ -191,7 +191,7 @@ TEST(NearestWordTest, SuggestsOnlyWhatIsClose) {
   EXPECT_EQ(NearestWord("stage", {}), "");
 }
 
-TEST(FilesTest, PrintableWritesControlCharactersOutAndKeepsUtf8) {
+TEST(PrintableTest, WritesControlCharactersOutAndKeepsUtf8) {
   EXPECT_EQ(Printable("plain \xc3\xbc"), "plain \xc3\xbc");
   EXPECT_EQ(Printable(std::string_view("a\nb\tc\x1b[0m\x7f\0", 11)), "a\\nb\\tc\\x1b[0m\\x7f\\x00");
 }
