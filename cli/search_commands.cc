@@ -126,7 +126,7 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
   const bool ended = experiment.state() != ExperimentState::kActive;
-  fmt::print(stderr, "experiment {} ({}): {} after {} trials\n", experiment.id(),
+  fmt::print(stderr, "experiment {} ({}): {} after {} trial(s)\n", experiment.id(),
              Printable(experiment.search().spec().name),
              ended ? "has " + std::string(experiment.state() == ExperimentState::kCompleted
                                               ? "ended"
