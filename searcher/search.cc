@@ -176,7 +176,7 @@ std::string Search::FailureReason() const {
   const Trial* last = nullptr;
   for (const auto& [id, trial] : s.trials) {
     if (trial.kind == TrialKind::kProfile && trial.state != TrialState::kSucceeded) {
-      return fmt::format("the profiling trial (trial {}) {}: {}", id, ToString(trial.state),
+      return fmt::format("the profiling trial (trial {}) ended {}: {}", id, ToString(trial.state),
                          trial.reason);
     }
     if (trial.kind == TrialKind::kProfile) continue;
@@ -184,7 +184,7 @@ std::string Search::FailureReason() const {
     last = &trial;
   }
   if (last != nullptr) {
-    return fmt::format("no trial succeeded; the last one (trial {}) {}: {}", last->id,
+    return fmt::format("no trial succeeded; the last one (trial {}) ended {}: {}", last->id,
                        ToString(last->state), last->reason);
   }
   if (s.proposer && !s.proposer->refusal().empty()) {
