@@ -91,7 +91,10 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     std::fprintf(stderr, "the fake crashes as told\n");
     return 1;
   }
-  if (behaviour == "segv") raise(SIGSEGV);
+  if (behaviour == "segv") {
+    signal(SIGSEGV, SIG_DFL);  // A sanitizer would turn it into an exit.
+    raise(SIGSEGV);
+  }
   if (behaviour == "hang") SleepForever();
   if (behaviour == "infeasible") {
     client.Infeasible(0, "out of device memory: needs 3 GiB of 2 GiB");
