@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/background.h"
 #include "engine/init.h"
 #include "engine/predict.h"
 #include "tests/engine/training.h"
@@ -189,30 +188,6 @@ TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
   }
   EXPECT_NEAR(sum / 5000, 0, 0.03);
   EXPECT_NEAR(std::sqrt(squares / 5000), 0.5, 0.02);
-}
-
-TEST(BackgroundTest, TasksRunInOrderAndWaitSeesTheirWork) {
-  Background background;
-  std::vector<int> done;
-  int64_t last = 0;
-  for (int i = 0; i < 100; ++i)
-    last = background.Submit([&done, i] { done.push_back(i); });
-  background.Wait(last);
-  ASSERT_EQ(done.size(), 100u);
-  EXPECT_TRUE(std::ranges::is_sorted(done));
-}
-
-TEST(BackgroundTest, AnErrorReachesTheWaiterAndStopsTheRest) {
-  Background background;
-  bool ran = false;
-  const int64_t good = background.Submit([] {});
-  background.Wait(good);
-  const int64_t bad = background.Submit([] { Throw(ErrorCode::kUnavailable, "rank 1 has ended"); });
-  const int64_t after = background.Submit([&ran] { ran = true; });
-  background.Wait(good);
-  EXPECT_THROW(background.Wait(bad), Error);
-  EXPECT_THROW(background.Wait(after), Error);
-  EXPECT_FALSE(ran);
 }
 
 }  // namespace
