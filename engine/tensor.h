@@ -8,7 +8,7 @@
 
 namespace dsat::engine {
 
-enum class DType : uint8_t { kF32, kBF16 };
+enum class DType : uint8_t { kF32, kBF16, kF16 };
 
 constexpr int64_t BytesPerElem(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
@@ -24,6 +24,11 @@ struct Tensor {
   }
   uint16_t* bf16() const {
     DSAT_CHECK(dtype == DType::kBF16);
+    return static_cast<uint16_t*>(data);
+  }
+  // IEEE half precision, as bits.
+  uint16_t* f16() const {
+    DSAT_CHECK(dtype == DType::kF16);
     return static_cast<uint16_t*>(data);
   }
   int64_t bytes() const { return num_elems * BytesPerElem(dtype); }

@@ -33,11 +33,12 @@ struct TiedParam {
   int param = 0;
 };
 
-// One micro-batch of token sequences on one rank.
+// One micro-batch on one rank: token sequences, or images (T = 1).
 struct Batch {
   int64_t B = 0, T = 0;
-  const int32_t* tokens = nullptr;   // (B, T)
-  const int32_t* targets = nullptr;  // (B, T)
+  const int32_t* tokens = nullptr;   // (B, T), or nullptr
+  const float* pixels = nullptr;     // (B, height, width, channels), or nullptr
+  const int32_t* targets = nullptr;  // (B, T): the token after each, or the image's class
 };
 
 // What a layer works with in one call. Parameters in the order of params(), then tied().
@@ -47,11 +48,15 @@ struct LayerContext {
   DType dtype;   // Of activations, parameters and gradients.
   const Batch& batch;
   std::span<const Tensor> params;
-  std::span<const Tensor> grads;  // Backward only; accumulated into.
-  // The last layer multiplies dloss by it (1 / accumulation steps). Set in forward, where the
-  // logits become their gradient in place.
+  // Backward only; accumulated into. All empty if the layer is frozen: then only dx is wanted.
+  std::span<const Tensor> grads;
+  // The last layer multiplies dloss by it (1 / accumulation steps, times the loss scale). Set in
+  // forward, where the logits become their gradient in place.
   float loss_grad_scale = 1;
   double* loss = nullptr;  // The last layer stores the mean loss of the micro-batch here.
+  // Prediction: if not empty, f32 (B, classes); the last layer stores the logits of each row's last
+  // position here and computes no loss. Targets may be absent then.
+  Tensor logits = {};
 };
 
 // What forward keeps for backward, beside the layer's input, which the executor keeps.
@@ -74,6 +79,7 @@ class Layer {
 
 struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<bool> frozen;  // Per layer: its parameters are not trained. Empty: all are.
   int64_t vocab_size = 0;   // Tokens are in [0, vocab_size).
   int64_t max_seq_len = 0;  // T of its batches, unless the data says shorter.
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
