@@ -56,13 +56,13 @@ class ProcessGroup {
   virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
 
   // The same for rows of any content, by bytes.
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes);
+  virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
   // Afterwards row root_row of every rank holds rank root_row's; other rows are untouched. Over all
   // roots: AllGather in P calls.
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
-                         int root_row);
+  virtual void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
+                         int root_row) = 0;
   // Afterwards row q holds what was rank q's row rank(), for every q.
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes);
+  virtual void AllToAll(const CommBuffer& buffer, int64_t row_bytes) = 0;
 
   // Point to point, between any two ranks, from and to any memory. Messages of one rank to another
   // arrive in order; a Recv of another size than the Send's is kInternal, naming both.
@@ -75,15 +75,15 @@ class ProcessGroup {
   // Between Sends and Recvs and the collectives of one group there is no order but the caller's:
   // a rank inside a collective receives nothing.
   // REQUIRES: peer is another rank.
-  void Send(const void* data, int64_t bytes, int peer);
-  void Recv(void* data, int64_t bytes, int peer);
+  virtual void Send(const void* data, int64_t bytes, int peer) = 0;
+  virtual void Recv(void* data, int64_t bytes, int peer) = 0;
 
   // A collective call, with the same colors everywhere: color_of_rank[r] is rank r's. Gives the
   // group of the ranks with this rank's color, in the order of their ranks here; nullptr if this
   // rank's color is negative. The group has its own buffers, traffic and broken state, the same
   // time-out and the same kind; it may outlive this one, and is issued to by the same thread or by
   // another. REQUIRES: size() colors.
-  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank);
+  virtual std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) = 0;
 
   // The sum, or the maximum, of one number over the ranks (NaN if one is); also a barrier.
   virtual double SumScalar(double value) = 0;
@@ -92,21 +92,30 @@ class ProcessGroup {
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
-  // Called by every implementation for every collective; scalars and barriers carry no model state
-  // and are not counted. `passes` as in Traffic. REQUIRES: the buffer holds size() rows.
-  void Count(const CommBuffer& buffer, DType dtype, int64_t row_elems, int passes) {
-    const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-    DSAT_CHECK(row_elems >= 0 && size_ * row_bytes <= buffer.bytes,
-               "{} rows of {} bytes in a buffer of {}", size_, row_bytes, buffer.bytes);
-    ++traffic_.num_collectives;
-    traffic_.sent_bytes += passes * row_bytes * (size_ - 1);
-  }
 
-  Traffic traffic_;
+  // Every implementation calls one of these in every collective and every Send; scalars, barriers
+  // and splits carry no model state and are not counted. `sent_rows`: by what a ring sends.
+  // REQUIRES: the buffer holds size() rows.
+  void CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows);
+  void CountRows(const CommBuffer& buffer, DType dtype, int64_t row_elems, int64_t sent_rows) {
+    CountRows(buffer, row_elems * BytesPerElem(dtype), sent_rows);
+  }
+  void CountBroadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row);
+  void CountSend(int64_t bytes, int peer);
+  void CheckPeer(int64_t bytes, int peer) const;
+
+  // Whom Split puts together with this rank.
+  struct Subgroup {
+    int rank = 0;   // This rank's, there.
+    int size = 0;   // 0: none, for a negative color.
+    int first = 0;  // The rank, here, of the subgroup's rank 0.
+  };
+  Subgroup SubgroupOf(std::span<const int> color_of_rank) const;
 
  private:
   int rank_;
   int size_;
+  Traffic traffic_;
 };
 
 // Ranks on one host over a memory file that all of them have open (memfd, inherited from the
@@ -116,8 +125,8 @@ class ProcessGroup {
 // This and every call below throws
 //   kDeadlineExceeded  naming the peers that did not come within `timeout`;
 //   kUnavailable       within about 100 ms after a peer's process has ended (pidfd) or a peer's
-//                      group object was destroyed: "rank 2 (pid 123) has ended". What it had sent before
-//                      can still be received;
+//                      group object was destroyed: "rank 2 (pid 123) has ended". What it had sent
+//                      before can still be received;
 //   kInternal          naming both calls if two ranks issued different ones (a bug of the caller);
 //   kResourceExhausted from Allocate, Split and Send if the memory cannot be had; the group stays
 //                      usable.
