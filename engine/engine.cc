@@ -100,18 +100,18 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
           "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
           groups_.num_stages());
   }
-  const Phase next = executor_.NextPhase();
+  const Phase next = executor_.AtEnd() ? Phase::kForward : executor_.NextPhase();
   if (next == phase) return;
   Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
         kCalls[static_cast<size_t>(next)]);
 }
 
 double Engine::Forward(const Batch& batch) {
+  RequirePhase(Phase::kForward, "Forward");
   if (executor_.AtEnd()) {
     step_start_ = std::chrono::steady_clock::now();
     executor_.Begin(NextInputs());
   }
-  RequirePhase(Phase::kForward, "Forward");
   executor_.Run(&batch);
   return executor_.micro_batch_loss();
 }
@@ -122,9 +122,9 @@ void Engine::Backward() {
 }
 
 std::optional<StepResult> Engine::Step() {
-  // Between micro-batches there is nothing to do.
-  if (!executor_.AtEnd() && executor_.NextPhase() == Phase::kForward) return std::nullopt;
-  RequirePhase(Phase::kStep, "Step");
+  const bool between = !executor_.AtEnd() && executor_.NextPhase() == Phase::kForward;
+  RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
+  if (between) return std::nullopt;
   executor_.Run();
   return EndStep();
 }

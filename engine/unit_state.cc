@@ -283,8 +283,9 @@ void UnitStates::FreeGrads(int u) {
 }
 
 Tensor UnitStates::ParamOf(const SubGroup& group) const {
-  const bool shard = plan_.optimizer_home == Placement::kShard;
-  const Tensor all = shard ? ParamSlice(group.unit) : Param(group.unit);
+  // With one rank, a slice is the whole.
+  const bool slice = plan_.optimizer_home == Placement::kShard || IsSharded(group.unit);
+  const Tensor all = slice ? ParamSlice(group.unit) : Param(group.unit);
   return all.Slice(group.offset, group.num_elems);
 }
 
