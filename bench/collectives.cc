@@ -86,10 +86,10 @@ struct Case {
 };
 
 void PrintRow(const Case& what, int64_t bytes, const Seconds& seconds, const Seconds& copy) {
-  const double of_copy = copy.median / seconds.median;
+  const double of_copy = copy.best / seconds.best;
   fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>11.1f} {:>12.2f} {:>8.2f} {:>13.2f}\n", what.name,
              what.type, bytes, seconds.median * 1e6, seconds.best * 1e6,
-             static_cast<double>(bytes) / seconds.median / 1e9, of_copy, what.ring_share * of_copy);
+             static_cast<double>(bytes) / seconds.best / 1e9, of_copy, what.ring_share * of_copy);
 }
 
 // Of one buffer of `bytes`, and of messages of as many.
