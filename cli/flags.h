@@ -80,6 +80,14 @@ struct TrainFlags {
   std::optional<int64_t> steps;
   RunFlags run;
 };
+struct CollateFlags {
+  std::string checkpoint_dir;
+  std::string out;
+  std::string tag;     // "" = the newest
+  std::string format;  // "" = as the end of `out` says
+  std::string dtype = "fp32";
+  bool force = false;
+};
 struct AioBenchFlags {
   std::string folder;
   std::string size = "256MiB";
@@ -95,7 +103,7 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
 
 using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
                              ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             AioBenchFlags, SuperviseFlags>;
+                             CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;
