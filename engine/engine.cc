@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/checkpoint.h"
+#include "engine/export/save_16bit_model.h"
 #include "engine/optimizer.h"
 #include "engine/plan/build_plan.h"
 
@@ -37,8 +38,7 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
               resources.group.rank(), resources.group.size()),
       redistributor_(plan_, states_, resources.group, resources.kernels, resources.arena),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_, resources.group,
-                resources.kernels, resources.arena),
-      model_saver_(resources.model, states_, resources.group, resources.arena) {}
+                resources.kernels, resources.arena) {}
 
 StepResult Engine::TrainStep() {
   const auto start = std::chrono::steady_clock::now();
@@ -86,7 +86,7 @@ Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
 bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
   const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
   if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  model_saver_.Save(dir, name, exclude_frozen);
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
   return true;
 }
 
