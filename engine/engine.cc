@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "engine/checkpoint.h"
+#include "engine/export/save_16bit_model.h"
 #include "engine/optimizer.h"
 
 namespace dsat::engine {
@@ -38,8 +39,7 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
                      config.communication_type.value_or(config.dtype()),
                      config.gradient_predivide_factor),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
-                MakeNeighbours()),
-      model_saver_(resources.model, states_, groups_.data(), resources.memory.device) {}
+                MakeNeighbours()) {}
 
 Neighbours Engine::MakeNeighbours() {
   Neighbours neighbours{.world = groups_.world()};
@@ -189,7 +189,7 @@ bool Engine::Save16BitModel(const std::string& dir, const std::string& name, boo
   }
   const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
   if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  model_saver_.Save(dir, name, exclude_frozen);
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
   return true;
 }
 

@@ -17,7 +17,6 @@
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
-#include "engine/export/save_16bit_model.h"
 #include "engine/model/layer.h"
 #include "engine/pipeline.h"
 #include "engine/plan/plan.h"
@@ -104,8 +103,8 @@ class Engine {
   // kInvalidArgument naming what does not fit, or kDataLoss.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
   // Writes the parameters, in the type that they train in, to one file that PyTorch or safetensors
-  // opens (ModelSaver). Gives false, and saves nothing, if parameters rest sharded and the config
-  // lacks stage3_gather_16bit_weights_on_model_save. A collective call.
+  // opens (engine/export/save_16bit_model.h). Gives false, and saves nothing, if parameters rest
+  // sharded and the config lacks stage3_gather_16bit_weights_on_model_save. A collective call.
   bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
                       bool exclude_frozen = false);
 
@@ -124,7 +123,6 @@ class Engine {
   Redistributor redistributor_;
   std::optional<TiedUnits> tied_;
   Executor executor_;
-  ModelSaver model_saver_;
   std::optional<double> lr_;  // Set by the caller.
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
