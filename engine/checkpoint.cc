@@ -92,17 +92,28 @@ Json ShapesOf(const Model& model) {
   return shapes;
 }
 
-const char* Name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : "bf16";
+Json ToJson(const LossScalerState& state) {
+  return {{"scale", state.scale},
+          {"iteration", state.iteration},
+          {"last_overflow", state.last_overflow},
+          {"hysteresis", state.hysteresis}};
 }
 
-Json Manifest(const Model& model, const UnitStates& states, const CheckpointCounts& counts,
+LossScalerState LossScalerFrom(const Json& json) {
+  return {.scale = json.at("scale"),
+          .iteration = json.at("iteration"),
+          .last_overflow = json.at("last_overflow"),
+          .hysteresis = json.at("hysteresis")};
+}
+
+Json Manifest(const Model& model, const UnitStates& states, const Progress& progress,
               int world_size) {
   return {{"format", kFormat},
           {"world_size", world_size},
           {"dtype", Name(states.dtype())},
-          {"num_steps", counts.num_steps},
-          {"num_skipped_steps", counts.num_skipped_steps},
+          {"num_steps", progress.num_steps},
+          {"num_skipped_steps", progress.num_skipped_steps},
+          {"loss_scaler", ToJson(progress.loss_scaler)},
           {"parameters", ShapesOf(model)}};
 }
 
@@ -171,7 +182,7 @@ void ReadRankFiles(const std::string& folder, int64_t num_files, const Model& mo
 }  // namespace
 
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    const UnitStates& states, const CheckpointCounts& counts, ProcessGroup& group) {
+                    const UnitStates& states, const Progress& progress, ProcessGroup& group) {
   const std::string folder = dir + "/" + tag;
   const std::string temporary = folder + ".tmp";
   if (group.rank() == 0) {
@@ -183,15 +194,15 @@ void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model&
   WriteRankFile(RankFile(temporary, group.rank()), model, states, group.rank());
   group.Barrier();
   if (group.rank() == 0) {
-    WriteJsonFile(temporary + "/manifest.json", Manifest(model, states, counts, group.size()));
+    WriteJsonFile(temporary + "/manifest.json", Manifest(model, states, progress, group.size()));
     Publish(temporary, folder);
     WriteFileAtomic(dir + "/latest", tag + "\n");
   }
   group.Barrier();
 }
 
-CheckpointCounts LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                                UnitStates& states) {
+Progress LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
+                        UnitStates& states) {
   std::string name = tag.empty() ? ReadFile(dir + "/latest") : tag;
   name.erase(name.find_last_not_of(" \n") + 1);
   const std::string folder = dir + "/" + name;
@@ -199,7 +210,9 @@ CheckpointCounts LoadCheckpoint(const std::string& dir, const std::string& tag, 
   const Json manifest = ReadJsonFile(path);
   CheckManifest(manifest, path, model, states);
   ReadRankFiles(folder, manifest.at("world_size"), model, states);
-  return {manifest.at("num_steps"), manifest.at("num_skipped_steps")};
+  return {.num_steps = manifest.at("num_steps"),
+          .num_skipped_steps = manifest.at("num_skipped_steps"),
+          .loss_scaler = LossScalerFrom(manifest.at("loss_scaler"))};
 }
 
 }  // namespace dsat::engine

@@ -4,10 +4,20 @@
 #include <chrono>
 
 #include "engine/checkpoint.h"
+#include "engine/lr_schedule.h"
 #include "engine/optimizer.h"
 #include "engine/plan/build_plan.h"
 
 namespace dsat::engine {
+
+namespace {
+
+DType ModelDType(const DsConfig& config) {
+  if (config.fp16.enabled) return DType::kF16;
+  return config.bf16 ? DType::kBF16 : DType::kF32;
+}
+
+}  // namespace
 
 Plan PlanFor(const Model& model, const DsConfig& config, int world_size) {
   const ZeroConfig& zero = config.zero;
@@ -30,14 +40,14 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
     : resources_(resources),
       config_(config),
       plan_(PlanFor(resources.model, config, resources.group.size())),
-      states_(resources.model, plan_, config.bf16 ? DType::kBF16 : DType::kF32,
-              resources.group.rank(), NumMoments(config.optimizer), seed, resources.arena,
-              resources.kernels),
+      states_(resources.model, plan_, ModelDType(config), resources.group.rank(),
+              NumMoments(config.optimizer), seed, resources.arena, resources.kernels),
       loader_(resources.dataset, resources.arena, config.batch, resources.seq_len,
               resources.group.rank(), resources.group.size()),
       redistributor_(plan_, states_, resources.group, resources.kernels, resources.arena),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_, resources.group,
-                resources.kernels, resources.arena) {}
+                resources.kernels, resources.arena),
+      loss_scaler_(config.fp16) {}
 
 StepResult Engine::TrainStep() {
   const auto start = std::chrono::steady_clock::now();
@@ -45,15 +55,18 @@ StepResult Engine::TrainStep() {
   StepInputs inputs;
   inputs.step = num_steps_;
   inputs.update = num_updates + 1;
-  inputs.lr = LearningRate(config_.optimizer, config_.scheduler, num_updates);
+  inputs.optimizer = ScheduledSettings(config_.optimizer, config_.scheduler, num_updates);
+  inputs.loss_scale = loss_scaler_.Scale();
   const StepOutputs outputs = executor_.Run(inputs);
   ++num_steps_;
   num_skipped_steps_ += outputs.skipped ? 1 : 0;
+  loss_scaler_.Update(outputs.skipped);
 
   StepResult result;
   result.loss = outputs.loss;
   result.grad_norm = outputs.grad_norm;
-  result.lr = inputs.lr;
+  result.lr = inputs.optimizer.lr;
+  result.loss_scale = inputs.loss_scale;
   result.skipped = outputs.skipped;
   result.forward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kForward)];
   result.backward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kBackward)];
@@ -67,14 +80,15 @@ StepResult Engine::TrainStep() {
 }
 
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag) {
-  engine::SaveCheckpoint(dir, tag, resources_.model, states_, {num_steps_, num_skipped_steps_},
-                         resources_.group);
+  engine::SaveCheckpoint(dir, tag, resources_.model, states_,
+                         {num_steps_, num_skipped_steps_, loss_scaler_.state()}, resources_.group);
 }
 
 void Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  const CheckpointCounts counts = engine::LoadCheckpoint(dir, tag, resources_.model, states_);
-  num_steps_ = counts.num_steps;
-  num_skipped_steps_ = counts.num_skipped_steps;
+  const Progress progress = engine::LoadCheckpoint(dir, tag, resources_.model, states_);
+  num_steps_ = progress.num_steps;
+  num_skipped_steps_ = progress.num_skipped_steps;
+  loss_scaler_.Restore(progress.loss_scaler);
 }
 
 }  // namespace dsat::engine

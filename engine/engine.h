@@ -14,6 +14,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
+#include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
 #include "engine/redistribute.h"
@@ -35,6 +36,7 @@ struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
+  double loss_scale = 1;         // That the step was taken with.
   bool skipped = false;          // The gradients were not finite: nothing was updated.
   double forward_ms = 0;         // In forward passes, gathering their parameters included.
   double backward_ms = 0;        // In backward passes, gathering and gradient reduction included.
@@ -54,7 +56,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // One optimizer step over train_batch_size samples. A collective call. Throws OutOfMemory, or
-  // kUnavailable or kDeadlineExceeded if a rank is gone; the engine cannot be used after either.
+  // kUnavailable or kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be
+  // lowered further; the engine cannot be used after any of them.
   StepResult TrainStep();
 
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
@@ -80,6 +83,7 @@ class Engine {
   Executor executor_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
+  LossScaler loss_scaler_;
 };
 
 // The plan that a ds_config asks for.

@@ -22,7 +22,11 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       kernels_(kernels),
       arena_(arena),
       inputs_of_(model.layers.size()),
-      saved_(model.layers.size()) {}
+      saved_(model.layers.size()) {
+  if (config.optimizer.type == "lamb") {
+    lamb_.emplace(model, plan, states, group, kernels, arena);
+  }
+}
 
 StepOutputs Executor::Run(const StepInputs& inputs) {
   using Clock = std::chrono::steady_clock;
@@ -133,17 +137,17 @@ void Executor::Norm() {
     sum += row_sum;
   }
   if (shard) sum = group_.SumScalar(sum);
-  outputs_.grad_norm = std::sqrt(sum) / plan_.world_size;
-  outputs_.skipped = !std::isfinite(outputs_.grad_norm);
+  outputs_.grad_norm = std::sqrt(sum) / plan_.world_size / inputs_.loss_scale;
+  outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
+  if (lamb_ && !outputs_.skipped) lamb_->Prepare(inputs_.optimizer, inputs_.update, GradScale());
 }
 
-// Gradients are sums over the ranks until here; averaging and clipping are one factor.
 void Executor::Update(int unit) {
-  if (!outputs_.skipped) {
-    const double scale =
-        ClipFactor(outputs_.grad_norm, config_.gradient_clipping) / plan_.world_size;
-    OptimizerStep(kernels_, config_.optimizer, states_.Optimizer(unit),
-                  static_cast<float>(inputs_.lr), inputs_.update, static_cast<float>(scale));
+  if (!outputs_.skipped && lamb_) {
+    lamb_->Update(inputs_.optimizer, unit, inputs_.update);
+  } else if (!outputs_.skipped) {
+    OptimizerStep(kernels_, inputs_.optimizer, states_.Optimizer(unit), inputs_.update,
+                  GradScale());
   }
   states_.FreeGrads(unit);
 }
@@ -154,7 +158,15 @@ void Executor::MeanLoss() {
 }
 
 float Executor::LossGradScale() const {
-  return 1.0F / static_cast<float>(config_.batch.accumulation_steps);
+  return static_cast<float>(inputs_.loss_scale /
+                            static_cast<double>(config_.batch.accumulation_steps));
+}
+
+// Gradients are sums over the ranks, of a scaled loss, until the update: averaging, unscaling and
+// clipping are one factor.
+float Executor::GradScale() const {
+  const double clip = ClipFactor(outputs_.grad_norm, config_.gradient_clipping);
+  return static_cast<float>(clip / (plan_.world_size * inputs_.loss_scale));
 }
 
 }  // namespace dsat::engine

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/batch_loader.h"
+#include "engine/lamb.h"
 #include "engine/redistribute.h"
 #include "engine/unit_state.h"
 
@@ -14,9 +16,10 @@ namespace dsat::engine {
 
 // One optimizer step, on this rank unless said otherwise.
 struct StepInputs {
-  int64_t step = 0;    // Which samples.
-  int64_t update = 1;  // The optimizer's count, 1 at the first.
-  double lr = 0;
+  int64_t step = 0;           // Which samples.
+  int64_t update = 1;         // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  double loss_scale = 1;
 };
 struct StepOutputs {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
@@ -47,6 +50,7 @@ class Executor {
   void Update(int unit);
   void MeanLoss();
   float LossGradScale() const;
+  float GradScale() const;
 
   const Model& model_;
   const Plan& plan_;
@@ -57,6 +61,7 @@ class Executor {
   ProcessGroup& group_;
   Kernels& kernels_;
   Arena& arena_;
+  std::optional<Lamb> lamb_;  // If it is the optimizer.
 
   StepInputs inputs_;
   StepOutputs outputs_;

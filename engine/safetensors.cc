@@ -18,8 +18,8 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
 
-const char* Name(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : "BF16";
+const char* SafetensorsName(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : (dtype == DType::kF16 ? "F16" : "BF16");
 }
 
 std::string HeaderOf(const std::map<std::string, std::string>& metadata,
@@ -28,7 +28,7 @@ std::string HeaderOf(const std::map<std::string, std::string>& metadata,
   header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const NamedTensor& tensor : tensors) {
-    header[tensor.name] = {{"dtype", Name(tensor.data.dtype)},
+    header[tensor.name] = {{"dtype", SafetensorsName(tensor.data.dtype)},
                            {"shape", {tensor.data.num_elems}},
                            {"data_offsets", {offset, offset + tensor.data.bytes()}}};
     offset += tensor.data.bytes();
@@ -93,10 +93,10 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
     }
     Entry entry;
     const std::string dtype = value.at("dtype");
-    if (dtype != "F32" && dtype != "BF16") {
-      Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected F32 or BF16", path_, name, dtype);
+    if (dtype != "F32" && dtype != "BF16" && dtype != "F16") {
+      Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected F32, BF16 or F16", path_, name, dtype);
     }
-    entry.dtype = dtype == "F32" ? DType::kF32 : DType::kBF16;
+    entry.dtype = dtype == "F32" ? DType::kF32 : (dtype == "F16" ? DType::kF16 : DType::kBF16);
     const int64_t begin = value.at("data_offsets").at(0);
     const int64_t end = value.at("data_offsets").at(1);
     if (begin < 0 || end < begin || data_offset + end > file_bytes) {

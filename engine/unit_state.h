@@ -2,7 +2,7 @@
 //
 // Parameters of a unit lie one after another in one flat vector of the model's dtype, each aligned
 // to kAlignElems, the whole padded with zeros to P equal slices; rank r's slice is the r-th.
-// Gradients, the f32 master copy (bf16 models only) and the f32 moments have the same order.
+// Gradients, the f32 master copy (16-bit models only) and the f32 moments have the same order.
 #ifndef DSAT_ENGINE_UNIT_STATE_H_
 #define DSAT_ENGINE_UNIT_STATE_H_
 
@@ -33,7 +33,7 @@ struct Unit {
   Buffer gathered;              // Whole copy of sharded parameters, while they are in use.
   Buffer grad;                  // Whole; from the first backward that writes it.
   Buffer grad_slice;            // This rank's slice of the reduced gradient, if it rests sharded.
-  Buffer master;                // f32, over the optimizer's home; bf16 models only.
+  Buffer master;                // f32, over the optimizer's home; 16-bit models only.
   std::vector<Buffer> moments;  // f32, over the optimizer's home.
 };
 

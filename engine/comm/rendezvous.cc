@@ -62,9 +62,8 @@ bool AtLeast(uint32_t a, uint32_t b) {
 }  // namespace
 
 std::string Call::ToString() const {
-  const char* type = dtype == DType::kF32 ? "f32" : "bf16";
   const auto rows = [&](const char* name) {
-    return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, type, count);
+    return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, Name(dtype), count);
   };
   switch (kind) {
     case Kind::kJoin:

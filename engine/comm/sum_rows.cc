@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/half.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -18,6 +20,9 @@ float ToFloat(uint16_t x) {
 
 void Store(float* out, float x) {
   *out = x;
+}
+void Store(F16* out, float x) {
+  *out = ToF16(x);
 }
 void Store(uint16_t* out, float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -66,6 +71,8 @@ void SumRows(void* out, std::span<const void* const> rows, DType dtype, int64_t 
   DSAT_CHECK(!rows.empty());
   if (dtype == DType::kF32) {
     SumRowsOf(static_cast<float*>(out), rows, num_elems);
+  } else if (dtype == DType::kF16) {
+    SumRowsOf(static_cast<F16*>(out), rows, num_elems);
   } else {
     SumRowsOf(static_cast<uint16_t*>(out), rows, num_elems);
   }
