@@ -161,6 +161,7 @@ struct Parser {
   QueryFlags query;
   ExportFlags export_flags;
   TrainFlags train;
+  CollateFlags collate;
   SuperviseFlags supervise;
 
   template <typename T>
@@ -259,6 +260,27 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
 }
 
+void AddCollateCommand(Parser& parser) {
+  CollateFlags& flags = parser.collate;
+  CLI::App& collate = parser.Add("collate", "One file of whole parameters from a checkpoint", flags,
+                                 /*uses_db=*/false);
+  collate
+      .add_option("checkpoint_dir", flags.checkpoint_dir,
+                  "Folder of checkpoints, such as dsat-out/train/checkpoint")
+      ->required()
+      ->type_name("CHECKPOINT_DIR");
+  collate.add_option("out", flags.out, "The file to write: .safetensors, or .bin for torch.load")
+      ->required()
+      ->type_name("OUT");
+  collate.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+  collate.add_option("--format", flags.format, "safetensors or bin (default: as OUT ends)")
+      ->check(CLI::IsMember({"safetensors", "bin"}));
+  collate.add_option("--dtype", flags.dtype, "Of the numbers: fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  collate.add_flag("--force", flags.force, "Replace OUT if it exists");
+}
+
 void AddTrainCommands(Parser& parser) {
   CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
                                /*uses_db=*/false);
@@ -276,6 +298,7 @@ void AddTrainCommands(Parser& parser) {
                   "(default: dsat-out/train)")
       ->type_name("DIR");
   AddTimeouts(train, parser.train.run);
+  AddCollateCommand(parser);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();

@@ -80,13 +80,21 @@ struct TrainFlags {
   std::optional<int64_t> steps;
   RunFlags run;
 };
+struct CollateFlags {
+  std::string checkpoint_dir;
+  std::string out;
+  std::string tag;     // "" = the newest
+  std::string format;  // "" = as the end of `out` says
+  std::string dtype = "fp32";
+  bool force = false;
+};
 struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
-using Command =
-    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
-                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, SuperviseFlags>;
+using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
+                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
+                             CollateFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

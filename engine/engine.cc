@@ -47,6 +47,7 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       redistributor_(plan_, states_, resources.group, resources.kernels, resources.arena),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_, resources.group,
                 resources.kernels, resources.arena),
+      model_saver_(resources.model, states_, resources.group, resources.arena),
       loss_scaler_(config.fp16) {}
 
 StepResult Engine::TrainStep() {
@@ -79,16 +80,30 @@ StepResult Engine::TrainStep() {
   return result;
 }
 
-void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag) {
-  engine::SaveCheckpoint(dir, tag, resources_.model, states_,
-                         {num_steps_, num_skipped_steps_, loss_scaler_.state()}, resources_.group);
+void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
+                            const Json& client_state) {
+  const CheckpointNotes notes = {{{"num_steps", num_steps_},
+                                  {"num_skipped_steps", num_skipped_steps_},
+                                  {"loss_scaler", ToJson(loss_scaler_.state())}},
+                                 client_state};
+  engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", num_steps_) : tag,
+                         resources_.model, states_, notes, resources_.group);
 }
 
-void Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  const Progress progress = engine::LoadCheckpoint(dir, tag, resources_.model, states_);
-  num_steps_ = progress.num_steps;
-  num_skipped_steps_ = progress.num_skipped_steps;
-  loss_scaler_.Restore(progress.loss_scaler);
+Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
+  CheckpointNotes notes =
+      engine::LoadCheckpoint(dir, tag, resources_.model, states_, resources_.group);
+  num_steps_ = notes.engine.at("num_steps");
+  num_skipped_steps_ = notes.engine.at("num_skipped_steps");
+  loss_scaler_.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
+  return std::move(notes.client_state);
+}
+
+bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
+  const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
+  if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
+  model_saver_.Save(dir, name, exclude_frozen);
+  return true;
 }
 
 }  // namespace dsat::engine

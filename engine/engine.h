@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <string>
 
+#include "base/json.h"
 #include "engine/batch_loader.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
+#include "engine/export/save_16bit_model.h"
 #include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
@@ -65,13 +67,20 @@ class Engine {
   const Plan& plan() const { return plan_; }
   const UnitStates& states() const { return states_; }
 
-  // Writes parameters and optimizer state to <dir>/<tag>/ and the tag to <dir>/latest
-  // (engine/checkpoint.h). A collective call. Throws by file name.
-  void SaveCheckpoint(const std::string& dir, const std::string& tag);
+  // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
+  // <dir>/latest (engine/checkpoint.h). `tag` empty: "global_step<steps taken>", as DeepSpeed's. A
+  // collective call. Throws by file name; training can go on.
+  void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
+                      const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number
-  // of ranks and ZeRO stage wrote it. Throws kNotFound or kInvalidArgument naming what does not
-  // fit.
-  void LoadCheckpoint(const std::string& dir, const std::string& tag = "");
+  // of ranks and ZeRO stage wrote it; gives the client_state. A collective call. Throws kNotFound,
+  // kInvalidArgument naming what does not fit, or kDataLoss.
+  Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
+  // Writes the parameters, in the type that they train in, to one file that PyTorch or safetensors
+  // opens (ModelSaver). Gives false, and saves nothing, if parameters rest sharded and the config
+  // lacks stage3_gather_16bit_weights_on_model_save. A collective call.
+  bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
+                      bool exclude_frozen = false);
 
  private:
   const Resources resources_;
@@ -81,6 +90,7 @@ class Engine {
   BatchLoader loader_;
   Redistributor redistributor_;
   Executor executor_;
+  ModelSaver model_saver_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
   LossScaler loss_scaler_;

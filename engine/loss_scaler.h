@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "base/json.h"
 #include "engine/config/ds_config.h"
 
 namespace dsat::engine {
@@ -20,6 +21,9 @@ struct LossScalerState {
   int64_t hysteresis = 0;      // At 1, the next overflow halves the scale.
   bool operator==(const LossScalerState&) const = default;
 };
+
+Json ToJson(const LossScalerState& state);
+LossScalerState LossScalerStateFrom(const Json& json);
 
 class LossScaler {
  public:

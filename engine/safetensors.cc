@@ -1,15 +1,15 @@
 // The safetensors file format.
 #include "engine/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cerrno>
+#include <charconv>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/export/crc32.h"
 
 namespace dsat::engine {
 namespace {
@@ -18,50 +18,48 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
 
-const char* SafetensorsName(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : (dtype == DType::kF16 ? "F16" : "BF16");
-}
-
 std::string HeaderOf(const std::map<std::string, std::string>& metadata,
-                     std::span<const NamedTensor> tensors) {
+                     const std::vector<TensorSpec>& tensors) {
   Json header = Json::object();
-  header["__metadata__"] = metadata;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
-  for (const NamedTensor& tensor : tensors) {
-    header[tensor.name] = {{"dtype", SafetensorsName(tensor.data.dtype)},
-                           {"shape", {tensor.data.num_elems}},
-                           {"data_offsets", {offset, offset + tensor.data.bytes()}}};
-    offset += tensor.data.bytes();
+  for (const TensorSpec& tensor : tensors) {
+    header[tensor.name] = {{"dtype", SafetensorsName(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + tensor.bytes()}}};
+    offset += tensor.bytes();
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // So that the data starts aligned.
   return text;
 }
 
-void Sync(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) ThrowErrno("cannot open " + path, errno);
-  const int result = ::fsync(fd);
-  const int error = errno;
-  ::close(fd);
-  if (result != 0) ThrowErrno("cannot write " + path, error);
+std::optional<DType> DTypeOf(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == SafetensorsName(dtype)) return dtype;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
-void WriteSafetensors(const std::string& path, const std::map<std::string, std::string>& metadata,
-                      std::span<const NamedTensor> tensors) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  const std::string header = HeaderOf(metadata, tensors);
+const char* SafetensorsName(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F16";
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     const std::map<std::string, std::string>& metadata,
+                                     std::vector<TensorSpec> specs)
+    : TensorFileWriter(std::move(specs)), file_(path) {
+  const std::string header = HeaderOf(metadata, tensors());
   const uint64_t header_bytes = header.size();
-  file.write(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
-  file << header;
-  for (const NamedTensor& tensor : tensors) {
-    file.write(static_cast<const char*>(tensor.data.data), tensor.data.bytes());
-  }
-  file.close();
-  if (!file) Throw(ErrorCode::kUnavailable, "cannot write {}: the disk may be full", path);
-  Sync(path);
+  Append({reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)});
+  Append(header);
+}
+
+void SafetensorsWriter::Append(std::string_view bytes) {
+  crc_ = Crc32(crc_, bytes);
+  file_.Write(bytes);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
@@ -93,10 +91,11 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
     }
     Entry entry;
     const std::string dtype = value.at("dtype");
-    if (dtype != "F32" && dtype != "BF16" && dtype != "F16") {
+    const std::optional<DType> known = DTypeOf(dtype);
+    if (!known) {
       Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected F32, BF16 or F16", path_, name, dtype);
     }
-    entry.dtype = dtype == "F32" ? DType::kF32 : (dtype == "F16" ? DType::kF16 : DType::kBF16);
+    entry.dtype = *known;
     const int64_t begin = value.at("data_offsets").at(0);
     const int64_t end = value.at("data_offsets").at(1);
     if (begin < 0 || end < begin || data_offset + end > file_bytes) {
@@ -112,6 +111,15 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
 const SafetensorsFile::Entry* SafetensorsFile::Find(const std::string& name) const {
   const auto it = entries_.find(name);
   return it == entries_.end() ? nullptr : &it->second;
+}
+
+int64_t SafetensorsFile::BeginOf(const std::string& name) const {
+  const auto it = metadata_.find(name);
+  const std::string text = it == metadata_.end() ? "" : it->second;
+  int64_t begin = -1;
+  std::from_chars(text.data(), text.data() + text.size(), begin);
+  if (begin < 0) Throw(ErrorCode::kDataLoss, "{}: {} has no place in its parameter", path_, name);
+  return begin;
 }
 
 void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) {

@@ -11,13 +11,7 @@ namespace dsat::engine {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-constexpr int64_t BytesPerElem(DType dtype) {
-  return dtype == DType::kF32 ? 4 : 2;
-}
-// "f32", "bf16" or "f16".
-constexpr const char* Name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : (dtype == DType::kF16 ? "f16" : "bf16");
-}
+constexpr int64_t BytesPerElem(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // `data` may be nullptr: the counting backend allocates nothing and computes nothing.
 struct Tensor {

@@ -33,6 +33,7 @@ struct ZeroConfig {
   int64_t stage3_prefetch_bucket_size = 50'000'000;      // elements
   int64_t stage3_param_persistence_threshold = 100'000;  // elements, per parameter
   int64_t stage3_max_live_parameters = 1'000'000'000;    // elements
+  bool gather_16bit_weights_on_model_save = false;       // stage 3
 };
 
 struct OptimizerConfig {

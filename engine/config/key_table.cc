@@ -163,7 +163,7 @@ constexpr Key kKeys[] = {
           "/zero_optimization/stage3_max_live_parameters"),
     Int("/zero_optimization/stage3_max_reuse_distance", "1000000000", kWarns).From(0),
     Alias("/zero_optimization/max_reuse_distance", "/zero_optimization/stage3_max_reuse_distance"),
-    Flag("/zero_optimization/stage3_gather_16bit_weights_on_model_save", "false", kWarns),
+    Flag("/zero_optimization/stage3_gather_16bit_weights_on_model_save", "false", kHonours),
     Alias("/zero_optimization/gather_16bit_weights_on_model_save",
           "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
     Alias("/zero_optimization/stage3_gather_fp16_weights_on_model_save",

@@ -49,6 +49,8 @@ ZeroConfig ReadZero(const Settings& s) {
   zero.stage3_prefetch_bucket_size = s.Int(kZero + "stage3_prefetch_bucket_size");
   zero.stage3_param_persistence_threshold = s.Int(kZero + "stage3_param_persistence_threshold");
   zero.stage3_max_live_parameters = s.Int(kZero + "stage3_max_live_parameters");
+  zero.gather_16bit_weights_on_model_save =
+      s.Is(kZero + "stage3_gather_16bit_weights_on_model_save");
   return zero;
 }
 

@@ -225,7 +225,7 @@ void Trial::Train() {
   }
   if (dir.empty()) return;
   reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, "saving");
-  engine.SaveCheckpoint(dir, fmt::format("step_{}", engine.num_steps()));
+  engine.SaveCheckpoint(dir);
 }
 
 DsConfig ParseConfig(const TrialTask& task, const RankEnvironment& environment) {

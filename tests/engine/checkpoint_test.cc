@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files.h"
 #include "base/json.h"
+#include "engine/checkpoint_manifest.h"
 #include "engine/safetensors.h"
 #include "tests/engine/training.h"
 
@@ -109,8 +111,9 @@ TEST_F(CheckpointTest, ATagIsReplacedWholeAndNothingElseIsLeft) {
   for (const auto& entry : fs::directory_iterator(dir_ + "/step_1")) {
     names.push_back(entry.path().filename());
   }
-  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "rank_00000.safetensors",
-                                                   "rank_00001.safetensors"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "rank_00000.1.safetensors",
+                                                   "rank_00001.1.safetensors"));
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
 }
 
 TEST_F(CheckpointTest, EveryElementIsSavedOnce) {
@@ -156,13 +159,121 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
   fs::remove(file);
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kNotFound);
-  // Half of the pieces are in a file that the manifest no longer names.
+  EXPECT_THAT(message_, testing::HasSubstr("rank_00001"));
+  // Half of the pieces are in a file that the manifest does not name.
   Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
-  Json manifest = ReadJsonFile(dir_ + "/step_1/manifest.json");
-  manifest["world_size"] = 1;
-  WriteJsonFile(dir_ + "/step_1/manifest.json", manifest);
+  CheckpointManifest manifest = ReadManifest(dir_ + "/step_1");
+  manifest.files.pop_back();
+  WriteManifest(dir_ + "/step_1", manifest);
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
   EXPECT_THAT(message_, testing::HasSubstr("param/"));
+}
+
+// Flips one bit of a file.
+void Flip(const std::string& path, int64_t byte, int bit) {
+  std::string content = ReadFile(path);
+  content[static_cast<size_t>(byte)] ^= static_cast<char>(1 << bit);
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+TEST_F(CheckpointTest, ABitFlipInARankFileIsFoundAndBothSumsAreNamed) {
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  const CheckpointFile file = ReadManifest(dir_ + "/step_1").files[1];
+  const std::string path = dir_ + "/step_1/" + file.name;
+  for (const int64_t byte : {int64_t{0}, int64_t{20}, file.bytes / 2, file.bytes - 1}) {
+    Flip(path, byte, 3);
+    EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss) << byte;
+    EXPECT_THAT(message_, testing::HasSubstr(path));
+    EXPECT_THAT(message_, testing::HasSubstr(fmt::format("manifest.json says {:08x}", file.crc32)));
+    EXPECT_THAT(message_, testing::ContainsRegex("has CRC-32 [0-9a-f]{8}"));
+    Flip(path, byte, 3);
+  }
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
+}
+
+TEST_F(CheckpointTest, EveryBitFlipInTheManifestIsFound) {
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  const std::string folder = dir_ + "/step_1", path = folder + "/manifest.json";
+  const auto bytes = static_cast<int64_t>(fs::file_size(path));
+  for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+    EXPECT_THROW(ReadManifest(folder), Error) << "bit " << bit;
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+  }
+  EXPECT_EQ(ReadManifest(folder).files.size(), 1U);
+}
+
+TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  const Json kept = {{"epoch", 3}, {"best", 0.1}, {"names", {"a", "\u00e9"}}, {"none", nullptr}};
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(1, 2, 1), 7);
+    engine.TrainStep();
+    engine.SaveCheckpoint(dir_, "", kept);
+    engine.SaveCheckpoint(dir_, "nothing kept");
+    EXPECT_EQ(engine.LoadCheckpoint(dir_, "global_step1"), kept);
+    EXPECT_EQ(engine.LoadCheckpoint(dir_), Json::object());
+    EXPECT_EQ(engine.num_steps(), 1);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "bad", {{"text", "\xff"}}), Error);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "nothing kept");
+  std::ofstream(dir_ + "/latest") << "global_step1\r\n";  // As an editor may leave it.
+  EXPECT_EQ(ResolveTag(dir_, ""), "global_step1");
+}
+
+TEST_F(CheckpointTest, ATagThatIsNoFolderNameIsRefused) {
+  for (const std::string tag : {"a/b", "..", ".hidden", "latest", "new\nline", "/"}) {
+    EXPECT_THROW(CheckTag(tag), Error) << tag;
+  }
+  EXPECT_THROW(CheckTag(""), Error);
+  EXPECT_THROW(CheckTag(std::string(201, 'x')), Error);
+  CheckTag("global_step1000 (best)");
+}
+
+TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(1, 2, 1), 7);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
+    EXPECT_FALSE(fs::exists(dir_));
+    EXPECT_THROW(engine.LoadCheckpoint(dir_), Error);
+    engine.TrainStep();  // The group is whole.
+    engine.SaveCheckpoint(dir_);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "global_step1");
+}
+
+TEST_F(CheckpointTest, OnlyWhatUnfinishedSavesHaveLeftIsRemoved) {
+  const std::vector<std::string> leftovers = {
+      "half/rank_00000.safetensors", "half/rank_00001.safetensors.tmp.123.0",
+      "step_1/rank_00000.1.safetensors", "step_1/manifest.json.tmp.123.0", "latest.tmp.123.0"};
+  const std::vector<std::string> others = {"half of it/rank_00000.safetensors",
+                                           "half of it/notes.txt",
+                                           "mine/rank_0.txt",
+                                           "step_1/notes.txt",
+                                           "odd/rank_00000.safetensors",
+                                           "odd/manifest.json"};
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  for (const auto& names : {leftovers, others}) {
+    for (const std::string& name : names) {
+      fs::create_directories(fs::path(dir_ + "/" + name).parent_path());
+      std::ofstream(dir_ + "/" + name) << "x";
+    }
+  }
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 2, false, true);
+  for (const std::string& name : leftovers)
+    EXPECT_FALSE(fs::exists(dir_ + "/" + name)) << name;
+  EXPECT_FALSE(fs::exists(dir_ + "/half"));
+  EXPECT_TRUE(fs::exists(dir_ + "/step_1/rank_00000.safetensors"));
+  for (const std::string& name : others)
+    EXPECT_EQ(fs::exists(dir_ + "/" + name), name != others[0]) << name;
 }
 
 TEST_F(CheckpointTest, AnOptimizerFindsItsOwnStateOrSaysSo) {

@@ -1,13 +1,9 @@
-// Half precision: conversions against arithmetic in double, and sums over ranks.
+// Half precision: conversions against arithmetic in double.
 #include "engine/half.h"
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
-#include "engine/comm/sum_rows.h"
 #include "tests/engine/kernels_testing.h"
-#include "tests/engine/run_ranks.h"
 
 namespace dsat::engine {
 namespace {
@@ -53,44 +49,6 @@ TEST(HalfTest, OverflowIsInfinity) {
   EXPECT_EQ(ToFloat(ToF16(-1e30F)), -HUGE_VALF);
   EXPECT_EQ(ToFloat(ToF16(0x1p-25F)), 0);  // A tie of 0 and the smallest number.
   EXPECT_EQ(ToFloat(ToF16(0x1.8p-25F)), 0x1p-24F);
-}
-
-TEST(HalfTest, SumsAreFormedInF32) {
-  for (const size_t num_rows : {1, 2, 3, 8}) {
-    constexpr int64_t kN = 2500;  // Across a tile.
-    Random random(1);
-    std::vector<TestTensor> rows;
-    std::vector<const void*> pointers;
-    std::vector<float> sums(kN, -0.0F);
-    for (size_t r = 0; r < num_rows; ++r) {
-      rows.push_back(random.Normal(DType::kF16, kN, 1000));
-      const Doubles values = rows.back().Values();
-      for (size_t i = 0; i < sums.size(); ++i)
-        sums[i] += static_cast<float>(values[i]);
-    }
-    for (TestTensor& row : rows)
-      pointers.push_back(row.get().data);
-    SumRows(rows[0].get().data, pointers, DType::kF16, kN);
-    EXPECT_EQ(rows[0].bytes(), TestTensor(DType::kF16, Doubles(sums.begin(), sums.end())).bytes());
-  }
-}
-
-TEST(HalfTest, RanksSumF16Gradients) {
-  RunRanks(3, [](ProcessGroup& group) {
-    constexpr int64_t kRow = 5;
-    const CommBuffer buffer = group.Allocate(3 * kRow * BytesPerElem(DType::kF16));
-    auto* data = static_cast<F16*>(buffer.data);
-    for (int64_t i = 0; i < 3 * kRow; ++i)
-      data[i] = ToF16(static_cast<float>(30000 * group.rank()));
-    group.AllReduce(buffer, DType::kF16, kRow);
-    for (int64_t i = 0; i < 3 * kRow; ++i)
-      EXPECT_EQ(ToFloat(data[i]), HUGE_VALF);  // 90000 is beyond the range; as bf16 it is not.
-    for (int64_t i = 0; i < 3 * kRow; ++i)
-      data[i] = ToF16(0.5F + static_cast<float>(group.rank()));
-    group.ReduceScatter(buffer, DType::kF16, kRow);
-    for (int64_t i = 0; i < kRow; ++i)
-      EXPECT_EQ(ToFloat(data[group.rank() * kRow + i]), 4.5F);
-  });
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ TEST(LossScalerTest, ARestoredScalerGoesOnAsTheSavedOne) {
     whole.Update(steps[i] == 'x');
     first.Update(steps[i] == 'x');
     LossScaler next(Dynamic(10, 3));
-    next.Restore(first.state());
+    next.Restore(LossScalerStateFrom(ToJson(first.state())));
     first = next;
     EXPECT_EQ(first.state(), whole.state()) << i;
   }

@@ -102,14 +102,14 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=4 loss="));
   EXPECT_THAT(exits[0].log, testing::Not(testing::HasSubstr("step=3")));
   EXPECT_EQ(exits[1].log, "");
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_4\n");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step4");
 
   task_.train_steps = 6;
   exits = Run(1);  // On another number of ranks.
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_6\n");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
 }
 
 }  // namespace

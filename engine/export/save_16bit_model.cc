@@ -1,0 +1,107 @@
+// The model's parameters as one file in the type that it trains in.
+#include "engine/export/save_16bit_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "engine/comm/run_together.h"
+#include "engine/export/tensor_file.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kSaving[] = "saving the model";
+
+void WriteUnit(const Layer& layer, const UnitLayout& layout, const Tensor& whole,
+               TensorFileWriter& out) {
+  for (size_t i = 0; i < layout.offsets.size(); ++i)
+    out.Write(whole.Slice(layout.offsets[i], layer.params()[i].NumElems()));
+}
+
+}  // namespace
+
+ModelSaver::~ModelSaver() {
+  arena_.Discharge(bucket_.bytes);
+}
+
+bool ModelSaver::IsSharded(int u) const {
+  return states_.ParamAtHome(u).num_elems < states_.unit(u).layout.num_elems;
+}
+
+bool ModelSaver::IsSaved(int u, bool exclude_frozen) const {
+  const bool frozen = !model_.frozen.empty() && model_.frozen[static_cast<size_t>(u)];
+  return !model_.layers[static_cast<size_t>(u)]->params().empty() && !(frozen && exclude_frozen);
+}
+
+void ModelSaver::ReserveBucket() {
+  int64_t num_elems = 0;
+  for (int u = 0; u < states_.num_units(); ++u) {
+    if (IsSharded(u)) num_elems = std::max(num_elems, states_.unit(u).layout.num_elems);
+  }
+  const int64_t bytes = num_elems * BytesPerElem(states_.dtype());
+  if (bucket_.bytes == bytes) return;
+  bool charged = false;
+  try {
+    RunTogether(group_, kSaving, [&] {
+      arena_.Charge(bytes, "gathering a unit to save it");
+      charged = true;
+    });
+    bucket_ = group_.Allocate(bytes);
+  } catch (...) {
+    if (charged) arena_.Discharge(bytes);
+    throw;
+  }
+}
+
+Tensor ModelSaver::Whole(int u) {
+  if (!IsSharded(u)) return states_.ParamAtHome(u);
+  const Tensor slice = states_.ParamAtHome(u);
+  const Tensor whole{bucket_.data, slice.num_elems * group_.size(), slice.dtype};
+  const Tensor mine = whole.Slice(slice.num_elems * group_.rank(), slice.num_elems);
+  std::memcpy(mine.data, slice.data, static_cast<size_t>(slice.bytes()));
+  group_.AllGather(bucket_, slice.dtype, slice.num_elems);
+  return whole;
+}
+
+void ModelSaver::Save(const std::string& dir, const std::string& name, bool exclude_frozen) {
+  ReserveBucket();
+  std::unique_ptr<TensorFileWriter> out;
+  RunTogether(group_, kSaving, [&] {
+    if (name.empty() || name.find('/') != name.npos) {
+      Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file's name",
+            Printable(name));
+    }
+    if (group_.rank() != 0) return;
+    std::vector<TensorSpec> specs;
+    for (int u = 0; u < states_.num_units(); ++u) {
+      if (!IsSaved(u, exclude_frozen)) continue;
+      for (const ParamSpec& spec : model_.layers[static_cast<size_t>(u)]->params())
+        specs.push_back({spec.name, states_.dtype(), spec.shape});
+    }
+    MakeWritableFolder(dir);
+    const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";
+    out = MakeTensorFileWriter(format, dir + "/" + name, std::move(specs));
+  });
+  std::exception_ptr failure;  // The others gather on: nobody may be left waiting.
+  for (int u = 0; u < states_.num_units(); ++u) {
+    if (!IsSaved(u, exclude_frozen)) continue;
+    const Tensor whole = Whole(u);
+    if (!out || failure) continue;
+    try {
+      WriteUnit(*model_.layers[static_cast<size_t>(u)], states_.unit(u).layout, whole, *out);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  RunTogether(group_, kSaving, [&] {
+    if (failure) std::rethrow_exception(failure);
+    if (out) out->Commit();
+  });
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,79 @@
+// Writes files of tensors into a folder for export_test.py, which says what must be in them.
+#include <fmt/core.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/export/collate.h"
+#include "engine/export/convert.h"
+#include "engine/export/torch_file.h"
+#include "engine/safetensors.h"
+#include "tests/engine/training.h"
+
+namespace dsat::engine {
+namespace {
+
+const std::vector<TensorSpec> kSpecs = {{"a.weight", DType::kF32, {3, 5}},
+                                        {"b.bias", DType::kBF16, {7}},
+                                        {"c", DType::kF16, {2, 3, 4}},
+                                        {"nothing", DType::kF32, {0, 4}},
+                                        {"größe", DType::kF32, {}}};
+
+// Element i is i * 37 % 200 - 100, exact in every type.
+void WriteFormula(TensorFileWriter& out) {
+  for (const TensorSpec& spec : kSpecs) {
+    std::vector<float> values(static_cast<size_t>(spec.NumElems()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(static_cast<int>(i * 37 % 200) - 100);
+    std::vector<float> room(values.size() + 1);
+    const Tensor tensor{room.data(), spec.NumElems(), spec.dtype};
+    ConvertElems(tensor, {values.data(), spec.NumElems(), DType::kF32});
+    const int64_t half = spec.NumElems() / 2;  // In two pieces.
+    out.Write(tensor.Slice(0, half));
+    out.Write(tensor.Slice(half, spec.NumElems() - half));
+  }
+  out.Commit();
+}
+
+// A bf16 GPT-2 of two steps, as every kind of file.
+void WriteModel(const std::string& dir) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    DsConfig config = TinyConfig(3, 2, 1);
+    config.bf16 = true;
+    config.zero.gather_16bit_weights_on_model_save = true;
+    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+    engine.TrainStep();
+    engine.TrainStep();
+    engine.SaveCheckpoint(dir + "/checkpoint");
+    engine.Save16BitModel(dir);
+    engine.Save16BitModel(dir, "model.safetensors");
+  });
+  for (const char* end : {"bin", "safetensors"}) {
+    for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+      Collate({.dir = dir + "/checkpoint",
+               .out = fmt::format("{}/{}.{}", dir, dtype, end),
+               .dtype = dtype},
+              [](int64_t, int64_t) {});
+    }
+  }
+}
+
+void WriteAll(const std::string& dir) {
+  TorchFileWriter plain(dir + "/plain.bin", kSpecs), zip64(dir + "/zip64.bin", kSpecs, 30);
+  WriteFormula(plain);
+  WriteFormula(zip64);
+  SafetensorsWriter safetensors(dir + "/plain.safetensors", {{"format", "pt"}}, kSpecs);
+  WriteFormula(safetensors);
+  WriteModel(dir);
+}
+
+}  // namespace
+}  // namespace dsat::engine
+
+int main(int, char** argv) {
+  dsat::engine::WriteAll(argv[1]);
+}
