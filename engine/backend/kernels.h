@@ -1,8 +1,9 @@
 // Every kernel once, with shapes. A backend is a folder that implements this interface.
 //
 // Tensors are row-major and dense. Activations, parameters and gradients of one model have one
-// dtype (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are
-// formed in f32. Gradients of parameters are accumulated (+=), gradients of activations are written
+// dtype (f32, bf16 or f16); statistics (mean, rstd, lse) and optimizer states are always f32; sums
+// are formed in f32. Gradients of parameters are accumulated (+=), gradients of activations are
+// written
 // (=), unless said otherwise. Kernels do not throw; what workspace they need beyond their arguments
 // is kept from call to call. The CPU backend's results do not depend on the number of threads, bit
 // for bit.
@@ -60,6 +61,26 @@ struct TierTraffic {
   int64_t to_host_bytes = 0;
   int64_t to_device_bytes = 0;
   bool operator==(const TierTraffic&) const = default;
+};
+
+struct AdagradArgs {
+  Tensor param{}, master{}, grad{};  // as in AdamArgs
+  Tensor sum{};                      // (n) f32, of squared gradients
+  float lr = 0, eps = 1e-10F, weight_decay = 0;
+  float grad_scale = 1;
+};
+
+struct LionArgs {
+  Tensor param{}, master{}, grad{};  // as in AdamArgs
+  Tensor m{};                        // (n) f32
+  float lr = 0, beta1 = 0.9F, beta2 = 0.99F, weight_decay = 0;
+  float grad_scale = 1;
+};
+
+// Sums of squares, for LAMB's trust ratio; 0 from the counting backend.
+struct LambSums {
+  double param = 0;
+  double direction = 0;
 };
 
 class Kernels {
@@ -136,6 +157,36 @@ class Kernels {
 
   virtual void AdamStep(const AdamArgs& args) = 0;
   virtual void SgdStep(const SgdArgs& args) = 0;
+  // sum += grad^2; param -= lr grad / (sqrt(sum) + eps) (Duchi et al. 2011). Weight decay is L2.
+  virtual void AdagradStep(const AdagradArgs& args) = 0;
+  // param -= lr (sign(beta1 m + (1 - beta1) grad) + weight_decay param), sign(0) = 0; then
+  // m = beta2 m + (1 - beta2) grad (Chen et al. 2023).
+  virtual void LionStep(const LionArgs& args) = 0;
+
+  // LAMB (You et al. 2020) in the form of DeepSpeed's FusedLamb, in two halves, since every
+  // parameter's norms are wanted in between. The direction is m / (sqrt(v) + eps) + weight_decay
+  // param, not bias-corrected; the kind of weight decay in `args` is not looked at.
+  //
+  // Updates m and v; param is not written. Returns the sums over `args`' elements.
+  virtual LambSums LambMoments(const AdamArgs& args) = 0;
+  // param -= step size * trust_ratio * direction, with the m and v of LambMoments; the step size is
+  // lr, times sqrt(1 - beta2^step) / (1 - beta1^step) if bias_correction.
+  virtual void LambApply(const AdamArgs& args, float trust_ratio) = 0;
+
+  // 1-bit Adam (Tang et al. 2021): momentum travels as signs, the variance rests.
+  //
+  // m = beta1 m + (1 - beta1) grad; nothing else is written.
+  virtual void MomentumStep(const AdamArgs& args) = 0;
+  // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
+  // read.
+  virtual void FrozenAdamStep(const AdamArgs& args) = 0;
+  // With x (n) = values (n) + error (n), both f32, and scale = |x| / sqrt(n): bit i % 8 of
+  // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what scale times that sign misses of
+  // x[i]. Returns the scale. REQUIRES: n is a multiple of 8. values may not be error.
+  virtual float CompressSigns(Tensor error, uint8_t* signs, Tensor values) = 0;
+  // values (n) f32 = or, if `accumulate`, += scale where the bit is 1, -scale elsewhere.
+  virtual void DecompressSigns(Tensor values, const uint8_t* signs, float scale,
+                               bool accumulate) = 0;
 
  protected:
   int64_t flops_ = 0;

@@ -68,7 +68,8 @@ class LayerNormTest : public KernelsTest {
   LayerNormInput input_;
 };
 
-INSTANTIATE_TEST_SUITE_P(DTypes, LayerNormTest, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(DTypes, LayerNormTest,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& info) { return DTypeName(info.param); });
 
 TEST_P(LayerNormTest, ForwardSavesItsStatistics) {

@@ -54,6 +54,14 @@ class CountingKernels : public Kernels {
 
   void AdamStep(const AdamArgs&) override {}
   void SgdStep(const SgdArgs&) override {}
+  void AdagradStep(const AdagradArgs&) override {}
+  void LionStep(const LionArgs&) override {}
+  LambSums LambMoments(const AdamArgs&) override { return {}; }
+  void LambApply(const AdamArgs&, float) override {}
+  void MomentumStep(const AdamArgs&) override {}
+  void FrozenAdamStep(const AdamArgs&) override {}
+  float CompressSigns(Tensor, uint8_t*, Tensor) override { return 0; }
+  void DecompressSigns(Tensor, const uint8_t*, float, bool) override {}
 
  private:
   int num_threads_;

@@ -31,7 +31,7 @@ struct Head {
   float* tile(int i) const { return scratch + i * layout.tile; }
   float* slice(int i) const { return scratch + 2 * layout.tile + i * layout.slice; }
 
-  // An f32 tensor is used where it is; bf16 gets slice `i`, whose contents are undefined.
+  // An f32 tensor is used where it is; others get slice `i`, whose contents are undefined.
   Slice View(const Tensor& t, int64_t offset, int64_t stride, int i) const {
     if (t.dtype == DType::kF32) return {t.f32() + offset, stride};
     return {slice(i), hd};
@@ -40,21 +40,26 @@ struct Head {
   Slice Load(const Tensor& t, int64_t offset, int64_t stride, int i) const {
     const Slice view = View(t, offset, stride, i);
     if (t.dtype == DType::kF32) return view;
-    const Bf16* in = t.bf16() + offset;
-    for (int64_t row = 0; row < T; ++row) {
-      for (int64_t c = 0; c < hd; ++c)
-        view.row(row)[c] = ToFloat(in[row * stride + c]);
-    }
+    VisitDType(t.dtype, [&](auto type) {
+      const auto* in = Data<decltype(type)>(t) + offset;
+      for (int64_t row = 0; row < T; ++row) {
+        for (int64_t c = 0; c < hd; ++c)
+          view.row(row)[c] = ToFloat(in[row * stride + c]);
+      }
+    });
     return view;
   }
   // Rounds what was written to a View of `t` into it.
   void Store(const Tensor& t, int64_t offset, int64_t stride, const Slice& view) const {
     if (t.dtype == DType::kF32) return;
-    Bf16* out = t.bf16() + offset;
-    for (int64_t row = 0; row < T; ++row) {
-      for (int64_t c = 0; c < hd; ++c)
-        out[row * stride + c] = FromFloat<Bf16>(view.row(row)[c]);
-    }
+    VisitDType(t.dtype, [&](auto type) {
+      using Elem = decltype(type);
+      Elem* out = Data<Elem>(t) + offset;
+      for (int64_t row = 0; row < T; ++row) {
+        for (int64_t c = 0; c < hd; ++c)
+          out[row * stride + c] = FromFloat<Elem>(view.row(row)[c]);
+      }
+    });
   }
   void Zero(const Slice& view) const {
     for (int64_t row = 0; row < T; ++row)

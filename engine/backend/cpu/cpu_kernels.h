@@ -60,6 +60,18 @@ class CpuKernels : public Kernels {
   // optimizer.cc
   void AdamStep(const AdamArgs& args) override;
   void SgdStep(const SgdArgs& args) override;
+  void AdagradStep(const AdagradArgs& args) override;
+  void LionStep(const LionArgs& args) override;
+
+  // lamb.cc
+  LambSums LambMoments(const AdamArgs& args) override;
+  void LambApply(const AdamArgs& args, float trust_ratio) override;
+
+  // one_bit.cc
+  void MomentumStep(const AdamArgs& args) override;
+  void FrozenAdamStep(const AdamArgs& args) override;
+  float CompressSigns(Tensor error, uint8_t* signs, Tensor values) override;
+  void DecompressSigns(Tensor values, const uint8_t* signs, float scale, bool accumulate) override;
 
  private:
   int num_threads_;

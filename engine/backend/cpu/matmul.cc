@@ -67,6 +67,12 @@ bool IsF32(const Tensor& t) {
   return t.dtype == DType::kF32;
 }
 
+// Those dtypes that oneDNN multiplies in bf16 units. It has no f16 on CPU.
+bool IsBf16Product(const MatmulArgs& args) {
+  return args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 &&
+         args.c.dtype != DType::kF16 && args.bias.dtype != DType::kF16;
+}
+
 // dst (rows, cols) = the block of `src` that begins at `offset` and has `stride` elements a row.
 void LoadBlock(float* dst, const Tensor& src, int64_t offset, int64_t stride, int64_t rows,
                int64_t cols) {
@@ -200,7 +206,7 @@ void MatmulRunner::Impl::Run(const MatmulArgs& args) {
   if (args.M == 0 || args.N == 0) return;
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
     ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
-  } else if (bf16_native_ && !IsF32(args.a) && !IsF32(args.b)) {
+  } else if (bf16_native_ && IsBf16Product(args)) {
     const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
     const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
     // All the primitives are made before the threads start: the map is not thread-safe.

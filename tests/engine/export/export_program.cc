@@ -77,11 +77,11 @@ void WriteHuggingFace(const std::string& dir) {
     Arena arena("device memory", Arena::Kind::kReal, 0);
     DsConfig config = TinyConfig(0, 1, 1);
     config.optimizer.lr = 0.01;
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config, 7);
     for (int i = 0; i < 5; ++i)
-      engine.TrainStep();
+      engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/f32");
-    step["loss"] = engine.TrainStep().loss;
+    step["loss"] = engine.TrainBatch().loss;
   });
   for (int64_t i = 5 * 12; i < 6 * 12; ++i) {
     std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen);
