@@ -7,6 +7,10 @@
 #include <bit>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -18,8 +22,39 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
 
+struct NamedDType {
+  const char* name;
+  DType dtype;
+};
+constexpr NamedDType kDTypes[] = {
+    {"F32", DType::kF32}, {"BF16", DType::kBF16}, {"F16", DType::kF16}};
+
 const char* Name(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : "BF16";
+  for (const NamedDType& known : kDTypes) {
+    if (known.dtype == dtype) return known.name;
+  }
+  return "";
+}
+
+std::optional<DType> DTypeOf(const std::string& name) {
+  for (const NamedDType& known : kDTypes) {
+    if (known.name == name) return known.dtype;
+  }
+  return std::nullopt;
+}
+
+// Fills dst with the bytes from `offset` on. False if the file ends before.
+bool ReadAt(int fd, int64_t offset, void* dst, int64_t bytes) {
+  auto* out = static_cast<char*>(dst);
+  while (bytes > 0) {
+    const ssize_t count = ::pread(fd, out, static_cast<size_t>(bytes), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    out += count;
+    offset += count;
+    bytes -= count;
+  }
+  return true;
 }
 
 std::string HeaderOf(const std::map<std::string, std::string>& metadata,
@@ -65,17 +100,18 @@ void WriteSafetensors(const std::string& path, const std::map<std::string, std::
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(path, std::ios::binary) {
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (!file_) Throw(ErrorCode::kNotFound, "{}: no such file, or not readable", path);
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   uint64_t header_bytes = 0;
-  file_.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
-  if (!file_ || header_bytes > kMaxHeaderBytes ||
-      static_cast<int64_t>(header_bytes) > file_bytes - 8) {
+  if (!ReadAt(file_.get(), 0, &header_bytes, sizeof(header_bytes)) ||
+      header_bytes > kMaxHeaderBytes || static_cast<int64_t>(header_bytes) > file_bytes - 8) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
   }
   std::string text(header_bytes, ' ');
-  file_.read(text.data(), static_cast<std::streamsize>(header_bytes));
+  if (!ReadAt(file_.get(), 8, text.data(), static_cast<int64_t>(header_bytes))) {
+    Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
+  }
   try {
     ParseHeader(text, static_cast<int64_t>(header_bytes) + 8, file_bytes);
   } catch (const Json::exception& e) {
@@ -93,17 +129,25 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
     }
     Entry entry;
     const std::string dtype = value.at("dtype");
-    if (dtype != "F32" && dtype != "BF16") {
-      Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected F32 or BF16", path_, name, dtype);
+    const std::optional<DType> known = DTypeOf(dtype);
+    if (!known) {
+      other_dtypes_[name] = dtype;
+      continue;
     }
-    entry.dtype = dtype == "F32" ? DType::kF32 : DType::kBF16;
+    entry.dtype = *known;
+    entry.shape = value.at("shape").get<std::vector<int64_t>>();
     const int64_t begin = value.at("data_offsets").at(0);
     const int64_t end = value.at("data_offsets").at(1);
     if (begin < 0 || end < begin || data_offset + end > file_bytes) {
       Throw(ErrorCode::kDataLoss, "{}: {} lies outside the file of {} bytes", path_, name,
             file_bytes);
     }
-    entry.num_elems = (end - begin) / BytesPerElem(entry.dtype);
+    entry.num_elems =
+        std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
+    if (entry.num_elems * BytesPerElem(entry.dtype) != end - begin) {
+      Throw(ErrorCode::kDataLoss, "{}: {} has {} bytes, which is not its shape, {}", path_, name,
+            end - begin, value.at("shape").dump());
+    }
     entry.offset = data_offset + begin;
     entries_[name] = entry;
   }
@@ -114,11 +158,11 @@ const SafetensorsFile::Entry* SafetensorsFile::Find(const std::string& name) con
   return it == entries_.end() ? nullptr : &it->second;
 }
 
-void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) {
+void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) const {
   DSAT_CHECK(dst.dtype == entry.dtype && begin >= 0 && begin + dst.num_elems <= entry.num_elems);
-  file_.seekg(entry.offset + begin * BytesPerElem(entry.dtype));
-  file_.read(static_cast<char*>(dst.data), dst.bytes());
-  if (!file_) Throw(ErrorCode::kDataLoss, "{}: cannot read {} bytes", path_, dst.bytes());
+  const int64_t offset = entry.offset + begin * BytesPerElem(entry.dtype);
+  if (!ReadAt(file_.get(), offset, dst.data, dst.bytes()))
+    Throw(ErrorCode::kDataLoss, "{}: cannot read {} bytes", path_, dst.bytes());
 }
 
 }  // namespace dsat::engine
