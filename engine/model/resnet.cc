@@ -258,7 +258,8 @@ class ImageHead final : public Layer {
       : P_(pixels),
         in_(in),
         classes_(classes),
-        params_{{"fc.weight", {in, classes}, Init::kNormal, 1 / std::sqrt(static_cast<float>(in))},
+        // Small: the first loss is ln(classes).
+        params_{{"fc.weight", {in, classes}, Init::kNormal, 0.01F},
                 {"fc.bias", {classes}, Init::kZero}} {}
 
   std::string name() const override { return "head"; }
