@@ -35,7 +35,7 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       states_(resources.model, plan_, StatesFor(config, seed), groups_.data().rank(),
               resources.memory),
       loader_(resources.dataset, resources.memory.device, config.batch, resources.seq_len,
-              groups_.data().rank(), groups_.data().size()),
+              groups_.data().rank(), groups_.data().size(), resources.model.image),
       redistributor_(plan_, states_, groups_.data(),
                      config.communication_type.value_or(config.dtype()),
                      config.gradient_predivide_factor),
@@ -152,7 +152,7 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
   const Plan plan =
       EvaluationPlanFor(resources_.model, config_, resources_.group.size(), groups_.stage());
   BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
-                     groups_.data().rank(), groups_.data().size());
+                     groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
                     executor_.neighbours());
   double sum = 0;
