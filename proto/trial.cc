@@ -162,7 +162,10 @@ TrialState ParseTrialState(const std::string& text) {
 Json ToJson(const Measurement& measurement) {
   Json json = Json::object();
   for (const auto& [name, metric] : measurement) {
-    json[name] = {{"value", metric.value}, {"spread", metric.spread}, {"samples", metric.samples}};
+    Json& out = json[name];
+    out["value"] = metric.value;
+    out["spread"] = metric.spread;
+    out["samples"] = metric.samples;
   }
   return json;
 }
