@@ -14,7 +14,6 @@
 #include "engine/export/collate.h"
 #include "engine/export/convert.h"
 #include "engine/export/crc32.h"
-#include "engine/export/save_16bit_model.h"
 #include "engine/export/tensor_file.h"
 #include "engine/safetensors.h"
 #include "tests/engine/training.h"
@@ -107,7 +106,9 @@ class ExportTest : public testing::Test {
     RunRanks(world_size, [&](ProcessGroup& group) {
       const auto kernels = MakeCpuKernels(1);
       Arena arena("device memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+      Arena host("host memory", Arena::Kind::kReal, 0);
+      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                    7);
       fn(engine);
     });
   }
@@ -116,8 +117,8 @@ class ExportTest : public testing::Test {
   std::map<std::string, std::vector<float>> Train(const Model& model, const DsConfig& config,
                                                   int world_size) const {
     OnRanks(world_size, model, config, [&](Engine& engine) {
-      engine.TrainStep();
-      engine.TrainStep();
+      engine.TrainBatch();
+      engine.TrainBatch();
       engine.SaveCheckpoint(Checkpoint());
     });
     // On one rank all state is whole.
@@ -128,12 +129,13 @@ class ExportTest : public testing::Test {
       engine.LoadCheckpoint(Checkpoint());
       for (int u = 0; u < engine.states().num_units(); ++u) {
         const auto& specs = model.layers[static_cast<size_t>(u)]->params();
-        const OptimizerView view = engine.states().Optimizer(u);
-        for (size_t i = 0; i < specs.size(); ++i) {
-          const float* data = (config.bf16 ? view.master : view.param).f32() +
-                              engine.states().unit(u).layout.offsets[i];
-          values[specs[i].name].assign(data, data + specs[i].NumElems());
-        }
+        const std::string state = config.bf16 ? "master" : "param";
+        engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+          for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
+            const float* data = part.data.f32() + engine.states().unit(u).layout.offsets[i];
+            values[specs[i].name].assign(data, data + specs[i].NumElems());
+          }
+        });
       }
     });
     return values;
@@ -266,10 +268,10 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
       config.zero.gather_16bit_weights_on_model_save = true;
       config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
       OnRanks(2, model, config, [&](Engine& engine) {
-        engine.TrainStep();
+        engine.TrainBatch();
         EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
         engine.SaveCheckpoint(Checkpoint());
-        engine.TrainStep();
+        engine.TrainBatch();
       });
       // A rounded master is the parameter.
       Collate({.dir = Checkpoint(),
@@ -284,6 +286,27 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
       SafetensorsFile file(Path("model.safetensors"));
       EXPECT_EQ(file.Find("wte.weight")->dtype, bf16 ? DType::kBF16 : DType::kF32);
     }
+  }
+}
+
+TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
+  const Model model = TinyGpt2();
+  DsConfig staged = TinyConfig(1, 2, 2);
+  staged.pipeline.num_stages = 2;
+  DsConfig swapped = TinyConfig(3, 4, 1);
+  swapped.zero.gather_16bit_weights_on_model_save = true;
+  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = dir_, .max_in_cpu = 0};
+  for (const DsConfig& config : {staged, swapped}) {
+    OnRanks(4, model, config, [&](Engine& engine) {
+      engine.TrainBatch();
+      EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+      engine.SaveCheckpoint(Checkpoint());
+    });
+    Collate({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true},
+            [](int64_t, int64_t) {});
+    const auto saved = Read(Path("model.safetensors"), NamesOf(model));
+    EXPECT_EQ(saved.size(), NamesOf(model).size());
+    EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
   }
 }
 
@@ -325,13 +348,10 @@ TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
   Model model = TinyMlp();
   model.frozen.assign(model.layers.size(), false);
   model.frozen[0] = true;
-  RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    const Plan plan = PlanFor(model, TinyConfig(0, 1, 1), 1);
-    const UnitStates states(model, plan, DType::kF32, 0, 2, 7, arena, *kernels);
-    Save16BitModel(dir_, "all.safetensors", false, model, states, group);
-    Save16BitModel(dir_, "trained.safetensors", true, model, states, group);
+  OnRanks(2, model, TinyConfig(1, 2, 1), [&](Engine& engine) {
+    engine.TrainBatch();
+    engine.Save16BitModel(dir_, "all.safetensors");
+    engine.Save16BitModel(dir_, "trained.safetensors", true);
   });
   SafetensorsFile all(Path("all.safetensors")), trained(Path("trained.safetensors"));
   for (size_t u = 0; u < model.layers.size(); ++u) {
@@ -349,7 +369,7 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
     EXPECT_THROW(engine.Save16BitModel(dir_, "a/b.bin"), Error);
-    engine.TrainStep();
+    engine.TrainBatch();
     EXPECT_TRUE(engine.Save16BitModel(dir_));
   });
 }
