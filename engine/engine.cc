@@ -183,7 +183,8 @@ Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
 bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
   const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
   if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_,
+                         groups_.data().size(), resources_.group);
   return true;
 }
 

@@ -66,13 +66,20 @@ class FirstFailure {
 class ModelWriter {
  public:
   // `out` is there on rank 0 only.
-  ModelWriter(const Model& model, UnitStates& states, ProcessGroup& group, TensorFileWriter* out)
-      : model_(model), states_(states), group_(group), out_(out) {}
+  ModelWriter(const Model& model, UnitStates& states, int data_parallel_size, ProcessGroup& group,
+              TensorFileWriter* out)
+      : model_(model),
+        states_(states),
+        data_parallel_size_(data_parallel_size),
+        group_(group),
+        out_(out) {}
 
   void Write(int u) {
-    const int64_t num_elems = states_.unit(u).layout.num_elems;
-    const int64_t part_elems = states_.IsSharded(u) ? states_.SliceElems(u) : num_elems;
-    for (int64_t part = 0; part * part_elems < num_elems; ++part) {
+    // Units of other pipeline stages have no layout among the states here.
+    layout_ = LayoutOf(*model_.layers[static_cast<size_t>(u)], data_parallel_size_);
+    const int num_parts = states_.IsSharded(u) ? data_parallel_size_ : 1;
+    const int64_t part_elems = layout_.num_elems / num_parts;
+    for (int part = 0; part < num_parts; ++part) {
       const bool mine = states_.IsSavedHere(u) && states_.rank() == part;
       const int owner = static_cast<int>(group_.MaxScalar(mine ? group_.rank() + 1 : 0)) - 1;
       MovePart(u, owner, part * part_elems, part_elems);
@@ -116,12 +123,11 @@ class ModelWriter {
   // but the padding between them.
   void WriteBlock(int u, int64_t begin, const Tensor& block) {
     const auto& specs = model_.layers[static_cast<size_t>(u)]->params();
-    const UnitLayout& layout = states_.unit(u).layout;
     failure_.Try([&] {
       for (size_t i = 0; i < specs.size(); ++i) {
-        const int64_t from = std::max(begin, layout.offsets[i]);
+        const int64_t from = std::max(begin, layout_.offsets[i]);
         const int64_t to =
-            std::min(begin + block.num_elems, layout.offsets[i] + specs[i].NumElems());
+            std::min(begin + block.num_elems, layout_.offsets[i] + specs[i].NumElems());
         if (from < to) out_->Write(block.Slice(from - begin, to - from));
       }
     });
@@ -129,15 +135,18 @@ class ModelWriter {
 
   const Model& model_;
   UnitStates& states_;
+  const int data_parallel_size_;
   ProcessGroup& group_;
   TensorFileWriter* out_;
+  UnitLayout layout_;  // Of the unit under way.
   FirstFailure failure_;
 };
 
 }  // namespace
 
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
-                    const Model& model, UnitStates& states, ProcessGroup& group) {
+                    const Model& model, UnitStates& states, int data_parallel_size,
+                    ProcessGroup& group) {
   const std::vector<int> units = SavedUnits(model, exclude_frozen);
   std::unique_ptr<TensorFileWriter> out;
   RunTogether(group, kSaving, [&] {
@@ -147,7 +156,7 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
     }
     if (group.rank() == 0) out = Open(dir, name, model, states.dtype(), units);
   });
-  ModelWriter writer(model, states, group, out.get());
+  ModelWriter writer(model, states, data_parallel_size, group, out.get());
   for (const int u : units)
     writer.Write(u);
   RunTogether(group, kSaving, [&] { writer.Rethrow(); });  // Before a file with holes has a name.

@@ -18,7 +18,8 @@ namespace dsat::engine {
 // `group`, all ranks. Throws kInvalidArgument if `name` is no file's name, and by file name; the
 // other ranks then throw kAborted, and training can go on.
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
-                    const Model& model, UnitStates& states, ProcessGroup& group);
+                    const Model& model, UnitStates& states, int data_parallel_size,
+                    ProcessGroup& group);
 
 }  // namespace dsat::engine
 
