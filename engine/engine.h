@@ -17,6 +17,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
+#include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
 #include "engine/pipeline.h"
 #include "engine/plan/plan.h"
@@ -38,6 +39,7 @@ struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
+  double loss_scale = 1;         // That the step was taken with.
   bool skipped = false;          // The gradients were not finite: nothing was updated.
   double forward_ms = 0;         // In forward passes, gathering their parameters included.
   double backward_ms = 0;        // In backward passes, gathering and gradient reduction included.
@@ -58,8 +60,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All calls up to Evaluate are collective. They throw OutOfMemory, or kUnavailable or
-  // kDeadlineExceeded if a rank is gone; the engine cannot be used after any of these.
+  // All calls up to Evaluate are collective. They throw OutOfMemory, kUnavailable or
+  // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
+  // the engine cannot be used after any of these.
 
   // One optimizer step over train_batch_size samples of the data set.
   StepResult TrainBatch();
@@ -127,6 +130,7 @@ class Engine {
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
+  LossScaler loss_scaler_;
 };
 
 // The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "engine/half.h"
 
 namespace dsat::engine {
 
@@ -28,10 +29,9 @@ struct Tensor {
     DSAT_CHECK(dtype == DType::kBF16);
     return static_cast<uint16_t*>(data);
   }
-  // IEEE half precision, as bits.
-  uint16_t* f16() const {
+  F16* f16() const {
     DSAT_CHECK(dtype == DType::kF16);
-    return static_cast<uint16_t*>(data);
+    return static_cast<F16*>(data);
   }
   int64_t bytes() const { return num_elems * BytesPerElem(dtype); }
   // Elements [begin, begin + count).

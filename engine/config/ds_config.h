@@ -76,25 +76,60 @@ struct PipelineConfig {
 };
 
 struct OptimizerConfig {
-  std::string type = "adamw";  // lower case: adam, adamw, sgd
+  std::string type = "adamw";  // lower case: adam, adamw, sgd, lamb, adagrad, lion
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
   bool adam_w_mode = true;
   double momentum = 0, dampening = 0;  // sgd
   bool nesterov = false;
+  double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
+  double lr_decay = 0;                      // adagrad
+};
+
+// Of DeepSpeed's OneCycle; step sizes in updates.
+struct OneCycleConfig {
+  double min_lr = 0, max_lr = 0, decay_lr_rate = 0;
+  int64_t first_step_size = 2000, second_step_size = 2000, decay_step_size = 0;
+  int64_t first_stair_count = 0, second_stair_count = 0;
+  bool cycle_momentum = true;
+  double min_mom = 0.8, max_mom = 0.9, decay_mom_rate = 0;
+};
+
+struct LrRangeTestConfig {
+  double min_lr = 1e-3, step_rate = 1;
+  int64_t step_size = 2000;  // updates
+  bool staircase = false;
 };
 
 struct SchedulerConfig {
-  std::string type;  // "" = constant lr; WarmupLR
+  // "" = constant lr; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest.
+  std::string type;
   double warmup_min_lr = 0, warmup_max_lr = 1e-3;
   int64_t warmup_num_steps = 1000;
-  bool warmup_linear = false;  // else logarithmic
+  bool warmup_linear = false;                         // else logarithmic
+  int64_t total_num_steps = 0;                        // WarmupDecayLR, WarmupCosineLR
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR
+  OneCycleConfig one_cycle = {};
+  LrRangeTestConfig range_test = {};
+  int64_t last_batch_iteration = -1;  // Where the schedule starts; -1: at its beginning.
+};
+
+struct Fp16Config {
+  bool enabled = false;
+  double loss_scale = 0;  // 0 = dynamic: all that follows
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
 };
 
 struct DsConfig {
   BatchSizes batch;
-  bool bf16 = false;
+  bool bf16 = false;                // Not with fp16.enabled; f32 with neither.
+  bool check_grad_overflow = true;  // false, for bf16 only: no step is skipped.
+  Fp16Config fp16;
   double gradient_clipping = 1.0;  // 0 = off
   // Gradients are divided by it before they are reduced, and multiplied after.
   double gradient_predivide_factor = 1.0;
@@ -111,7 +146,10 @@ struct DsConfig {
   SchedulerConfig scheduler;
 
   // Of parameters and activations.
-  DType dtype() const { return bf16 ? DType::kBF16 : DType::kF32; }
+  DType dtype() const {
+    if (fp16.enabled) return DType::kF16;
+    return bf16 ? DType::kBF16 : DType::kF32;
+  }
 };
 
 // Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument

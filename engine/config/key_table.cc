@@ -33,6 +33,11 @@ constexpr Key Alias(const char* pointer, const char* target) {
 
 constexpr const char* kAdam = "adam adamw";
 constexpr const char* kSgd = "sgd";
+constexpr const char* kLamb = "lamb";
+constexpr const char* kAdagrad = "adagrad";
+constexpr const char* kWithBetas = "adam adamw lamb lion onebitadam";
+constexpr const char* kWithEps = "adam adamw lamb adagrad onebitadam";
+constexpr const char* kOneBit = "onebitadam";
 constexpr const char* kWarmups = "warmuplr warmupdecaylr";
 constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 
@@ -45,63 +50,78 @@ constexpr Key kKeys[] = {
 
     // Optimizer.
     Section("/optimizer"),
-    Text("/optimizer/type", "null", kHonours).Note("Adam, AdamW, SGD; refuses others"),
+    Text("/optimizer/type", "null", kHonours)
+        .Note("Adam, AdamW, SGD, Lamb, Adagrad, Lion; refuses others"),
     Flag("/optimizer/legacy_fusion", "false", kWarns),
     Section("/optimizer/params"),
-    Number("/optimizer/params/lr", "0.001", kHonours).From(0),
+    Number("/optimizer/params/lr", "0.001", kHonours).From(0).Note("Adagrad: 0.01"),
     Number("/optimizer/params/weight_decay", "0", kHonours).From(0),
     {"/optimizer/params/betas", KeyType::kNumbers, "[0.9, 0.999]", kHonours, "", 0, 1, false, true,
-     "", kAdam},
-    Number("/optimizer/params/eps", "1e-8", kHonours).From(0).For(kAdam),
-    Flag("/optimizer/params/bias_correction", "true", kHonours).For(kAdam),
+     "", kWithBetas},
+    Number("/optimizer/params/eps", "1e-8", kHonours).From(0).For(kWithEps).Note("Adagrad: 1e-10"),
+    Flag("/optimizer/params/bias_correction", "true", kHonours).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/adam_w_mode", "true", kHonours)
         .For(kAdam)
         .Note("false: weight decay as L2 regularisation; type Adam only"),
-    Flag("/optimizer/params/amsgrad", "false", kRefuses).For(kAdam),
+    Flag("/optimizer/params/amsgrad", "false", kRefuses).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/torch_adam", "false", kWarns).For(kAdam),
-    Flag("/optimizer/params/set_grad_none", "true", kWarns).For(kAdam),
-    Flag("/optimizer/params/fp32_optimizer_states", "true", kRefuses).For(kAdam),
+    Flag("/optimizer/params/set_grad_none", "true", kWarns).For("adam adamw lion"),
+    Flag("/optimizer/params/fp32_optimizer_states", "true", kRefuses)
+        .For("adam adamw lion adagrad"),
     Number("/optimizer/params/momentum", "0", kHonours).From(0).For(kSgd),
     Number("/optimizer/params/dampening", "0", kHonours).For(kSgd),
     Flag("/optimizer/params/nesterov", "false", kHonours).For(kSgd),
-    Flag("/optimizer/params/maximize", "false", kRefuses).For(kSgd),
+    Flag("/optimizer/params/maximize", "false", kRefuses).For("sgd adagrad"),
+    Number("/optimizer/params/max_coeff", "10.0", kHonours).From(0).For(kLamb),
+    Number("/optimizer/params/min_coeff", "0.01", kHonours).From(0).For(kLamb),
+    Flag("/optimizer/params/eps_inside_sqrt", "false", kRefuses).For("lamb onebitadam"),
+    Number("/optimizer/params/lr_decay", "0", kHonours).From(0).For(kAdagrad),
+    Number("/optimizer/params/initial_accumulator_value", "0", kRefuses).From(0).For(kAdagrad),
+    Int("/optimizer/params/freeze_step", "100000", kFollows).From(1).For(kOneBit),
+    Flag("/optimizer/params/cuda_aware", "false", kFollows).For(kOneBit),
+    Text("/optimizer/params/comm_backend_name", "\"nccl\"", kFollows)
+        .OneOf("nccl mpi hccl compressed")
+        .For(kOneBit),
     Flag("/zero_allow_untested_optimizer", "false", kHonours)
-        .Note("must be true for SGD with ZeRO, as in DeepSpeed"),
+        .Note("must be true for SGD and Lamb with ZeRO, as in DeepSpeed"),
     Flag("/zero_force_ds_cpu_optimizer", "true", kWarns),
 
     // Scheduler.
     Section("/scheduler"),
-    Text("/scheduler/type", "null", kHonours).Note("WarmupLR; refuses others"),
+    Text("/scheduler/type", "null", kHonours)
+        .Note("WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest; refuses others"),
     Section("/scheduler/params"),
-    Int("/scheduler/params/last_batch_iteration", "-1", kRefuses).From(-1),
+    Int("/scheduler/params/last_batch_iteration", "-1", kHonours).From(-1),
     Number("/scheduler/params/warmup_min_lr", "0", kHonours).From(0).For(kWarmups),
     Number("/scheduler/params/warmup_max_lr", "null", kHonours)
         .From(0)
         .For(kWarmups)
-        .Note("WarmupLR: the optimizer's lr if not given"),
+        .Note("if not given: WarmupLR the optimizer's lr, WarmupDecayLR 0.001"),
     Int("/scheduler/params/warmup_num_steps", "1000", kHonours).From(1).For(kAllWarmups),
     Text("/scheduler/params/warmup_type", "\"log\"", kHonours).OneOf("log linear").For(kAllWarmups),
-    Int("/scheduler/params/total_num_steps", "null", kFollows)
+    Int("/scheduler/params/total_num_steps", "null", kHonours)
         .From(1)
         .For("warmupdecaylr warmupcosinelr"),
-    Number("/scheduler/params/warmup_min_ratio", "0", kFollows).From(0).For("warmupcosinelr"),
-    Number("/scheduler/params/cos_min_ratio", "0.0001", kFollows).From(0).For("warmupcosinelr"),
-    Number("/scheduler/params/cycle_min_lr", "null", kFollows).From(0).For("onecycle"),
-    Number("/scheduler/params/cycle_max_lr", "null", kFollows).From(0).For("onecycle"),
-    Number("/scheduler/params/decay_lr_rate", "0", kFollows).From(0).For("onecycle"),
-    Int("/scheduler/params/cycle_first_step_size", "2000", kFollows).From(1).For("onecycle"),
-    Int("/scheduler/params/cycle_second_step_size", "null", kFollows).From(1).For("onecycle"),
-    Int("/scheduler/params/cycle_first_stair_count", "0", kFollows).From(0).For("onecycle"),
-    Int("/scheduler/params/cycle_second_stair_count", "null", kFollows).From(0).For("onecycle"),
-    Int("/scheduler/params/decay_step_size", "0", kFollows).From(0).For("onecycle"),
-    Flag("/scheduler/params/cycle_momentum", "true", kFollows).For("onecycle"),
-    Number("/scheduler/params/cycle_min_mom", "0.8", kFollows).From(0).To(1).For("onecycle"),
-    Number("/scheduler/params/cycle_max_mom", "0.9", kFollows).From(0).To(1).For("onecycle"),
-    Number("/scheduler/params/decay_mom_rate", "0", kFollows).From(0).For("onecycle"),
-    Number("/scheduler/params/lr_range_test_min_lr", "0.001", kFollows).Above(0).For("lrrangetest"),
-    Int("/scheduler/params/lr_range_test_step_size", "2000", kFollows).From(1).For("lrrangetest"),
-    Number("/scheduler/params/lr_range_test_step_rate", "1", kFollows).From(0).For("lrrangetest"),
-    Flag("/scheduler/params/lr_range_test_staircase", "false", kFollows).For("lrrangetest"),
+    Number("/scheduler/params/warmup_min_ratio", "0", kHonours).From(0).For("warmupcosinelr"),
+    Number("/scheduler/params/cos_min_ratio", "0.0001", kHonours).From(0).For("warmupcosinelr"),
+    Number("/scheduler/params/cycle_min_lr", "null", kHonours).From(0).For("onecycle"),
+    Number("/scheduler/params/cycle_max_lr", "null", kHonours).From(0).For("onecycle"),
+    Number("/scheduler/params/decay_lr_rate", "0", kHonours).From(0).For("onecycle"),
+    Int("/scheduler/params/cycle_first_step_size", "2000", kHonours).From(1).For("onecycle"),
+    Int("/scheduler/params/cycle_second_step_size", "null", kHonours).From(0).For("onecycle"),
+    Int("/scheduler/params/cycle_first_stair_count", "0", kHonours).From(0).For("onecycle"),
+    Int("/scheduler/params/cycle_second_stair_count", "null", kHonours).From(0).For("onecycle"),
+    Int("/scheduler/params/decay_step_size", "0", kHonours).From(0).For("onecycle"),
+    Flag("/scheduler/params/cycle_momentum", "true", kHonours)
+        .For("onecycle")
+        .Note("of optimizers with betas, as in DeepSpeed, whose second beta is 0.99 then"),
+    Number("/scheduler/params/cycle_min_mom", "0.8", kHonours).From(0).To(1).For("onecycle"),
+    Number("/scheduler/params/cycle_max_mom", "0.9", kHonours).From(0).To(1).For("onecycle"),
+    Number("/scheduler/params/decay_mom_rate", "0", kHonours).From(0).For("onecycle"),
+    Number("/scheduler/params/lr_range_test_min_lr", "0.001", kHonours).Above(0).For("lrrangetest"),
+    Int("/scheduler/params/lr_range_test_step_size", "2000", kHonours).From(1).For("lrrangetest"),
+    Number("/scheduler/params/lr_range_test_step_rate", "1", kHonours).From(0).For("lrrangetest"),
+    Flag("/scheduler/params/lr_range_test_staircase", "false", kHonours).For("lrrangetest"),
 
     // Gradients and communication.
     Number("/gradient_clipping", "1.0", kHonours).From(0).Note("0 = off"),
@@ -206,20 +226,20 @@ constexpr Key kKeys[] = {
     Section("/bf16"),
     Flag("/bf16/enabled", "false", kHonours),
     Flag("/bf16/immediate_grad_update", "false", kRefuses),
-    Flag("/bf16/check_grad_overflow", "true", kWarns),
+    Flag("/bf16/check_grad_overflow", "true", kHonours),
     Flag("/bf16/bf16_master_weights_and_grads", "false", kRefuses),
     Flag("/bf16/bf16_optimizer_states", "false", kRefuses),
     Alias("/bfloat16", "/bf16"),
     Section("/fp16"),
-    Flag("/fp16/enabled", "false", kRefuses),
-    Flag("/fp16/auto_cast", "false", kFollows),
-    Number("/fp16/loss_scale", "0", kFollows).From(0).Note("0 = dynamic"),
-    Int("/fp16/initial_scale_power", "16", kFollows).From(0),
-    Int("/fp16/loss_scale_window", "1000", kFollows).From(0),
-    Int("/fp16/hysteresis", "2", kFollows).From(0),
-    Flag("/fp16/consecutive_hysteresis", "false", kFollows),
-    Number("/fp16/min_loss_scale", "1", kFollows).From(0),
-    Flag("/fp16/fp16_master_weights_and_grads", "false", kFollows),
+    Flag("/fp16/enabled", "false", kHonours),
+    Flag("/fp16/auto_cast", "false", kWarns),
+    Number("/fp16/loss_scale", "0", kHonours).From(0).Note("0 = dynamic"),
+    Int("/fp16/initial_scale_power", "16", kHonours).From(0).To(126),
+    Int("/fp16/loss_scale_window", "1000", kHonours).From(0),
+    Int("/fp16/hysteresis", "2", kHonours).From(0),
+    Flag("/fp16/consecutive_hysteresis", "false", kHonours),
+    Number("/fp16/min_loss_scale", "1", kHonours).From(0),
+    Flag("/fp16/fp16_master_weights_and_grads", "false", kRefuses),
     Open("/amp"),
     Flag("/amp/enabled", "false", kRefuses),
     Section("/torch_autocast"),

@@ -49,6 +49,10 @@ bool IsMisspelled(const Settings& s) {
                   "WarmupLR WarmupDecayLR WarmupCosineLR OneCycle LRRangeTest");
 }
 
+bool ScalesDynamically(const Settings& s) {
+  return s.Is("/fp16/enabled") && s.Number("/fp16/loss_scale") == 0;
+}
+
 bool ScattersGradients(const Settings& s) {
   return Stage(s) >= 2 && s.Is("/zero_optimization/reduce_scatter");
 }
@@ -106,6 +110,35 @@ constexpr Rule kRules[] = {
      [](const Settings& s) {
        return s.Text("/scheduler/type") == "OneCycle" &&
               !(s.Has("/scheduler/params/cycle_min_lr") && s.Has("/scheduler/params/cycle_max_lr"));
+     }},
+    {"/scheduler/params/total_num_steps", kWarn,
+     "DeepSpeed expects at least /scheduler/params/warmup_num_steps: the schedule ends before its "
+     "warm-up does",
+     [](const Settings& s) {
+       return IsOneOf(s.Text("/scheduler/type"), "WarmupDecayLR WarmupCosineLR") &&
+              s.Given("/scheduler/params/total_num_steps") != nullptr &&
+              s.Int("/scheduler/params/total_num_steps") <
+                  s.Int("/scheduler/params/warmup_num_steps");
+     }},
+    {"/scheduler/params/cycle_momentum", kWarn,
+     "DeepSpeed cycles betas, and this optimizer has none: only the learning rate is cycled",
+     [](const Settings& s) {
+       return s.Text("/scheduler/type") == "OneCycle" &&
+              IsOneOf(s.Lower("/optimizer/type"), "sgd adagrad") &&
+              s.Is("/scheduler/params/cycle_momentum");
+     }},
+    {"/fp16/loss_scale_window", kRefuse, "expected an integer >= 1 while /fp16/loss_scale is 0",
+     [](const Settings& s) {
+       return ScalesDynamically(s) && s.Int("/fp16/loss_scale_window") == 0;
+     }},
+    {"/fp16/min_loss_scale", kRefuse, "expected a number > 0 while /fp16/loss_scale is 0",
+     [](const Settings& s) {
+       return ScalesDynamically(s) && s.Number("/fp16/min_loss_scale") == 0;
+     }},
+    {"/optimizer/params/max_coeff", kRefuse, "expected at least /optimizer/params/min_coeff",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" &&
+              s.Number("/optimizer/params/max_coeff") < s.Number("/optimizer/params/min_coeff");
      }},
     {"/optimizer/params/max_grad_norm", kRefuse, "expected /gradient_clipping in its place",
      [](const Settings& s) { return s.Given("/optimizer/params/max_grad_norm") != nullptr; }},
@@ -170,6 +203,13 @@ constexpr Rule kRules[] = {
      }},
     {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
      [](const Settings& s) { return Stage(s) >= 2 && NumStages(s) > 1; }},
+    {"/optimizer/type", kRefuse,
+     "expected Adam, AdamW, Adagrad or Lion with /zero_optimization/offload_optimizer or "
+     "offload_param",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" &&
+              (Offloads(s, "offload_optimizer") || Offloads(s, "offload_param"));
+     }},
     {"/aio/block_size", kRefuse, "expected a multiple of 4096",
      [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},
     {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",

@@ -71,7 +71,8 @@ class KeyChecker {
   // Keys that are none of ours: the parameters of an optimizer or a scheduler that is not in the
   // table, or a section that plug-ins extend.
   static bool IsOpen(const std::string& section, const std::string& type) {
-    if (section == "/optimizer/params") return !IsOneOf(type, "adam adamw sgd");
+    if (section == "/optimizer/params")
+      return !IsOneOf(type, "adam adamw sgd lamb adagrad lion onebitadam");
     if (section == "/scheduler/params") {
       return !IsOneOf(type, "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest");
     }

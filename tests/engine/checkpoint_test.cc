@@ -30,6 +30,7 @@ class CheckpointTest : public testing::Test {
   struct Result {
     std::vector<float> params;
     std::vector<double> losses;
+    std::vector<double> scales;
   };
 
   // Trains `steps` steps, from the newest checkpoint if `load`, and saves one at the end if `save`.
@@ -52,9 +53,11 @@ class CheckpointTest : public testing::Test {
         run.params.push_back(ParamsHere(*kernels, engine, u));
       }
     });
-    Result result = {WholeParams(model, runs), {}};
-    for (const StepResult& step : runs[0].steps)
+    Result result = {WholeParams(model, runs), {}, {}};
+    for (const StepResult& step : runs[0].steps) {
       result.losses.push_back(step.loss);
+      result.scales.push_back(step.loss_scale);
+    }
     return result;
   }
 
@@ -86,6 +89,20 @@ TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOneBitForBit) {
       EXPECT_EQ(resumed.losses[1], whole.losses[3]) << stage;
     }
   }
+}
+
+// A scale that overflows at first and then goes up and down every few steps.
+TEST_F(CheckpointTest, AResumedLossScaleIsTheUninterruptedOne) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.fp16 = {.enabled = true, .initial_scale_power = 40, .loss_scale_window = 2};
+  const Result whole = Run(model, config, 2, 30, false, false);
+  Run(model, config, 2, 15, false, true);
+  const Result resumed = Run(model, config, 2, 15, true, false);
+  EXPECT_EQ(resumed.params, whole.params);
+  EXPECT_EQ(resumed.scales, std::vector<double>(whole.scales.begin() + 15, whole.scales.end()));
+  EXPECT_LT(whole.scales[15], whole.scales[0]);
+  EXPECT_NE(whole.scales[29], whole.scales[15]);
 }
 
 TEST_F(CheckpointTest, AnyNumberOfRanksAndAnyStageCanContinue) {

@@ -41,6 +41,24 @@ TEST(PredictionTest, OtherModelsAndOptimizersArePredictedToo) {
   ExpectPredicted(TinyMlp(), config, 2);
   config.optimizer.momentum = 0.9;
   ExpectPredicted(TinyMlp(), config, 2);
+  for (const char* type : {"lamb", "adagrad", "lion"}) {
+    config.optimizer.type = type;
+    for (const int stage : {0, 3}) {
+      config.zero.stage = stage;
+      ExpectPredicted(TinyMlp(), config, 2);
+    }
+  }
+}
+
+TEST(PredictionTest, HalfPrecisionCostsWhatBf16Costs) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.fp16 = {.enabled = true, .loss_scale = 256};
+  ExpectPredicted(model, config, 2);
+  const int64_t f16_bytes = Predict(model, config, kSeqLen, 0, 2, 1).peak_bytes;
+  config.fp16 = {};
+  config.bf16 = true;
+  EXPECT_EQ(Predict(model, config, kSeqLen, 0, 2, 1).peak_bytes, f16_bytes);
 }
 
 // Between steps: f32 Adam keeps 4 bytes of parameter and 8 of moments, bf16 2 + 4 (master) + 8. The
