@@ -162,6 +162,7 @@ struct Parser {
   ExportFlags export_flags;
   TrainFlags train;
   CollateFlags collate;
+  AioBenchFlags aio_bench;
   SuperviseFlags supervise;
 
   template <typename T>
@@ -281,6 +282,32 @@ void AddCollateCommand(Parser& parser) {
   collate.add_flag("--force", flags.force, "Replace OUT if it exists");
 }
 
+void AddAioBench(Parser& parser) {
+  AioBenchFlags& bench = parser.aio_bench;
+  CLI::App& sub = parser.Add("aio-bench", "The best `aio` block for a folder (docs/io.md)", bench,
+                             /*uses_db=*/false);
+  sub.add_option("folder", bench.folder, "Where the nvme tier would be")
+      ->required()
+      ->type_name("PATH");
+  sub.add_option("--size", bench.size, "Bytes of the file, and of memory, to write and read")
+      ->capture_default_str();
+  sub.add_option("--repeats", bench.repeats, "Runs of each setting, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub.add_option("--block-sizes", bench.block_sizes, "Values of block_size to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--queue-depths", bench.queue_depths, "Values of queue_depth to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--intra-op-parallelism", bench.parallelisms,
+                 "Values of intra_op_parallelism to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--engine", bench.engine, "io_uring or threads (default: io_uring if allowed)")
+      ->check(CLI::IsMember({"io_uring", "threads"}));
+}
+
 void AddTrainCommands(Parser& parser) {
   CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
                                /*uses_db=*/false);
@@ -299,6 +326,7 @@ void AddTrainCommands(Parser& parser) {
       ->type_name("DIR");
   AddTimeouts(train, parser.train.run);
   AddCollateCommand(parser);
+  AddAioBench(parser);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();

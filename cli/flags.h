@@ -88,13 +88,22 @@ struct CollateFlags {
   std::string dtype = "fp32";
   bool force = false;
 };
+struct AioBenchFlags {
+  std::string folder;
+  std::string size = "256MiB";
+  int64_t repeats = 3;
+  std::vector<std::string> block_sizes = {"256KiB", "1MiB", "8MiB"};
+  std::vector<int> queue_depths = {8, 32};
+  std::vector<int> parallelisms = {1, 2};
+  std::string engine;  // "" = the best there is
+};
 struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
 using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
                              ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             CollateFlags, SuperviseFlags>;
+                             CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -2,6 +2,7 @@
 #include "engine/checkpoint.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -18,26 +19,6 @@ namespace {
 
 constexpr char kSaving[] = "saving a checkpoint", kLoading[] = "loading a checkpoint";
 
-// One state vector of a unit as it rests here: elements [begin, begin + data.num_elems) of the
-// unit.
-struct Resting {
-  std::string state;
-  int64_t begin = 0;
-  Tensor data;
-};
-
-std::vector<Resting> RestingStates(const UnitStates& states, int u) {
-  std::vector<Resting> resting;
-  resting.push_back({"param", states.ParamBegin(u), states.ParamAtHome(u)});
-  const OptimizerView view = states.Optimizer(u);
-  const int64_t begin = states.OptimizerBegin(u);
-  if (states.unit(u).master) resting.push_back({"master", begin, view.master});
-  for (size_t i = 0; i < view.moments.size(); ++i) {
-    resting.push_back({fmt::format("moment{}", i), begin, view.moments[i]});
-  }
-  return resting;
-}
-
 // Elements [begin, end) of a parameter, as they rest in `data`.
 struct Piece {
   std::string name;  // "<state>/<parameter>"
@@ -45,44 +26,54 @@ struct Piece {
   Tensor data;
 };
 
-// The pieces of a unit's state that lie in elements [begin, end) of the unit and rest here.
-std::vector<Piece> PiecesIn(const Layer& layer, const UnitStates& states, int u, int64_t begin,
-                            int64_t end) {
+// The master copy of f32 parameters, where there is one, is the parameters again.
+std::string NameIn(const std::string& state, DType dtype) {
+  return state == "master" && dtype == DType::kF32 ? "param" : state;
+}
+
+// The pieces of a state that lie in elements [begin, end) of the unit and rest here.
+std::vector<Piece> PiecesIn(const Layer& layer, const UnitLayout& layout, const StatePart& part,
+                            DType dtype, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
   const auto& specs = layer.params();
-  if (specs.empty()) return pieces;
-  for (const Resting& resting : RestingStates(states, u)) {
-    for (size_t i = 0; i < specs.size(); ++i) {
-      const int64_t param_begin = states.unit(u).layout.offsets[i];
-      const int64_t from = std::max({begin, resting.begin, param_begin});
-      const int64_t to = std::min(
-          {end, resting.begin + resting.data.num_elems, param_begin + specs[i].NumElems()});
-      if (from >= to) continue;
-      pieces.push_back({resting.state + "/" + specs[i].name, from - param_begin,
-                        resting.data.Slice(from - resting.begin, to - from)});
-    }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const int64_t param_begin = layout.offsets[i];
+    const int64_t from = std::max({begin, part.begin, param_begin});
+    const int64_t to =
+        std::min({end, part.begin + part.data.num_elems, param_begin + specs[i].NumElems()});
+    if (from >= to) continue;
+    pieces.push_back({NameIn(part.state, dtype) + "/" + specs[i].name, from - param_begin,
+                      part.data.Slice(from - part.begin, to - from)});
   }
   return pieces;
 }
 
+// Shows every piece that this rank's file has.
+void VisitPieces(const Model& model, UnitStates& states, UnitStates::Access access,
+                 const std::function<void(const Piece&)>& visitor) {
+  for (int u = 0; u < states.num_units(); ++u) {
+    if (!states.IsSavedHere(u)) continue;
+    const int64_t begin = states.rank() * states.SliceElems(u);
+    states.Visit(u, access, [&](const StatePart& part) {
+      if (part.state[0] == 'm' && NameIn(part.state, states.dtype()) == "param") return;
+      for (const Piece& piece : PiecesIn(*model.layers[u], states.unit(u).layout, part,
+                                         states.dtype(), begin, begin + states.SliceElems(u)))
+        visitor(piece);
+    });
+  }
+}
+
 // Gives the file's size and sum; its name is not filled in.
-CheckpointFile WriteRankFile(const std::string& path, const Model& model, const UnitStates& states,
-                             int rank) {
+CheckpointFile WriteRankFile(const std::string& path, const Model& model, UnitStates& states) {
   std::map<std::string, std::string> begins;
   std::vector<TensorSpec> specs;
-  std::vector<Tensor> tensors;
-  for (int u = 0; u < states.num_units(); ++u) {
-    const int64_t slice = states.SliceElems(u);
-    for (const Piece& piece :
-         PiecesIn(*model.layers[u], states, u, rank * slice, (rank + 1) * slice)) {
-      begins[piece.name] = std::to_string(piece.begin);
-      specs.push_back({piece.name, piece.data.dtype, {piece.data.num_elems}});
-      tensors.push_back(piece.data);
-    }
-  }
+  VisitPieces(model, states, UnitStates::Access::kShape, [&](const Piece& piece) {
+    begins[piece.name] = std::to_string(piece.begin);
+    specs.push_back({piece.name, piece.data.dtype, {piece.data.num_elems}});
+  });
   SafetensorsWriter writer(path, begins, std::move(specs));
-  for (const Tensor& tensor : tensors)
-    writer.Write(tensor);
+  VisitPieces(model, states, UnitStates::Access::kRead,
+              [&](const Piece& piece) { writer.Write(piece.data); });
   writer.Commit();
   return {.name = "", .bytes = writer.bytes(), .crc32 = writer.crc32()};
 }
@@ -173,29 +164,33 @@ int64_t ReadPiece(SafetensorsFile& file, const Piece& piece) {
 }
 
 void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest,
-                   const Model& model, const UnitStates& states) {
+                   const Model& model, UnitStates& states) {
   std::vector<SafetensorsFile> files;
   for (const CheckpointFile& file : manifest.files)
     files.emplace_back(folder + "/" + file.name);
+  const auto read = [&](const Piece& piece) {
+    int64_t num_read = 0;
+    for (SafetensorsFile& file : files)
+      num_read += ReadPiece(file, piece);
+    if (num_read == piece.data.num_elems) return;
+    Throw(ErrorCode::kDataLoss,
+          "{}: {} of {} elements of {} are there; was it saved with this optimizer?", folder,
+          num_read, piece.data.num_elems, piece.name);
+  };
   for (int u = 0; u < states.num_units(); ++u) {
-    for (const Piece& piece :
-         PiecesIn(*model.layers[u], states, u, 0, states.unit(u).layout.num_elems)) {
-      int64_t num_read = 0;
-      for (SafetensorsFile& file : files)
-        num_read += ReadPiece(file, piece);
-      if (num_read != piece.data.num_elems) {
-        Throw(ErrorCode::kDataLoss,
-              "{}: {} of {} elements of {} are there; was it saved with this optimizer?", folder,
-              num_read, piece.data.num_elems, piece.name);
-      }
-    }
+    const UnitLayout& layout = states.unit(u).layout;
+    states.Visit(u, UnitStates::Access::kWrite, [&](const StatePart& part) {
+      for (const Piece& piece :
+           PiecesIn(*model.layers[u], layout, part, states.dtype(), 0, layout.num_elems))
+        read(piece);
+    });
   }
 }
 
 }  // namespace
 
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    const UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group) {
+                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group) {
   CheckSameTag(tag, group);
   CheckTag(tag);
   const std::string folder = dir + "/" + tag;
@@ -210,8 +205,7 @@ void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model&
   revision = static_cast<int>(FromRank(group, 0, revision));
   CheckpointFile file;
   RunTogether(group, kSaving, [&] {
-    file = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision), model, states,
-                         group.rank());
+    file = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision), model, states);
   });
   const std::vector<CheckpointFile> files = ExchangeSums(file, revision, group);
   RunTogether(group, kSaving, [&] {

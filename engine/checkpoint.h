@@ -28,7 +28,7 @@ struct CheckpointNotes {
 // tag is none (CheckTag) or not the same on all ranks, and by file name; the other ranks then throw
 // kAborted, and training can go on.
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    const UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
+                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
 
 // Overwrites `states`. `tag` empty: the one in <dir>/latest. A collective call; each rank checks
 // the sums of some of the files. Throws kNotFound by file name, kInvalidArgument naming what does

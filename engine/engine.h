@@ -6,7 +6,9 @@
 #ifndef DSAT_ENGINE_ENGINE_H_
 #define DSAT_ENGINE_ENGINE_H_
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/json.h"
@@ -18,6 +20,7 @@
 #include "engine/export/save_16bit_model.h"
 #include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
+#include "engine/pipeline.h"
 #include "engine/plan/plan.h"
 #include "engine/redistribute.h"
 #include "engine/unit_state.h"
@@ -27,10 +30,9 @@ namespace dsat::engine {
 // What an engine runs on; all of it must outlive the engine.
 struct Resources {
   const Model& model;
-  ProcessGroup& group;
-  Kernels& kernels;
-  Arena& arena;
-  const Dataset* dataset = nullptr;  // nullptr with a counting arena
+  ProcessGroup& group;  // All ranks, those of other pipeline stages included.
+  Memory memory;
+  const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given
   int64_t seq_len = 0;
 };
 
@@ -47,25 +49,52 @@ struct StepResult {
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
   int64_t activation_bytes = 0;  // Kept by one micro-batch's forward pass.
+  double idle_ms = 0;            // Of latency_ms, waiting for other pipeline stages.
 };
 
 class Engine {
  public:
-  // A collective call. Throws OutOfMemory if the state does not fit; the resources can be used
-  // again.
+  // A collective call. Throws OutOfMemory if the state does not fit (the resources can be used
+  // again), kInvalidArgument or kUnimplemented naming the key of a setting that this model or
+  // number of ranks does not allow.
   Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One optimizer step over train_batch_size samples. A collective call. Throws OutOfMemory, or
-  // kUnavailable or kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be
-  // lowered further; the engine cannot be used after any of them.
-  StepResult TrainStep();
+  // All calls up to Evaluate are collective. They throw OutOfMemory, or kUnavailable or
+  // kDeadlineExceeded if a rank is gone; the engine cannot be used after any of these.
+
+  // One optimizer step over train_batch_size samples of the data set.
+  StepResult TrainBatch();
+
+  // The same step by step, with batches of one's own: for every micro-batch Forward, Backward,
+  // Step. Forward gives this rank's mean loss; its batch must stay until Backward has returned.
+  // Step does something at the boundary of gradient accumulation only, and gives its result there.
+  // Throws kFailedPrecondition if they are called in another order, or in a pipeline, where stages
+  // work on several micro-batches at once.
+  double Forward(const Batch& batch);
+  void Backward();
+  std::optional<StepResult> Step();
+  // Whether the micro-batch under way, or else the next one, is the last before an update.
+  bool IsGradientAccumulationBoundary() const;
+
+  // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
+  // Throws kInvalidArgument if num_batches < 1.
+  double Evaluate(const Dataset& data, int64_t num_batches);
+
+  // Without a scheduler in the config the learning rate is the caller's to change.
+  void set_lr(double lr) { lr_ = lr; }
+  // Of the next step.
+  double lr() const;
 
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const { return num_skipped_steps_; }
   const Plan& plan() const { return plan_; }
+  UnitStates& states() { return states_; }
   const UnitStates& states() const { return states_; }
+  // Sent by this rank so far, in all its groups; and moved to and from disk.
+  Traffic traffic() const;
+  AioTraffic disk_traffic() const;
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
   // <dir>/latest (engine/checkpoint.h). `tag` empty: "global_step<steps taken>", as DeepSpeed's. A
@@ -83,21 +112,34 @@ class Engine {
                       bool exclude_frozen = false);
 
  private:
+  OptimizerConfig NextSettings() const;
+  StepInputs NextInputs() const;
+  StepResult EndStep();
+  void RequirePhase(Phase phase, const char* call) const;
+  Neighbours MakeNeighbours();
+
   const Resources resources_;
   const DsConfig config_;
+  const Groups groups_;
   const Plan plan_;
   UnitStates states_;
   BatchLoader loader_;
   Redistributor redistributor_;
+  std::optional<TiedUnits> tied_;
+  std::optional<Lamb> lamb_;
   Executor executor_;
   ModelSaver model_saver_;
+  std::optional<double> lr_;  // Set by the caller.
+  std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
   LossScaler loss_scaler_;
 };
 
-// The plan that a ds_config asks for.
-Plan PlanFor(const Model& model, const DsConfig& config, int world_size);
+// The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
+Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
+// The same for evaluation: forward passes alone.
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
 
 }  // namespace dsat::engine
 

@@ -11,7 +11,9 @@ namespace dsat::engine {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-constexpr int64_t BytesPerElem(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr int64_t BytesPerElem(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
 
 // `data` may be nullptr: the counting backend allocates nothing and computes nothing.
 struct Tensor {

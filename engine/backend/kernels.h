@@ -76,6 +76,13 @@ struct LambSums {
   double direction = 0;
 };
 
+// Bytes moved between device and host memory.
+struct TierTraffic {
+  int64_t to_host_bytes = 0;
+  int64_t to_device_bytes = 0;
+  bool operator==(const TierTraffic&) const = default;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -83,6 +90,18 @@ class Kernels {
   // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
   // products, nothing else (DeepSpeed's convention for what dominates).
   int64_t flops() const { return flops_; }
+
+  // host (n) = device (n), and the other way round: the same dtype on both sides. On a CPU both are
+  // memory like any other; what a bus would carry is counted all the same.
+  void CopyToHost(Tensor host, Tensor device) {
+    tier_traffic_.to_host_bytes += device.bytes();
+    Cast(host, device);
+  }
+  void CopyToDevice(Tensor device, Tensor host) {
+    tier_traffic_.to_device_bytes += host.bytes();
+    Cast(device, host);
+  }
+  const TierTraffic& tier_traffic() const { return tier_traffic_; }
 
   virtual void Fill(Tensor t, float value) = 0;
   // dst (n) = src (n), converting dtypes.
@@ -171,6 +190,7 @@ class Kernels {
 
  protected:
   int64_t flops_ = 0;
+  TierTraffic tier_traffic_;
 };
 
 // oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.

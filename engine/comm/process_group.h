@@ -31,6 +31,12 @@ struct Traffic {
   int64_t num_collectives = 0;
   int64_t sent_bytes = 0;
   int64_t num_messages = 0;  // Sends.
+  Traffic& operator+=(const Traffic& other) {
+    num_collectives += other.num_collectives;
+    sent_bytes += other.sent_bytes;
+    num_messages += other.num_messages;
+    return *this;
+  }
   bool operator==(const Traffic&) const = default;
 };
 

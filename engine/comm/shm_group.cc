@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <vector>
 
+#include "base/rng.h"
 #include "engine/comm/counting_group.h"
 #include "engine/comm/mailboxes.h"
 #include "engine/comm/mapping.h"
@@ -217,12 +219,9 @@ void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
   mailboxes_.Recv(data, bytes, peer);
 }
 
-// FNV-1a, without the sign.
 int64_t HashOf(std::span<const int> colors) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const int color : colors)
-    hash = (hash ^ static_cast<uint32_t>(color)) * 0x100000001b3;
-  return static_cast<int64_t>(hash >> 1);
+  const std::string_view bytes(reinterpret_cast<const char*>(colors.data()), colors.size_bytes());
+  return static_cast<int64_t>(StableHash(bytes) >> 1);
 }
 
 std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {

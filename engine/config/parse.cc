@@ -36,6 +36,65 @@ void CheckBuiltin(const Settings& settings, const std::string& source,
   }
 }
 
+Tier TierOf(const std::string& device) {
+  return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
+}
+
+OffloadOptimizerConfig ReadOffloadOptimizer(const Settings& s) {
+  const std::string kOffload = "/zero_optimization/offload_optimizer/";
+  return {.tier = TierOf(s.Text(kOffload + "device")),
+          .nvme_path = s.Text(kOffload + "nvme_path"),
+          .buffer_count = s.Int(kOffload + "buffer_count"),
+          .pipeline_read = s.Is(kOffload + "pipeline_read"),
+          .pipeline_write = s.Is(kOffload + "pipeline_write"),
+          .ratio = s.Number(kOffload + "ratio")};
+}
+
+OffloadParamConfig ReadOffloadParam(const Settings& s) {
+  const std::string kOffload = "/zero_optimization/offload_param/";
+  return {.tier = TierOf(s.Text(kOffload + "device")),
+          .nvme_path = s.Text(kOffload + "nvme_path"),
+          .buffer_count = s.Int(kOffload + "buffer_count"),
+          .buffer_size = s.Int(kOffload + "buffer_size"),
+          .max_in_cpu = s.Int(kOffload + "max_in_cpu")};
+}
+
+AioOptions ReadAio(const Settings& s) {
+  return {.block_size = s.Int("/aio/block_size"),
+          .queue_depth = static_cast<int>(s.Int("/aio/queue_depth")),
+          .intra_op_parallelism = static_cast<int>(s.Int("/aio/intra_op_parallelism")),
+          .single_submit = s.Is("/aio/single_submit"),
+          .overlap_events = s.Is("/aio/overlap_events")};
+}
+
+// Any key of DeepSpeed's block asks for checkpointing; there the model's code decides how often.
+ActivationConfig ReadActivation(const Settings& s) {
+  const std::string kBlock = "/activation_checkpointing/";
+  ActivationConfig activation;
+  activation.checkpoint_interval = s.Int("/pipeline/activation_checkpoint_interval");
+  activation.checkpoints_on_host = s.Is(kBlock + "cpu_checkpointing");
+  if (s.Given(kBlock + "number_checkpoints") != nullptr) {
+    activation.num_checkpoints = s.Int(kBlock + "number_checkpoints");
+  } else if (activation.checkpoints_on_host && activation.checkpoint_interval == 0) {
+    activation.checkpoint_interval = 1;
+  }
+  return activation;
+}
+
+PipelineConfig ReadPipeline(const Settings& s) {
+  const Json stages = s.Get("/pipeline/stages");
+  return {.num_stages = stages.is_number_integer() ? stages.get<int>() : 1,
+          .partition = s.Text("/pipeline/partition")};
+}
+
+// "fp16", "bf16" and "fp32", or torch's other names for them.
+std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
+  if (s.Given(pointer) == nullptr) return std::nullopt;
+  const std::string name = s.Lower(pointer);
+  if (IsOneOf(name, "fp32 float32")) return DType::kF32;
+  return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
+}
+
 ZeroConfig ReadZero(const Settings& s) {
   const std::string kZero = "/zero_optimization/";
   ZeroConfig zero;
@@ -51,6 +110,12 @@ ZeroConfig ReadZero(const Settings& s) {
   zero.stage3_max_live_parameters = s.Int(kZero + "stage3_max_live_parameters");
   zero.gather_16bit_weights_on_model_save =
       s.Is(kZero + "stage3_gather_16bit_weights_on_model_save");
+  zero.stage3_max_reuse_distance = s.Int(kZero + "stage3_max_reuse_distance");
+  zero.stage3_model_persistence_threshold = s.Int(kZero + "stage3_model_persistence_threshold");
+  zero.allgather_partitions = s.Is(kZero + "allgather_partitions");
+  zero.sub_group_size = s.Int(kZero + "sub_group_size");
+  zero.offload_optimizer = ReadOffloadOptimizer(s);
+  zero.offload_param = ReadOffloadParam(s);
   return zero;
 }
 
@@ -87,6 +152,17 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.lr_decay = s.Number(kParams + "lr_decay");
   if (optimizer.type == "adagrad") UseAdagradDefaults(s, &optimizer);
   return optimizer;
+}
+
+// LAMB looks at all of its state twice in a step.
+void RequireLambInMemory(const Settings& s, const std::string& source) {
+  const std::string pointer = "/zero_optimization/offload_optimizer/device";
+  if (s.Lower("/optimizer/type") != "lamb" || s.Text(pointer) != "nvme") return;
+  Throw(
+      ErrorCode::kUnimplemented,
+      "{}: {} is \"nvme\"; the built-in engine keeps Lamb's state in memory: expected \"none\" or "
+      "\"cpu\" ({})",
+      source, pointer, kElsewhere);
 }
 
 // What rules leave open for whoever fills in "auto": the built-in engine does not.
@@ -168,19 +244,20 @@ Fp16Config ReadFp16(const Settings& s) {
 
 }  // namespace
 
-DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings) {
-  std::vector<std::string> found = ValidateDsConfig(ds_config, source, data_parallel_size);
+  std::vector<std::string> found = ValidateDsConfig(ds_config, source, world_size);
   Settings settings(ds_config, source);
   RequireType(settings, "/optimizer/type", "adam adamw sgd lamb adagrad lion",
               "Adam, AdamW, SGD, Lamb, Adagrad and Lion", source);
   RequireType(settings, "/scheduler/type",
               "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest",
               "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);
+  RequireLambInMemory(settings, source);
   RequireNumbers(settings, source);
   CheckBuiltin(settings, source, &found);
   DsConfig config;
-  config.batch = ResolveBatchSizes(ds_config, source, data_parallel_size);
+  config.batch = ResolveBatchSizes(ds_config, source, world_size);
   config.bf16 = settings.Is("/bf16/enabled");
   config.check_grad_overflow = settings.Is("/bf16/check_grad_overflow") || !config.bf16;
   config.fp16 = ReadFp16(settings);
@@ -189,7 +266,16 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
     config.steps_per_print = settings.Int("/steps_per_print");
   }
   config.seed = settings.Int("/seed");
+  if (settings.Is("/prescale_gradients")) {
+    config.gradient_predivide_factor = settings.Number("/gradient_predivide_factor");
+  }
+  config.average_gradients = settings.Text("/gradient_allreduce_op") != "sum";
+  config.communication_type = ReadType(settings, "/communication_data_type");
+  config.grad_accum_type = ReadType(settings, "/data_types/grad_accum_dtype");
   config.zero = ReadZero(settings);
+  config.activation = ReadActivation(settings);
+  config.pipeline = ReadPipeline(settings);
+  config.aio = ReadAio(settings);
   config.optimizer = ReadOptimizer(settings, source, &found);
   config.scheduler = ReadScheduler(settings, config.optimizer.lr);
   if (warnings != nullptr) warnings->insert(warnings->end(), found.begin(), found.end());

@@ -15,6 +15,11 @@ int64_t Stage(const Settings& s) {
   return s.Int("/zero_optimization/stage");
 }
 
+int64_t NumStages(const Settings& s) {
+  const Json stages = s.Get("/pipeline/stages");
+  return stages.is_number_integer() ? stages.get<int64_t>() : 1;
+}
+
 bool Offloads(const Settings& s, const std::string& section) {
   return s.Text("/zero_optimization/" + section + "/device") != "none";
 }
@@ -184,11 +189,11 @@ constexpr Rule kRules[] = {
        return Stage(s) < 3 && Offloads(s, "offload_optimizer") &&
               s.Number("/zero_optimization/offload_optimizer/ratio") < 1.0;
      }},
-    {"/zero_optimization/offload_optimizer/device", kWarn,
-     "DeepSpeed offloads the optimizer at ZeRO stages 1, 2 and 3 only",
+    {"/zero_optimization/offload_optimizer/device", kRefuse,
+     "expected \"none\", or ZeRO stage 1, 2 or 3: DeepSpeed ignores it at stage 0",
      [](const Settings& s) { return Stage(s) == 0 && Offloads(s, "offload_optimizer"); }},
-    {"/zero_optimization/offload_param/device", kWarn,
-     "DeepSpeed offloads parameters at ZeRO stage 3 only",
+    {"/zero_optimization/offload_param/device", kRefuse,
+     "expected \"none\", or ZeRO stage 3: DeepSpeed ignores it below",
      [](const Settings& s) { return Stage(s) < 3 && Offloads(s, "offload_param"); }},
     {"/zero_optimization/contiguous_gradients", kWarn,
      "DeepSpeed sets it to true when it offloads the optimizer",
@@ -196,6 +201,10 @@ constexpr Rule kRules[] = {
        return Stage(s) > 0 && Offloads(s, "offload_optimizer") &&
               !s.Is("/zero_optimization/contiguous_gradients");
      }},
+    {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
+     [](const Settings& s) { return Stage(s) >= 2 && NumStages(s) > 1; }},
+    {"/aio/block_size", kRefuse, "expected a multiple of 4096",
+     [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},
     {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",
      [](const Settings& s) { return s.Is("/elasticity/enabled"); }},
     {"/sequence_parallel_size", kRefuse, "expected 1: every slot counts as a data-parallel rank",

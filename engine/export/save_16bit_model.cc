@@ -30,7 +30,7 @@ ModelSaver::~ModelSaver() {
 }
 
 bool ModelSaver::IsSharded(int u) const {
-  return states_.ParamAtHome(u).num_elems < states_.unit(u).layout.num_elems;
+  return states_.IsSharded(u);
 }
 
 bool ModelSaver::IsSaved(int u, bool exclude_frozen) const {
@@ -59,12 +59,15 @@ void ModelSaver::ReserveBucket() {
 }
 
 Tensor ModelSaver::Whole(int u) {
-  if (!IsSharded(u)) return states_.ParamAtHome(u);
-  const Tensor slice = states_.ParamAtHome(u);
-  const Tensor whole{bucket_.data, slice.num_elems * group_.size(), slice.dtype};
-  const Tensor mine = whole.Slice(slice.num_elems * group_.rank(), slice.num_elems);
-  std::memcpy(mine.data, slice.data, static_cast<size_t>(slice.bytes()));
-  group_.AllGather(bucket_, slice.dtype, slice.num_elems);
+  if (!IsSharded(u)) return states_.Param(u);
+  const int64_t slice_elems = states_.SliceElems(u);
+  const Tensor whole{bucket_.data, slice_elems * group_.size(), states_.dtype()};
+  states_.Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+    if (part.state != "param") return;
+    const Tensor mine = whole.Slice(slice_elems * group_.rank(), slice_elems);
+    std::memcpy(mine.data, part.data.data, static_cast<size_t>(mine.bytes()));
+  });
+  group_.AllGather(bucket_, states_.dtype(), slice_elems);
   return whole;
 }
 

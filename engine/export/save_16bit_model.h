@@ -17,7 +17,7 @@ namespace dsat::engine {
 class ModelSaver {
  public:
   // All must outlive this.
-  ModelSaver(const Model& model, const UnitStates& states, ProcessGroup& group, Arena& arena)
+  ModelSaver(const Model& model, UnitStates& states, ProcessGroup& group, Arena& arena)
       : model_(model), states_(states), group_(group), arena_(arena) {}
   ModelSaver(const ModelSaver&) = delete;
   ModelSaver& operator=(const ModelSaver&) = delete;
@@ -37,7 +37,7 @@ class ModelSaver {
   Tensor Whole(int u);
 
   const Model& model_;
-  const UnitStates& states_;
+  UnitStates& states_;
   ProcessGroup& group_;
   Arena& arena_;
   CommBuffer bucket_;

@@ -1,5 +1,5 @@
-// A scratch file whose reads and writes run beside the caller: the bottom of the nvme tier, and what
-// `dsat aio-bench` measures.
+// A scratch file whose reads and writes run beside the caller: the bottom of the nvme tier, and
+// what `dsat aio-bench` measures.
 //
 // A request is cut into blocks. A worker keeps a queue of blocks in flight, on io_uring where the
 // kernel lets us have one, else on threads that call pread and pwrite: containers often forbid

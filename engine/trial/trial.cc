@@ -64,7 +64,9 @@ class Trial {
   void Run();
 
  private:
-  Resources MakeResources() { return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_}; }
+  Resources MakeResources() {
+    return {model_, *group_, {arena_, host_arena_, *kernels_, *kernels_}, data_.get(), seq_len_};
+  }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
   void Measure();
@@ -85,6 +87,7 @@ class Trial {
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<Kernels> kernels_;
   Arena arena_;
+  Arena host_arena_;
 };
 
 Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -97,7 +100,8 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       data_(OpenDataset(task.data, task.base_dir, SeedOf(task, config), "/hyperparameters/data")),
       kernels_(MakeCpuKernels(environment.num_threads)),
-      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes) {
+      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes),
+      host_arena_("host memory", Arena::Kind::kReal, task.host_memory_bytes) {
   if (data_->vocab_size() > model_.vocab_size) {
     Throw(ErrorCode::kInvalidArgument,
           "/hyperparameters/model: vocab_size is {}; expected at least the data's, {}",
@@ -121,13 +125,14 @@ void Trial::SetPoint(const Point& point) {
   config_.batch.micro_batch_size = point.micro_batch_size;
   config_.batch.accumulation_steps = point.accumulation_steps;
   config_.batch.train_batch_size =
-      point.micro_batch_size * point.accumulation_steps * environment_.world_size;
+      point.micro_batch_size * point.accumulation_steps *
+      (environment_.world_size / config_.pipeline.num_stages);
 }
 
 // One step and its report. False if all ranks are to stop: decided together, or one would wait for
 // another for ever.
 bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
-  steps.push_back(engine.TrainStep());
+  steps.push_back(engine.TrainBatch());
   reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, phase);
   return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
 }

@@ -143,7 +143,9 @@ class CheckpointCrashTest : public testing::Test {
     RunRanks(kRanks, [&](ProcessGroup& group) {
       const auto kernels = MakeCpuKernels(1);
       Arena arena("device memory", Arena::Kind::kReal, 0);
-      Engine engine({model_, group, *kernels, arena, data_.get(), kSeqLen}, config_, 7);
+      Arena host("host memory", Arena::Kind::kReal, 0);
+      Engine engine({model_, group, {arena, host, *kernels, *kernels}, data_.get(), kSeqLen},
+                    config_, 7);
       fn(engine, group);
     });
   }
@@ -152,7 +154,7 @@ class CheckpointCrashTest : public testing::Test {
   std::string First() const {
     const std::string dir = root_ + "/first";
     OnRanks([&](Engine& engine, ProcessGroup&) {
-      engine.TrainStep();
+      engine.TrainBatch();
       engine.SaveCheckpoint(dir, "first");
     });
     return dir;
@@ -165,7 +167,7 @@ class CheckpointCrashTest : public testing::Test {
     OnRanks([&](Engine& engine, ProcessGroup& group) {
       engine.LoadCheckpoint(dir, tag);
       if (group.rank() != 0) return;
-      const Tensor params = engine.states().ParamAtHome(0);
+      const Tensor params = engine.states().ParamSlice(0);
       result = {engine.num_steps(), std::vector<float>(params.f32(), params.f32() + 50)};
     });
     return result;
@@ -182,7 +184,7 @@ class CheckpointCrashTest : public testing::Test {
     }
     OnRanks([&](Engine& engine, ProcessGroup& group) {
       engine.LoadCheckpoint(dir);
-      engine.TrainStep();
+      engine.TrainBatch();
       Faults().kill_at = kill_at;
       group.Barrier();
       Faults().armed = true;
@@ -248,7 +250,7 @@ TEST_F(CheckpointCrashTest, AFullDiskIsReportedAndTrainingGoesOn) {
   const auto before = Load(dir);
   OnRanks([&](Engine& engine, ProcessGroup& group) {
     engine.LoadCheckpoint(dir);
-    engine.TrainStep();
+    engine.TrainBatch();
     bool saved = false;
     for (int64_t call = 0; !saved; ++call) {
       ASSERT_LT(call, 1000);

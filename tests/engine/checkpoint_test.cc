@@ -41,14 +41,16 @@ class CheckpointTest : public testing::Test {
     RunRanks(world_size, [&](ProcessGroup& group) {
       const auto kernels = MakeCpuKernels(1);
       Arena arena("device memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+      Arena host("host memory", Arena::Kind::kReal, 0);
+      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                    7);
       if (load) engine.LoadCheckpoint(dir_);
       RankRun& run = runs[static_cast<size_t>(group.rank())];
       for (int step = 0; step < steps; ++step)
-        run.steps.push_back(engine.TrainStep());
+        run.steps.push_back(engine.TrainBatch());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
       for (int u = 0; u < engine.states().num_units(); ++u) {
-        run.params.push_back(AsFloats(*kernels, engine.states().ParamAtHome(u)));
+        run.params.push_back(ParamsHere(*kernels, engine, u));
       }
     });
     Result result = {WholeParams(model, runs), {}, {}};
@@ -227,8 +229,10 @@ TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
   RunRanks(2, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(1, 2, 1), 7);
-    engine.TrainStep();
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(1, 2, 1), 7);
+    engine.TrainBatch();
     engine.SaveCheckpoint(dir_, "", kept);
     engine.SaveCheckpoint(dir_, "nothing kept");
     EXPECT_EQ(engine.LoadCheckpoint(dir_, "global_step1"), kept);
@@ -256,12 +260,14 @@ TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
   RunRanks(2, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(1, 2, 1), 7);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(1, 2, 1), 7);
     EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
     EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
     EXPECT_FALSE(fs::exists(dir_));
     EXPECT_THROW(engine.LoadCheckpoint(dir_), Error);
-    engine.TrainStep();  // The group is whole.
+    engine.TrainBatch();  // The group is whole.
     engine.SaveCheckpoint(dir_);
   });
   EXPECT_EQ(ReadFile(dir_ + "/latest"), "global_step1");

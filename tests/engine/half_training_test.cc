@@ -88,12 +88,13 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
   RunRanks(2, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
-    engine.TrainStep();
-    EXPECT_TRUE(engine.TrainStep().skipped);
-    EXPECT_TRUE(engine.TrainStep().skipped);
+    Engine engine({model, group, {arena, arena, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                  7);
+    engine.TrainBatch();
+    EXPECT_TRUE(engine.TrainBatch().skipped);
+    EXPECT_TRUE(engine.TrainBatch().skipped);
     try {
-      engine.TrainStep();
+      engine.TrainBatch();
       ADD_FAILURE() << "no error";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kOutOfRange);

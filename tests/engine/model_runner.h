@@ -24,7 +24,9 @@ struct TokenBatch {
       targets.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(V))));
     }
   }
-  Batch view() const { return {B, T, tokens.data(), targets.data()}; }
+  Batch view() const {
+    return {.B = B, .T = T, .tokens = tokens.data(), .targets = targets.data()};
+  }
 
   int64_t B, T;
   std::vector<int32_t> tokens, targets;

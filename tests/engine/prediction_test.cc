@@ -1,8 +1,7 @@
 // Predicted = counted, to the byte.
 #include <gtest/gtest.h>
 
-#include "engine/predict.h"
-#include "tests/engine/training.h"
+#include "tests/engine/expect_predicted.h"
 
 namespace dsat::engine {
 namespace {
@@ -16,20 +15,6 @@ int64_t PaddedElems(const Model& model, int world_size) {
   for (const auto& layer : model.layers)
     sum += LayoutOf(*layer, world_size).num_elems;
   return sum;
-}
-
-void ExpectPredicted(const Model& model, const DsConfig& config, int world_size) {
-  const std::vector<RankRun> runs = Train(model, config, world_size, 2);
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankRun& run = runs[static_cast<size_t>(rank)];
-    const Prediction predicted = Predict(model, config, kSeqLen, rank, world_size, 1);
-    EXPECT_EQ(predicted.peak_bytes, run.peak_bytes);
-    EXPECT_EQ(predicted.state_bytes, run.state_bytes);
-    EXPECT_EQ(predicted.step_flops, run.steps.back().flops);
-    EXPECT_EQ(predicted.forward_flops, run.steps.back().forward_flops);
-    EXPECT_EQ(predicted.step_traffic.sent_bytes, run.step_traffic.sent_bytes);
-    EXPECT_EQ(predicted.step_traffic.num_collectives, run.step_traffic.num_collectives);
-  }
 }
 
 TEST(PredictionTest, PeakTrafficAndFlopsAreWhatARunCounts) {

@@ -42,12 +42,14 @@ void WriteModel(const std::string& dir) {
   RunRanks(2, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
     DsConfig config = TinyConfig(3, 2, 1);
     config.bf16 = true;
     config.zero.gather_16bit_weights_on_model_save = true;
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
-    engine.TrainStep();
-    engine.TrainStep();
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                  7);
+    engine.TrainBatch();
+    engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/checkpoint");
     engine.Save16BitModel(dir);
     engine.Save16BitModel(dir, "model.safetensors");

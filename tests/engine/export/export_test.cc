@@ -106,7 +106,9 @@ class ExportTest : public testing::Test {
     RunRanks(world_size, [&](ProcessGroup& group) {
       const auto kernels = MakeCpuKernels(1);
       Arena arena("device memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+      Arena host("host memory", Arena::Kind::kReal, 0);
+      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                    7);
       fn(engine, group, arena);
     });
   }
@@ -115,8 +117,8 @@ class ExportTest : public testing::Test {
   std::map<std::string, std::vector<float>> Train(const Model& model, const DsConfig& config,
                                                   int world_size) const {
     OnRanks(world_size, model, config, [&](Engine& engine, ProcessGroup&, Arena&) {
-      engine.TrainStep();
-      engine.TrainStep();
+      engine.TrainBatch();
+      engine.TrainBatch();
       engine.SaveCheckpoint(Checkpoint());
     });
     // On one rank all state is whole.
@@ -127,12 +129,13 @@ class ExportTest : public testing::Test {
       engine.LoadCheckpoint(Checkpoint());
       for (int u = 0; u < engine.states().num_units(); ++u) {
         const auto& specs = model.layers[static_cast<size_t>(u)]->params();
-        const OptimizerView view = engine.states().Optimizer(u);
-        for (size_t i = 0; i < specs.size(); ++i) {
-          const float* data = (config.bf16 ? view.master : view.param).f32() +
-                              engine.states().unit(u).layout.offsets[i];
-          values[specs[i].name].assign(data, data + specs[i].NumElems());
-        }
+        const std::string state = config.bf16 ? "master" : "param";
+        engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+          for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
+            const float* data = part.data.f32() + engine.states().unit(u).layout.offsets[i];
+            values[specs[i].name].assign(data, data + specs[i].NumElems());
+          }
+        });
       }
     });
     return values;
@@ -266,7 +269,7 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
       config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
       std::vector<std::vector<float>> whole(2);
       OnRanks(2, model, config, [&](Engine& engine, ProcessGroup& group, Arena& arena) {
-        engine.TrainStep();
+        engine.TrainBatch();
         const int64_t live = arena.live_bytes();
         EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
         const int64_t bucket = arena.live_bytes() - live;
@@ -275,7 +278,7 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
         EXPECT_EQ(bucket > 0, stage == 3);
         engine.SaveCheckpoint(Checkpoint());
         group.Barrier();
-        engine.TrainStep();
+        engine.TrainBatch();
       });
       // A rounded master is the parameter.
       Collate({.dir = Checkpoint(),
@@ -310,6 +313,7 @@ TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
   RunRanks(1, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
     const Plan plan = PlanFor(model, TinyConfig(0, 1, 1), 1);
     const UnitStates states(model, plan, DType::kF32, 0, 2, 7, arena, *kernels);
     ModelSaver saver(model, states, group, arena);
@@ -332,7 +336,7 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   OnRanks(2, TinyMlp(), config, [&](Engine& engine, ProcessGroup&, Arena&) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
     EXPECT_THROW(engine.Save16BitModel(dir_, "a/b.bin"), Error);
-    engine.TrainStep();
+    engine.TrainBatch();
     EXPECT_TRUE(engine.Save16BitModel(dir_));
   });
 }
