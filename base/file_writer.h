@@ -32,8 +32,8 @@ class FileWriter {
 
  private:
   std::string path_;
-  std::string temporary_;
   UniqueFd fd_;
+  std::string temporary_;  // "" once committed.
   int64_t bytes_ = 0;
 };
 

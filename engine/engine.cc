@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "engine/checkpoint.h"
+#include "engine/export/save_16bit_model.h"
 #include "engine/lr_schedule.h"
 #include "engine/optimizer.h"
 
@@ -34,21 +35,16 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       states_(resources.model, plan_, StatesFor(config, seed), groups_.data().rank(),
               resources.memory),
       loader_(resources.dataset, resources.memory.device, config.batch, resources.seq_len,
-              groups_.data().rank(), groups_.data().size()),
+              groups_.data().rank(), groups_.data().size(), resources.model.image),
       redistributor_(plan_, states_, groups_.data(),
                      config.communication_type.value_or(config.dtype()),
                      config.gradient_predivide_factor),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
                 MakeNeighbours()),
-      model_saver_(resources.model, states_, groups_.data(), resources.memory.device),
       loss_scaler_(config.fp16) {}
 
 Neighbours Engine::MakeNeighbours() {
-  Neighbours neighbours{.world = groups_.world()};
-  if (config_.optimizer.type == "lamb") {
-    lamb_.emplace(resources_.model, plan_, states_, groups_.data());
-    neighbours.lamb = &*lamb_;
-  }
+  Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
   if (groups_.num_stages() == 1) return neighbours;
   tied_.emplace(plan_, UnitSizes(states_), config_.grad_accum_type.value_or(config_.dtype()),
                 groups_, resources_.memory.device);
@@ -61,22 +57,20 @@ Neighbours Engine::MakeNeighbours() {
   return neighbours;
 }
 
-OptimizerConfig Engine::NextSettings() const {
-  OptimizerConfig settings =
-      ScheduledSettings(config_.optimizer, config_.scheduler, num_steps_ - num_skipped_steps_);
-  if (lr_ && config_.scheduler.type.empty()) settings.lr = *lr_;
-  return settings;
-}
-
 double Engine::lr() const {
-  return NextSettings().lr;
+  if (lr_ && config_.scheduler.type.empty()) return *lr_;
+  return LearningRate(config_.optimizer, config_.scheduler, num_steps_ - num_skipped_steps_);
 }
 
 StepInputs Engine::NextInputs() const {
-  return {.step = num_steps_,
-          .update = num_steps_ - num_skipped_steps_ + 1,
-          .optimizer = NextSettings(),
-          .loss_scale = loss_scaler_.Scale()};
+  const int64_t num_updates = num_steps_ - num_skipped_steps_;
+  StepInputs inputs;
+  inputs.step = num_steps_;
+  inputs.update = num_updates + 1;
+  inputs.optimizer = ScheduledSettings(config_.optimizer, config_.scheduler, num_updates);
+  inputs.optimizer.lr = lr();
+  inputs.loss_scale = loss_scaler_.Scale();
+  return inputs;
 }
 
 StepResult Engine::TrainBatch() {
@@ -117,18 +111,18 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
           "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
           groups_.num_stages());
   }
-  const Phase next = executor_.NextPhase();
+  const Phase next = executor_.AtEnd() ? Phase::kForward : executor_.NextPhase();
   if (next == phase) return;
   Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
         kCalls[static_cast<size_t>(next)]);
 }
 
 double Engine::Forward(const Batch& batch) {
+  RequirePhase(Phase::kForward, "Forward");
   if (executor_.AtEnd()) {
     step_start_ = std::chrono::steady_clock::now();
     executor_.Begin(NextInputs());
   }
-  RequirePhase(Phase::kForward, "Forward");
   executor_.Run(&batch);
   return executor_.micro_batch_loss();
 }
@@ -139,9 +133,9 @@ void Engine::Backward() {
 }
 
 std::optional<StepResult> Engine::Step() {
-  // Between micro-batches there is nothing to do.
-  if (!executor_.AtEnd() && executor_.NextPhase() == Phase::kForward) return std::nullopt;
-  RequirePhase(Phase::kStep, "Step");
+  const bool between = !executor_.AtEnd() && executor_.NextPhase() == Phase::kForward;
+  RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
+  if (between) return std::nullopt;
   executor_.Run();
   return EndStep();
 }
@@ -158,12 +152,14 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
   const Plan plan =
       EvaluationPlanFor(resources_.model, config_, resources_.group.size(), groups_.stage());
   BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
-                     groups_.data().rank(), groups_.data().size());
+                     groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
                     executor_.neighbours());
   double sum = 0;
   for (int64_t i = 0; i < num_batches; ++i) {
-    executor.Begin({.step = i});
+    StepInputs inputs;
+    inputs.step = i;
+    executor.Begin(inputs);
     while (!executor.AtEnd())
       executor.Run();
     sum += executor.outputs().loss;
@@ -209,7 +205,7 @@ bool Engine::Save16BitModel(const std::string& dir, const std::string& name, boo
   }
   const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
   if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  model_saver_.Save(dir, name, exclude_frozen);
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
   return true;
 }
 

@@ -17,7 +17,6 @@
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
-#include "engine/export/save_16bit_model.h"
 #include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
 #include "engine/pipeline.h"
@@ -61,8 +60,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All calls up to Evaluate are collective. They throw OutOfMemory, or kUnavailable or
-  // kDeadlineExceeded if a rank is gone; the engine cannot be used after any of these.
+  // All calls up to Evaluate are collective. They throw OutOfMemory, kUnavailable or
+  // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
+  // the engine cannot be used after any of these.
 
   // One optimizer step over train_batch_size samples of the data set.
   StepResult TrainBatch();
@@ -106,13 +106,12 @@ class Engine {
   // kInvalidArgument naming what does not fit, or kDataLoss.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
   // Writes the parameters, in the type that they train in, to one file that PyTorch or safetensors
-  // opens (ModelSaver). Gives false, and saves nothing, if parameters rest sharded and the config
-  // lacks stage3_gather_16bit_weights_on_model_save. A collective call.
+  // opens (engine/export/save_16bit_model.h). Gives false, and saves nothing, if parameters rest
+  // sharded and the config lacks stage3_gather_16bit_weights_on_model_save. A collective call.
   bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
                       bool exclude_frozen = false);
 
  private:
-  OptimizerConfig NextSettings() const;
   StepInputs NextInputs() const;
   StepResult EndStep();
   void RequirePhase(Phase phase, const char* call) const;
@@ -126,9 +125,7 @@ class Engine {
   BatchLoader loader_;
   Redistributor redistributor_;
   std::optional<TiedUnits> tied_;
-  std::optional<Lamb> lamb_;
   Executor executor_;
-  ModelSaver model_saver_;
   std::optional<double> lr_;  // Set by the caller.
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;

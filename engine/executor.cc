@@ -26,7 +26,7 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       redistributor_(redistributor),
       loader_(loader),
       neighbours_(neighbours),
-      updater_(plan, states, neighbours.lamb),
+      updater_(model, plan, config.optimizer, states, neighbours.data),
       next_(plan.instructions.size()) {
   for (int i = 0; i < plan.num_in_flight; ++i)
     activations_.emplace_back(model.layers.size(), states.memory());
@@ -215,29 +215,26 @@ void Executor::Norm() {
   } else if (neighbours_.pipeline != nullptr) {
     sum = neighbours_.pipeline->SumScalar(sum);
   }
-  outputs_.grad_norm = std::sqrt(sum) * MeanFactor() / inputs_.loss_scale;
+  outputs_.grad_norm = std::sqrt(sum) * MeanFactor();
   outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
-  if (!outputs_.skipped) updater_.Prepare(MakeUpdateInputs());
+  if (outputs_.skipped) return;
+  const double clip = ClipFactor(outputs_.grad_norm, config_.gradient_clipping);
+  updater_.Begin({.optimizer = inputs_.optimizer,
+                  .step = inputs_.update,
+                  .grad_scale = static_cast<float>(clip * MeanFactor())});
 }
 
 double Executor::MeanFactor() const {
   const bool reduced = plan_.world_size > 1 || plan_.optimizer_home == Placement::kShard;
   const double divided_by = reduced ? config_.gradient_predivide_factor : 1;
-  return divided_by / (config_.average_gradients ? plan_.world_size : 1);
+  return divided_by / (config_.average_gradients ? plan_.world_size : 1) / inputs_.loss_scale;
 }
 
-// Gradients are sums over the ranks, of a scaled loss, until the update: averaging, unscaling and
+// Gradients are sums over the ranks, of a scaled loss, until here: averaging, unscaling and
 // clipping are one factor.
-UpdateInputs Executor::MakeUpdateInputs() const {
-  const double clip = ClipFactor(outputs_.grad_norm, config_.gradient_clipping);
-  return {.config = inputs_.optimizer,
-          .step = inputs_.update,
-          .grad_scale = static_cast<float>(clip * MeanFactor() / inputs_.loss_scale)};
-}
-
 void Executor::Update(int sub_group) {
   const SubGroup& group = plan_.sub_groups[sub_group];
-  if (!outputs_.skipped) updater_.Update(sub_group, MakeUpdateInputs());
+  if (!outputs_.skipped) updater_.Update(sub_group);
   const bool unit_ends = sub_group + 1 == std::ssize(plan_.sub_groups) ||
                          plan_.sub_groups[sub_group + 1].unit != group.unit;
   if (unit_ends) states_.FreeGrads(group.unit);

@@ -18,9 +18,9 @@ namespace dsat::engine {
 
 // One optimizer step, on this rank unless said otherwise.
 struct StepInputs {
-  int64_t step = 0;                // Which samples.
-  int64_t update = 1;              // The optimizer's count, 1 at the first.
-  OptimizerConfig optimizer = {};  // With the learning rate and betas of this step.
+  int64_t step = 0;           // Which samples.
+  int64_t update = 1;         // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
   double loss_scale = 1;
 };
 struct StepOutputs {
@@ -37,9 +37,9 @@ struct StepOutputs {
 // Whom this rank exchanges more with than model state.
 struct Neighbours {
   ProcessGroup& world;
+  ProcessGroup& data;
   ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
   TiedUnits* tied = nullptr;         // nullptr with one stage.
-  Lamb* lamb = nullptr;              // nullptr with another optimizer.
   int64_t input_bytes = 0;           // Of the first unit's input,
   int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
 };
@@ -79,8 +79,8 @@ class Executor {
   void Norm();
   void Update(int sub_group);
   void MeanLoss();
-  UpdateInputs MakeUpdateInputs() const;
-  // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks.
+  // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
+  // loss's.
   double MeanFactor() const;
   Activations& ActivationsOf(const Instruction& i) {
     return activations_[static_cast<size_t>(i.micro_batch % plan_.num_in_flight)];

@@ -9,7 +9,7 @@
 namespace dsat::engine {
 namespace {
 
-int64_t NumParams(const Model& model) {
+int64_t NumTensors(const Model& model) {
   int64_t count = 0;
   for (const auto& layer : model.layers)
     count += static_cast<int64_t>(layer->params().size());
@@ -19,7 +19,7 @@ int64_t NumParams(const Model& model) {
 // Numbers that every rank gives to the all-reduce, divided into one row per rank; 0: there is none.
 int64_t RowElems(const Model& model, const Plan& plan) {
   if (plan.world_size == 1 || plan.optimizer_home != Placement::kShard) return 0;
-  return (2 * NumParams(model) + plan.world_size - 1) / plan.world_size;
+  return (2 * NumTensors(model) + plan.world_size - 1) / plan.world_size;
 }
 
 int64_t BucketBytes(const Model& model, const Plan& plan) {
@@ -39,7 +39,7 @@ Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, Proce
       plan_(plan),
       states_(states),
       group_(group),
-      ratios_(static_cast<size_t>(NumParams(model))),
+      ratios_(static_cast<size_t>(NumTensors(model))),
       charge_(states.memory().device, BucketBytes(model, plan)),
       row_elems_(RowElems(model, plan)) {
   for (const SubGroup& sub_group : plan.sub_groups) {

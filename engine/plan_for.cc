@@ -76,7 +76,8 @@ PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_siz
   options.prefetch_elems = zero.stage3_prefetch_bucket_size;
   options.max_live_elems = zero.stage3_max_live_parameters;
   options.max_reuse_elems = zero.stage3_max_reuse_distance;
-  options.sub_group_elems = zero.sub_group_size;
+  // LAMB's trust ratios are of whole parameters: a unit is updated at once.
+  options.sub_group_elems = config.optimizer.type == "lamb" ? INT64_MAX : zero.sub_group_size;
   options.offload = OffloadOf(zero, NumMoments(config.optimizer));
   options.checkpoint_interval =
       CheckpointInterval(config.activation, static_cast<int64_t>(model.layers.size()));

@@ -1,9 +1,15 @@
 // The safetensors file format.
 #include "engine/safetensors.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,6 +23,20 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
+
+// Fills dst with the bytes from `offset` on. False if the file ends before.
+bool ReadAt(int fd, int64_t offset, void* dst, int64_t bytes) {
+  auto* out = static_cast<char*>(dst);
+  while (bytes > 0) {
+    const ssize_t count = ::pread(fd, out, static_cast<size_t>(bytes), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    out += count;
+    offset += count;
+    bytes -= count;
+  }
+  return true;
+}
 
 std::string HeaderOf(const std::map<std::string, std::string>& metadata,
                      const std::vector<TensorSpec>& tensors) {
@@ -63,17 +83,18 @@ void SafetensorsWriter::Append(std::string_view bytes) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(path, std::ios::binary) {
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (!file_) Throw(ErrorCode::kNotFound, "{}: no such file, or not readable", path);
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   uint64_t header_bytes = 0;
-  file_.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
-  if (!file_ || header_bytes > kMaxHeaderBytes ||
-      static_cast<int64_t>(header_bytes) > file_bytes - 8) {
+  if (!ReadAt(file_.get(), 0, &header_bytes, sizeof(header_bytes)) ||
+      header_bytes > kMaxHeaderBytes || static_cast<int64_t>(header_bytes) > file_bytes - 8) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
   }
   std::string text(header_bytes, ' ');
-  file_.read(text.data(), static_cast<std::streamsize>(header_bytes));
+  if (!ReadAt(file_.get(), 8, text.data(), static_cast<int64_t>(header_bytes))) {
+    Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
+  }
   try {
     ParseHeader(text, static_cast<int64_t>(header_bytes) + 8, file_bytes);
   } catch (const Json::exception& e) {
@@ -93,16 +114,23 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
     const std::string dtype = value.at("dtype");
     const std::optional<DType> known = DTypeOf(dtype);
     if (!known) {
-      Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected F32, BF16 or F16", path_, name, dtype);
+      other_dtypes_[name] = dtype;
+      continue;
     }
     entry.dtype = *known;
+    entry.shape = value.at("shape").get<std::vector<int64_t>>();
     const int64_t begin = value.at("data_offsets").at(0);
     const int64_t end = value.at("data_offsets").at(1);
     if (begin < 0 || end < begin || data_offset + end > file_bytes) {
       Throw(ErrorCode::kDataLoss, "{}: {} lies outside the file of {} bytes", path_, name,
             file_bytes);
     }
-    entry.num_elems = (end - begin) / BytesPerElem(entry.dtype);
+    entry.num_elems =
+        std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
+    if (entry.num_elems * BytesPerElem(entry.dtype) != end - begin) {
+      Throw(ErrorCode::kDataLoss, "{}: {} has {} bytes, which is not its shape, {}", path_, name,
+            end - begin, value.at("shape").dump());
+    }
     entry.offset = data_offset + begin;
     entries_[name] = entry;
   }
@@ -122,11 +150,11 @@ int64_t SafetensorsFile::BeginOf(const std::string& name) const {
   return begin;
 }
 
-void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) {
+void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) const {
   DSAT_CHECK(dst.dtype == entry.dtype && begin >= 0 && begin + dst.num_elems <= entry.num_elems);
-  file_.seekg(entry.offset + begin * BytesPerElem(entry.dtype));
-  file_.read(static_cast<char*>(dst.data), dst.bytes());
-  if (!file_) Throw(ErrorCode::kDataLoss, "{}: cannot read {} bytes", path_, dst.bytes());
+  const int64_t offset = entry.offset + begin * BytesPerElem(entry.dtype);
+  if (!ReadAt(file_.get(), offset, dst.data, dst.bytes()))
+    Throw(ErrorCode::kDataLoss, "{}: cannot read {} bytes", path_, dst.bytes());
 }
 
 }  // namespace dsat::engine

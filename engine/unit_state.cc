@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/init.h"
+#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 namespace {
@@ -123,8 +124,13 @@ void UnitStates::InitParams(int u, const StatePart& part) {
     const int64_t from = std::max(param_begin, part.begin);
     const int64_t to = std::min(param_begin + specs[i].NumElems(), end);
     if (from >= to) continue;
-    InitParam(memory_.host_kernels, specs[i], options_.seed, from - param_begin,
-              part.data.Slice(from - part.begin, to - from));
+    const Tensor dst = part.data.Slice(from - part.begin, to - from);
+    const int64_t begin = from - param_begin;
+    if (model_.weights == nullptr || dst.data == nullptr) {
+      InitParam(memory_.host_kernels, specs[i], options_.seed, begin, dst);
+    } else {
+      model_.weights->Read(memory_.host_kernels, specs[i].name, begin, dst);
+    }
   }
 }
 
@@ -283,9 +289,14 @@ void UnitStates::FreeGrads(int u) {
 }
 
 Tensor UnitStates::ParamOf(const SubGroup& group) const {
-  const bool shard = plan_.optimizer_home == Placement::kShard;
-  const Tensor all = shard ? ParamSlice(group.unit) : Param(group.unit);
+  // With one rank, a slice is the whole.
+  const bool slice = plan_.optimizer_home == Placement::kShard || IsSharded(group.unit);
+  const Tensor all = slice ? ParamSlice(group.unit) : Param(group.unit);
   return all.Slice(group.offset, group.num_elems);
+}
+
+SubGroup UnitStates::OptimizerHome(int u) const {
+  return {u, 0, plan_.trained[u] ? HomeElems(plan_.optimizer_home, u) : 0, false};
 }
 
 OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {

@@ -5,6 +5,12 @@
 
 namespace dsat::engine {
 
+Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& config,
+                 UnitStates& states, ProcessGroup& group)
+    : plan_(plan), states_(states) {
+  if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
+}
+
 double Updater::SumOfSquares() const {
   const bool shard = plan_.optimizer_home == Placement::kShard;
   double sum = 0;
@@ -21,26 +27,24 @@ double Updater::SumOfSquares() const {
   return sum;
 }
 
-void Updater::Prepare(const UpdateInputs& inputs) {
-  if (lamb_ != nullptr) lamb_->Prepare(inputs.config, inputs.step, inputs.grad_scale);
+void Updater::Begin(const UpdateInputs& inputs) {
+  inputs_ = inputs;
+  if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
 }
 
-void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view,
-                   const UpdateInputs& inputs) {
-  if (lamb_ != nullptr) return lamb_->Apply(kernels, inputs.config, sub_group, view, inputs.step);
-  OptimizerStep(kernels, inputs.config, view, inputs.step, inputs.grad_scale);
+void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
+  if (lamb_) return lamb_->Apply(kernels, inputs_.optimizer, sub_group, view, inputs_.step);
+  OptimizerStep(kernels, inputs_.optimizer, view, inputs_.step, inputs_.grad_scale);
 }
 
-void Updater::Update(int sub_group, const UpdateInputs& inputs) {
+void Updater::Update(int sub_group) {
   const SubGroup& group = plan_.sub_groups[sub_group];
   const Memory& memory = states_.memory();
   const Tier tier = plan_.GradTier(group.unit);  // Where it is computed.
   const bool from_device = tier == Tier::kDevice;
   Kernels& kernels = memory.kernels_of(tier);
   OptimizerView view = states_.Optimizer(group, sub_group);
-  if (view.param.num_elems > 0) {
-    return Step(kernels, sub_group, view, inputs);
-  }
+  if (view.param.num_elems > 0) return Step(kernels, sub_group, view);
   // The parameters rest elsewhere.
   const Tensor target = Target(group);
   const bool crosses = from_device != (plan_.param_tiers[group.unit] == Tier::kDevice);
@@ -53,7 +57,7 @@ void Updater::Update(int sub_group, const UpdateInputs& inputs) {
     staged = memory.arena(tier).Allocate(target.dtype, target.num_elems, "updated parameters");
     view.param = staged.AsTensor(target.dtype).Slice(0, target.num_elems);
   }
-  Step(kernels, sub_group, view, inputs);
+  Step(kernels, sub_group, view);
   if (!crosses) return;
   from_device ? memory.kernels.CopyToHost(target, view.param)
               : memory.kernels.CopyToDevice(target, view.param);

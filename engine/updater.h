@@ -4,7 +4,9 @@
 #define DSAT_ENGINE_UPDATER_H_
 
 #include <cstdint>
+#include <optional>
 
+#include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/lamb.h"
 #include "engine/unit_state.h"
@@ -12,33 +14,35 @@
 namespace dsat::engine {
 
 struct UpdateInputs {
-  const OptimizerConfig& config;  // With the learning rate and betas of this step.
-  int64_t step = 1;               // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  int64_t step = 1;           // The optimizer's count, 1 at the first.
   float grad_scale = 1;
 };
 
 class Updater {
  public:
-  // All arguments must outlive this. `lamb` is nullptr if the optimizer is another.
-  Updater(const Plan& plan, UnitStates& states, Lamb* lamb)
-      : plan_(plan), states_(states), lamb_(lamb) {}
+  // A collective call over the data-parallel group. All arguments but `config` must outlive this.
+  // Throws OutOfMemory.
+  Updater(const Model& model, const Plan& plan, const OptimizerConfig& config, UnitStates& states,
+          ProcessGroup& group);
 
   // Sum of squares of the gradients over the optimizer's home, slice by slice in the order of the
   // ranks: every placement gives the same bits. Of a unit that several pipeline stages hold, one
   // copy counts.
   double SumOfSquares() const;
-  // What an optimizer needs of all sub-groups before it updates the first. A collective call.
-  void Prepare(const UpdateInputs& inputs);
+  // What the updates of this step have in common. A collective call.
+  void Begin(const UpdateInputs& inputs);
   // Updates one sub-group. REQUIRES: its state is in memory.
-  void Update(int sub_group, const UpdateInputs& inputs);
+  void Update(int sub_group);
 
  private:
+  void Step(Kernels& kernels, int sub_group, const OptimizerView& view);
   Tensor Target(const SubGroup& group);
-  void Step(Kernels& kernels, int sub_group, const OptimizerView& view, const UpdateInputs& inputs);
 
   const Plan& plan_;
   UnitStates& states_;
-  Lamb* lamb_;
+  std::optional<Lamb> lamb_;  // If it is the optimizer.
+  UpdateInputs inputs_;
 };
 
 }  // namespace dsat::engine

@@ -99,7 +99,8 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<CLI/)"), {"cli/flags.cc"}},
       {std::regex(R"(<zlib\.h>)"), {"engine/export/crc32."}},
       {std::regex(R"(<liburing)"), {"engine/io/uring_queue."}},
-      {std::regex(R"(<dnnl|<oneapi/dnnl)"), {"engine/backend/cpu/matmul."}},
+      {std::regex(R"(<dnnl|<oneapi/dnnl)"),
+       {"engine/backend/cpu/matmul.", "engine/backend/cpu/onednn."}},
   };
   for (const Source& source : Sources()) {
     for (const std::string& line : source.lines) {

@@ -61,7 +61,7 @@ class ProcessGroup {
   // Afterwards the buffer (size() rows) holds the sum over the ranks, the same bits on every rank.
   virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
 
-  // The same for rows of any content, by bytes.
+  // AllGather of rows of any content, by bytes.
   virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
   // Afterwards row root_row of every rank holds rank root_row's; other rows are untouched. Over all
   // roots: AllGather in P calls.
@@ -76,11 +76,9 @@ class ProcessGroup {
   // Send returns when the message is copied out, whatever its size: a mailbox per ordered pair
   // holds one message, in shared memory that grows to the largest sent. It waits only while the
   // peer has not received the message before. Recv waits for the message.
-  // So these cannot deadlock: Send then Recv on both ranks, in a pair or around a ring; any order
-  // in which no two ranks are both at a second Send that the other has not received the first of.
-  // Between Sends and Recvs and the collectives of one group there is no order but the caller's:
-  // a rank inside a collective receives nothing.
-  // REQUIRES: peer is another rank.
+  // So what cannot deadlock where one message fits between each two ranks, in each direction, does
+  // not: Send before Recv on both sides, around a ring, a pipeline's one forward and one backward
+  // in turn. A rank inside a collective receives nothing. REQUIRES: peer is another rank.
   virtual void Send(const void* data, int64_t bytes, int peer) = 0;
   virtual void Recv(void* data, int64_t bytes, int peer) = 0;
 
@@ -88,7 +86,7 @@ class ProcessGroup {
   // group of the ranks with this rank's color, in the order of their ranks here; nullptr if this
   // rank's color is negative. The group has its own buffers, traffic and broken state, the same
   // time-out and the same kind; it may outlive this one, and is issued to by the same thread or by
-  // another. REQUIRES: size() colors.
+  // another. Ranks in its errors are its own. REQUIRES: size() colors.
   virtual std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) = 0;
 
   // The sum, or the maximum, of one number over the ranks (NaN if one is); also a barrier.

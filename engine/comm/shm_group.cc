@@ -226,7 +226,8 @@ int64_t HashOf(std::span<const int> colors) {
 
 std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
   const Subgroup subgroup = SubgroupOf(color_of_rank);
-  // The first rank of each color takes the page where its group will meet, and tells the others.
+  // The first rank of each color takes the pages where its group will meet, and tells the others.
+  // They stay taken until the file goes: nobody knows who leaves last.
   const bool leads = subgroup.size > 1 && subgroup.rank == 0;
   const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
   rendezvous_.Meet({.kind = Call::Kind::kSplit, .count = HashOf(color_of_rank)},

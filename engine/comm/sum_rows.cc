@@ -2,6 +2,10 @@
 // used.
 #include "engine/comm/sum_rows.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -67,16 +71,43 @@ void SumManyRows(T* sum, std::span<const void* const> rows, int64_t begin, int64
     Store(sum + i, total[i]);
 }
 
+// Sums what the instruction set has conversions for, as the functions above do; how many elements.
+template <typename T>
+int64_t SumVectors(T*, std::span<const void* const>, int64_t, int64_t) {
+  return 0;
+}
+#ifdef __F16C__
+__m256 LoadVector(const void* row, int64_t i) {
+  return _mm256_cvtph_ps(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const F16*>(row) + i)));
+}
+template <>
+int64_t SumVectors(F16* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    __m256 total = LoadVector(rows[0], begin + i);
+    for (const void* row : rows.subspan(1))
+      total = _mm256_add_ps(total, LoadVector(row, begin + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sum + i),
+                     _mm256_cvtps_ph(total, _MM_FROUND_TO_NEAREST_INT));
+  }
+  return i;
+}
+#endif
+
 template <typename T>
 void SumRowsOf(std::span<void* const> sums, std::span<const void* const> rows, int64_t num_elems) {
-  const auto sum_tile = rows.size() == 2   ? SumFewRows<2, T>
-                        : rows.size() == 3 ? SumFewRows<3, T>
-                        : rows.size() == 4 ? SumFewRows<4, T>
-                                           : SumManyRows<T>;
+  static constexpr std::array kSumFewRows{SumFewRows<1, T>, SumFewRows<2, T>, SumFewRows<3, T>,
+                                          SumFewRows<4, T>, SumFewRows<5, T>, SumFewRows<6, T>,
+                                          SumFewRows<7, T>, SumFewRows<8, T>};
+  const auto sum_tile =
+      rows.size() <= kSumFewRows.size() ? kSumFewRows[rows.size() - 1] : SumManyRows<T>;
   for (int64_t begin = 0; begin < num_elems; begin += kTileElems) {
     const int64_t count = std::min(kTileElems, num_elems - begin);
     T* sum = static_cast<T*>(sums[0]) + begin;
-    sum_tile(sum, rows, begin, count);
+    const int64_t done = SumVectors(sum, rows, begin, count);
+    sum_tile(sum + done, rows, begin + done, count - done);
     for (void* other : sums.subspan(1)) {
       std::memcpy(static_cast<T*>(other) + begin, sum, static_cast<size_t>(count) * sizeof(T));
     }

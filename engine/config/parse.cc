@@ -154,17 +154,6 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   return optimizer;
 }
 
-// LAMB looks at all of its state twice in a step.
-void RequireLambInMemory(const Settings& s, const std::string& source) {
-  const std::string pointer = "/zero_optimization/offload_optimizer/device";
-  if (s.Lower("/optimizer/type") != "lamb" || s.Text(pointer) != "nvme") return;
-  Throw(
-      ErrorCode::kUnimplemented,
-      "{}: {} is \"nvme\"; the built-in engine keeps Lamb's state in memory: expected \"none\" or "
-      "\"cpu\" ({})",
-      source, pointer, kElsewhere);
-}
-
 // What rules leave open for whoever fills in "auto": the built-in engine does not.
 void RequireNumbers(const Settings& s, const std::string& source) {
   const std::string kParams = "/scheduler/params/";
@@ -253,7 +242,6 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
   RequireType(settings, "/scheduler/type",
               "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest",
               "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);
-  RequireLambInMemory(settings, source);
   RequireNumbers(settings, source);
   CheckBuiltin(settings, source, &found);
   DsConfig config;

@@ -203,6 +203,13 @@ constexpr Rule kRules[] = {
      }},
     {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
      [](const Settings& s) { return Stage(s) >= 2 && NumStages(s) > 1; }},
+    {"/optimizer/type", kRefuse,
+     "expected Adam, AdamW, Adagrad or Lion with /zero_optimization/offload_optimizer or "
+     "offload_param",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" &&
+              (Offloads(s, "offload_optimizer") || Offloads(s, "offload_param"));
+     }},
     {"/aio/block_size", kRefuse, "expected a multiple of 4096",
      [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},
     {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",

@@ -10,16 +10,16 @@
 namespace dsat::engine {
 
 struct CollateOptions {
-  std::string dir;             // That holds the checkpoints.
-  std::string tag;             // "": the newest.
-  std::string out;             // The file to write.
-  std::string format;          // As TensorFileFormat; "": as the end of `out` says.
+  std::string dir = {};        // That holds the checkpoints.
+  std::string tag = {};        // Empty: the newest.
+  std::string out = {};        // The file to write.
+  std::string format = {};     // As TensorFileFormat gives it; empty: as the end of `out` says.
   std::string dtype = "fp32";  // Of the numbers written: fp32, bf16, fp16.
   bool force = false;          // Replace `out` if it exists.
 };
 
 struct CollateResult {
-  std::string tag, format;
+  std::string tag = {}, format = {};
   int64_t num_parameters = 0;
   int64_t num_elems = 0;
   int64_t file_bytes = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "engine/half.h"
 
 namespace dsat::engine {
 namespace {
@@ -16,9 +17,6 @@ struct BFloat16 {
 float ToFloat(float x) {
   return x;
 }
-float ToFloat(_Float16 x) {
-  return static_cast<float>(x);
-}
 float ToFloat(BFloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
@@ -26,8 +24,8 @@ float ToFloat(BFloat16 x) {
 void Set(float& y, float x) {
   y = x;
 }
-void Set(_Float16& y, float x) {
-  y = static_cast<_Float16>(x);
+void Set(F16& y, float x) {
+  y = ToF16(x);
 }
 void Set(BFloat16& y, float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
@@ -45,7 +43,7 @@ void VisitElems(const Tensor& tensor, const Fn& fn) {
     case DType::kBF16:
       return fn(static_cast<BFloat16*>(tensor.data));
     case DType::kF16:
-      return fn(static_cast<_Float16*>(tensor.data));
+      return fn(static_cast<F16*>(tensor.data));
   }
 }
 

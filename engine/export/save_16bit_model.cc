@@ -2,8 +2,8 @@
 #include "engine/export/save_16bit_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,92 +16,95 @@ namespace dsat::engine {
 namespace {
 
 constexpr char kSaving[] = "saving the model";
+constexpr int64_t kBlockElems = 1 << 20;
 
-void WriteUnit(const Layer& layer, const UnitLayout& layout, const Tensor& whole,
-               TensorFileWriter& out) {
-  for (size_t i = 0; i < layout.offsets.size(); ++i)
-    out.Write(whole.Slice(layout.offsets[i], layer.params()[i].NumElems()));
+// The units whose parameters are to be in the file.
+std::vector<int> SavedUnits(const Model& model, bool exclude_frozen) {
+  std::vector<int> units;
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    const bool frozen = !model.frozen.empty() && model.frozen[u];
+    if (!frozen || !exclude_frozen) units.push_back(static_cast<int>(u));
+  }
+  return units;
+}
+
+std::unique_ptr<TensorFileWriter> Open(const std::string& dir, const std::string& name,
+                                       const Model& model, const UnitStates& states,
+                                       const std::vector<int>& units) {
+  std::vector<TensorSpec> specs;
+  for (const int u : units) {
+    for (const ParamSpec& spec : model.layers[static_cast<size_t>(u)]->params())
+      specs.push_back({spec.name, states.dtype(), spec.shape});
+  }
+  MakeWritableFolder(dir);
+  const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";
+  return MakeTensorFileWriter(format, dir + "/" + name, std::move(specs));
+}
+
+// Gives `on_block` all of a unit on rank 0, front to back, as (first element, elements). Every rank
+// takes part.
+using OnBlock = std::function<void(int64_t begin, const Tensor& block)>;
+void ForBlocksOnRank0(const Tensor& home, bool sharded, ProcessGroup& group,
+                      const OnBlock& on_block) {
+  if (group.rank() == 0) on_block(0, home);
+  if (!sharded) return;
+  std::vector<char> room(static_cast<size_t>(kBlockElems * BytesPerElem(home.dtype)));
+  for (int peer = 1; peer < group.size(); ++peer) {
+    for (int64_t begin = 0; begin < home.num_elems; begin += kBlockElems) {
+      const int64_t count = std::min(kBlockElems, home.num_elems - begin);
+      if (group.rank() == peer) {
+        const Tensor block = home.Slice(begin, count);
+        group.Send(block.data, block.bytes(), 0);
+      } else if (group.rank() == 0) {
+        const Tensor block{room.data(), count, home.dtype};
+        group.Recv(block.data, block.bytes(), peer);
+        on_block(peer * home.num_elems + begin, block);
+      }
+    }
+  }
+}
+
+// Writes what `block`, which begins at element `begin` of the unit, has of the unit's parameters:
+// all but the padding between them.
+void WriteBlock(const Layer& layer, const UnitLayout& layout, int64_t begin, const Tensor& block,
+                TensorFileWriter& out) {
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    const int64_t from = std::max(begin, layout.offsets[i]);
+    const int64_t to =
+        std::min(begin + block.num_elems, layout.offsets[i] + layer.params()[i].NumElems());
+    if (from < to) out.Write(block.Slice(from - begin, to - from));
+  }
 }
 
 }  // namespace
 
-ModelSaver::~ModelSaver() {
-  arena_.Discharge(bucket_.bytes);
-}
-
-bool ModelSaver::IsSharded(int u) const {
-  return states_.IsSharded(u);
-}
-
-bool ModelSaver::IsSaved(int u, bool exclude_frozen) const {
-  const bool frozen = !model_.frozen.empty() && model_.frozen[static_cast<size_t>(u)];
-  return !model_.layers[static_cast<size_t>(u)]->params().empty() && !(frozen && exclude_frozen);
-}
-
-void ModelSaver::ReserveBucket() {
-  int64_t num_elems = 0;
-  for (int u = 0; u < states_.num_units(); ++u) {
-    if (IsSharded(u)) num_elems = std::max(num_elems, states_.unit(u).layout.num_elems);
-  }
-  const int64_t bytes = num_elems * BytesPerElem(states_.dtype());
-  if (bucket_.bytes == bytes) return;
-  bool charged = false;
-  try {
-    RunTogether(group_, kSaving, [&] {
-      arena_.Charge(bytes, "gathering a unit to save it");
-      charged = true;
-    });
-    bucket_ = group_.Allocate(bytes);
-  } catch (...) {
-    if (charged) arena_.Discharge(bytes);
-    throw;
-  }
-}
-
-Tensor ModelSaver::Whole(int u) {
-  if (!IsSharded(u)) return states_.Param(u);
-  const int64_t slice_elems = states_.SliceElems(u);
-  const Tensor whole{bucket_.data, slice_elems * group_.size(), states_.dtype()};
-  states_.Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
-    if (part.state != "param") return;
-    const Tensor mine = whole.Slice(slice_elems * group_.rank(), slice_elems);
-    std::memcpy(mine.data, part.data.data, static_cast<size_t>(mine.bytes()));
-  });
-  group_.AllGather(bucket_, states_.dtype(), slice_elems);
-  return whole;
-}
-
-void ModelSaver::Save(const std::string& dir, const std::string& name, bool exclude_frozen) {
-  ReserveBucket();
+void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
+                    const Model& model, UnitStates& states, ProcessGroup& group) {
+  const std::vector<int> units = SavedUnits(model, exclude_frozen);
   std::unique_ptr<TensorFileWriter> out;
-  RunTogether(group_, kSaving, [&] {
+  RunTogether(group, kSaving, [&] {
     if (name.empty() || name.find('/') != name.npos) {
       Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file's name",
             Printable(name));
     }
-    if (group_.rank() != 0) return;
-    std::vector<TensorSpec> specs;
-    for (int u = 0; u < states_.num_units(); ++u) {
-      if (!IsSaved(u, exclude_frozen)) continue;
-      for (const ParamSpec& spec : model_.layers[static_cast<size_t>(u)]->params())
-        specs.push_back({spec.name, states_.dtype(), spec.shape});
-    }
-    MakeWritableFolder(dir);
-    const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";
-    out = MakeTensorFileWriter(format, dir + "/" + name, std::move(specs));
+    if (group.rank() == 0) out = Open(dir, name, model, states, units);
   });
-  std::exception_ptr failure;  // The others gather on: nobody may be left waiting.
-  for (int u = 0; u < states_.num_units(); ++u) {
-    if (!IsSaved(u, exclude_frozen)) continue;
-    const Tensor whole = Whole(u);
-    if (!out || failure) continue;
-    try {
-      WriteUnit(*model_.layers[static_cast<size_t>(u)], states_.unit(u).layout, whole, *out);
-    } catch (...) {
-      failure = std::current_exception();
-    }
+  std::exception_ptr failure;  // Rank 0 receives on: nobody may be left waiting.
+  for (const int u : units) {
+    const Layer& layer = *model.layers[static_cast<size_t>(u)];
+    const auto write = [&](int64_t begin, const Tensor& block) {
+      if (failure) return;
+      try {
+        WriteBlock(layer, states.unit(u).layout, begin, block, *out);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    };
+    states.Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+      if (part.state == "param") ForBlocksOnRank0(part.data, states.IsSharded(u), group, write);
+    });
   }
-  RunTogether(group_, kSaving, [&] {
+  RunTogether(group, kSaving, [&] {
     if (failure) std::rethrow_exception(failure);
     if (out) out->Commit();
   });

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "engine/data/model_fit.h"
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
@@ -96,17 +97,13 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       environment_(environment),
       reporter_(reporter),
       config_(config),
-      model_(MakeModel(task.model, "/hyperparameters/model")),
+      model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       data_(OpenDataset(task.data, task.base_dir, SeedOf(task, config), "/hyperparameters/data")),
       kernels_(MakeCpuKernels(environment.num_threads)),
       arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes),
       host_arena_("host memory", Arena::Kind::kReal, task.host_memory_bytes) {
-  if (data_->vocab_size() > model_.vocab_size) {
-    Throw(ErrorCode::kInvalidArgument,
-          "/hyperparameters/model: vocab_size is {}; expected at least the data's, {}",
-          model_.vocab_size, data_->vocab_size());
-  }
+  CheckModelFitsData(model_, *data_, "/hyperparameters/model", "/hyperparameters/data");
   group_ = JoinGroup(environment);
 }
 

@@ -108,7 +108,8 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   const Finished again = train("30");
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.out, "");
-  EXPECT_THAT(again.err, HasSubstr("going on from " + work.Path("trained/checkpoint/global_step30")));
+  EXPECT_THAT(again.err,
+              HasSubstr("going on from " + work.Path("trained/checkpoint/global_step30")));
   EXPECT_THAT(again.err, HasSubstr("nothing left to train"));
 
   const Finished further = train("40");

@@ -10,12 +10,11 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <thread>
@@ -179,9 +178,9 @@ TEST_P(AsyncFileTest, SeveralThreadsMayUseOneFile) {
 }
 
 TEST_P(AsyncFileTest, LeavesNothingBehindAndNoName) {
+  Memory memory(100'000);
   const auto file = Create(100'000);
   EXPECT_TRUE(folder.empty());
-  Memory memory(100'000);
   file->WriteAsync(0, memory.data(), 100'000);  // The end of the file waits for it.
 }
 
@@ -212,33 +211,37 @@ TEST_P(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
   Read(*file, 12'288, memory.data(), 4096);
 }
 
-// In a child process: 0 if `fn` has no failure.
-int StatusOfChild(const std::function<void()>& fn) {
-  const pid_t child = fork();
-  if (child == 0) {
-    fn();
-    _exit(testing::Test::HasFailure() ? 1 : 0);
+// While alive, this process writes no file beyond so many bytes.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
   }
-  int status = -1;
-  waitpid(child, &status, 0);
-  return status;
-}
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, SIG_DFL);
+  }
+
+ private:
+  rlimit before_{};
+};
 
 TEST_P(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
-  EXPECT_EQ(StatusOfChild([&] {
-              const auto file = Create(100'000, {.block_size = 65'536});
-              // The kernel writes up to the limit, then says so, then refuses the rest.
-              signal(SIGXFSZ, SIG_IGN);
-              const rlimit limit{40'960, 40'960};
-              ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-              Memory memory(65'536);
-              memory.Fill(65'536, 9);
-              const Error error = ErrorOf([&] { Write(*file, 0, memory.data(), 65'536); });
-              EXPECT_THAT(error.what(), HasSubstr("writing 24576 bytes at 40960: File too large"));
-              Read(*file, 0, memory.data(), 40'960);
-              memory.Expect(40'960, 9);
-            }),
-            0);
+  const auto file = Create(100'000, {.block_size = 65'536});
+  Memory memory(65'536);
+  memory.Fill(65'536, 9);
+  const Error error = ErrorOf([&] {
+    // The kernel writes up to the limit, says how far it came, then refuses the rest.
+    const FileSizeLimit limit(40'960);
+    Write(*file, 0, memory.data(), 65'536);
+  });
+  EXPECT_THAT(error.what(), HasSubstr("writing 24576 bytes at 40960: File too large"));
+  memory.Fill(65'536, 0);
+  Read(*file, 0, memory.data(), 40'960);
+  memory.Expect(40'960, 9);
 }
 
 TEST_P(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
@@ -279,17 +282,17 @@ void ForbidIoUring() {
 }
 
 TEST(AioEngineTest, ThreadsServeWhereIoUringIsForbidden) {
-  EXPECT_EQ(StatusOfChild([] {
-              ForbidIoUring();
-              EXPECT_EQ(BestAioEngine(), AioEngine::kThreads);
-              const TemporaryFolder folder;
-              EXPECT_EQ(AsyncFile::Create(folder.path(), 4096, {})->engine(), AioEngine::kThreads);
-              const Error error =
-                  ErrorOf([&] { AsyncFile::Create(folder.path(), 4096, {}, AioEngine::kUring); });
-              EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-              EXPECT_THAT(error.what(), HasSubstr("no io_uring"));
-            }),
-            0);
+  // Only for one thread, and those that it starts.
+  std::thread([] {
+    ForbidIoUring();
+    EXPECT_EQ(BestAioEngine(), AioEngine::kThreads);
+    const TemporaryFolder folder;
+    EXPECT_EQ(AsyncFile::Create(folder.path(), 4096, {})->engine(), AioEngine::kThreads);
+    const Error error =
+        ErrorOf([&] { AsyncFile::Create(folder.path(), 4096, {}, AioEngine::kUring); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.what(), HasSubstr("no io_uring"));
+  }).join();
 }
 
 TEST(AioAlignmentTest, RoundsUpToThePage) {

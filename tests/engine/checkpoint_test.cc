@@ -190,9 +190,11 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
 
 // Flips one bit of a file.
 void Flip(const std::string& path, int64_t byte, int bit) {
-  std::string content = ReadFile(path);
-  content[static_cast<size_t>(byte)] ^= static_cast<char>(1 << bit);
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(byte);
+  const int old = file.peek();
+  file.seekp(byte);
+  file.put(static_cast<char>(old ^ (1 << bit)));
 }
 
 TEST_F(CheckpointTest, ABitFlipInARankFileIsFoundAndBothSumsAreNamed) {

@@ -97,14 +97,6 @@ TEST(ParseTest, PrecisionAndItsLossScale) {
   EXPECT_TRUE(Parse(With("{'bf16': {'check_grad_overflow': false}}")).check_grad_overflow);
 }
 
-TEST(ParseTest, LambsStateStaysInMemory) {
-  const Json config = With(R"({'optimizer': {'type': 'Lamb'}, 'zero_allow_untested_optimizer': true,
-      'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',
-      'nvme_path': '/n'}}})");
-  EXPECT_THAT(ErrorOf(ErrorCode::kUnimplemented, [&] { Parse(config); }),
-              HasSubstr("/zero_optimization/offload_optimizer/device is \"nvme\""));
-}
-
 TEST(ParseTest, OptimizersHaveTheirOwnKeysAndDefaults) {
   const OptimizerConfig lamb =
       Parse(With("{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 5, 'min_coeff': 0.5}}}"))

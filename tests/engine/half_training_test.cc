@@ -88,8 +88,8 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
   RunRanks(2, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, arena, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                  7);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config, 7);
     engine.TrainBatch();
     EXPECT_TRUE(engine.TrainBatch().skipped);
     EXPECT_TRUE(engine.TrainBatch().skipped);

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <dnnl.hpp>
 #include <map>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/backend/cpu/onednn.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -20,18 +20,6 @@ namespace {
 // Large enough that packing the operands anew for every tile costs a few percent at most.
 constexpr int64_t kMaxTileRows = 256;
 constexpr int64_t kMaxTileCols = 512;
-
-// Makes oneDNN use one thread while it lives.
-class OneThread {
- public:
-  OneThread() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() { omp_set_num_threads(saved_); }
-
- private:
-  int saved_;
-};
 
 // `extent` cut into equal parts of at most `max_part`, in multiples of 16: the size of a part.
 int64_t PartSize(int64_t extent, int64_t max_part) {
@@ -110,17 +98,6 @@ void StartFromBias(float* c, int64_t ldc, const MatmulArgs& args, const Tile& ti
       }
     }
   });
-}
-
-dnnl::memory::data_type ToDnnl(DType dtype) {
-  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
-}
-
-bool ProcessorMultipliesBf16() {
-  // Values of dnnl::cpu_isa are sets of features.
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & bf16) == bf16;
 }
 
 void CheckShapes(const MatmulArgs& args) {

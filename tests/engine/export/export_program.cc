@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+#include "base/json.h"
 #include "engine/export/collate.h"
 #include "engine/export/convert.h"
 #include "engine/export/torch_file.h"
@@ -64,6 +66,44 @@ void WriteModel(const std::string& dir) {
   }
 }
 
+// An f32 GPT-2 as two folders that Hugging Face's from_pretrained takes, and the loss that the
+// engine has on the samples of its next step.
+void WriteHuggingFace(const std::string& dir) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  Json step;
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    DsConfig config = TinyConfig(0, 1, 1);
+    config.optimizer.lr = 0.01;
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config, 7);
+    for (int i = 0; i < 5; ++i)
+      engine.TrainBatch();
+    engine.SaveCheckpoint(dir + "/f32");
+    step["loss"] = engine.TrainBatch().loss;
+  });
+  for (int64_t i = 5 * 12; i < 6 * 12; ++i) {
+    std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen);
+    data->Sample(i, kSeqLen, tokens.data(), targets.data());
+    step["tokens"].push_back(tokens);
+    step["targets"].push_back(targets);
+  }
+  WriteJsonFile(dir + "/step.json", step);
+  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+    const std::string folder = fmt::format("{}/{}.d", dir, name);
+    MakeWritableFolder(folder);
+    WriteJsonFile(folder + "/config.json", {{"model_type", "gpt2"},
+                                            {"n_layer", 2},
+                                            {"n_embd", 24},
+                                            {"n_head", 2},
+                                            {"n_positions", 16},
+                                            {"vocab_size", 61},
+                                            {"attn_implementation", "eager"}});
+    Collate({.dir = dir + "/f32", .out = folder + "/" + name}, [](int64_t, int64_t) {});
+  }
+}
+
 void WriteAll(const std::string& dir) {
   TorchFileWriter plain(dir + "/plain.bin", kSpecs), zip64(dir + "/zip64.bin", kSpecs, 30);
   WriteFormula(plain);
@@ -71,6 +111,7 @@ void WriteAll(const std::string& dir) {
   SafetensorsWriter safetensors(dir + "/plain.safetensors", {{"format", "pt"}}, kSpecs);
   WriteFormula(safetensors);
   WriteModel(dir);
+  WriteHuggingFace(dir);
 }
 
 }  // namespace

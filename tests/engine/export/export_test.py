@@ -1,8 +1,10 @@
-"""Opens the files that export_program.cc writes: export_test.py PROGRAM zip|torch|safetensors.
+"""Opens the files that export_program.cc writes: export_test.py PROGRAM READER.
 
-zip needs nothing but Python, torch PyTorch, safetensors both. Exit status 77: that is missing.
+READER zip needs nothing but Python, torch needs PyTorch, safetensors and transformers need that and
+PyTorch. Exit status 77: it is missing.
 """
 
+import json
 import math
 import os
 import struct
@@ -103,6 +105,20 @@ def check_safetensors(folder):
             assert tensors[key].dtype == value.dtype and torch.equal(tensors[key], value), key
 
 
+def check_transformers(folder):
+    with open(os.path.join(folder, "step.json")) as file:
+        step = json.load(file)
+    tokens, targets = torch.tensor(step["tokens"]), torch.tensor(step["targets"])
+    for name in ["model.safetensors", "pytorch_model.bin"]:
+        model, info = GPT2LMHeadModel.from_pretrained(
+            os.path.join(folder, name + ".d"), output_loading_info=True, local_files_only=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"], info
+        with torch.no_grad():
+            logits = model.eval()(tokens).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+        assert abs(loss.item() - step["loss"]) < 1e-5, (name, loss.item(), step["loss"])
+
+
 what = sys.argv[2]
 if what != "zip":
     try:
@@ -115,6 +131,12 @@ if what == "safetensors":
         from safetensors.torch import load_file
     except ImportError:
         skip("safetensors")
+if what == "transformers":
+    try:
+        from transformers import GPT2LMHeadModel
+    except ImportError:
+        skip("transformers")
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.argv[1], folder], check=True)
-    {"zip": check_zip, "torch": check_torch, "safetensors": check_safetensors}[what](folder)
+    {"zip": check_zip, "torch": check_torch, "safetensors": check_safetensors,
+     "transformers": check_transformers}[what](folder)
