@@ -49,12 +49,6 @@ int64_t NumParams(const Layer& layer) {
   return sum;
 }
 
-int64_t NumParams(const Model& model) {
-  int64_t sum = 0;
-  for (const auto& layer : model.layers)
-    sum += NumParams(*layer);
-  return sum;
-}
 
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.
@@ -165,7 +159,7 @@ void Trial::Profile() {
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
-      .trainable_num_params = NumParams(model_),
+      .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = steps[0].activation_bytes,
       .device_memory_bytes = DeviceMemoryBytes(task_, environment_),
       .forward_flops_per_sample = steps[0].forward_flops,
