@@ -149,8 +149,8 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
           num_batches);
   }
-  const Plan plan =
-      EvaluationPlanFor(resources_.model, config_, resources_.group.size(), groups_.stage());
+  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(),
+                                      groups_.stage(), config_.batch.accumulation_steps);
   BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
                      groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
@@ -165,6 +165,28 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     sum += executor.outputs().loss;
   }
   return sum / static_cast<double>(num_batches);
+}
+
+std::vector<float> Engine::Predict(const Batch& batch) {
+  if (groups_.num_stages() > 1) {
+    Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
+          groups_.num_stages());
+  }
+  const Memory& memory = resources_.memory;
+  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(), 0, 1);
+  const int64_t num_classes = resources_.model.vocab_size;
+  Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
+  const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
+  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader_,
+                    executor_.neighbours());
+  executor.PredictInto(logits);
+  executor.Begin({});
+  while (!executor.AtEnd())
+    executor.Run(&batch);
+  std::vector<float> values(static_cast<size_t>(logits.num_elems));
+  const Tensor on_host = {values.data(), logits.num_elems, DType::kF32};
+  if (logits.data != nullptr) memory.kernels.CopyToHost(on_host, logits);
+  return values;
 }
 
 Traffic Engine::traffic() const {

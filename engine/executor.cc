@@ -187,7 +187,8 @@ LayerContext Executor::Context(const std::vector<Tensor>& params,
           .grads = grads,
           .loss_grad_scale = static_cast<float>(
               inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
-          .loss = &micro_batch_loss_};
+          .loss = &micro_batch_loss_,
+          .logits = logits_};
 }
 
 void Executor::Forward(const Instruction& i) {

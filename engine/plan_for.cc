@@ -100,9 +100,11 @@ Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int sta
   return plan;
 }
 
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage) {
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
+                       int64_t num_micro_batches) {
   PlanOptions options = OptionsFor(model, config, world_size, stage);
   options.backward = false;
+  options.accumulation_steps = num_micro_batches;
   return BuildPlan(PlanUnitsOf(model, options.world_size), options);
 }
 
