@@ -17,6 +17,7 @@
 #include "cli/full_run.h"
 #include "engine/config/ds_config.h"
 #include "proto/trial_task.h"
+#include "searcher/launch/launcher.h"
 
 namespace dsat::cli {
 namespace {
