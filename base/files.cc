@@ -2,7 +2,6 @@
 #include "base/files.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,32 +9,15 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <utility>
 
 #include "base/error.h"
+#include "base/file_writer.h"
+#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {
-
-// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  // Closes now; gives close()'s result, which on network file systems can carry a write error.
-  int Close() { return ::close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
 
 // One read() that is not interrupted. Throws on errors.
 size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
@@ -44,32 +26,6 @@ size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
     if (count >= 0) return static_cast<size_t>(count);
     if (errno != EINTR) ThrowErrno("cannot read " + path, errno);
   }
-}
-
-void WriteAll(int fd, std::string_view content, const std::string& path) {
-  while (!content.empty()) {
-    ssize_t count = ::write(fd, content.data(), content.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) ThrowErrno("cannot write " + path, errno);
-    content.remove_prefix(static_cast<size_t>(count));
-  }
-}
-
-// Creates a file beside `path` that nobody else uses; gives its name and its open descriptor.
-std::pair<std::string, int> CreateTemporary(const std::string& path) {
-  for (int i = 0;; ++i) {
-    std::string name = fmt::format("{}.tmp.{}.{}", path, ::getpid(), i);
-    int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0) return {name, fd};
-    if (errno != EEXIST) ThrowErrno("cannot write " + path, errno);
-  }
-}
-
-// Makes a rename in this folder survive a power loss. Some file systems cannot; that is no error.
-void SyncFolder(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  Descriptor fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() >= 0) ::fsync(fd.get());
 }
 
 char Lower(char c) {
@@ -113,8 +69,8 @@ int64_t UnitBytes(std::string_view unit) {
 }  // namespace
 
 std::string ReadFile(const std::string& path) {
-  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) ThrowErrno("cannot read " + path, errno);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) ThrowErrno("cannot read " + path, errno);
   std::string content;
   std::array<char, 1 << 14> buffer;
   while (size_t count = ReadSome(fd.get(), buffer.data(), buffer.size(), path)) {
@@ -124,19 +80,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 void WriteFileAtomic(const std::string& path, std::string_view content) {
-  auto [temporary, raw_fd] = CreateTemporary(path);
-  Descriptor fd(raw_fd);
-  try {
-    WriteAll(fd.get(), content, path);
-    if (::fsync(fd.get()) != 0 || fd.Close() != 0 ||
-        ::rename(temporary.c_str(), path.c_str()) != 0) {
-      ThrowErrno("cannot write " + path, errno);
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  SyncFolder(path);
+  FileWriter writer(path);
+  writer.Write(content);
+  writer.Commit();
 }
 
 void MakeWritableFolder(const std::string& path) {
@@ -149,9 +95,9 @@ void MakeWritableFolder(const std::string& path) {
 
 std::string TailLines(const std::string& path, int max_lines) {
   if (max_lines <= 0) return "";
-  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0 && errno == ENOENT) return "";
-  if (fd.get() < 0) ThrowErrno("cannot read " + path, errno);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return "";
+  if (!fd) ThrowErrno("cannot read " + path, errno);
   off_t begin = ::lseek(fd.get(), 0, SEEK_END);
   if (begin < 0) ThrowErrno("cannot read " + path, errno);
   std::string tail;

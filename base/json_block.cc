@@ -49,6 +49,22 @@ int64_t JsonBlock::Int(const std::string& key, int64_t fallback, int64_t min, in
   return Has(key) ? IntInRange(object_.at(key), min, max, PointerTo(key)) : fallback;
 }
 
+double JsonBlock::Number(const std::string& key, double fallback, double min, double max) const {
+  if (!Has(key)) return fallback;
+  const Json& value = object_.at(key);
+  if (value.is_number() && value >= min && value <= max) return value;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a number in [{}, {}]", PointerTo(key),
+        value.dump(), min, max);
+}
+
+bool JsonBlock::Bool(const std::string& key, bool fallback) const {
+  if (!Has(key)) return fallback;
+  const Json& value = object_.at(key);
+  if (value.is_boolean()) return value;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected true or false", PointerTo(key),
+        value.dump());
+}
+
 std::string JsonBlock::Word(const std::string& key, const std::vector<std::string>& words) const {
   const Json& value = At(key);
   if (value.is_string() && Contains(words, value.get<std::string>())) return value;

@@ -26,6 +26,10 @@ class JsonBlock {
   const Json& At(const std::string& key) const;
   // A whole number in [min, max], or `fallback` if the key is absent.
   int64_t Int(const std::string& key, int64_t fallback, int64_t min, int64_t max) const;
+  // A number in [min, max], or `fallback` if the key is absent.
+  double Number(const std::string& key, double fallback, double min, double max) const;
+  // true or false, or `fallback` if the key is absent.
+  bool Bool(const std::string& key, bool fallback) const;
   // One of `words`, of a key that must be there; the error names the nearest.
   std::string Word(const std::string& key, const std::vector<std::string>& words) const;
   // The JSON pointer of a key: "/model/n_embd".

@@ -22,6 +22,8 @@ class UniqueFd {
   explicit operator bool() const { return fd_ >= 0; }
   // -1 if it owns none.
   int get() const { return fd_; }
+  // Gives it up, open.
+  int Release() { return std::exchange(fd_, -1); }
   void Reset() {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;

@@ -1,5 +1,6 @@
-// Speed of the shared-memory collectives between real processes, beside a plain memory copy between
-// the same processes: `bench_collectives [ranks]`.
+// Speed of the shared-memory collectives and messages between real processes, beside a plain memory
+// copy between the same processes: `bench_collectives [ranks]`. docs/benchmarks.md defines the
+// columns.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -11,10 +12,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
-#include "engine/comm/mapping.h"
 #include "base/unique_fd.h"
+#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
@@ -36,76 +39,103 @@ struct Seconds {
   double median = 0;
 };
 
-// Time of one call, over enough calls for about a third of a second; measured from barrier to
-// barrier, so that every rank has finished.
-Seconds Measure(ProcessGroup& group, const std::function<void()>& call) {
-  const auto once = [&] {
+Seconds Summarise(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds.front(), seconds[seconds.size() / 2]};
+}
+
+// Times of two calls in turn, so that other work on the machine meets both alike, for about half a
+// second; measured from barrier to barrier, so that every rank has finished.
+std::pair<Seconds, Seconds> Measure(ProcessGroup& group, const std::function<void()>& first,
+                                    const std::function<void()>& second) {
+  const auto once = [&](const std::function<void()>& call) {
     group.Barrier();
     const auto start = Clock::now();
     call();
     group.Barrier();
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  once();
+  once(first);
+  once(second);
   // All ranks must agree on the number of calls.
-  const double warm_seconds = group.MaxScalar(once());
-  const int num_calls = std::clamp(static_cast<int>(0.3 / warm_seconds), 9, 2000);
-  std::vector<double> seconds;
-  for (int i = 0; i < num_calls; ++i)
-    seconds.push_back(once());
-  std::sort(seconds.begin(), seconds.end());
-  return {seconds.front(), seconds[seconds.size() / 2]};
+  const double warm_seconds = group.MaxScalar(once(first) + once(second));
+  const int num_calls = std::clamp(static_cast<int>(0.5 / warm_seconds), 9, 2000);
+  std::pair<std::vector<double>, std::vector<double>> seconds;
+  for (int i = 0; i < num_calls; ++i) {
+    seconds.first.push_back(once(first));
+    seconds.second.push_back(once(second));
+  }
+  return {Summarise(seconds.first), Summarise(seconds.second)};
 }
 
-// Time in which every rank, at the same time, copies `bytes` of the next rank's block to its
-// own.
-Seconds MeasureCopy(ProcessGroup& group, const Mapping& blocks, int64_t bytes) {
+// Every rank, at the same time, copies `bytes` of the next rank's block to its own.
+void CopyFromPeer(const ProcessGroup& group, const Mapping& blocks, int64_t bytes) {
   // The sources of all ranks, then their destinations: nobody reads what is being written.
   const char* peer = blocks.data() + (group.rank() + 1) % group.size() * kMaxBytes;
   char* own = blocks.data() + (group.size() + group.rank()) * kMaxBytes;
-  return Measure(group, [&] { std::memcpy(own, peer, static_cast<size_t>(bytes)); });
+  std::memcpy(own, peer, static_cast<size_t>(bytes));
 }
 
-void PrintRow(const char* name, const char* type, int64_t bytes, const Seconds& seconds,
-              const Seconds& copy) {
-  fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>11.1f} {:>12.2f} {:>8.2f}\n", name, type, bytes,
-             seconds.median * 1e6, seconds.best * 1e6,
-             static_cast<double>(bytes) / seconds.best / 1e9, copy.best / seconds.best);
+// What is measured on buffers of one size. `ring_share`: bytes that a rank sends in a ring, of the
+// buffer's.
+struct Case {
+  const char* name;
+  const char* type;
+  double ring_share;
+  std::function<void()> call;
+};
+
+void PrintRow(const Case& what, int64_t bytes, const Seconds& seconds, const Seconds& copy) {
+  const double of_copy = copy.best / seconds.best;
+  fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>11.1f} {:>12.2f} {:>8.2f} {:>13.2f}\n", what.name,
+             what.type, bytes, seconds.median * 1e6, seconds.best * 1e6,
+             static_cast<double>(bytes) / seconds.best / 1e9, of_copy, what.ring_share * of_copy);
 }
 
-void MeasureCollectives(ProcessGroup& group, DType dtype, int64_t bytes, const Seconds& copy) {
-  using Collective = void (ProcessGroup::*)(const CommBuffer&, DType, int64_t);
-  constexpr std::pair<const char*, Collective> kCollectives[] = {
-      {"reduce_scatter", &ProcessGroup::ReduceScatter},
-      {"all_gather", &ProcessGroup::AllGather},
-      {"all_reduce", &ProcessGroup::AllReduce}};
+// Of one buffer of `bytes`, and of messages of as many.
+std::vector<Case> MakeCases(ProcessGroup& group, int64_t bytes) {
   const CommBuffer buffer = group.Allocate(bytes);
-  const int64_t row_elems = bytes / group.size() / BytesPerElem(dtype);
-  for (const auto& [name, collective] : kCollectives) {
-    const Seconds seconds = Measure(group, [&] { (group.*collective)(buffer, dtype, row_elems); });
-    if (group.rank() == 0) {
-      PrintRow(name, dtype == DType::kF32 ? "f32" : "bf16", bytes, seconds, copy);
-    }
+  const auto message = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes));
+  const int64_t row_bytes = bytes / group.size();
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  const double others = static_cast<double>(group.size() - 1) / group.size();
+  std::vector<Case> cases;
+  for (const auto& [dtype, type] : {std::pair{DType::kF32, "f32"}, std::pair{DType::kBF16, "bf16"},
+                                    std::pair{DType::kF16, "f16"}}) {
+    const DType of = dtype;
+    const int64_t row_elems = row_bytes / BytesPerElem(dtype);
+    cases.push_back({"reduce_scatter", type, others,
+                     [=, &group] { group.ReduceScatter(buffer, of, row_elems); }});
+    cases.push_back(
+        {"all_reduce", type, 2 * others, [=, &group] { group.AllReduce(buffer, of, row_elems); }});
   }
+  cases.push_back(
+      {"all_gather", "bytes", others, [=, &group] { group.AllGather(buffer, row_bytes); }});
+  cases.push_back(
+      {"all_to_all", "bytes", others, [=, &group] { group.AllToAll(buffer, row_bytes); }});
+  cases.push_back({"send+recv", "bytes", 1, [=, &group] {
+                     group.Send(message->data(), bytes, next);
+                     group.Recv(message->data(), bytes, previous);
+                   }});
+  return cases;
 }
 
 void RunRank(int group_fd, int copy_fd, int rank, int size) {
   const auto group = MakeShmGroup(group_fd, rank, size, kTimeout);
   const Mapping blocks(copy_fd, 0, 2 * size * kMaxBytes);
-  const double barrier_seconds = Measure(*group, [&] { group->Barrier(); }).median / 2;
+  const auto barrier = [&] { group->Barrier(); };
+  const double barrier_seconds = Measure(*group, barrier, barrier).first.median / 2;
   if (rank == 0) {
-    fmt::print(
-        "{} processes, barrier {:.1f} us; \"of copy\" is the time of a plain copy of as many "
-        "bytes from a peer over the collective's time\n",
-        size, barrier_seconds * 1e6);
-    fmt::print("{:<15} {:<5} {:>10} {:>11} {:>11} {:>12} {:>8}\n", "call", "type", "bytes",
-               "median us", "best us", "algbw GB/s", "of copy");
+    fmt::print("{} processes, barrier {:.1f} us\n", size, barrier_seconds * 1e6);
+    fmt::print("{:<15} {:<5} {:>10} {:>11} {:>11} {:>12} {:>8} {:>13}\n", "call", "type", "bytes",
+               "median us", "best us", "algbw GB/s", "of copy", "ring of copy");
   }
   for (const int64_t bytes : {int64_t{4} << 10, int64_t{256} << 10, int64_t{4} << 20, kMaxBytes}) {
-    const Seconds copy = MeasureCopy(*group, blocks, bytes);
-    if (rank == 0) PrintRow("copy", "", bytes, copy, copy);
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      MeasureCollectives(*group, dtype, bytes, copy);
+    const auto copy = [&] { CopyFromPeer(*group, blocks, bytes); };
+    for (const Case& each : MakeCases(*group, bytes)) {
+      const auto [seconds, copy_seconds] = Measure(*group, each.call, copy);
+      if (rank == 0) PrintRow(each, bytes, seconds, copy_seconds);
     }
   }
 }

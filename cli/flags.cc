@@ -163,6 +163,8 @@ struct Parser {
   QueryFlags query;
   ExportFlags export_flags;
   TrainFlags train;
+  CollateFlags collate;
+  AioBenchFlags aio_bench;
   SuperviseFlags supervise;
 
   template <typename T>
@@ -261,6 +263,53 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
 }
 
+void AddCollateCommand(Parser& parser) {
+  CollateFlags& flags = parser.collate;
+  CLI::App& collate = parser.Add("collate", "One file of whole parameters from a checkpoint", flags,
+                                 /*uses_db=*/false);
+  collate
+      .add_option("checkpoint_dir", flags.checkpoint_dir,
+                  "Folder of checkpoints, such as dsat-out/train/checkpoint")
+      ->required()
+      ->type_name("CHECKPOINT_DIR");
+  collate.add_option("out", flags.out, "The file to write: .safetensors, or .bin for torch.load")
+      ->required()
+      ->type_name("OUT");
+  collate.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+  collate.add_option("--format", flags.format, "safetensors or bin (default: as OUT ends)")
+      ->check(CLI::IsMember({"safetensors", "bin"}));
+  collate.add_option("--dtype", flags.dtype, "Of the numbers: fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  collate.add_flag("--force", flags.force, "Replace OUT if it exists");
+}
+
+void AddAioBench(Parser& parser) {
+  AioBenchFlags& bench = parser.aio_bench;
+  CLI::App& sub = parser.Add("aio-bench", "The best `aio` block for a folder (docs/io.md)", bench,
+                             /*uses_db=*/false);
+  sub.add_option("folder", bench.folder, "Where the nvme tier would be")
+      ->required()
+      ->type_name("PATH");
+  sub.add_option("--size", bench.size, "Bytes of the file, and of memory, to write and read")
+      ->capture_default_str();
+  sub.add_option("--repeats", bench.repeats, "Runs of each setting, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub.add_option("--block-sizes", bench.block_sizes, "Values of block_size to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--queue-depths", bench.queue_depths, "Values of queue_depth to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--intra-op-parallelism", bench.parallelisms,
+                 "Values of intra_op_parallelism to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--engine", bench.engine, "io_uring or threads (default: io_uring if allowed)")
+      ->check(CLI::IsMember({"io_uring", "threads"}));
+}
+
 void AddTrainCommands(Parser& parser) {
   CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
                                /*uses_db=*/false);
@@ -282,6 +331,8 @@ void AddTrainCommands(Parser& parser) {
                   "(default: a tenth of the steps)")
       ->check(CLI::PositiveNumber);
   AddTimeouts(train, parser.train.run);
+  AddCollateCommand(parser);
+  AddAioBench(parser);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();

@@ -81,13 +81,30 @@ struct TrainFlags {
   int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
   RunFlags run;
 };
+struct CollateFlags {
+  std::string checkpoint_dir;
+  std::string out;
+  std::string tag;     // "" = the newest
+  std::string format;  // "" = as the end of `out` says
+  std::string dtype = "fp32";
+  bool force = false;
+};
+struct AioBenchFlags {
+  std::string folder;
+  std::string size = "256MiB";
+  int64_t repeats = 3;
+  std::vector<std::string> block_sizes = {"256KiB", "1MiB", "8MiB"};
+  std::vector<int> queue_depths = {8, 32};
+  std::vector<int> parallelisms = {1, 2};
+  std::string engine;  // "" = the best there is
+};
 struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
-using Command =
-    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
-                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, SuperviseFlags>;
+using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
+                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
+                             CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

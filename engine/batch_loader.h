@@ -14,9 +14,10 @@ namespace dsat::engine {
 class BatchLoader {
  public:
   // `dataset` may be nullptr with a counting arena, which has no memory to fill. Both must outlive
-  // this. Throws OutOfMemory.
+  // this. `image` is that of the model; if it is not all 0, batches are images and seq_len is 1.
+  // Throws OutOfMemory.
   BatchLoader(const Dataset* dataset, Arena& arena, const BatchSizes& sizes, int64_t seq_len,
-              int rank, int world_size);
+              int rank, int world_size, const ImageShape& image = {});
 
   // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of
   // a step are the same set however they are split into ranks and micro-batches.
@@ -28,7 +29,8 @@ class BatchLoader {
   BatchSizes sizes_;
   int rank_;
   int world_size_;
-  Buffer tokens_;
+  int64_t image_elems_;
+  Buffer inputs_;  // Tokens, or pixels.
   Buffer targets_;
   Batch batch_;
 };

@@ -1,80 +1,212 @@
 // The training engine.
 #include "engine/engine.h"
 
-#include <chrono>
-
 #include "engine/checkpoint.h"
+#include "engine/export/save_16bit_model.h"
+#include "engine/lr_schedule.h"
 #include "engine/optimizer.h"
-#include "engine/plan/build_plan.h"
 
 namespace dsat::engine {
+namespace {
 
-Plan PlanFor(const Model& model, const DsConfig& config, int world_size) {
-  const ZeroConfig& zero = config.zero;
-  PlanOptions options;
-  options.homes = ZeroStageHomes(zero.stage);
-  options.world_size = world_size;
-  options.accumulation_steps = config.batch.accumulation_steps;
-  options.reduce_bucket_elems = zero.reduce_bucket_size;
-  options.gather_bucket_elems = zero.allgather_bucket_size;
-  options.share_reduce_buckets = zero.contiguous_gradients;
-  options.reduce_scatter = zero.reduce_scatter;
-  options.overlap = zero.overlap_comm;
-  options.persistent_param_elems = zero.stage3_param_persistence_threshold;
-  options.prefetch_elems = zero.stage3_prefetch_bucket_size;
-  options.max_live_elems = zero.stage3_max_live_parameters;
-  return BuildPlan(PlanUnitsOf(model, world_size), options);
+StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
+  return {.dtype = config.dtype(),
+          .grad_dtype = config.grad_accum_type.value_or(config.dtype()),
+          .num_moments = NumMoments(config.optimizer),
+          .seed = seed,
+          .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},
+          .param_swap = {config.zero.offload_param.nvme_path, config.aio}};
 }
+
+std::vector<int64_t> UnitSizes(const UnitStates& states) {
+  std::vector<int64_t> sizes;
+  for (int u = 0; u < states.num_units(); ++u)
+    sizes.push_back(states.unit(u).layout.num_elems);
+  return sizes;
+}
+
+}  // namespace
 
 Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed)
     : resources_(resources),
       config_(config),
-      plan_(PlanFor(resources.model, config, resources.group.size())),
-      states_(resources.model, plan_, config.bf16 ? DType::kBF16 : DType::kF32,
-              resources.group.rank(), NumMoments(config.optimizer), seed, resources.arena,
-              resources.kernels),
-      loader_(resources.dataset, resources.arena, config.batch, resources.seq_len,
-              resources.group.rank(), resources.group.size()),
-      redistributor_(plan_, states_, resources.group, resources.kernels, resources.arena),
-      executor_(resources.model, plan_, config_, states_, redistributor_, loader_, resources.group,
-                resources.kernels, resources.arena) {}
+      groups_(resources.group, config.pipeline.num_stages),
+      plan_(PlanFor(resources.model, config, resources.group.size(), groups_.stage())),
+      states_(resources.model, plan_, StatesFor(config, seed), groups_.data().rank(),
+              resources.memory),
+      loader_(resources.dataset, resources.memory.device, config.batch, resources.seq_len,
+              groups_.data().rank(), groups_.data().size(), resources.model.image),
+      redistributor_(plan_, states_, groups_.data(),
+                     config.communication_type.value_or(config.dtype()),
+                     config.gradient_predivide_factor),
+      executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
+                MakeNeighbours()),
+      loss_scaler_(config.fp16) {}
 
-StepResult Engine::TrainStep() {
-  const auto start = std::chrono::steady_clock::now();
+Neighbours Engine::MakeNeighbours() {
+  Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
+  if (groups_.num_stages() == 1) return neighbours;
+  tied_.emplace(plan_, UnitSizes(states_), config_.grad_accum_type.value_or(config_.dtype()),
+                groups_, resources_.memory.device);
+  const Batch batch = {.B = config_.batch.micro_batch_size, .T = resources_.seq_len};
+  const std::vector<int64_t> bytes = InputBytes(resources_.model, batch, config_.dtype());
+  neighbours.pipeline = &groups_.pipeline();
+  neighbours.tied = &*tied_;
+  neighbours.input_bytes = bytes[plan_.first_unit];
+  neighbours.output_bytes = bytes[plan_.end_unit];
+  return neighbours;
+}
+
+double Engine::lr() const {
+  if (lr_ && config_.scheduler.type.empty()) return *lr_;
+  return LearningRate(config_.optimizer, config_.scheduler, num_steps_ - num_skipped_steps_);
+}
+
+StepInputs Engine::NextInputs() const {
   const int64_t num_updates = num_steps_ - num_skipped_steps_;
   StepInputs inputs;
   inputs.step = num_steps_;
   inputs.update = num_updates + 1;
-  inputs.lr = LearningRate(config_.optimizer, config_.scheduler, num_updates);
-  const StepOutputs outputs = executor_.Run(inputs);
+  inputs.optimizer = ScheduledSettings(config_.optimizer, config_.scheduler, num_updates);
+  inputs.optimizer.lr = lr();
+  inputs.loss_scale = loss_scaler_.Scale();
+  return inputs;
+}
+
+StepResult Engine::TrainBatch() {
+  step_start_ = std::chrono::steady_clock::now();
+  executor_.Begin(NextInputs());
+  while (!executor_.AtEnd())
+    executor_.Run();
+  return EndStep();
+}
+
+StepResult Engine::EndStep() {
+  const StepOutputs& outputs = executor_.outputs();
+  StepResult result;
+  result.lr = lr();
+  result.loss_scale = loss_scaler_.Scale();
   ++num_steps_;
   num_skipped_steps_ += outputs.skipped ? 1 : 0;
-
-  StepResult result;
+  loss_scaler_.Update(outputs.skipped);
   result.loss = outputs.loss;
   result.grad_norm = outputs.grad_norm;
-  result.lr = inputs.lr;
   result.skipped = outputs.skipped;
   result.forward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kForward)];
   result.backward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kBackward)];
   result.step_ms = outputs.phase_ms[static_cast<size_t>(Phase::kStep)];
+  result.idle_ms = outputs.idle_ms;
   result.forward_flops = outputs.forward_flops;
   result.flops = outputs.flops;
   result.activation_bytes = outputs.activation_bytes;
   const auto end = std::chrono::steady_clock::now();
-  result.latency_ms = std::chrono::duration<double, std::milli>(end - start).count();
+  result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start_).count();
   return result;
 }
 
-void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag) {
-  engine::SaveCheckpoint(dir, tag, resources_.model, states_, {num_steps_, num_skipped_steps_},
-                         resources_.group);
+void Engine::RequirePhase(Phase phase, const char* call) const {
+  constexpr const char* kCalls[] = {"Forward", "Backward", "Step"};
+  if (groups_.num_stages() > 1) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
+          groups_.num_stages());
+  }
+  const Phase next = executor_.AtEnd() ? Phase::kForward : executor_.NextPhase();
+  if (next == phase) return;
+  Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
+        kCalls[static_cast<size_t>(next)]);
 }
 
-void Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  const CheckpointCounts counts = engine::LoadCheckpoint(dir, tag, resources_.model, states_);
-  num_steps_ = counts.num_steps;
-  num_skipped_steps_ = counts.num_skipped_steps;
+double Engine::Forward(const Batch& batch) {
+  RequirePhase(Phase::kForward, "Forward");
+  if (executor_.AtEnd()) {
+    step_start_ = std::chrono::steady_clock::now();
+    executor_.Begin(NextInputs());
+  }
+  executor_.Run(&batch);
+  return executor_.micro_batch_loss();
+}
+
+void Engine::Backward() {
+  RequirePhase(Phase::kBackward, "Backward");
+  executor_.Run();
+}
+
+std::optional<StepResult> Engine::Step() {
+  const bool between = !executor_.AtEnd() && executor_.NextPhase() == Phase::kForward;
+  RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
+  if (between) return std::nullopt;
+  executor_.Run();
+  return EndStep();
+}
+
+bool Engine::IsGradientAccumulationBoundary() const {
+  return executor_.micro_batch() + 1 == config_.batch.accumulation_steps;
+}
+
+double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
+  if (num_batches < 1) {
+    Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
+          num_batches);
+  }
+  const Plan plan =
+      EvaluationPlanFor(resources_.model, config_, resources_.group.size(), groups_.stage());
+  BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
+                     groups_.data().rank(), groups_.data().size(), resources_.model.image);
+  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
+                    executor_.neighbours());
+  double sum = 0;
+  for (int64_t i = 0; i < num_batches; ++i) {
+    StepInputs inputs;
+    inputs.step = i;
+    executor.Begin(inputs);
+    while (!executor.AtEnd())
+      executor.Run();
+    sum += executor.outputs().loss;
+  }
+  return sum / static_cast<double>(num_batches);
+}
+
+Traffic Engine::traffic() const {
+  Traffic sum = groups_.traffic();
+  if (tied_) sum += tied_->traffic();
+  return sum;
+}
+
+AioTraffic Engine::disk_traffic() const {
+  return states_.disk_traffic();
+}
+
+void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
+                            const Json& client_state) {
+  const CheckpointNotes notes = {{{"num_steps", num_steps_},
+                                  {"num_skipped_steps", num_skipped_steps_},
+                                  {"loss_scaler", ToJson(loss_scaler_.state())}},
+                                 client_state};
+  engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", num_steps_) : tag,
+                         resources_.model, states_, notes, resources_.group);
+}
+
+Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
+  CheckpointNotes notes =
+      engine::LoadCheckpoint(dir, tag, resources_.model, states_, resources_.group);
+  num_steps_ = notes.engine.at("num_steps");
+  num_skipped_steps_ = notes.engine.at("num_skipped_steps");
+  loss_scaler_.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
+  return std::move(notes.client_state);
+}
+
+bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
+  if (groups_.num_stages() > 1) {
+    Throw(ErrorCode::kUnimplemented,
+          "saving the model from {} pipeline stages; expected one (or a checkpoint, and dsat "
+          "collate)",
+          groups_.num_stages());
+  }
+  const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
+  if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
+  return true;
 }
 
 }  // namespace dsat::engine

@@ -6,15 +6,20 @@
 #ifndef DSAT_ENGINE_ENGINE_H_
 #define DSAT_ENGINE_ENGINE_H_
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "base/json.h"
 #include "engine/batch_loader.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/executor.h"
+#include "engine/loss_scaler.h"
 #include "engine/model/layer.h"
+#include "engine/pipeline.h"
 #include "engine/plan/plan.h"
 #include "engine/redistribute.h"
 #include "engine/unit_state.h"
@@ -24,10 +29,9 @@ namespace dsat::engine {
 // What an engine runs on; all of it must outlive the engine.
 struct Resources {
   const Model& model;
-  ProcessGroup& group;
-  Kernels& kernels;
-  Arena& arena;
-  const Dataset* dataset = nullptr;  // nullptr with a counting arena
+  ProcessGroup& group;  // All ranks, those of other pipeline stages included.
+  Memory memory;
+  const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given
   int64_t seq_len = 0;
 };
 
@@ -35,6 +39,7 @@ struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
+  double loss_scale = 1;         // That the step was taken with.
   bool skipped = false;          // The gradients were not finite: nothing was updated.
   double forward_ms = 0;         // In forward passes, gathering their parameters included.
   double backward_ms = 0;        // In backward passes, gathering and gradient reduction included.
@@ -43,47 +48,95 @@ struct StepResult {
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
   int64_t activation_bytes = 0;  // Kept by one micro-batch's forward pass.
+  double idle_ms = 0;            // Of latency_ms, waiting for other pipeline stages.
 };
 
 class Engine {
  public:
-  // A collective call. Throws OutOfMemory if the state does not fit; the resources can be used
-  // again.
+  // A collective call. Throws OutOfMemory if the state does not fit (the resources can be used
+  // again), kInvalidArgument or kUnimplemented naming the key of a setting that this model or
+  // number of ranks does not allow.
   Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One optimizer step over train_batch_size samples. A collective call. Throws OutOfMemory, or
-  // kUnavailable or kDeadlineExceeded if a rank is gone; the engine cannot be used after either.
-  StepResult TrainStep();
+  // All calls up to Evaluate are collective. They throw OutOfMemory, kUnavailable or
+  // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
+  // the engine cannot be used after any of these.
+
+  // One optimizer step over train_batch_size samples of the data set.
+  StepResult TrainBatch();
+
+  // The same step by step, with batches of one's own: for every micro-batch Forward, Backward,
+  // Step. Forward gives this rank's mean loss; its batch must stay until Backward has returned.
+  // Step does something at the boundary of gradient accumulation only, and gives its result there.
+  // Throws kFailedPrecondition if they are called in another order, or in a pipeline, where stages
+  // work on several micro-batches at once.
+  double Forward(const Batch& batch);
+  void Backward();
+  std::optional<StepResult> Step();
+  // Whether the micro-batch under way, or else the next one, is the last before an update.
+  bool IsGradientAccumulationBoundary() const;
+
+  // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
+  // Throws kInvalidArgument if num_batches < 1.
+  double Evaluate(const Dataset& data, int64_t num_batches);
+
+  // Without a scheduler in the config the learning rate is the caller's to change.
+  void set_lr(double lr) { lr_ = lr; }
+  // Of the next step.
+  double lr() const;
 
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const { return num_skipped_steps_; }
   const Plan& plan() const { return plan_; }
+  UnitStates& states() { return states_; }
   const UnitStates& states() const { return states_; }
+  // Sent by this rank so far, in all its groups; and moved to and from disk.
+  Traffic traffic() const;
+  AioTraffic disk_traffic() const;
 
-  // Writes parameters and optimizer state to <dir>/<tag>/ and the tag to <dir>/latest
-  // (engine/checkpoint.h). A collective call. Throws by file name.
-  void SaveCheckpoint(const std::string& dir, const std::string& tag);
+  // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
+  // <dir>/latest (engine/checkpoint.h). `tag` empty: "global_step<steps taken>", as DeepSpeed's. A
+  // collective call. Throws by file name; training can go on.
+  void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
+                      const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number
-  // of ranks and ZeRO stage wrote it. Throws kNotFound or kInvalidArgument naming what does not
-  // fit.
-  void LoadCheckpoint(const std::string& dir, const std::string& tag = "");
+  // of ranks and ZeRO stage wrote it; gives the client_state. A collective call. Throws kNotFound,
+  // kInvalidArgument naming what does not fit, or kDataLoss.
+  Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
+  // Writes the parameters, in the type that they train in, to one file that PyTorch or safetensors
+  // opens (engine/export/save_16bit_model.h). Gives false, and saves nothing, if parameters rest
+  // sharded and the config lacks stage3_gather_16bit_weights_on_model_save. A collective call.
+  bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
+                      bool exclude_frozen = false);
 
  private:
+  StepInputs NextInputs() const;
+  StepResult EndStep();
+  void RequirePhase(Phase phase, const char* call) const;
+  Neighbours MakeNeighbours();
+
   const Resources resources_;
   const DsConfig config_;
+  const Groups groups_;
   const Plan plan_;
   UnitStates states_;
   BatchLoader loader_;
   Redistributor redistributor_;
+  std::optional<TiedUnits> tied_;
   Executor executor_;
+  std::optional<double> lr_;  // Set by the caller.
+  std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
+  LossScaler loss_scaler_;
 };
 
-// The plan that a ds_config asks for.
-Plan PlanFor(const Model& model, const DsConfig& config, int world_size);
+// The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
+Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
+// The same for evaluation: forward passes alone.
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
 
 }  // namespace dsat::engine
 

@@ -1,160 +1,248 @@
 // The interpreter of plans.
 #include "engine/executor.h"
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "engine/optimizer.h"
 
 namespace dsat::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MsBetween(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+}  // namespace
 
 Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-                   Redistributor& redistributor, BatchLoader& loader, ProcessGroup& group,
-                   Kernels& kernels, Arena& arena)
+                   Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours)
     : model_(model),
       plan_(plan),
       config_(config),
       states_(states),
       redistributor_(redistributor),
       loader_(loader),
-      group_(group),
-      kernels_(kernels),
-      arena_(arena),
-      inputs_of_(model.layers.size()),
-      saved_(model.layers.size()) {}
+      neighbours_(neighbours),
+      updater_(model, plan, config.optimizer, states, neighbours.data),
+      next_(plan.instructions.size()) {
+  for (int i = 0; i < plan.num_in_flight; ++i)
+    activations_.emplace_back(model.layers.size(), states.memory());
+}
 
-StepOutputs Executor::Run(const StepInputs& inputs) {
-  using Clock = std::chrono::steady_clock;
+void Executor::Begin(const StepInputs& inputs) {
   inputs_ = inputs;
   outputs_ = {};
-  const int64_t flops_before = kernels_.flops();
+  next_ = 0;
+}
+
+int Executor::micro_batch() const {
+  for (size_t i = AtEnd() ? 0 : next_; i < plan_.instructions.size(); ++i) {
+    if (plan_.instructions[i].micro_batch >= 0) return plan_.instructions[i].micro_batch;
+  }
+  return static_cast<int>(config_.batch.accumulation_steps) - 1;
+}
+
+void Executor::Run(const Batch* batch) {
+  given_batch_ = batch;
+  const Phase phase = NextPhase();
+  Kernels& kernels = states_.memory().kernels;
   Clock::time_point before = Clock::now();
-  for (const Instruction& instruction : plan_.instructions) {
+  for (; !AtEnd() && NextPhase() == phase; ++next_) {
+    const Instruction& instruction = plan_.instructions[next_];
+    const int64_t flops_before = kernels.flops();
     Execute(instruction);
     const Clock::time_point after = Clock::now();
-    outputs_.phase_ms[static_cast<size_t>(instruction.phase)] +=
-        std::chrono::duration<double, std::milli>(after - before).count();
+    const double ms = MsBetween(before, after);
+    outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
+    const bool waits = instruction.op == Op::kReceiveInput || instruction.op == Op::kReceiveGrad;
+    if (waits) outputs_.idle_ms += ms;
+    if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
     before = after;
   }
-  outputs_.flops = kernels_.flops() - flops_before;
-  return outputs_;
 }
 
+// In the order of Op.
 void Executor::Execute(const Instruction& i) {
+  if (i.op < Op::kPack) return ExecuteCompute(i);
+  if (i.op < Op::kSumTied) return ExecuteMove(i);
+  ExecuteStep(i);
+}
+
+void Executor::ExecuteCompute(const Instruction& i) {
+  Activations& activations = ActivationsOf(i);
+  const Arena& arena = states_.memory().device;
+  const int64_t bytes_before = arena.live_bytes();
   switch (i.op) {
     case Op::kLoadBatch:
-      outputs_.activation_bytes = 0;
-      loader_.Load(inputs_.step, i.micro_batch);
-      break;
+      if (i.phase == Phase::kForward) outputs_.activation_bytes = 0;
+      batch_ = given_batch_ != nullptr ? *given_batch_ : loader_.Load(inputs_.step, i.micro_batch);
+      return;
     case Op::kForward:
-      Forward(i.unit);
+    case Op::kRecompute:
+      Forward(i);
       break;
     case Op::kBackward:
-      Backward(i.unit);
+      Backward(i);
       break;
+    case Op::kDropSaved:
+      activations.DropSaved(i.unit);
+      break;
+    case Op::kDropInput:
+      activations.DropInput(i.unit);
+      break;
+    case Op::kDropGrad:
+      activations.DropGrad();
+      break;
+    case Op::kStoreInput:
+      activations.StoreInput(i.unit);
+      break;
+    case Op::kFetchInput:
+      activations.FetchInput(i.unit);
+      break;
+    case Op::kReceiveInput:
+      activations.ReceiveInput(i.unit, neighbours_.input_bytes, *neighbours_.pipeline);
+      break;
+    case Op::kSendOutput:
+      activations.SendOutput(i.unit, *neighbours_.pipeline);
+      break;
+    case Op::kReceiveGrad:
+      activations.ReceiveGrad(neighbours_.output_bytes, *neighbours_.pipeline);
+      break;
+    case Op::kSendGrad:
+      activations.SendGrad(*neighbours_.pipeline);
+      break;
+    default:
+      DSAT_CHECK(false, "{}", ToString(i));
+  }
+  if (i.phase == Phase::kForward) outputs_.activation_bytes += arena.live_bytes() - bytes_before;
+}
+
+void Executor::ExecuteMove(const Instruction& i) {
+  SwapFile* slices = states_.slice_swap();
+  switch (i.op) {
     case Op::kPack:
-      redistributor_.Pack(i.transfer, i.unit);
-      break;
+      return redistributor_.Pack(plan_.transfers[i.transfer], i.unit);
     case Op::kStart:
-      redistributor_.Start(i.transfer);
-      break;
+      return redistributor_.Start(plan_.transfers[i.transfer]);
     case Op::kWait:
-      redistributor_.Wait(i.transfer);
-      break;
+      return redistributor_.Wait(plan_.transfers[i.transfer]);
     case Op::kFreeParam:
-      states_.unit(i.unit).gathered.Free();
-      break;
+      return states_.unit(i.unit).gathered.Free();
+    case Op::kReadSlice:
+      return slices->Read(i.unit);
+    case Op::kWriteSlice:
+      if (!outputs_.skipped) slices->Write(i.unit);
+      return;
+    case Op::kAwaitSlice:
+      return slices->Await(i.unit);
+    case Op::kFreeSlice:
+      return slices->Free(i.unit);
+    case Op::kFoldGrad:
+      return states_.FoldGrad(i.unit);
     case Op::kFreeGrad:
-      states_.unit(i.unit).grad.Free();
-      break;
+      return states_.FreeWholeGrad(i.unit);
+    default:
+      DSAT_CHECK(false, "{}", ToString(i));
+  }
+}
+
+// A skipped step touches no state.
+void Executor::ExecuteStep(const Instruction& i) {
+  SwapFile* swap = states_.state_swap();
+  switch (i.op) {
+    case Op::kSumTied:
+      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit),
+                                   states_.memory().kernels_of(plan_.GradTier(i.unit)));
     case Op::kNorm:
-      Norm();
-      break;
+      return Norm();
+    case Op::kReadState:
+      if (!outputs_.skipped) swap->Read(i.sub_group);
+      return;
     case Op::kUpdate:
-      Update(i.unit);
-      break;
+      return Update(i.sub_group);
+    case Op::kWriteState:
+      if (!outputs_.skipped) swap->Write(i.sub_group);
+      return;
+    case Op::kAwaitState:
+      if (!outputs_.skipped) swap->Await(i.sub_group);
+      return;
     case Op::kMeanLoss:
-      MeanLoss();
-      break;
+      return MeanLoss();
+    default:
+      DSAT_CHECK(false, "{}", ToString(i));
   }
 }
 
-void Executor::Forward(int unit) {
-  const int64_t flops_before = kernels_.flops();
-  const int64_t bytes_before = arena_.live_bytes();
-  inputs_of_[unit] = std::move(output_);
-  const std::vector<Tensor> params = states_.LayerParams(unit);
-  double loss = 0;
-  const LayerContext context = {.kernels = kernels_,
-                                .arena = arena_,
-                                .dtype = states_.dtype(),
-                                .batch = loader_.batch(),
-                                .params = params,
-                                .grads = {},
-                                .loss_grad_scale = LossGradScale(),
-                                .loss = &loss};
-  output_ = model_.layers[unit]->Forward(context, inputs_of_[unit], saved_[unit]);
-  outputs_.loss += loss;
-  outputs_.forward_flops += kernels_.flops() - flops_before;
-  outputs_.activation_bytes += arena_.live_bytes() - bytes_before;
+LayerContext Executor::Context(const std::vector<Tensor>& params,
+                               const std::vector<Tensor>& grads) {
+  const Memory& memory = states_.memory();
+  return {.kernels = memory.kernels,
+          .arena = memory.device,
+          .dtype = states_.dtype(),
+          .batch = batch_,
+          .params = params,
+          .grads = grads,
+          .loss_grad_scale = static_cast<float>(
+              inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
+          .loss = &micro_batch_loss_};
 }
 
-void Executor::Backward(int unit) {
-  const std::vector<Tensor> params = states_.LayerParams(unit);
-  const std::vector<Tensor> grads = states_.LayerGrads(unit);
-  const LayerContext context = {.kernels = kernels_,
-                                .arena = arena_,
-                                .dtype = states_.dtype(),
-                                .batch = loader_.batch(),
-                                .params = params,
-                                .grads = grads,
-                                .loss_grad_scale = LossGradScale(),
-                                .loss = nullptr};
-  output_ =
-      model_.layers[unit]->Backward(context, inputs_of_[unit], std::move(output_), saved_[unit]);
-  inputs_of_[unit].Free();
-  saved_[unit].clear();
+void Executor::Forward(const Instruction& i) {
+  const int64_t flops_before = states_.memory().kernels.flops();
+  const std::vector<Tensor> params = states_.LayerParams(i.unit);
+  micro_batch_loss_ = 0;
+  ActivationsOf(i).Forward(*model_.layers[i.unit], i.unit, Context(params, {}));
+  if (i.op == Op::kRecompute) return;
+  outputs_.loss += micro_batch_loss_;
+  outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
 }
 
-// Summed slice by slice, in the order of the ranks, wherever the slices are: every placement gives
-// the same bits.
+void Executor::Backward(const Instruction& i) {
+  const std::vector<Tensor> params = states_.LayerParams(i.unit);
+  std::vector<Tensor> grads;
+  if (plan_.writes_grads[i.unit]) grads = states_.LayerGrads(i.unit);
+  ActivationsOf(i).Backward(*model_.layers[i.unit], i.unit, Context(params, grads));
+}
+
 void Executor::Norm() {
+  double sum = updater_.SumOfSquares();
   const bool shard = plan_.optimizer_home == Placement::kShard;
-  double sum = 0;
-  for (int row = 0; row < (shard ? 1 : plan_.world_size); ++row) {
-    double row_sum = 0;
-    for (int u = 0; u < states_.num_units(); ++u) {
-      const int64_t slice_elems = states_.SliceElems(u);
-      if (slice_elems == 0) continue;
-      const Tensor grad = states_.Optimizer(u).grad;
-      row_sum += kernels_.SumOfSquares(grad.Slice(row * slice_elems, slice_elems));
-    }
-    sum += row_sum;
+  if (shard) {
+    sum = neighbours_.world.SumScalar(sum);
+  } else if (neighbours_.pipeline != nullptr) {
+    sum = neighbours_.pipeline->SumScalar(sum);
   }
-  if (shard) sum = group_.SumScalar(sum);
-  outputs_.grad_norm = std::sqrt(sum) / plan_.world_size;
-  outputs_.skipped = !std::isfinite(outputs_.grad_norm);
+  outputs_.grad_norm = std::sqrt(sum) * MeanFactor();
+  outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
+  if (outputs_.skipped) return;
+  const double clip = ClipFactor(outputs_.grad_norm, config_.gradient_clipping);
+  updater_.Begin({.optimizer = inputs_.optimizer,
+                  .step = inputs_.update,
+                  .grad_scale = static_cast<float>(clip * MeanFactor())});
 }
 
-// Gradients are sums over the ranks until here; averaging and clipping are one factor.
-void Executor::Update(int unit) {
-  if (!outputs_.skipped) {
-    const double scale =
-        ClipFactor(outputs_.grad_norm, config_.gradient_clipping) / plan_.world_size;
-    OptimizerStep(kernels_, config_.optimizer, states_.Optimizer(unit),
-                  static_cast<float>(inputs_.lr), inputs_.update, static_cast<float>(scale));
-  }
-  states_.FreeGrads(unit);
+double Executor::MeanFactor() const {
+  const bool reduced = plan_.world_size > 1 || plan_.optimizer_home == Placement::kShard;
+  const double divided_by = reduced ? config_.gradient_predivide_factor : 1;
+  return divided_by / (config_.average_gradients ? plan_.world_size : 1) / inputs_.loss_scale;
+}
+
+// Gradients are sums over the ranks, of a scaled loss, until here: averaging, unscaling and
+// clipping are one factor.
+void Executor::Update(int sub_group) {
+  const SubGroup& group = plan_.sub_groups[sub_group];
+  if (!outputs_.skipped) updater_.Update(sub_group);
+  const bool unit_ends = sub_group + 1 == std::ssize(plan_.sub_groups) ||
+                         plan_.sub_groups[sub_group + 1].unit != group.unit;
+  if (unit_ends) states_.FreeGrads(group.unit);
 }
 
 void Executor::MeanLoss() {
   const double mean = outputs_.loss / static_cast<double>(config_.batch.accumulation_steps);
-  outputs_.loss = group_.SumScalar(mean) / plan_.world_size;
-}
-
-float Executor::LossGradScale() const {
-  return 1.0F / static_cast<float>(config_.batch.accumulation_steps);
+  outputs_.loss = neighbours_.world.SumScalar(mean) / plan_.world_size;
 }
 
 }  // namespace dsat::engine

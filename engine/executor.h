@@ -3,50 +3,88 @@
 #define DSAT_ENGINE_EXECUTOR_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "engine/activations.h"
 #include "engine/batch_loader.h"
+#include "engine/pipeline.h"
 #include "engine/redistribute.h"
 #include "engine/unit_state.h"
+#include "engine/updater.h"
 
 namespace dsat::engine {
 
 // One optimizer step, on this rank unless said otherwise.
 struct StepInputs {
-  int64_t step = 0;    // Which samples.
-  int64_t update = 1;  // The optimizer's count, 1 at the first.
-  double lr = 0;
+  int64_t step = 0;           // Which samples.
+  int64_t update = 1;         // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  double loss_scale = 1;
 };
 struct StepOutputs {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
   bool skipped = false;  // The norm was not finite: no update was made, on any rank.
   std::array<double, 3> phase_ms = {};  // By Phase.
+  double idle_ms = 0;                   // Of it, waiting for other pipeline stages.
   int64_t forward_flops = 0;            // All micro-batches.
-  int64_t flops = 0;                    // Forward and backward.
+  int64_t flops = 0;             // Forward and backward; what is computed again does not count.
   int64_t activation_bytes = 0;  // Kept by the forward passes of one micro-batch for its backward.
+};
+
+// Whom this rank exchanges more with than model state.
+struct Neighbours {
+  ProcessGroup& world;
+  ProcessGroup& data;
+  ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
+  TiedUnits* tied = nullptr;         // nullptr with one stage.
+  int64_t input_bytes = 0;           // Of the first unit's input,
+  int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
 };
 
 class Executor {
  public:
   // All arguments must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, ProcessGroup& group, Kernels& kernels,
-           Arena& arena);
+           Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours);
 
-  // Interprets the plan once. Throws OutOfMemory, or what the process group throws; this executor
-  // cannot be used after that.
-  StepOutputs Run(const StepInputs& inputs);
+  // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`
+  // stands in for the loader's; it must stay until its backward has run. Throws OutOfMemory, or
+  // what the process groups throw; this executor cannot be used after that.
+  void Begin(const StepInputs& inputs);
+  void Run(const Batch* batch = nullptr);
+  // True also before the first Begin.
+  bool AtEnd() const { return next_ == plan_.instructions.size(); }
+  // REQUIRES: not at the end.
+  Phase NextPhase() const { return plan_.instructions[next_].phase; }
+
+  // Of the phases that have run since Begin; complete at the end.
+  const StepOutputs& outputs() const { return outputs_; }
+  // Of the micro-batch whose forward ran last, on this rank.
+  double micro_batch_loss() const { return micro_batch_loss_; }
+  // The micro-batch whose instructions come next; after the last of them, that.
+  int micro_batch() const;
+  const Neighbours& neighbours() const { return neighbours_; }
 
  private:
   void Execute(const Instruction& instruction);
-  void Forward(int unit);
-  void Backward(int unit);
+  void ExecuteCompute(const Instruction& instruction);
+  void ExecuteMove(const Instruction& instruction);
+  void ExecuteStep(const Instruction& instruction);
+  LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
+  void Forward(const Instruction& i);
+  void Backward(const Instruction& i);
   void Norm();
-  void Update(int unit);
+  void Update(int sub_group);
   void MeanLoss();
-  float LossGradScale() const;
+  // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
+  // loss's.
+  double MeanFactor() const;
+  Activations& ActivationsOf(const Instruction& i) {
+    return activations_[static_cast<size_t>(i.micro_batch % plan_.num_in_flight)];
+  }
 
   const Model& model_;
   const Plan& plan_;
@@ -54,15 +92,16 @@ class Executor {
   UnitStates& states_;
   Redistributor& redistributor_;
   BatchLoader& loader_;
-  ProcessGroup& group_;
-  Kernels& kernels_;
-  Arena& arena_;
+  const Neighbours neighbours_;
+  Updater updater_;
 
   StepInputs inputs_;
   StepOutputs outputs_;
-  std::vector<Buffer> inputs_of_;  // Per unit: its input, from its forward to its backward.
-  std::vector<Saved> saved_;       // Per unit.
-  Buffer output_;                  // Of the last forward; in backward, its gradient.
+  size_t next_;
+  const Batch* given_batch_ = nullptr;
+  Batch batch_;
+  double micro_batch_loss_ = 0;
+  std::vector<Activations> activations_;  // By micro-batch in flight.
 };
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// Which update a configuration asks for, and the learning rate of a step.
+// Which update a configuration asks for.
 #ifndef DSAT_ENGINE_OPTIMIZER_H_
 #define DSAT_ENGINE_OPTIMIZER_H_
 
@@ -10,18 +10,19 @@
 
 namespace dsat::engine {
 
-// f32 vectors it keeps per parameter element: 2 for Adam, 1 for SGD with momentum, 0 without.
+// f32 vectors it keeps per parameter element: 2 for Adam and LAMB; 1 for Adagrad, Lion and SGD with
+// momentum; 0 for SGD without.
 int NumMoments(const OptimizerConfig& config);
 
-// One update of `view`. `step` is 1 at the first; the gradient is multiplied by `grad_scale` first.
+// One update of `view`, which may be any part of a unit. `step` is 1 at the first; the gradient is
+// multiplied by `grad_scale` first. REQUIRES: not LAMB, which wants norms of whole parameters
+// (engine/lamb.h).
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-                   float lr, int64_t step, float grad_scale);
+                   int64_t step, float grad_scale);
 
-// The learning rate of the update after `num_updates` updates. As in DeepSpeed, whose scheduler is
-// stepped after an update and starts before its first value: the first update has the rate of the
-// schedule's start, the second that of iteration 0, the third that of iteration 1.
-double LearningRate(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler,
-                    int64_t num_updates);
+// The operands of one update of Adam or LAMB.
+AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, int64_t step,
+                      float grad_scale);
 
 // By what gradients of norm `norm` are multiplied so that their norm is at most `max_norm` (0:
 // any): max_norm / (norm + 1e-6) if that is below 1, as DeepSpeed.

@@ -6,38 +6,74 @@
 namespace dsat::engine {
 namespace {
 
+// Everything an engine runs on, counting.
+struct CountingResources {
+  CountingResources(int rank, int size, int num_threads)
+      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads)) {}
+  Resources For(const Model& model, int64_t seq_len) {
+    return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
+  }
+
+  std::unique_ptr<ProcessGroup> group;
+  std::unique_ptr<Kernels> kernels;
+  Arena device{"device memory", Arena::Kind::kCounting, 0};
+  Arena host{"host memory", Arena::Kind::kCounting, 0};
+};
+
 // The engine on one rank with micro-batches of one sample: what one sample keeps alive.
 int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t seq_len,
                                  int num_threads) {
   config.batch = {.train_batch_size = 1, .micro_batch_size = 1, .accumulation_steps = 1};
-  const auto group = MakeCountingGroup(0, 1);
-  const auto kernels = MakeCountingKernels(num_threads);
-  Arena arena("device memory", Arena::Kind::kCounting, 0);
-  Engine engine({model, *group, *kernels, arena, nullptr, seq_len}, config, 0);
-  return engine.TrainStep().activation_bytes;
+  config.pipeline = {};
+  CountingResources resources(0, 1, num_threads);
+  Engine engine(resources.For(model, seq_len), config, 0);
+  return engine.TrainBatch().activation_bytes;
+}
+
+// What moved since `before`.
+struct Moved {
+  Traffic sent;
+  TierTraffic tiers;
+  AioTraffic disk;
+};
+
+Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
+  return {engine.traffic(), resources.kernels->tier_traffic(), engine.disk_traffic()};
+}
+
+void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {
+  prediction.step_traffic = {
+      .num_collectives = after.sent.num_collectives - before.sent.num_collectives,
+      .sent_bytes = after.sent.sent_bytes - before.sent.sent_bytes,
+      .num_messages = after.sent.num_messages - before.sent.num_messages};
+  prediction.tier_traffic = {
+      .to_host_bytes = after.tiers.to_host_bytes - before.tiers.to_host_bytes,
+      .to_device_bytes = after.tiers.to_device_bytes - before.tiers.to_device_bytes};
+  prediction.disk_traffic = {.num_requests = after.disk.num_requests - before.disk.num_requests,
+                             .read_bytes = after.disk.read_bytes - before.disk.read_bytes,
+                             .written_bytes = after.disk.written_bytes - before.disk.written_bytes};
 }
 
 }  // namespace
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
                    int num_threads) {
-  const auto group = MakeCountingGroup(rank, size);
-  const auto kernels = MakeCountingKernels(num_threads);
-  Arena arena("device memory", Arena::Kind::kCounting, 0);
-  Engine engine({model, *group, *kernels, arena, nullptr, seq_len}, config, 0);
-  engine.TrainStep();
+  CountingResources resources(rank, size, num_threads);
+  Engine engine(resources.For(model, seq_len), config, 0);
+  engine.TrainBatch();
 
   Prediction prediction;
-  prediction.state_bytes = arena.live_bytes();
-  const Traffic before = group->traffic();
-  arena.ResetPeak();
-  const StepResult step = engine.TrainStep();
-  prediction.peak_bytes = arena.peak_bytes();
+  prediction.state_bytes = resources.device.live_bytes();
+  prediction.host_state_bytes = resources.host.live_bytes();
+  const Moved before = MovedSoFar(engine, resources);
+  resources.device.ResetPeak();
+  resources.host.ResetPeak();
+  const StepResult step = engine.TrainBatch();
+  StoreMoved(before, MovedSoFar(engine, resources), prediction);
+  prediction.peak_bytes = resources.device.peak_bytes();
+  prediction.host_peak_bytes = resources.host.peak_bytes();
   prediction.step_flops = step.flops;
   prediction.forward_flops = step.forward_flops;
-  prediction.step_traffic = {
-      .num_collectives = group->traffic().num_collectives - before.num_collectives,
-      .sent_bytes = group->traffic().sent_bytes - before.sent_bytes};
   prediction.activation_bytes_per_sample =
       ActivationBytesPerSample(model, config, seq_len, num_threads);
   return prediction;

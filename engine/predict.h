@@ -18,9 +18,14 @@ struct Prediction {
   int64_t step_flops = 0;                   // forward and backward of one optimizer step, this rank
   int64_t forward_flops = 0;                // forward passes only
   Traffic step_traffic;                     // sent by this rank in one optimizer step
+  int64_t host_peak_bytes = 0;              // host memory, as peak_bytes
+  int64_t host_state_bytes = 0;
+  TierTraffic tier_traffic;  // between device and host memory in one optimizer step
+  AioTraffic disk_traffic;   // with disk in one optimizer step
 };
 
-// Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds.
+// Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws
+// what Engine's constructor throws of settings that this model or number of ranks does not allow.
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
                    int num_threads);
 

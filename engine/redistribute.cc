@@ -1,85 +1,99 @@
 // Moves model state from one placement to another.
 #include "engine/redistribute.h"
 
+#include <algorithm>
+
 namespace dsat::engine {
-namespace {
-
-int64_t BucketBytes(const Plan& plan, DType dtype) {
-  int64_t row_elems = 0;
-  for (const int64_t elems : plan.bucket_row_elems)
-    row_elems += elems;
-  return row_elems * plan.world_size * BytesPerElem(dtype);
-}
-
-}  // namespace
 
 Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group,
-                             Kernels& kernels, Arena& arena)
+                             DType grad_dtype, double predivide_factor)
     : plan_(plan),
       states_(states),
       group_(group),
-      kernels_(kernels),
-      charge_(arena, BucketBytes(plan, states.dtype())),
-      buckets_(plan.bucket_row_elems.size()),
-      tickets_(plan.transfers.size()) {
+      grad_dtype_(grad_dtype),
+      predivide_factor_(predivide_factor),
+      charge_(states.memory().device, BucketBytes()),
+      buckets_(plan.bucket_row_elems.size()) {
   DSAT_CHECK(plan.world_size == group.size());
-  const int64_t row_bytes = plan.world_size * BytesPerElem(states.dtype());
+  // A bucket of each kind holds one type: the wider one is never too small.
+  const int64_t elem_bytes = std::max(BytesPerElem(states.dtype()), BytesPerElem(grad_dtype));
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const int64_t row_elems = plan.bucket_row_elems[i];
-    if (row_elems > 0) buckets_[i] = group.Allocate(row_elems * row_bytes);
+    if (row_elems > 0) buckets_[i] = group.Allocate(row_elems * plan.world_size * elem_bytes);
   }
   if (plan.overlap && !plan.transfers.empty()) background_ = std::make_unique<Background>();
 }
 
+int64_t Redistributor::BucketBytes() const {
+  int64_t row_elems = 0;
+  for (const int64_t elems : plan_.bucket_row_elems)
+    row_elems += elems;
+  const int64_t elem_bytes = std::max(BytesPerElem(states_.dtype()), BytesPerElem(grad_dtype_));
+  return row_elems * plan_.world_size * elem_bytes;
+}
+
 Tensor Redistributor::Row(const Transfer& transfer, int row) const {
   const Tensor bucket = {buckets_[transfer.bucket].data, transfer.row_elems * plan_.world_size,
-                         states_.dtype()};
+                         TravelType(transfer)};
   return bucket.Slice(row * transfer.row_elems, transfer.row_elems);
 }
 
-void Redistributor::Pack(int transfer_index, int unit) {
-  const Transfer& transfer = plan_.transfers[transfer_index];
+void Redistributor::Pack(const Transfer& transfer, int unit) {
+  Kernels& kernels = states_.memory().kernels;
   int64_t begin = 0;  // In the row.
   for (const Segment& segment : transfer.segments) {
     if (segment.unit == unit) {
-      const auto pack = [&](int row, const Tensor& slice) {
-        kernels_.Cast(Row(transfer, row).Slice(begin, segment.num_elems),
-                      slice.Slice(segment.offset, segment.num_elems));
+      const auto part_of = [&](const Tensor& slice) {
+        return slice.Slice(segment.offset, segment.num_elems);
+      };
+      const auto part_of_row = [&](int row) {
+        return Row(transfer, row).Slice(begin, segment.num_elems);
       };
       if (transfer.state == State::kParam) {
-        pack(group_.rank(), states_.ParamSlice(unit));
+        const Tensor part = part_of(states_.ParamSlice(unit));
+        const bool on_device = plan_.param_tiers[unit] == Tier::kDevice;
+        on_device ? kernels.Cast(part_of_row(group_.rank()), part)
+                  : kernels.CopyToDevice(part_of_row(group_.rank()), part);
         return;
       }
       const int64_t slice_elems = states_.SliceElems(unit);
-      const Tensor grad = states_.Grad(unit);
-      for (int q = 0; q < group_.size(); ++q)
-        pack(q, grad.Slice(q * slice_elems, slice_elems));
+      const Tensor grad = states_.GradToReduce(unit);
+      for (int q = 0; q < group_.size(); ++q) {
+        kernels.Cast(part_of_row(q), part_of(grad.Slice(q * slice_elems, slice_elems)));
+        if (predivide_factor_ == 1) continue;
+        kernels.Scale(part_of_row(q), static_cast<float>(1 / predivide_factor_));
+      }
     }
     begin += segment.num_elems;
   }
 }
 
-void Redistributor::Start(int transfer_index) {
-  const Transfer& transfer = plan_.transfers[transfer_index];
+void Redistributor::Start(const Transfer& transfer) {
   if (background_ == nullptr) return Run(transfer);
-  tickets_[transfer_index] = background_->Submit([this, &transfer] { Run(transfer); });
+  tickets_[&transfer] = background_->Submit([this, &transfer] { Run(transfer); });
 }
 
 void Redistributor::Run(const Transfer& transfer) {
   const CommBuffer& bucket = buckets_[transfer.bucket];
+  const DType dtype = TravelType(transfer);
   switch (transfer.collective) {
     case Collective::kAllReduce:
-      return group_.AllReduce(bucket, states_.dtype(), transfer.row_elems);
+      return group_.AllReduce(bucket, dtype, transfer.row_elems);
     case Collective::kReduceScatter:
-      return group_.ReduceScatter(bucket, states_.dtype(), transfer.row_elems);
+      return group_.ReduceScatter(bucket, dtype, transfer.row_elems);
     case Collective::kAllGather:
-      return group_.AllGather(bucket, states_.dtype(), transfer.row_elems);
+      return group_.AllGather(bucket, dtype, transfer.row_elems);
+    case Collective::kBroadcasts:
+      for (int root = 0; root < group_.size(); ++root)
+        group_.Broadcast(bucket, dtype, transfer.row_elems, root);
   }
 }
 
-void Redistributor::Wait(int transfer_index) {
-  const Transfer& transfer = plan_.transfers[transfer_index];
-  if (background_ != nullptr) background_->Wait(tickets_[transfer_index]);
+void Redistributor::Wait(const Transfer& transfer) {
+  if (background_ != nullptr) {
+    background_->Wait(tickets_.at(&transfer));
+    tickets_.erase(&transfer);
+  }
   int64_t begin = 0;
   for (const Segment& segment : transfer.segments) {
     Unpack(transfer, segment, begin);
@@ -92,20 +106,30 @@ void Redistributor::Unpack(const Transfer& transfer, const Segment& segment, int
     return Row(transfer, row).Slice(begin, segment.num_elems);
   };
   if (transfer.to == Placement::kShard) {
-    const Tensor part = states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
-    if (transfer.accumulate) {
-      kernels_.Accumulate(part, part_of_row(group_.rank()));
-    } else {
-      kernels_.Cast(part, part_of_row(group_.rank()));
-    }
-    return;
+    return KeepGrad(transfer, segment, part_of_row(group_.rank()));
   }
   const bool is_param = transfer.state == State::kParam;
-  const Tensor whole = is_param ? states_.GatherTarget(segment.unit) : states_.Grad(segment.unit);
+  const Tensor whole =
+      is_param ? states_.GatherTarget(segment.unit) : states_.GradToReduce(segment.unit);
   for (int q = 0; q < group_.size(); ++q) {
     const int64_t offset = q * states_.SliceElems(segment.unit) + segment.offset;
-    kernels_.Cast(whole.Slice(offset, segment.num_elems), part_of_row(q));
+    states_.memory().kernels.Cast(whole.Slice(offset, segment.num_elems), part_of_row(q));
   }
+}
+
+// Into this rank's gradient slice, on whatever tier it is.
+void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment,
+                             const Tensor& arrived) {
+  const Memory& memory = states_.memory();
+  const Tensor part = states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
+  const auto keep = [&](Kernels& kernels, const Tensor& source) {
+    transfer.accumulate ? kernels.Accumulate(part, source) : kernels.Cast(part, source);
+  };
+  if (plan_.GradTier(segment.unit) == Tier::kDevice) return keep(memory.kernels, arrived);
+  Buffer staged = memory.host.Allocate(arrived.dtype, arrived.num_elems, "gradients on their way");
+  const Tensor on_host = staged.AsTensor(arrived.dtype).Slice(0, arrived.num_elems);
+  memory.kernels.CopyToHost(on_host, arrived);
+  keep(memory.host_kernels, on_host);
 }
 
 }  // namespace dsat::engine

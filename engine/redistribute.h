@@ -3,10 +3,10 @@
 #define DSAT_ENGINE_REDISTRIBUTE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
-#include "engine/backend/kernels.h"
 #include "engine/background.h"
 #include "engine/comm/process_group.h"
 #include "engine/memory/arena.h"
@@ -32,32 +32,40 @@ class BucketCharge {
 
 class Redistributor {
  public:
-  // Allocates the plan's buckets (a collective call) and charges them to the arena; none with one
-  // rank. All arguments must outlive this. Throws OutOfMemory before it allocates any.
-  Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group, Kernels& kernels,
-                Arena& arena);
+  // Allocates the plan's buckets (a collective call) and charges them to the arena; none if it
+  // moves nothing. Gradients travel as `grad_dtype`, divided by `predivide_factor`; parameters as
+  // what they are. All arguments must outlive this. Throws OutOfMemory before it allocates any.
+  Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group, DType grad_dtype,
+                double predivide_factor);
   Redistributor(const Redistributor&) = delete;
   Redistributor& operator=(const Redistributor&) = delete;
-  // The instructions kPack, kStart and kWait of the plan, in its order.
-  void Pack(int transfer, int unit);
-  void Start(int transfer);
-  void Wait(int transfer);
+  // The instructions kPack, kStart and kWait, in the order of a plan: the one of the constructor,
+  // or one whose transfers fit its buckets.
+  void Pack(const Transfer& transfer, int unit);
+  void Start(const Transfer& transfer);
+  void Wait(const Transfer& transfer);
 
  private:
+  DType TravelType(const Transfer& transfer) const {
+    return transfer.state == State::kParam ? states_.dtype() : grad_dtype_;
+  }
+  int64_t BucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
   void Run(const Transfer& transfer);
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
+  void KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& arrived);
 
   const Plan& plan_;
   UnitStates& states_;
   ProcessGroup& group_;
-  Kernels& kernels_;
+  const DType grad_dtype_;
+  const double predivide_factor_;
   BucketCharge charge_;
   std::vector<CommBuffer> buckets_;
-  std::vector<int64_t> tickets_;            // Per transfer; with overlap only.
-  std::unique_ptr<Background> background_;  // With overlap only. Last: it ends first.
+  std::map<const Transfer*, int64_t> tickets_;  // Of what is under way; with overlap only.
+  std::unique_ptr<Background> background_;      // With overlap only. Last: it ends first.
 };
 
 }  // namespace dsat::engine

@@ -5,12 +5,15 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "engine/half.h"
 
 namespace dsat::engine {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-constexpr int64_t BytesPerElem(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr int64_t BytesPerElem(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
 
 // `data` may be nullptr: the counting backend allocates nothing and computes nothing.
 struct Tensor {
@@ -26,10 +29,9 @@ struct Tensor {
     DSAT_CHECK(dtype == DType::kBF16);
     return static_cast<uint16_t*>(data);
   }
-  // IEEE half precision, as bits.
-  uint16_t* f16() const {
+  F16* f16() const {
     DSAT_CHECK(dtype == DType::kF16);
-    return static_cast<uint16_t*>(data);
+    return static_cast<F16*>(data);
   }
   int64_t bytes() const { return num_elems * BytesPerElem(dtype); }
   // Elements [begin, begin + count).

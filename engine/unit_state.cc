@@ -2,8 +2,10 @@
 #include "engine/unit_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/init.h"
+#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 namespace {
@@ -26,13 +28,15 @@ UnitLayout LayoutOf(const Layer& layer, int world_size) {
 
 std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size) {
   std::vector<PlanUnit> units;
-  for (const auto& layer : model.layers) {
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    const Layer& layer = *model.layers[u];
     PlanUnit unit;
-    unit.num_elems = LayoutOf(*layer, world_size).num_elems;
-    for (const ParamSpec& spec : layer->params()) {
+    unit.num_elems = LayoutOf(layer, world_size).num_elems;
+    unit.frozen = !model.frozen.empty() && model.frozen[u];
+    for (const ParamSpec& spec : layer.params()) {
       unit.largest_param = std::max(unit.largest_param, spec.NumElems());
     }
-    for (const TiedParam& tied : layer->tied())
+    for (const TiedParam& tied : layer.tied())
       unit.borrows.push_back(tied.layer);
     std::ranges::sort(unit.borrows);
     const auto repeated = std::ranges::unique(unit.borrows);
@@ -42,21 +46,39 @@ std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size) {
   return units;
 }
 
-UnitStates::UnitStates(const Model& model, const Plan& plan, DType dtype, int rank, int num_moments,
-                       uint64_t seed, Arena& arena, Kernels& kernels)
+UnitStates::UnitStates(const Model& model, const Plan& plan, const StateOptions& options, int rank,
+                       const Memory& memory)
     : model_(model),
-      param_homes_(plan.param_homes),
-      optimizer_home_(plan.optimizer_home),
-      dtype_(dtype),
+      plan_(plan),
+      options_(options),
       rank_(rank),
-      world_size_(plan.world_size),
-      arena_(arena),
-      kernels_(kernels) {
-  for (int u = 0; u < static_cast<int>(model.layers.size()); ++u) {
-    units_.emplace_back().layout = LayoutOf(*model.layers[u], world_size_);
+      memory_(memory),
+      units_(model.layers.size()) {
+  for (int u = 0; u < num_units(); ++u) {
+    if (plan.present[u]) units_[u].layout = LayoutOf(*model.layers[u], plan.world_size);
+  }
+  MakeSwapFiles();
+  for (int u = 0; u < num_units(); ++u) {
     if (units_[u].layout.num_elems == 0) continue;
-    AllocateUnit(u, num_moments);
-    InitUnit(u, seed);
+    AllocateUnit(u);
+    InitUnit(u);
+  }
+}
+
+void UnitStates::MakeSwapFiles() {
+  std::vector<int64_t> state_bytes;
+  for (const SubGroup& group : plan_.sub_groups)
+    state_bytes.push_back(group.on_disk ? NumSwapped() * 4 * group.num_elems : 0);
+  std::vector<int64_t> slice_bytes;
+  for (int u = 0; u < num_units(); ++u) {
+    slice_bytes.push_back(OnDisk(u) ? SliceElems(u) * BytesPerElem(options_.dtype) : 0);
+  }
+  const auto some = [](int64_t bytes) { return bytes > 0; };
+  if (std::ranges::any_of(state_bytes, some)) {
+    state_swap_.emplace(options_.optimizer_swap, state_bytes, memory_.host);
+  }
+  if (std::ranges::any_of(slice_bytes, some)) {
+    slice_swap_.emplace(options_.param_swap, slice_bytes, memory_.host);
   }
 }
 
@@ -64,57 +86,148 @@ int64_t UnitStates::HomeElems(Placement home, int u) const {
   return home == Placement::kShard ? SliceElems(u) : units_[u].layout.num_elems;
 }
 
-void UnitStates::AllocateUnit(int u, int num_moments) {
+bool UnitStates::HasMaster(int u) const {
+  return options_.dtype != DType::kF32 || plan_.optimizer_tiers[u] != plan_.param_tiers[u] ||
+         plan_.optimizer_tiers[u] == Tier::kNvme;
+}
+
+void UnitStates::AllocateUnit(int u) {
   Unit& unit = units_[u];
-  const int64_t optimizer_elems = HomeElems(optimizer_home_, u);
-  unit.param = arena_.Allocate(dtype_, HomeElems(param_homes_[u], u), "parameters");
-  if (dtype_ != DType::kF32) {
-    unit.master = arena_.Allocate(DType::kF32, optimizer_elems, "master parameters");
+  if (!OnDisk(u)) {
+    unit.param = memory_.arena(plan_.param_tiers[u])
+                     .Allocate(options_.dtype, HomeElems(plan_.param_homes[u], u), "parameters");
   }
-  for (int i = 0; i < num_moments; ++i) {
-    unit.moments.push_back(arena_.Allocate(DType::kF32, optimizer_elems, "optimizer state"));
+  const Tier tier = plan_.optimizer_tiers[u];
+  if (!plan_.trained[u] || tier == Tier::kNvme) return;
+  Arena& arena = memory_.arena(tier);
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  if (HasMaster(u)) unit.master = arena.Allocate(DType::kF32, num_elems, "master parameters");
+  for (int i = 0; i < options_.num_moments; ++i) {
+    unit.moments.push_back(arena.Allocate(DType::kF32, num_elems, "optimizer state"));
   }
 }
 
-// Writes the part of the unit that rests here; its optimizer state starts from that.
-void UnitStates::InitUnit(int u, uint64_t seed) {
-  const Tensor home = ParamAtHome(u);
-  const int64_t home_begin = ParamBegin(u);
-  const int64_t home_end = home_begin + home.num_elems;
-  kernels_.Fill(home, 0);
+// Writes the part of the unit that rests here. Every number is a function of its place in the
+// model.
+void UnitStates::InitUnit(int u) {
+  Visit(u, Access::kWrite, [&](const StatePart& part) {
+    memory_.host_kernels.Fill(part.data, 0);
+    if (!part.state.starts_with("moment")) InitParams(u, part);
+  });
+}
+
+void UnitStates::InitParams(int u, const StatePart& part) {
+  const int64_t end = part.begin + part.data.num_elems;
   const auto& specs = model_.layers[u]->params();
   for (size_t i = 0; i < specs.size(); ++i) {
     const int64_t param_begin = units_[u].layout.offsets[i];
-    const int64_t begin = std::max(param_begin, home_begin);
-    const int64_t end = std::min(param_begin + specs[i].NumElems(), home_end);
-    if (begin >= end) continue;
-    InitParam(kernels_, specs[i], seed, begin - param_begin,
-              home.Slice(begin - home_begin, end - begin));
+    const int64_t from = std::max(param_begin, part.begin);
+    const int64_t to = std::min(param_begin + specs[i].NumElems(), end);
+    if (from >= to) continue;
+    const Tensor dst = part.data.Slice(from - part.begin, to - from);
+    const int64_t begin = from - param_begin;
+    if (model_.weights == nullptr || dst.data == nullptr) {
+      InitParam(memory_.host_kernels, specs[i], options_.seed, begin, dst);
+    } else {
+      model_.weights->Read(memory_.host_kernels, specs[i].name, begin, dst);
+    }
   }
-  const OptimizerView view = Optimizer(u);
-  if (dtype_ != DType::kF32) kernels_.Cast(view.master, view.param);
-  for (const Tensor& moment : view.moments)
-    kernels_.Fill(moment, 0);
+}
+
+void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
+  if (units_[u].layout.num_elems == 0) return;
+  VisitParams(u, access, visitor);
+  if (!plan_.trained[u]) return;
+  if (plan_.optimizer_tiers[u] == Tier::kNvme) return VisitSwapped(u, access, visitor);
+  const Unit& unit = units_[u];
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  const int64_t begin = BeginOf(plan_.optimizer_home, u);
+  const auto show = [&](const std::string& name, const Buffer& buffer) {
+    visitor({name, begin, buffer.AsTensor(DType::kF32).Slice(0, num_elems)});
+  };
+  if (unit.master) show("master", unit.master);
+  for (size_t i = 0; i < unit.moments.size(); ++i)
+    show(fmt::format("moment{}", i), unit.moments[i]);
+}
+
+void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
+  const Placement home = plan_.param_homes[u];
+  const StatePart shape = {"param", BeginOf(home, u), {nullptr, HomeElems(home, u), dtype()}};
+  if (access == Access::kShape) return visitor(shape);
+  if (!OnDisk(u)) {
+    const Tensor all = units_[u].param.AsTensor(dtype()).Slice(0, shape.data.num_elems);
+    return visitor({shape.state, shape.begin, all});
+  }
+  slice_swap_->Read(u);
+  slice_swap_->Await(u);
+  visitor({shape.state, shape.begin, ParamSlice(u)});
+  if (access == Access::kRead) return slice_swap_->Free(u);
+  slice_swap_->Write(u);
+  slice_swap_->Await(u);
+}
+
+// Sub-groups are put together: a visitor sees a unit's state whole, wherever it rests.
+void UnitStates::VisitSwapped(int u, Access access, const Visitor& visitor) {
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < NumSwapped(); ++i) {
+    if (access == Access::kShape) {
+      tensors.push_back({nullptr, num_elems, DType::kF32});
+      continue;
+    }
+    buffers.push_back(memory_.host.Allocate(DType::kF32, num_elems, "swap buffers"));
+    tensors.push_back(buffers.back().AsTensor(DType::kF32).Slice(0, num_elems));
+  }
+  if (access != Access::kShape) MoveSwapped(u, Access::kRead, tensors);
+  const int64_t begin = BeginOf(plan_.optimizer_home, u);
+  visitor({"master", begin, tensors[0]});
+  for (int i = 1; i < NumSwapped(); ++i)
+    visitor({fmt::format("moment{}", i - 1), begin, tensors[static_cast<size_t>(i)]});
+  if (access == Access::kWrite) MoveSwapped(u, Access::kWrite, tensors);
+}
+
+// From disk to `tensors`, or back.
+void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors) {
+  for (int g = 0; g < static_cast<int>(plan_.sub_groups.size()); ++g) {
+    const SubGroup& group = plan_.sub_groups[g];
+    if (group.unit != u) continue;
+    const bool read = access == Access::kRead;
+    read ? state_swap_->Read(g) : state_swap_->Create(g);
+    if (read) state_swap_->Await(g);
+    const Tensor all = state_swap_->Get(g, DType::kF32);
+    for (int i = 0; i < NumSwapped(); ++i) {
+      const Tensor swapped = all.Slice(i * group.num_elems, group.num_elems);
+      const Tensor part = tensors[static_cast<size_t>(i)].Slice(group.offset, group.num_elems);
+      memory_.host_kernels.Cast(read ? part : swapped, read ? swapped : part);
+    }
+    if (read) {
+      state_swap_->Free(g);
+    } else {
+      state_swap_->Write(g);
+      state_swap_->Await(g);
+    }
+  }
 }
 
 Tensor UnitStates::Param(int u) const {
   const Unit& unit = units_[u];
-  const Buffer& whole = param_homes_[u] == Placement::kShard ? unit.gathered : unit.param;
-  return whole.AsTensor(dtype_).Slice(0, unit.layout.num_elems);
+  const Buffer& whole = plan_.param_homes[u] == Placement::kShard ? unit.gathered : unit.param;
+  return whole.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
 }
 
 Tensor UnitStates::ParamSlice(int u) const {
-  return ParamAtHome(u).Slice(rank_ * SliceElems(u) - ParamBegin(u), SliceElems(u));
-}
-
-Tensor UnitStates::ParamAtHome(int u) const {
-  return units_[u].param.AsTensor(dtype_).Slice(0, HomeElems(param_homes_[u], u));
+  const Placement home = plan_.param_homes[u];
+  const Tensor at_home =
+      OnDisk(u) ? slice_swap_->Get(u, options_.dtype) : units_[u].param.AsTensor(options_.dtype);
+  return at_home.Slice(rank_ * SliceElems(u) - BeginOf(home, u), SliceElems(u));
 }
 
 Tensor UnitStates::GatherTarget(int u) {
   Unit& unit = units_[u];
-  if (param_homes_[u] == Placement::kShard && !unit.gathered) {
-    unit.gathered = arena_.Allocate(dtype_, unit.layout.num_elems, "gathered parameters");
+  if (plan_.param_homes[u] == Placement::kShard && !unit.gathered) {
+    unit.gathered =
+        memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gathered parameters");
   }
   return Param(u);
 }
@@ -122,38 +235,101 @@ Tensor UnitStates::GatherTarget(int u) {
 Tensor UnitStates::Grad(int u) {
   Unit& unit = units_[u];
   const bool fresh = !unit.grad;
-  if (fresh) unit.grad = arena_.Allocate(dtype_, unit.layout.num_elems, "gradients");
-  const Tensor grad = unit.grad.AsTensor(dtype_).Slice(0, unit.layout.num_elems);
-  if (fresh) kernels_.Fill(grad, 0);
+  if (fresh) {
+    unit.grad = memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gradients");
+  }
+  const Tensor grad = unit.grad.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
+  if (fresh) memory_.kernels.Fill(grad, 0);
   return grad;
+}
+
+Tensor UnitStates::GradSum(int u) {
+  Unit& unit = units_[u];
+  const bool fresh = !unit.grad_sum;
+  if (fresh) {
+    unit.grad_sum = memory_.device.Allocate(options_.grad_dtype, unit.layout.num_elems,
+                                            "accumulated gradients");
+  }
+  const Tensor sum = unit.grad_sum.AsTensor(options_.grad_dtype).Slice(0, unit.layout.num_elems);
+  if (fresh) memory_.kernels.Fill(sum, 0);
+  return sum;
+}
+
+void UnitStates::FoldGrad(int u) {
+  memory_.kernels.Accumulate(GradSum(u), Grad(u));
+  units_[u].grad.Free();
 }
 
 Tensor UnitStates::GradSlice(int u) {
   Unit& unit = units_[u];
   if (!unit.grad_slice) {
-    unit.grad_slice = arena_.Allocate(dtype_, SliceElems(u), "gradient slices");
+    unit.grad_slice = memory_.arena(plan_.GradTier(u))
+                          .Allocate(options_.grad_dtype, SliceElems(u), "gradient slices");
   }
-  return unit.grad_slice.AsTensor(dtype_).Slice(0, SliceElems(u));
+  return unit.grad_slice.AsTensor(options_.grad_dtype).Slice(0, SliceElems(u));
 }
 
-OptimizerView UnitStates::Optimizer(int u) const {
+Tensor UnitStates::ReducedGrad(int u) const {
   const Unit& unit = units_[u];
-  const int64_t num_elems = HomeElems(optimizer_home_, u);
-  const bool shard = optimizer_home_ == Placement::kShard;
-  OptimizerView view;
-  view.param = shard ? ParamSlice(u) : Param(u);
-  view.master = unit.master ? unit.master.AsTensor(DType::kF32).Slice(0, num_elems) : view.param;
-  const Buffer& grad = shard ? unit.grad_slice : unit.grad;
-  if (grad) view.grad = grad.AsTensor(dtype_).Slice(0, num_elems);
-  for (const Buffer& moment : unit.moments) {
-    view.moments.push_back(moment.AsTensor(DType::kF32).Slice(0, num_elems));
-  }
-  return view;
+  const bool shard = plan_.optimizer_home == Placement::kShard;
+  const Buffer& buffer = shard ? unit.grad_slice : FoldsGrads() ? unit.grad_sum : unit.grad;
+  const DType dtype = shard || FoldsGrads() ? options_.grad_dtype : options_.dtype;
+  DSAT_CHECK(buffer, "unit {} has no gradient", u);
+  return buffer.AsTensor(dtype).Slice(0, HomeElems(plan_.optimizer_home, u));
+}
+
+void UnitStates::FreeWholeGrad(int u) {
+  units_[u].grad.Free();
+  units_[u].grad_sum.Free();
 }
 
 void UnitStates::FreeGrads(int u) {
-  units_[u].grad.Free();
+  FreeWholeGrad(u);
   units_[u].grad_slice.Free();
+}
+
+Tensor UnitStates::ParamOf(const SubGroup& group) const {
+  // With one rank, a slice is the whole.
+  const bool slice = plan_.optimizer_home == Placement::kShard || IsSharded(group.unit);
+  const Tensor all = slice ? ParamSlice(group.unit) : Param(group.unit);
+  return all.Slice(group.offset, group.num_elems);
+}
+
+SubGroup UnitStates::OptimizerHome(int u) const {
+  return {u, 0, plan_.trained[u] ? HomeElems(plan_.optimizer_home, u) : 0, false};
+}
+
+OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
+  const Unit& unit = units_[group.unit];
+  const auto part = [&](const Tensor& all) { return all.Slice(group.offset, group.num_elems); };
+  OptimizerView view;
+  view.grad = part(ReducedGrad(group.unit));
+  if (group.on_disk) {
+    const Tensor all = state_swap_->Get(index, DType::kF32);
+    view.master = all.Slice(0, group.num_elems);
+    for (int i = 1; i <= options_.num_moments; ++i)
+      view.moments.push_back(all.Slice(i * group.num_elems, group.num_elems));
+    return view;
+  }
+  if (plan_.param_tiers[group.unit] == plan_.optimizer_tiers[group.unit]) {
+    view.param = ParamOf(group);
+  }
+  view.master = unit.master ? part(unit.master.AsTensor(DType::kF32)) : view.param;
+  for (const Buffer& moment : unit.moments)
+    view.moments.push_back(part(moment.AsTensor(DType::kF32)));
+  return view;
+}
+
+AioTraffic UnitStates::disk_traffic() const {
+  AioTraffic sum;
+  for (const std::optional<SwapFile>* swap : {&state_swap_, &slice_swap_}) {
+    if (!*swap) continue;
+    const AioTraffic traffic = (*swap)->traffic();
+    sum.num_requests += traffic.num_requests;
+    sum.read_bytes += traffic.read_bytes;
+    sum.written_bytes += traffic.written_bytes;
+  }
+  return sum;
 }
 
 template <typename WholeOf>
@@ -161,11 +337,13 @@ std::vector<Tensor> UnitStates::Views(int u, WholeOf whole_of) const {
   std::vector<Tensor> views;
   const auto add = [&](int layer, size_t param, const Tensor& whole) {
     const int64_t num_elems = model_.layers[layer]->params()[param].NumElems();
-    views.push_back(whole.Slice(units_[layer].layout.offsets[param], num_elems));
+    const bool empty = whole.num_elems == 0;
+    views.push_back(empty ? Tensor{} : whole.Slice(units_[layer].layout.offsets[param], num_elems));
   };
   const size_t num_params = model_.layers[u]->params().size();
+  const Tensor own = num_params > 0 ? whole_of(u) : Tensor{};
   for (size_t i = 0; i < num_params; ++i)
-    add(u, i, whole_of(u));
+    add(u, i, own);
   for (const TiedParam& tied : model_.layers[u]->tied()) {
     add(tied.layer, static_cast<size_t>(tied.param), whole_of(tied.layer));
   }
@@ -177,7 +355,7 @@ std::vector<Tensor> UnitStates::LayerParams(int u) const {
 }
 
 std::vector<Tensor> UnitStates::LayerGrads(int u) {
-  return Views(u, [this](int unit) { return Grad(unit); });
+  return Views(u, [this](int unit) { return plan_.trained[unit] ? Grad(unit) : Tensor{}; });
 }
 
 }  // namespace dsat::engine

@@ -32,6 +32,7 @@ int64_t OptimizerMoments(const Json& config) {
   std::string name = type->get<std::string>();
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return std::tolower(c); });
+  if (name == "lion" || name == "adagrad") return 1;
   if (name != "sgd") return kAdam;
   const Json* momentum = FindAtPointer(config, "/optimizer/params/momentum");
   return momentum != nullptr && momentum->is_number() && momentum->get<double>() != 0 ? 1 : 0;

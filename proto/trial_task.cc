@@ -50,6 +50,7 @@ void VisitFields(Visitor& visit, T& task) {
   visit("data", task.data);
   visit("base_dir", task.base_dir);
   visit("device_memory_bytes", task.device_memory_bytes);
+  visit("host_memory_bytes", task.host_memory_bytes);
   visit("start_profile_step", task.start_profile_step);
   visit("end_profile_step", task.end_profile_step);
   visit("train_steps", task.train_steps);

@@ -24,6 +24,7 @@ struct TrialTask {
   Json data = Json::object();   // hyperparameters.data
   std::string base_dir;         // Relative data paths start here.
   int64_t device_memory_bytes = 0;
+  int64_t host_memory_bytes = 0;
   int64_t start_profile_step = 3;
   int64_t end_profile_step = 5;
   int64_t train_steps = 0;

@@ -24,16 +24,20 @@ int64_t AttentionBackwardFlops(const AttentionShape& shape) {
   return 2 * AttentionForwardFlops(shape);
 }
 
+int64_t ConvFlops(const ConvShape& shape) {
+  return 2 * shape.NumOut() * shape.in * shape.kernel * shape.kernel;
+}
+
 AttentionScratch CpuAttentionScratch(const AttentionShape& shape) {
   AttentionScratch scratch;
   scratch.tile = RoundUp(std::min(shape.T, kAttentionTileRows) * shape.T);
-  scratch.slice = RoundUp(shape.T * (shape.C / shape.H));
+  scratch.slice = RoundUp(shape.T * shape.HeadChannels());
   scratch.num_elems = 2 * scratch.tile + 7 * scratch.slice;
   return scratch;
 }
 
 int CpuAttentionThreads(const AttentionShape& shape, int num_threads) {
-  return static_cast<int>(std::min<int64_t>(num_threads, shape.B * shape.H));
+  return static_cast<int>(std::min<int64_t>(num_threads, shape.B * shape.KvHeads()));
 }
 
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads) {

@@ -16,6 +16,9 @@ int64_t AttentionForwardFlops(const AttentionShape& shape);
 // Twice the forward pass: four products. The recomputed QK^T is not counted.
 int64_t AttentionBackwardFlops(const AttentionShape& shape);
 
+// 2 kernel^2 in out per pixel of the result; the same for each of the two gradients.
+int64_t ConvFlops(const ConvShape& shape);
+
 // Query rows that CPU attention works on at a time: a tile of scores is this many rows of T.
 inline constexpr int64_t kAttentionTileRows = 128;
 
@@ -26,7 +29,7 @@ struct AttentionScratch {
   int64_t num_elems = 0;  // all of it
 };
 AttentionScratch CpuAttentionScratch(const AttentionShape& shape);
-// Threads that CPU attention can use: no more than there are heads in the batch.
+// Threads that CPU attention can use: no more than there are heads of keys in the batch.
 int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

@@ -1,9 +1,10 @@
 // Every kernel once, with shapes. A backend is a folder that implements this interface.
 //
-// Tensors are row-major and dense. Activations, parameters and gradients of one model have one
-// dtype (f32 or bf16); statistics (mean, rstd, lse) and optimizer states are always f32; sums are
-// formed in f32. Gradients of parameters are accumulated (+=), gradients of activations are written
-// (=), unless said otherwise. Kernels do not throw; what workspace they need beyond their arguments
+// Tensors are row-major and dense; images are (N, height, width, channels). Activations, parameters
+// and gradients of one model have one dtype (f32, bf16 or f16); statistics (mean, rstd, lse) and
+// optimizer states are always f32; sums are formed in f32. Gradients of parameters are accumulated
+// (+=), gradients of activations are written (=), unless said otherwise; those of parameters that
+// are empty are not wanted. Kernels do not throw; what workspace they need beyond their arguments
 // is kept from call to call. The CPU backend's results do not depend on the number of threads, bit
 // for bit.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "engine/tensor.h"
 
@@ -28,9 +30,42 @@ struct MatmulArgs {
   Tensor bias = {};         // (N), or empty
 };
 
-// Causal self-attention over H heads of C / H channels, scaled by 1 / sqrt(C / H).
+// Causal self-attention over H heads of C / H channels, scaled by 1 / sqrt(C / H). Each of G heads
+// of keys and values serves H / G consecutive heads of queries (Ainslie et al. 2023).
 struct AttentionShape {
   int64_t B = 0, T = 0, C = 0, H = 0;
+  int64_t G = 0;  // 0: H.
+
+  int64_t HeadChannels() const { return C / H; }
+  int64_t KvHeads() const { return G == 0 ? H : G; }
+  int64_t KvChannels() const { return KvHeads() * HeadChannels(); }
+  // Elements of a row of qkv.
+  int64_t QkvChannels() const { return C + 2 * KvChannels(); }
+};
+
+// Which heads of x rotate: the first `heads` (of `head_channels` each) of every row of `stride`
+// elements; rows are positions 0..T-1, B times.
+struct RotaryShape {
+  int64_t B = 0, T = 0, stride = 0, heads = 0, head_channels = 0;
+};
+
+// A convolution of images (N, H, W, in) with square weights (out, in, kernel, kernel); rows and
+// columns of zeros around the image so that stride 1 keeps its size. kernel is odd.
+struct ConvShape {
+  int64_t N = 0, H = 0, W = 0, in = 0, out = 0;
+  int64_t kernel = 3, stride = 1;
+
+  int64_t OutH() const { return (H + stride - 1) / stride; }
+  int64_t OutW() const { return (W + stride - 1) / stride; }
+  int64_t NumIn() const { return N * H * W * in; }
+  int64_t NumOut() const { return N * OutH() * OutW() * out; }
+  int64_t NumWeights() const { return out * in * kernel * kernel; }
+};
+
+// Normalisation of images (N, P, C), P pixels: over each image's pixels and C / G channels.
+struct GroupNormShape {
+  int64_t N = 0, P = 0, C = 0, G = 1;
+  int64_t NumElems() const { return N * P * C; }
 };
 
 struct AdamArgs {
@@ -55,13 +90,53 @@ struct SgdArgs {
   float grad_scale = 1;
 };
 
+// Bytes moved between device and host memory.
+struct TierTraffic {
+  int64_t to_host_bytes = 0;
+  int64_t to_device_bytes = 0;
+  bool operator==(const TierTraffic&) const = default;
+};
+
+struct AdagradArgs {
+  Tensor param{}, master{}, grad{};  // as in AdamArgs
+  Tensor sum{};                      // (n) f32, of squared gradients
+  float lr = 0, eps = 1e-10F, weight_decay = 0;
+  float grad_scale = 1;
+};
+
+struct LionArgs {
+  Tensor param{}, master{}, grad{};  // as in AdamArgs
+  Tensor m{};                        // (n) f32
+  float lr = 0, beta1 = 0.9F, beta2 = 0.99F, weight_decay = 0;
+  float grad_scale = 1;
+};
+
+// Sums of squares, for LAMB's trust ratio; 0 from the counting backend.
+struct LambSums {
+  double param = 0;
+  double direction = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
 
   // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
-  // products, nothing else (DeepSpeed's convention for what dominates).
+  // products, 2 out in kernel^2 per pixel of a convolution, nothing else (DeepSpeed's convention
+  // for what dominates).
   int64_t flops() const { return flops_; }
+
+  // host (n) = device (n), and the other way round: the same dtype on both sides. On a CPU both are
+  // memory like any other; what a bus would carry is counted all the same.
+  void CopyToHost(Tensor host, Tensor device) {
+    tier_traffic_.to_host_bytes += device.bytes();
+    Cast(host, device);
+  }
+  void CopyToDevice(Tensor device, Tensor host) {
+    tier_traffic_.to_device_bytes += host.bytes();
+    Cast(device, host);
+  }
+  const TierTraffic& tier_traffic() const { return tier_traffic_; }
 
   virtual void Fill(Tensor t, float value) = 0;
   // dst (n) = src (n), converting dtypes.
@@ -84,12 +159,33 @@ class Kernels {
                                  Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
                                  bool accumulate_dx) = 0;
 
+  // y (N, C) = x (N, C) / rms(x) * weight (C), rms(x)^2 = mean(x^2) + eps (Zhang and Sennrich
+  // 2019); saves rstd (N) = 1 / rms.
+  virtual void RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, int64_t N, int64_t C,
+                              float eps) = 0;
+  // dx (N, C) = or, if accumulate_dx, +=; dweight (C) +=.
+  virtual void RmsNormBackward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                               Tensor rstd, int64_t N, int64_t C, bool accumulate_dx) = 0;
+
+  // y = GroupNorm(x) * weight (C) + bias (C), eps 1e-5 (Wu and He 2018); saves mean, rstd (N, G).
+  virtual void GroupNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                Tensor bias, const GroupNormShape& shape) = 0;
+  // dx written, may be dy; dweight (C), dbias (C) +=.
+  virtual void GroupNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                 Tensor weight, Tensor mean, Tensor rstd,
+                                 const GroupNormShape& shape) = 0;
+
   // GELU with the tanh approximation (Hendrycks and Gimpel 2016; GPT-2's gelu_new).
   virtual void GeluForward(Tensor y, Tensor x) = 0;
   // dx = dy * gelu'(x); dx may be dy.
   virtual void GeluBackward(Tensor dx, Tensor dy, Tensor x) = 0;
   virtual void ReluForward(Tensor y, Tensor x) = 0;
   virtual void ReluBackward(Tensor dx, Tensor dy, Tensor x) = 0;
+  // y (N, F) = silu(a) * b of x (N, 2F) as [a | b], silu(a) = a * sigmoid(a) (Shazeer 2020,
+  // SwiGLU).
+  virtual void SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) = 0;
+  // dx (N, 2F) = from dy (N, F).
+  virtual void SwigluBackward(Tensor dx, Tensor dy, Tensor x, int64_t N, int64_t F) = 0;
   // y (n) = a (n) + b (n); y may be a.
   virtual void Add(Tensor y, Tensor a, Tensor b) = 0;
 
@@ -99,12 +195,30 @@ class Kernels {
   virtual void EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
                                  int64_t B, int64_t T, int64_t C) = 0;
 
+  // Rotates the pair (i, i + hd/2) of each head at position t by the angle t * frequencies[i], or
+  // by its negative (the gradient); in place. frequencies (hd/2). Su et al. 2021, in the half-split
+  // order of Hugging Face's Llama.
+  virtual void RotateInPlace(Tensor x, std::span<const float> frequencies, bool negative,
+                             const RotaryShape& shape) = 0;
+
+  // y (N, OutH, OutW, out) = the convolution.
+  virtual void ConvForward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) = 0;
+  // dx (N, H, W, in) =.
+  virtual void ConvInputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) = 0;
+  // dweight (out, in, kernel, kernel) +=.
+  virtual void ConvWeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) = 0;
+  // y (N, C) = the mean of x (N, P, C) over P pixels.
+  virtual void MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) = 0;
+  // dx (N, P, C) = dy (N, C) / P.
+  virtual void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) = 0;
+
   // Bytes of f32 scratch that both attention kernels need.
   virtual int64_t AttentionScratchBytes(const AttentionShape& shape) = 0;
-  // out (B, T, C); qkv (B, T, 3C) as [q | k | v], heads side by side; lse (B, H, T) f32 saved.
+  // out (B, T, C); qkv (B, T, QkvChannels) as [q | k | v], heads side by side; lse (B, H, T) f32
+  // saved.
   virtual void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
                                 const AttentionShape& shape) = 0;
-  // dqkv (B, T, 3C) written. Probabilities are recomputed from qkv and lse (FlashAttention,
+  // dqkv as qkv, written. Probabilities are recomputed from qkv and lse (FlashAttention,
   // Dao et al. 2022, section 3).
   virtual void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
                                  Tensor scratch, const AttentionShape& shape) = 0;
@@ -117,9 +231,40 @@ class Kernels {
 
   virtual void AdamStep(const AdamArgs& args) = 0;
   virtual void SgdStep(const SgdArgs& args) = 0;
+  // sum += grad^2; param -= lr grad / (sqrt(sum) + eps) (Duchi et al. 2011). Weight decay is L2.
+  virtual void AdagradStep(const AdagradArgs& args) = 0;
+  // param -= lr (sign(beta1 m + (1 - beta1) grad) + weight_decay param), sign(0) = 0; then
+  // m = beta2 m + (1 - beta2) grad (Chen et al. 2023).
+  virtual void LionStep(const LionArgs& args) = 0;
+
+  // LAMB (You et al. 2020) in the form of DeepSpeed's FusedLamb, in two halves, since every
+  // parameter's norms are wanted in between. The direction is m / (sqrt(v) + eps) + weight_decay
+  // param, not bias-corrected; the kind of weight decay in `args` is not looked at.
+  //
+  // Updates m and v; param is not written. Returns the sums over `args`' elements.
+  virtual LambSums LambMoments(const AdamArgs& args) = 0;
+  // param -= step size * trust_ratio * direction, with the m and v of LambMoments; the step size is
+  // lr, times sqrt(1 - beta2^step) / (1 - beta1^step) if bias_correction.
+  virtual void LambApply(const AdamArgs& args, float trust_ratio) = 0;
+
+  // 1-bit Adam (Tang et al. 2021): momentum travels as signs, the variance rests.
+  //
+  // m = beta1 m + (1 - beta1) grad; nothing else is written.
+  virtual void MomentumStep(const AdamArgs& args) = 0;
+  // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
+  // read.
+  virtual void FrozenAdamStep(const AdamArgs& args) = 0;
+  // With x (n) = values (n) + error (n), both f32, and scale = |x| / sqrt(n): bit i % 8 of
+  // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what scale times that sign misses of
+  // x[i]. Returns the scale. REQUIRES: n is a multiple of 8. values may not be error.
+  virtual float CompressSigns(Tensor error, uint8_t* signs, Tensor values) = 0;
+  // values (n) f32 = or, if `accumulate`, += scale where the bit is 1, -scale elsewhere.
+  virtual void DecompressSigns(Tensor values, const uint8_t* signs, float scale,
+                               bool accumulate) = 0;
 
  protected:
   int64_t flops_ = 0;
+  TierTraffic tier_traffic_;
 };
 
 // oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "engine/tensor.h"
 
@@ -22,11 +24,19 @@ struct CommBuffer {
   int64_t bytes = 0;
 };
 
-// Messages and bytes this rank has sent, by what a ring sends (docs/engine.md): (P - 1) / P of the
-// buffer for all_gather and reduce_scatter, twice that for all_reduce.
+// Calls and bytes this rank has sent, by what a ring sends (docs/engine.md): (P - 1) / P of the
+// buffer for all_gather, reduce_scatter and all_to_all, twice that for all_reduce, the row for
+// broadcast (nothing on the rank before the root, where the ring ends), the message for Send.
 struct Traffic {
   int64_t num_collectives = 0;
   int64_t sent_bytes = 0;
+  int64_t num_messages = 0;  // Sends.
+  Traffic& operator+=(const Traffic& other) {
+    num_collectives += other.num_collectives;
+    sent_bytes += other.sent_bytes;
+    num_messages += other.num_messages;
+    return *this;
+  }
   bool operator==(const Traffic&) const = default;
 };
 
@@ -51,6 +61,34 @@ class ProcessGroup {
   // Afterwards the buffer (size() rows) holds the sum over the ranks, the same bits on every rank.
   virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
 
+  // AllGather of rows of any content, by bytes.
+  virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
+  // Afterwards row root_row of every rank holds rank root_row's; other rows are untouched. Over all
+  // roots: AllGather in P calls.
+  virtual void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
+                         int root_row) = 0;
+  // Afterwards row q holds what was rank q's row rank(), for every q.
+  virtual void AllToAll(const CommBuffer& buffer, int64_t row_bytes) = 0;
+
+  // Point to point, between any two ranks, from and to any memory. Messages of one rank to another
+  // arrive in order; a Recv of another size than the Send's is kInternal, naming both.
+  //
+  // Send returns when the message is copied out, whatever its size: a mailbox per ordered pair
+  // holds one message, in shared memory that grows to the largest sent. It waits only while the
+  // peer has not received the message before. Recv waits for the message.
+  // So what cannot deadlock where one message fits between each two ranks, in each direction, does
+  // not: Send before Recv on both sides, around a ring, a pipeline's one forward and one backward
+  // in turn. A rank inside a collective receives nothing. REQUIRES: peer is another rank.
+  virtual void Send(const void* data, int64_t bytes, int peer) = 0;
+  virtual void Recv(void* data, int64_t bytes, int peer) = 0;
+
+  // A collective call, with the same colors everywhere: color_of_rank[r] is rank r's. Gives the
+  // group of the ranks with this rank's color, in the order of their ranks here; nullptr if this
+  // rank's color is negative. The group has its own buffers, traffic and broken state, the same
+  // time-out and the same kind; it may outlive this one, and is issued to by the same thread or by
+  // another. Ranks in its errors are its own. REQUIRES: size() colors.
+  virtual std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) = 0;
+
   // The sum, or the maximum, of one number over the ranks (NaN if one is); also a barrier.
   virtual double SumScalar(double value) = 0;
   virtual double MaxScalar(double value) = 0;
@@ -58,21 +96,30 @@ class ProcessGroup {
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
-  // Called by every implementation for every collective; scalars and barriers carry no model state
-  // and are not counted. `passes` as in Traffic. REQUIRES: the buffer holds size() rows.
-  void Count(const CommBuffer& buffer, DType dtype, int64_t row_elems, int passes) {
-    const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-    DSAT_CHECK(row_elems >= 0 && size_ * row_bytes <= buffer.bytes,
-               "{} rows of {} bytes in a buffer of {}", size_, row_bytes, buffer.bytes);
-    ++traffic_.num_collectives;
-    traffic_.sent_bytes += passes * row_bytes * (size_ - 1);
-  }
 
-  Traffic traffic_;
+  // Every implementation calls one of these in every collective and every Send; scalars, barriers
+  // and splits carry no model state and are not counted. `sent_rows`: by what a ring sends.
+  // REQUIRES: the buffer holds size() rows.
+  void CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows);
+  void CountRows(const CommBuffer& buffer, DType dtype, int64_t row_elems, int64_t sent_rows) {
+    CountRows(buffer, row_elems * BytesPerElem(dtype), sent_rows);
+  }
+  void CountBroadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row);
+  void CountSend(int64_t bytes, int peer);
+  void CheckPeer(int64_t bytes, int peer) const;
+
+  // Whom Split puts together with this rank.
+  struct Subgroup {
+    int rank = 0;   // This rank's, there.
+    int size = 0;   // 0: none, for a negative color.
+    int first = 0;  // The rank, here, of the subgroup's rank 0.
+  };
+  Subgroup SubgroupOf(std::span<const int> color_of_rank) const;
 
  private:
   int rank_;
   int size_;
+  Traffic traffic_;
 };
 
 // Ranks on one host over a memory file that all of them have open (memfd, inherited from the
@@ -82,13 +129,17 @@ class ProcessGroup {
 // This and every call below throws
 //   kDeadlineExceeded  naming the peers that did not come within `timeout`;
 //   kUnavailable       within about 100 ms after a peer's process has ended (pidfd) or a peer's
-//   group
-//                      object was destroyed: "rank 2 (pid 123) has ended";
+//                      group object was destroyed: "rank 2 (pid 123) has ended". What it had sent
+//                      before can still be received;
 //   kInternal          naming both calls if two ranks issued different ones (a bug of the caller);
-//   kResourceExhausted from Allocate if the memory cannot be had; the group stays usable.
+//   kResourceExhausted from Allocate, Split and Send if the memory cannot be had; the group stays
+//                      usable.
 // After any of the others the group is broken: every further call throws.
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout);
+// As many ranks, for as many threads of this process: the same transport over a file of its own.
+std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(int size,
+                                                            std::chrono::milliseconds timeout);
 // Moves nothing; counts what `rank` of `size` would send. Sums and maxima return their argument.
 std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size);
 

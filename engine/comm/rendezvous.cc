@@ -2,7 +2,6 @@
 // rank has come: so that an error can name who is missing.
 #include "engine/comm/rendezvous.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
@@ -62,7 +61,8 @@ bool AtLeast(uint32_t a, uint32_t b) {
 }  // namespace
 
 std::string Call::ToString() const {
-  const char* type = dtype == DType::kF32 ? "f32" : "bf16";
+  constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
+  const char* type = kTypes[static_cast<size_t>(dtype)];
   const auto rows = [&](const char* name) {
     return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, type, count);
   };
@@ -77,12 +77,24 @@ std::string Call::ToString() const {
       return rows("all_gather");
     case Kind::kAllReduce:
       return rows("all_reduce");
+    case Kind::kAllGatherBytes:
+      return fmt::format("all_gather(buffer {}, rows of {} bytes)", buffer, count);
+    case Kind::kAllToAll:
+      return fmt::format("all_to_all(buffer {}, rows of {} bytes)", buffer, count);
+    case Kind::kBroadcast:
+      return fmt::format("broadcast(buffer {}, {}, row {} of {})", buffer, type, rank, count);
+    case Kind::kSplit:
+      return fmt::format("split(colors of hash {:x})", count);
     case Kind::kSum:
       return "sum of a number";
     case Kind::kMax:
       return "maximum of a number";
     case Kind::kBarrier:
       return "barrier";
+    case Kind::kSend:
+      return fmt::format("send({} bytes to rank {})", count, rank);
+    case Kind::kRecv:
+      return fmt::format("recv({} bytes from rank {})", count, rank);
   }
   return "unknown call";
 }
@@ -111,17 +123,16 @@ int64_t Rendezvous::HeaderBytes() {
   return RoundUpToPage(sizeof(Header));
 }
 
-Rendezvous::Rendezvous(int fd, int rank, int size, milliseconds timeout)
+Rendezvous::Rendezvous(const SharedFile& file, int64_t offset, int rank, int size,
+                       milliseconds timeout)
     : rank_(rank),
       size_(size),
       timeout_(timeout),
       num_spins_(size <= NumCores() ? kNumSpins : 0),
+      mapping_(file.Map(offset, HeaderBytes())),
+      header_(reinterpret_cast<Header*>(mapping_.data())),
       pid_fds_(static_cast<size_t>(size)) {
   DSAT_CHECK(rank >= 0 && rank < size && size <= kMaxRanks, "rank {} of {}", rank, size);
-  // Grows the file, never shrinks it: every rank does so, in any order.
-  if (fallocate(fd, 0, 0, HeaderBytes()) != 0) ThrowErrno("the process group's memory file", errno);
-  mapping_ = Mapping(fd, 0, HeaderBytes());
-  header_ = reinterpret_cast<Header*>(mapping_.data());
   Announce();
   Meet({.kind = Call::Kind::kJoin, .count = size});
 }
@@ -170,51 +181,68 @@ double Rendezvous::ValueOf(int rank) const {
 }
 
 void Rendezvous::Wait() {
-  if (header_->broken.load() != 0) {
-    Fail(ErrorCode::kUnavailable,
-         fmt::format("rank {} in {}: the process group has failed before", rank_, CurrentCall()));
-  }
+  CheckNotBroken(CurrentCall());
   ++num_waits_;
   // First the slot, then the sum: when the barrier is complete, every slot says so.
   SlotOf(rank_).arrived.store(num_waits_);
   if (header_->arrivals.fetch_add(1) + 1 == num_waits_ * static_cast<uint32_t>(size_)) {
-    header_->completed.store(num_waits_);
-    FutexWakeAll(header_->completed);
+    Publish(header_->completed, num_waits_);
     return;
   }
-  for (int spin = 0; spin < num_spins_; ++spin) {
-    if (IsComplete()) return;
-    RelaxCpu();
-  }
-  SleepUntilComplete();
+  WaitFor(
+      header_->completed, num_waits_, [this](int rank) { return !IsHere(rank); }, CurrentCall());
 }
 
-void Rendezvous::SleepUntilComplete() {
+void Rendezvous::WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value,
+                             const Call& call) {
+  CheckNotBroken(call);
+  const auto is_awaited = [&](int rank) { return rank == peer && !AtLeast(word.load(), value); };
+  WaitFor(word, value, is_awaited, call);
+}
+
+void Rendezvous::Publish(std::atomic<uint32_t>& word, uint32_t value) {
+  word.store(value);
+  FutexWakeAll(word);
+}
+
+void Rendezvous::CheckNotBroken(const Call& call) {
+  if (header_->broken.load() == 0) return;
+  Fail(ErrorCode::kUnavailable,
+       fmt::format("rank {} in {}: the process group has failed before", rank_, call.ToString()));
+}
+
+void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
+                         const std::function<bool(int rank)>& is_awaited, const Call& call) {
+  for (int spin = 0; spin < num_spins_; ++spin) {
+    if (AtLeast(word.load(), value)) return;
+    RelaxCpu();
+  }
   const auto deadline = Clock::now() + timeout_;
   for (;;) {
-    const uint32_t completed = header_->completed.load();
-    if (AtLeast(completed, num_waits_)) return;
+    const uint32_t seen = word.load();
+    if (AtLeast(seen, value)) return;
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) break;
-    FutexWait(header_->completed, completed, std::min(left, kWatchPeriod));
-    if (!IsComplete()) CheckPeers();
+    FutexWait(word, seen, std::min(left, kWatchPeriod));
+    if (!AtLeast(word.load(), value)) CheckPeers(is_awaited, call);
   }
   std::string missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!IsHere(rank)) missing += (missing.empty() ? "" : ", ") + Describe(rank);
+    if (is_awaited(rank)) missing += (missing.empty() ? "" : ", ") + Describe(rank);
   }
-  Fail(ErrorCode::kDeadlineExceeded, fmt::format("rank {} in {}: {} did not come within {} ms",
-                                                 rank_, CurrentCall(), missing, timeout_.count()));
+  Fail(ErrorCode::kDeadlineExceeded,
+       fmt::format("rank {} in {}: {} did not come within {} ms", rank_, call.ToString(), missing,
+                   timeout_.count()));
 }
 
-void Rendezvous::CheckPeers() {
+void Rendezvous::CheckPeers(const std::function<bool(int rank)>& is_awaited, const Call& call) {
   for (int rank = 0; rank < size_; ++rank) {
-    if (IsHere(rank)) continue;
+    if (!is_awaited(rank)) continue;
     const bool ended = HasEnded(rank);
     if (!ended && !HasLeft(rank)) continue;
     // It may have come, and gone in good order, between the two looks.
-    if (IsHere(rank)) continue;
-    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, CurrentCall(),
+    if (!is_awaited(rank)) continue;
+    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call.ToString(),
                                               Describe(rank), ended ? "ended" : "left the group"));
   }
 }
@@ -242,10 +270,6 @@ bool Rendezvous::IsHere(int rank) const {
   return AtLeast(SlotOf(rank).arrived.load(), num_waits_);
 }
 
-bool Rendezvous::IsComplete() const {
-  return AtLeast(header_->completed.load(), num_waits_);
-}
-
 Rendezvous::Slot& Rendezvous::SlotOf(int rank) const {
   return header_->slots[static_cast<size_t>(rank)];
 }
@@ -256,8 +280,8 @@ std::string Rendezvous::Describe(int rank) const {
   return fmt::format("rank {} (pid {})", rank, slot.pid.load());
 }
 
-std::string Rendezvous::CurrentCall() const {
-  return SlotOf(rank_).calls[last_meeting_ % 2].ToString();
+const Call& Rendezvous::CurrentCall() const {
+  return SlotOf(rank_).calls[last_meeting_ % 2];
 }
 
 void Rendezvous::Fail(ErrorCode code, const std::string& message) {

@@ -1,20 +1,23 @@
-// Where the ranks of a shared-memory group meet: a header page, a futex barrier, and the watch over
+// Where the ranks of a shared-memory group meet: a header, a futex barrier, and the watch over
 // peers that died or never came.
 #ifndef DSAT_ENGINE_COMM_RENDEZVOUS_H_
 #define DSAT_ENGINE_COMM_RENDEZVOUS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "engine/comm/mapping.h"
 #include "base/unique_fd.h"
+#include "engine/comm/mapping.h"
+#include "engine/comm/shared_file.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
 
-// What a rank is about to do. All ranks must come with the same call.
+// What a rank is about to do. All ranks must come to a collective with the same call.
 struct Call {
   enum class Kind : int32_t {
     kJoin,
@@ -22,14 +25,23 @@ struct Call {
     kReduceScatter,
     kAllGather,
     kAllReduce,
+    kAllGatherBytes,
+    kAllToAll,
+    kBroadcast,
+    kSplit,
     kSum,
     kMax,
     kBarrier,
+    kSend,
+    kRecv,
   };
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kF32;
   int32_t buffer = -1;
-  int64_t count = 0;  // Ranks of kJoin, bytes of kAllocate, elements of a row of the collectives.
+  int32_t rank = -1;  // The root of kBroadcast, the peer of kSend and kRecv.
+  // Ranks of kJoin; bytes of kAllocate, kSend and kRecv; elements (or bytes) of a row of the
+  // collectives; a hash of the colors of kSplit.
+  int64_t count = 0;
   bool operator==(const Call&) const = default;
   // "reduce_scatter(buffer 3, bf16, rows of 1024)".
   std::string ToString() const;
@@ -41,9 +53,11 @@ struct Call {
 // long as each ended in good order.
 class Rendezvous {
  public:
-  // Joins: returns when all `size` ranks are here. `fd` is borrowed. Throws as Wait, or kInternal
-  // if the ranks disagree about `size` or two came as the same rank.
-  Rendezvous(int fd, int rank, int size, std::chrono::milliseconds timeout);
+  // Joins: returns when all `size` ranks are here. The header is HeaderBytes() of `file` from
+  // `offset` on, zeroed at first. Throws as Wait, or kInternal if the ranks disagree about `size`
+  // or two came as the same rank.
+  Rendezvous(const SharedFile& file, int64_t offset, int rank, int size,
+             std::chrono::milliseconds timeout);
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
   // Leaves: peers that still wait for this rank get an Error.
@@ -58,6 +72,16 @@ class Rendezvous {
   // What rank `rank` showed at the last Meet.
   double ValueOf(int rank) const;
 
+  // Returns when `word`, which only `peer` sets and only with Publish, has come to `value` (numbers
+  // that wrap around). `call` is for messages. Throws as Wait, about this peer; what a peer has
+  // published before it ended or left still counts.
+  void WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value, const Call& call);
+  // Sets a word in shared memory and wakes who waits for it. What was written before can be read by
+  // who has seen the value.
+  static void Publish(std::atomic<uint32_t>& word, uint32_t value);
+  // Breaks the group: every rank's next call throws. Throws `message` itself.
+  [[noreturn]] void Fail(ErrorCode code, const std::string& message);
+
   // Bytes of the file that belong to the rendezvous; a multiple of the page size.
   static int64_t HeaderBytes();
 
@@ -67,15 +91,16 @@ class Rendezvous {
 
   Slot& SlotOf(int rank) const;
   bool IsHere(int rank) const;
-  bool IsComplete() const;
   void Announce();
-  void SleepUntilComplete();
-  void CheckPeers();
+  void CheckNotBroken(const Call& call);
+  // Spins, then sleeps until `word` has come to `value`, watching over the ranks that `is_awaited`.
+  void WaitFor(std::atomic<uint32_t>& word, uint32_t value,
+               const std::function<bool(int rank)>& is_awaited, const Call& call);
+  void CheckPeers(const std::function<bool(int rank)>& is_awaited, const Call& call);
   bool HasEnded(int rank);
   bool HasLeft(int rank) const;
   std::string Describe(int rank) const;
-  std::string CurrentCall() const;
-  [[noreturn]] void Fail(ErrorCode code, const std::string& message);
+  const Call& CurrentCall() const;
 
   int rank_;
   int size_;

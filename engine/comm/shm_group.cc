@@ -1,58 +1,42 @@
 // Ranks on one host: each rank's buffers lie in memory that all ranks see, so that a peer's rows
 // are read where they are. One pass over the data and two or three barriers a collective.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <string_view>
 #include <vector>
 
+#include "base/rng.h"
+#include "engine/comm/counting_group.h"
+#include "engine/comm/mailboxes.h"
 #include "engine/comm/mapping.h"
-#include "base/unique_fd.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/comm/shared_file.h"
 #include "engine/comm/sum_rows.h"
 
 namespace dsat::engine {
 namespace {
 
-// Size 1: its rows are the sum, the gathered and the scattered.
-class LocalGroup final : public ProcessGroup {
- public:
-  LocalGroup() : ProcessGroup(0, 1) {}
-
-  CommBuffer Allocate(int64_t bytes) override {
-    DSAT_CHECK(bytes >= 0);
-    memory_.push_back(Mapping::Private(bytes));
-    return {static_cast<int>(memory_.size()) - 1, memory_.back().data(), bytes};
-  }
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    Count(buffer, dtype, row_elems, 1);
-  }
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    Count(buffer, dtype, row_elems, 1);
-  }
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    Count(buffer, dtype, row_elems, 2);
-  }
-  double SumScalar(double value) override { return value; }
-  double MaxScalar(double value) override { return value; }
-  void Barrier() override {}
-
- private:
-  std::vector<Mapping> memory_;
-};
-
 class ShmGroup final : public ProcessGroup {
  public:
-  ShmGroup(int shared_fd, int rank, int size, std::chrono::milliseconds timeout);
+  // The ranks meet in a header at `header_offset` of the file.
+  ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
+           std::chrono::milliseconds timeout);
   ~ShmGroup() override;
 
   CommBuffer Allocate(int64_t bytes) override;
   void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
+  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
+  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
+  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
+  void Send(const void* data, int64_t bytes, int peer) override;
+  void Recv(void* data, int64_t bytes, int peer) override;
+  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
   void Barrier() override { rendezvous_.Meet({.kind = Call::Kind::kBarrier}); }
@@ -65,66 +49,67 @@ class ShmGroup final : public ProcessGroup {
     int64_t block_bytes = 0;
   };
 
+  // At a meeting with `call`, rank 0 takes fresh memory for all. Its offset, or -errno.
+  int64_t ReserveTogether(const Call& call, int64_t bytes);
+  int64_t ReserveTable();
   char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const;
-  void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems);
-  void CopyOtherRows(const CommBuffer& buffer, DType dtype, int64_t row_elems);
+  void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all);
+  void CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes);
+  void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer);
 
-  UniqueFd file_;
+  std::shared_ptr<SharedFile> file_;  // Shared with the groups split off.
+  std::chrono::milliseconds timeout_;
   Rendezvous rendezvous_;
+  Mailboxes mailboxes_;
   std::vector<Region> regions_;  // By buffer id.
-  int64_t file_end_ = Rendezvous::HeaderBytes();
 };
 
-UniqueFd Duplicate(int fd) {
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) ThrowErrno(fmt::format("the process group's memory file (fd {})", fd), errno);
-  return copy;
-}
-
-// 0 or errno.
-int Reserve(int fd, int64_t offset, int64_t bytes) {
-  if (bytes == 0) return 0;
-  // The kernel would try, and end some process, before it said no.
-  if (bytes / sysconf(_SC_PAGESIZE) > sysconf(_SC_PHYS_PAGES)) return ENOMEM;
-  for (;;) {
-    // Pages are taken now: later, a lack of memory would be a SIGBUS.
-    if (fallocate(fd, 0, offset, bytes) == 0) return 0;
-    if (errno != EINTR) return errno;
-  }
-}
-
-ShmGroup::ShmGroup(int shared_fd, int rank, int size, std::chrono::milliseconds timeout)
+ShmGroup::ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
+                   std::chrono::milliseconds timeout)
     : ProcessGroup(rank, size),
-      file_(Duplicate(shared_fd)),
-      rendezvous_(file_.get(), rank, size, timeout) {}
+      file_(std::move(file)),
+      timeout_(timeout),
+      rendezvous_(*file_, header_offset, rank, size, timeout),
+      mailboxes_(*file_, rendezvous_, ReserveTable(), rank, size) {}
 
 ShmGroup::~ShmGroup() {
   // Gives this rank's pages back although others may still have the file open. No peer reads them:
   // every collective ends with a barrier.
   for (const Region& region : regions_) {
-    if (region.block_bytes == 0) continue;
-    fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              region.file_offset + rank() * region.block_bytes, region.block_bytes);
+    file_->Release(region.file_offset + rank() * region.block_bytes, region.block_bytes);
   }
+}
+
+int64_t ShmGroup::ReserveTogether(const Call& call, int64_t bytes) {
+  const int64_t offset = rank() == 0 ? file_->Reserve(bytes) : 0;
+  rendezvous_.Meet(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
+  return static_cast<int64_t>(rendezvous_.ValueOf(0));
+}
+
+int64_t ShmGroup::ReserveTable() {
+  const int64_t bytes = Mailboxes::TableBytes(size());
+  const int64_t offset = ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes);
+  if (offset < 0) {
+    Throw(ErrorCode::kResourceExhausted, "communication memory, {} bytes for mailboxes: {}", bytes,
+          std::strerror(static_cast<int>(-offset)));
+  }
+  return offset;
 }
 
 CommBuffer ShmGroup::Allocate(int64_t bytes) {
   DSAT_CHECK(bytes >= 0);
   const Call call{.kind = Call::Kind::kAllocate, .count = bytes};
-  rendezvous_.Meet(call);
+  rendezvous_.Meet(call);  // Before anything is taken: all ranks want the same.
   const int64_t block_bytes = RoundUpToPage(bytes);
   const int64_t region_bytes = block_bytes * size();
-  // Rank 0 takes the pages and tells all how that went.
-  const int error = rank() == 0 ? Reserve(file_.get(), file_end_, region_bytes) : 0;
-  rendezvous_.Meet(call, error);
-  if (const int reserve_error = static_cast<int>(rendezvous_.ValueOf(0)); reserve_error != 0) {
+  const int64_t offset = ReserveTogether(call, region_bytes);
+  if (offset < 0) {
     Throw(ErrorCode::kResourceExhausted, "communication memory, {} bytes on each of {} ranks: {}",
-          bytes, size(), std::strerror(reserve_error));
+          bytes, size(), std::strerror(static_cast<int>(-offset)));
   }
-  Region region{Mapping(file_.get(), file_end_, region_bytes), file_end_, block_bytes};
+  Region region{file_->Map(offset, region_bytes), offset, block_bytes};
   char* data =
       region.blocks.data() == nullptr ? nullptr : region.blocks.data() + rank() * block_bytes;
-  file_end_ += region_bytes;
   regions_.push_back(std::move(region));
   return {static_cast<int>(regions_.size()) - 1, data, bytes};
 }
@@ -134,20 +119,23 @@ char* ShmGroup::Row(const CommBuffer& buffer, int owner, int row, int64_t row_by
   return region.blocks.data() + owner * region.block_bytes + row * row_bytes;
 }
 
-// Only this rank touches row rank() of its own block and of its peers' while this runs.
-void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+// Only this rank touches row rank() of its own block and of its peers' while this runs. `for_all`:
+// it leaves the sum in all of them, while the sum is still in the cache.
+void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all) {
   if (row_elems == 0) return;
   const int64_t row_bytes = row_elems * BytesPerElem(dtype);
   std::vector<const void*> rows;
+  std::vector<void*> sums;
   for (int owner = 0; owner < size(); ++owner) {
-    rows.push_back(Row(buffer, owner, rank(), row_bytes));
+    void* row = Row(buffer, owner, rank(), row_bytes);
+    rows.push_back(row);
+    if (for_all || owner == rank()) sums.push_back(row);
   }
-  SumRows(Row(buffer, rank(), rank(), row_bytes), rows, dtype, row_elems);
+  SumRows(sums, rows, dtype, row_elems);
 }
 
-void ShmGroup::CopyOtherRows(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  if (row_elems == 0) return;
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
+void ShmGroup::CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes) {
+  if (row_bytes == 0) return;
   // Each rank starts with another peer, so that they do not all read the same memory at once.
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
@@ -156,27 +144,105 @@ void ShmGroup::CopyOtherRows(const CommBuffer& buffer, DType dtype, int64_t row_
   }
 }
 
+// Of the two rows that a pair exchanges, the lower rank swaps the first half, the higher one the
+// second.
+void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
+  const int64_t half = row_bytes / 2 / 64 * 64;
+  const int64_t begin = rank() < peer ? 0 : half;
+  const int64_t end = rank() < peer ? half : row_bytes;
+  char* mine = Row(buffer, rank(), peer, row_bytes);
+  char* other = Row(buffer, peer, rank(), row_bytes);
+  std::array<char, 4096> tile;
+  for (int64_t at = begin; at < end; at += static_cast<int64_t>(tile.size())) {
+    const size_t count = std::min(tile.size(), static_cast<size_t>(end - at));
+    std::memcpy(tile.data(), mine + at, count);
+    std::memcpy(mine + at, other + at, count);
+    std::memcpy(other + at, tile.data(), count);
+  }
+}
+
 void ShmGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  Count(buffer, dtype, row_elems, 1);
-  rendezvous_.Meet({Call::Kind::kReduceScatter, dtype, buffer.id, row_elems});
-  SumOwnRow(buffer, dtype, row_elems);
+  CountRows(buffer, dtype, row_elems, size() - 1);
+  rendezvous_.Meet({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems});
+  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/false);
   rendezvous_.Wait();
 }
 
 void ShmGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  Count(buffer, dtype, row_elems, 1);
-  rendezvous_.Meet({Call::Kind::kAllGather, dtype, buffer.id, row_elems});
-  CopyOtherRows(buffer, dtype, row_elems);
+  CountRows(buffer, dtype, row_elems, size() - 1);
+  rendezvous_.Meet({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems});
+  CopyOtherRows(buffer, row_elems * BytesPerElem(dtype));
   rendezvous_.Wait();
 }
 
 void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  Count(buffer, dtype, row_elems, 2);
-  rendezvous_.Meet({Call::Kind::kAllReduce, dtype, buffer.id, row_elems});
-  SumOwnRow(buffer, dtype, row_elems);
+  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
+  rendezvous_.Meet({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
+  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/true);
   rendezvous_.Wait();
-  CopyOtherRows(buffer, dtype, row_elems);
+}
+
+void ShmGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
+  CountRows(buffer, row_bytes, size() - 1);
+  rendezvous_.Meet({.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes});
+  CopyOtherRows(buffer, row_bytes);
   rendezvous_.Wait();
+}
+
+void ShmGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
+  CountBroadcast(buffer, dtype, row_elems, root_row);
+  rendezvous_.Meet({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
+  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
+  if (rank() != root_row && row_bytes > 0) {
+    std::memcpy(Row(buffer, rank(), root_row, row_bytes),
+                Row(buffer, root_row, root_row, row_bytes), static_cast<size_t>(row_bytes));
+  }
+  rendezvous_.Wait();
+}
+
+void ShmGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
+  CountRows(buffer, row_bytes, size() - 1);
+  rendezvous_.Meet({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes});
+  for (int step = 1; step < size(); ++step) {
+    SwapHalfRow(buffer, row_bytes, (rank() + step) % size());
+  }
+  rendezvous_.Wait();
+}
+
+void ShmGroup::Send(const void* data, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+  mailboxes_.Send(data, bytes, peer);
+}
+
+void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
+  CheckPeer(bytes, peer);
+  mailboxes_.Recv(data, bytes, peer);
+}
+
+int64_t HashOf(std::span<const int> colors) {
+  const std::string_view bytes(reinterpret_cast<const char*>(colors.data()), colors.size_bytes());
+  return static_cast<int64_t>(StableHash(bytes) >> 1);
+}
+
+std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
+  const Subgroup subgroup = SubgroupOf(color_of_rank);
+  // The first rank of each color takes the pages where its group will meet, and tells the others.
+  // They stay taken until the file goes: nobody knows who leaves last.
+  const bool leads = subgroup.size > 1 && subgroup.rank == 0;
+  const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
+  rendezvous_.Meet({.kind = Call::Kind::kSplit, .count = HashOf(color_of_rank)},
+                   static_cast<double>(offset));
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rendezvous_.ValueOf(rank) >= 0) continue;
+    Throw(ErrorCode::kResourceExhausted, "communication memory for subgroups: {}",
+          std::strerror(static_cast<int>(-rendezvous_.ValueOf(rank))));
+  }
+  if (subgroup.size == 0) return nullptr;
+  if (subgroup.size == 1)
+    return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+  return std::make_unique<ShmGroup>(file_,
+                                    static_cast<int64_t>(rendezvous_.ValueOf(subgroup.first)),
+                                    subgroup.rank, subgroup.size, timeout_);
 }
 
 double ShmGroup::SumScalar(double value) {
@@ -202,8 +268,10 @@ double ShmGroup::MaxScalar(double value) {
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout) {
   DSAT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of {}", rank, size);
-  if (size == 1) return std::make_unique<LocalGroup>();
-  return std::make_unique<ShmGroup>(shared_fd, rank, size, timeout);
+  if (size == 1) return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+  return std::make_unique<ShmGroup>(
+      std::make_shared<SharedFile>(shared_fd, Rendezvous::HeaderBytes()), SharedFile::HeadOffset(),
+      rank, size, timeout);
 }
 
 }  // namespace dsat::engine

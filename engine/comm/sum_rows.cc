@@ -1,73 +1,131 @@
-// The arithmetic of the collectives, in tiles that stay in the first-level cache between addends.
+// The arithmetic of the collectives, in tiles that stay in the first-level cache while they are
+// used.
 #include "engine/comm/sum_rows.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstring>
+
+#include "engine/half.h"
 
 namespace dsat::engine {
 namespace {
 
 constexpr int64_t kTileElems = 2048;  // 8 KiB of f32.
 
+using Bf16 = uint16_t;
+
 float ToFloat(float x) {
   return x;
 }
-float ToFloat(uint16_t x) {
+float ToFloat(Bf16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
 void Store(float* out, float x) {
   *out = x;
 }
-void Store(uint16_t* out, float x) {
+void Store(Bf16* out, float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   // Rounding could carry a NaN's payload over into infinity: a NaN is cut and made quiet instead.
   const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
   const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  *out = static_cast<uint16_t>((is_nan ? bits | 0x400000U : rounded) >> 16);
+  *out = static_cast<Bf16>((is_nan ? bits | 0x400000U : rounded) >> 16);
+}
+void Store(F16* out, float x) {
+  *out = ToF16(x);
 }
 
-// `out` may be one of the rows, element by element: no iteration reads what another wrote (ivdep).
-template <typename T>
-void SumTwoRows(T* out, const T* first, const T* second, int64_t num_elems) {
+// Elements [begin, begin + count) of `num_rows` rows, all of them at once: nothing waits in memory.
+// `sum` may be in one of the rows: no iteration reads what another wrote (ivdep).
+template <size_t num_rows, typename T>
+void SumFewRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
+  std::array<const T*, num_rows> addends;
+  for (size_t row = 0; row < num_rows; ++row)
+    addends[row] = static_cast<const T*>(rows[row]) + begin;
 #pragma GCC ivdep
-  for (int64_t i = 0; i < num_elems; ++i)
-    Store(out + i, ToFloat(first[i]) + ToFloat(second[i]));
-}
-
-template <typename T>
-void SumManyRows(T* out, std::span<const void* const> rows, int64_t num_elems) {
-  alignas(64) float sum[kTileElems];
-  for (int64_t begin = 0; begin < num_elems; begin += kTileElems) {
-    const int64_t count = std::min(kTileElems, num_elems - begin);
-    std::fill(sum, sum + count, -0.0F);  // The one number that changes no sum, not even -0.
-    for (const void* row : rows) {
-      const T* addend = static_cast<const T*>(row) + begin;
-      for (int64_t i = 0; i < count; ++i)
-        sum[i] += ToFloat(addend[i]);
-    }
-    for (int64_t i = 0; i < count; ++i)
-      Store(out + begin + i, sum[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    float total = ToFloat(addends[0][i]);
+    for (size_t row = 1; row < num_rows; ++row)
+      total += ToFloat(addends[row][i]);
+    Store(sum + i, total);
   }
 }
 
 template <typename T>
-void SumRowsOf(T* out, std::span<const void* const> rows, int64_t num_elems) {
-  if (rows.size() == 2) {  // Most machines' case, and half the memory operations.
-    SumTwoRows(out, static_cast<const T*>(rows[0]), static_cast<const T*>(rows[1]), num_elems);
-  } else {
-    SumManyRows(out, rows, num_elems);
+void SumManyRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
+  alignas(64) float total[kTileElems];
+  std::fill(total, total + count, -0.0F);  // The one number that changes no sum, not even -0.
+  for (const void* row : rows) {
+    const T* addend = static_cast<const T*>(row) + begin;
+    for (int64_t i = 0; i < count; ++i)
+      total[i] += ToFloat(addend[i]);
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i)
+    Store(sum + i, total[i]);
+}
+
+// Sums what the instruction set has conversions for, as the functions above do; how many elements.
+template <typename T>
+int64_t SumVectors(T*, std::span<const void* const>, int64_t, int64_t) {
+  return 0;
+}
+#ifdef __F16C__
+__m256 LoadVector(const void* row, int64_t i) {
+  return _mm256_cvtph_ps(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const F16*>(row) + i)));
+}
+template <>
+int64_t SumVectors(F16* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    __m256 total = LoadVector(rows[0], begin + i);
+    for (const void* row : rows.subspan(1))
+      total = _mm256_add_ps(total, LoadVector(row, begin + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sum + i),
+                     _mm256_cvtps_ph(total, _MM_FROUND_TO_NEAREST_INT));
+  }
+  return i;
+}
+#endif
+
+template <typename T>
+void SumRowsOf(std::span<void* const> sums, std::span<const void* const> rows, int64_t num_elems) {
+  static constexpr std::array kSumFewRows{SumFewRows<1, T>, SumFewRows<2, T>, SumFewRows<3, T>,
+                                          SumFewRows<4, T>, SumFewRows<5, T>, SumFewRows<6, T>,
+                                          SumFewRows<7, T>, SumFewRows<8, T>};
+  const auto sum_tile =
+      rows.size() <= kSumFewRows.size() ? kSumFewRows[rows.size() - 1] : SumManyRows<T>;
+  for (int64_t begin = 0; begin < num_elems; begin += kTileElems) {
+    const int64_t count = std::min(kTileElems, num_elems - begin);
+    T* sum = static_cast<T*>(sums[0]) + begin;
+    const int64_t done = SumVectors(sum, rows, begin, count);
+    sum_tile(sum + done, rows, begin + done, count - done);
+    for (void* other : sums.subspan(1)) {
+      std::memcpy(static_cast<T*>(other) + begin, sum, static_cast<size_t>(count) * sizeof(T));
+    }
   }
 }
 
 }  // namespace
 
-void SumRows(void* out, std::span<const void* const> rows, DType dtype, int64_t num_elems) {
-  DSAT_CHECK(!rows.empty());
-  if (dtype == DType::kF32) {
-    SumRowsOf(static_cast<float*>(out), rows, num_elems);
-  } else {
-    SumRowsOf(static_cast<uint16_t*>(out), rows, num_elems);
+void SumRows(std::span<void* const> sums, std::span<const void* const> rows, DType dtype,
+             int64_t num_elems) {
+  DSAT_CHECK(!rows.empty() && !sums.empty());
+  switch (dtype) {
+    case DType::kF32:
+      return SumRowsOf<float>(sums, rows, num_elems);
+    case DType::kBF16:
+      return SumRowsOf<Bf16>(sums, rows, num_elems);
+    case DType::kF16:
+      return SumRowsOf<F16>(sums, rows, num_elems);
   }
 }
 

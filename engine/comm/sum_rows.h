@@ -9,9 +9,11 @@
 
 namespace dsat::engine {
 
-// out (n) = rows[0] (n) + rows[1] (n) + ..., all of `dtype`, summed in f32 in this order and
-// rounded once, to nearest even. `out` may be one of the rows. REQUIRES: at least one row.
-void SumRows(void* out, std::span<const void* const> rows, DType dtype, int64_t num_elems);
+// Every one of sums (n) = rows[0] (n) + rows[1] (n) + ..., all of `dtype`, summed in f32 in this
+// order and rounded once, to nearest even. A sum may be written where a row lies. REQUIRES: at
+// least one row and one sum.
+void SumRows(std::span<void* const> sums, std::span<const void* const> rows, DType dtype,
+             int64_t num_elems);
 
 }  // namespace dsat::engine
 

@@ -65,9 +65,22 @@ void WriteBatchSizes(Json& config, const BatchSizes& batch) {
 
 }  // namespace
 
+int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size) {
+  DSAT_CHECK(world_size > 0, "world size {}", world_size);
+  const Json* stages = FindAtPointer(ds_config, "/pipeline/stages");
+  if (stages == nullptr || !stages->is_number_integer()) return world_size;
+  const auto num_stages = stages->get<int64_t>();
+  if (num_stages < 1 || world_size % num_stages != 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: /pipeline/stages is {}; expected a divisor of the number of ranks, {}", source,
+          num_stages, world_size);
+  }
+  return world_size / num_stages;
+}
+
 BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
-                             int64_t data_parallel_size) {
-  DSAT_CHECK(data_parallel_size > 0, "data-parallel size {}", data_parallel_size);
+                             int64_t world_size) {
+  const int64_t data_parallel_size = DataParallelSize(ds_config, source, world_size);
   Numbers numbers{Given(ds_config, kTotal, source), Given(ds_config, kMicro, source),
                   Given(ds_config, kAccumulation, source), data_parallel_size};
   if (!numbers.total && !numbers.micro) {
@@ -90,9 +103,9 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
   return batch;
 }
 
-Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size) {
+Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t world_size) {
   const std::string source = "trial";
-  BatchSizes batch = ResolveBatchSizes(base, source, data_parallel_size);
+  BatchSizes batch = ResolveBatchSizes(base, source, world_size);
   Json config = CanonicalConfig(base, Auto::kKeep, source);
   config.erase("autotuning");
   // What the assignment leaves open is the base's, except that the total follows.
@@ -106,7 +119,7 @@ Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data
   for (const auto& [pointer, value] : assignment)
     SetAtPointer(config, pointer, value);
   config = CanonicalConfig(config, Auto::kKeep, source);
-  WriteBatchSizes(config, ResolveBatchSizes(config, source, data_parallel_size));
+  WriteBatchSizes(config, ResolveBatchSizes(config, source, world_size));
   return config;
 }
 

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/io/async_file.h"
+#include "engine/plan/placement.h"
+#include "engine/tensor.h"
 #include "proto/trial.h"
 
 namespace dsat::engine {
@@ -23,64 +26,154 @@ struct BatchSizes {
   int64_t accumulation_steps = 0;
 };
 
+// Optimizer state beyond device memory (zero_optimization.offload_optimizer).
+struct OffloadOptimizerConfig {
+  Tier tier = Tier::kDevice;
+  std::string nvme_path;
+  int64_t buffer_count = 4;  // Tensors of a sub-group's size in host memory.
+  bool pipeline_read = false;
+  bool pipeline_write = false;
+  double ratio = 1.0;  // Of the elements; the rest stays on the device.
+};
+
+// Parameters beyond device memory (zero_optimization.offload_param).
+struct OffloadParamConfig {
+  Tier tier = Tier::kDevice;
+  std::string nvme_path;
+  int64_t buffer_count = 5;           // Slices in host memory at once,
+  int64_t buffer_size = 100'000'000;  // and how many elements each may have.
+  int64_t max_in_cpu = 1'000'000'000;  // Elements that stay in host memory.
+};
+
 struct ZeroConfig {
   int stage = 0;
   bool contiguous_gradients = true;
   bool reduce_scatter = true;
+  bool allgather_partitions = true;
   bool overlap_comm = false;                             // DeepSpeed: true at stage 3 if not given
   int64_t reduce_bucket_size = 500'000'000;              // elements
   int64_t allgather_bucket_size = 500'000'000;           // elements
   int64_t stage3_prefetch_bucket_size = 50'000'000;      // elements
   int64_t stage3_param_persistence_threshold = 100'000;  // elements, per parameter
   int64_t stage3_max_live_parameters = 1'000'000'000;    // elements
+  bool gather_16bit_weights_on_model_save = false;       // stage 3
+  int64_t stage3_max_reuse_distance = 1'000'000'000;     // elements
+  int64_t stage3_model_persistence_threshold = INT64_MAX;  // elements, all persistent parameters
+  int64_t sub_group_size = 1'000'000'000;                  // elements
+  OffloadOptimizerConfig offload_optimizer;
+  OffloadParamConfig offload_param;
+};
+
+struct ActivationConfig {
+  int64_t checkpoint_interval = 0;  // Layers; 0: everything is kept.
+  int64_t num_checkpoints = 0;      // In place of an interval, if not 0.
+  bool checkpoints_on_host = false;
+};
+
+struct PipelineConfig {
+  int num_stages = 1;
+  std::string partition = "best";
 };
 
 struct OptimizerConfig {
-  std::string type = "adamw";  // lower case: adam, adamw, sgd
+  std::string type = "adamw";  // lower case: adam, adamw, sgd, lamb, adagrad, lion
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
   bool adam_w_mode = true;
   double momentum = 0, dampening = 0;  // sgd
   bool nesterov = false;
+  double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
+  double lr_decay = 0;                      // adagrad
+};
+
+// Of DeepSpeed's OneCycle; step sizes in updates.
+struct OneCycleConfig {
+  double min_lr = 0, max_lr = 0, decay_lr_rate = 0;
+  int64_t first_step_size = 2000, second_step_size = 2000, decay_step_size = 0;
+  int64_t first_stair_count = 0, second_stair_count = 0;
+  bool cycle_momentum = true;
+  double min_mom = 0.8, max_mom = 0.9, decay_mom_rate = 0;
+};
+
+struct LrRangeTestConfig {
+  double min_lr = 1e-3, step_rate = 1;
+  int64_t step_size = 2000;  // updates
+  bool staircase = false;
 };
 
 struct SchedulerConfig {
-  std::string type;  // "" = constant lr; WarmupLR
+  // "" = constant lr; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest.
+  std::string type;
   double warmup_min_lr = 0, warmup_max_lr = 1e-3;
   int64_t warmup_num_steps = 1000;
-  bool warmup_linear = false;  // else logarithmic
+  bool warmup_linear = false;                         // else logarithmic
+  int64_t total_num_steps = 0;                        // WarmupDecayLR, WarmupCosineLR
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR
+  OneCycleConfig one_cycle = {};
+  LrRangeTestConfig range_test = {};
+  int64_t last_batch_iteration = -1;  // Where the schedule starts; -1: at its beginning.
+};
+
+struct Fp16Config {
+  bool enabled = false;
+  double loss_scale = 0;  // 0 = dynamic: all that follows
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
 };
 
 struct DsConfig {
   BatchSizes batch;
-  bool bf16 = false;
+  bool bf16 = false;                // Not with fp16.enabled; f32 with neither.
+  bool check_grad_overflow = true;  // false, for bf16 only: no step is skipped.
+  Fp16Config fp16;
   double gradient_clipping = 1.0;  // 0 = off
+  // Gradients are divided by it before they are reduced, and multiplied after.
+  double gradient_predivide_factor = 1.0;
+  bool average_gradients = true;          // false: their sum over the ranks
+  std::optional<DType> communication_type;  // Of gradients on their way; the model's if not given
+  std::optional<DType> grad_accum_type;     // The model's if not given
   std::optional<int64_t> steps_per_print;
   int64_t seed = 42;
   ZeroConfig zero;
+  ActivationConfig activation;
+  PipelineConfig pipeline;
+  AioOptions aio;
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
+
+  // Of parameters and activations.
+  DType dtype() const {
+    if (fp16.enabled) return DType::kF16;
+    return bf16 ? DType::kBF16 : DType::kF32;
+  }
 };
+
+// Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument
+// if /pipeline/stages does not divide `world_size`.
+int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size);
 
 // Infers the third number from the two given (DeepSpeed's _set_batch_related_parameters). "auto" is
 // not given; with nothing given, a micro-batch size of "auto" is 1. Throws
 // kInvalidArgument "<source>: ..." naming all three numbers and the data-parallel size if they
 // contradict, are not positive, or too few are given.
 BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
-                             int64_t data_parallel_size);
+                             int64_t world_size);
 
 // Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
 // ranges, unknown keys with the nearest valid one, combinations. For both launch targets. Throws
 // kInvalidArgument "<source>: /json/pointer is <value>; expected <range>". Gives warnings, one line
 // each, for keys that DeepSpeed ignores.
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t data_parallel_size);
+                                          int64_t world_size);
 
 // ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
 // and value for what the built-in engine cannot honour; adds a warning by name for every key that
 // is legal but without meaning to it (monitors, logging).
-DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings);
 
 // base + assignment with the batch sizes resolved and consistent, "auto" ones included, one name
@@ -88,7 +181,7 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
 // DeepSpeed. Other "auto" values stay: whoever fills them in (Hugging Face's Trainer) still must,
 // and for all others they are the default. The accumulation count is the base config's unless the
 // assignment sets it; train_batch_size follows.
-Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t data_parallel_size);
+Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t world_size);
 
 }  // namespace dsat::engine
 

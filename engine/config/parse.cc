@@ -36,6 +36,65 @@ void CheckBuiltin(const Settings& settings, const std::string& source,
   }
 }
 
+Tier TierOf(const std::string& device) {
+  return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
+}
+
+OffloadOptimizerConfig ReadOffloadOptimizer(const Settings& s) {
+  const std::string kOffload = "/zero_optimization/offload_optimizer/";
+  return {.tier = TierOf(s.Text(kOffload + "device")),
+          .nvme_path = s.Text(kOffload + "nvme_path"),
+          .buffer_count = s.Int(kOffload + "buffer_count"),
+          .pipeline_read = s.Is(kOffload + "pipeline_read"),
+          .pipeline_write = s.Is(kOffload + "pipeline_write"),
+          .ratio = s.Number(kOffload + "ratio")};
+}
+
+OffloadParamConfig ReadOffloadParam(const Settings& s) {
+  const std::string kOffload = "/zero_optimization/offload_param/";
+  return {.tier = TierOf(s.Text(kOffload + "device")),
+          .nvme_path = s.Text(kOffload + "nvme_path"),
+          .buffer_count = s.Int(kOffload + "buffer_count"),
+          .buffer_size = s.Int(kOffload + "buffer_size"),
+          .max_in_cpu = s.Int(kOffload + "max_in_cpu")};
+}
+
+AioOptions ReadAio(const Settings& s) {
+  return {.block_size = s.Int("/aio/block_size"),
+          .queue_depth = static_cast<int>(s.Int("/aio/queue_depth")),
+          .intra_op_parallelism = static_cast<int>(s.Int("/aio/intra_op_parallelism")),
+          .single_submit = s.Is("/aio/single_submit"),
+          .overlap_events = s.Is("/aio/overlap_events")};
+}
+
+// Any key of DeepSpeed's block asks for checkpointing; there the model's code decides how often.
+ActivationConfig ReadActivation(const Settings& s) {
+  const std::string kBlock = "/activation_checkpointing/";
+  ActivationConfig activation;
+  activation.checkpoint_interval = s.Int("/pipeline/activation_checkpoint_interval");
+  activation.checkpoints_on_host = s.Is(kBlock + "cpu_checkpointing");
+  if (s.Given(kBlock + "number_checkpoints") != nullptr) {
+    activation.num_checkpoints = s.Int(kBlock + "number_checkpoints");
+  } else if (activation.checkpoints_on_host && activation.checkpoint_interval == 0) {
+    activation.checkpoint_interval = 1;
+  }
+  return activation;
+}
+
+PipelineConfig ReadPipeline(const Settings& s) {
+  const Json stages = s.Get("/pipeline/stages");
+  return {.num_stages = stages.is_number_integer() ? stages.get<int>() : 1,
+          .partition = s.Text("/pipeline/partition")};
+}
+
+// "fp16", "bf16" and "fp32", or torch's other names for them.
+std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
+  if (s.Given(pointer) == nullptr) return std::nullopt;
+  const std::string name = s.Lower(pointer);
+  if (IsOneOf(name, "fp32 float32")) return DType::kF32;
+  return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
+}
+
 ZeroConfig ReadZero(const Settings& s) {
   const std::string kZero = "/zero_optimization/";
   ZeroConfig zero;
@@ -49,7 +108,21 @@ ZeroConfig ReadZero(const Settings& s) {
   zero.stage3_prefetch_bucket_size = s.Int(kZero + "stage3_prefetch_bucket_size");
   zero.stage3_param_persistence_threshold = s.Int(kZero + "stage3_param_persistence_threshold");
   zero.stage3_max_live_parameters = s.Int(kZero + "stage3_max_live_parameters");
+  zero.gather_16bit_weights_on_model_save =
+      s.Is(kZero + "stage3_gather_16bit_weights_on_model_save");
+  zero.stage3_max_reuse_distance = s.Int(kZero + "stage3_max_reuse_distance");
+  zero.stage3_model_persistence_threshold = s.Int(kZero + "stage3_model_persistence_threshold");
+  zero.allgather_partitions = s.Is(kZero + "allgather_partitions");
+  zero.sub_group_size = s.Int(kZero + "sub_group_size");
+  zero.offload_optimizer = ReadOffloadOptimizer(s);
+  zero.offload_param = ReadOffloadParam(s);
   return zero;
+}
+
+// The lr and eps that torch.optim.Adagrad has if they are not given; all others are the table's.
+void UseAdagradDefaults(const Settings& s, OptimizerConfig* optimizer) {
+  if (s.Given("/optimizer/params/lr") == nullptr) optimizer->lr = 1e-2;
+  if (s.Given("/optimizer/params/eps") == nullptr) optimizer->eps = 1e-10;
 }
 
 OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
@@ -74,7 +147,49 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.momentum = s.Number(kParams + "momentum");
   optimizer.dampening = s.Number(kParams + "dampening");
   optimizer.nesterov = s.Is(kParams + "nesterov");
+  optimizer.max_coeff = s.Number(kParams + "max_coeff");
+  optimizer.min_coeff = s.Number(kParams + "min_coeff");
+  optimizer.lr_decay = s.Number(kParams + "lr_decay");
+  if (optimizer.type == "adagrad") UseAdagradDefaults(s, &optimizer);
   return optimizer;
+}
+
+// What rules leave open for whoever fills in "auto": the built-in engine does not.
+void RequireNumbers(const Settings& s, const std::string& source) {
+  const std::string kParams = "/scheduler/params/";
+  const auto require = [&](const char* types, const char* name) {
+    const std::string pointer = kParams + name;
+    if (!IsOneOf(s.Text("/scheduler/type"), types) || s.Given(pointer) != nullptr) return;
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} is \"auto\"; the built-in engine expects a number, since the schedule is {}",
+          source, pointer, s.Text("/scheduler/type"));
+  };
+  require("WarmupDecayLR WarmupCosineLR", "total_num_steps");
+  require("OneCycle", "cycle_min_lr");
+  require("OneCycle", "cycle_max_lr");
+}
+
+OneCycleConfig ReadOneCycle(const Settings& s) {
+  const std::string kParams = "/scheduler/params/";
+  // The second half is as the first if nothing else is said.
+  const auto second = [&](const char* name, int64_t first) {
+    return s.Given(kParams + name) == nullptr ? first : s.Int(kParams + name);
+  };
+  OneCycleConfig cycle;
+  if (s.Text("/scheduler/type") != "OneCycle") return cycle;
+  cycle.min_lr = s.Number(kParams + "cycle_min_lr");
+  cycle.max_lr = s.Number(kParams + "cycle_max_lr");
+  cycle.decay_lr_rate = s.Number(kParams + "decay_lr_rate");
+  cycle.first_step_size = s.Int(kParams + "cycle_first_step_size");
+  cycle.second_step_size = second("cycle_second_step_size", cycle.first_step_size);
+  cycle.first_stair_count = s.Int(kParams + "cycle_first_stair_count");
+  cycle.second_stair_count = second("cycle_second_stair_count", cycle.first_stair_count);
+  cycle.decay_step_size = s.Int(kParams + "decay_step_size");
+  cycle.cycle_momentum = s.Is(kParams + "cycle_momentum");
+  cycle.min_mom = s.Number(kParams + "cycle_min_mom");
+  cycle.max_mom = s.Number(kParams + "cycle_max_mom");
+  cycle.decay_mom_rate = s.Number(kParams + "decay_mom_rate");
+  return cycle;
 }
 
 SchedulerConfig ReadScheduler(const Settings& s, double lr) {
@@ -83,31 +198,72 @@ SchedulerConfig ReadScheduler(const Settings& s, double lr) {
   scheduler.type = s.Text("/scheduler/type");
   scheduler.warmup_min_lr = s.Number(kParams + "warmup_min_lr");
   const Json* max_lr = s.Given(kParams + "warmup_max_lr");
-  scheduler.warmup_max_lr = max_lr == nullptr ? lr : max_lr->get<double>();
+  if (max_lr != nullptr) {
+    scheduler.warmup_max_lr = max_lr->get<double>();
+  } else if (scheduler.type == "WarmupLR") {
+    scheduler.warmup_max_lr = lr;
+  }
   // DeepSpeed raises 1 to 2: the logarithmic form divides by ln(steps).
   scheduler.warmup_num_steps = std::max<int64_t>(2, s.Int(kParams + "warmup_num_steps"));
   scheduler.warmup_linear = s.Text(kParams + "warmup_type") == "linear";
+  const Json* total = s.Given(kParams + "total_num_steps");
+  if (total != nullptr) scheduler.total_num_steps = total->get<int64_t>();
+  scheduler.warmup_min_ratio = s.Number(kParams + "warmup_min_ratio");
+  scheduler.cos_min_ratio = s.Number(kParams + "cos_min_ratio");
+  scheduler.one_cycle = ReadOneCycle(s);
+  scheduler.range_test.min_lr = s.Number(kParams + "lr_range_test_min_lr");
+  scheduler.range_test.step_rate = s.Number(kParams + "lr_range_test_step_rate");
+  scheduler.range_test.step_size = s.Int(kParams + "lr_range_test_step_size");
+  scheduler.range_test.staircase = s.Is(kParams + "lr_range_test_staircase");
+  scheduler.last_batch_iteration = s.Int(kParams + "last_batch_iteration");
   return scheduler;
+}
+
+Fp16Config ReadFp16(const Settings& s) {
+  Fp16Config fp16;
+  fp16.enabled = s.Is("/fp16/enabled");
+  fp16.loss_scale = s.Number("/fp16/loss_scale");
+  fp16.initial_scale_power = s.Int("/fp16/initial_scale_power");
+  fp16.loss_scale_window = s.Int("/fp16/loss_scale_window");
+  fp16.hysteresis = s.Int("/fp16/hysteresis");
+  fp16.consecutive_hysteresis = s.Is("/fp16/consecutive_hysteresis");
+  fp16.min_loss_scale = s.Number("/fp16/min_loss_scale");
+  return fp16;
 }
 
 }  // namespace
 
-DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t data_parallel_size,
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings) {
-  std::vector<std::string> found = ValidateDsConfig(ds_config, source, data_parallel_size);
+  std::vector<std::string> found = ValidateDsConfig(ds_config, source, world_size);
   Settings settings(ds_config, source);
-  RequireType(settings, "/optimizer/type", "adam adamw sgd", "Adam, AdamW and SGD", source);
-  RequireType(settings, "/scheduler/type", "warmuplr", "WarmupLR", source);
+  RequireType(settings, "/optimizer/type", "adam adamw sgd lamb adagrad lion",
+              "Adam, AdamW, SGD, Lamb, Adagrad and Lion", source);
+  RequireType(settings, "/scheduler/type",
+              "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest",
+              "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);
+  RequireNumbers(settings, source);
   CheckBuiltin(settings, source, &found);
   DsConfig config;
-  config.batch = ResolveBatchSizes(ds_config, source, data_parallel_size);
+  config.batch = ResolveBatchSizes(ds_config, source, world_size);
   config.bf16 = settings.Is("/bf16/enabled");
+  config.check_grad_overflow = settings.Is("/bf16/check_grad_overflow") || !config.bf16;
+  config.fp16 = ReadFp16(settings);
   config.gradient_clipping = settings.Number("/gradient_clipping");
   if (settings.Given("/steps_per_print") != nullptr) {
     config.steps_per_print = settings.Int("/steps_per_print");
   }
   config.seed = settings.Int("/seed");
+  if (settings.Is("/prescale_gradients")) {
+    config.gradient_predivide_factor = settings.Number("/gradient_predivide_factor");
+  }
+  config.average_gradients = settings.Text("/gradient_allreduce_op") != "sum";
+  config.communication_type = ReadType(settings, "/communication_data_type");
+  config.grad_accum_type = ReadType(settings, "/data_types/grad_accum_dtype");
   config.zero = ReadZero(settings);
+  config.activation = ReadActivation(settings);
+  config.pipeline = ReadPipeline(settings);
+  config.aio = ReadAio(settings);
   config.optimizer = ReadOptimizer(settings, source, &found);
   config.scheduler = ReadScheduler(settings, config.optimizer.lr);
   if (warnings != nullptr) warnings->insert(warnings->end(), found.begin(), found.end());

@@ -15,6 +15,11 @@ int64_t Stage(const Settings& s) {
   return s.Int("/zero_optimization/stage");
 }
 
+int64_t NumStages(const Settings& s) {
+  const Json stages = s.Get("/pipeline/stages");
+  return stages.is_number_integer() ? stages.get<int64_t>() : 1;
+}
+
 bool Offloads(const Settings& s, const std::string& section) {
   return s.Text("/zero_optimization/" + section + "/device") != "none";
 }
@@ -42,6 +47,10 @@ bool IsMisspelled(const Settings& s) {
                  "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest") &&
          !IsOneOf(s.Text("/scheduler/type"),
                   "WarmupLR WarmupDecayLR WarmupCosineLR OneCycle LRRangeTest");
+}
+
+bool ScalesDynamically(const Settings& s) {
+  return s.Is("/fp16/enabled") && s.Number("/fp16/loss_scale") == 0;
 }
 
 bool ScattersGradients(const Settings& s) {
@@ -102,6 +111,35 @@ constexpr Rule kRules[] = {
        return s.Text("/scheduler/type") == "OneCycle" &&
               !(s.Has("/scheduler/params/cycle_min_lr") && s.Has("/scheduler/params/cycle_max_lr"));
      }},
+    {"/scheduler/params/total_num_steps", kWarn,
+     "DeepSpeed expects at least /scheduler/params/warmup_num_steps: the schedule ends before its "
+     "warm-up does",
+     [](const Settings& s) {
+       return IsOneOf(s.Text("/scheduler/type"), "WarmupDecayLR WarmupCosineLR") &&
+              s.Given("/scheduler/params/total_num_steps") != nullptr &&
+              s.Int("/scheduler/params/total_num_steps") <
+                  s.Int("/scheduler/params/warmup_num_steps");
+     }},
+    {"/scheduler/params/cycle_momentum", kWarn,
+     "DeepSpeed cycles betas, and this optimizer has none: only the learning rate is cycled",
+     [](const Settings& s) {
+       return s.Text("/scheduler/type") == "OneCycle" &&
+              IsOneOf(s.Lower("/optimizer/type"), "sgd adagrad") &&
+              s.Is("/scheduler/params/cycle_momentum");
+     }},
+    {"/fp16/loss_scale_window", kRefuse, "expected an integer >= 1 while /fp16/loss_scale is 0",
+     [](const Settings& s) {
+       return ScalesDynamically(s) && s.Int("/fp16/loss_scale_window") == 0;
+     }},
+    {"/fp16/min_loss_scale", kRefuse, "expected a number > 0 while /fp16/loss_scale is 0",
+     [](const Settings& s) {
+       return ScalesDynamically(s) && s.Number("/fp16/min_loss_scale") == 0;
+     }},
+    {"/optimizer/params/max_coeff", kRefuse, "expected at least /optimizer/params/min_coeff",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" &&
+              s.Number("/optimizer/params/max_coeff") < s.Number("/optimizer/params/min_coeff");
+     }},
     {"/optimizer/params/max_grad_norm", kRefuse, "expected /gradient_clipping in its place",
      [](const Settings& s) { return s.Given("/optimizer/params/max_grad_norm") != nullptr; }},
     {"/optimizer/params/adam_w_mode", kWarn, "DeepSpeed ignores it for AdamW",
@@ -151,11 +189,11 @@ constexpr Rule kRules[] = {
        return Stage(s) < 3 && Offloads(s, "offload_optimizer") &&
               s.Number("/zero_optimization/offload_optimizer/ratio") < 1.0;
      }},
-    {"/zero_optimization/offload_optimizer/device", kWarn,
-     "DeepSpeed offloads the optimizer at ZeRO stages 1, 2 and 3 only",
+    {"/zero_optimization/offload_optimizer/device", kRefuse,
+     "expected \"none\", or ZeRO stage 1, 2 or 3: DeepSpeed ignores it at stage 0",
      [](const Settings& s) { return Stage(s) == 0 && Offloads(s, "offload_optimizer"); }},
-    {"/zero_optimization/offload_param/device", kWarn,
-     "DeepSpeed offloads parameters at ZeRO stage 3 only",
+    {"/zero_optimization/offload_param/device", kRefuse,
+     "expected \"none\", or ZeRO stage 3: DeepSpeed ignores it below",
      [](const Settings& s) { return Stage(s) < 3 && Offloads(s, "offload_param"); }},
     {"/zero_optimization/contiguous_gradients", kWarn,
      "DeepSpeed sets it to true when it offloads the optimizer",
@@ -163,6 +201,17 @@ constexpr Rule kRules[] = {
        return Stage(s) > 0 && Offloads(s, "offload_optimizer") &&
               !s.Is("/zero_optimization/contiguous_gradients");
      }},
+    {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
+     [](const Settings& s) { return Stage(s) >= 2 && NumStages(s) > 1; }},
+    {"/optimizer/type", kRefuse,
+     "expected Adam, AdamW, Adagrad or Lion with /zero_optimization/offload_optimizer or "
+     "offload_param",
+     [](const Settings& s) {
+       return s.Lower("/optimizer/type") == "lamb" &&
+              (Offloads(s, "offload_optimizer") || Offloads(s, "offload_param"));
+     }},
+    {"/aio/block_size", kRefuse, "expected a multiple of 4096",
+     [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},
     {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",
      [](const Settings& s) { return s.Is("/elasticity/enabled"); }},
     {"/sequence_parallel_size", kRefuse, "expected 1: every slot counts as a data-parallel rank",

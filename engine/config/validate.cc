@@ -71,7 +71,8 @@ class KeyChecker {
   // Keys that are none of ours: the parameters of an optimizer or a scheduler that is not in the
   // table, or a section that plug-ins extend.
   static bool IsOpen(const std::string& section, const std::string& type) {
-    if (section == "/optimizer/params") return !IsOneOf(type, "adam adamw sgd");
+    if (section == "/optimizer/params")
+      return !IsOneOf(type, "adam adamw sgd lamb adagrad lion onebitadam");
     if (section == "/scheduler/params") {
       return !IsOneOf(type, "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest");
     }
@@ -122,7 +123,7 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
 }  // namespace
 
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t data_parallel_size) {
+                                          int64_t world_size) {
   if (!ds_config.is_object()) {
     Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", source,
           JsonTypeName(ds_config));
@@ -130,7 +131,7 @@ std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::stri
   std::vector<std::string> warnings;
   KeyChecker(source, &warnings).Check(ds_config, "", "");
   CheckRules(Settings(ds_config, source), source, &warnings);
-  ResolveBatchSizes(ds_config, source, data_parallel_size);
+  ResolveBatchSizes(ds_config, source, world_size);
   WarnOfAutoBatch(ds_config, source, &warnings);
   return warnings;
 }

@@ -1,92 +1,130 @@
-// The two kinds of data: the bytes of text files, and a Markov chain.
+// From the data block of an experiment file to training and validation data.
 #include "engine/data/dataset.h"
 
-#include <algorithm>
-#include <bit>
+#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json_block.h"
 #include "base/rng.h"
+#include "engine/data/image_source.h"
 #include "engine/data/mapped_text.h"
+#include "engine/data/shuffle.h"
+#include "engine/data/synthetic.h"
+#include "engine/data/token_source.h"
 
 namespace dsat::engine {
 namespace {
 
 constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxSamples = int64_t{1} << 40;
+const std::vector<std::string> kTypes = {"text",    "tokens", "synthetic",
+                                         "cifar10", "idx",    "synthetic_images"};
 
-class TextDataset final : public Dataset {
+// Which part of a source, and in which order.
+struct Part {
+  int64_t begin = 0, end = 0;
+  bool validation = false;  // In order, once; else at random, without end.
+  uint64_t seed = 0;
+  int64_t size() const { return end - begin; }
+};
+
+class Tokens final : public Dataset {
  public:
   // `name` is for messages.
-  TextDataset(const std::vector<std::string>& files, std::string name, int64_t seed)
-      : text_(files), name_(std::move(name)), seed_(static_cast<uint64_t>(seed)) {}
+  Tokens(std::unique_ptr<TokenSource> source, const Part& part, std::string name)
+      : source_(std::move(source)), part_(part), name_(std::move(name)) {}
 
-  // Throws if the text cannot fill one sample of T tokens and the token after.
+  // Throws if the part cannot fill one sample of T tokens and the token after.
   void CheckLongEnough(int64_t T) const {
-    if (text_.size() > T) return;
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: {} bytes of text; expected at least {} for sequences of {} tokens", name_,
-          text_.size(), T + 1, T);
+    if (part_.size() > T) return;
+    Throw(ErrorCode::kInvalidArgument, "{}: {} {}; expected at least {} for sequences of {} tokens",
+          name_, part_.size(), source_->unit(), T + 1, T);
   }
 
   void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
     DSAT_CHECK(index >= 0 && T >= 1, "sample {} of {} tokens", index, T);
     CheckLongEnough(T);
-    Rng rng(seed_, static_cast<uint64_t>(index), "sample");
-    const auto begin = static_cast<int64_t>(rng.Below(static_cast<uint64_t>(text_.size() - T)));
-    Copy(begin, T, tokens);
-    Copy(begin + 1, T, targets);
+    const int64_t begin = part_.begin + (part_.validation ? index * T : RandomOffset(index, T));
+    source_->Copy(begin, T, tokens);
+    source_->Copy(begin + 1, T, targets);
   }
 
-  int64_t vocab_size() const override { return 256; }
+  int64_t vocab_size() const override { return source_->vocab_size(); }
+  int64_t NumSamples(int64_t T) const override {
+    return part_.validation ? (part_.size() - 1) / T : kEndless;
+  }
 
  private:
-  void Copy(int64_t begin, int64_t count, int32_t* out) const {
-    text_.Read(begin, count, [&out](std::string_view piece) {
-      for (const char c : piece)
-        *out++ = static_cast<uint8_t>(c);
-    });
+  int64_t RandomOffset(int64_t index, int64_t T) const {
+    Rng rng(part_.seed, static_cast<uint64_t>(index), "sample");
+    return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(part_.size() - T)));
   }
 
-  MappedText text_;
+  std::unique_ptr<TokenSource> source_;
+  Part part_;
   std::string name_;
-  uint64_t seed_;
 };
 
-// Each token has four successors, with probabilities 1/2, 1/4, 1/8 and 1/8: a model that has learnt
-// the chain has a loss of at most 1.75 ln 2 = 1.21 nats. The chain is the same for every seed.
-class MarkovDataset final : public Dataset {
+// Training reads all images in a new order in every epoch.
+class Images final : public Dataset {
  public:
-  MarkovDataset(int64_t vocab_size, int64_t seed)
-      : vocab_size_(static_cast<uint64_t>(vocab_size)), seed_(static_cast<uint64_t>(seed)) {}
+  Images(std::unique_ptr<ImageSource> source, const Part& part)
+      : source_(std::move(source)), part_(part) {}
 
-  void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
-    DSAT_CHECK(index >= 0 && T >= 1, "sample {} of {} tokens", index, T);
-    Rng rng(seed_, static_cast<uint64_t>(index), "sample");
-    uint64_t token = rng.Below(vocab_size_);
-    for (int64_t t = 0; t < T; ++t) {
-      tokens[t] = static_cast<int32_t>(token);
-      // The number of zeros before the first one in random bits is j with probability 2^-(j + 1).
-      const int successor = std::min(std::countr_zero(rng.NextU64()), 3);
-      token = Successor(token, successor);
-      targets[t] = static_cast<int32_t>(token);
-    }
+  void Image(int64_t index, float* pixels, int32_t* target) const override {
+    DSAT_CHECK(index >= 0 && index < NumSamples(1), "image {}", index);
+    const int64_t position = index % part_.size();
+    const auto epoch = static_cast<uint64_t>(index / part_.size());
+    const int64_t at =
+        part_.validation ? position : Shuffled(position, part_.size(), part_.seed, epoch);
+    *target = source_->Read(part_.begin + at, pixels);
   }
 
-  int64_t vocab_size() const override { return static_cast<int64_t>(vocab_size_); }
+  ImageShape image() const override { return source_->shape(); }
+  int64_t vocab_size() const override { return source_->num_classes(); }
+  int64_t NumSamples(int64_t) const override { return part_.validation ? part_.size() : kEndless; }
 
  private:
-  uint64_t Successor(uint64_t token, int which) const {
-    Rng rng(0, 4 * token + static_cast<uint64_t>(which), "chain");
-    return rng.Below(vocab_size_);
-  }
-
-  uint64_t vocab_size_;
-  uint64_t seed_;
+  std::unique_ptr<ImageSource> source_;
+  Part part_;
 };
+
+// A data block, or the validation block within it with what it inherits.
+struct Request {
+  JsonBlock block;
+  std::string base_dir;
+  int64_t seed = 0;
+  bool validation = false;
+  double split = 0;            // Held out of training; 0: nothing.
+  std::string split_key = {};  // Its JSON pointer.
+
+  void CheckKeys(std::vector<std::string> keys) const {
+    keys.emplace_back("type");
+    if (!validation) keys.emplace_back("validation");
+    block.CheckKeys(keys);
+  }
+  Part PartOf(int64_t size) const;
+  SyntheticDraws Draws() const {
+    return {
+        .seed = seed,
+        .validation = validation,
+        .num_samples = validation ? block.Int("samples", 512, 1, kMaxSamples) : Dataset::kEndless};
+  }
+};
+
+Part Request::PartOf(int64_t size) const {
+  const auto held_out = static_cast<int64_t>(std::floor(static_cast<double>(size) * split));
+  if (split > 0 && (held_out < 1 || held_out >= size)) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; of {} it holds out {}, expected a part",
+          split_key, split, size, held_out);
+  }
+  Part part{.begin = 0, .end = size, .validation = validation, .seed = static_cast<uint64_t>(seed)};
+  if (split > 0) (validation ? part.begin : part.end) = size - held_out;
+  return part;
+}
 
 std::vector<std::string> PathsFrom(const JsonBlock& block) {
   const Json& value = block.At("path");
@@ -102,30 +140,157 @@ std::vector<std::string> PathsFrom(const JsonBlock& block) {
   return paths;
 }
 
-std::unique_ptr<Dataset> OpenText(const JsonBlock& block, const std::string& base_dir,
-                                  int64_t seed) {
-  block.CheckKeys({"type", "path", "seq_len"});
+std::vector<std::string> FilesFrom(const Request& request) {
   std::vector<std::string> files;
-  for (const std::string& path : PathsFrom(block)) {
-    const auto found = FindFiles(std::filesystem::path(base_dir) / path);
+  for (const std::string& path : PathsFrom(request.block)) {
+    const auto found = FindFiles(std::filesystem::path(request.base_dir) / path);
     files.insert(files.end(), found.begin(), found.end());
   }
+  return files;
+}
+
+std::string FileFrom(const Request& request, const std::string& key) {
+  const Json& path = request.block.At(key);
+  if (!path.is_string() || path.get<std::string>().empty()) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", request.block.PointerTo(key),
+          path.dump());
+  }
+  return std::filesystem::path(request.base_dir) / path.get<std::string>();
+}
+
+std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& type) {
+  const JsonBlock& block = request.block;
+  std::unique_ptr<TokenSource> source;
+  request.CheckKeys(type == "text" ? std::vector<std::string>{"path", "seq_len"}
+                                   : std::vector<std::string>{"path", "seq_len", "vocab_size"});
+  const std::vector<std::string> files = FilesFrom(request);
   const std::string name =
       files.size() == 1 ? files[0]
                         : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
-  auto dataset = std::make_unique<TextDataset>(files, name, seed);
+  source = type == "text" ? OpenBytes(files)
+                          : OpenTokenFiles(files, block.Int("vocab_size", 0, 2, kMaxVocab));
+  const Part part = request.PartOf(source->size());
+  auto dataset = std::make_unique<Tokens>(std::move(source), part, name);
   dataset->CheckLongEnough(block.Int("seq_len", 1, 1, std::numeric_limits<int32_t>::max()));
   return dataset;
 }
 
+std::unique_ptr<Dataset> OpenImages(const Request& request, const std::string& type) {
+  std::unique_ptr<ImageSource> source;
+  if (type == "cifar10") {
+    request.CheckKeys({"path"});
+    source = OpenCifar10(FilesFrom(request));
+  } else {
+    request.CheckKeys({"images", "labels", "classes"});
+    source = OpenIdx(FileFrom(request, "images"), FileFrom(request, "labels"),
+                     request.block.Int("classes", 10, 2, 256));
+  }
+  if (source->size() == 0) {
+    Throw(ErrorCode::kInvalidArgument, "{}: no images",
+          request.block.PointerTo(type == "cifar10" ? "path" : "images"));
+  }
+  const Part part = request.PartOf(source->size());
+  return std::make_unique<Images>(std::move(source), part);
+}
+
+std::unique_ptr<Dataset> OpenSynthetic(const Request& request, const std::string& type) {
+  const JsonBlock& block = request.block;
+  if (request.split > 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{} is {}; data that are made up have no part to hold out; give \"samples\" instead",
+          request.split_key, request.split);
+  }
+  std::vector<std::string> keys =
+      type == "synthetic" ? std::vector<std::string>{"seq_len", "vocab_size"}
+                          : std::vector<std::string>{"image_size", "channels", "classes"};
+  if (request.validation) keys.emplace_back("samples");
+  request.CheckKeys(keys);
+  if (type == "synthetic")
+    return MakeMarkovTokens(block.Int("vocab_size", 256, 2, kMaxVocab), request.Draws());
+  const int64_t size = block.Int("image_size", 32, 1, 4096);
+  return MakePatternImages({size, size, block.Int("channels", 3, 1, 1024)},
+                           block.Int("classes", 10, 2, kMaxVocab), request.Draws());
+}
+
+std::unique_ptr<Dataset> Open(const Request& request) {
+  const std::string type = request.block.Word("type", kTypes);
+  if (type == "text" || type == "tokens") return OpenTokens(request, type);
+  if (type == "cifar10" || type == "idx") return OpenImages(request, type);
+  return OpenSynthetic(request, type);
+}
+
+// The validation block's "split", 0 if it has none.
+double SplitOf(const JsonBlock& validation) {
+  const double split = validation.Number("split", 0, 0, 1);
+  if (!validation.Has("split") || (split > 0 && split < 1)) return split;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a part of the data, as 0.05",
+        validation.PointerTo("split"), split);
+}
+
+// The validation block's keys over those of `data`, unless its type is another.
+Json Inherit(const Json& data, const JsonBlock& validation) {
+  const Json& own = data.at("validation");
+  if (validation.Has("seq_len")) {
+    Throw(ErrorCode::kInvalidArgument, "{}: validation has the seq_len of training; leave it out",
+          validation.PointerTo("seq_len"));
+  }
+  Json merged = own;
+  if (!own.contains("type") || (data.contains("type") && own.at("type") == data.at("type"))) {
+    merged = data;
+    merged.erase("validation");
+    MergeJson(merged, own);
+  }
+  merged.erase("split");
+  return merged;
+}
+
 }  // namespace
+
+void Dataset::Sample(int64_t, int64_t, int32_t*, int32_t*) const {
+  DSAT_CHECK(false, "images have no tokens");
+}
+
+void Dataset::Image(int64_t, float*, int32_t*) const {
+  DSAT_CHECK(false, "tokens have no images");
+}
+
+int64_t Dataset::NumSamples(int64_t) const {
+  return kEndless;
+}
 
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what) {
+  Request request{.block = JsonBlock(data, what), .base_dir = base_dir, .seed = seed};
+  if (request.block.Has("validation")) {
+    const JsonBlock validation(data.at("validation"), request.block.PointerTo("validation"));
+    request.split = SplitOf(validation);
+    request.split_key = validation.PointerTo("split");
+  }
+  return Open(request);
+}
+
+std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::string& base_dir,
+                                               int64_t seed, const std::string& what) {
   const JsonBlock block(data, what);
-  if (block.Word("type", {"text", "synthetic"}) == "text") return OpenText(block, base_dir, seed);
-  block.CheckKeys({"type", "seq_len", "vocab_size"});
-  return std::make_unique<MarkovDataset>(block.Int("vocab_size", 256, 2, kMaxVocab), seed);
+  if (!block.Has("validation")) return nullptr;
+  const JsonBlock validation(data.at("validation"), block.PointerTo("validation"));
+  const double split = SplitOf(validation);
+  const bool has_files =
+      validation.Has("path") || validation.Has("images") || validation.Has("labels");
+  const Json merged = Inherit(data, validation);
+  const bool made_up = merged.value("type", Json()) == "synthetic" ||
+                       merged.value("type", Json()) == "synthetic_images";
+  if (!made_up && has_files == (split > 0)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{} is {}; expected either other files or \"split\", the part to hold out, as 0.05",
+          block.PointerTo("validation"), data.at("validation").dump());
+  }
+  return Open({.block = JsonBlock(merged, block.PointerTo("validation")),
+               .base_dir = base_dir,
+               .seed = seed,
+               .validation = true,
+               .split = split,
+               .split_key = validation.PointerTo("split")});
 }
 
 int64_t SeqLen(const Json& data, int64_t model_max, const std::string& what) {

@@ -1,32 +1,66 @@
-// Training data as an endless, deterministic sequence of token samples.
+// Data as a deterministic sequence of samples: tokens, or images with their classes.
 #ifndef DSAT_ENGINE_DATA_DATASET_H_
 #define DSAT_ENGINE_DATA_DATASET_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
 #include "base/json.h"
+#include "engine/image_shape.h"
 
 namespace dsat::engine {
 
+// Thread-safe. The same index gives the same sample, whatever the number of ranks.
 class Dataset {
  public:
+  static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+
   virtual ~Dataset() = default;
-  // Writes sample `index` (>= 0): tokens (T) and the token after each, targets (T). The same index
-  // gives the same sample, whatever the number of ranks. Thread-safe.
-  virtual void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const = 0;
+  // Writes sample `index`, in [0, NumSamples(T)): tokens (T) and the token after each, targets (T).
+  // Throws kInvalidArgument if the data are too short for T. REQUIRES: image() is all 0.
+  virtual void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const;
+  // Writes image `index`, in [0, NumSamples(1)): pixels (height, width, channels), from -1 to 1,
+  // and its class. REQUIRES: image() is not all 0.
+  virtual void Image(int64_t index, float* pixels, int32_t* target) const;
+
+  // All 0: tokens.
+  virtual ImageShape image() const { return {}; }
+  // Tokens, or classes, are in [0, vocab_size()).
   virtual int64_t vocab_size() const = 0;
+  // How many samples of T tokens there are before they repeat, which is what one evaluation reads:
+  // kEndless for training data.
+  virtual int64_t NumSamples(int64_t T) const;
 };
 
-// {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any text
-// files read as bytes (vocabulary 256), samples drawn at pseudo-random offsets by (seed, index);
-// {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov chain,
-// so that there is something to learn. Relative paths start at `base_dir`. `what` is the JSON
-// pointer of the block for messages. Throws kNotFound naming the missing file, kInvalidArgument
-// naming key and value (unknown type, files too short for seq_len, ...).
+// Training data, drawn pseudo-randomly by (seed, index), without end. By type (docs/models.md):
+// - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any files,
+//   read as bytes (vocabulary 256);
+// - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}: files of 16-bit
+//   tokens as nanoGPT and llm.c write them, or llm.c's of 32 bits;
+// - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov
+// chain,
+//   so that there is something to learn;
+// - {"type": "cifar10", "path": "data_batch_*.bin"}: the binary files of CIFAR-10;
+// - {"type": "idx", "images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}: the
+//   files of MNIST;
+// - {"type": "synthetic_images", "image_size": 32, "channels": 3, "classes": 10}: a fixed pattern
+// for
+//   each class, and noise.
+// All may have "validation" (OpenValidationDataset). Relative paths start at `base_dir`. `what` is
+// the JSON pointer of the block for messages. Throws kNotFound naming the missing file,
+// kInvalidArgument naming key and value (unknown type, files too short for seq_len, ...).
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what);
+
+// What the block's "validation" describes: the same keys, those that are not there as in the block
+// itself, so that {"path": "val.txt"} is enough. Instead of another path {"split": 0.05} holds the
+// last 5 % of the files' bytes, tokens or images out of training; of synthetic data there are
+// {"samples": 512}. In order and without overlap, each sample once; nullptr if the block has no
+// "validation". Throws as OpenDataset.
+std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::string& base_dir,
+                                               int64_t seed, const std::string& what);
 
 // The block's seq_len, or `model_max` if it has none. Throws kInvalidArgument if it is not in
 // [1, model_max].

@@ -1,13 +1,5 @@
 // GPT-2 (Radford et al. 2019): pre-norm transformer blocks, learned positions, tied output
-// embedding.
-//
-// Bytes kept per token between forward and backward, e = bytes per element of the dtype:
-//   embedding  nothing
-//   block      e (9 C) + 4 (4 + H): qkv (3C), attention output (C), residual stream after attention
-//              (C), c_fc output (4C); the LayerNorms' mean and rstd and attention's log-sum-exp in
-//              f32. The LayerNorms' and the GELU's outputs (6C) are computed again in backward.
-//   head       e V + 8: the gradient of the logits; mean and rstd
-// and e C for each layer's output, which the executor keeps. Buffers round up to the arena's unit.
+// embedding. What it keeps between forward and backward is in transformer.h.
 #ifndef DSAT_ENGINE_MODEL_GPT2_H_
 #define DSAT_ENGINE_MODEL_GPT2_H_
 

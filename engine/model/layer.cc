@@ -10,4 +10,30 @@ int64_t ParamSpec::NumElems() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+namespace {
+
+int64_t NumElems(const Layer& layer) {
+  int64_t sum = 0;
+  for (const ParamSpec& param : layer.params())
+    sum += param.NumElems();
+  return sum;
+}
+
+}  // namespace
+
+int64_t NumParams(const Model& model) {
+  int64_t sum = 0;
+  for (const auto& layer : model.layers)
+    sum += NumElems(*layer);
+  return sum;
+}
+
+int64_t NumTrainableParams(const Model& model) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    if (model.frozen.empty() || !model.frozen[i]) sum += NumElems(*model.layers[i]);
+  }
+  return sum;
+}
+
 }  // namespace dsat::engine

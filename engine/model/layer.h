@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "engine/backend/kernels.h"
+#include "engine/image_shape.h"
 #include "engine/memory/arena.h"
+#include "engine/model/weight_source.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -48,7 +50,8 @@ struct LayerContext {
   DType dtype;   // Of activations, parameters and gradients.
   const Batch& batch;
   std::span<const Tensor> params;
-  // Backward only; accumulated into. All empty if the layer is frozen: then only dx is wanted.
+  // Backward only; accumulated into. Those of frozen parameters are empty (no elements, or the
+  // whole span); if all are, only dx is wanted.
   std::span<const Tensor> grads;
   // The last layer multiplies dloss by it (1 / accumulation steps, times the loss scale). Set in
   // forward, where the logits become their gradient in place.
@@ -57,6 +60,14 @@ struct LayerContext {
   // Prediction: if not empty, f32 (B, classes); the last layer stores the logits of each row's last
   // position here and computes no loss. Targets may be absent then.
   Tensor logits = {};
+
+  // Gradient i, or an empty tensor.
+  Tensor Grad(size_t i) const { return i < grads.size() ? grads[i] : Tensor{}; }
+  // Whether parameter i is trained.
+  bool Trains(size_t i) const { return Grad(i).num_elems > 0; }
+  // B * T.
+  int64_t NumTokens() const { return batch.B * batch.T; }
+  bool Predicts() const { return logits.num_elems > 0; }
 };
 
 // What forward keeps for backward, beside the layer's input, which the executor keeps.
@@ -80,10 +91,17 @@ class Layer {
 struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
   std::vector<bool> frozen;  // Per layer: its parameters are not trained. Empty: all are.
-  int64_t vocab_size = 0;   // Tokens are in [0, vocab_size).
-  int64_t max_seq_len = 0;  // T of its batches, unless the data says shorter.
+  int64_t vocab_size = 0;    // Tokens and targets, or the images' classes, are in [0, vocab_size).
+  int64_t max_seq_len = 0;   // T of its batches, unless the data says shorter; 1 for images.
+  ImageShape image;          // What it looks at; all 0 if it reads tokens.
+  // Where parameters start from instead of their Init; nullptr: nowhere.
+  std::shared_ptr<const WeightSource> weights;
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
 };
+
+// Elements of all parameters, tied ones counted once; and of those that are not frozen.
+int64_t NumParams(const Model& model);
+int64_t NumTrainableParams(const Model& model);
 
 }  // namespace dsat::engine
 

@@ -11,15 +11,17 @@ void LinearForward(Kernels& kernels, Tensor y, Tensor x, Tensor weight, Tensor b
 
 void LinearParamGrads(Kernels& kernels, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                       const LinearShape& shape) {
-  kernels.Matmul({.M = shape.in,
-                  .N = shape.out,
-                  .K = shape.N,
-                  .a = x,
-                  .b = dy,
-                  .c = dweight,
-                  .transpose_a = true,
-                  .accumulate = true});
-  kernels.BiasGrad(dbias, dy, shape.N, shape.out);
+  if (dweight.num_elems > 0) {
+    kernels.Matmul({.M = shape.in,
+                    .N = shape.out,
+                    .K = shape.N,
+                    .a = x,
+                    .b = dy,
+                    .c = dweight,
+                    .transpose_a = true,
+                    .accumulate = true});
+  }
+  if (dbias.num_elems > 0) kernels.BiasGrad(dbias, dy, shape.N, shape.out);
 }
 
 void LinearInputGrad(Kernels& kernels, Tensor dx, Tensor dy, Tensor weight,

@@ -13,10 +13,10 @@ struct LinearShape {
   int64_t N = 0, in = 0, out = 0;
 };
 
-// y (N, out) = x (N, in) * weight (in, out) + bias (out).
+// y (N, out) = x (N, in) * weight (in, out) + bias (out); no bias if it is empty.
 void LinearForward(Kernels& kernels, Tensor y, Tensor x, Tensor weight, Tensor bias,
                    const LinearShape& shape);
-// dweight (in, out) += x^T dy; dbias (out) += column sums of dy.
+// dweight (in, out) += x^T dy; dbias (out) += column sums of dy. What is empty is not wanted.
 void LinearParamGrads(Kernels& kernels, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                       const LinearShape& shape);
 // dx (N, in) = dy (N, out) * weight^T.

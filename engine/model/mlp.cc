@@ -13,10 +13,6 @@ namespace {
 
 using Init = ParamSpec::Init;
 
-int64_t NumTokens(const LayerContext& ctx) {
-  return ctx.batch.B * ctx.batch.T;
-}
-
 // windows (N, context): for each token, the `context` tokens up to it, oldest first.
 void FillWindows(int32_t* windows, const Batch& batch, int64_t context) {
   for (int64_t row = 0; row < batch.B * batch.T; ++row) {
@@ -41,7 +37,7 @@ class ContextEmbedding final : public Layer {
   const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer&, Saved&) const override {
-    const int64_t N = NumTokens(ctx);
+    const int64_t N = ctx.NumTokens();
     Buffer y = ctx.arena.Allocate(ctx.dtype, N * context_ * E_, "embedding output");
     const Buffer windows = Windows(ctx);
     // A window is a short sequence of its own: N sequences of `context` tokens.
@@ -51,9 +47,10 @@ class ContextEmbedding final : public Layer {
   }
 
   Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved&) const override {
+    if (!ctx.Trains(0)) return {};
     const Buffer windows = Windows(ctx);
-    ctx.kernels.EmbeddingBackward(ctx.grads[0], {}, dy.AsTensor(ctx.dtype),
-                                  static_cast<int32_t*>(windows.data()), NumTokens(ctx), context_,
+    ctx.kernels.EmbeddingBackward(ctx.Grad(0), {}, dy.AsTensor(ctx.dtype),
+                                  static_cast<int32_t*>(windows.data()), ctx.NumTokens(), context_,
                                   E_);
     return {};
   }
@@ -61,7 +58,7 @@ class ContextEmbedding final : public Layer {
  private:
   Buffer Windows(const LayerContext& ctx) const {
     constexpr int64_t kTokenBytes = sizeof(int32_t);
-    Buffer windows = ctx.arena.Allocate(NumTokens(ctx) * context_ * kTokenBytes, "token windows");
+    Buffer windows = ctx.arena.Allocate(ctx.NumTokens() * context_ * kTokenBytes, "token windows");
     // A counting arena has no memory, and then there is nothing to look up either.
     if (windows.data() != nullptr) {
       FillWindows(static_cast<int32_t*>(windows.data()), ctx.batch, context_);
@@ -89,7 +86,7 @@ class HiddenLayer final : public Layer {
   const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
-    const LinearShape shape{NumTokens(ctx), in_, out_};
+    const LinearShape shape{ctx.NumTokens(), in_, out_};
     saved.push_back(ctx.arena.Allocate(ctx.dtype, shape.N * out_, "hidden layer before relu"));
     const Tensor linear = saved[0].AsTensor(ctx.dtype);
     LinearForward(ctx.kernels, linear, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
@@ -100,12 +97,11 @@ class HiddenLayer final : public Layer {
 
   Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
                   Saved& saved) const override {
-    const LinearShape shape{NumTokens(ctx), in_, out_};
+    const LinearShape shape{ctx.NumTokens(), in_, out_};
     const Tensor dlinear = dy.AsTensor(ctx.dtype);
     ctx.kernels.ReluBackward(dlinear, dlinear, saved[0].AsTensor(ctx.dtype));
     saved.clear();
-    LinearParamGrads(ctx.kernels, ctx.grads[0], ctx.grads[1], dlinear, x.AsTensor(ctx.dtype),
-                     shape);
+    LinearParamGrads(ctx.kernels, ctx.Grad(0), ctx.Grad(1), dlinear, x.AsTensor(ctx.dtype), shape);
     Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * in_, "hidden layer input gradient");
     LinearInputGrad(ctx.kernels, dx.AsTensor(ctx.dtype), dlinear, ctx.params[0], shape);
     return dx;
@@ -132,7 +128,13 @@ class OutputLayer final : public Layer {
   const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
-    const LinearShape shape{NumTokens(ctx), in_, V_};
+    if (ctx.Predicts()) {
+      const Buffer last = LastPositions(ctx, x, in_);
+      LinearForward(ctx.kernels, ctx.logits, last.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1],
+                    {ctx.batch.B, in_, V_});
+      return {};
+    }
+    const LinearShape shape{ctx.NumTokens(), in_, V_};
     saved.push_back(ctx.arena.Allocate(ctx.dtype, shape.N * V_, "logits"));
     const Tensor logits = saved[0].AsTensor(ctx.dtype);
     LinearForward(ctx.kernels, logits, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
@@ -141,10 +143,9 @@ class OutputLayer final : public Layer {
   }
 
   Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer, Saved& saved) const override {
-    const LinearShape shape{NumTokens(ctx), in_, V_};
+    const LinearShape shape{ctx.NumTokens(), in_, V_};
     const Tensor dlogits = saved[0].AsTensor(ctx.dtype);
-    LinearParamGrads(ctx.kernels, ctx.grads[0], ctx.grads[1], dlogits, x.AsTensor(ctx.dtype),
-                     shape);
+    LinearParamGrads(ctx.kernels, ctx.Grad(0), ctx.Grad(1), dlogits, x.AsTensor(ctx.dtype), shape);
     Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * in_, "head input gradient");
     LinearInputGrad(ctx.kernels, dx.AsTensor(ctx.dtype), dlogits, ctx.params[0], shape);
     saved.clear();

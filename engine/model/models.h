@@ -9,15 +9,25 @@
 
 namespace dsat::engine {
 
-// {"type": "gpt2", "preset": "124M"}, or with Hugging Face's keys instead of or over the preset:
-// {"type": "gpt2", "n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 256, "vocab_size":
-// 256}; presets 124M = gpt2 (the default), 350M = gpt2-medium, 774M = gpt2-large, 1558M = gpt2-xl.
-// {"type": "mlp", "context": 16, "embedding": 64, "hidden": [512, 512], "n_positions": 1024,
-// "vocab_size": 256} (these are the defaults), a language model that predicts each token from the
-// `context` tokens up to it (Bengio et al. 2003).
-// `what` is the JSON pointer of the block for messages. Throws kInvalidArgument naming the key, the
-// value and what is expected.
-Model MakeModel(const Json& model, const std::string& what);
+// What docs/models.md says, by type:
+// - {"type": "gpt2", "preset": "124M"}: presets 124M = gpt2 (the default), 350M = gpt2-medium, 774M
+// =
+//   gpt2-large, 1558M = gpt2-xl; or "config": a Hugging Face config.json; or, instead or over them,
+//   n_layer, n_embd, n_head, n_positions, vocab_size.
+// - {"type": "llama", "config": "config.json"}, or, instead or over it, the keys of LlamaShape.
+// - {"type": "mlp", "context": 16, "embedding": 64, "hidden": [512, 512], "n_positions": 1024,
+//   "vocab_size": 256} (these are the defaults), a language model that predicts each token from the
+//   `context` tokens up to it (Bengio et al. 2003).
+// - {"type": "resnet", "preset": "resnet20"}: presets resnet20 (the default), 32, 44, 56, 110; or
+// the
+//   keys of ResnetShape. It classifies images.
+// gpt2 and llama may have "weights": a .safetensors file or an index of shards; the model's
+// `weights` give its values then. All may have "frozen": patterns of parameter names
+// (FreezeLayers).
+//
+// Relative paths start at `base_dir`. `what` is the JSON pointer of the block for messages. Throws
+// kInvalidArgument naming the key, the value and what is expected, kNotFound naming a missing file.
+Model MakeModel(const Json& model, const std::string& what, const std::string& base_dir = "");
 
 }  // namespace dsat::engine
 

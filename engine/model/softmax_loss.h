@@ -1,4 +1,5 @@
-// The end of every language model here: softmax and cross entropy over the vocabulary.
+// The end of every model here: softmax and cross entropy over the classes, or the rows to predict
+// from.
 #ifndef DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 #define DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 
@@ -9,6 +10,9 @@ namespace dsat::engine {
 // Stores the mean loss over the batch's B * T tokens in *ctx.loss (if set) and turns
 // logits (B * T, V) into their gradient, times ctx.loss_grad_scale.
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V);
+
+// Of x (B, T, C), the last position of each row: (B, C). What prediction goes on with.
+Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C);
 
 }  // namespace dsat::engine
 

@@ -1,4 +1,5 @@
-// From sizes and settings to a plan: a pure function, the same on every rank.
+// From sizes and settings to a plan: a pure function, the same on every rank of a data-parallel
+// group.
 //
 // Only homes (placement.h) decide what is moved: parameters that rest sharded are gathered around
 // forward and backward; gradients that rest sharded are reduced after every micro-batch, partial
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/plan/plan.h"
+#include "engine/plan/schedule.h"
 
 namespace dsat::engine {
 
@@ -18,6 +20,17 @@ struct PlanUnit {
   int64_t num_elems = 0;      // Padded: a multiple of world_size * kAlignElems.
   int64_t largest_param = 0;  // Elements of its largest parameter.
   std::vector<int> borrows;   // Other units whose parameters it uses too (ties).
+  bool frozen = false;        // Never updated: no gradients, no optimizer state.
+};
+
+// How much of what may rest beyond the device does, and how it comes and goes.
+struct OffloadOptions {
+  double optimizer_ratio = 1;           // Of all elements; the rest stays on the device.
+  int64_t max_param_elems_in_host = 0;  // Parameters on disk: so many elements stay in memory.
+  int num_state_buffers = 1;            // Sub-groups from disk that are in host memory at once.
+  bool pipeline_read = false;           // The next sub-groups are read while one is updated.
+  bool pipeline_write = false;          // Sub-groups are written while the next are updated.
+  int num_params_ahead = 0;             // Units read from disk ahead of their gathering.
 };
 
 struct PlanOptions {
@@ -31,17 +44,33 @@ struct PlanOptions {
   int64_t gather_bucket_elems = 500'000'000;
   bool share_reduce_buckets = true;  // Several units' gradients in one call.
   bool reduce_scatter = true;        // false: all-reduce, of which each rank keeps its slice.
+  bool gather_updated = true;        // false: updated parameters are broadcast, slice by slice.
+  bool fold_grads = false;           // Gradients accumulate in another type than they come in.
   // Collectives run beside computing: two buckets of each kind instead of one.
   bool overlap = false;
-  // Sharded units. One whose parameters all have at most this many elements rests replicated.
+  // Sharded units. One whose parameters all have at most this many elements rests replicated, while
+  // such units have at most max_persistent_elems together.
   int64_t persistent_param_elems = 0;
+  int64_t max_persistent_elems = INT64_MAX;
   // Look-ahead: gathered before their turn are at most so many elements, and only while what is
   // gathered in all is at most max_live_elems. Without overlap, look-ahead merges small gathers.
   int64_t prefetch_elems = 0;
   int64_t max_live_elems = 1'000'000'000;
+  // A gathered unit is kept if it is used again before so many other elements are, and while what
+  // is gathered in all is at most max_live_elems. What the next unit needs is always kept.
+  int64_t max_reuse_elems = 0;
+  int64_t sub_group_elems = 1'000'000'000;  // Elements that one optimizer call updates.
+  OffloadOptions offload;
+  int64_t checkpoint_interval = 0;  // As in ScheduleOptions.
+  bool checkpoints_on_host = false;
+  bool backward = true;  // false: evaluation, without a step.
+  // Pipeline: stage s computes units [stage_begins[s], stage_begins[s + 1]). Empty: one stage.
+  std::vector<int> stage_begins;
+  int stage = 0;
 };
 
-// REQUIRES: at least one unit; sizes are padded; accumulation_steps > 0.
+// REQUIRES: at least one unit, and one that is not frozen; sizes are padded; accumulation_steps
+// > 0.
 Plan BuildPlan(const std::vector<PlanUnit>& units, const PlanOptions& options);
 
 }  // namespace dsat::engine

@@ -1,5 +1,6 @@
 // Where model state rests: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020,
-// section 5).
+// section 5), and the tiers of ZeRO-Offload and ZeRO-Infinity (Ren et al. 2021, Rajbhandari et al.
+// 2021).
 //
 // Nothing else in the engine knows a stage number. Offload changes only the tier of a home.
 #ifndef DSAT_ENGINE_PLAN_PLACEMENT_H_
@@ -31,13 +32,16 @@ struct StateHomes {
   Home optimizer;
 };
 
-// REQUIRES: stage in [0, 3].
-constexpr StateHomes ZeroStageHomes(int stage) {
+// Reduced gradients rest where the optimizer wants them, but never on a disk. REQUIRES: stage in
+// [0, 3].
+constexpr StateHomes ZeroStageHomes(int stage, Tier optimizer_tier = Tier::kDevice,
+                                    Tier param_tier = Tier::kDevice) {
   using enum Placement;
+  const Tier grad_tier = optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost;
   return {
-      .param = {stage >= 3 ? kShard : kReplicate},
-      .grad = {stage >= 2 ? kShard : kPartial},
-      .optimizer = {stage >= 1 ? kShard : kReplicate},
+      .param = {stage >= 3 ? kShard : kReplicate, param_tier},
+      .grad = {stage >= 2 ? kShard : kPartial, stage >= 2 ? grad_tier : Tier::kDevice},
+      .optimizer = {stage >= 1 ? kShard : kReplicate, optimizer_tier},
   };
 }
 

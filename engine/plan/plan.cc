@@ -9,7 +9,7 @@ namespace dsat::engine {
 namespace {
 
 const char* Name(Collective collective) {
-  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather"};
+  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather", "broadcasts"};
   return kNames[static_cast<size_t>(collective)];
 }
 
@@ -18,38 +18,71 @@ const char* Name(Placement placement) {
   return kNames[static_cast<size_t>(placement)];
 }
 
-// Ends a line of ToString(Plan): what takes time.
-bool EndsLine(Op op) {
-  return op == Op::kForward || op == Op::kBackward || op == Op::kWait || op == Op::kNorm ||
-         op == Op::kUpdate || op == Op::kMeanLoss;
+// What an instruction's number in parentheses is.
+enum class Of : uint8_t { kNothing, kMicroBatch, kMicroBatchAndUnit, kUnit, kTransfer, kSubGroup };
+
+struct OpText {
+  const char* name;
+  Of of;
+  bool ends_line;  // Of ToString(Plan): what takes time.
+};
+
+// By Op.
+constexpr OpText kOps[] = {
+    {"load", Of::kMicroBatch, false},
+    {"forward", Of::kMicroBatchAndUnit, true},
+    {"recompute", Of::kMicroBatchAndUnit, true},
+    {"backward", Of::kMicroBatchAndUnit, true},
+    {"drop_saved", Of::kMicroBatchAndUnit, false},
+    {"drop_input", Of::kMicroBatchAndUnit, false},
+    {"drop_grad", Of::kMicroBatchAndUnit, false},
+    {"store_input", Of::kMicroBatchAndUnit, false},
+    {"fetch_input", Of::kMicroBatchAndUnit, false},
+    {"receive_input", Of::kMicroBatchAndUnit, true},
+    {"send_output", Of::kMicroBatchAndUnit, true},
+    {"receive_grad", Of::kMicroBatchAndUnit, true},
+    {"send_grad", Of::kMicroBatchAndUnit, true},
+    {"pack", Of::kTransfer, false},
+    {"start", Of::kTransfer, false},
+    {"wait", Of::kTransfer, true},
+    {"free_param", Of::kUnit, false},
+    {"read_slice", Of::kUnit, false},
+    {"write_slice", Of::kUnit, false},
+    {"await_slice", Of::kUnit, true},
+    {"free_slice", Of::kUnit, false},
+    {"fold_grad", Of::kUnit, false},
+    {"free_grad", Of::kUnit, false},
+    {"sum_tied", Of::kUnit, true},
+    {"norm", Of::kNothing, true},
+    {"read_state", Of::kSubGroup, false},
+    {"update", Of::kSubGroup, true},
+    {"write_state", Of::kSubGroup, false},
+    {"await_state", Of::kSubGroup, true},
+    {"mean_loss", Of::kNothing, true},
+};
+
+const OpText& TextOf(Op op) {
+  return kOps[static_cast<size_t>(op)];
 }
 
 }  // namespace
 
 std::string ToString(const Instruction& i) {
-  switch (i.op) {
-    case Op::kLoadBatch:
-      return fmt::format("load({})", i.micro_batch);
-    case Op::kForward:
-      return fmt::format("forward({}.{})", i.micro_batch, i.unit);
-    case Op::kBackward:
-      return fmt::format("backward({}.{})", i.micro_batch, i.unit);
-    case Op::kPack:
-      return fmt::format("pack(t{},{})", i.transfer, i.unit);
-    case Op::kStart:
-      return fmt::format("start(t{})", i.transfer);
-    case Op::kWait:
-      return fmt::format("wait(t{})", i.transfer);
-    case Op::kFreeParam:
-      return fmt::format("free_param({})", i.unit);
-    case Op::kFreeGrad:
-      return fmt::format("free_grad({})", i.unit);
-    case Op::kNorm:
-      return "norm";
-    case Op::kUpdate:
-      return fmt::format("update({})", i.unit);
-    case Op::kMeanLoss:
-      return "mean_loss";
+  const OpText& text = TextOf(i.op);
+  switch (text.of) {
+    case Of::kNothing:
+      return text.name;
+    case Of::kMicroBatch:
+      return fmt::format("{}({})", text.name, i.micro_batch);
+    case Of::kMicroBatchAndUnit:
+      return fmt::format("{}({}.{})", text.name, i.micro_batch, i.unit);
+    case Of::kUnit:
+      return fmt::format("{}({})", text.name, i.unit);
+    case Of::kTransfer:
+      if (i.unit < 0) return fmt::format("{}(t{})", text.name, i.transfer);
+      return fmt::format("{}(t{},{})", text.name, i.transfer, i.unit);
+    case Of::kSubGroup:
+      return fmt::format("{}({})", text.name, i.sub_group);
   }
   return "";
 }
@@ -74,7 +107,7 @@ std::string ToString(const Plan& plan) {
     text += ToString(plan.transfers[i], static_cast<int>(i)) + "\n";
   }
   for (const Instruction& instruction : plan.instructions) {
-    text += ToString(instruction) + (EndsLine(instruction.op) ? "\n" : " ");
+    text += ToString(instruction) + (TextOf(instruction.op).ends_line ? "\n" : " ");
   }
   return text;
 }

@@ -3,7 +3,8 @@
 // A unit is a layer's parameters, packed into one flat vector that is padded so that it splits into
 // P equal slices. A transfer is one collective call over a bucket of segments of units: a move of
 // state from one placement to another (parameters shard -> replicate, gradients partial -> shard or
-// replicate). The plan is the same on every rank: this is what keeps collectives in step.
+// replicate). The plan is the same on every rank of a data-parallel group: this is what keeps
+// collectives in step.
 #ifndef DSAT_ENGINE_PLAN_PLAN_H_
 #define DSAT_ENGINE_PLAN_PLAN_H_
 
@@ -19,17 +20,40 @@ namespace dsat::engine {
 inline constexpr int64_t kAlignElems = 16;
 
 enum class Op : uint8_t {
-  kLoadBatch,  // Micro-batch `micro_batch` from the data.
-  kForward,    // Unit's forward.
-  kBackward,   // Unit's backward; whole-size gradients come into being as they are written.
-  kPack,       // This rank's part of the unit's segment into the transfer's bucket.
-  kStart,      // The transfer's collective begins.
-  kWait,       // It has ended; its bucket is unpacked and free again.
-  kFreeParam,  // The gathered copy of a unit whose parameters rest sharded.
-  kFreeGrad,   // The whole-size gradient of a unit that now rests sharded.
-  kNorm,       // Norm of all gradients: what clipping and the overflow check need.
-  kUpdate,     // Optimizer on this rank's part of the unit; frees its gradients.
-  kMeanLoss,   // Loss over all ranks; also the barrier between steps.
+  // Computing, by micro-batch.
+  kLoadBatch,   // Micro-batch `micro_batch` from the data.
+  kForward,     // Unit's forward; its output is the next unit's input.
+  kRecompute,   // The same again from the kept input, for what backward needs.
+  kBackward,    // Unit's backward; whole-size gradients come into being as they are written.
+  kDropSaved,   // What the unit's forward kept for its backward.
+  kDropInput,   // The unit's input.
+  kDropGrad,    // The gradient of the unit's input: no unit below it is trained.
+  kStoreInput,  // The unit's input moves to host memory,
+  kFetchInput,  // and back.
+  // Pipelines: between this stage and its neighbours.
+  kReceiveInput,  // The unit's input, from the stage before.
+  kSendOutput,    // The unit's output, to the stage after; it is freed.
+  kReceiveGrad,   // The gradient of the unit's output, from the stage after.
+  kSendGrad,      // The gradient of the unit's input, to the stage before; it is freed.
+  // Moving state.
+  kPack,        // This rank's part of the unit's segment into the transfer's bucket.
+  kStart,       // The transfer's collective begins.
+  kWait,        // It has ended; its bucket is unpacked and free again.
+  kFreeParam,   // The gathered copy of a unit whose parameters rest sharded.
+  kReadSlice,   // The unit's slice, which rests on disk, begins to come into host memory,
+  kWriteSlice,  // or the updated one to go back;
+  kAwaitSlice,  // whichever is under way has ended. After a write the memory is free.
+  kFreeSlice,   // The copy in host memory of a slice that was read.
+  kFoldGrad,    // The whole-size gradient is added to the accumulated one of another type, freed.
+  kFreeGrad,    // The whole-size gradient of a unit that now rests sharded.
+  // The step.
+  kSumTied,     // The unit's gradient over the pipeline stages that hold a copy of it.
+  kNorm,        // Norm of all gradients: what clipping and the overflow check need.
+  kReadState,   // The sub-group's optimizer state begins to come from disk,
+  kUpdate,      // Optimizer on the sub-group; frees its unit's gradients after the unit's last.
+  kWriteState,  // and to go back;
+  kAwaitState,  // whichever is under way has ended. After a write the memory is free.
+  kMeanLoss,    // Loss over all ranks; also the barrier between steps.
 };
 
 // What the time of an instruction is booked on.
@@ -40,7 +64,8 @@ struct Instruction {
   Phase phase;
   int unit = -1;
   int micro_batch = -1;
-  int transfer = -1;  // Index in Plan::transfers.
+  int transfer = -1;   // Index in Plan::transfers.
+  int sub_group = -1;  // Index in Plan::sub_groups.
   bool operator==(const Instruction&) const = default;
 };
 
@@ -53,7 +78,12 @@ struct Segment {
 };
 
 enum class State : uint8_t { kParam, kGrad };
-enum class Collective : uint8_t { kAllReduce, kReduceScatter, kAllGather };
+enum class Collective : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcasts,  // An all-gather as one broadcast per rank.
+};
 
 // One collective call. The bucket has P rows; row q holds the segments of slice q, one after
 // another.
@@ -67,15 +97,41 @@ struct Transfer {
   int64_t row_elems = 0;  // Sum of the segments' lengths.
 };
 
+// What one optimizer call updates: elements [offset, offset + num_elems) of a unit's optimizer
+// home.
+struct SubGroup {
+  int unit = 0;
+  int64_t offset = 0;
+  int64_t num_elems = 0;
+  bool on_disk = false;
+  bool operator==(const SubGroup&) const = default;
+};
+
 struct Plan {
-  int world_size = 1;
-  std::vector<Placement> param_homes;  // Per unit.
+  int world_size = 1;  // Of the data-parallel group.
+  int first_unit = 0;  // This stage computes units [first_unit, end_unit).
+  int end_unit = 0;
+  std::vector<Placement> param_homes;     // Per unit.
+  std::vector<Tier> param_tiers;          // Per unit.
+  std::vector<Tier> optimizer_tiers;      // Per unit.
+  std::vector<std::vector<int>> holders;  // Per unit: the pipeline stages that hold a copy of it.
+  std::vector<bool> present;              // Per unit: this stage does.
+  std::vector<bool> trained;              // Per unit: it has gradients and optimizer state here.
+  std::vector<bool> writes_grads;         // Per unit: its backward does, its own or borrowed ones.
+  std::vector<bool> counted;              // Per unit: of its copies, the one that the norm counts.
   Placement grad_home = Placement::kPartial;
   Placement optimizer_home = Placement::kReplicate;
   bool overlap = false;                   // Collectives run beside computing.
+  int num_in_flight = 1;                  // Micro-batches between their forward and backward.
   std::vector<int64_t> bucket_row_elems;  // Row length of each communication buffer; 0 = unused.
   std::vector<Transfer> transfers;
+  std::vector<SubGroup> sub_groups;
   std::vector<Instruction> instructions;
+
+  // Where reduced gradients of a unit rest.
+  Tier GradTier(int unit) const {
+    return optimizer_tiers[unit] == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+  }
 };
 
 // One instruction per word, one line per compute instruction or collective, for people and tests:

@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "engine/data/model_fit.h"
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
@@ -41,24 +42,17 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
   return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
 }
 
-int64_t NumParams(const Layer& layer) {
+int64_t LayerNumParams(const Layer& layer) {
   int64_t sum = 0;
   for (const ParamSpec& spec : layer.params())
     sum += spec.NumElems();
   return sum;
 }
 
-int64_t NumParams(const Model& model) {
-  int64_t sum = 0;
-  for (const auto& layer : model.layers)
-    sum += NumParams(*layer);
-  return sum;
-}
-
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.
   for (const auto& layer : model.layers) {
-    largest[2] = NumParams(*layer);
+    largest[2] = LayerNumParams(*layer);
     std::sort(largest.begin(), largest.end(), std::greater<>());
   }
   return largest[0] + largest[1];
@@ -82,7 +76,9 @@ class Trial {
   void Run();
 
  private:
-  Resources MakeResources() { return {model_, *group_, *kernels_, arena_, data_.get(), seq_len_}; }
+  Resources MakeResources() {
+    return {model_, *group_, {arena_, host_arena_, *kernels_, *kernels_}, data_.get(), seq_len_};
+  }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
   void Measure();
@@ -104,6 +100,7 @@ class Trial {
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<Kernels> kernels_;
   Arena arena_;
+  Arena host_arena_;
   std::string saved_tag_;  // Of this run's newest checkpoint.
 };
 
@@ -113,16 +110,13 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       environment_(environment),
       reporter_(reporter),
       config_(config),
-      model_(MakeModel(task.model, "/hyperparameters/model")),
+      model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       data_(OpenDataset(task.data, task.base_dir, SeedOf(task, config), "/hyperparameters/data")),
       kernels_(MakeCpuKernels(environment.num_threads)),
-      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes) {
-  if (data_->vocab_size() > model_.vocab_size) {
-    Throw(ErrorCode::kInvalidArgument,
-          "/hyperparameters/model: vocab_size is {}; expected at least the data's, {}",
-          model_.vocab_size, data_->vocab_size());
-  }
+      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes),
+      host_arena_("host memory", Arena::Kind::kReal, task.host_memory_bytes) {
+  CheckModelFitsData(model_, *data_, "/hyperparameters/model", "/hyperparameters/data");
   group_ = JoinGroup(environment);
 }
 
@@ -140,14 +134,14 @@ void Trial::Run() {
 void Trial::SetPoint(const Point& point) {
   config_.batch.micro_batch_size = point.micro_batch_size;
   config_.batch.accumulation_steps = point.accumulation_steps;
-  config_.batch.train_batch_size =
-      point.micro_batch_size * point.accumulation_steps * environment_.world_size;
+  config_.batch.train_batch_size = point.micro_batch_size * point.accumulation_steps *
+                                   (environment_.world_size / config_.pipeline.num_stages);
 }
 
 // One step and its report. False if all ranks are to stop: decided together, or one would wait for
 // another for ever.
 bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
-  steps.push_back(engine.TrainStep());
+  steps.push_back(engine.TrainBatch());
   reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, phase);
   return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
 }
@@ -232,7 +226,7 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
 void Trial::Save(Engine& engine, const StepResult& step) {
   if (task_.checkpoint_dir.empty()) return;
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
-  const std::string tag = fmt::format("step_{}", engine.num_steps());
+  const std::string tag = fmt::format("global_step{}", engine.num_steps());
   engine.SaveCheckpoint(task_.checkpoint_dir, tag);
   const std::string before = std::exchange(saved_tag_, tag);
   if (environment_.rank == 0 && !before.empty()) {

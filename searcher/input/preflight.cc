@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
+#include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "searcher/launch/launcher.h"
 
@@ -22,15 +23,14 @@ const Json& Block(const ExperimentSpec& spec, const char* key) {
 
 void CheckModelAndData(const ExperimentSpec& spec) {
   const std::string where = spec.config_path + ": /hyperparameters/";
-  const engine::Model model = engine::MakeModel(Block(spec, "model"), where + "model");
+  const engine::Model model =
+      engine::MakeModel(Block(spec, "model"), where + "model", spec.model_dir);
   const Json& data = Block(spec, "data");
   engine::SeqLen(data, model.max_seq_len, where + "data");
   const auto dataset =
       engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
-  if (dataset->vocab_size() > model.vocab_size)
-    Throw(ErrorCode::kInvalidArgument,
-          "{}model/vocab_size is {}, but the data have {} different tokens; make it at least that",
-          where, model.vocab_size, dataset->vocab_size());
+  engine::CheckModelFitsData(model, *dataset, where + "model", where + "data");
+  engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
 }
 
 // Throws if the submitted config cannot run at this stage.

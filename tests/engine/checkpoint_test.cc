@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files.h"
 #include "base/json.h"
+#include "engine/checkpoint_manifest.h"
 #include "engine/safetensors.h"
 #include "tests/engine/training.h"
 
@@ -28,6 +30,7 @@ class CheckpointTest : public testing::Test {
   struct Result {
     std::vector<float> params;
     std::vector<double> losses;
+    std::vector<double> scales;
   };
 
   // Trains `steps` steps, from the newest checkpoint if `load`, and saves one at the end if `save`.
@@ -38,19 +41,23 @@ class CheckpointTest : public testing::Test {
     RunRanks(world_size, [&](ProcessGroup& group) {
       const auto kernels = MakeCpuKernels(1);
       Arena arena("device memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, config, 7);
+      Arena host("host memory", Arena::Kind::kReal, 0);
+      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                    7);
       if (load) engine.LoadCheckpoint(dir_);
       RankRun& run = runs[static_cast<size_t>(group.rank())];
       for (int step = 0; step < steps; ++step)
-        run.steps.push_back(engine.TrainStep());
+        run.steps.push_back(engine.TrainBatch());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
       for (int u = 0; u < engine.states().num_units(); ++u) {
-        run.params.push_back(AsFloats(*kernels, engine.states().ParamAtHome(u)));
+        run.params.push_back(ParamsHere(*kernels, engine, u));
       }
     });
-    Result result = {WholeParams(model, runs), {}};
-    for (const StepResult& step : runs[0].steps)
+    Result result = {WholeParams(model, runs), {}, {}};
+    for (const StepResult& step : runs[0].steps) {
       result.losses.push_back(step.loss);
+      result.scales.push_back(step.loss_scale);
+    }
     return result;
   }
 
@@ -84,6 +91,20 @@ TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOneBitForBit) {
   }
 }
 
+// A scale that overflows at first and then goes up and down every few steps.
+TEST_F(CheckpointTest, AResumedLossScaleIsTheUninterruptedOne) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.fp16 = {.enabled = true, .initial_scale_power = 40, .loss_scale_window = 2};
+  const Result whole = Run(model, config, 2, 30, false, false);
+  Run(model, config, 2, 15, false, true);
+  const Result resumed = Run(model, config, 2, 15, true, false);
+  EXPECT_EQ(resumed.params, whole.params);
+  EXPECT_EQ(resumed.scales, std::vector<double>(whole.scales.begin() + 15, whole.scales.end()));
+  EXPECT_LT(whole.scales[15], whole.scales[0]);
+  EXPECT_NE(whole.scales[29], whole.scales[15]);
+}
+
 TEST_F(CheckpointTest, AnyNumberOfRanksAndAnyStageCanContinue) {
   const Model model = TinyGpt2();
   const Result saved = Run(model, TinyConfig(3, 4, 1), 4, 2, false, true);
@@ -109,8 +130,9 @@ TEST_F(CheckpointTest, ATagIsReplacedWholeAndNothingElseIsLeft) {
   for (const auto& entry : fs::directory_iterator(dir_ + "/step_1")) {
     names.push_back(entry.path().filename());
   }
-  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "rank_00000.safetensors",
-                                                   "rank_00001.safetensors"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "rank_00000.1.safetensors",
+                                                   "rank_00001.1.safetensors"));
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
 }
 
 TEST_F(CheckpointTest, EveryElementIsSavedOnce) {
@@ -156,13 +178,127 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
   fs::remove(file);
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kNotFound);
-  // Half of the pieces are in a file that the manifest no longer names.
+  EXPECT_THAT(message_, testing::HasSubstr("rank_00001"));
+  // Half of the pieces are in a file that the manifest does not name.
   Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
-  Json manifest = ReadJsonFile(dir_ + "/step_1/manifest.json");
-  manifest["world_size"] = 1;
-  WriteJsonFile(dir_ + "/step_1/manifest.json", manifest);
+  CheckpointManifest manifest = ReadManifest(dir_ + "/step_1");
+  manifest.files.pop_back();
+  WriteManifest(dir_ + "/step_1", manifest);
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
   EXPECT_THAT(message_, testing::HasSubstr("param/"));
+}
+
+// Flips one bit of a file.
+void Flip(const std::string& path, int64_t byte, int bit) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(byte);
+  const int old = file.peek();
+  file.seekp(byte);
+  file.put(static_cast<char>(old ^ (1 << bit)));
+}
+
+TEST_F(CheckpointTest, ABitFlipInARankFileIsFoundAndBothSumsAreNamed) {
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  const CheckpointFile file = ReadManifest(dir_ + "/step_1").files[1];
+  const std::string path = dir_ + "/step_1/" + file.name;
+  for (const int64_t byte : {int64_t{0}, int64_t{20}, file.bytes / 2, file.bytes - 1}) {
+    Flip(path, byte, 3);
+    EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss) << byte;
+    EXPECT_THAT(message_, testing::HasSubstr(path));
+    EXPECT_THAT(message_, testing::HasSubstr(fmt::format("manifest.json says {:08x}", file.crc32)));
+    EXPECT_THAT(message_, testing::ContainsRegex("has CRC-32 [0-9a-f]{8}"));
+    Flip(path, byte, 3);
+  }
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
+}
+
+TEST_F(CheckpointTest, EveryBitFlipInTheManifestIsFound) {
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  const std::string folder = dir_ + "/step_1", path = folder + "/manifest.json";
+  const auto bytes = static_cast<int64_t>(fs::file_size(path));
+  for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+    EXPECT_THROW(ReadManifest(folder), Error) << "bit " << bit;
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+  }
+  EXPECT_EQ(ReadManifest(folder).files.size(), 1U);
+}
+
+TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  const Json kept = {{"epoch", 3}, {"best", 0.1}, {"names", {"a", "\u00e9"}}, {"none", nullptr}};
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(1, 2, 1), 7);
+    engine.TrainBatch();
+    engine.SaveCheckpoint(dir_, "", kept);
+    engine.SaveCheckpoint(dir_, "nothing kept");
+    EXPECT_EQ(engine.LoadCheckpoint(dir_, "global_step1"), kept);
+    EXPECT_EQ(engine.LoadCheckpoint(dir_), Json::object());
+    EXPECT_EQ(engine.num_steps(), 1);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "bad", {{"text", "\xff"}}), Error);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "nothing kept");
+  std::ofstream(dir_ + "/latest") << "global_step1\r\n";  // As an editor may leave it.
+  EXPECT_EQ(ResolveTag(dir_, ""), "global_step1");
+}
+
+TEST_F(CheckpointTest, ATagThatIsNoFolderNameIsRefused) {
+  for (const std::string tag : {"a/b", "..", ".hidden", "latest", "new\nline", "/"}) {
+    EXPECT_THROW(CheckTag(tag), Error) << tag;
+  }
+  EXPECT_THROW(CheckTag(""), Error);
+  EXPECT_THROW(CheckTag(std::string(201, 'x')), Error);
+  CheckTag("global_step1000 (best)");
+}
+
+TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(1, 2, 1), 7);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
+    EXPECT_FALSE(fs::exists(dir_));
+    EXPECT_THROW(engine.LoadCheckpoint(dir_), Error);
+    engine.TrainBatch();  // The group is whole.
+    engine.SaveCheckpoint(dir_);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "global_step1");
+}
+
+TEST_F(CheckpointTest, OnlyWhatUnfinishedSavesHaveLeftIsRemoved) {
+  const std::vector<std::string> leftovers = {
+      "half/rank_00000.safetensors", "half/rank_00001.safetensors.tmp.123.0",
+      "step_1/rank_00000.1.safetensors", "step_1/manifest.json.tmp.123.0", "latest.tmp.123.0"};
+  const std::vector<std::string> others = {"half of it/rank_00000.safetensors",
+                                           "half of it/notes.txt",
+                                           "mine/rank_0.txt",
+                                           "step_1/notes.txt",
+                                           "odd/rank_00000.safetensors",
+                                           "odd/manifest.json"};
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  for (const auto& names : {leftovers, others}) {
+    for (const std::string& name : names) {
+      fs::create_directories(fs::path(dir_ + "/" + name).parent_path());
+      std::ofstream(dir_ + "/" + name) << "x";
+    }
+  }
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 2, false, true);
+  for (const std::string& name : leftovers)
+    EXPECT_FALSE(fs::exists(dir_ + "/" + name)) << name;
+  EXPECT_FALSE(fs::exists(dir_ + "/half"));
+  EXPECT_TRUE(fs::exists(dir_ + "/step_1/rank_00000.safetensors"));
+  for (const std::string& name : others)
+    EXPECT_EQ(fs::exists(dir_ + "/" + name), name != others[0]) << name;
 }
 
 TEST_F(CheckpointTest, AnOptimizerFindsItsOwnStateOrSaysSo) {

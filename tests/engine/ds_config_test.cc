@@ -195,6 +195,22 @@ const RuleCase kRuleCases[] = {
     {"/scheduler/params/cycle_max_lr",
      "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0}}}",
      "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}"},
+    {"/scheduler/params/total_num_steps",
+     "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 9}}}",
+     "{'scheduler': {'type': 'WarmupDecayLR',"
+     " 'params': {'total_num_steps': 9, 'warmup_num_steps': 9}}}"},
+    {"/scheduler/params/cycle_momentum",
+     "{'optimizer': {'type': 'SGD'}, 'scheduler': {'type': 'OneCycle',"
+     " 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}",
+     "{'optimizer': {'type': 'SGD'}, 'scheduler': {'type': 'OneCycle',"
+     " 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1, 'cycle_momentum': false}}}"},
+    {"/fp16/loss_scale_window", "{'fp16': {'enabled': true, 'loss_scale_window': 0}}",
+     "{'fp16': {'enabled': true, 'loss_scale_window': 0, 'loss_scale': 2}}"},
+    {"/fp16/min_loss_scale", "{'fp16': {'enabled': true, 'min_loss_scale': 0}}",
+     "{'fp16': {'enabled': false, 'min_loss_scale': 0}}"},
+    {"/optimizer/params/max_coeff",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 0.001}}}",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 0.001, 'min_coeff': 0}}}"},
     {"/optimizer/params/max_grad_norm",
      "{'optimizer': {'type': 'Lamb', 'params': {'max_grad_norm': 1}}}",
      "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 1}}}"},
@@ -369,14 +385,15 @@ TEST(ParseTest, WhatItCannotHonourIsRefusedByName) {
     const char* message;
   };
   const Case cases[] = {
-      {"{'fp16': {'enabled': true}}", "/fp16/enabled is true"},
       {"{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}",
        "/zero_optimization/offload_param/device is \"cpu\""},
       {"{'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
        "/zero_optimization/offload_optimizer/device is \"cpu\""},
-      {"{'optimizer': {'type': 'Lamb'}}", "/optimizer/type is \"Lamb\""},
-      {"{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}",
-       "/scheduler/type is \"OneCycle\""},
+      {"{'optimizer': {'type': 'OneBitAdam'}}", "/optimizer/type is \"OneBitAdam\""},
+      {"{'optimizer': {'type': 'Lamb', 'params': {'eps_inside_sqrt': true}}}",
+       "/optimizer/params/eps_inside_sqrt is true"},
+      {"{'scheduler': {'type': 'StepLR', 'params': {'step_size': 9}}}",
+       "/scheduler/type is \"StepLR\""},
       {"{'activation_checkpointing': {'cpu_checkpointing': true}}",
        "/activation_checkpointing/cpu_checkpointing is true"},
       {"{'sparse_gradients': true}", "/sparse_gradients is true"},

@@ -47,9 +47,11 @@ void TrainWithin(int64_t limit_bytes, int num_steps) {
   RunRanks(1, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, limit_bytes);
-    Engine engine({model, group, *kernels, arena, data.get(), kSeqLen}, TinyConfig(0, 1, 1), 7);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(0, 1, 1), 7);
     for (int step = 0; step < num_steps; ++step)
-      engine.TrainStep();
+      engine.TrainBatch();
   });
 }
 
@@ -76,7 +78,8 @@ TEST(EngineTest, AfterOutOfMemoryTheSameArenaIsEmpty) {
   const auto group = MakeCountingGroup(0, 2);
   const auto kernels = MakeCountingKernels(1);
   Arena arena("device memory", Arena::Kind::kCounting, 150'000);
-  const Resources resources = {model, *group, *kernels, arena, nullptr, kSeqLen};
+  Arena host("host memory", Arena::Kind::kReal, 0);
+  const Resources resources = {model, *group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen};
   DsConfig config = TinyConfig(3, 2, 1);
   EXPECT_THROW(Engine(resources, config, 7), OutOfMemory);  // Buckets as large as the model.
   EXPECT_EQ(arena.live_bytes(), 0);
@@ -137,16 +140,18 @@ TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
   RunRanks(1, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
-    const Resources resources = {model, group, *kernels, arena, data.get(), kSeqLen};
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    const Resources resources = {
+        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
     Engine first(resources, TinyConfig(0, 1, 1), 7);
     Engine second(resources, TinyConfig(0, 1, 3), 8);
     for (int step = 0; step < 3; ++step) {
-      first.TrainStep();
-      second.TrainStep();
+      first.TrainBatch();
+      second.TrainBatch();
     }
     RankRun run;
     for (int u = 0; u < first.states().num_units(); ++u) {
-      run.params.push_back(AsFloats(*kernels, first.states().ParamAtHome(u)));
+      run.params.push_back(ParamsHere(*kernels, first, u));
     }
     EXPECT_EQ(WholeParams(model, {run}), alone);
   });

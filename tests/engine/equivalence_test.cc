@@ -126,14 +126,69 @@ TEST(EquivalenceTest, AnySplitOfTheBatchTrainsAsOneRankDoes) {
   }
 }
 
-TEST(EquivalenceTest, Bf16FollowsF32) {
+TEST(EquivalenceTest, HalfPrecisionsFollowF32) {
   const Model model = TinyGpt2();
   DsConfig config = SgdConfig(0, 1, 1);
   const std::vector<float> f32 = WholeParams(model, Train(model, config, 1, kSteps));
   config.bf16 = true;
   const std::vector<float> bf16 = WholeParams(model, Train(model, config, 1, kSteps));
+  config.bf16 = false;
+  config.fp16 = {.enabled = true, .loss_scale = 1024};
+  const std::vector<float> f16 = WholeParams(model, Train(model, config, 1, kSteps));
   EXPECT_LT(RelativeDistance(bf16, f32), 1e-2);
   EXPECT_GT(RelativeDistance(bf16, f32), 1e-5);
+  EXPECT_LT(RelativeDistance(f16, f32), 1e-3);
+  EXPECT_GT(RelativeDistance(f16, f32), 1e-6);
+}
+
+// A large learning rate: what an optimizer does wrong shows within three steps.
+DsConfig OptimizerCase(const std::string& type, DType dtype) {
+  DsConfig config;
+  config.optimizer.type = type;
+  config.optimizer.lr = 0.01;
+  config.optimizer.weight_decay = 0.1;
+  config.optimizer.momentum = 0.9;
+  config.optimizer.adam_w_mode = false;
+  config.bf16 = dtype == DType::kBF16;
+  // The first step overflows and is skipped.
+  config.fp16 = {.enabled = dtype == DType::kF16, .initial_scale_power = 30, .hysteresis = 1};
+  return config;
+}
+
+TEST(EquivalenceTest, EveryOptimizerGivesTheSameBitsAtEveryStage) {
+  const Model model = TinyGpt2();
+  for (const char* type : {"adam", "sgd", "lamb", "adagrad", "lion"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const int world_size : {2, 4}) {
+        std::vector<float> reference;
+        for (int stage = 0; stage <= 3; ++stage) {
+          const DsConfig tiny = TinyConfig(stage, world_size, 1);
+          DsConfig config = OptimizerCase(type, dtype);
+          config.batch = tiny.batch;
+          config.zero = tiny.zero;
+          const auto runs = Train(model, config, world_size, kSteps);
+          const std::vector<float> params = WholeParams(model, runs);
+          EXPECT_EQ(runs[0].steps[0].skipped, dtype == DType::kF16);
+          if (reference.empty()) reference = params;
+          EXPECT_EQ(params, reference) << type << " " << stage << " of " << world_size << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST(EquivalenceTest, LambsTrustRatioIsOfWholeParameters) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.optimizer.type = "lamb";
+  const std::vector<float> one = WholeParams(model, Train(model, config, 1, kSteps));
+  config = TinyConfig(2, 4, 1);
+  config.optimizer.type = "lamb";
+  const std::vector<float> four = WholeParams(model, Train(model, config, 4, kSteps));
+  EXPECT_LT(RelativeDistance(four, one), 1e-4);
+  config.optimizer.max_coeff = config.optimizer.min_coeff = 1;  // No ratio: another training.
+  const std::vector<float> plain = WholeParams(model, Train(model, config, 4, kSteps));
+  EXPECT_GT(RelativeDistance(plain, one), 1e-3);
 }
 
 TEST(EquivalenceTest, RanksAgreeOnReplicatedParameters) {

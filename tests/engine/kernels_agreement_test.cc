@@ -22,6 +22,8 @@ class Everything {
     RunLayerNorm();
     RunEmbedding();
     RunAttention();
+    RunLlama();
+    RunImages();
     RunLossAndOptimizers();
   }
 
@@ -111,12 +113,47 @@ class Everything {
   }
 
   void RunAttention() {
-    const AttentionShape& s = kAttention;
+    RunAttention(kAttention);
+    AttentionShape grouped = kAttention;
+    grouped.G = 2;
+    RunAttention(grouped);
+  }
+
+  void RunAttention(const AttentionShape& s) {
     const int64_t n = s.B * s.T * s.C;
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels_.AttentionScratchBytes(s) / 4);
-    const Tensor qkv = New(3 * n), out = New(n), lse = New(DType::kF32, s.B * s.H * s.T);
+    const Tensor qkv = New(s.B * s.T * s.QkvChannels()), out = New(n),
+                 lse = New(DType::kF32, s.B * s.H * s.T);
     kernels_.AttentionForward(out, lse, qkv, scratch.get(), s);
-    kernels_.AttentionBackward(New(3 * n), New(n), out, qkv, lse, scratch.get(), s);
+    kernels_.AttentionBackward(New(s.B * s.T * s.QkvChannels()), New(n), out, qkv, lse,
+                               scratch.get(), s);
+  }
+
+  void RunLlama() {
+    const Tensor x = New(kN * kC), weight = New(kC), rstd = New(DType::kF32, kN);
+    kernels_.RmsNormForward(New(kN * kC), rstd, x, weight, kN, kC, 1e-5F);
+    kernels_.RmsNormBackward(New(kN * kC), New(kC), New(kN * kC), x, weight, rstd, kN, kC, true);
+    kernels_.SwigluForward(New(kN * kC), New(2 * kN * kC), kN, kC);
+    kernels_.SwigluBackward(New(2 * kN * kC), New(kN * kC), New(2 * kN * kC), kN, kC);
+    constexpr int64_t kB = 7, kT = kN / kB;
+    const std::vector<float> frequencies(13, 0.3F);
+    kernels_.RotateInPlace(New(kB * kT * kC), frequencies, false,
+                           {.B = kB, .T = kT, .stride = kC, .heads = 9, .head_channels = 26});
+  }
+
+  void RunImages() {
+    const ConvShape s{.N = 11, .H = 18, .W = 17, .in = 24, .out = 32, .kernel = 3, .stride = 2};
+    const Tensor x = New(s.NumIn()), dy = New(s.NumOut()), weight = New(s.NumWeights());
+    kernels_.ConvForward(New(s.NumOut()), x, weight, s);
+    kernels_.ConvInputGrad(New(s.NumIn()), dy, weight, s);
+    kernels_.ConvWeightGrad(New(s.NumWeights()), dy, x, s);
+    const GroupNormShape norm{.N = s.N, .P = s.H * s.W, .C = s.in, .G = 4};
+    const Tensor mean = New(DType::kF32, s.N * 4), rstd = New(DType::kF32, s.N * 4);
+    kernels_.GroupNormForward(New(s.NumIn()), mean, rstd, x, New(s.in), New(s.in), norm);
+    kernels_.GroupNormBackward(New(s.NumIn()), New(s.in), New(s.in), New(s.NumIn()), x, New(s.in),
+                               mean, rstd, norm);
+    kernels_.MeanPoolForward(New(s.N * s.in), x, s.N, s.H * s.W, s.in);
+    kernels_.MeanPoolBackward(New(s.NumIn()), New(s.N * s.in), s.N, s.H * s.W, s.in);
   }
 
   void RunLossAndOptimizers() {
@@ -140,6 +177,38 @@ class Everything {
                       .lr = 0.1F,
                       .momentum = 0.9F,
                       .step = 2});
+    kernels_.AdagradStep({.param = New(kMany),
+                          .master = New(DType::kF32, kMany),
+                          .grad = New(kMany),
+                          .sum = v,
+                          .lr = 0.1F});
+    kernels_.LionStep({.param = New(kMany),
+                       .master = New(DType::kF32, kMany),
+                       .grad = New(kMany),
+                       .m = New(DType::kF32, kMany),
+                       .lr = 0.1F});
+    RunTwoPartOptimizers(v);
+  }
+
+  void RunTwoPartOptimizers(const Tensor& v) {
+    const AdamArgs args{.param = New(kMany),
+                        .master = New(DType::kF32, kMany),
+                        .grad = New(kMany),
+                        .m = New(DType::kF32, kMany),
+                        .v = v,
+                        .lr = 0.1F};
+    const LambSums sums = kernels_.LambMoments(args);
+    numbers_.push_back(sums.param);
+    numbers_.push_back(sums.direction);
+    kernels_.LambApply(args, 0.5F);
+    kernels_.MomentumStep(args);
+    kernels_.FrozenAdamStep(args);
+    constexpr int64_t kEights = kMany / 8 * 8;
+    const Tensor values = New(DType::kF32, kEights);
+    const Tensor bits = New(DType::kF32, kEights / 32);
+    auto* signs = static_cast<uint8_t*>(bits.data);
+    numbers_.push_back(kernels_.CompressSigns(New(DType::kF32, kEights), signs, values));
+    kernels_.DecompressSigns(values, signs, 0.5F, true);
   }
 
   Kernels& kernels_;
@@ -169,7 +238,7 @@ TEST_P(KernelsTest, CountingBackendCountsTheSameAndTouchesNothing) {
   Everything counted(*counting, dtype());
   counted.Run();
   EXPECT_EQ(counting->flops(), kernels().flops());
-  EXPECT_EQ(counted.numbers(), Doubles(2, 0.0));
+  EXPECT_EQ(counted.numbers(), Doubles(5, 0.0));
   EXPECT_TRUE(counted.Untouched());
   EXPECT_FALSE(expected.Untouched());
 }
@@ -192,6 +261,16 @@ TEST(CountingTest, AttentionCountsFullProducts) {
   EXPECT_EQ(counting->flops(), 4 * 2 * 128 * 128 * 64);
   counting->AttentionBackward({}, {}, {}, {}, {}, {}, s);
   EXPECT_EQ(counting->flops(), 12 * 2 * 128 * 128 * 64);
+}
+
+TEST(CountingTest, ConvolutionsCountTheirTaps) {
+  const ConvShape s{.N = 2, .H = 8, .W = 6, .in = 3, .out = 5, .kernel = 3, .stride = 2};
+  const auto counting = MakeCountingKernels(1);
+  counting->ConvForward({}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 2 * 2 * 4 * 3 * 5 * 3 * 9);
+  counting->ConvInputGrad({}, {}, {}, s);
+  counting->ConvWeightGrad({}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 3 * 2 * 2 * 4 * 3 * 5 * 3 * 9);
 }
 
 TEST(CountingTest, AttentionScratchIsThatOfTheCpuBackend) {

@@ -68,7 +68,8 @@ class LayerNormTest : public KernelsTest {
   LayerNormInput input_;
 };
 
-INSTANTIATE_TEST_SUITE_P(DTypes, LayerNormTest, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(DTypes, LayerNormTest,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& info) { return DTypeName(info.param); });
 
 TEST_P(LayerNormTest, ForwardSavesItsStatistics) {
@@ -132,8 +133,10 @@ struct AttentionOutput {
 AttentionOutput Attention(const Doubles& qkv, const AttentionShape& s) {
   const int64_t hd = s.C / s.H;
   AttentionOutput result{Doubles(static_cast<size_t>(s.B * s.T * s.C), 0.0), {}};
+  const int64_t group = s.H / s.KvHeads();
   const auto at = [&](int64_t b, int64_t t, int64_t part, int64_t h, int64_t c) {
-    return qkv[static_cast<size_t>((b * s.T + t) * 3 * s.C + part * s.C + h * hd + c)];
+    const int64_t head = part == 0 ? h * hd : s.C + (part - 1) * s.KvChannels() + h / group * hd;
+    return qkv[static_cast<size_t>((b * s.T + t) * s.QkvChannels() + head + c)];
   };
   for (int64_t i = 0; i < s.B * s.H * s.T; ++i) {
     const int64_t b = i / (s.H * s.T), h = i / s.T % s.H, t = i % s.T;
@@ -156,18 +159,18 @@ AttentionOutput Attention(const Doubles& qkv, const AttentionShape& s) {
   return result;
 }
 
-// Odd sizes; a sequence of two tiles; one query.
+// Odd sizes; a sequence of two tiles; one query; heads of keys that serve several of queries.
 const std::vector<AttentionShape>& AttentionShapes() {
-  static const auto* shapes = new std::vector<AttentionShape>{{.B = 2, .T = 7, .C = 15, .H = 3},
-                                                              {.B = 1, .T = 150, .C = 10, .H = 2},
-                                                              {.B = 3, .T = 1, .C = 4, .H = 1},
-                                                              {.B = 1, .T = 256, .C = 3, .H = 1}};
+  static const auto* shapes = new std::vector<AttentionShape>{
+      {.B = 2, .T = 7, .C = 15, .H = 3},         {.B = 1, .T = 150, .C = 10, .H = 2},
+      {.B = 3, .T = 1, .C = 4, .H = 1},          {.B = 1, .T = 256, .C = 3, .H = 1},
+      {.B = 2, .T = 9, .C = 12, .H = 4, .G = 2}, {.B = 1, .T = 140, .C = 6, .H = 3, .G = 1}};
   return *shapes;
 }
 
 TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
   for (const AttentionShape& s : AttentionShapes()) {
-    TestTensor qkv = Random(3).Normal(dtype(), s.B * s.T * 3 * s.C);
+    TestTensor qkv = Random(3).Normal(dtype(), s.B * s.T * s.QkvChannels());
     TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
     TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
@@ -181,12 +184,12 @@ TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
 TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
   for (const AttentionShape& s : AttentionShapes()) {
     Random random(4);
-    TestTensor qkv = random.Normal(dtype(), s.B * s.T * 3 * s.C);
+    TestTensor qkv = random.Normal(dtype(), s.B * s.T * s.QkvChannels());
     TestTensor dout = random.Normal(dtype(), s.B * s.T * s.C);
     const AttentionOutput saved = Attention(qkv.Values(), s);
     TestTensor out(dtype(), saved.out);
     TestTensor lse(DType::kF32, saved.lse);
-    TestTensor dqkv = TestTensor::Poisoned(dtype(), s.B * s.T * 3 * s.C);
+    TestTensor dqkv = TestTensor::Poisoned(dtype(), s.B * s.T * s.QkvChannels());
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
     kernels().AttentionBackward(dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(),
                                 scratch.get(), s);

@@ -70,7 +70,8 @@ void ForEachFlags(const Fn& fn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, KernelsTest, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(DTypes, KernelsTest,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& info) { return DTypeName(info.param); });
 
 TEST_P(KernelsTest, MatmulIsRightForAllFlagsAndOddShapes) {
@@ -92,7 +93,7 @@ TEST_P(KernelsTest, MatmulIsRightForManyTiles) {
 }
 
 TEST_P(KernelsTest, MatmulTakesAnyMixOfDTypes) {
-  constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
+  constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
   for (const DType a : kDTypes) {
     for (const DType b : kDTypes) {
       for (const DType c : kDTypes) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +33,29 @@ inline uint16_t RoundToBf16(double value) {
   return static_cast<uint16_t>(high);
 }
 
+// f16 by way of the definition: the nearest of the numbers that are whole multiples of their
+// binade's last place, to the even multiple in a tie; from 65520 on infinity.
+inline uint16_t RoundToF16(double value) {
+  const double exact = static_cast<float>(value);
+  const uint16_t sign = std::signbit(exact) ? 0x8000 : 0;
+  if (std::isnan(exact)) return 0x7E00;
+  if (std::abs(exact) >= 65520) return sign | 0x7C00;
+  const int exponent = std::max(-14, exact == 0 ? -14 : std::ilogb(exact));
+  const double last_place = std::ldexp(1.0, exponent - 10);
+  const auto multiple = static_cast<int>(std::nearbyint(std::abs(exact) / last_place));
+  // A multiple of 1024 or more has an implied leading bit; 2048 carries into the exponent.
+  return static_cast<uint16_t>(sign + ((exponent + 14) << 10) + multiple);
+}
+
+inline double FromF16(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int mantissa = bits & 1023;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == 31) return mantissa == 0 ? sign * HUGE_VAL : std::nan("");
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
 // A tensor that owns its elements.
 class TestTensor {
  public:
@@ -44,7 +68,7 @@ class TestTensor {
         const auto x = static_cast<float>(values[i]);
         std::memcpy(&bytes_[4 * i], &x, 4);
       } else {
-        const uint16_t x = RoundToBf16(values[i]);
+        const uint16_t x = dtype == DType::kF16 ? RoundToF16(values[i]) : RoundToBf16(values[i]);
         std::memcpy(&bytes_[2 * i], &x, 2);
       }
     }
@@ -66,6 +90,10 @@ class TestTensor {
       uint32_t bits = 0;
       std::memcpy(&bits, &bytes_[i * static_cast<size_t>(BytesPerElem(dtype_))],
                   static_cast<size_t>(BytesPerElem(dtype_)));
+      if (dtype_ == DType::kF16) {
+        values[i] = FromF16(static_cast<uint16_t>(bits));
+        continue;
+      }
       if (dtype_ == DType::kBF16) bits <<= 16;
       float x = 0;
       std::memcpy(&x, &bits, 4);
@@ -104,13 +132,19 @@ class Random {
   std::mt19937 engine_;
 };
 
+// Half a unit in the last place, and room for the sums before it.
+inline double RelativeTolerance(DType dtype, double f32_tolerance) {
+  if (dtype == DType::kF32) return f32_tolerance;
+  return dtype == DType::kF16 ? 1.0 / 1024 : 1.0 / 256;
+}
+
 // Every element of `actual` is within the rounding of `dtype` of `expected`; sums of numbers around
 // `magnitude` cancel no further than f32 allows.
 inline void ExpectClose(const TestTensor& actual, const Doubles& expected, DType dtype,
                         double magnitude = 1) {
   const Doubles values = actual.Values();
   ASSERT_EQ(values.size(), expected.size());
-  const double relative = dtype == DType::kF32 ? 1e-5 : 1.0 / 256;
+  const double relative = RelativeTolerance(dtype, 1e-5);
   for (size_t i = 0; i < values.size(); ++i) {
     const double tolerance = relative * std::abs(expected[i]) + 1e-5 * magnitude;
     ASSERT_NEAR(values[i], expected[i], tolerance) << "at " << i;
@@ -139,7 +173,7 @@ inline void ExpectGradient(const TestTensor& actual, const Doubles& expected, DT
                            double magnitude = 1) {
   const Doubles values = actual.Values();
   ASSERT_EQ(values.size(), expected.size());
-  const double relative = dtype == DType::kF32 ? 2e-5 : 1.0 / 256;
+  const double relative = RelativeTolerance(dtype, 2e-5);
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isnan(expected[i])) continue;
     const double tolerance = relative * std::abs(expected[i]) + 2e-5 * magnitude;
@@ -155,10 +189,10 @@ inline double Dot(const Doubles& a, const Doubles& b) {
 }
 
 inline std::string DTypeName(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : "BF16";
+  return dtype == DType::kF32 ? "F32" : (dtype == DType::kF16 ? "F16" : "BF16");
 }
 
-// Runs a test in both dtypes of a model, on three threads.
+// Runs a test in every dtype of a model, on three threads.
 class KernelsTest : public testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }

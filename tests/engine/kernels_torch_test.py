@@ -1,15 +1,15 @@
-"""Compares the CPU kernels with PyTorch: kernels_torch_test.py PROGRAM.
+""
+    "Compares the CPU kernels with PyTorch: kernels_torch_test.py PROGRAM.
 
-PROGRAM is kernels_torch_test.cc, which says what it prints. Exit status 77: PyTorch is missing.
-"""
+    PROGRAM is kernels_torch_test.cc,
+    which says what it prints
+        .Exit status 77 : PyTorch is missing
+        .""
+         "
 
-import os
-import subprocess
-import sys
+                          import os import subprocess import sys
 
-try:
-    import torch
-except ImportError:
+                          try : import torch except ImportError:
     other = "/usr/bin/python3"
     if os.path.exists(other) and os.path.realpath(sys.executable) != os.path.realpath(other):
         os.execv(other, [other] + sys.argv)
@@ -45,8 +45,10 @@ def layer_norm():
     y = F.layer_norm(x, (C,), weight, bias, eps=1e-5)
     y.backward(values(4, N, C))
     grads = {"dx": x.grad, "dweight": weight.grad, "dbias": bias.grad}
-    return {"layer_norm.y": y, **{f"layer_norm.{k}": v for k, v in grads.items()}}
-
+    return {
+    "layer_norm.y" : y, ** {f"layer_norm.{k}": v for k, v in grads.items()
+    }
+  }
 
 def attention():
     B, T, C, H = 2, 133, 24, 3

@@ -15,25 +15,39 @@
 
 namespace dsat::engine {
 
-// B sequences of T tokens and their targets, drawn from [0, V).
-struct TokenBatch {
-  TokenBatch(int64_t b, int64_t t, int64_t V) : B(b), T(t) {
+// B sequences of T tokens and their targets, drawn from [0, V); or B images and their classes.
+struct RandomBatch {
+  RandomBatch(int64_t b, int64_t t, int64_t V) : B(b), T(t) {
     Rng rng(7, 0, "tokens");
     for (int64_t i = 0; i < B * T; ++i) {
       tokens.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(V))));
       targets.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(V))));
     }
   }
-  Batch view() const { return {B, T, tokens.data(), targets.data()}; }
+  // What the model takes; T is 1 for images.
+  RandomBatch(const Model& model, int64_t b, int64_t t)
+      : RandomBatch(b, model.image.NumElems() > 0 ? 1 : t, model.vocab_size) {
+    Rng rng(7, 0, "pixels");
+    for (int64_t i = 0; i < B * model.image.NumElems(); ++i)
+      pixels.push_back(static_cast<float>(rng.Normal()));
+  }
+  Batch view() const {
+    return {.B = B,
+            .T = T,
+            .tokens = tokens.data(),
+            .pixels = pixels.empty() ? nullptr : pixels.data(),
+            .targets = targets.data()};
+  }
 
   int64_t B, T;
   std::vector<int32_t> tokens, targets;
+  std::vector<float> pixels;
 };
 
 class ModelRunner {
  public:
-  // Parameters as their ParamSpecs say; `extra_stddev` is added noise, so that zeros and ones
-  // become generic too. `kind` also chooses the kernels.
+  // Parameters as the model's weights or their ParamSpecs say; `extra_stddev` is added noise, so
+  // that zeros and ones become generic too. `kind` also chooses the kernels.
   ModelRunner(Model model, Arena::Kind kind, std::unique_ptr<Kernels> kernels, DType dtype,
               double extra_stddev)
       : model_(std::move(model)),
@@ -45,7 +59,8 @@ class ModelRunner {
     for (size_t i = 0; i < model_.layers.size(); ++i) {
       for (const ParamSpec& spec : model_.layers[i]->params()) {
         params_[i].push_back(arena_.Allocate(dtype_, spec.NumElems(), "parameter"));
-        grads_[i].push_back(arena_.Allocate(dtype_, spec.NumElems(), "gradient"));
+        const int64_t trained = IsFrozen(i) ? 0 : spec.NumElems();
+        grads_[i].push_back(arena_.Allocate(dtype_, trained, "gradient"));
         if (kind == Arena::Kind::kReal) Initialize(spec, params_[i].back(), extra_stddev);
       }
     }
@@ -87,6 +102,25 @@ class ModelRunner {
     }
   }
 
+  // The logits (B, classes) of each row's last position, in f32.
+  std::vector<float> Predict(const Batch& batch) {
+    batch_ = batch;
+    batch_.targets = nullptr;
+    std::vector<float> logits(static_cast<size_t>(batch.B * model_.vocab_size));
+    Buffer x;
+    for (size_t i = 0; i < model_.layers.size(); ++i) {
+      Saved saved;
+      LayerContext ctx = Context(i, 1, nullptr);
+      ctx.grads = {};
+      ctx.logits = {logits.data(), batch.B * model_.vocab_size, DType::kF32};
+      x = model_.layers[i]->Forward(ctx, x, saved);
+      if (i + 1 == model_.layers.size()) predict_kept_nothing_ = saved.empty();
+    }
+    return logits;
+  }
+  // Whether the last layer of the last Predict saved nothing for a backward pass.
+  bool predict_kept_nothing() const { return predict_kept_nothing_; }
+
   // Forward without keeping anything afterwards.
   double Loss(const Batch& batch) {
     const double loss = Forward(batch);
@@ -101,7 +135,9 @@ class ModelRunner {
   const std::vector<Saved>& saved() const { return saved_; }
   const std::vector<Buffer>& inputs() const { return inputs_; }
   Tensor param(size_t layer, size_t i) const { return params_[layer][i].AsTensor(dtype_); }
+  // Empty if the layer is frozen.
   Tensor grad(size_t layer, size_t i) const { return grads_[layer][i].AsTensor(dtype_); }
+  bool IsFrozen(size_t layer) const { return !model_.frozen.empty() && model_.frozen[layer]; }
 
   // A tensor's values as f32.
   std::vector<float> Values(Tensor tensor) {
@@ -112,6 +148,11 @@ class ModelRunner {
 
  private:
   void Initialize(const ParamSpec& spec, const Buffer& buffer, double extra_stddev) {
+    if (model_.weights != nullptr) {
+      model_.weights->Read(*kernels_, spec.name, 0,
+                           buffer.AsTensor(dtype_).Slice(0, spec.NumElems()));
+      return;
+    }
     Rng rng(11, StableHash(spec.name), "init");
     std::vector<float> values;
     for (int64_t i = 0; i < spec.NumElems(); ++i) {
@@ -153,6 +194,7 @@ class ModelRunner {
   std::vector<Buffer> inputs_;  // Of each layer, then the last output.
   std::vector<Saved> saved_;
   std::vector<Tensor> ctx_params_, ctx_grads_;
+  bool predict_kept_nothing_ = false;
 };
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// Which update a configuration asks for, its learning rate, and what is reported of the steps.
+// Which update a configuration asks for, and what is reported of the steps.
 #include "engine/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -9,42 +9,6 @@
 
 namespace dsat::engine {
 namespace {
-
-SchedulerConfig Warmup(bool linear) {
-  return {.type = "WarmupLR",
-          .warmup_min_lr = 0.1,
-          .warmup_max_lr = 1.1,
-          .warmup_num_steps = 4,
-          .warmup_linear = linear};
-}
-
-TEST(LearningRateTest, ConstantWithoutASchedule) {
-  OptimizerConfig optimizer;
-  optimizer.lr = 0.25;
-  EXPECT_EQ(LearningRate(optimizer, {}, 0), 0.25);
-  EXPECT_EQ(LearningRate(optimizer, {}, 10'000), 0.25);
-}
-
-TEST(LearningRateTest, LinearWarmupStartsAfterTheFirstUpdateAsInDeepSpeed) {
-  const double expected[] = {0.1, 0.1, 0.35, 0.6, 0.85, 1.1, 1.1};
-  for (int update = 0; update < 7; ++update) {
-    EXPECT_NEAR(LearningRate({}, Warmup(true), update), expected[update], 1e-12) << update;
-  }
-}
-
-TEST(LearningRateTest, LogarithmicWarmupFollowsTheLogarithm) {
-  EXPECT_NEAR(LearningRate({}, Warmup(false), 0), 0.1, 1e-12);
-  EXPECT_NEAR(LearningRate({}, Warmup(false), 1), 0.1, 1e-12);
-  EXPECT_NEAR(LearningRate({}, Warmup(false), 2), 0.1 + std::log(2) / std::log(4), 1e-12);
-  EXPECT_NEAR(LearningRate({}, Warmup(false), 4), 1.1, 1e-12);
-  EXPECT_NEAR(LearningRate({}, Warmup(false), 400), 1.1, 1e-12);
-}
-
-TEST(LearningRateTest, AWarmupOfOneStepIsTwoLong) {
-  SchedulerConfig scheduler = Warmup(true);
-  scheduler.warmup_num_steps = 1;
-  EXPECT_NEAR(LearningRate({}, scheduler, 2), 0.6, 1e-12);
-}
 
 TEST(ClipFactorTest, OnlyLargeNormsAreScaled) {
   EXPECT_EQ(ClipFactor(0.5, 1.0), 1.0);
@@ -66,10 +30,11 @@ struct Element {
     if (num_moments > 1) view.moments.push_back({&v, 1, DType::kF32});
     return view;
   }
-  float After(const OptimizerConfig& config, int num_steps, float grad_scale = 1) {
+  float After(OptimizerConfig config, int num_steps, float grad_scale = 1) {
     const auto kernels = MakeCpuKernels(1);
+    config.lr = 0.1;
     for (int step = 1; step <= num_steps; ++step) {
-      OptimizerStep(*kernels, config, View(NumMoments(config)), 0.1F, step, grad_scale);
+      OptimizerStep(*kernels, config, View(NumMoments(config)), step, grad_scale);
     }
     return param;
   }
@@ -110,6 +75,20 @@ TEST(OptimizerTest, SgdWithMomentumAndNesterov) {
   EXPECT_NEAR(Element().After(config, 2), 2 - 0.1 * (0.5 + 0.95), 1e-6);
   config.nesterov = true;
   EXPECT_NEAR(Element().After(config, 1), 2 - 0.1 * (0.5 + 0.9 * 0.5), 1e-6);
+}
+
+TEST(OptimizerTest, AdagradDividesByTheRootOfAllSquares) {
+  OptimizerConfig config = Config("adagrad", 0);
+  EXPECT_EQ(NumMoments(config), 1);
+  EXPECT_NEAR(Element().After(config, 2), 2 - 0.1 - 0.1 / std::sqrt(2), 1e-6);
+  config.lr_decay = 0.5;
+  EXPECT_NEAR(Element().After(config, 2), 2 - 0.1 - 0.1 / 1.5 / std::sqrt(2), 1e-6);
+}
+
+TEST(OptimizerTest, LionTakesTheSignOfTheMomentum) {
+  const OptimizerConfig config = Config("lion", 0.5);
+  EXPECT_EQ(NumMoments(config), 1);
+  EXPECT_NEAR(Element().After(config, 1), 2 * (1 - 0.1 * 0.5) - 0.1, 1e-6);
 }
 
 TEST(OptimizerTest, TheGradientScaleComesFirst) {

@@ -14,12 +14,14 @@ namespace dsat::engine {
 namespace {
 
 // Two ranks: padded to 32 elements.
-const std::vector<PlanUnit> kTwoUnits = {{.num_elems = 64, .largest_param = 64, .borrows = {}},
-                                         {.num_elems = 128, .largest_param = 100, .borrows = {}}};
+const std::vector<PlanUnit> kTwoUnits = {
+    {.num_elems = 64, .largest_param = 64, .borrows = {}, .frozen = false},
+    {.num_elems = 128, .largest_param = 100, .borrows = {}, .frozen = false}};
 // An embedding, a block, and a head without parameters of its own that borrows the embedding.
-const std::vector<PlanUnit> kTied = {{.num_elems = 64, .largest_param = 64, .borrows = {}},
-                                     {.num_elems = 128, .largest_param = 100, .borrows = {}},
-                                     {.num_elems = 0, .largest_param = 0, .borrows = {0}}};
+const std::vector<PlanUnit> kTied = {
+    {.num_elems = 64, .largest_param = 64, .borrows = {}, .frozen = false},
+    {.num_elems = 128, .largest_param = 100, .borrows = {}, .frozen = false},
+    {.num_elems = 0, .largest_param = 0, .borrows = {0}, .frozen = false}};
 
 PlanOptions Options(int stage, int world_size, int64_t accumulation_steps = 1) {
   PlanOptions options;

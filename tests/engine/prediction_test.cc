@@ -1,8 +1,7 @@
 // Predicted = counted, to the byte.
 #include <gtest/gtest.h>
 
-#include "engine/predict.h"
-#include "tests/engine/training.h"
+#include "tests/engine/expect_predicted.h"
 
 namespace dsat::engine {
 namespace {
@@ -16,20 +15,6 @@ int64_t PaddedElems(const Model& model, int world_size) {
   for (const auto& layer : model.layers)
     sum += LayoutOf(*layer, world_size).num_elems;
   return sum;
-}
-
-void ExpectPredicted(const Model& model, const DsConfig& config, int world_size) {
-  const std::vector<RankRun> runs = Train(model, config, world_size, 2);
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankRun& run = runs[static_cast<size_t>(rank)];
-    const Prediction predicted = Predict(model, config, kSeqLen, rank, world_size, 1);
-    EXPECT_EQ(predicted.peak_bytes, run.peak_bytes);
-    EXPECT_EQ(predicted.state_bytes, run.state_bytes);
-    EXPECT_EQ(predicted.step_flops, run.steps.back().flops);
-    EXPECT_EQ(predicted.forward_flops, run.steps.back().forward_flops);
-    EXPECT_EQ(predicted.step_traffic.sent_bytes, run.step_traffic.sent_bytes);
-    EXPECT_EQ(predicted.step_traffic.num_collectives, run.step_traffic.num_collectives);
-  }
 }
 
 TEST(PredictionTest, PeakTrafficAndFlopsAreWhatARunCounts) {
@@ -56,6 +41,24 @@ TEST(PredictionTest, OtherModelsAndOptimizersArePredictedToo) {
   ExpectPredicted(TinyMlp(), config, 2);
   config.optimizer.momentum = 0.9;
   ExpectPredicted(TinyMlp(), config, 2);
+  for (const char* type : {"lamb", "adagrad", "lion"}) {
+    config.optimizer.type = type;
+    for (const int stage : {0, 3}) {
+      config.zero.stage = stage;
+      ExpectPredicted(TinyMlp(), config, 2);
+    }
+  }
+}
+
+TEST(PredictionTest, HalfPrecisionCostsWhatBf16Costs) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.fp16 = {.enabled = true, .loss_scale = 256};
+  ExpectPredicted(model, config, 2);
+  const int64_t f16_bytes = Predict(model, config, kSeqLen, 0, 2, 1).peak_bytes;
+  config.fp16 = {};
+  config.bf16 = true;
+  EXPECT_EQ(Predict(model, config, kSeqLen, 0, 2, 1).peak_bytes, f16_bytes);
 }
 
 // Between steps: f32 Adam keeps 4 bytes of parameter and 8 of moments, bf16 2 + 4 (master) + 8. The

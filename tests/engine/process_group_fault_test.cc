@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/comm/process_group.h"
 #include "tests/engine/run_ranks.h"
@@ -113,6 +114,129 @@ TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
   });
 }
 
+TEST(ProcessGroupFaultTest, PeerKilledWhileARankReceivesIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    const char byte = 7;
+    group->Send(&byte, 1, 0);
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  char byte = 0;
+  group->Recv(&byte, 1, 1);
+  EXPECT_EQ(byte, 7);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    child.Kill();
+  });
+  const Error error = ErrorOf([&] { group->Recv(&byte, 1, 1); });
+  killer.join();
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1)"));
+  EXPECT_EQ(ErrorOf([&] { group->Send(&byte, 1, 1); }).code(), ErrorCode::kUnavailable);
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledWhileARankSendsIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    pause();  // Receives nothing: the second message waits for room.
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    child.Kill();
+  });
+  const std::string message(100'000, 'x');
+  group->Send(message.data(), 100'000, 1);
+  const Error error = ErrorOf([&] { group->Send(message.data(), 100'000, 1); });
+  killer.join();
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in send(100000 bytes to rank 1)"));
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledInTheMiddleOfMessagesIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  std::string message(5'000'000, 'x');
+  const auto exchange = [&](int rank, const std::function<void(int)>& after_round) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    for (int round = 0;; ++round) {
+      group->Send(message.data(), 5'000'000, 1 - rank);
+      group->Recv(message.data(), 5'000'000, 1 - rank);
+      after_round(round);
+    }
+  };
+  const Child child([&] { exchange(1, [](int) {}); });
+  const Error error = ErrorOf([&] {
+    exchange(0, [&](int round) {
+      if (round == 3) child.Kill();
+    });
+  });
+  ExpectEnded(error, 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledInASubgroupIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const std::vector<int> colors{0, 0};
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    const auto subgroup = group->Split(colors);
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const auto subgroup = group->Split(colors);
+  child.Kill();
+  ExpectEnded(ErrorOf([&] { subgroup->Barrier(); }), 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, AMessageThatDoesNotComeIsNamedAfterTheTimeout) {
+  RunRanks(
+      2,
+      [](ProcessGroup& group) {
+        char byte = 0;
+        if (group.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(500));
+          return;
+        }
+        const Error error = ErrorOf([&] { group.Recv(&byte, 1, 1); });
+        EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+        EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1): rank 1 (pid"));
+        EXPECT_THAT(error.what(), HasSubstr("did not come within 100 ms"));
+      },
+      milliseconds(100));
+}
+
+TEST(ProcessGroupFaultTest, AMessageOfAnotherSizeIsNamed) {
+  RunRanks(2, [](ProcessGroup& group) {
+    char data[20] = {};
+    if (group.rank() == 0) {
+      group.Send(data, 20, 1);
+      EXPECT_EQ(ErrorOf([&] { group.Barrier(); }).code(), ErrorCode::kUnavailable);
+      return;
+    }
+    const Error error = ErrorOf([&] { group.Recv(data, 19, 0); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_STREQ(error.what(),
+                 "ranks issued different calls: rank 0 send(20 bytes to rank 1), rank 1 recv(19 "
+                 "bytes from rank 0)");
+  });
+}
+
+TEST(ProcessGroupFaultTest, AMessageLargerThanMemoryIsRefusedAndTheGroupGoesOn) {
+  RunRanks(2, [](ProcessGroup& group) {
+    char byte = 3;
+    if (group.rank() == 0) {
+      const Error error = ErrorOf([&] { group.Send(&byte, int64_t{1} << 50, 1); });
+      EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+      EXPECT_THAT(error.what(), HasSubstr("a message of 1125899906842624 bytes"));
+      group.Send(&byte, 1, 1);
+    } else {
+      group.Recv(&byte, 1, 0);
+    }
+  });
+}
+
 TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
   const UniqueFd file = MakeMemoryFile();
   RunThreads(2, [&](int rank) {
@@ -181,6 +305,22 @@ TEST(ProcessGroupFaultTest, DifferentCallsAreNamedInsteadOfAHang) {
   ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.SumScalar(1); },
                  [](ProcessGroup& g, const CommBuffer&) { g.MaxScalar(1); },
                  "rank 0 sum of a number, rank 1 maximum of a number");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.Broadcast(b, DType::kF16, 9, 0); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.Broadcast(b, DType::kF16, 9, 1); },
+                 "rank 0 broadcast(buffer 1, f16, row 0 of 9), rank 1 broadcast(buffer 1, f16, row "
+                 "1 of 9)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllToAll(b, 8); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, 8); },
+                 "rank 0 all_to_all(buffer 1, rows of 8 bytes), rank 1 all_gather(buffer 1, rows "
+                 "of 8 bytes)");
+  ExpectMismatch(
+      [](ProcessGroup& g, const CommBuffer&) {
+        g.Split(std::vector<int>{0, 0});
+      },
+      [](ProcessGroup& g, const CommBuffer&) {
+        g.Split(std::vector<int>{0, 1});
+      },
+      "rank 0 split(colors of hash ");
 }
 
 TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {

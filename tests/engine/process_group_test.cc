@@ -29,32 +29,43 @@ float FromBf16(uint16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
+// The number of `dtype` nearest to x. The compiler's own half precision is the reference for f16.
+float Nearest(DType dtype, float x) {
+  if (dtype == DType::kF32) return x;
+  return dtype == DType::kF16 ? static_cast<float>(static_cast<_Float16>(x))
+                              : FromBf16(NearestBf16(x));
+}
+
 float Get(const void* data, DType dtype, int64_t i) {
-  return dtype == DType::kF32 ? static_cast<const float*>(data)[i]
+  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
+  return dtype == DType::kF16 ? static_cast<float>(static_cast<const _Float16*>(data)[i])
                               : FromBf16(static_cast<const uint16_t*>(data)[i]);
 }
 
 void Set(void* data, DType dtype, int64_t i, float value) {
   if (dtype == DType::kF32) {
     static_cast<float*>(data)[i] = value;
+  } else if (dtype == DType::kF16) {
+    static_cast<_Float16*>(data)[i] = static_cast<_Float16>(value);
   } else {
     static_cast<uint16_t*>(data)[i] = NearestBf16(value);
   }
 }
 
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
 // Element i of what `rank` brings to round `round`, representable in `dtype`.
 float Input(int rank, int round, DType dtype, int64_t i) {
   Rng rng(static_cast<uint64_t>(rank), static_cast<uint64_t>(round), "input");
   rng.Seek(static_cast<uint64_t>(i));
-  const auto value = static_cast<float>(2 * rng.Uniform() - 1);
-  return dtype == DType::kF32 ? value : FromBf16(NearestBf16(value));
+  return Nearest(dtype, static_cast<float>(2 * rng.Uniform() - 1));
 }
 
 float Sum(int size, int round, DType dtype, int64_t i) {
   float sum = Input(0, round, dtype, i);
   for (int rank = 1; rank < size; ++rank)
     sum += Input(rank, round, dtype, i);
-  return dtype == DType::kF32 ? sum : FromBf16(NearestBf16(sum));
+  return Nearest(dtype, sum);
 }
 
 void FillInput(const ProcessGroup& group, const CommBuffer& buffer, int round, DType dtype,
@@ -96,11 +107,11 @@ void CheckCollectives(ProcessGroup& group, DType dtype, int64_t row_elems) {
 }
 
 class ProcessGroupTest : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupTest, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupTest, testing::Values(1, 2, 3, 4, 5));
 
 TEST_P(ProcessGroupTest, CollectivesGiveTheReferenceBits) {
   RunRanks(GetParam(), [](ProcessGroup& group) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : kDTypes) {
       // Odd sizes: below a vector, across the tile of 2048, no multiple of a page.
       for (const int64_t row_elems : {0, 1, 7, 2047, 2049, 5003}) {
         CheckCollectives(group, dtype, row_elems);
@@ -109,10 +120,77 @@ TEST_P(ProcessGroupTest, CollectivesGiveTheReferenceBits) {
   });
 }
 
+TEST_P(ProcessGroupTest, SumsOfF16OverflowToInfinityAndReachTheSmallestNumber) {
+  RunRanks(GetParam(), [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(group.size() * 2 * 2);
+    for (int64_t i = 0; i < group.size() * 2; i += 2) {
+      Set(buffer.data, DType::kF16, i, 65504.0F);
+      Set(buffer.data, DType::kF16, i + 1, group.rank() == 0 ? 0x1p-24F : 0.0F);
+    }
+    group.AllReduce(buffer, DType::kF16, 2);
+    EXPECT_EQ(Get(buffer.data, DType::kF16, 0), group.size() == 1 ? 65504.0F : HUGE_VALF);
+    EXPECT_EQ(Get(buffer.data, DType::kF16, 1), 0x1p-24F);
+  });
+}
+
+// A byte that says which rank wrote it, for which row and where.
+char Content(int rank, int64_t row, int64_t i) {
+  return static_cast<char>(rank * 64 + row * 16 + i % 13);
+}
+
+TEST_P(ProcessGroupTest, RowsOfBytesAreGathered) {
+  RunRanks(GetParam(), [](ProcessGroup& group) {
+    constexpr int64_t kRowBytes = 4099;
+    const CommBuffer buffer = group.Allocate(group.size() * kRowBytes);
+    char* data = static_cast<char*>(buffer.data);
+    for (int64_t i = 0; i < kRowBytes; ++i)
+      data[group.rank() * kRowBytes + i] = Content(group.rank(), group.rank(), i);
+    group.AllGather(buffer, kRowBytes);
+    for (int row = 0; row < group.size(); ++row) {
+      for (int64_t i = 0; i < kRowBytes; ++i)
+        ASSERT_EQ(data[row * kRowBytes + i], Content(row, row, i));
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, BroadcastMovesTheRootsRowAndNoOther) {
+  RunRanks(GetParam(), [](ProcessGroup& group) {
+    constexpr int64_t kRowElems = 1031;
+    const CommBuffer buffer = group.Allocate(group.size() * kRowElems * 4);
+    auto* data = static_cast<float*>(buffer.data);
+    for (int root = 0; root < group.size(); ++root) {
+      std::fill(data, data + group.size() * kRowElems, static_cast<float>(group.rank()));
+      group.Broadcast(buffer, DType::kF32, kRowElems, root);
+      for (int64_t i = 0; i < group.size() * kRowElems; ++i) {
+        ASSERT_EQ(data[i], static_cast<float>(i / kRowElems == root ? root : group.rank()));
+      }
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, AllToAllTransposesRowsAndRanks) {
+  RunRanks(GetParam(), [](ProcessGroup& group) {
+    // Below, at and across the halves and tiles of a swap.
+    for (const int64_t row_bytes : {0, 1, 63, 127, 128, 8192, 20'001}) {
+      const CommBuffer buffer = group.Allocate(group.size() * row_bytes);
+      char* data = static_cast<char*>(buffer.data);
+      for (int row = 0; row < group.size(); ++row) {
+        for (int64_t i = 0; i < row_bytes; ++i)
+          data[row * row_bytes + i] = Content(group.rank(), row, i);
+      }
+      group.AllToAll(buffer, row_bytes);
+      for (int row = 0; row < group.size(); ++row) {
+        for (int64_t i = 0; i < row_bytes; ++i)
+          ASSERT_EQ(data[row * row_bytes + i], Content(row, group.rank(), i)) << row << " " << i;
+      }
+    }
+  });
+}
+
 TEST_P(ProcessGroupTest, ReduceScatterThenAllGatherIsAllReduce) {
   constexpr int64_t kRowElems = 3001;
   RunRanks(GetParam(), [](ProcessGroup& group) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : kDTypes) {
       const int64_t bytes = group.size() * kRowElems * BytesPerElem(dtype);
       const CommBuffer once = group.Allocate(bytes);
       const CommBuffer twice = group.Allocate(bytes);
@@ -173,7 +251,7 @@ TEST_P(ProcessGroupTest, ScalarsAreSummedInRankOrder) {
 
 TEST_P(ProcessGroupTest, InfinityAndNanPassThroughSums) {
   RunRanks(GetParam(), [](ProcessGroup& group) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : kDTypes) {
       const CommBuffer buffer = group.Allocate(group.size() * 2 * 4);
       // All ones but the sign: the NaN whose rounding would overflow into zero.
       const float nan = std::bit_cast<float>(0x7fffffffU);
@@ -181,7 +259,9 @@ TEST_P(ProcessGroupTest, InfinityAndNanPassThroughSums) {
         if (dtype == DType::kF32) {
           static_cast<float*>(buffer.data)[i] = i % 2 == 0 ? HUGE_VALF : nan;
         } else {
-          static_cast<uint16_t*>(buffer.data)[i] = i % 2 == 0 ? 0x7f80 : 0x7fff;
+          const int infinity = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+          static_cast<uint16_t*>(buffer.data)[i] =
+              static_cast<uint16_t>(i % 2 == 0 ? infinity : 0x7fff);
         }
       }
       group.AllReduce(buffer, dtype, 2);
@@ -221,25 +301,49 @@ TEST_P(ProcessGroupTest, TrafficIsWhatARingSends) {
     group.Barrier();
     group.SumScalar(1);
     EXPECT_EQ(group.traffic(), (Traffic{3, peers * 10'000}));
+    group.AllGather(buffer, 700);
+    group.AllToAll(buffer, 300);
+    EXPECT_EQ(group.traffic(), (Traffic{5, peers * 11'000}));
+    // Over all roots as much as one all_gather; each ring ends at one of the ranks.
+    for (int root = 0; root < group.size(); ++root)
+      group.Broadcast(buffer, DType::kF32, 250, root);
+    EXPECT_EQ(group.traffic(), (Traffic{5 + group.size(), peers * 12'000}));
   });
 }
 
-void RunSomeCollectives(ProcessGroup& group) {
+// Gives the traffic of a subgroup; the group has its own.
+Traffic RunSomeCalls(ProcessGroup& group) {
   const CommBuffer small = group.Allocate(group.size() * 8);
   const CommBuffer large = group.Allocate(group.size() * 4004);
   group.ReduceScatter(large, DType::kF32, 1001);
   group.AllReduce(small, DType::kBF16, 3);
   group.SumScalar(1);
   group.AllGather(large, DType::kBF16, 999);
+  group.AllGather(large, 77);
+  group.AllToAll(large, 78);
+  group.Broadcast(large, DType::kF16, 79, group.size() - 1);
   group.Barrier();
+  // Around the ring, in the whole group and in that of the even and the odd ranks.
+  std::vector<int> colors;
+  for (int rank = 0; rank < group.size(); ++rank)
+    colors.push_back(rank % 2);
+  const auto half = group.Split(colors);
+  for (ProcessGroup* ring : {&group, half.get()}) {
+    if (ring->size() == 1) continue;
+    std::vector<char> message(1001);
+    ring->Send(message.data(), 1001, (ring->rank() + 1) % ring->size());
+    ring->Recv(message.data(), 1001, (ring->rank() + ring->size() - 1) % ring->size());
+  }
+  return half->traffic();
 }
 
 TEST_P(ProcessGroupTest, CountingGroupCountsWhatTheOthersSend) {
   RunRanks(GetParam(), [](ProcessGroup& group) {
     const auto counting = MakeCountingGroup(group.rank(), group.size());
-    RunSomeCollectives(group);
-    RunSomeCollectives(*counting);
+    const Traffic of_half = RunSomeCalls(group);
+    EXPECT_EQ(of_half, RunSomeCalls(*counting));
     EXPECT_EQ(group.traffic(), counting->traffic());
+    EXPECT_EQ(group.traffic().num_messages, group.size() == 1 ? 0 : 1);
   });
 }
 

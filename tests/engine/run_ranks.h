@@ -1,4 +1,4 @@
-// Several ranks in one test process: a thread each, over one memory file.
+// Several ranks in one test process: a thread each.
 #ifndef DSAT_TESTS_ENGINE_RUN_RANKS_H_
 #define DSAT_TESTS_ENGINE_RUN_RANKS_H_
 
@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -50,9 +51,10 @@ inline void RunThreads(int size, const std::function<void(int rank)>& fn) {
 // wait for one that failed end with it.
 inline void RunRanks(int size, const std::function<void(ProcessGroup& group)>& fn,
                      std::chrono::milliseconds timeout = kTestTimeout) {
-  const UniqueFd file = MakeMemoryFile();
+  auto groups = MakeThreadGroups(size, timeout);
   RunThreads(size, [&](int rank) {
-    const auto group = MakeShmGroup(file.get(), rank, size, timeout);
+    // Ends with its thread: peers that wait for a rank that failed must see it go.
+    const auto group = std::move(groups[static_cast<size_t>(rank)]);
     fn(*group);
   });
 }

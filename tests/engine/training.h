@@ -42,6 +42,7 @@ inline DsConfig TinyConfig(int stage, int world_size, int64_t accumulation_steps
   config.zero.stage = stage;
   config.zero.stage3_param_persistence_threshold = 0;
   config.zero.stage3_prefetch_bucket_size = 0;
+  config.zero.stage3_max_reuse_distance = 0;
   return config;
 }
 
@@ -50,6 +51,9 @@ struct RankRun {
   std::vector<StepResult> steps;
   std::vector<std::vector<float>> params;  // Per unit; whole, or this rank's slice.
   Traffic step_traffic;                    // Of the last step.
+  TierTraffic tier_traffic;                // Of the last step.
+  AioTraffic disk_traffic;                 // Of the last step.
+  int64_t host_peak_bytes = 0;             // Of the last step.
   int64_t peak_bytes = 0;                  // Of the last step.
   int64_t state_bytes = 0;                 // Between steps.
   int64_t skipped = 0;
@@ -61,25 +65,46 @@ inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
   return values;
 }
 
+// A unit's parameters as they rest on this rank: whole, or its slice.
+inline std::vector<float> ParamsHere(Kernels& kernels, Engine& engine, int u) {
+  std::vector<float> params;
+  engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+    if (part.state == "param") params = AsFloats(kernels, part.data);
+  });
+  return params;
+}
+
 inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps,
                        const Dataset& data, ProcessGroup& group) {
   const auto kernels = MakeCpuKernels(1);
   Arena arena("device memory", Arena::Kind::kReal, 0);
-  Engine engine({model, group, *kernels, arena, &data, kSeqLen}, config, 7);
+  Arena host("host memory", Arena::Kind::kReal, 0);
+  Engine engine({model, group, {arena, host, *kernels, *kernels}, &data, kSeqLen}, config, 7);
   RankRun run;
   for (int step = 0; step < num_steps; ++step) {
     arena.ResetPeak();
-    const int64_t sent = group.traffic().sent_bytes;
-    const int64_t count = group.traffic().num_collectives;
-    run.steps.push_back(engine.TrainStep());
-    run.step_traffic = {.num_collectives = group.traffic().num_collectives - count,
-                        .sent_bytes = group.traffic().sent_bytes - sent};
+    host.ResetPeak();
+    const Traffic sent = engine.traffic();
+    const TierTraffic tiers = kernels->tier_traffic();
+    const AioTraffic disk = engine.disk_traffic();
+    run.steps.push_back(engine.TrainBatch());
+    const Traffic all = engine.traffic();
+    run.step_traffic = {.num_collectives = all.num_collectives - sent.num_collectives,
+                        .sent_bytes = all.sent_bytes - sent.sent_bytes,
+                        .num_messages = all.num_messages - sent.num_messages};
+    run.tier_traffic = {
+        .to_host_bytes = kernels->tier_traffic().to_host_bytes - tiers.to_host_bytes,
+        .to_device_bytes = kernels->tier_traffic().to_device_bytes - tiers.to_device_bytes};
+    run.disk_traffic = {.num_requests = engine.disk_traffic().num_requests - disk.num_requests,
+                        .read_bytes = engine.disk_traffic().read_bytes - disk.read_bytes,
+                        .written_bytes = engine.disk_traffic().written_bytes - disk.written_bytes};
     run.peak_bytes = arena.peak_bytes();
+    run.host_peak_bytes = host.peak_bytes();
   }
   run.state_bytes = arena.live_bytes();
   run.skipped = engine.num_skipped_steps();
   for (int u = 0; u < engine.states().num_units(); ++u) {
-    run.params.push_back(AsFloats(*kernels, engine.states().ParamAtHome(u)));
+    run.params.push_back(ParamsHere(*kernels, engine, u));
   }
   return run;
 }
@@ -101,13 +126,18 @@ inline std::vector<RankRun> Train(const Model& model, const DsConfig& config, in
 }
 
 // All parameters, unit after unit, without padding: comparable between any two trainings.
-inline std::vector<float> WholeParams(const Model& model, const std::vector<RankRun>& runs) {
+inline std::vector<float> WholeParams(const Model& model, const std::vector<RankRun>& runs,
+                                      const DsConfig& config = {}) {
+  const auto world_size = static_cast<int>(runs.size());
+  const int num_data = world_size / config.pipeline.num_stages;
   std::vector<float> all;
   for (size_t u = 0; u < model.layers.size(); ++u) {
-    const UnitLayout layout = LayoutOf(*model.layers[u], static_cast<int>(runs.size()));
+    const UnitLayout layout = LayoutOf(*model.layers[u], num_data);
     std::vector<float> unit;
-    for (const RankRun& run : runs)
-      unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
+    for (const RankRun& run : runs) {
+      const bool whole = std::ssize(unit) == layout.num_elems;
+      if (!whole) unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
+    }
     for (size_t i = 0; i < layout.offsets.size(); ++i) {
       const auto begin = unit.begin() + layout.offsets[i];
       all.insert(all.end(), begin, begin + model.layers[u]->params()[i].NumElems());

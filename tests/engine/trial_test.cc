@@ -103,14 +103,14 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=4 loss="));
   EXPECT_THAT(exits[0].log, testing::Not(testing::HasSubstr("step=3")));
   EXPECT_EQ(exits[1].log, "");
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_4\n");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step4");
 
   task_.train_steps = 6;
   exits = Run(1);  // On another number of ranks.
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_6\n");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
 }
 
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
@@ -120,9 +120,9 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   task_.checkpoint_interval = 2;
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_5\n");
-  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_2"));
-  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_4"));
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step2"));
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step4"));
 }
 
 }  // namespace

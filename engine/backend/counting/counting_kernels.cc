@@ -26,16 +26,40 @@ class CountingKernels : public Kernels {
   void LayerNormBackward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int64_t,
                          int64_t, bool) override {}
 
+  void RmsNormForward(Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, float) override {}
+  void RmsNormBackward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int64_t, int64_t,
+                       bool) override {}
+  void GroupNormForward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                        const GroupNormShape&) override {}
+  void GroupNormBackward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                         const GroupNormShape&) override {}
+
   void GeluForward(Tensor, Tensor) override {}
   void GeluBackward(Tensor, Tensor, Tensor) override {}
   void ReluForward(Tensor, Tensor) override {}
   void ReluBackward(Tensor, Tensor, Tensor) override {}
+  void SwigluForward(Tensor, Tensor, int64_t, int64_t) override {}
+  void SwigluBackward(Tensor, Tensor, Tensor, int64_t, int64_t) override {}
   void Add(Tensor, Tensor, Tensor) override {}
 
   void EmbeddingForward(Tensor, const int32_t*, Tensor, Tensor, int64_t, int64_t,
                         int64_t) override {}
   void EmbeddingBackward(Tensor, Tensor, Tensor, const int32_t*, int64_t, int64_t,
                          int64_t) override {}
+
+  void RotateInPlace(Tensor, std::span<const float>, bool, const RotaryShape&) override {}
+
+  void ConvForward(Tensor, Tensor, Tensor, const ConvShape& shape) override {
+    flops_ += ConvFlops(shape);
+  }
+  void ConvInputGrad(Tensor, Tensor, Tensor, const ConvShape& shape) override {
+    flops_ += ConvFlops(shape);
+  }
+  void ConvWeightGrad(Tensor, Tensor, Tensor, const ConvShape& shape) override {
+    flops_ += ConvFlops(shape);
+  }
+  void MeanPoolForward(Tensor, Tensor, int64_t, int64_t, int64_t) override {}
+  void MeanPoolBackward(Tensor, Tensor, int64_t, int64_t, int64_t) override {}
 
   int64_t AttentionScratchBytes(const AttentionShape& shape) override {
     return CpuAttentionScratchBytes(shape, num_threads_);
@@ -54,6 +78,14 @@ class CountingKernels : public Kernels {
 
   void AdamStep(const AdamArgs&) override {}
   void SgdStep(const SgdArgs&) override {}
+  void AdagradStep(const AdagradArgs&) override {}
+  void LionStep(const LionArgs&) override {}
+  LambSums LambMoments(const AdamArgs&) override { return {}; }
+  void LambApply(const AdamArgs&, float) override {}
+  void MomentumStep(const AdamArgs&) override {}
+  void FrozenAdamStep(const AdamArgs&) override {}
+  float CompressSigns(Tensor, uint8_t*, Tensor) override { return 0; }
+  void DecompressSigns(Tensor, const uint8_t*, float, bool) override {}
 
  private:
   int num_threads_;

@@ -1,5 +1,5 @@
-// Causal attention, one head at a time and kAttentionTileRows query rows at a time: scores never
-// take more than two tiles, and keys after the tile's last query are never touched.
+// Causal attention, one head of queries at a time and kAttentionTileRows query rows at a time:
+// scores never take more than two tiles, and keys after the tile's last query are never touched.
 #include <omp.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Head {
   float* tile(int i) const { return scratch + i * layout.tile; }
   float* slice(int i) const { return scratch + 2 * layout.tile + i * layout.slice; }
 
-  // An f32 tensor is used where it is; bf16 gets slice `i`, whose contents are undefined.
+  // An f32 tensor is used where it is; others get slice `i`, whose contents are undefined.
   Slice View(const Tensor& t, int64_t offset, int64_t stride, int i) const {
     if (t.dtype == DType::kF32) return {t.f32() + offset, stride};
     return {slice(i), hd};
@@ -40,21 +40,26 @@ struct Head {
   Slice Load(const Tensor& t, int64_t offset, int64_t stride, int i) const {
     const Slice view = View(t, offset, stride, i);
     if (t.dtype == DType::kF32) return view;
-    const Bf16* in = t.bf16() + offset;
-    for (int64_t row = 0; row < T; ++row) {
-      for (int64_t c = 0; c < hd; ++c)
-        view.row(row)[c] = ToFloat(in[row * stride + c]);
-    }
+    VisitDType(t.dtype, [&](auto type) {
+      const auto* in = Data<decltype(type)>(t) + offset;
+      for (int64_t row = 0; row < T; ++row) {
+        for (int64_t c = 0; c < hd; ++c)
+          view.row(row)[c] = ToFloat(in[row * stride + c]);
+      }
+    });
     return view;
   }
   // Rounds what was written to a View of `t` into it.
   void Store(const Tensor& t, int64_t offset, int64_t stride, const Slice& view) const {
     if (t.dtype == DType::kF32) return;
-    Bf16* out = t.bf16() + offset;
-    for (int64_t row = 0; row < T; ++row) {
-      for (int64_t c = 0; c < hd; ++c)
-        out[row * stride + c] = FromFloat<Bf16>(view.row(row)[c]);
-    }
+    VisitDType(t.dtype, [&](auto type) {
+      using Elem = decltype(type);
+      Elem* out = Data<Elem>(t) + offset;
+      for (int64_t row = 0; row < T; ++row) {
+        for (int64_t c = 0; c < hd; ++c)
+          out[row * stride + c] = FromFloat<Elem>(view.row(row)[c]);
+      }
+    });
   }
   void Zero(const Slice& view) const {
     for (int64_t row = 0; row < T; ++row)
@@ -183,15 +188,13 @@ struct BackwardSlices {
   Slice q, k, v, dout, dq, dk, dv;
 };
 
-// `out_dot_dout`(t) = the dot product of row t of out and dout.
+// Writes dq, adds to dk and dv. `out_dot_dout`(t) = the dot product of row t of out and dout.
 template <typename OutDotDout>
 void BackwardHead(const Head& head, const BackwardSlices& s, const float* lse,
                   const OutDotDout& out_dot_dout) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(head.hd));
   float* p = head.tile(0);
   float* dp = head.tile(1);
-  head.Zero(s.dk);
-  head.Zero(s.dv);
   ForEachTile(head.T, [&](const Rows& rows) {
     RowsTimesKeys(rows, head.hd, scale, s.q, s.k, p);
     RowsTimesKeys(rows, head.hd, 1.0F, s.dout, s.v, dp);
@@ -206,29 +209,51 @@ void BackwardHead(const Head& head, const BackwardSlices& s, const float* lse,
   });
 }
 
-// Calls fn(head, b, h) for every head, in parallel, each thread with its part of `scratch`.
+// Where the heads of one group lie: query heads [first, last), which share one head of keys.
+struct Group {
+  int64_t first = 0, last = 0;
+  int64_t out = 0;     // Of the sequence in out.
+  int64_t q = 0;       // Of the sequence in qkv.
+  int64_t k = 0;       // Of the head of keys in qkv.
+  int64_t v = 0;       // Of the head of values in qkv.
+  int64_t stride = 0;  // Of the rows of qkv.
+  int64_t lse = 0;     // Of the sequence in lse.
+};
+
+// Calls fn(head, group) for every group, in parallel, each thread with its part of `scratch`.
 template <typename Fn>
-void ForEachHead(const AttentionShape& shape, const Tensor& scratch, int num_threads,
-                 const Fn& fn) {
+void ForEachGroup(const AttentionShape& shape, const Tensor& scratch, int num_threads,
+                  const Fn& fn) {
   const AttentionScratch layout = CpuAttentionScratch(shape);
   const int threads = CpuAttentionThreads(shape, num_threads);
   DSAT_CHECK(scratch.num_elems >= layout.num_elems * threads, "scratch {} of {} elements",
              scratch.num_elems, layout.num_elems * threads);
   float* data = scratch.f32();
+  const int64_t hd = shape.HeadChannels();
+  const int64_t num_groups = shape.KvHeads();
+  const int64_t group_heads = shape.H / num_groups;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < shape.B * shape.H; ++i) {
-    const Head head{shape.T, shape.C / shape.H, data + omp_get_thread_num() * layout.num_elems,
-                    layout};
-    fn(head, i / shape.H, i % shape.H);
+  for (int64_t i = 0; i < shape.B * num_groups; ++i) {
+    const int64_t b = i / num_groups;
+    const int64_t g = i % num_groups;
+    Group group{.first = g * group_heads, .last = (g + 1) * group_heads};
+    group.out = b * shape.T * shape.C;
+    group.stride = shape.QkvChannels();
+    group.q = b * shape.T * group.stride;
+    group.k = group.q + shape.C + g * hd;
+    group.v = group.k + shape.KvChannels();
+    group.lse = b * shape.H * shape.T;
+    fn(Head{shape.T, hd, data + omp_get_thread_num() * layout.num_elems, layout}, group);
   }
 }
 
 void CheckSizes(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                 const Tensor& lse) {
   DSAT_CHECK(shape.H > 0 && shape.C % shape.H == 0, "{} channels, {} heads", shape.C, shape.H);
-  const int64_t num_elems = shape.B * shape.T * shape.C;
-  DSAT_CHECK(qkv.num_elems >= 3 * num_elems && out.num_elems >= num_elems, "qkv {}, out {} of {}",
-             qkv.num_elems, out.num_elems, num_elems);
+  DSAT_CHECK(shape.H % shape.KvHeads() == 0, "{} heads, {} of keys", shape.H, shape.KvHeads());
+  const int64_t N = shape.B * shape.T;
+  DSAT_CHECK(qkv.num_elems >= N * shape.QkvChannels() && out.num_elems >= N * shape.C,
+             "qkv {}, out {} of {} x {}", qkv.num_elems, out.num_elems, N, shape.C);
   DSAT_CHECK(lse.num_elems >= shape.B * shape.H * shape.T, "lse {}", lse.num_elems);
 }
 
@@ -243,15 +268,15 @@ void CpuKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scr
   flops_ += AttentionForwardFlops(shape);
   CheckSizes(shape, qkv, out, lse);
   const int64_t C = shape.C;
-  ForEachHead(shape, scratch, num_threads_, [&](const Head& head, int64_t b, int64_t h) {
-    const int64_t in = b * shape.T * 3 * C + h * head.hd;
-    const int64_t to = b * shape.T * C + h * head.hd;
-    const Slice q = head.Load(qkv, in, 3 * C, 0);
-    const Slice k = head.Load(qkv, in + C, 3 * C, 1);
-    const Slice v = head.Load(qkv, in + 2 * C, 3 * C, 2);
-    const Slice o = head.View(out, to, C, 3);
-    ForwardHead(head, q, k, v, o, lse.f32() + (b * shape.H + h) * shape.T);
-    head.Store(out, to, C, o);
+  ForEachGroup(shape, scratch, num_threads_, [&](const Head& head, const Group& group) {
+    const Slice k = head.Load(qkv, group.k, group.stride, 1);
+    const Slice v = head.Load(qkv, group.v, group.stride, 2);
+    for (int64_t h = group.first; h < group.last; ++h) {
+      const Slice q = head.Load(qkv, group.q + h * head.hd, group.stride, 0);
+      const Slice o = head.View(out, group.out + h * head.hd, C, 3);
+      ForwardHead(head, q, k, v, o, lse.f32() + group.lse + h * shape.T);
+      head.Store(out, group.out + h * head.hd, C, o);
+    }
   });
 }
 
@@ -261,25 +286,29 @@ void CpuKernels::AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor 
   CheckSizes(shape, qkv, out, lse);
   CheckSizes(shape, dqkv, dout, lse);
   const int64_t C = shape.C;
-  ForEachHead(shape, scratch, num_threads_, [&](const Head& head, int64_t b, int64_t h) {
-    const int64_t in = b * shape.T * 3 * C + h * head.hd;
-    const int64_t to = b * shape.T * C + h * head.hd;
+  ForEachGroup(shape, scratch, num_threads_, [&](const Head& head, const Group& group) {
     BackwardSlices s;
-    s.q = head.Load(qkv, in, 3 * C, 0);
-    s.k = head.Load(qkv, in + C, 3 * C, 1);
-    s.v = head.Load(qkv, in + 2 * C, 3 * C, 2);
-    s.dout = head.Load(dout, to, C, 3);
-    s.dq = head.View(dqkv, in, 3 * C, 4);
-    s.dk = head.View(dqkv, in + C, 3 * C, 5);
-    s.dv = head.View(dqkv, in + 2 * C, 3 * C, 6);
-    VisitDType(out.dtype, [&](auto type) {
-      const auto* o = Data<decltype(type)>(out) + to;
-      BackwardHead(head, s, lse.f32() + (b * shape.H + h) * shape.T,
-                   [&](int64_t t) { return Dot(s.dout.row(t), o + t * C, head.hd); });
-    });
-    head.Store(dqkv, in, 3 * C, s.dq);
-    head.Store(dqkv, in + C, 3 * C, s.dk);
-    head.Store(dqkv, in + 2 * C, 3 * C, s.dv);
+    s.k = head.Load(qkv, group.k, group.stride, 1);
+    s.v = head.Load(qkv, group.v, group.stride, 2);
+    s.dk = head.View(dqkv, group.k, group.stride, 5);
+    s.dv = head.View(dqkv, group.v, group.stride, 6);
+    head.Zero(s.dk);
+    head.Zero(s.dv);
+    for (int64_t h = group.first; h < group.last; ++h) {
+      const int64_t in = group.q + h * head.hd;
+      const int64_t to = group.out + h * head.hd;
+      s.q = head.Load(qkv, in, group.stride, 0);
+      s.dout = head.Load(dout, to, C, 3);
+      s.dq = head.View(dqkv, in, group.stride, 4);
+      VisitDType(out.dtype, [&](auto type) {
+        const auto* o = Data<decltype(type)>(out) + to;
+        BackwardHead(head, s, lse.f32() + group.lse + h * shape.T,
+                     [&](int64_t t) { return Dot(s.dout.row(t), o + t * C, head.hd); });
+      });
+      head.Store(dqkv, in, group.stride, s.dq);
+    }
+    head.Store(dqkv, group.k, group.stride, s.dk);
+    head.Store(dqkv, group.v, group.stride, s.dv);
   });
 }
 

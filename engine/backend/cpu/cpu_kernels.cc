@@ -5,7 +5,8 @@
 
 namespace dsat::engine {
 
-CpuKernels::CpuKernels(int num_threads) : num_threads_(num_threads), matmul_(num_threads) {}
+CpuKernels::CpuKernels(int num_threads)
+    : num_threads_(num_threads), matmul_(num_threads), conv_(num_threads) {}
 
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads) {
   DSAT_CHECK(num_threads > 0, "{} threads", num_threads);

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
+#include "engine/backend/cpu/convolution.h"
 #include "engine/backend/cpu/matmul.h"
+#include "engine/backend/cpu/rotary.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/kernels.h"
 
@@ -40,6 +42,34 @@ class CpuKernels : public Kernels {
                          Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
                          bool accumulate_dx) override;
 
+  // rms_norm.cc
+  void RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, int64_t N, int64_t C,
+                      float eps) override;
+  void RmsNormBackward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight, Tensor rstd,
+                       int64_t N, int64_t C, bool accumulate_dx) override;
+
+  // group_norm.cc
+  void GroupNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
+                        const GroupNormShape& shape) override;
+  void GroupNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                         Tensor weight, Tensor mean, Tensor rstd,
+                         const GroupNormShape& shape) override;
+
+  // swiglu.cc
+  void SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) override;
+  void SwigluBackward(Tensor dx, Tensor dy, Tensor x, int64_t N, int64_t F) override;
+
+  // rotary.cc
+  void RotateInPlace(Tensor x, std::span<const float> frequencies, bool negative,
+                     const RotaryShape& shape) override;
+
+  // image.cc
+  void ConvForward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) override;
+  void ConvInputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) override;
+  void ConvWeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) override;
+  void MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) override;
+  void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) override;
+
   // embedding.cc
   void EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe, int64_t B,
                         int64_t T, int64_t C) override;
@@ -60,10 +90,24 @@ class CpuKernels : public Kernels {
   // optimizer.cc
   void AdamStep(const AdamArgs& args) override;
   void SgdStep(const SgdArgs& args) override;
+  void AdagradStep(const AdagradArgs& args) override;
+  void LionStep(const LionArgs& args) override;
+
+  // lamb.cc
+  LambSums LambMoments(const AdamArgs& args) override;
+  void LambApply(const AdamArgs& args, float trust_ratio) override;
+
+  // one_bit.cc
+  void MomentumStep(const AdamArgs& args) override;
+  void FrozenAdamStep(const AdamArgs& args) override;
+  float CompressSigns(Tensor error, uint8_t* signs, Tensor values) override;
+  void DecompressSigns(Tensor values, const uint8_t* signs, float scale, bool accumulate) override;
 
  private:
   int num_threads_;
   MatmulRunner matmul_;
+  ConvRunner conv_;
+  RotaryTable rotary_table_;
   Scratch scratch_;  // Partial sums and row indices of one kernel call.
 };
 

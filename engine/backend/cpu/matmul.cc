@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <dnnl.hpp>
 #include <map>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/backend/cpu/onednn.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -20,18 +20,6 @@ namespace {
 // Large enough that packing the operands anew for every tile costs a few percent at most.
 constexpr int64_t kMaxTileRows = 256;
 constexpr int64_t kMaxTileCols = 512;
-
-// Makes oneDNN use one thread while it lives.
-class OneThread {
- public:
-  OneThread() : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() { omp_set_num_threads(saved_); }
-
- private:
-  int saved_;
-};
 
 // `extent` cut into equal parts of at most `max_part`, in multiples of 16: the size of a part.
 int64_t PartSize(int64_t extent, int64_t max_part) {
@@ -65,6 +53,12 @@ int64_t OffsetC(const MatmulArgs& args, const Tile& tile) {
 
 bool IsF32(const Tensor& t) {
   return t.dtype == DType::kF32;
+}
+
+// Those dtypes that oneDNN multiplies in bf16 units. It has no f16 on CPU.
+bool IsBf16Product(const MatmulArgs& args) {
+  return args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 &&
+         args.c.dtype != DType::kF16 && args.bias.dtype != DType::kF16;
 }
 
 // dst (rows, cols) = the block of `src` that begins at `offset` and has `stride` elements a row.
@@ -104,17 +98,6 @@ void StartFromBias(float* c, int64_t ldc, const MatmulArgs& args, const Tile& ti
       }
     }
   });
-}
-
-dnnl::memory::data_type ToDnnl(DType dtype) {
-  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
-}
-
-bool ProcessorMultipliesBf16() {
-  // Values of dnnl::cpu_isa are sets of features.
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & bf16) == bf16;
 }
 
 void CheckShapes(const MatmulArgs& args) {
@@ -200,7 +183,7 @@ void MatmulRunner::Impl::Run(const MatmulArgs& args) {
   if (args.M == 0 || args.N == 0) return;
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
     ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
-  } else if (bf16_native_ && !IsF32(args.a) && !IsF32(args.b)) {
+  } else if (bf16_native_ && IsBf16Product(args)) {
     const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
     const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
     // All the primitives are made before the threads start: the map is not thread-safe.

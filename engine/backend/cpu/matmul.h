@@ -33,8 +33,8 @@ void SgemmOnThisThread(const SgemmArgs& args);
 // A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
 // thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
 // f32 goes through sgemm. bf16 goes through matmul primitives where the processor multiplies bf16
-// (AMX, or AVX512-BF16: twice the speed of f32 where measured, an AMD Zen 4); elsewhere, and for
-// mixed dtypes, tiles are converted to f32.
+// (AMX, or AVX512-BF16: twice the speed of f32 where measured, an AMD Zen 4); elsewhere, for
+// f16 and for mixed dtypes, tiles are converted to f32.
 class MatmulRunner {
  public:
   explicit MatmulRunner(int num_threads);

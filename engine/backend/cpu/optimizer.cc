@@ -4,6 +4,7 @@
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
+#include "engine/backend/cpu/visit_update.h"
 
 namespace dsat::engine {
 namespace {
@@ -28,79 +29,98 @@ struct AdamFactors {
   float v_scale = 0;    // 1 / sqrt(1 - beta2^step)
 };
 
-void CheckSizes(const Tensor& param, const Tensor& master, const Tensor& grad) {
-  DSAT_CHECK(param.num_elems == master.num_elems && param.num_elems == grad.num_elems,
-             "param {}, master {}, grad {} elements", param.num_elems, master.num_elems,
-             grad.num_elems);
-}
-
 }  // namespace
 
 void CpuKernels::AdamStep(const AdamArgs& args) {
-  CheckSizes(args.param, args.master, args.grad);
-  DSAT_CHECK(args.m.num_elems == args.param.num_elems && args.v.num_elems == args.param.num_elems,
-             "m {}, v {} of {} elements", args.m.num_elems, args.v.num_elems, args.param.num_elems);
+  CheckState(args.m, args.param);
+  CheckState(args.v, args.param);
   const AdamFactors f(args);
-  float* master = args.master.f32();
   float* m = args.m.f32();
   float* v = args.v.f32();
-  VisitDType(args.param.dtype, [&](auto param_type) {
-    VisitDType(args.grad.dtype, [&](auto grad_type) {
-      using Param = decltype(param_type);
-      Param* param = Data<Param>(args.param);
-      const auto* grad = Data<decltype(grad_type)>(args.grad);
-      ParallelBlocks(
-          num_threads_, args.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
+    ParallelBlocks(
+        num_threads_, args.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-            for (int64_t i = begin; i < end; ++i) {
-              const float before = master[i];
-              const float g = ToFloat(grad[i]) * f.grad_scale + f.l2 * before;
-              const float mean = f.beta1 * m[i] + (1.0F - f.beta1) * g;
-              const float square = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
-              const float after =
-                  f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
-              m[i] = mean;
-              v[i] = square;
-              master[i] = after;
-              param[i] = FromFloat<Param>(after);
-            }
-          });
-    });
+          for (int64_t i = begin; i < end; ++i) {
+            const float before = master[i];
+            const float g = ToFloat(grad[i]) * f.grad_scale + f.l2 * before;
+            const float mean = f.beta1 * m[i] + (1.0F - f.beta1) * g;
+            const float square = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
+            const float after =
+                f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
+            m[i] = mean;
+            v[i] = square;
+            master[i] = after;
+            param[i] = FromFloat<Param>(after);
+          }
+        });
   });
 }
 
 void CpuKernels::SgdStep(const SgdArgs& args) {
-  CheckSizes(args.param, args.master, args.grad);
   const bool has_buffer = args.momentum != 0;
-  DSAT_CHECK(!has_buffer || args.momentum_buffer.num_elems == args.param.num_elems,
-             "momentum buffer {} of {} elements", args.momentum_buffer.num_elems,
-             args.param.num_elems);
-  float* master = args.master.f32();
+  if (has_buffer) CheckState(args.momentum_buffer, args.param);
   float* buffer = has_buffer ? args.momentum_buffer.f32() : nullptr;
   // The buffer starts as the first gradient, undampened, as in PyTorch.
   const bool first = args.step == 1;
   const float keep = args.momentum;
   const float take = 1.0F - args.dampening;
-  VisitDType(args.param.dtype, [&](auto param_type) {
-    VisitDType(args.grad.dtype, [&](auto grad_type) {
-      using Param = decltype(param_type);
-      Param* param = Data<Param>(args.param);
-      const auto* grad = Data<decltype(grad_type)>(args.grad);
-      ParallelBlocks(
-          num_threads_, args.param.num_elems, kBlockElems, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              const float before = master[i];
-              const float g = ToFloat(grad[i]) * args.grad_scale + args.weight_decay * before;
-              float direction = g;
-              if (has_buffer) {
-                buffer[i] = first ? g : keep * buffer[i] + take * g;
-                direction = args.nesterov ? g + keep * buffer[i] : buffer[i];
-              }
-              const float after = before - args.lr * direction;
-              master[i] = after;
-              param[i] = FromFloat<Param>(after);
+  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
+    ParallelBlocks(
+        num_threads_, args.param.num_elems, kBlockElems, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const float before = master[i];
+            const float g = ToFloat(grad[i]) * args.grad_scale + args.weight_decay * before;
+            float direction = g;
+            if (has_buffer) {
+              buffer[i] = first ? g : keep * buffer[i] + take * g;
+              direction = args.nesterov ? g + keep * buffer[i] : buffer[i];
             }
-          });
+            const float after = before - args.lr * direction;
+            master[i] = after;
+            param[i] = FromFloat<Param>(after);
+          }
+        });
+  });
+}
+
+void CpuKernels::AdagradStep(const AdagradArgs& args) {
+  CheckState(args.sum, args.param);
+  float* sum = args.sum.f32();
+  const AdagradArgs f = args;  // By value: through a reference it would be loaded in every turn.
+  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
+    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const float before = master[i];
+        const float g = ToFloat(grad[i]) * f.grad_scale + f.weight_decay * before;
+        const float squares = sum[i] + g * g;
+        const float after = before - f.lr * g / (std::sqrt(squares) + f.eps);
+        sum[i] = squares;
+        master[i] = after;
+        param[i] = FromFloat<Param>(after);
+      }
+    });
+  });
+}
+
+void CpuKernels::LionStep(const LionArgs& args) {
+  CheckState(args.m, args.param);
+  float* m = args.m.f32();
+  const LionArgs f = args;
+  const float shrink = 1.0F - f.lr * f.weight_decay;
+  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
+    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const float g = ToFloat(grad[i]) * f.grad_scale;
+        const float c = f.beta1 * m[i] + (1.0F - f.beta1) * g;
+        const float step = c > 0.0F ? f.lr : (c < 0.0F ? -f.lr : 0.0F);
+        const float after = shrink * master[i] - step;
+        m[i] = f.beta2 * m[i] + (1.0F - f.beta2) * g;
+        master[i] = after;
+        param[i] = FromFloat<Param>(after);
+      }
     });
   });
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "engine/half.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -20,7 +21,7 @@ inline float ToFloat(Bf16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
 }
 
-// `x` as T. bf16 rounds to nearest, ties to even; NaN stays NaN (quiet).
+// `x` as T, rounded to nearest, ties to even; NaN stays NaN (quiet).
 template <typename T>
 T FromFloat(float x);
 template <>
@@ -33,6 +34,10 @@ inline Bf16 FromFloat<Bf16>(float x) {
   const uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
   const uint32_t quiet_nan = (bits >> 16) | 0x40U;
   return static_cast<Bf16>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet_nan : rounded);
+}
+template <>
+inline F16 FromFloat<F16>(float x) {
+  return ToF16(x);
 }
 
 // exp(x), relative error below 2e-7; 0 below -87 (no denormals), inf above 88.72, NaN for NaN.
@@ -71,6 +76,7 @@ inline float Sigmoid(float x) {
 template <typename Fn>
 decltype(auto) VisitDType(DType dtype, const Fn& fn) {
   if (dtype == DType::kF32) return fn(float{});
+  if (dtype == DType::kF16) return fn(F16{});
   return fn(Bf16{});
 }
 
@@ -84,6 +90,10 @@ inline float* Data<float>(const Tensor& t) {
 template <>
 inline Bf16* Data<Bf16>(const Tensor& t) {
   return t.bf16();
+}
+template <>
+inline F16* Data<F16>(const Tensor& t) {
+  return t.f16();
 }
 
 }  // namespace dsat::engine

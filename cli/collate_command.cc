@@ -1,0 +1,84 @@
+// dsat collate: a checkpoint of any number of ranks as one file that other programs open.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "engine/export/collate.h"
+
+namespace dsat::cli {
+namespace {
+
+// A line of percents on a terminal, nothing elsewhere.
+class PercentLine {
+ public:
+  PercentLine() : live_(isatty(STDERR_FILENO) == 1) {}
+  ~PercentLine() {
+    if (shown_ >= 0) fmt::print(stderr, "\r\x1b[K");
+  }
+  PercentLine(const PercentLine&) = delete;
+  PercentLine& operator=(const PercentLine&) = delete;
+  void Show(int64_t done_bytes, int64_t all_bytes) {
+    const auto percent = static_cast<int>(100.0 * static_cast<double>(done_bytes) /
+                                          static_cast<double>(std::max<int64_t>(all_bytes, 1)));
+    if (!live_ || percent == shown_) return;
+    shown_ = percent;
+    fmt::print(stderr, "\rcollate: {} % of {}\x1b[K", percent, HumanBytes(all_bytes));
+  }
+
+ private:
+  const bool live_;
+  int shown_ = -1;
+};
+
+Json ToJson(const engine::CollateResult& result, const CollateFlags& flags) {
+  return {{"out", flags.out},
+          {"tag", result.tag},
+          {"format", result.format},
+          {"dtype", flags.dtype},
+          {"parameters", result.num_parameters},
+          {"elements", result.num_elems},
+          {"bytes", result.file_bytes}};
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const CollateFlags& collate) {
+  std::atomic<bool> interrupted = false;
+  const InterruptHandler on_interrupt([&] { interrupted = true; });
+  engine::CollateResult result;
+  try {
+    PercentLine line;
+    result = engine::Collate({.dir = collate.checkpoint_dir,
+                              .tag = collate.tag,
+                              .out = collate.out,
+                              .format = collate.format,
+                              .dtype = collate.dtype,
+                              .force = collate.force},
+                             [&](int64_t done_bytes, int64_t all_bytes) {
+                               if (interrupted) Throw(ErrorCode::kCancelled, "interrupted");
+                               line.Show(done_bytes, all_bytes);
+                             });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled) throw;
+    fmt::print(stderr, "interrupted; {} was not written\n", Printable(collate.out));
+    return kExitInterrupted;
+  }
+  if (flags.json) {
+    fmt::print("{}\n", ToJson(result, collate).dump(2));
+  } else {
+    fmt::print("{}: {} parameters, {} elements, {}, {}, of checkpoint {}\n", collate.out,
+               result.num_parameters, result.num_elems, collate.dtype,
+               HumanBytes(result.file_bytes), result.tag);
+  }
+  return 0;
+}
+
+}  // namespace dsat::cli

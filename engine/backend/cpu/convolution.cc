@@ -1,0 +1,319 @@
+// Convolutions on CPU: oneDNN primitives over pieces of the batch.
+#include "engine/backend/cpu/convolution.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/backend/cpu/onednn.h"
+#include "engine/backend/cpu/partial_sums.h"
+#include "engine/backend/cpu/scratch.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+using dnnl::memory;
+
+// Enough for the threads of one rank; each has a copy of the weights' gradient.
+constexpr int64_t kMaxPieces = 8;
+
+enum class Pass : uint8_t { kForward, kInputGrad, kWeightGrad };
+
+// A primitive and the layouts it wants: images are always (N, H, W, C) as ours, weights its own.
+struct Primitive {
+  dnnl::primitive primitive;
+  memory::desc images_in, images_out, weights, scratchpad;
+};
+
+// Images of a piece; the last may have fewer.
+int64_t PieceImages(int64_t N) {
+  return (N + kMaxPieces - 1) / kMaxPieces;
+}
+
+int64_t NumPieces(int64_t N) {
+  return (N + PieceImages(N) - 1) / PieceImages(N);
+}
+
+void ToF32(float* out, const Tensor& t) {
+  VisitDType(t.dtype, [&](auto type) {
+    const auto* in = Data<decltype(type)>(t);
+    for (int64_t i = 0; i < t.num_elems; ++i)
+      out[i] = ToFloat(in[i]);
+  });
+}
+
+void FromF32(const Tensor& t, const float* in) {
+  VisitDType(t.dtype, [&](auto type) {
+    using T = decltype(type);
+    for (int64_t i = 0; i < t.num_elems; ++i)
+      Data<T>(t)[i] = FromFloat<T>(in[i]);
+  });
+}
+
+}  // namespace
+
+class ConvRunner::Impl {
+ public:
+  explicit Impl(int num_threads)
+      : num_threads_(num_threads),
+        bf16_native_(ProcessorMultipliesBf16()),
+        engine_(dnnl::engine::kind::cpu, 0),
+        scratch_(static_cast<size_t>(num_threads)) {
+    for (int i = 0; i < num_threads; ++i)
+      streams_.emplace_back(engine_);
+  }
+
+  // kForward: out = y, in = x; kInputGrad: out = dx, in = dy.
+  void Map(Pass pass, const Tensor& out, const Tensor& in, const Tensor& weight,
+           const ConvShape& shape);
+  void WeightGrad(const Tensor& dweight, const Tensor& dy, const Tensor& x, const ConvShape& shape);
+
+ private:
+  // Images [begin, end) of the batch.
+  struct Piece {
+    int64_t index = 0, begin = 0, end = 0;
+    int64_t count() const { return end - begin; }
+  };
+  using Key = std::array<int64_t, 9>;
+
+  DType ComputeType(DType dtype) const {
+    return dtype == DType::kBF16 && bf16_native_ ? DType::kBF16 : DType::kF32;
+  }
+  memory::desc OihwDesc(DType dtype, const ConvShape& s) const {
+    return {{s.out, s.in, s.kernel, s.kernel}, ToDnnl(dtype), memory::format_tag::oihw};
+  }
+  const Primitive& Find(Pass pass, DType dtype, int64_t images, const ConvShape& shape);
+  Primitive Make(Pass pass, DType dtype, int64_t images, const ConvShape& shape) const;
+  template <typename Fn>
+  void ForEachPiece(Pass pass, DType dtype, const ConvShape& shape, const Fn& fn);
+  void Reorder(const memory::desc& to, void* dst, const memory::desc& from, void* src, int thread);
+  void* ReorderedWeights(const Primitive& primitive, DType dtype, const Tensor& weight,
+                         const ConvShape& shape, Scratch& scratch);
+  // A thread's scratch for one call: the scratchpad, then f32 copies of two pieces of images.
+  struct Work {
+    void* scratchpad = nullptr;
+    float* first = nullptr;
+    float* second = nullptr;
+  };
+  Work WorkOf(int thread, const Primitive& primitive, int64_t first_elems, int64_t second_elems);
+  void Execute(const Primitive& primitive, int thread, const Work& work,
+               std::unordered_map<int, memory> operands);
+
+  int num_threads_;
+  bool bf16_native_;
+  dnnl::engine engine_;
+  std::vector<dnnl::stream> streams_;  // One per thread, as `scratch_`.
+  std::vector<Scratch> scratch_;
+  Scratch weights_, rest_weights_, converted_weights_, partial_;
+  std::map<Key, Primitive> primitives_;
+};
+
+Primitive ConvRunner::Impl::Make(Pass pass, DType dtype, int64_t images, const ConvShape& s) const {
+  const OneThread one_thread;  // The blocking is chosen for this many threads.
+  const auto type = ToDnnl(dtype);
+  const auto nhwc = memory::format_tag::nhwc;
+  const memory::desc x({images, s.in, s.H, s.W}, type, nhwc);
+  const memory::desc y({images, s.out, s.OutH(), s.OutW()}, type, nhwc);
+  const memory::dims weight_dims = {s.out, s.in, s.kernel, s.kernel};
+  const memory::desc weights(weight_dims, type, memory::format_tag::any);
+  const memory::dims strides = {s.stride, s.stride};
+  const memory::dims padding = {s.kernel / 2, s.kernel / 2};
+  const auto direct = dnnl::algorithm::convolution_direct;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::convolution_forward::primitive_desc forward(
+      {dnnl::prop_kind::forward_training, direct, x, weights, y, strides, padding, padding},
+      attributes, engine_);
+  if (pass == Pass::kForward) {
+    return {dnnl::convolution_forward(forward), x, y, forward.weights_desc(),
+            forward.scratchpad_desc()};
+  }
+  if (pass == Pass::kInputGrad) {
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        {direct, x, weights, y, strides, padding, padding}, attributes, engine_, forward);
+    return {dnnl::convolution_backward_data(desc), y, x, desc.weights_desc(),
+            desc.scratchpad_desc()};
+  }
+  const memory::desc gradient(weight_dims, memory::data_type::f32, memory::format_tag::any);
+  const dnnl::convolution_backward_weights::primitive_desc desc(
+      {direct, x, gradient, y, strides, padding, padding}, attributes, engine_, forward);
+  return {dnnl::convolution_backward_weights(desc), x, y, desc.diff_weights_desc(),
+          desc.scratchpad_desc()};
+}
+
+const Primitive& ConvRunner::Impl::Find(Pass pass, DType dtype, int64_t images,
+                                        const ConvShape& s) {
+  const Key key = {static_cast<int64_t>(pass),
+                   static_cast<int64_t>(dtype),
+                   images,
+                   s.H,
+                   s.W,
+                   s.in,
+                   s.out,
+                   s.kernel,
+                   s.stride};
+  const auto it = primitives_.find(key);
+  if (it != primitives_.end()) return it->second;
+  return primitives_.emplace(key, Make(pass, dtype, images, s)).first->second;
+}
+
+// Calls fn(piece, primitive, thread), in parallel.
+template <typename Fn>
+void ConvRunner::Impl::ForEachPiece(Pass pass, DType dtype, const ConvShape& shape, const Fn& fn) {
+  const int64_t size = PieceImages(shape.N);
+  const int64_t num_pieces = NumPieces(shape.N);
+  const int64_t rest = shape.N % size;
+  const Primitive& whole = Find(pass, dtype, size, shape);
+  const Primitive& last = rest == 0 ? whole : Find(pass, dtype, rest, shape);
+  const int num_threads = static_cast<int>(std::min<int64_t>(num_threads_, num_pieces));
+#pragma omp parallel for schedule(dynamic) num_threads(num_threads) if (num_threads > 1)
+  for (int64_t i = 0; i < num_pieces; ++i) {
+    const Piece piece{i, i * size, std::min(shape.N, (i + 1) * size)};
+    fn(piece, piece.count() == size ? whole : last, omp_get_thread_num());
+  }
+}
+
+void ConvRunner::Impl::Reorder(const memory::desc& to, void* dst, const memory::desc& from,
+                               void* src, int thread) {
+  const OneThread one_thread;
+  memory source(from, engine_, src);
+  memory target(to, engine_, dst);
+  dnnl::reorder(source, target).execute(streams_[static_cast<size_t>(thread)], source, target);
+}
+
+// The weights in the primitive's layout and the type it computes in.
+void* ConvRunner::Impl::ReorderedWeights(const Primitive& primitive, DType dtype,
+                                         const Tensor& weight, const ConvShape& shape,
+                                         Scratch& scratch) {
+  void* source = weight.data;
+  if (weight.dtype != dtype) {
+    auto* converted = converted_weights_.GetArray<float>(weight.num_elems);
+    ToF32(converted, weight);
+    source = converted;
+  }
+  void* out = scratch.Get(static_cast<int64_t>(primitive.weights.get_size()));
+  Reorder(primitive.weights, out, OihwDesc(dtype, shape), source, 0);
+  return out;
+}
+
+ConvRunner::Impl::Work ConvRunner::Impl::WorkOf(int thread, const Primitive& primitive,
+                                                int64_t first_elems, int64_t second_elems) {
+  const auto bytes = (static_cast<int64_t>(primitive.scratchpad.get_size()) + 63) / 64 * 64;
+  Scratch& scratch = scratch_[static_cast<size_t>(thread)];
+  auto* data = static_cast<char*>(scratch.Get(bytes + 4 * (first_elems + second_elems)));
+  auto* first = reinterpret_cast<float*>(data + bytes);
+  return {data, first, first + first_elems};
+}
+
+void ConvRunner::Impl::Execute(const Primitive& primitive, int thread, const Work& work,
+                               std::unordered_map<int, memory> operands) {
+  const OneThread one_thread;
+  operands.emplace(DNNL_ARG_SCRATCHPAD, memory(primitive.scratchpad, engine_, work.scratchpad));
+  primitive.primitive.execute(streams_[static_cast<size_t>(thread)], operands);
+}
+
+void ConvRunner::Impl::Map(Pass pass, const Tensor& out, const Tensor& in, const Tensor& weight,
+                           const ConvShape& shape) {
+  const DType dtype = ComputeType(in.dtype);
+  const bool convert = dtype != in.dtype;
+  const bool forward = pass == Pass::kForward;
+  const int64_t out_elems = (forward ? shape.NumOut() : shape.NumIn()) / shape.N;  // Of an image.
+  const int64_t in_elems = (forward ? shape.NumIn() : shape.NumOut()) / shape.N;
+  // Pieces of two sizes, which may want the weights in two layouts.
+  const int64_t size = PieceImages(shape.N);
+  void* weights = ReorderedWeights(Find(pass, dtype, size, shape), dtype, weight, shape, weights_);
+  void* last_weights = weights;
+  if (shape.N % size != 0) {
+    last_weights = ReorderedWeights(Find(pass, dtype, shape.N % size, shape), dtype, weight, shape,
+                                    rest_weights_);
+  }
+  ForEachPiece(pass, dtype, shape, [&](const Piece& piece, const Primitive& primitive, int thread) {
+    const Tensor from = in.Slice(piece.begin * in_elems, piece.count() * in_elems);
+    const Tensor to = out.Slice(piece.begin * out_elems, piece.count() * out_elems);
+    const Work work =
+        WorkOf(thread, primitive, convert ? from.num_elems : 0, convert ? to.num_elems : 0);
+    if (convert) ToF32(work.first, from);
+    void* images_in = convert ? work.first : from.data;
+    void* images_out = convert ? work.second : to.data;
+    Execute(primitive, thread, work,
+            {{forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST,
+              memory(primitive.images_in, engine_, images_in)},
+             {forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC,
+              memory(primitive.images_out, engine_, images_out)},
+             {DNNL_ARG_WEIGHTS,
+              memory(primitive.weights, engine_, piece.count() == size ? weights : last_weights)}});
+    if (convert) FromF32(to, work.second);
+  });
+}
+
+void ConvRunner::Impl::WeightGrad(const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                                  const ConvShape& shape) {
+  const DType dtype = ComputeType(x.dtype);
+  const bool convert = dtype != x.dtype;
+  const int64_t x_elems = shape.NumIn() / shape.N;
+  const int64_t y_elems = shape.NumOut() / shape.N;
+  const int64_t num_weights = shape.NumWeights();
+  const int64_t num_pieces = NumPieces(shape.N);
+  auto* partial = partial_.GetArray<float>(num_pieces * num_weights);
+  ForEachPiece(Pass::kWeightGrad, dtype, shape,
+               [&](const Piece& piece, const Primitive& primitive, int thread) {
+                 const Tensor in = x.Slice(piece.begin * x_elems, piece.count() * x_elems);
+                 const Tensor grad = dy.Slice(piece.begin * y_elems, piece.count() * y_elems);
+                 const auto gradient_elems =
+                     static_cast<int64_t>(primitive.weights.get_size() / sizeof(float));
+                 const int64_t image_elems = convert ? in.num_elems + grad.num_elems : 0;
+                 const Work work = WorkOf(thread, primitive, gradient_elems, image_elems);
+                 float* images = work.second;
+                 if (convert) {
+                   ToF32(images, in);
+                   ToF32(images + in.num_elems, grad);
+                 }
+                 void* from = convert ? images : in.data;
+                 void* dfrom = convert ? images + in.num_elems : grad.data;
+                 Execute(primitive, thread, work,
+                         {{DNNL_ARG_SRC, memory(primitive.images_in, engine_, from)},
+                          {DNNL_ARG_DIFF_DST, memory(primitive.images_out, engine_, dfrom)},
+                          {DNNL_ARG_DIFF_WEIGHTS, memory(primitive.weights, engine_, work.first)}});
+                 Reorder(OihwDesc(DType::kF32, shape), partial + piece.index * num_weights,
+                         primitive.weights, work.first, thread);
+               });
+  VisitDType(dweight.dtype, [&](auto type) {
+    AddPartialSums<decltype(type)>(dweight, partial, num_pieces, num_weights, num_weights);
+  });
+}
+
+namespace {
+
+void CheckSizes(const ConvShape& shape, const Tensor& x, const Tensor& y, const Tensor& weight) {
+  DSAT_CHECK(shape.kernel % 2 == 1 && shape.stride > 0, "kernel {}, stride {}", shape.kernel,
+             shape.stride);
+  DSAT_CHECK(x.num_elems >= shape.NumIn() && y.num_elems >= shape.NumOut(),
+             "x {} of {}, y {} of {}", x.num_elems, shape.NumIn(), y.num_elems, shape.NumOut());
+  DSAT_CHECK(weight.num_elems >= shape.NumWeights(), "weight {} of {}", weight.num_elems,
+             shape.NumWeights());
+}
+
+}  // namespace
+
+ConvRunner::ConvRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
+ConvRunner::~ConvRunner() = default;
+
+void ConvRunner::Forward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) {
+  CheckSizes(shape, x, y, weight);
+  if (shape.N > 0) impl_->Map(Pass::kForward, y, x, weight, shape);
+}
+
+void ConvRunner::InputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) {
+  CheckSizes(shape, dx, dy, weight);
+  if (shape.N > 0) impl_->Map(Pass::kInputGrad, dx, dy, weight, shape);
+}
+
+void ConvRunner::WeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) {
+  CheckSizes(shape, x, dy, dweight);
+  if (shape.N > 0) impl_->WeightGrad(dweight, dy, x, shape);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,33 @@
+// Convolutions through oneDNN.
+#ifndef DSAT_ENGINE_BACKEND_CPU_CONVOLUTION_H_
+#define DSAT_ENGINE_BACKEND_CPU_CONVOLUTION_H_
+
+#include <memory>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// Not thread-safe.
+//
+// A batch is cut into pieces of images by its size alone, and each piece is one oneDNN call on one
+// thread: results do not depend on the number of threads, and the gradients of the weights are
+// summed over the pieces in order. bf16 is computed as such where the processor multiplies it;
+// elsewhere, and for f16, pieces are converted to f32.
+class ConvRunner {
+ public:
+  explicit ConvRunner(int num_threads);
+  ~ConvRunner();
+
+  void Forward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape);
+  void InputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape);
+  void WeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CPU_CONVOLUTION_H_

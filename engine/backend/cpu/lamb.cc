@@ -1,0 +1,80 @@
+// LAMB's two halves. The direction is computed twice rather than kept: it would take as much memory
+// as a moment, and reading that would cost more than the division.
+#include <cmath>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+#include "engine/backend/cpu/visit_update.h"
+
+namespace dsat::engine {
+namespace {
+
+float Direction(float m, float v, float param, float eps, float weight_decay) {
+  return m / (std::sqrt(v) + eps) + weight_decay * param;
+}
+
+float StepSize(const AdamArgs& args) {
+  if (!args.bias_correction) return args.lr;
+  const auto step = static_cast<double>(args.step);
+  return static_cast<float>(args.lr * std::sqrt(1 - std::pow(double{args.beta2}, step)) /
+                            (1 - std::pow(double{args.beta1}, step)));
+}
+
+}  // namespace
+
+LambSums CpuKernels::LambMoments(const AdamArgs& args) {
+  CheckState(args.m, args.param);
+  CheckState(args.v, args.param);
+  float* m = args.m.f32();
+  float* v = args.v.f32();
+  const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.
+  const int64_t num_blocks = (f.param.num_elems + kBlockElems - 1) / kBlockElems;
+  auto* sums = scratch_.GetArray<LambSums>(num_blocks);
+  VisitUpdate(args, [&](auto*, float* master, const auto* grad) {
+    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+      double params = 0;
+      double directions = 0;
+#pragma omp simd reduction(+ : params, directions)
+      for (int64_t i = begin; i < end; ++i) {
+        const float g = ToFloat(grad[i]) * f.grad_scale;
+        m[i] = f.beta1 * m[i] + (1.0F - f.beta1) * g;
+        v[i] = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
+        const double param = master[i];
+        const double direction = Direction(m[i], v[i], master[i], f.eps, f.weight_decay);
+        params += param * param;
+        directions += direction * direction;
+      }
+      sums[begin / kBlockElems] = {params, directions};
+    });
+  });
+  LambSums total;
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    total.param += sums[i].param;
+    total.direction += sums[i].direction;
+  }
+  return total;
+}
+
+void CpuKernels::LambApply(const AdamArgs& args, float trust_ratio) {
+  CheckState(args.m, args.param);
+  CheckState(args.v, args.param);
+  const float* m = args.m.f32();
+  const float* v = args.v.f32();
+  const AdamArgs f = args;
+  const float step_size = StepSize(args) * trust_ratio;
+  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto*) {
+    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const float before = master[i];
+        const float after =
+            before - step_size * Direction(m[i], v[i], before, f.eps, f.weight_decay);
+        master[i] = after;
+        param[i] = FromFloat<Param>(after);
+      }
+    });
+  });
+}
+
+}  // namespace dsat::engine

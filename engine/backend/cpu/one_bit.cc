@@ -1,0 +1,113 @@
+// The kernels of 1-bit Adam: signs in packed bits, and the two halves of its frozen step.
+#include <cmath>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+#include "engine/backend/cpu/visit_update.h"
+
+namespace dsat::engine {
+namespace {
+
+// Sum of squares of a + b.
+double SumOfSquaresOfSums(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = double{a[i]} + double{b[i]};
+    sum += x * x;
+  }
+  return sum;
+}
+
+// Eight elements.
+uint8_t CompressByte(float* error, const float* values, float scale) {
+  unsigned byte = 0;
+  for (unsigned bit = 0; bit < 8; ++bit) {
+    const float x = values[bit] + error[bit];
+    const bool positive = x >= 0.0F;
+    byte |= static_cast<unsigned>(positive) << bit;
+    error[bit] = x - (positive ? scale : -scale);
+  }
+  return static_cast<uint8_t>(byte);
+}
+
+}  // namespace
+
+void CpuKernels::MomentumStep(const AdamArgs& args) {
+  CheckState(args.m, args.param);
+  float* m = args.m.f32();
+  const float keep = args.beta1;
+  const float take = (1.0F - args.beta1) * args.grad_scale;
+  VisitUpdate(args, [&](auto*, float*, const auto* grad) {
+    ParallelBlocks(num_threads_, args.m.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i)
+        m[i] = keep * m[i] + take * ToFloat(grad[i]);
+    });
+  });
+}
+
+void CpuKernels::FrozenAdamStep(const AdamArgs& args) {
+  CheckState(args.m, args.param);
+  CheckState(args.v, args.param);
+  CheckState(args.master, args.param);
+  const float* m = args.m.f32();
+  const float* v = args.v.f32();
+  float* master = args.master.f32();
+  const float lr = args.lr;
+  const float eps = args.eps;
+  const float weight_decay = args.weight_decay;
+  VisitDType(args.param.dtype, [&](auto type) {
+    using Param = decltype(type);
+    Param* param = Data<Param>(args.param);
+    ParallelBlocks(num_threads_, args.param.num_elems, kBlockElems,
+                   [=](int64_t begin, int64_t end) {
+#pragma omp simd
+                     for (int64_t i = begin; i < end; ++i) {
+                       const float before = master[i];
+                       const float direction = m[i] / (std::sqrt(v[i]) + eps);
+                       const float after = before - lr * (direction + weight_decay * before);
+                       master[i] = after;
+                       param[i] = FromFloat<Param>(after);
+                     }
+                   });
+  });
+}
+
+float CpuKernels::CompressSigns(Tensor error, uint8_t* signs, Tensor values) {
+  const int64_t n = values.num_elems;
+  DSAT_CHECK(n > 0 && n % 8 == 0 && error.num_elems == n, "{} values, {} errors", n,
+             error.num_elems);
+  const float* in = values.f32();
+  float* rest = error.f32();
+  const int64_t num_blocks = (n + kBlockElems - 1) / kBlockElems;
+  auto* sums = scratch_.GetArray<double>(num_blocks);
+  ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {
+    sums[begin / kBlockElems] = SumOfSquaresOfSums(in + begin, rest + begin, end - begin);
+  });
+  double sum = 0;
+  for (int64_t i = 0; i < num_blocks; ++i)
+    sum += sums[i];
+  const auto scale = static_cast<float>(std::sqrt(sum / static_cast<double>(n)));
+  ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += 8)
+      signs[i / 8] = CompressByte(rest + i, in + i, scale);
+  });
+  return scale;
+}
+
+void CpuKernels::DecompressSigns(Tensor values, const uint8_t* signs, float scale,
+                                 bool accumulate) {
+  DSAT_CHECK(values.num_elems % 8 == 0, "{} values", values.num_elems);
+  float* out = values.f32();
+  const float keep = accumulate ? 1.0F : 0.0F;
+  ParallelBlocks(num_threads_, values.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool positive = ((signs[i / 8] >> (i % 8)) & 1) != 0;
+      out[i] = (keep == 0.0F ? 0.0F : out[i]) + (positive ? scale : -scale);
+    }
+  });
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,90 @@
+// Root mean square normalisation (Zhang and Sennrich 2019) over the last dimension.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/partial_sums.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+namespace {
+
+// Rows whose parameter gradients form one partial sum. At most kMaxPieces partial sums exist.
+constexpr int64_t kMinPieceRows = 16;
+constexpr int64_t kMaxPieces = 64;
+
+template <typename T>
+void ForwardRow(T* y, float* rstd, const T* x, const T* weight, int64_t C, float eps) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t c = 0; c < C; ++c)
+    squares += ToFloat(x[c]) * ToFloat(x[c]);
+  const float r = 1.0F / std::sqrt(squares / static_cast<float>(C) + eps);
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c)
+    y[c] = FromFloat<T>(ToFloat(x[c]) * r * ToFloat(weight[c]));
+  *rstd = r;
+}
+
+// Writes dx of one row (adds, if `accumulate`) and adds to dw (C).
+template <typename T>
+void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const T* weight, float r, int64_t C,
+                 bool accumulate) {
+  float sum = 0;  // of dy * weight * normalised x
+#pragma omp simd reduction(+ : sum)
+  for (int64_t c = 0; c < C; ++c)
+    sum += ToFloat(dy[c]) * ToFloat(weight[c]) * ToFloat(x[c]) * r;
+  const float mean = sum / static_cast<float>(C);
+  const float keep = accumulate ? 1.0F : 0.0F;
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) {
+    const float norm = ToFloat(x[c]) * r;
+    const float g = ToFloat(dy[c]);
+    dw[c] += g * norm;
+    const float before = keep == 0.0F ? 0.0F : ToFloat(dx[c]);
+    dx[c] = FromFloat<T>(before + (g * ToFloat(weight[c]) - norm * mean) * r);
+  }
+}
+
+}  // namespace
+
+void CpuKernels::RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, int64_t N,
+                                int64_t C, float eps) {
+  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C, "x {}, y {} of {} x {}", x.num_elems,
+             y.num_elems, N, C);
+  DSAT_CHECK(rstd.num_elems >= N && weight.num_elems >= C, "{} x {}", N, C);
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    ParallelFor(num_threads_, N, N * C, [&](int64_t row) {
+      ForwardRow(Data<T>(y) + row * C, rstd.f32() + row, Data<T>(x) + row * C, Data<T>(weight), C,
+                 eps);
+    });
+  });
+}
+
+void CpuKernels::RmsNormBackward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                 Tensor rstd, int64_t N, int64_t C, bool accumulate_dx) {
+  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C,
+             "x {}, dx {}, dy {} of {} x {}", x.num_elems, dx.num_elems, dy.num_elems, N, C);
+  DSAT_CHECK(rstd.num_elems >= N && weight.num_elems >= C, "{} x {}", N, C);
+  if (N == 0) return;
+  const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
+  const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
+  auto* partial = scratch_.GetArray<float>(num_pieces * C);
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    ParallelFor(num_threads_, num_pieces, N * C, [&](int64_t piece) {
+      float* dw = partial + piece * C;
+      std::fill(dw, dw + C, 0.0F);
+      const int64_t end = std::min(N, (piece + 1) * piece_rows);
+      for (int64_t row = piece * piece_rows; row < end; ++row) {
+        BackwardRow(Data<T>(dx) + row * C, dw, Data<T>(dy) + row * C, Data<T>(x) + row * C,
+                    Data<T>(weight), rstd.f32()[row], C, accumulate_dx);
+      }
+    });
+    AddPartialSums<T>(dweight, partial, num_pieces, C, C);
+  });
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,49 @@
+// The gated activation of Llama's perceptron (Shazeer 2020), row by row.
+#include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/parallel.h"
+#include "engine/backend/cpu/vec.h"
+
+namespace dsat::engine {
+
+void CpuKernels::SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) {
+  DSAT_CHECK(y.num_elems >= N * F && x.num_elems >= 2 * N * F, "y {}, x {} of {} x {}", y.num_elems,
+             x.num_elems, N, F);
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
+      const T* a = Data<T>(x) + row * 2 * F;
+      const T* b = a + F;
+      T* out = Data<T>(y) + row * F;
+#pragma omp simd
+      for (int64_t i = 0; i < F; ++i) {
+        const float v = ToFloat(a[i]);
+        out[i] = FromFloat<T>(v * Sigmoid(v) * ToFloat(b[i]));
+      }
+    });
+  });
+}
+
+void CpuKernels::SwigluBackward(Tensor dx, Tensor dy, Tensor x, int64_t N, int64_t F) {
+  DSAT_CHECK(dy.num_elems >= N * F && x.num_elems >= 2 * N * F && dx.num_elems >= 2 * N * F,
+             "dy {}, x {}, dx {} of {} x {}", dy.num_elems, x.num_elems, dx.num_elems, N, F);
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
+      const T* a = Data<T>(x) + row * 2 * F;
+      const T* b = a + F;
+      const T* grad = Data<T>(dy) + row * F;
+      T* da = Data<T>(dx) + row * 2 * F;
+      T* db = da + F;
+#pragma omp simd
+      for (int64_t i = 0; i < F; ++i) {
+        const float v = ToFloat(a[i]);
+        const float g = ToFloat(grad[i]);
+        const float s = Sigmoid(v);
+        da[i] = FromFloat<T>(g * ToFloat(b[i]) * s * (1.0F + v * (1.0F - s)));
+        db[i] = FromFloat<T>(g * v * s);
+      }
+    });
+  });
+}
+
+}  // namespace dsat::engine

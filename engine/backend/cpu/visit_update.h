@@ -1,0 +1,30 @@
+// What the optimizer kernels share: the checks of their operands, and the dtypes.
+#ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
+#define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
+
+#include "engine/backend/cpu/vec.h"
+#include "engine/tensor.h"
+
+namespace dsat::engine {
+
+inline void CheckState(const Tensor& state, const Tensor& param) {
+  DSAT_CHECK(state.num_elems == param.num_elems, "optimizer state {} of {} elements",
+             state.num_elems, param.num_elems);
+}
+
+// Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name.
+template <typename Args, typename Update>
+void VisitUpdate(const Args& args, const Update& update) {
+  CheckState(args.master, args.param);
+  CheckState(args.grad, args.param);
+  VisitDType(args.param.dtype, [&](auto param_type) {
+    VisitDType(args.grad.dtype, [&](auto grad_type) {
+      update(Data<decltype(param_type)>(args.param), args.master.f32(),
+             static_cast<const decltype(grad_type)*>(Data<decltype(grad_type)>(args.grad)));
+    });
+  });
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_

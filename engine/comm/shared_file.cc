@@ -1,0 +1,59 @@
+// The memory file that the ranks of one host share, and who has which part of it.
+#include "engine/comm/shared_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+UniqueFd Duplicate(int fd) {
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) ThrowErrno(fmt::format("the process group's memory file (fd {})", fd), errno);
+  return copy;
+}
+
+// 0 or errno. Grows the file as needed, never shrinks it.
+int TakePages(int fd, int64_t offset, int64_t bytes) {
+  for (;;) {
+    if (bytes == 0 || fallocate(fd, 0, offset, bytes) == 0) return 0;
+    if (errno != EINTR) return errno;
+  }
+}
+
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+}  // namespace
+
+SharedFile::SharedFile(int fd, int64_t head_bytes)
+    : file_(Duplicate(fd)), head_end_(HeadOffset() + head_bytes) {
+  if (const int error = TakePages(file_.get(), 0, head_end_); error != 0) {
+    ThrowErrno("the process group's memory file", error);
+  }
+  mapping_ = Map(0, HeadOffset());
+  given_bytes_ = reinterpret_cast<std::atomic<int64_t>*>(mapping_.data());
+}
+
+int64_t SharedFile::Reserve(int64_t bytes) {
+  // The kernel would try, and end some process, before it said no.
+  if (bytes / sysconf(_SC_PAGESIZE) > sysconf(_SC_PHYS_PAGES)) return -ENOMEM;
+  // No offset is given twice, so that a range is always fresh.
+  const int64_t offset = head_end_ + given_bytes_->fetch_add(bytes);
+  const int error = TakePages(file_.get(), offset, bytes);
+  return error == 0 ? offset : -error;
+}
+
+void SharedFile::Release(int64_t offset, int64_t bytes) {
+  if (bytes == 0) return;
+  fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+}
+
+int64_t SharedFile::HeadOffset() {
+  return RoundUpToPage(sizeof(std::atomic<int64_t>));
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,32 @@
+// Whether a model can be trained on some data.
+#include "engine/data/model_fit.h"
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+std::string Describe(const ImageShape& image) {
+  if (image.NumElems() == 0) return "tokens";
+  return fmt::format("images of {} x {} x {}", image.height, image.width, image.channels);
+}
+
+}  // namespace
+
+void CheckModelFitsData(const Model& model, const Dataset& data, const std::string& model_what,
+                        const std::string& data_what) {
+  if (model.image != data.image()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: the model takes {}, but {} has {}; change one of them (docs/models.md)", model_what,
+          Describe(model.image), data_what, Describe(data.image()));
+  }
+  if (data.vocab_size() <= model.vocab_size) return;
+  if (model.image.NumElems() > 0) {
+    Throw(ErrorCode::kInvalidArgument, "{}/classes is {}; expected at least the data's, {}",
+          model_what, model.vocab_size, data.vocab_size());
+  }
+  Throw(ErrorCode::kInvalidArgument, "{}/vocab_size is {}; expected at least the data's, {}",
+        model_what, model.vocab_size, data.vocab_size());
+}
+
+}  // namespace dsat::engine

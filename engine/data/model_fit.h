@@ -1,0 +1,20 @@
+// Whether a model can be trained on some data.
+#ifndef DSAT_ENGINE_DATA_MODEL_FIT_H_
+#define DSAT_ENGINE_DATA_MODEL_FIT_H_
+
+#include <string>
+
+#include "engine/data/dataset.h"
+#include "engine/model/layer.h"
+
+namespace dsat::engine {
+
+// Throws kInvalidArgument if the model reads tokens and the data are images, or the other way
+// round, or images of another shape, or if the data have more tokens or classes than the model.
+// `model_what` and `data_what` are the JSON pointers of their blocks.
+void CheckModelFitsData(const Model& model, const Dataset& data, const std::string& model_what,
+                        const std::string& data_what);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_DATA_MODEL_FIT_H_

@@ -1,0 +1,38 @@
+// Files as one long row of tokens.
+#ifndef DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
+#define DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dsat::engine {
+
+// Thread-safe.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  // Tokens in all.
+  virtual int64_t size() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  // Tokens [begin, begin + count). Throws kInvalidArgument naming a token beyond the vocabulary.
+  // REQUIRES: the range lies within size().
+  virtual void Copy(int64_t begin, int64_t count, int32_t* out) const = 0;
+  // What a token is, in the plural: "bytes of text", "tokens".
+  virtual const char* unit() const = 0;
+};
+
+// The bytes of the files. Throws as MappedText.
+std::unique_ptr<TokenSource> OpenBytes(const std::vector<std::string>& files);
+
+// Little-endian tokens: of 16 bits, as nanoGPT's prepare.py writes them; or behind llm.c's header
+// of 256 32-bit numbers (magic number 20240520, version 1: 16 bits; 20240801, version 7: 32 bits).
+// vocab_size 0: 50257 for 16 bits, 128256 for 32. Throws as MappedText, kInvalidArgument naming a
+// file that is neither.
+std::unique_ptr<TokenSource> OpenTokenFiles(const std::vector<std::string>& files,
+                                            int64_t vocab_size);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_DATA_TOKEN_SOURCE_H_

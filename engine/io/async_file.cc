@@ -1,0 +1,264 @@
+// A scratch file whose reads and writes run beside the caller: creation, tickets and their ends.
+#include "engine/io/async_file.h"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/unique_fd.h"
+#include "engine/io/block_queue.h"
+#include "engine/io/worker.h"
+
+namespace dsat::engine {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+void CheckRange(const char* key, int64_t value, int64_t most) {
+  if (value >= 1 && value <= most) return;
+  Throw(ErrorCode::kInvalidArgument, "/aio/{}: {}; expected 1 to {}", key, value, most);
+}
+
+void Check(const AioOptions& options) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  if (options.block_size < kAioAlignment || options.block_size > kMostBytes ||
+      options.block_size % kAioAlignment != 0) {
+    Throw(ErrorCode::kInvalidArgument, "/aio/block_size: {}; expected a multiple of {} up to {}",
+          options.block_size, kAioAlignment, kMostBytes);
+  }
+  CheckRange("queue_depth", options.queue_depth, 256);
+  CheckRange("intra_op_parallelism", options.intra_op_parallelism, 64);
+}
+
+// The part of every AsyncFile that predictions share: what may be asked for, and how much was.
+class Accounts {
+ public:
+  Accounts(int64_t size_bytes, const AioOptions& options)
+      : end_(RoundUpForAio(size_bytes)), block_size_(options.block_size) {
+    DSAT_CHECK(size_bytes >= 0);
+    Check(options);
+  }
+
+  // Counts a request; the number of its blocks.
+  int64_t Count(bool is_write, int64_t offset, int64_t bytes) {
+    DSAT_CHECK(offset >= 0 && bytes >= 0 && offset + bytes <= end_, "[{}, +{}) of {}", offset,
+               bytes, end_);
+    (is_write ? traffic_.written_bytes : traffic_.read_bytes) += bytes;
+    const int64_t num_blocks = CeilDiv(bytes, block_size_);
+    traffic_.num_requests += num_blocks;
+    return num_blocks;
+  }
+  const AioTraffic& traffic() const { return traffic_; }
+
+ private:
+  int64_t end_;
+  int64_t block_size_;
+  AioTraffic traffic_;
+};
+
+class CountingFile final : public AsyncFile {
+ public:
+  CountingFile(int64_t size_bytes, const AioOptions& options) : accounts_(size_bytes, options) {}
+
+  int64_t ReadAsync(int64_t offset, void*, int64_t bytes) override {
+    accounts_.Count(false, offset, bytes);
+    return 0;
+  }
+  int64_t WriteAsync(int64_t offset, const void*, int64_t bytes) override {
+    accounts_.Count(true, offset, bytes);
+    return 0;
+  }
+  void Wait(int64_t) override {}
+  AioTraffic traffic() const override { return accounts_.traffic(); }
+  AioEngine engine() const override { return AioEngine::kThreads; }
+  bool direct() const override { return false; }
+
+ private:
+  Accounts accounts_;
+};
+
+class ScratchFile final : public AsyncFile {
+ public:
+  ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options,
+              AioEngine engine);
+
+  int64_t ReadAsync(int64_t offset, void* data, int64_t bytes) override {
+    return Start({.offset = offset, .data = static_cast<char*>(data), .bytes = bytes});
+  }
+  int64_t WriteAsync(int64_t offset, const void* data, int64_t bytes) override {
+    // Only read from: a piece has one pointer for both directions.
+    char* source = const_cast<char*>(static_cast<const char*>(data));
+    return Start({.is_write = true, .offset = offset, .data = source, .bytes = bytes});
+  }
+  void Wait(int64_t ticket) override;
+  AioTraffic traffic() const override;
+  AioEngine engine() const override { return engine_; }
+  bool direct() const override { return static_cast<bool>(direct_fd_); }
+
+ private:
+  struct Request {
+    int64_t blocks_left = 0;
+    Piece failed;  // The first block that failed, and why.
+    int error = 0;
+  };
+
+  void Open();
+  void TakeSpace(int64_t bytes);
+  int64_t Start(Piece request);
+  void OnBlockEnd(const Piece& block, int error);
+
+  const AioOptions options_;
+  const AioEngine engine_;
+  std::string path_;
+  UniqueFd buffered_fd_;
+  UniqueFd direct_fd_;  // Empty if the file system has no O_DIRECT.
+
+  mutable std::mutex mutex_;  // Over the next four.
+  Accounts accounts_;
+  std::map<int64_t, Request> requests_;  // By ticket.
+  int64_t last_ticket_ = 0;
+  size_t next_worker_ = 0;
+  std::condition_variable request_ended_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // Last: they use all of the others.
+};
+
+ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options,
+                         AioEngine engine)
+    : options_(options),
+      engine_(engine),
+      path_(folder + "/dsat-scratch-XXXXXX"),
+      accounts_(size_bytes, options) {
+  Open();
+  TakeSpace(RoundUpForAio(size_bytes));
+  for (int i = 0; i < options.intra_op_parallelism; ++i) {
+    auto queue = engine == AioEngine::kUring ? MakeUringQueue(options.queue_depth)
+                                             : MakeThreadQueue(options.queue_depth);
+    if (queue == nullptr)
+      Throw(ErrorCode::kUnavailable, "{}: the system gives this process no io_uring", path_);
+    workers_.push_back(std::make_unique<Worker>(
+        buffered_fd_.get(), direct_fd_ ? direct_fd_.get() : -1, std::move(queue), options,
+        [this](const Piece& block, int error) { OnBlockEnd(block, error); }));
+  }
+}
+
+// A direct descriptor for `path` if its file system can do that, else none. Some take the flag and
+// refuse the first write.
+UniqueFd OpenDirect(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  if (!fd) return fd;
+  alignas(kAioAlignment) static constexpr std::array<char, kAioAlignment> kZeros{};
+  if (pwrite(fd.get(), kZeros.data(), kZeros.size(), 0) != kAioAlignment) return UniqueFd();
+  return fd;
+}
+
+void ScratchFile::Open() {
+  buffered_fd_ = UniqueFd(mkostemp(path_.data(), O_CLOEXEC));
+  if (!buffered_fd_) ThrowErrno(path_, errno);
+  direct_fd_ = OpenDirect(path_);
+  if (unlink(path_.c_str()) != 0) ThrowErrno(path_, errno);
+}
+
+void ScratchFile::TakeSpace(int64_t bytes) {
+  struct statvfs info {};
+  if (fstatvfs(buffered_fd_.get(), &info) != 0) ThrowErrno(path_, errno);
+  const auto free_bytes = static_cast<int64_t>(info.f_bavail * info.f_frsize);
+  // Asked first: an attempt would fill the disk for others before it failed.
+  int error = bytes > free_bytes ? ENOSPC : 0;
+  if (error == 0 && bytes > 0) {
+    do {
+      error = posix_fallocate(buffered_fd_.get(), 0, bytes);
+    } while (error == EINTR);
+  }
+  if (error != 0) {
+    ThrowErrno(fmt::format("{}: {} wanted, {} free", path_, HumanBytes(bytes),
+                           HumanBytes(free_bytes)),
+               error);
+  }
+}
+
+// Deals whole blocks in contiguous parts, so that every worker reads and writes in sequence.
+int64_t ScratchFile::Start(Piece request) {
+  const std::lock_guard lock(mutex_);
+  const int64_t num_blocks = accounts_.Count(request.is_write, request.offset, request.bytes);
+  request.ticket = ++last_ticket_;
+  requests_[request.ticket].blocks_left = num_blocks;
+  const auto num_workers = static_cast<int64_t>(workers_.size());
+  const int64_t part_bytes = CeilDiv(num_blocks, num_workers) * options_.block_size;
+  while (request.bytes > 0) {
+    Piece part = request;
+    part.bytes = std::min(request.bytes, part_bytes);
+    // Goes on where the last request ended, so that small ones find all workers.
+    workers_[next_worker_++ % workers_.size()]->Add(part);
+    request.offset += part.bytes;
+    request.data += part.bytes;
+    request.bytes -= part.bytes;
+  }
+  return request.ticket;
+}
+
+void ScratchFile::OnBlockEnd(const Piece& block, int error) {
+  const std::lock_guard lock(mutex_);
+  Request& request = requests_.at(block.ticket);
+  if (error != 0 && request.error == 0) {
+    request.failed = block;
+    request.error = error;
+  }
+  if (--request.blocks_left == 0) request_ended_.notify_all();
+}
+
+void ScratchFile::Wait(int64_t ticket) {
+  std::unique_lock lock(mutex_);
+  const auto found = requests_.find(ticket);
+  DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, path_);
+  request_ended_.wait(lock, [&] { return found->second.blocks_left == 0; });
+  const Request request = found->second;
+  requests_.erase(found);
+  if (request.error == 0) return;
+  ThrowErrno(
+      fmt::format("{}: {} {} bytes at {}", path_, request.failed.is_write ? "writing" : "reading",
+                  request.failed.bytes, request.failed.offset),
+      request.error);
+}
+
+AioTraffic ScratchFile::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return accounts_.traffic();
+}
+
+}  // namespace
+
+const char* ToString(AioEngine engine) {
+  return engine == AioEngine::kUring ? "io_uring" : "threads";
+}
+
+AioEngine BestAioEngine() {
+  return MakeUringQueue(1) != nullptr ? AioEngine::kUring : AioEngine::kThreads;
+}
+
+void* AlignForAio(void* data) {
+  return reinterpret_cast<void*>(RoundUpForAio(reinterpret_cast<intptr_t>(data)));
+}
+
+std::unique_ptr<AsyncFile> AsyncFile::Create(const std::string& folder, int64_t size_bytes,
+                                             const AioOptions& options, AioEngine engine) {
+  return std::make_unique<ScratchFile>(folder, size_bytes, options, engine);
+}
+
+std::unique_ptr<AsyncFile> AsyncFile::Counting(int64_t size_bytes, const AioOptions& options) {
+  return std::make_unique<CountingFile>(size_bytes, options);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,69 @@
+// A thread that cuts its part of the requests into blocks and keeps some of them in flight.
+#ifndef DSAT_ENGINE_IO_WORKER_H_
+#define DSAT_ENGINE_IO_WORKER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/io/async_file.h"
+#include "engine/io/block_queue.h"
+
+namespace dsat::engine {
+
+// A contiguous part of a request.
+struct Piece {
+  int64_t ticket = 0;
+  bool is_write = false;
+  int64_t offset = 0;
+  char* data = nullptr;
+  int64_t bytes = 0;
+};
+
+class Worker {
+ public:
+  // Called on the worker's thread once for each block, when it has ended: what was left of it (all
+  // of it, but for short transfers), and 0 or errno.
+  using OnEnd = std::function<void(const Piece& block, int error)>;
+
+  // The file through the page cache, and around it (-1: always through it); both are borrowed.
+  Worker(int buffered_fd, int direct_fd, std::unique_ptr<BlockQueue> queue,
+         const AioOptions& options, OnEnd on_end);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker();  // Waits for all pieces.
+
+  void Add(const Piece& piece);
+
+ private:
+  void Run();
+  // Waits for pieces while none is in flight; false at the end.
+  bool HasWork();
+  void Fill();
+  bool TakeBlock(Piece& block);
+  void Push(int slot);
+  void OnCompletion(const BlockQueue::Completion& completion);
+
+  const int buffered_fd_;
+  const int direct_fd_;
+  const AioOptions options_;
+  const OnEnd on_end_;
+  const std::unique_ptr<BlockQueue> queue_;
+  std::vector<Piece> in_flight_;  // By slot: what is left of a block.
+  std::vector<int> free_slots_;
+
+  std::mutex mutex_;  // Over the next two.
+  std::deque<Piece> pieces_;
+  bool stop_ = false;
+  std::condition_variable work_;
+  std::thread thread_;  // Last: it uses all of the others.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_IO_WORKER_H_

@@ -1,0 +1,42 @@
+// What reading the model block and a config.json has in common.
+#include "engine/model/from_json.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+
+std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir) {
+  const Json& path = block.At(key);
+  if (!path.is_string() || path.get<std::string>().empty()) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", block.PointerTo(key),
+          path.dump());
+  }
+  return std::filesystem::path(base_dir) / path.get<std::string>();
+}
+
+ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_dir,
+                                const std::string& type) {
+  ForeignConfig config{.path = PathFrom(block, "config", base_dir), .json = {}};
+  config.json = ReadJsonFile(config.path);
+  const JsonBlock read = config.Block();
+  RefuseUnless(read, "model_type", {type});
+  RefuseUnless(read, "quantization_config", {});
+  return config;
+}
+
+void RefuseUnless(const JsonBlock& config, const std::string& key,
+                  const std::vector<Json>& honoured) {
+  if (!config.Has(key) || config.At(key).is_null()) return;
+  const Json& value = config.At(key);
+  if (std::find(honoured.begin(), honoured.end(), value) != honoured.end()) return;
+  std::string expected;
+  for (const Json& one : honoured)
+    expected += (expected.empty() ? "" : " or ") + one.dump();
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; the built-in engine's model has {}",
+        config.PointerTo(key), value.dump(), expected.empty() ? "none" : expected);
+}
+
+}  // namespace dsat::engine

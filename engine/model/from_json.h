@@ -1,0 +1,48 @@
+// The language models' part of the model block, and what the models' parts share.
+#ifndef DSAT_ENGINE_MODEL_FROM_JSON_H_
+#define DSAT_ENGINE_MODEL_FROM_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json_block.h"
+#include "engine/model/layer.h"
+
+namespace dsat::engine {
+
+inline constexpr int64_t kMaxWidth = 1 << 20;
+inline constexpr int64_t kMaxPositions = 1 << 24;
+inline constexpr int64_t kMaxVocab = 1 << 24;
+inline constexpr int64_t kMaxLayers = 4096;
+
+// "124.4 M", "1.6 B", "512".
+std::string HumanCount(int64_t count);
+
+// As MakeModel says. Paths in the block start at `base_dir`.
+Model Gpt2FromJson(const JsonBlock& block, const std::string& base_dir);
+Model LlamaFromJson(const JsonBlock& block, const std::string& base_dir);
+
+// The file that the block's `key` names. REQUIRES: the block has the key.
+std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir);
+
+// The config.json of a Hugging Face model: keys that do not change the model are not looked at.
+struct ForeignConfig {
+  std::string path;
+  Json json;
+
+  // Errors name the file.
+  JsonBlock Block() const { return {json, path + ": "}; }
+};
+// Reads the file that block's "config" names. Throws naming it if its model_type is not `type`, or
+// it is quantised.
+ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_dir,
+                                const std::string& type);
+
+// Throws naming the key if it is there, is not null and has none of the values `honoured`.
+void RefuseUnless(const JsonBlock& config, const std::string& key,
+                  const std::vector<Json>& honoured);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_MODEL_FROM_JSON_H_

@@ -1,0 +1,88 @@
+// Llama as a shape of the transformer.
+#include "engine/model/llama.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "engine/model/transformer.h"
+
+namespace dsat::engine {
+namespace {
+
+using Init = ParamSpec::Init;
+
+constexpr float kStddev = 0.02F;
+
+Norm NormOf(const LlamaShape& shape) {
+  return {Norm::Kind::kRmsNorm, shape.hidden_size, static_cast<float>(shape.rms_norm_eps)};
+}
+
+double Stretch(double frequency, const RopeScaling& scaling) {
+  const double turns = static_cast<double>(scaling.original_positions) * frequency /
+                       (2 * std::numbers::pi);  // In the original context.
+  if (turns < scaling.low_freq_factor) return frequency / scaling.factor;
+  if (turns > scaling.high_freq_factor) return frequency;
+  const double keep =
+      (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - keep) * frequency / scaling.factor + keep * frequency;
+}
+
+std::unique_ptr<Layer> MakeBlock(const LlamaShape& shape, int64_t index) {
+  const int64_t C = shape.hidden_size;
+  const int64_t F = shape.intermediate_size;
+  const int64_t head_channels = C / shape.num_attention_heads;
+  const int64_t kv_channels = shape.num_key_value_heads * head_channels;
+  const std::string name = fmt::format("model.layers.{}", index);
+  ParamSpecs params;
+  const auto add = [&](const char* suffix, std::vector<int64_t> dims) {
+    const bool norm = dims.size() == 1;
+    params.push_back({fmt::format("{}.{}.weight", name, suffix), std::move(dims),
+                      norm ? Init::kOne : Init::kNormal, norm ? 0 : kStddev});
+  };
+  add("input_layernorm", {C});
+  add("self_attn.qkv_proj", {C, C + 2 * kv_channels});
+  add("self_attn.o_proj", {C, C});
+  add("post_attention_layernorm", {C});
+  add("mlp.gate_up_proj", {C, 2 * F});
+  add("mlp.down_proj", {F, C});
+  BlockShape block{.C = C, .H = shape.num_attention_heads, .G = shape.num_key_value_heads, .F = F};
+  block.norm = NormOf(shape);
+  block.bias = false;
+  block.gated = true;
+  block.rotary_frequencies = RotaryFrequencies(head_channels, shape.rope_theta, shape.rope_scaling);
+  return MakeTransformerBlock(name, block, std::move(params));
+}
+
+}  // namespace
+
+std::vector<float> RotaryFrequencies(int64_t channels, double theta, const RopeScaling& scaling) {
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < channels / 2; ++i) {
+    const double power = static_cast<double>(2 * i) / static_cast<double>(channels);
+    const double frequency = std::pow(theta, -power);
+    frequencies.push_back(
+        static_cast<float>(scaling.factor == 1 ? frequency : Stretch(frequency, scaling)));
+  }
+  return frequencies;
+}
+
+Model MakeLlama(const LlamaShape& shape) {
+  const int64_t C = shape.hidden_size;
+  const int64_t V = shape.vocab_size;
+  Model model;
+  model.vocab_size = V;
+  model.max_seq_len = shape.max_position_embeddings;
+  model.layers.push_back(
+      MakeTokenEmbedding({{"model.embed_tokens.weight", {V, C}, Init::kNormal, kStddev}}));
+  for (int64_t index = 0; index < shape.num_hidden_layers; ++index)
+    model.layers.push_back(MakeBlock(shape, index));
+  ParamSpecs head = {{"model.norm.weight", {C}, Init::kOne}};
+  if (!shape.tie_word_embeddings)
+    head.push_back({"lm_head.weight", {V, C}, Init::kNormal, kStddev});
+  model.layers.push_back(
+      MakeLanguageHead(NormOf(shape), V, shape.tie_word_embeddings, std::move(head)));
+  return model;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,336 @@
+// The residual network's three kinds of layers. N = B images; T is 1.
+#include "engine/model/resnet.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/model/linear.h"
+#include "engine/model/softmax_loss.h"
+
+namespace dsat::engine {
+namespace {
+
+using Init = ParamSpec::Init;
+
+// A convolution and the norm after it: parameters `param` (weight), + 1 and + 2 (the norm's).
+struct ConvNorm {
+  ConvShape conv;  // N is that of the batch.
+  int64_t groups = 1;
+  size_t param = 0;
+
+  void AddParams(const std::string& conv_name, const std::string& norm_name,
+                 std::vector<ParamSpec>& params) const {
+    // He et al. 2015, by the size of the output: keeps the gradients' size through ReLU.
+    const auto fan_out = static_cast<float>(conv.out * conv.kernel * conv.kernel);
+    params.push_back({conv_name + ".weight",
+                      {conv.out, conv.in, conv.kernel, conv.kernel},
+                      Init::kNormal,
+                      std::sqrt(2.0F / fan_out)});
+    params.push_back({norm_name + ".weight", {conv.out}, Init::kOne});
+    params.push_back({norm_name + ".bias", {conv.out}, Init::kZero});
+  }
+
+  ConvShape Shape(const LayerContext& ctx) const {
+    ConvShape shape = conv;
+    shape.N = ctx.batch.B;
+    return shape;
+  }
+  GroupNormShape NormShape(const LayerContext& ctx) const {
+    return {ctx.batch.B, conv.OutH() * conv.OutW(), conv.out, groups};
+  }
+  int64_t NumStats(const LayerContext& ctx) const { return 2 * ctx.batch.B * groups; }
+
+  Buffer Convolve(const LayerContext& ctx, Tensor x) const {
+    const ConvShape shape = Shape(ctx);
+    Buffer y = ctx.arena.Allocate(ctx.dtype, shape.NumOut(), "convolution output");
+    ctx.kernels.ConvForward(y.AsTensor(ctx.dtype), x, ctx.params[param], shape);
+    return y;
+  }
+  // Of the convolution's output; stats (NumStats) f32 is written.
+  Buffer Normalize(const LayerContext& ctx, const Buffer& convolved, Tensor stats) const {
+    const GroupNormShape shape = NormShape(ctx);
+    const int64_t half = NumStats(ctx) / 2;
+    Buffer y = ctx.arena.Allocate(ctx.dtype, shape.NumElems(), "norm output");
+    ctx.kernels.GroupNormForward(y.AsTensor(ctx.dtype), stats.Slice(0, half),
+                                 stats.Slice(half, half), convolved.AsTensor(ctx.dtype),
+                                 ctx.params[param + 1], ctx.params[param + 2], shape);
+    return y;
+  }
+  // The gradient dy of the norm's output becomes that of the convolution's, in `dx`, which may be
+  // dy.
+  void NormGrad(const LayerContext& ctx, Tensor dx, Tensor dy, const Buffer& convolved,
+                Tensor stats) const {
+    const int64_t half = NumStats(ctx) / 2;
+    ctx.kernels.GroupNormBackward(dx, ctx.Grad(param + 1), ctx.Grad(param + 2), dy,
+                                  convolved.AsTensor(ctx.dtype), ctx.params[param + 1],
+                                  stats.Slice(0, half), stats.Slice(half, half), NormShape(ctx));
+  }
+  void WeightGrad(const LayerContext& ctx, Tensor dy, Tensor x) const {
+    if (ctx.Trains(param)) ctx.kernels.ConvWeightGrad(ctx.Grad(param), dy, x, Shape(ctx));
+  }
+  Buffer InputGrad(const LayerContext& ctx, Tensor dy) const {
+    const ConvShape shape = Shape(ctx);
+    Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.NumIn(), "convolution input gradient");
+    ctx.kernels.ConvInputGrad(dx.AsTensor(ctx.dtype), dy, ctx.params[param], shape);
+    return dx;
+  }
+};
+
+void ReluInPlace(const LayerContext& ctx, const Buffer& x) {
+  ctx.kernels.ReluForward(x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype));
+}
+
+// dy becomes the gradient before the ReLU that made `y`; so it does from its input.
+void ReluGradInPlace(const LayerContext& ctx, const Buffer& dy, const Buffer& y) {
+  ctx.kernels.ReluBackward(dy.AsTensor(ctx.dtype), dy.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype));
+}
+
+// relu(norm(conv(pixels))).
+class Stem final : public Layer {
+ public:
+  explicit Stem(const ResnetShape& shape) {
+    unit_.conv = {
+        .H = shape.image_size, .W = shape.image_size, .in = shape.channels, .out = shape.width};
+    unit_.groups = shape.groups;
+    unit_.AddParams("conv1", "norm1", params_);
+  }
+
+  std::string name() const override { return "stem"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer&, Saved& saved) const override {
+    saved.resize(kNumKept);
+    saved[kStats] = ctx.arena.Allocate(DType::kF32, unit_.NumStats(ctx), "stem statistics");
+    saved[kConv] = unit_.Convolve(ctx, Pixels(ctx).AsTensor(ctx.dtype));
+    return Output(ctx, saved);
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved& saved) const override {
+    if (ctx.Trains(0)) {
+      ReluGradInPlace(ctx, dy, Output(ctx, saved));
+      unit_.NormGrad(ctx, dy.AsTensor(ctx.dtype), dy.AsTensor(ctx.dtype), saved[kConv],
+                     saved[kStats].AsTensor(DType::kF32));
+      unit_.WeightGrad(ctx, dy.AsTensor(ctx.dtype), Pixels(ctx).AsTensor(ctx.dtype));
+    }
+    saved.clear();
+    return {};
+  }
+
+ private:
+  enum Kept { kStats, kConv, kNumKept };
+
+  Buffer Pixels(const LayerContext& ctx) const {
+    const int64_t num_elems = unit_.Shape(ctx).NumIn();
+    Buffer pixels = ctx.arena.Allocate(ctx.dtype, num_elems, "pixels");
+    ctx.kernels.Cast(pixels.AsTensor(ctx.dtype).Slice(0, num_elems),
+                     {const_cast<float*>(ctx.batch.pixels), num_elems, DType::kF32});
+    return pixels;
+  }
+  Buffer Output(const LayerContext& ctx, const Saved& saved) const {
+    Buffer y = unit_.Normalize(ctx, saved[kConv], saved[kStats].AsTensor(DType::kF32));
+    ReluInPlace(ctx, y);
+    return y;
+  }
+
+  ConvNorm unit_;
+  std::vector<ParamSpec> params_;
+};
+
+// relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); the shortcut is x itself, or, where the
+// image shrinks, a norm of a 1 x 1 convolution of every second pixel.
+class ResidualBlock final : public Layer {
+ public:
+  // x (N, size, size, in); the output has `out` channels and 1 / stride of the rows and columns.
+  ResidualBlock(std::string name, int64_t size, int64_t in, int64_t out, int64_t groups)
+      : shrinks_(in != out), name_(std::move(name)) {
+    const int64_t stride = shrinks_ ? 2 : 1;
+    first_.conv = {.H = size, .W = size, .in = in, .out = out, .stride = stride};
+    second_.conv = {.H = first_.conv.OutH(), .W = first_.conv.OutW(), .in = out, .out = out};
+    second_.param = 3;
+    shortcut_.conv = {.H = size, .W = size, .in = in, .out = out, .kernel = 1, .stride = stride};
+    shortcut_.param = 6;
+    first_.groups = second_.groups = shortcut_.groups = groups;
+    first_.AddParams(name_ + ".conv1", name_ + ".norm1", params_);
+    second_.AddParams(name_ + ".conv2", name_ + ".norm2", params_);
+    if (shrinks_) shortcut_.AddParams(name_ + ".downsample.0", name_ + ".downsample.1", params_);
+  }
+
+  std::string name() const override { return name_; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override;
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const override;
+
+ private:
+  enum Kept { kStats, kConv1, kConv2, kShortcut, kNumKept };
+
+  // The i-th unit's numbers.
+  Tensor Stats(const LayerContext& ctx, const Saved& saved, int64_t i) const {
+    const int64_t num_stats = first_.NumStats(ctx);
+    return saved[kStats].AsTensor(DType::kF32).Slice(i * num_stats, num_stats);
+  }
+  Buffer Middle(const LayerContext& ctx, const Saved& saved) const;
+  Buffer Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const;
+  Buffer ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const;
+  Buffer MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy, Saved& saved) const;
+
+  bool shrinks_;
+  std::string name_;
+  ConvNorm first_, second_, shortcut_;
+  std::vector<ParamSpec> params_;
+};
+
+// relu(norm(first convolution)).
+Buffer ResidualBlock::Middle(const LayerContext& ctx, const Saved& saved) const {
+  Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
+  ReluInPlace(ctx, middle);
+  return middle;
+}
+
+// relu(norm(second convolution) + shortcut).
+Buffer ResidualBlock::Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const {
+  Buffer y = second_.Normalize(ctx, saved[kConv2], Stats(ctx, saved, 1));
+  Buffer projected;
+  if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
+  const Buffer& other = shrinks_ ? projected : x;
+  ctx.kernels.Add(y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype));
+  ReluInPlace(ctx, y);
+  return y;
+}
+
+Buffer ResidualBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
+  saved.resize(kNumKept);
+  const int64_t num_units = shrinks_ ? 3 : 2;
+  saved[kStats] =
+      ctx.arena.Allocate(DType::kF32, num_units * first_.NumStats(ctx), "block statistics");
+  saved[kConv1] = first_.Convolve(ctx, x.AsTensor(ctx.dtype));
+  saved[kConv2] = second_.Convolve(ctx, Middle(ctx, saved).AsTensor(ctx.dtype));
+  if (shrinks_) saved[kShortcut] = shortcut_.Convolve(ctx, x.AsTensor(ctx.dtype));
+  return Output(ctx, x, saved);
+}
+
+Buffer ResidualBlock::Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                               Saved& saved) const {
+  ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
+  Buffer dx = MainGrad(ctx, x, dy, saved);
+  const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
+  ctx.kernels.Add(dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype));
+  saved.clear();
+  return dx;
+}
+
+// The part of the input's gradient that comes through both convolutions.
+Buffer ResidualBlock::MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy,
+                               Saved& saved) const {
+  const DType dtype = ctx.dtype;
+  Buffer dconv2 = ctx.arena.Allocate(dtype, second_.Shape(ctx).NumOut(), "convolution gradient");
+  second_.NormGrad(ctx, dconv2.AsTensor(dtype), dy.AsTensor(dtype), saved[kConv2],
+                   Stats(ctx, saved, 1));
+  saved[kConv2].Free();
+  Buffer middle = Middle(ctx, saved);
+  second_.WeightGrad(ctx, dconv2.AsTensor(dtype), middle.AsTensor(dtype));
+  Buffer dmiddle = second_.InputGrad(ctx, dconv2.AsTensor(dtype));
+  dconv2.Free();
+  ReluGradInPlace(ctx, dmiddle, middle);
+  middle.Free();
+  first_.NormGrad(ctx, dmiddle.AsTensor(dtype), dmiddle.AsTensor(dtype), saved[kConv1],
+                  Stats(ctx, saved, 0));
+  saved[kConv1].Free();
+  first_.WeightGrad(ctx, dmiddle.AsTensor(dtype), x.AsTensor(dtype));
+  return first_.InputGrad(ctx, dmiddle.AsTensor(dtype));
+}
+
+// The part that comes through the shortcut.
+Buffer ResidualBlock::ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                                   Saved& saved) const {
+  if (!shrinks_) return dy;
+  const Tensor grad = dy.AsTensor(ctx.dtype);
+  shortcut_.NormGrad(ctx, grad, grad, saved[kShortcut], Stats(ctx, saved, 2));
+  shortcut_.WeightGrad(ctx, grad, x.AsTensor(ctx.dtype));
+  return shortcut_.InputGrad(ctx, grad);
+}
+
+// The mean over the pixels, the classifier and the loss.
+class ImageHead final : public Layer {
+ public:
+  ImageHead(int64_t pixels, int64_t in, int64_t classes)
+      : P_(pixels),
+        in_(in),
+        classes_(classes),
+        // Small: the first loss is ln(classes).
+        params_{{"fc.weight", {in, classes}, Init::kNormal, 0.01F},
+                {"fc.bias", {classes}, Init::kZero}} {}
+
+  std::string name() const override { return "head"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
+    const int64_t B = ctx.batch.B;
+    Buffer pooled = ctx.arena.Allocate(ctx.dtype, B * in_, "mean over the pixels");
+    ctx.kernels.MeanPoolForward(pooled.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype), B, P_, in_);
+    if (ctx.Predicts()) {
+      Classify(ctx, ctx.logits, pooled);
+      return {};
+    }
+    saved.resize(kNumKept);
+    saved[kLogits] = ctx.arena.Allocate(ctx.dtype, B * classes_, "logits");
+    const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
+    Classify(ctx, logits, pooled);
+    SoftmaxLossInPlace(ctx, logits, classes_);
+    saved[kPooled] = std::move(pooled);
+    return {};
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer, Saved& saved) const override {
+    const LinearShape shape{ctx.batch.B, in_, classes_};
+    const Tensor dlogits = saved[kLogits].AsTensor(ctx.dtype);
+    const Tensor pooled = saved[kPooled].AsTensor(ctx.dtype);
+    LinearParamGrads(ctx.kernels, ctx.Grad(0), ctx.Grad(1), dlogits, pooled, shape);
+    const Tensor dpooled = pooled;  // Its values have served.
+    LinearInputGrad(ctx.kernels, dpooled, dlogits, ctx.params[0], shape);
+    Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * P_ * in_, "head input gradient");
+    ctx.kernels.MeanPoolBackward(dx.AsTensor(ctx.dtype), dpooled, shape.N, P_, in_);
+    saved.clear();
+    return dx;
+  }
+
+ private:
+  enum Kept { kPooled, kLogits, kNumKept };
+
+  void Classify(const LayerContext& ctx, Tensor logits, const Buffer& pooled) const {
+    LinearForward(ctx.kernels, logits, pooled.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1],
+                  {ctx.batch.B, in_, classes_});
+  }
+
+  int64_t P_;
+  int64_t in_;
+  int64_t classes_;
+  std::vector<ParamSpec> params_;
+};
+
+}  // namespace
+
+Model MakeResnet(const ResnetShape& shape) {
+  constexpr int64_t kStages = 3;
+  Model model;
+  model.vocab_size = shape.classes;
+  model.max_seq_len = 1;
+  model.image = {shape.image_size, shape.image_size, shape.channels};
+  model.layers.push_back(std::make_unique<Stem>(shape));
+  int64_t size = shape.image_size;
+  int64_t channels = shape.width;
+  for (int64_t stage = 0; stage < kStages; ++stage) {
+    const int64_t out = shape.width << stage;
+    for (int64_t i = 0; i < (shape.depth - 2) / (2 * kStages); ++i) {
+      model.layers.push_back(std::make_unique<ResidualBlock>(
+          fmt::format("layer{}.{}", stage + 1, i), size, channels, out, shape.groups));
+      if (channels != out) size = (size + 1) / 2;
+      channels = out;
+    }
+  }
+  model.layers.push_back(std::make_unique<ImageHead>(size * size, channels, shape.classes));
+  return model;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,415 @@
+// Embedding, block and head of a transformer. N = B * T throughout.
+#include "engine/model/transformer.h"
+
+#include <utility>
+
+#include "engine/model/linear.h"
+#include "engine/model/softmax_loss.h"
+
+namespace dsat::engine {
+namespace {
+
+class TokenEmbedding final : public Layer {
+ public:
+  explicit TokenEmbedding(ParamSpecs params) : C_(params[0].shape[1]), params_(std::move(params)) {}
+
+  std::string name() const override { return "embedding"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  Buffer Forward(const LayerContext& ctx, const Buffer&, Saved&) const override {
+    const Batch& batch = ctx.batch;
+    Buffer y = ctx.arena.Allocate(ctx.dtype, ctx.NumTokens() * C_, "embedding output");
+    const Tensor positions = params_.size() > 1 ? ctx.params[1] : Tensor{};
+    ctx.kernels.EmbeddingForward(y.AsTensor(ctx.dtype), batch.tokens, ctx.params[0], positions,
+                                 batch.B, batch.T, C_);
+    return y;
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved&) const override {
+    const Batch& batch = ctx.batch;
+    if (!ctx.Trains(0)) return {};
+    const Tensor dpositions = params_.size() > 1 ? ctx.Grad(1) : Tensor{};
+    ctx.kernels.EmbeddingBackward(ctx.Grad(0), dpositions, dy.AsTensor(ctx.dtype), batch.tokens,
+                                  batch.B, batch.T, C_);
+    return {};
+  }
+
+ private:
+  int64_t C_;
+  std::vector<ParamSpec> params_;
+};
+
+class TransformerBlock final : public Layer {
+ public:
+  TransformerBlock(std::string name, const BlockShape& shape, ParamSpecs params)
+      : shape_(shape), name_(std::move(name)), params_(std::move(params)) {
+    const size_t norm_params = static_cast<size_t>(shape.norm.NumParams());
+    const size_t linear_params = shape.bias ? 2 : 1;
+    norm2_ = norm_params + 2 * linear_params;
+    qkv_ = norm_params;
+    proj_ = qkv_ + linear_params;
+    fc_ = norm2_ + norm_params;
+    down_ = fc_ + linear_params;
+    DSAT_CHECK(params_.size() == down_ + linear_params, "{} parameters", params_.size());
+  }
+
+  std::string name() const override { return name_; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override;
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const override;
+
+ private:
+  static constexpr size_t kNorm1 = 0;
+  // Order of Saved.
+  enum Kept { kStats, kQkv, kAttnOut, kMiddle, kFcOut, kNumKept };
+  // The f32 numbers that kStats holds.
+  struct Stats {
+    Tensor norm1, norm2, lse;
+  };
+
+  Stats StatsIn(const LayerContext& ctx, const Buffer& buffer) const;
+  AttentionShape Attention(const LayerContext& ctx) const {
+    return {ctx.batch.B, ctx.batch.T, shape_.C, shape_.H, shape_.G};
+  }
+  // Columns of fc's output.
+  int64_t FcChannels() const { return shape_.gated ? 2 * shape_.F : shape_.F; }
+  LinearShape QkvShape(const LayerContext& ctx) const {
+    return {ctx.NumTokens(), shape_.C, Attention(ctx).QkvChannels()};
+  }
+  Tensor Bias(const LayerContext& ctx, size_t weight) const {
+    return shape_.bias ? ctx.params[weight + 1] : Tensor{};
+  }
+  void Apply(const LayerContext& ctx, size_t weight, Tensor y, Tensor x,
+             const LinearShape& shape) const {
+    LinearForward(ctx.kernels, y, x, ctx.params[weight], Bias(ctx, weight), shape);
+  }
+  void AddParamGrads(const LayerContext& ctx, size_t weight, Tensor dy, Tensor x,
+                     const LinearShape& shape) const {
+    const Tensor dbias = shape_.bias ? ctx.Grad(weight + 1) : Tensor{};
+    LinearParamGrads(ctx.kernels, ctx.Grad(weight), dbias, dy, x, shape);
+  }
+  Buffer Normed(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats) const;
+  Buffer NormedAgain(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats,
+                     size_t reader) const;
+  void Rotate(const LayerContext& ctx, Tensor qkv, bool negative) const;
+  void Activate(const LayerContext& ctx, Tensor y, Tensor x) const;
+  Buffer AttentionScratch(const LayerContext& ctx) const;
+  Buffer AttendForward(const LayerContext& ctx, const Buffer& x, Saved& saved) const;
+  Buffer PerceptronForward(const LayerContext& ctx, Saved& saved) const;
+  void PerceptronBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const;
+  Buffer FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const;
+  Buffer QkvGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const;
+
+  BlockShape shape_;
+  std::string name_;
+  std::vector<ParamSpec> params_;
+  size_t norm2_ = 0, qkv_ = 0, proj_ = 0, fc_ = 0, down_ = 0;  // Where each one's weight is.
+};
+
+TransformerBlock::Stats TransformerBlock::StatsIn(const LayerContext& ctx,
+                                                  const Buffer& buffer) const {
+  const int64_t norm = shape_.norm.StatsPerRow() * ctx.NumTokens();
+  const Tensor all = buffer.AsTensor(DType::kF32);
+  return {all.Slice(0, norm), all.Slice(norm, norm),
+          all.Slice(2 * norm, shape_.H * ctx.NumTokens())};
+}
+
+Buffer TransformerBlock::Normed(const LayerContext& ctx, Tensor x, size_t norm,
+                                Tensor stats) const {
+  Buffer y = ctx.arena.Allocate(ctx.dtype, ctx.NumTokens() * shape_.C, "norm output");
+  shape_.norm.Forward(ctx, y.AsTensor(ctx.dtype), stats, x, norm, ctx.NumTokens());
+  return y;
+}
+
+// Normed, for the gradient of the weight that reads it; a frozen one wants no more than the memory,
+// which serves for the output's gradient next.
+Buffer TransformerBlock::NormedAgain(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats,
+                                     size_t reader) const {
+  if (ctx.Trains(reader)) return Normed(ctx, x, norm, stats);
+  return ctx.arena.Allocate(ctx.dtype, ctx.NumTokens() * shape_.C, "norm output");
+}
+
+// Queries and keys, side by side in qkv, by their positions.
+void TransformerBlock::Rotate(const LayerContext& ctx, Tensor qkv, bool negative) const {
+  if (shape_.rotary_frequencies.empty()) return;
+  const AttentionShape attention = Attention(ctx);
+  ctx.kernels.RotateInPlace(qkv, shape_.rotary_frequencies, negative,
+                            {.B = attention.B,
+                             .T = attention.T,
+                             .stride = attention.QkvChannels(),
+                             .heads = shape_.H + shape_.G,
+                             .head_channels = attention.HeadChannels()});
+}
+
+void TransformerBlock::Activate(const LayerContext& ctx, Tensor y, Tensor x) const {
+  if (shape_.gated) {
+    ctx.kernels.SwigluForward(y, x, ctx.NumTokens(), shape_.F);
+  } else {
+    ctx.kernels.GeluForward(y, x);
+  }
+}
+
+Buffer TransformerBlock::AttentionScratch(const LayerContext& ctx) const {
+  return ctx.arena.Allocate(ctx.kernels.AttentionScratchBytes(Attention(ctx)), "attention scratch");
+}
+
+Buffer TransformerBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
+  saved.resize(kNumKept);
+  saved[kMiddle] = AttendForward(ctx, x, saved);
+  return PerceptronForward(ctx, saved);
+}
+
+// x (N, C) + projection(attention(norm(x))).
+Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
+                                       Saved& saved) const {
+  const int64_t N = ctx.NumTokens();
+  const int64_t C = shape_.C;
+  const DType dtype = ctx.dtype;
+  const int64_t stats_per_token = 2 * shape_.norm.StatsPerRow() + shape_.H;
+  saved[kStats] = ctx.arena.Allocate(DType::kF32, stats_per_token * N, "block statistics");
+  const Stats stats = StatsIn(ctx, saved[kStats]);
+
+  Buffer normed = Normed(ctx, x.AsTensor(dtype), kNorm1, stats.norm1);
+  const LinearShape qkv_shape = QkvShape(ctx);
+  saved[kQkv] = ctx.arena.Allocate(dtype, N * qkv_shape.out, "attention qkv");
+  const Tensor qkv = saved[kQkv].AsTensor(dtype);
+  Apply(ctx, qkv_, qkv, normed.AsTensor(dtype), qkv_shape);
+  normed.Free();
+  Rotate(ctx, qkv, /*negative=*/false);
+
+  saved[kAttnOut] = ctx.arena.Allocate(dtype, N * C, "attention output");
+  const Tensor attended = saved[kAttnOut].AsTensor(dtype);
+  Buffer scratch = AttentionScratch(ctx);
+  ctx.kernels.AttentionForward(attended, stats.lse, qkv, scratch.AsTensor(DType::kF32),
+                               Attention(ctx));
+  scratch.Free();
+
+  Buffer middle = ctx.arena.Allocate(dtype, N * C, "residual stream");
+  Apply(ctx, proj_, middle.AsTensor(dtype), attended, {N, C, C});
+  ctx.kernels.Add(middle.AsTensor(dtype), middle.AsTensor(dtype), x.AsTensor(dtype));
+  return middle;
+}
+
+// middle (N, C) + projection(activation(fc(norm(middle)))).
+Buffer TransformerBlock::PerceptronForward(const LayerContext& ctx, Saved& saved) const {
+  const int64_t N = ctx.NumTokens();
+  const int64_t C = shape_.C;
+  const DType dtype = ctx.dtype;
+  const Tensor middle = saved[kMiddle].AsTensor(dtype);
+
+  Buffer normed = Normed(ctx, middle, norm2_, StatsIn(ctx, saved[kStats]).norm2);
+  saved[kFcOut] = ctx.arena.Allocate(dtype, FcChannels() * N, "perceptron before activation");
+  const Tensor fc = saved[kFcOut].AsTensor(dtype);
+  Apply(ctx, fc_, fc, normed.AsTensor(dtype), {N, C, FcChannels()});
+  normed.Free();
+
+  Buffer active = ctx.arena.Allocate(dtype, shape_.F * N, "activation output");
+  Activate(ctx, active.AsTensor(dtype), fc);
+  Buffer y = ctx.arena.Allocate(dtype, N * C, "block output");
+  Apply(ctx, down_, y.AsTensor(dtype), active.AsTensor(dtype), {N, shape_.F, C});
+  active.Free();
+  ctx.kernels.Add(y.AsTensor(dtype), y.AsTensor(dtype), middle);
+  return y;
+}
+
+Buffer TransformerBlock::Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                                  Saved& saved) const {
+  const DType dtype = ctx.dtype;
+  // The residual stream passes gradients on unchanged: dy becomes dmiddle, then dx, in place.
+  PerceptronBackward(ctx, dy.AsTensor(dtype), saved);
+  Buffer dqkv = QkvGrad(ctx, dy.AsTensor(dtype), saved);
+
+  const Tensor stats = StatsIn(ctx, saved[kStats]).norm1;
+  Buffer normed = NormedAgain(ctx, x.AsTensor(dtype), kNorm1, stats, qkv_);
+  const LinearShape shape = QkvShape(ctx);
+  AddParamGrads(ctx, qkv_, dqkv.AsTensor(dtype), normed.AsTensor(dtype), shape);
+  const Tensor dnormed = normed.AsTensor(dtype);  // Its values have served.
+  LinearInputGrad(ctx.kernels, dnormed, dqkv.AsTensor(dtype), ctx.params[qkv_], shape);
+  dqkv.Free();
+  shape_.norm.Backward(ctx, dy.AsTensor(dtype), dnormed, x.AsTensor(dtype), stats, kNorm1,
+                       ctx.NumTokens(), /*accumulate=*/true);
+  saved.clear();
+  return dy;
+}
+
+// dy (N, C), the gradient of the block's output, becomes that of `middle`.
+void TransformerBlock::PerceptronBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const {
+  const DType dtype = ctx.dtype;
+  Buffer dfc = FcGrad(ctx, dy, saved);
+  const LinearShape shape{ctx.NumTokens(), shape_.C, FcChannels()};
+  const Tensor stats = StatsIn(ctx, saved[kStats]).norm2;
+  const Tensor middle = saved[kMiddle].AsTensor(dtype);
+  Buffer normed = NormedAgain(ctx, middle, norm2_, stats, fc_);
+  AddParamGrads(ctx, fc_, dfc.AsTensor(dtype), normed.AsTensor(dtype), shape);
+  const Tensor dnormed = normed.AsTensor(dtype);
+  LinearInputGrad(ctx.kernels, dnormed, dfc.AsTensor(dtype), ctx.params[fc_], shape);
+  dfc.Free();
+  shape_.norm.Backward(ctx, dy, dnormed, middle, stats, norm2_, ctx.NumTokens(),
+                       /*accumulate=*/true);
+  saved[kMiddle].Free();
+}
+
+// From dy (N, C) to the gradient of fc's output.
+Buffer TransformerBlock::FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const {
+  const DType dtype = ctx.dtype;
+  const LinearShape shape{ctx.NumTokens(), shape_.F, shape_.C};
+  const Tensor fc = saved[kFcOut].AsTensor(dtype);
+  Buffer hidden = ctx.arena.Allocate(dtype, shape.N * shape.in, "activation output");
+  const Tensor active = hidden.AsTensor(dtype);
+  if (ctx.Trains(down_)) Activate(ctx, active, fc);
+  AddParamGrads(ctx, down_, dy, active, shape);
+  const Tensor dactive = hidden.AsTensor(dtype);  // In the same memory.
+  LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape);
+  if (!shape_.gated) {
+    ctx.kernels.GeluBackward(dactive, dactive, fc);
+    saved[kFcOut].Free();
+    return hidden;
+  }
+  Buffer dfc = ctx.arena.Allocate(dtype, shape.N * FcChannels(), "perceptron gradient");
+  ctx.kernels.SwigluBackward(dfc.AsTensor(dtype), dactive, fc, shape.N, shape_.F);
+  saved[kFcOut].Free();
+  return dfc;
+}
+
+// From dy (N, C), the gradient of `middle`, to that of qkv before its rotation.
+Buffer TransformerBlock::QkvGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const {
+  const int64_t N = ctx.NumTokens();
+  const DType dtype = ctx.dtype;
+  const LinearShape shape{N, shape_.C, shape_.C};
+  const Tensor attended = saved[kAttnOut].AsTensor(dtype);
+  AddParamGrads(ctx, proj_, dy, attended, shape);
+  Buffer dattended = ctx.arena.Allocate(dtype, N * shape_.C, "attention output gradient");
+  LinearInputGrad(ctx.kernels, dattended.AsTensor(dtype), dy, ctx.params[proj_], shape);
+
+  Buffer dqkv = ctx.arena.Allocate(dtype, N * QkvShape(ctx).out, "attention qkv gradient");
+  Buffer scratch = AttentionScratch(ctx);
+  ctx.kernels.AttentionBackward(dqkv.AsTensor(dtype), dattended.AsTensor(dtype), attended,
+                                saved[kQkv].AsTensor(dtype), StatsIn(ctx, saved[kStats]).lse,
+                                scratch.AsTensor(DType::kF32), Attention(ctx));
+  Rotate(ctx, dqkv.AsTensor(dtype), /*negative=*/true);
+  saved[kAttnOut].Free();
+  saved[kQkv].Free();
+  return dqkv;
+}
+
+class LanguageHead final : public Layer {
+ public:
+  LanguageHead(const Norm& norm, int64_t vocab_size, bool tied, ParamSpecs params)
+      : norm_(norm),
+        V_(vocab_size),
+        tied_(tied),
+        embedding_(static_cast<size_t>(norm.NumParams())),
+        params_(std::move(params)) {}
+
+  std::string name() const override { return "head"; }
+  const std::vector<ParamSpec>& params() const override { return params_; }
+  std::vector<TiedParam> tied() const override {
+    if (!tied_) return {};
+    return {{.layer = 0, .param = 0}};
+  }
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override;
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const override;
+
+ private:
+  static constexpr size_t kNorm = 0;
+  enum Kept { kStats, kLogits, kNumKept };
+
+  // Of N rows; the norm's numbers for backward are left in `stats`.
+  Buffer Normed(const LayerContext& ctx, const Buffer& x, int64_t N, Buffer& stats) const;
+  void Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N) const;
+
+  Norm norm_;
+  int64_t V_;
+  bool tied_;
+  size_t embedding_;  // Where it is in ctx.params, own or borrowed.
+  std::vector<ParamSpec> params_;
+};
+
+Buffer LanguageHead::Normed(const LayerContext& ctx, const Buffer& x, int64_t N,
+                            Buffer& stats) const {
+  stats = ctx.arena.Allocate(DType::kF32, norm_.StatsPerRow() * N, "final norm statistics");
+  Buffer y = ctx.arena.Allocate(ctx.dtype, N * norm_.C, "final norm output");
+  norm_.Forward(ctx, y.AsTensor(ctx.dtype), stats.AsTensor(DType::kF32), x.AsTensor(ctx.dtype),
+                kNorm, N);
+  return y;
+}
+
+// logits (N, V) = normed (N, C) * embedding^T.
+void LanguageHead::Project(const LayerContext& ctx, const Buffer& normed, Tensor logits,
+                           int64_t N) const {
+  ctx.kernels.Matmul({.M = N,
+                      .N = V_,
+                      .K = norm_.C,
+                      .a = normed.AsTensor(ctx.dtype),
+                      .b = ctx.params[embedding_],
+                      .c = logits,
+                      .transpose_b = true});
+}
+
+Buffer LanguageHead::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
+  if (ctx.Predicts()) {
+    const Buffer last = LastPositions(ctx, x, norm_.C);
+    Buffer stats;
+    Project(ctx, Normed(ctx, last, ctx.batch.B, stats), ctx.logits, ctx.batch.B);
+    return {};
+  }
+  const int64_t N = ctx.NumTokens();
+  saved.resize(kNumKept);
+  const Buffer normed = Normed(ctx, x, N, saved[kStats]);
+  saved[kLogits] = ctx.arena.Allocate(ctx.dtype, N * V_, "logits");
+  const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
+  Project(ctx, normed, logits, N);
+  SoftmaxLossInPlace(ctx, logits, V_);
+  return {};
+}
+
+Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
+                              Saved& saved) const {
+  const int64_t N = ctx.NumTokens();
+  const int64_t C = norm_.C;
+  const Tensor in = x.AsTensor(ctx.dtype);
+  const Tensor stats = saved[kStats].AsTensor(DType::kF32);
+  const Tensor dlogits = saved[kLogits].AsTensor(ctx.dtype);
+  Buffer normed = ctx.arena.Allocate(ctx.dtype, N * C, "final norm output");
+  if (ctx.Trains(embedding_)) {
+    norm_.Forward(ctx, normed.AsTensor(ctx.dtype), stats, in, kNorm, N);
+    ctx.kernels.Matmul({.M = V_,
+                        .N = C,
+                        .K = N,
+                        .a = dlogits,
+                        .b = normed.AsTensor(ctx.dtype),
+                        .c = ctx.Grad(embedding_),
+                        .transpose_a = true,
+                        .accumulate = true});
+  }
+  const Tensor dnormed = normed.AsTensor(ctx.dtype);  // Its values have served.
+  ctx.kernels.Matmul(
+      {.M = N, .N = C, .K = V_, .a = dlogits, .b = ctx.params[embedding_], .c = dnormed});
+  saved[kLogits].Free();
+
+  Buffer dx = ctx.arena.Allocate(ctx.dtype, N * C, "head input gradient");
+  norm_.Backward(ctx, dx.AsTensor(ctx.dtype), dnormed, in, stats, kNorm, N,
+                 /*accumulate=*/false);
+  saved.clear();
+  return dx;
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> MakeTokenEmbedding(ParamSpecs params) {
+  return std::make_unique<TokenEmbedding>(std::move(params));
+}
+
+std::unique_ptr<Layer> MakeTransformerBlock(std::string name, const BlockShape& shape,
+                                            ParamSpecs params) {
+  DSAT_CHECK(shape.C % shape.H == 0 && shape.H % shape.G == 0, "C {}, H {}, G {}", shape.C, shape.H,
+             shape.G);
+  return std::make_unique<TransformerBlock>(std::move(name), shape, std::move(params));
+}
+
+std::unique_ptr<Layer> MakeLanguageHead(const Norm& norm, int64_t vocab_size, bool tied,
+                                        ParamSpecs params) {
+  return std::make_unique<LanguageHead>(norm, vocab_size, tied, std::move(params));
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,59 @@
+// A plan under construction: instructions in order, and transfers that fill and share buckets.
+#ifndef DSAT_ENGINE_PLAN_PLAN_WRITER_H_
+#define DSAT_ENGINE_PLAN_PLAN_WRITER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/plan/schedule.h"
+
+namespace dsat::engine {
+
+// The buckets of one kind of transfer: one, or two if collectives overlap computing.
+struct BucketPool {
+  Transfer like;  // What its transfers are.
+  int first_bucket = 0;
+  int64_t row_capacity = 0;  // Elements per row of a full bucket.
+  bool shared = true;        // Several units in one bucket.
+  int num_opened = 0;
+  int open = -1;  // The transfer that is being filled.
+};
+
+class PlanWriter {
+ public:
+  explicit PlanWriter(Plan& plan) : plan_(plan) {}
+
+  void set_phase(Phase phase) { phase_ = phase; }
+  void Emit(const Compute& compute) {
+    plan_.instructions.push_back({compute.op, compute.phase, compute.unit, compute.micro_batch});
+  }
+  void Emit(Op op, int unit = -1) { plan_.instructions.push_back({op, phase_, unit}); }
+  void EmitSubGroup(Op op, int sub_group) {
+    plan_.instructions.push_back({op, phase_, plan_.sub_groups[sub_group].unit, -1, -1, sub_group});
+  }
+
+  // Puts `slice_elems` elements of each slice of a unit into the pool's buckets, cutting the unit
+  // where a bucket is full.
+  void Append(BucketPool& pool, int unit, int64_t slice_elems);
+  // Starts what is open.
+  void Flush(BucketPool& pool);
+  // Until the unit's parameters have arrived.
+  void WaitForParams(int unit);
+  void WaitForAll();
+
+ private:
+  void EmitTransfer(Op op, int transfer, int unit = -1) {
+    plan_.instructions.push_back({op, phase_, unit, -1, transfer});
+  }
+  void Open(BucketPool& pool);
+  void Wait(int transfer);
+
+  Plan& plan_;
+  Phase phase_ = Phase::kForward;
+  std::vector<int> in_flight_;  // Transfers started and not waited for, oldest first.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_PLAN_PLAN_WRITER_H_

@@ -1,0 +1,45 @@
+// What one pipeline stage computes in one step, in order: micro-batches, activation checkpointing,
+// 1F1B. Pure; knows nothing of parameters, gradients or other ranks' state. No pipeline is a
+// pipeline of one stage, and then 1F1B is plain gradient accumulation.
+#ifndef DSAT_ENGINE_PLAN_SCHEDULE_H_
+#define DSAT_ENGINE_PLAN_SCHEDULE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace dsat::engine {
+
+struct ScheduleOptions {
+  int num_units = 0;   // Of the model.
+  int first_unit = 0;  // This stage computes units [first_unit, end_unit).
+  int end_unit = 0;
+  int first_trained = 0;  // Units below it have no backward.
+  int num_stages = 1;
+  int stage = 0;
+  int64_t num_micro_batches = 1;
+  bool backward = true;  // false: evaluation.
+  // Activation checkpointing (Chen et al. 2016): only the input of every so many units is kept for
+  // backward; the rest is computed again. 0: off. The model's last unit is not worth it.
+  int64_t checkpoint_interval = 0;
+  bool checkpoints_on_host = false;
+};
+
+struct Compute {
+  Op op;
+  Phase phase;
+  int micro_batch;
+  int unit;
+};
+
+// Forwards run ahead of backwards by as many micro-batches as there are stages after this one
+// (PipeDream-Flush, Narayanan et al. 2021). REQUIRES: 0 <= first_unit < end_unit <= num_units.
+std::vector<Compute> Schedule(const ScheduleOptions& options);
+
+// Micro-batches that are between their forward and their backward at once.
+int NumInFlight(const ScheduleOptions& options);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_PLAN_SCHEDULE_H_

@@ -1,0 +1,117 @@
+// dsat aio-bench on a real folder: what it prints, what it refuses, what it leaves behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class AioBenchTest : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directory(work.Path("disk")); }
+
+  // Small enough for a test: four settings of one block size.
+  Finished Bench(std::vector<std::string> more) const {
+    std::vector<std::string> args{"aio-bench",
+                                  "disk",
+                                  "--size",
+                                  "1MiB",
+                                  "--block-sizes",
+                                  "64KiB",
+                                  "--queue-depths",
+                                  "4",
+                                  "--intra-op-parallelism",
+                                  "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    return work.Dsat(args);
+  }
+  void ExpectRefused(const Finished& run, const std::string& what) const {
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(what));
+  }
+
+  Workspace work;
+};
+
+TEST_F(AioBenchTest, PrintsATableAndABlockToPaste) {
+  const Finished run = Bench({});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(CountLines(run.err), 4) << run.err;  // Progress: a line for each setting.
+  EXPECT_THAT(run.out, AllOf(HasSubstr("block_size  queue_depth  intra_op_parallelism"),
+                             HasSubstr("read GB/s  write GB/s  I/O"), HasSubstr("engine")));
+  const Json block = Json::parse(run.out.substr(run.out.find('{')));
+  EXPECT_EQ(block.size(), 1u);
+  EXPECT_EQ(block["aio"]["block_size"], 65'536);
+  EXPECT_EQ(block["aio"]["queue_depth"], 4);
+  EXPECT_EQ(block["aio"]["intra_op_parallelism"], 2);
+  EXPECT_TRUE(block["aio"]["single_submit"].is_boolean());
+  EXPECT_TRUE(block["aio"]["overlap_events"].is_boolean());
+  EXPECT_TRUE(fs::is_empty(work.Path("disk")));
+}
+
+TEST_F(AioBenchTest, JsonHasEveryMeasurementBestFirst) {
+  const Finished run = Bench({"--json", "--engine", "threads"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  EXPECT_EQ(json["engine"], "threads");
+  EXPECT_EQ(json["bytes"], 1 << 20);
+  ASSERT_EQ(json["results"].size(), 4u);
+  EXPECT_EQ(json["results"][0]["aio"], json["best"]["aio"]);
+  double last = 0;  // Seconds for a byte both ways: never less than in the row above.
+  for (const Json& row : json["results"]) {
+    const double seconds =
+        1 / row["read_gb_per_s"].get<double>() + 1 / row["write_gb_per_s"].get<double>();
+    EXPECT_GE(seconds, last);
+    EXPECT_THAT(row["io"], testing::AnyOf("direct", "buffered"));
+    last = seconds;
+  }
+}
+
+TEST_F(AioBenchTest, RefusesWhatItCannotUseInOneLine) {
+  ExpectRefused(work.Dsat({"aio-bench", "nowhere"}), "nowhere/dsat-scratch-");
+  ExpectRefused(work.Dsat({"aio-bench", "nowhere"}), "No such file or directory");
+  work.Write("file", "");
+  ExpectRefused(work.Dsat({"aio-bench", "file"}), "Not a directory");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "1000TiB"}), "No space left on device");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "much"}), "--size");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "0"}),
+                "--size: 0; expected at least one byte");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--block-sizes", "1MiB,1000"}),
+                "/aio/block_size: 1000; expected a multiple of 4096");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--queue-depths", "0"}),
+                "/aio/queue_depth: 0; expected 1 to 256");
+  EXPECT_TRUE(fs::is_empty(work.Path("disk")));
+}
+
+TEST_F(AioBenchTest, RefusesAFolderThatCannotBeWritten) {
+  // Nobody may write there, not even root.
+  ExpectRefused(work.Dsat({"aio-bench", "/proc/sys"}), "/proc/sys/dsat-scratch-");
+}
+
+TEST_F(AioBenchTest, LeavesNothingWhenInterrupted) {
+  const pid_t pid = work.StartDsat({"aio-bench", "disk", "--size", "1MiB", "--repeats", "1000",
+                                    "--queue-depths", "1,2,3,4,5,6,7,8"},
+                                   "bench");
+  const std::string progress = work.Path("bench.err");
+  while (!fs::exists(progress) || CountLines(ReadFile(progress)) < 2)
+    usleep(10'000);
+  kill(pid, SIGINT);
+  EXPECT_EQ(WaitFor(pid), 128 + SIGINT);
+  EXPECT_TRUE(fs::is_empty(work.Path("disk")));
+}
+
+}  // namespace
+}  // namespace dsat

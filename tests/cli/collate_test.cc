@@ -1,0 +1,98 @@
+// dsat collate as a user runs it, on a checkpoint of real ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+
+class CollateCommandTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", R"(
+name: tiny
+entrypoint: builtin
+resources: {slots_per_trial: 2, device_memory: 6MiB}
+searcher: {name: single, max_length: {batches: 2}}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)");
+    work.Write("ds_config.json", R"({
+  "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}
+})");
+    const Finished train = work.Dsat({"train", "deepspeed.yaml", "--out", "run"});
+    ASSERT_EQ(train.exit_code, 0) << train.err;
+  }
+
+  Workspace work;
+};
+
+// Parameters of that GPT-2: embeddings, 2 blocks, the last layer norm.
+constexpr int64_t kNumElems = 256 * 64 + 32 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64;
+
+TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
+  const Finished text = work.Dsat({"collate", "run/checkpoint", "model.safetensors"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.err, "");
+  EXPECT_THAT(text.out, HasSubstr("model.safetensors: 28 parameters"));
+  EXPECT_THAT(text.out, HasSubstr("global_step2"));
+  const std::string content = ReadFile(work.Path("model.safetensors"));
+  EXPECT_THAT(content.substr(0, 4000), HasSubstr("\"h.1.attn.c_attn.weight\""));
+
+  const Finished json = work.Dsat({"collate", "run/checkpoint", "model.bin", "--dtype", "fp16",
+                                   "--tag", "global_step2", "--json"});
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  const Json expected = {{"out", "model.bin"},
+                         {"tag", "global_step2"},
+                         {"format", "bin"},
+                         {"dtype", "fp16"},
+                         {"parameters", 28},
+                         {"elements", kNumElems},
+                         {"bytes", std::filesystem::file_size(work.Path("model.bin"))}};
+  EXPECT_EQ(Json::parse(json.out), expected);
+  EXPECT_GT(std::filesystem::file_size(work.Path("model.bin")), 2 * kNumElems);
+  EXPECT_LT(std::filesystem::file_size(work.Path("model.bin")), 2 * kNumElems + 20'000);
+}
+
+TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
+  work.Write("mine.bin", "mine");
+  const std::string rank_file = work.Path("run/checkpoint/global_step2/rank_00001.safetensors");
+  const auto error = [&](const std::vector<std::string>& args, int exit_code) {
+    const Finished finished = work.Dsat(args);
+    EXPECT_EQ(finished.exit_code, exit_code) << finished.err;
+    EXPECT_EQ(CountLines(finished.err), 1) << finished.err;
+    EXPECT_EQ(finished.out, "");
+    return finished.err;
+  };
+  EXPECT_THAT(error({"collate", "run/checkpoint", "mine.bin"}, 1), HasSubstr("--force"));
+  EXPECT_THAT(error({"collate", "run", "model.bin"}, 1), HasSubstr("run/latest: no such file"));
+  EXPECT_THAT(error({"collate", "run/checkpoint", "model"}, 1), HasSubstr(".safetensors, .bin"));
+  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin", "--tag", "../x"}, 1),
+              HasSubstr("checkpoint tag \"../x\""));
+  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin", "--dtype", "int8"}, 2),
+              HasSubstr("--dtype"));
+  std::fstream(rank_file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x7f');
+  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin"}, 1),
+              testing::ContainsRegex("rank_00001.*CRC-32 [0-9a-f]{8}.*says [0-9a-f]{8}"));
+  EXPECT_EQ(ReadFile(work.Path("mine.bin")), "mine");
+  EXPECT_FALSE(std::filesystem::exists(work.Path("model.bin")));
+}
+
+TEST_F(CollateCommandTest, ATerminalSeesProgress) {
+  const std::string shown =
+      work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin", "--force"}, 80);
+  EXPECT_THAT(shown, HasSubstr("\rcollate: 100 % of "));
+}
+
+}  // namespace
+}  // namespace dsat

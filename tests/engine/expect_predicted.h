@@ -1,0 +1,38 @@
+// Predicted = counted: what a run counts, rank by rank, is what Predict says.
+#ifndef DSAT_TESTS_ENGINE_EXPECT_PREDICTED_H_
+#define DSAT_TESTS_ENGINE_EXPECT_PREDICTED_H_
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "engine/predict.h"
+#include "tests/engine/training.h"
+
+namespace dsat::engine {
+
+inline void ExpectPredicted(const Model& model, const DsConfig& config,
+                            const std::vector<RankRun>& runs) {
+  const int world_size = static_cast<int>(runs.size());
+  for (int rank = 0; rank < world_size; ++rank) {
+    const RankRun& run = runs[static_cast<size_t>(rank)];
+    const Prediction predicted = Predict(model, config, kSeqLen, rank, world_size, 1);
+    EXPECT_EQ(predicted.peak_bytes, run.peak_bytes) << rank;
+    EXPECT_EQ(predicted.state_bytes, run.state_bytes) << rank;
+    EXPECT_EQ(predicted.host_peak_bytes, run.host_peak_bytes) << rank;
+    EXPECT_EQ(predicted.step_flops, run.steps.back().flops) << rank;
+    EXPECT_EQ(predicted.forward_flops, run.steps.back().forward_flops) << rank;
+    EXPECT_EQ(predicted.step_traffic, run.step_traffic) << rank;
+    EXPECT_EQ(predicted.tier_traffic, run.tier_traffic) << rank;
+    EXPECT_EQ(predicted.disk_traffic, run.disk_traffic) << rank;
+  }
+}
+
+// The same of a run of two steps.
+inline void ExpectPredicted(const Model& model, const DsConfig& config, int world_size) {
+  ExpectPredicted(model, config, Train(model, config, world_size, 2));
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_EXPECT_PREDICTED_H_

@@ -1,0 +1,319 @@
+// Optimizer kernels against formulas in double.
+#include <gtest/gtest.h>
+
+#include "tests/engine/kernels_testing.h"
+
+namespace dsat::engine {
+namespace {
+
+// More than one block of work, and a ragged end.
+constexpr int64_t kManyElems = 70001;
+constexpr int kSteps = 5;
+
+// The state of one optimizer, in double.
+struct Reference {
+  Doubles param, m, v;
+};
+
+// What an optimizer kernel reads and writes, and the reference beside it.
+class Operands {
+ public:
+  Operands(DType dtype, unsigned seed)
+      : dtype_(dtype),
+        random_(seed),
+        master_(random_.Normal(DType::kF32, kManyElems)),
+        param_(TestTensor::Poisoned(dtype, kManyElems)),
+        m_(TestTensor::Zeros(DType::kF32, kManyElems)),
+        v_(TestTensor::Zeros(DType::kF32, kManyElems)),
+        reference_{master_.Values(), m_.Values(), v_.Values()} {}
+
+  // New random gradients, and views for the arguments that all optimizers share.
+  template <typename Args>
+  void Next(Args& args) {
+    grad_ = random_.Normal(dtype_, kManyElems);
+    // An f32 model has no second copy of its parameters.
+    args.param = dtype_ == DType::kF32 ? master_.get() : param_.get();
+    args.master = master_.get();
+    args.grad = grad_.get();
+  }
+  Doubles grad() const { return grad_.Values(); }
+  Tensor m() { return m_.get(); }
+  Tensor v() { return v_.get(); }
+  Reference& reference() { return reference_; }
+
+  // Sums and differences of numbers around `magnitude` in the parameters.
+  void ExpectAsReference(double magnitude = 1) const {
+    ExpectClose(master_, reference_.param, DType::kF32, magnitude);
+    ExpectClose(m_, reference_.m, DType::kF32);
+    ExpectClose(v_, reference_.v, DType::kF32);
+    if (dtype_ == DType::kF32) return;
+    EXPECT_EQ(param_.bytes(), TestTensor(dtype_, master_.Values()).bytes());
+  }
+
+ private:
+  DType dtype_;
+  Random random_;
+  TestTensor master_, param_, m_, v_, grad_;
+  Reference reference_;
+};
+
+void MomentsReference(Reference& state, size_t i, double g, const AdamArgs& a) {
+  state.m[i] = a.beta1 * state.m[i] + (1 - double{a.beta1}) * g;
+  state.v[i] = a.beta2 * state.v[i] + (1 - double{a.beta2}) * g * g;
+}
+
+// One step of Adam or AdamW as its papers write it.
+void AdamReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
+  for (size_t i = 0; i < grad.size(); ++i) {
+    double g = grad[i] * a.grad_scale;
+    if (!a.decoupled_weight_decay) g += a.weight_decay * state.param[i];
+    MomentsReference(state, i, g, a);
+    double m = state.m[i], v = state.v[i];
+    if (a.bias_correction) {
+      m /= 1 - std::pow(double{a.beta1}, static_cast<double>(a.step));
+      v /= 1 - std::pow(double{a.beta2}, static_cast<double>(a.step));
+    }
+    if (a.decoupled_weight_decay) state.param[i] -= a.lr * a.weight_decay * state.param[i];
+    state.param[i] -= a.lr * m / (std::sqrt(v) + a.eps);
+  }
+}
+
+TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
+  for (int flags = 0; flags < 8; ++flags) {
+    Operands operands(dtype(), 11);
+    AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F};
+    args.weight_decay = (flags & 4) != 0 ? 0.1F : 0.0F;
+    args.decoupled_weight_decay = (flags & 1) != 0;
+    args.bias_correction = (flags & 2) != 0;
+    args.grad_scale = 0.5F;
+    for (args.step = 1; args.step <= kSteps; ++args.step) {
+      operands.Next(args);
+      AdamReference(operands.reference(), operands.grad(), args);
+      kernels().AdamStep(args);
+    }
+    // Where gradient and L2 term cancel, the direction of a step (lr long) hangs on rounding.
+    operands.ExpectAsReference(args.decoupled_weight_decay ? 1 : 20);
+  }
+}
+
+void SgdReference(Reference& state, const Doubles& grad, const SgdArgs& a) {
+  for (size_t i = 0; i < grad.size(); ++i) {
+    const double g = grad[i] * a.grad_scale + a.weight_decay * state.param[i];
+    double direction = g;
+    if (a.momentum != 0) {
+      state.m[i] = a.step == 1 ? g : a.momentum * state.m[i] + (1 - double{a.dampening}) * g;
+      direction = a.nesterov ? g + a.momentum * state.m[i] : state.m[i];
+    }
+    state.param[i] -= a.lr * direction;
+  }
+}
+
+TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
+  struct Case {
+    float momentum, dampening;
+    bool nesterov;
+  };
+  for (const Case& c :
+       {Case{0, 0, false}, Case{0.9F, 0, false}, Case{0.9F, 0.3F, false}, Case{0.9F, 0, true}}) {
+    Operands operands(dtype(), 12);
+    SgdArgs args{.lr = 0.1F, .weight_decay = 0.01F};
+    args.momentum = c.momentum;
+    args.dampening = c.dampening;
+    args.nesterov = c.nesterov;
+    args.grad_scale = 0.5F;
+    if (c.momentum != 0) args.momentum_buffer = operands.m();
+    for (args.step = 1; args.step <= kSteps; ++args.step) {
+      operands.Next(args);
+      SgdReference(operands.reference(), operands.grad(), args);
+      kernels().SgdStep(args);
+    }
+    operands.ExpectAsReference(4);
+  }
+}
+
+TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
+  Operands operands(dtype(), 13);
+  AdagradArgs args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  Reference& reference = operands.reference();
+  for (int step = 0; step < kSteps; ++step) {
+    operands.Next(args);
+    const Doubles grad = operands.grad();
+    for (size_t i = 0; i < grad.size(); ++i) {
+      const double g = grad[i] * 0.5 + double{args.weight_decay} * reference.param[i];
+      reference.v[i] += g * g;
+      reference.param[i] -= args.lr * g / (std::sqrt(reference.v[i]) + args.eps);
+    }
+    kernels().AdagradStep(args);
+  }
+  // Where gradient and L2 term cancel in the first step, its direction hangs on rounding.
+  operands.ExpectAsReference(20);
+}
+
+TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
+  Operands operands(dtype(), 14);
+  LionArgs args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  Reference& reference = operands.reference();
+  for (int step = 0; step < kSteps; ++step) {
+    operands.Next(args);
+    const Doubles grad = operands.grad();
+    for (size_t i = 0; i < grad.size(); ++i) {
+      const double g = grad[i] * 0.5;
+      const double c = args.beta1 * reference.m[i] + (1 - double{args.beta1}) * g;
+      const double sign = c > 0 ? 1 : -1;
+      reference.param[i] -= args.lr * (sign + double{args.weight_decay} * reference.param[i]);
+      reference.m[i] = args.beta2 * reference.m[i] + (1 - double{args.beta2}) * g;
+    }
+    kernels().LionStep(args);
+  }
+  operands.ExpectAsReference();
+}
+
+TEST_P(KernelsTest, LionRestsWhereTheMomentumIsZero) {
+  TestTensor param(dtype(), {2.0}), master(DType::kF32, {2.0});
+  TestTensor grad = TestTensor::Zeros(dtype(), 1), m = TestTensor::Zeros(DType::kF32, 1);
+  kernels().LionStep(
+      {.param = param.get(), .master = master.get(), .grad = grad.get(), .m = m.get(), .lr = 0.5F});
+  EXPECT_EQ(master.Values()[0], 2.0);
+  EXPECT_EQ(param.Values()[0], 2.0);
+}
+
+double LambDirection(const Reference& state, size_t i, const AdamArgs& a) {
+  return state.m[i] / (std::sqrt(state.v[i]) + a.eps) + a.weight_decay * state.param[i];
+}
+
+// FusedLamb of one whole parameter; gives its norms' squares before the step.
+LambSums LambReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
+  LambSums sums;
+  for (size_t i = 0; i < grad.size(); ++i) {
+    MomentsReference(state, i, grad[i] * a.grad_scale, a);
+    sums.param += state.param[i] * state.param[i];
+    sums.direction += std::pow(LambDirection(state, i, a), 2);
+  }
+  double step_size = a.lr;
+  if (a.bias_correction) {
+    const auto step = static_cast<double>(a.step);
+    step_size *=
+        std::sqrt(1 - std::pow(double{a.beta2}, step)) / (1 - std::pow(double{a.beta1}, step));
+  }
+  const double ratio = std::sqrt(sums.param / sums.direction);
+  for (size_t i = 0; i < grad.size(); ++i)
+    state.param[i] -= step_size * ratio * LambDirection(state, i, a);
+  return sums;
+}
+
+TEST_P(KernelsTest, LambFollowsTheFormulaForFiveSteps) {
+  for (const bool bias_correction : {true, false}) {
+    Operands operands(dtype(), 15);
+    AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
+    args.bias_correction = bias_correction;
+    args.grad_scale = 0.5F;
+    for (args.step = 1; args.step <= kSteps; ++args.step) {
+      operands.Next(args);
+      const LambSums expected = LambReference(operands.reference(), operands.grad(), args);
+      const LambSums sums = kernels().LambMoments(args);
+      EXPECT_NEAR(sums.param / expected.param, 1, 1e-6);
+      EXPECT_NEAR(sums.direction / expected.direction, 1, 1e-5);
+      kernels().LambApply(args, static_cast<float>(std::sqrt(sums.param / sums.direction)));
+    }
+    operands.ExpectAsReference(4);
+  }
+}
+
+TEST_P(KernelsTest, LambMomentsLeaveTheParameters) {
+  Operands operands(dtype(), 16);
+  AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 1};
+  operands.Next(args);
+  const Doubles grad = operands.grad();
+  for (size_t i = 0; i < grad.size(); ++i)
+    MomentsReference(operands.reference(), i, grad[i], args);
+  kernels().LambMoments(args);
+  kernels().LambApply(args, 0);  // Writes what it read.
+  operands.ExpectAsReference();
+}
+
+// 1-bit Adam after its freeze: the momentum moves, the variance does not.
+TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
+  Operands operands(dtype(), 17);
+  AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
+  args.grad_scale = 0.5F;
+  kernels().Fill(operands.v(), 0.25F);
+  Reference& reference = operands.reference();
+  reference.v.assign(kManyElems, 0.25);
+  for (args.step = 1; args.step <= kSteps; ++args.step) {
+    operands.Next(args);
+    const Doubles grad = operands.grad();
+    for (size_t i = 0; i < grad.size(); ++i) {
+      reference.m[i] =
+          args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
+      reference.param[i] -= args.lr * LambDirection(reference, i, args);
+    }
+    kernels().MomentumStep(args);
+    kernels().FrozenAdamStep(args);
+  }
+  operands.ExpectAsReference();
+}
+
+constexpr int64_t kEights = kManyElems / 8 * 8;
+
+TEST_P(KernelsTest, CompressedSignsAndWhatTheyMiss) {
+  Random random(18);
+  Doubles values = random.Normal(kEights);
+  values[5] = 0;
+  TestTensor in(DType::kF32, values);
+  TestTensor error = random.Normal(DType::kF32, kEights, 0.1);
+  Doubles errors = error.Values();
+  errors[5] = 0;
+  error = TestTensor(DType::kF32, errors);
+  std::vector<uint8_t> signs(kEights / 8, 0xFF);
+  const float scale = kernels().CompressSigns(error.get(), signs.data(), in.get());
+
+  values = in.Values();
+  Doubles sums(values.size());
+  std::transform(values.begin(), values.end(), errors.begin(), sums.begin(), std::plus<>());
+  const double expected_scale = std::sqrt(Dot(sums, sums) / static_cast<double>(kEights));
+  EXPECT_NEAR(scale, expected_scale, 1e-6);
+  Doubles missed;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const bool positive = ((signs[i / 8] >> (i % 8)) & 1) != 0;
+    ASSERT_EQ(positive, sums[i] >= 0) << i;
+    missed.push_back(sums[i] - (positive ? expected_scale : -expected_scale));
+  }
+  ExpectClose(error, missed, DType::kF32);
+}
+
+TEST_P(KernelsTest, DecompressedSignsAreWrittenOrAdded) {
+  const uint8_t signs[] = {0b10100101, 0b00000000};
+  TestTensor out = TestTensor::Poisoned(DType::kF32, 16);
+  kernels().DecompressSigns(out.get(), signs, 0.5F, false);
+  Doubles expected = {0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5, 0.5};
+  expected.resize(16, -0.5);
+  EXPECT_EQ(out.Values(), expected);
+  kernels().DecompressSigns(out.get(), signs, 2.0F, true);
+  for (double& x : expected)
+    x *= 5;
+  EXPECT_EQ(out.Values(), expected);
+}
+
+// Error feedback: what was not sent is sent later. The sum of all messages and the last error is
+// the sum of all values.
+TEST_P(KernelsTest, NothingIsLostOverManyCompressions) {
+  constexpr int64_t kN = 64;
+  Random random(19);
+  TestTensor error = TestTensor::Zeros(DType::kF32, kN);
+  TestTensor received = TestTensor::Zeros(DType::kF32, kN);
+  Doubles sent(kN, 0.0);
+  uint8_t signs[kN / 8];
+  for (int step = 0; step < 50; ++step) {
+    TestTensor values = random.Normal(DType::kF32, kN);
+    const Doubles numbers = values.Values();
+    for (size_t i = 0; i < sent.size(); ++i)
+      sent[i] += numbers[i];
+    const float scale = kernels().CompressSigns(error.get(), signs, values.get());
+    kernels().DecompressSigns(received.get(), signs, scale, true);
+  }
+  kernels().Accumulate(received.get(), error.get());
+  ExpectClose(received, sent, DType::kF32, 20);
+}
+
+}  // namespace
+}  // namespace dsat::engine
