@@ -43,7 +43,7 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
   return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
 }
 
-int64_t NumParams(const Layer& layer) {
+int64_t LayerNumParams(const Layer& layer) {
   int64_t sum = 0;
   for (const ParamSpec& spec : layer.params())
     sum += spec.NumElems();
@@ -53,7 +53,7 @@ int64_t NumParams(const Layer& layer) {
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.
   for (const auto& layer : model.layers) {
-    largest[2] = NumParams(*layer);
+    largest[2] = LayerNumParams(*layer);
     std::sort(largest.begin(), largest.end(), std::greater<>());
   }
   return largest[0] + largest[1];
@@ -239,7 +239,7 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
 void Trial::Save(Engine& engine, const StepResult& step) {
   if (task_.checkpoint_dir.empty()) return;
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
-  const std::string tag = fmt::format("step_{}", engine.num_steps());
+  const std::string tag = fmt::format("global_step{}", engine.num_steps());
   engine.SaveCheckpoint(task_.checkpoint_dir, tag);
   const std::string before = std::exchange(saved_tag_, tag);
   if (environment_.rank == 0 && !before.empty()) {
