@@ -201,20 +201,41 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   std::vector<std::set<std::string>> keys_;  // One set per open object or array.
 };
 
-// The keys of a JSON pointer, unescaped.
-std::vector<std::string> PointerKeys(const std::string& text) {
-  try {
-    Json::json_pointer pointer(text);
-    std::vector<std::string> keys;
-    for (; !pointer.empty(); pointer.pop_back())
-      keys.push_back(pointer.back());
-    std::reverse(keys.begin(), keys.end());
-    return keys;
-  } catch (const Json::exception&) {
-    Throw(ErrorCode::kInvalidArgument, "\"{}\" is no JSON pointer; expected the form /key/key",
-          text);
+// The keys of a JSON pointer, one after another. Throws kInvalidArgument if it is malformed.
+class PointerKeys {
+ public:
+  explicit PointerKeys(const std::string& pointer) : pointer_(pointer), rest_(pointer) {
+    if (!rest_.empty() && rest_[0] != '/') Malformed();
   }
-}
+
+  bool Done() const { return rest_.empty(); }
+  // The next key, unescaped; valid until the next call. REQUIRES: !Done().
+  const std::string& Next() {
+    rest_.remove_prefix(1);
+    const std::string_view raw = rest_.substr(0, rest_.find('/'));
+    rest_.remove_prefix(raw.size());
+    key_.clear();
+    for (size_t i = 0; i < raw.size(); ++i) {
+      if (raw[i] != '~') {
+        key_ += raw[i];
+        continue;
+      }
+      if (++i == raw.size() || (raw[i] != '0' && raw[i] != '1')) Malformed();
+      key_ += raw[i] == '0' ? '~' : '/';
+    }
+    return key_;
+  }
+
+ private:
+  [[noreturn]] void Malformed() const {
+    Throw(ErrorCode::kInvalidArgument, "\"{}\" is no JSON pointer; expected the form /key/key",
+          pointer_);
+  }
+
+  const std::string& pointer_;
+  std::string_view rest_;
+  std::string key_;
+};
 
 // The element of an array that a pointer's key names, or nullptr.
 const Json* ElementAt(const Json& array, const std::string& key) {
@@ -263,7 +284,8 @@ void MergeJson(Json& base, const Json& overlay) {
 
 void SetAtPointer(Json& object, const std::string& pointer, const Json& value) {
   Json* node = &object;
-  for (const std::string& key : PointerKeys(pointer)) {
+  for (PointerKeys keys(pointer); !keys.Done();) {
+    const std::string& key = keys.Next();
     if (node->is_null()) *node = Json::object();  // null is "not given".
     if (!node->is_object()) {
       Throw(ErrorCode::kInvalidArgument, "cannot set {}: there is {} above /{}, expected an object",
@@ -276,7 +298,8 @@ void SetAtPointer(Json& object, const std::string& pointer, const Json& value) {
 
 const Json* FindAtPointer(const Json& object, const std::string& pointer) {
   const Json* node = &object;
-  for (const std::string& key : PointerKeys(pointer)) {
+  for (PointerKeys keys(pointer); !keys.Done();) {
+    const std::string& key = keys.Next();
     if (node->is_array()) {
       node = ElementAt(*node, key);
     } else {

@@ -9,6 +9,8 @@
 namespace dsat {
 namespace {
 
+constexpr size_t kGap = 2;
+
 size_t Width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;  // Not a UTF-8 continuation byte.
@@ -20,7 +22,7 @@ bool LooksNumeric(const std::string& cell) {
 }
 
 std::string Padded(const std::string& cell, size_t width, bool right) {
-  const std::string blanks(width - Width(cell), ' ');
+  const std::string blanks(width - std::min(width, Width(cell)), ' ');
   return right ? blanks + cell : cell + blanks;
 }
 
@@ -30,41 +32,98 @@ std::vector<std::string> PrintableAll(std::vector<std::string> cells) {
   return cells;
 }
 
-}  // namespace
+// `text` in lines of at most `width`, broken at blanks; a word that is longer stays whole.
+std::vector<std::string> Wrap(const std::string& text, size_t width) {
+  std::vector<std::string> lines = {""};
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const bool fits = Width(lines.back()) + 1 + Width(word) <= width;
+    if (begin > 0 && !fits && !lines.back().empty()) {
+      lines.push_back(word);
+    } else {
+      lines.back() += (begin == 0 ? "" : " ") + word;
+    }
+    begin = end + 1;
+  }
+  return lines;
+}
 
-std::string FormatTable(const std::vector<std::string>& given_columns,
-                        const std::vector<std::vector<std::string>>& given_rows) {
-  const std::vector<std::string> columns = PrintableAll(given_columns);
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& row : given_rows)
-    rows.push_back(PrintableAll(row));
-  std::vector<size_t> widths;
-  std::vector<bool> right;
-  for (size_t c = 0; c < columns.size(); ++c) {
-    widths.push_back(Width(columns[c]));
-    right.push_back(!rows.empty());
+class Table {
+ public:
+  Table(const std::vector<std::string>& columns, const std::vector<std::vector<std::string>>& rows,
+        size_t max_width)
+      : columns_(PrintableAll(columns)) {
     for (const auto& row : rows) {
       DSAT_CHECK(row.size() == columns.size());
-      widths[c] = std::max(widths[c], Width(row[c]));
-      if (!LooksNumeric(row[c])) right[c] = false;
+      rows_.push_back(PrintableAll(row));
+    }
+    for (size_t c = 0; c < columns.size(); ++c)
+      MeasureColumn(c);
+    if (max_width > 0) LimitLastColumn(max_width);
+  }
+
+  std::string Format() const {
+    std::string text = Line(columns_);
+    std::vector<std::string> rules;
+    for (const size_t width : widths_)
+      rules.emplace_back(width, '-');
+    text += Line(rules);
+    for (const auto& row : rows_)
+      text += WrappedLines(row);
+    return text;
+  }
+
+ private:
+  void MeasureColumn(size_t c) {
+    widths_.push_back(Width(columns_[c]));
+    right_.push_back(!rows_.empty());
+    for (const auto& row : rows_) {
+      widths_[c] = std::max(widths_[c], Width(row[c]));
+      if (!LooksNumeric(row[c])) right_[c] = false;
     }
   }
-  std::string text;
-  const auto add_line = [&](const auto& cell_of) {
+
+  void LimitLastColumn(size_t max_width) {
+    size_t before = 0;
+    for (size_t c = 0; c + 1 < widths_.size(); ++c)
+      before += widths_[c] + kGap;
+    const size_t left = std::max(max_width / 4, max_width > before ? max_width - before : 0);
+    widths_.back() = std::min(widths_.back(), std::max(left, Width(columns_.back())));
+  }
+
+  std::string Line(const std::vector<std::string>& cells) const {
     std::string line;
-    for (size_t c = 0; c < columns.size(); ++c) {
-      if (c > 0) line += "  ";
-      line += Padded(cell_of(c), widths[c], right[c]);
+    for (size_t c = 0; c < cells.size(); ++c) {
+      if (c > 0) line.append(kGap, ' ');
+      line += Padded(cells[c], widths_[c], right_[c]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  };
-  if (columns.empty()) return text;
-  add_line([&](size_t c) { return columns[c]; });
-  add_line([&](size_t c) { return std::string(widths[c], '-'); });
-  for (const auto& row : rows)
-    add_line([&](size_t c) { return row[c]; });
-  return text;
+    return line + "\n";
+  }
+
+  std::string WrappedLines(const std::vector<std::string>& row) const {
+    std::string text;
+    std::vector<std::string> cells = row;
+    for (const std::string& part : Wrap(row.back(), widths_.back())) {
+      cells.back() = part;
+      text += Line(cells);
+      cells.assign(cells.size(), "");
+    }
+    return text;
+  }
+
+  std::vector<std::string> columns_;
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> widths_;
+  std::vector<bool> right_;
+};
+
+}  // namespace
+
+std::string FormatTable(const std::vector<std::string>& columns,
+                        const std::vector<std::vector<std::string>>& rows, size_t max_width) {
+  return columns.empty() ? "" : Table(columns, rows, max_width).Format();
 }
 
 }  // namespace dsat

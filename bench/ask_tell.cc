@@ -2,9 +2,8 @@
 // through the log and over gRPC, and the time to open an experiment again. Usage: bench_ask_tell
 // [FOLDER] (default: the folder for temporary files). bench/ask_tell adds the command line.
 //
-// Targets: thousands of pairs a second over a kept connection, apart from the disk's syncs (they
-// show in the difference between FOLDER and /dev/shm); 1000 events opened in less than 100 ms; no
-// method slower per pair at 5000 trials than at 500.
+// Targets: thousands of pairs a second over a kept connection, on disk as in /dev/shm; 1000 events
+// opened in less than 100 ms; no method slower per pair at 5000 trials than at 500.
 #include <fmt/format.h>
 
 #include <chrono>

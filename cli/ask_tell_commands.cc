@@ -12,7 +12,6 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "db/store.h"
-#include "methods/options.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
 #include "searcher/input/preflight.h"
@@ -34,7 +33,6 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   ExperimentSpec spec = ReadSpec(create.config, create.model_dir, &read);
   spec.method = create.method;
   spec.options = create.options;
-  ValidateOptions(spec.options);
   LogNew(CheckStages(spec), read);
   if (!create.profile.empty())
     spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
@@ -71,10 +69,6 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
 }
 
 int RunCommand(const Flags& flags, const TellFlags& tell) {
-  if (tell.metrics.empty() && !tell.infeasible && !tell.failed && tell.profile.empty())
-    Throw(ErrorCode::kInvalidArgument,
-          "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
-          tell.trial);
   Outcome outcome{TrialState::kSucceeded, ""};
   if (tell.infeasible) outcome = {TrialState::kInfeasible, *tell.infeasible};
   if (tell.failed) outcome = {TrialState::kFailed, *tell.failed};

@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/error.h"
 #include "methods/method.h"
+#include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
@@ -320,16 +322,39 @@ void AddTrainCommands(Parser& parser) {
       ->check(CLI::PositiveNumber);
   train
       .add_option("--out", parser.train.run.out_dir,
-                  "Folder for logs and the checkpoint that is written at the end; training goes "
-                  "on from a checkpoint that is in it already "
-                  "(default: dsat-out/train)")
+                  "Folder for logs and the newest checkpoint; training goes on from a checkpoint "
+                  "that is in it already (default: dsat-out/train)")
       ->type_name("DIR");
+  train
+      .add_option("--checkpoint-interval", parser.train.checkpoint_interval,
+                  "Save a checkpoint every so many steps, besides the one at the end "
+                  "(default: a tenth of the steps)")
+      ->check(CLI::PositiveNumber);
   AddTimeouts(train, parser.train.run);
   AddCollateCommand(parser);
   AddAioBench(parser);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();
+}
+
+// What only several options together can get wrong. Throws kInvalidArgument.
+template <typename Command>
+void CheckUsage(const Command&) {}
+
+void CheckUsage(const SearchFlags& search) {
+  ValidateOptions(search.options);
+}
+
+void CheckUsage(const CreateFlags& create) {
+  ValidateOptions(create.options);
+}
+
+void CheckUsage(const TellFlags& tell) {
+  if (!tell.metrics.empty() || tell.infeasible || tell.failed || !tell.profile.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
+        tell.trial);
 }
 
 }  // namespace
@@ -351,6 +376,12 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     std::fprintf(stderr,
                  "dsat: %s; dsat --help shows the commands, dsat COMMAND --help their options\n",
                  error.what());
+    return kExitUsage;
+  }
+  try {
+    std::visit([](const auto& command) { CheckUsage(command); }, parser.flags.command);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "dsat: %s\n", error.what());
     return kExitUsage;
   }
   if (parser.flags.db.empty()) parser.flags.db = "dsat.db";

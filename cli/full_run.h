@@ -2,12 +2,14 @@
 #ifndef DSAT_CLI_FULL_RUN_H_
 #define DSAT_CLI_FULL_RUN_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/flags.h"
 #include "proto/experiment.h"
+#include "proto/trial.h"
 #include "searcher/runner.h"
 
 namespace dsat::cli {
@@ -21,10 +23,30 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
 // Logs those of `warnings` that are not in `logged`.
 void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged);
 
-// Trains to the end with `ds_config`, printing the loss as it goes (to stdout; as one JSON object
-// per line if `json`). Returns the exit code.
-int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
-            bool json);
+// Where a training shows its steps as it goes.
+enum class StepsTo {
+  kStdout,      // A line of text each.
+  kStdoutJson,  // A JSON object per line.
+  kStderr,      // Text; stdout is for another result.
+};
+
+// How a training ended, and what it left.
+struct FullRun {
+  std::string out_dir;
+  Outcome outcome;  // kStopped: interrupted.
+  std::optional<int64_t> last_step;
+  double loss = 0;         // At last_step.
+  std::string checkpoint;  // Folder of the newest one, "" if there is none.
+};
+
+// Trains to the end with `ds_config`. Throws if it cannot be started.
+FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
+                StepsTo steps_to);
+
+Json ToJson(const FullRun& run);
+// Of a training that has succeeded or was interrupted. Throws kAborted with the reason for all
+// others.
+int ExitCodeOf(const FullRun& run);
 
 }  // namespace dsat::cli
 

@@ -37,17 +37,46 @@ std::string ShortValue(const Json& value) {
   return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
 }
 
-std::string KnobText(const Trial& trial) {
-  std::string text;
-  for (const auto& [pointer, value] : trial.assignment) {
-    const std::string key = pointer.substr(pointer.rfind('/') + 1);
-    if (key == "stage" || key == "train_micro_batch_size_per_gpu") continue;
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, ShortValue(value));
-  }
-  return trial.kind == TrialKind::kSearch ? text : "(" + ToString(trial.kind) + ")";
+bool IsSetting(const std::string& pointer) {
+  return !pointer.ends_with("/stage") && pointer != "/train_micro_batch_size_per_gpu";
 }
 
-std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
+// The settings that all searched trials share, if there are several: no news in a line of theirs.
+Assignment CommonSettings(const Search& search) {
+  std::optional<Assignment> common;
+  int64_t num_searched = 0;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch) continue;
+    ++num_searched;
+    if (!common) common = trial.assignment;
+    std::erase_if(*common, [&trial](const auto& entry) {
+      const auto found = trial.assignment.find(entry.first);
+      return found == trial.assignment.end() || found->second != entry.second;
+    });
+  }
+  return num_searched > 1 ? *common : Assignment();
+}
+
+// "reduce_bucket_size=5e8 overlap_comm=true": the settings of `assignment` that are not in
+// `without`.
+std::string SettingsText(const Assignment& assignment, const Assignment& without) {
+  std::string text;
+  for (const auto& [pointer, value] : assignment) {
+    if (!IsSetting(pointer) || without.contains(pointer)) continue;
+    const std::string key = pointer.substr(pointer.rfind('/') + 1);
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, ShortValue(value));
+  }
+  return text;
+}
+
+std::string LastCell(const Trial& trial, const Assignment& common) {
+  if (!trial.reason.empty()) return trial.reason;
+  if (trial.kind != TrialKind::kSearch) return "(" + ToString(trial.kind) + ")";
+  return SettingsText(trial.assignment, common);
+}
+
+std::vector<std::string> Row(const Trial& trial, const std::string& metric,
+                             const Assignment& common) {
   const auto cell = [&](const std::string& name) -> std::string {
     const auto value = MetricValue(trial, name);
     return value ? DescribeMetric(name, *value) : "";
@@ -60,12 +89,12 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric) {
           cell(metric),
           cell(metric == "throughput" ? "latency" : "throughput"),
           cell("peak_bytes"),
-          trial.reason.empty() ? KnobText(trial) : trial.reason};
+          LastCell(trial, common)};
 }
 
 }  // namespace
 
-std::string SummaryText(const Experiment& experiment) {
+std::string SummaryText(const Experiment& experiment, size_t columns) {
   const Search& search = experiment.search();
   const std::string& metric = search.spec().options.metric;
   std::string text =
@@ -73,13 +102,16 @@ std::string SummaryText(const Experiment& experiment) {
                   Printable(search.spec().name), search.spec().method, ToString(experiment.state()),
                   experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
   if (search.profile()) text += DescribeProfile(experiment) + "\n";
+  const Assignment common_settings = CommonSettings(search);
+  const std::string common = SettingsText(common_settings, {});
   std::vector<std::vector<std::string>> rows;
   for (const Trial* trial : Ranked(search))
-    rows.push_back(Row(*trial, metric));
+    rows.push_back(Row(*trial, metric, common_settings));
   text +=
       FormatTable({"trial", "state", "stage", "micro-batch", metric,
                    metric == "throughput" ? "latency" : "throughput", "peak memory", "settings"},
-                  rows);
+                  rows, columns);
+  if (!common.empty()) text += "in every searched trial: " + common + "\n";
   if (const auto best = search.Best()) {
     const Trial& trial = search.trials().at(*best);
     text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),

@@ -10,7 +10,8 @@
 namespace dsat::cli {
 
 // The ranking of all trials, the profile's facts and the factor over the submitted configuration.
-std::string SummaryText(const Experiment& experiment);
+// Settings wrap at `columns` of a terminal; 0: one line per trial, however long.
+std::string SummaryText(const Experiment& experiment, size_t columns);
 // The same for machines.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
 // One trial for machines: id, kind, state, reason, assignment, ds_config, and the metrics of its

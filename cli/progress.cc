@@ -27,12 +27,6 @@ int64_t CountState(const Search& search, TrialState state) {
   return count;
 }
 
-size_t TerminalColumns() {
-  winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
-
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
   std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
                                  trial.kind == TrialKind::kProfile     ? "profile"
@@ -52,6 +46,13 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
 }
 
 }  // namespace
+
+size_t TerminalColumns(int fd) {
+  if (isatty(fd) == 0) return 0;
+  winsize size{};
+  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
 
 std::string DescribeConfig(const Trial& trial) {
   const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
@@ -133,7 +134,7 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
                                          static_cast<double>(options.max_trials - ended))));
   }
   parts.push_back(fmt::format(", {} infeasible", CountState(search, TrialState::kInfeasible)));
-  fmt::print(stderr, "\r\x1b[K{}", FitStatus(parts, TerminalColumns()));
+  fmt::print(stderr, "\r\x1b[K{}", FitStatus(parts, TerminalColumns(STDERR_FILENO)));
   status_shown_ = true;
 }
 

@@ -31,6 +31,9 @@ class ProgressDisplay {
   int64_t ended_ = 0;
 };
 
+// Columns of the terminal behind a file descriptor, 0 if there is none.
+size_t TerminalColumns(int fd);
+
 // As many of `parts`, in order, as fit into `columns` of a terminal: a status line that wrapped
 // could not be redrawn. A part that does not fit is left out, later ones may still be there.
 std::string FitStatus(const std::vector<std::string>& parts, size_t columns);

@@ -1,5 +1,6 @@
 // dsat list, show, best, query, export: what the database holds.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -78,7 +79,7 @@ int RunCommand(const Flags& flags, const ShowFlags& show) {
   if (flags.json) {
     fmt::print("{}\n", SummaryJson(experiment, "").dump(2));
   } else {
-    fmt::print("{}", SummaryText(experiment));
+    fmt::print("{}", SummaryText(experiment, TerminalColumns(STDOUT_FILENO)));
   }
   return 0;
 }

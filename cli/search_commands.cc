@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
@@ -17,7 +18,6 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "db/store.h"
-#include "methods/options.h"
 #include "searcher/experiment.h"
 #include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
@@ -29,9 +29,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string OutDir(const RunFlags& run, ExperimentId id) {
-  const std::string dir = run.out_dir.empty() ? fmt::format("dsat-out/{}", id) : run.out_dir;
-  return fs::absolute(dir).string();
+// Where results and logs go: as the flags say, else as when the experiment was created.
+std::string OutDir(const RunFlags& run, const Experiment& experiment) {
+  if (!run.out_dir.empty()) return fs::absolute(run.out_dir).string();
+  const ExperimentSpec& spec = experiment.search().spec();
+  const std::string dir =
+      spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
+  return (fs::absolute(spec.start_dir) / dir).string();
 }
 
 // A path as a shell reads it back.
@@ -47,42 +51,61 @@ std::string ShellWord(const std::string& path) {
   return quoted + "'";
 }
 
-// What a search prints when it ends: the ranking, the best against the submitted, where it is.
-void PrintSummary(const Experiment& experiment, const std::string& out_dir) {
-  fmt::print("{}\n", SummaryText(experiment));
-  if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
+// The first line of a search: what it will do, or where it goes on.
+std::string Heading(const Experiment& experiment) {
+  const ExperimentSpec& spec = experiment.search().spec();
+  const size_t num_trials = experiment.search().trials().size();
+  const std::string name = fmt::format("experiment {} ({})", experiment.id(), Printable(spec.name));
+  if (experiment.state() != ExperimentState::kActive)
+    return fmt::format("{}: {} after {} trials", name, ToString(experiment.state()), num_trials);
+  if (num_trials > 0) return fmt::format("{}: going on after {} trial(s)", name, num_trials);
+  return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}", name, spec.method,
+                     spec.options.max_trials, spec.slots_per_trial,
+                     spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
 }
 
-int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
-  const SearchOptions& options = experiment.search().spec().options;
-  const std::string out_dir = OutDir(run, experiment.id());
+ExperimentState Search(const RunFlags& run, const std::string& out_dir, Experiment& experiment) {
   ProgressDisplay display(isatty(STDERR_FILENO) != 0);
-  ExperimentState state = ExperimentState::kActive;
-  {
-    // The signals are blocked before the runner starts a thread; Run starts them.
-    Runner runner(
-        experiment, MakeRunnerOptions(run, out_dir),
-        [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
-    const InterruptHandler interrupt([&runner] { runner.Cancel(); });
-    state = runner.Run();
-  }
-  if (state == ExperimentState::kActive) {
+  Runner runner(experiment, MakeRunnerOptions(run, out_dir),
+                [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
+  fmt::print(stderr, "{}\n", Heading(experiment));
+  // The signals are blocked before the runner starts a thread; Run starts them.
+  const InterruptHandler interrupt([&runner] { runner.Cancel(); });
+  return runner.Run();
+}
+
+// The full run with the best configuration, nullopt if none was asked for.
+std::optional<FullRun> RunBest(const Flags& flags, const RunFlags& run, const std::string& out_dir,
+                               const Experiment& experiment) {
+  const dsat::Search& search = experiment.search();
+  if (!search.spec().options.run_full_experiment || !search.Best()) return std::nullopt;
+  return RunFull(search.spec(), *BestConfig(search), MakeRunnerOptions(run, out_dir + "/full"),
+                 flags.json ? StepsTo::kStderr : StepsTo::kStdout);
+}
+
+// Searches, prints the ranking and where the best is, and trains with it if that was asked for.
+int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
+  const std::string out_dir = OutDir(run, experiment);
+  if (Search(run, out_dir, experiment) == ExperimentState::kActive) {
     fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{} goes on\n",
                experiment.id(), ShellWord(flags.db),
-               run.out_dir.empty() ? "" : " --out " + ShellWord(run.out_dir));
+               OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir));
     return kExitInterrupted;
   }
+  if (!flags.json) {
+    fmt::print("{}\n", SummaryText(experiment, TerminalColumns(STDOUT_FILENO)));
+    if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
+    std::fflush(stdout);
+  }
+  const std::optional<FullRun> full = RunBest(flags, run, out_dir, experiment);
   if (flags.json) {
-    fmt::print("{}\n", SummaryJson(experiment, out_dir).dump(2));
-  } else {
-    PrintSummary(experiment, out_dir);
+    Json summary = SummaryJson(experiment, out_dir);
+    if (full) summary["full_run"] = ToJson(*full);
+    fmt::print("{}\n", summary.dump(2));
   }
   const std::string failure = experiment.search().FailureReason();
   if (!failure.empty()) Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", failure);
-  if (!options.run_full_experiment || !experiment.search().Best()) return 0;
-  const Trial& best = experiment.search().trials().at(*experiment.search().Best());
-  return RunFull(experiment.search().spec(), best.ds_config,
-                 MakeRunnerOptions(run, out_dir + "/full"), flags.json);
+  return full ? ExitCodeOf(*full) : 0;
 }
 
 }  // namespace
@@ -107,7 +130,8 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
   spec.method = search.method;
   spec.options = search.options;
-  ValidateOptions(spec.options);
+  spec.start_dir = fs::current_path().string();
+  spec.out_dir = search.run.out_dir;
   LogNew(CheckSpec(spec), read);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
@@ -116,23 +140,12 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
 
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
-  fmt::print(stderr, "experiment {} ({}): {}, up to {} trials of {} rank{}, metric {}\n",
-             experiment.id(), Printable(spec.name), spec.method, spec.options.max_trials,
-             spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
   return RunSearch(flags, search.run, experiment);
 }
 
 int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
-  const bool ended = experiment.state() != ExperimentState::kActive;
-  fmt::print(stderr, "experiment {} ({}): {} after {} trial(s)\n", experiment.id(),
-             Printable(experiment.search().spec().name),
-             ended ? "has " + std::string(experiment.state() == ExperimentState::kCompleted
-                                              ? "ended"
-                                              : ToString(experiment.state()))
-                   : "going on",
-             experiment.search().trials().size());
   return RunSearch(flags, resume.run, experiment);
 }
 

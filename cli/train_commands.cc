@@ -1,6 +1,7 @@
 // dsat train, and the hidden dsat supervise.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -24,14 +25,64 @@ fs::path ProgramDir() {
   return fs::read_symlink("/proc/self/exe").parent_path();
 }
 
-std::string FirstLine(const std::string& text) {
-  return Printable(text.substr(0, text.find('\n')));
+// The newest checkpoint of a training in `out_dir`, "" if there is none (engine/checkpoint.h).
+std::string NewestCheckpoint(const std::string& out_dir) {
+  const std::string dir = out_dir + "/checkpoint";
+  if (!fs::exists(dir + "/latest")) return "";
+  const std::string tag = ReadFile(dir + "/latest");
+  return dir + "/" + tag.substr(0, tag.find('\n'));
 }
 
 int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   const Json* given = FindAtPointer(ds_config, "/steps_per_print");
   if (given != nullptr && given->is_number_integer() && *given > 0) return given->get<int64_t>();
   return std::max<int64_t>(1, steps / 20);
+}
+
+// Fast steps are heard of now and then only: the first one in each interval is printed, and the
+// last.
+class StepPrinter {
+ public:
+  StepPrinter(StepsTo to, int64_t interval, int64_t num_steps)
+      : to_(to), interval_(interval), num_steps_(num_steps) {}
+
+  void OnStep(int64_t step, double loss, double latency_ms) {
+    const bool due = printed_ == 0 || step / interval_ > printed_ / interval_;
+    if (!due && step != num_steps_) return;
+    printed_ = step;
+    std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
+    if (to_ == StepsTo::kStdoutJson) {
+      fmt::print(out, "{}\n",
+                 Json{{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}}.dump());
+    } else {
+      fmt::print(out, "step {:>6}/{}  loss {:.4f}  {:.1f} ms\n", step, num_steps_, loss,
+                 latency_ms);
+    }
+    std::fflush(out);
+  }
+
+ private:
+  StepsTo to_;
+  int64_t interval_;
+  int64_t num_steps_;
+  int64_t printed_ = 0;
+};
+
+// Says on stderr what a training that was not a failure has left.
+void PrintEnd(const FullRun& run, bool builtin) {
+  if (run.outcome.state == TrialState::kStopped) {
+    const std::string left =
+        !builtin ? ""
+        : run.checkpoint.empty()
+            ? ", there is no checkpoint"
+            : fmt::format("; the same command goes on from {}", Printable(run.checkpoint));
+    fmt::print(stderr, "interrupted{}; logs in {}\n", left, run.out_dir);
+  } else if (run.outcome.state == TrialState::kSucceeded) {
+    if (builtin && !run.last_step)
+      fmt::print(stderr, "nothing left to train: the checkpoint has all steps\n");
+    fmt::print(stderr, "done; {} is in {}\n", builtin ? "the checkpoint" : "everything of this run",
+               builtin ? run.out_dir + "/checkpoint" : run.out_dir);
+  }
 }
 
 }  // namespace
@@ -46,51 +97,51 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run, const std::string& out_dir)
           .trial_timeout = std::chrono::seconds(run.trial_timeout_s)};
 }
 
-int RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
-            bool json) {
+FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
+                StepsTo steps_to) {
   MakeWritableFolder(options.out_dir);
-  const int64_t steps_per_print = StepsPerPrint(ds_config, spec.max_length_steps);
-  std::atomic<bool> cancelled{false};
-  const InterruptHandler interrupt([&cancelled] { cancelled = true; });
+  const bool builtin = IsBuiltin(spec);
+  std::atomic<int64_t> interrupts{0};
+  const InterruptHandler interrupt([&interrupts, builtin] {
+    if (++interrupts == 1 && builtin)
+      fmt::print(stderr, "\nending with a checkpoint; a second interrupt ends without one\n");
+  });
   fmt::print(stderr, "training {} for {} steps on {} rank{}\n", Printable(spec.name),
              spec.max_length_steps, spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s");
-  const std::string checkpoint = options.out_dir + "/checkpoint";
-  const bool builtin = spec.entrypoint == std::vector<std::string>{"builtin"};
-  if (builtin && fs::exists(checkpoint + "/latest"))
-    fmt::print(stderr, "going on from {}/{}; another --out starts anew\n", checkpoint,
-               FirstLine(ReadFile(checkpoint + "/latest")));
-  int64_t printed = 0;
-  const Outcome outcome = RunFullTraining(
+  const std::string before = builtin ? NewestCheckpoint(options.out_dir) : "";
+  if (!before.empty())
+    fmt::print(stderr, "going on from {}; another --out starts anew\n", Printable(before));
+  FullRun run{.out_dir = options.out_dir, .outcome = {}, .last_step = {}, .checkpoint = {}};
+  StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
+                      spec.max_length_steps);
+  run.outcome = RunFullTraining(
       spec, ds_config, options,
       [&](int64_t step, double loss, double latency_ms) {
-        // Fast steps are reported now and then only: the first one in each interval is printed.
-        const bool due = printed == 0 || step / steps_per_print > printed / steps_per_print;
-        if (step <= 0 || (!due && step != spec.max_length_steps)) return;
-        printed = step;
-        if (json) {
-          fmt::print("{}\n",
-                     Json{{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}}.dump());
-        } else {
-          fmt::print("step {:>6}/{}  loss {:.4f}  {:.1f} ms\n", step, spec.max_length_steps, loss,
-                     latency_ms);
-        }
-        std::fflush(stdout);
+        if (step <= 0) return;
+        run.last_step = step;
+        run.loss = loss;
+        printer.OnStep(step, loss, latency_ms);
       },
-      [&cancelled] { return cancelled.load(); });
-  if (cancelled) {
-    fmt::print(stderr, "interrupted{}; logs in {}\n",
-               builtin ? ", no checkpoint of these steps was written" : "", options.out_dir);
-    return kExitInterrupted;
-  }
-  if (outcome.state != TrialState::kSucceeded)
-    Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", ToString(outcome.state),
-          outcome.reason, options.out_dir);
-  if (builtin && printed == 0)
-    fmt::print(stderr, "nothing left to train: the checkpoint has all {} steps\n",
-               spec.max_length_steps);
-  fmt::print(stderr, "done; {} is in {}\n", builtin ? "the checkpoint" : "everything of this run",
-             builtin ? checkpoint : options.out_dir);
-  return 0;
+      [&interrupts] { return interrupts.load(); });
+  if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
+  PrintEnd(run, builtin);
+  return run;
+}
+
+Json ToJson(const FullRun& run) {
+  return {{"state", ToString(run.outcome.state)},
+          {"reason", run.outcome.reason},
+          {"out_dir", run.out_dir},
+          {"last_step", run.last_step ? Json(*run.last_step) : Json()},
+          {"loss", run.last_step ? Json(run.loss) : Json()},
+          {"checkpoint", run.checkpoint.empty() ? Json() : Json(run.checkpoint)}};
+}
+
+int ExitCodeOf(const FullRun& run) {
+  if (run.outcome.state == TrialState::kSucceeded) return 0;
+  if (run.outcome.state == TrialState::kStopped) return kExitInterrupted;
+  Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", ToString(run.outcome.state),
+        run.outcome.reason, run.out_dir);
 }
 
 int RunCommand(const Flags& flags, const TrainFlags& train) {
@@ -103,8 +154,10 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   if (train.steps) spec.max_length_steps = *train.steps;
   LogNew(CheckSpec(spec), read);
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
-  return RunFull(spec, spec.ds_config, MakeRunnerOptions(train.run, fs::absolute(out).string()),
-                 flags.json);
+  RunnerOptions options = MakeRunnerOptions(train.run, fs::absolute(out).string());
+  options.checkpoint_interval = train.checkpoint_interval;
+  return ExitCodeOf(
+      RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout));
 }
 
 int RunCommand(const Flags&, const SuperviseFlags& supervise) {

@@ -35,7 +35,7 @@ void ProjectAsked(const Database& db, ExperimentId experiment, const Event& even
       "INSERT INTO trials (experiment, id, kind, state, reason, zero_stage, assignment, ds_config,"
       " asked_at) VALUES (?, ?, ?, 'running', '', ?, ?, ?, " DSAT_SQL_NOW ")",
       experiment, trial.id, ToString(trial.kind), ZeroStage(trial.ds_config),
-      ToJson(trial.assignment).dump(), trial.ds_config.dump());
+      event.payload.at("assignment").dump(), trial.ds_config.dump());
 }
 
 void ProjectAttemptStarted(const Database& db, ExperimentId experiment, const Event& event) {
@@ -64,7 +64,7 @@ void InsertPoint(const Database& db, ExperimentId experiment, const Event& event
         " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?6, " DSAT_SQL_NOW
         " FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
         experiment, event.trial, attempt, result.point.micro_batch_size,
-        result.point.accumulation_steps, ToJson(result.measurement).dump(), metrics...);
+        result.point.accumulation_steps, event.payload.at("measurement").dump(), metrics...);
   };
   std::apply(insert, columns);
 }

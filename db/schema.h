@@ -9,8 +9,8 @@ namespace dsat {
 // The statements that make an empty database a dsat database.
 extern const char kSchemaSql[];
 
-// PRAGMA user_version. Raised whenever schema.sql changes.
-inline constexpr int32_t kSchemaVersion = 1;
+// PRAGMA user_version. Raised whenever schema.sql or the JSON of an experiment's spec changes.
+inline constexpr int32_t kSchemaVersion = 2;
 
 // PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736174;

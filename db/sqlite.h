@@ -170,7 +170,7 @@ class Transaction {
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
-  // Durable once it returns.
+  // What it returns from survives the death of this process.
   void Commit();
 
  private:

@@ -69,12 +69,13 @@ class Store {
   // The log after `after_seq`, in order.
   std::vector<Event> Events(ExperimentId id, int64_t after_seq = 0) const;
 
-  // Appends in one transaction, durably, and updates the row tables. `expected_seq` is the last seq
-  // the caller has seen: throws kAborted, having written nothing, if another process has appended
-  // since. Returns the new last seq. Throws kResourceExhausted if the disk is full, kUnavailable if
-  // the database stays locked for longer than the busy time-out, kPermissionDenied if it was opened
-  // read-only, kInvalidArgument if an event cannot follow the log (an attempt of a trial that was
-  // never asked for); nothing is written then.
+  // Appends in one transaction and updates the row tables. What it has returned from survives the
+  // death of this process; a power cut may take the last moments, never the middle of the log.
+  // `expected_seq` is the last seq the caller has seen: throws kAborted, having written nothing, if
+  // another process has appended since. Returns the new last seq. Throws kResourceExhausted if the
+  // disk is full, kUnavailable if the database stays locked for longer than the busy time-out,
+  // kPermissionDenied if it was opened read-only, kInvalidArgument if an event cannot follow the
+  // log (an attempt of a trial that was never asked for); nothing is written then.
   int64_t Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events);
 
   // Trials of an experiment from the row tables, by id.

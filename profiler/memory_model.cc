@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "engine/config/ds_config.h"
-#include "engine/plan/placement.h"
 
 namespace dsat {
 namespace {
@@ -72,6 +71,7 @@ StageMemory MemoryModel::ForStage(int stage) const {
       .grad_bytes = Share(grad_width * trained, homes.grad.placement, world_size_),
       .optimizer_bytes = Share(optimizer_width * trained, homes.optimizer.placement, world_size_),
       .buffer_bytes = compat_determined_ ? 0 : width * BufferElems(stage),
+      .gathered_bytes = compat_determined_ ? 0 : width * GatheredElems(homes),
       .activation_bytes_per_sample = profile_.activation_bytes_per_sample,
   };
 }
@@ -97,6 +97,12 @@ int64_t MemoryModel::BufferElems(int stage) const {
         all);
   }
   return elems;
+}
+
+// While one unit computes, the next one is fetched.
+int64_t MemoryModel::GatheredElems(const engine::StateHomes& homes) const {
+  const bool gathers = world_size_ > 1 && homes.param.placement == engine::Placement::kShard;
+  return gathers ? profile_.two_units_num_params : 0;
 }
 
 int64_t MemoryModel::ApproxMaxMicroBatch(int stage) const {

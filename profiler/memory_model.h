@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/json.h"
+#include "engine/plan/placement.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -18,17 +19,20 @@ struct StageMemory {
   int64_t grad_bytes = 0;
   int64_t optimizer_bytes = 0;  // Master weights included.
   int64_t buffer_bytes = 0;     // Communication buckets.
+  int64_t gathered_bytes = 0;   // Stage 3: the parameters that are whole at one time, at least.
   int64_t activation_bytes_per_sample = 0;
 
   // Everything that does not grow with the micro-batch.
-  int64_t fixed_bytes() const { return param_bytes + grad_bytes + optimizer_bytes + buffer_bytes; }
+  int64_t fixed_bytes() const {
+    return param_bytes + grad_bytes + optimizer_bytes + buffer_bytes + gathered_bytes;
+  }
 };
 
 class MemoryModel {
  public:
   // `ds_config` gives precision, optimizer and buckets; its stage does not matter. `world_size` is
   // the number of ranks. With `compat_determined` the published formula holds: fp16 or else fp32,
-  // always Adam, no buffers. REQUIRES: world_size >= 1.
+  // always Adam, no buffers, nothing gathered. REQUIRES: world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
               bool compat_determined);
 
@@ -42,6 +46,7 @@ class MemoryModel {
 
  private:
   int64_t BufferElems(int stage) const;
+  int64_t GatheredElems(const engine::StateHomes& homes) const;
 
   ModelProfile profile_;
   Json ds_config_;

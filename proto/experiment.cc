@@ -39,6 +39,7 @@ void VisitFields(Visitor& visit, T& profile) {
   visit("activation_bytes_per_sample", profile.activation_bytes_per_sample);
   visit("device_memory_bytes", profile.device_memory_bytes);
   visit("forward_flops_per_sample", profile.forward_flops_per_sample);
+  visit("two_units_num_params", profile.two_units_num_params);
 }
 
 template <typename Visitor, typename T>
@@ -49,8 +50,11 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("entrypoint", spec.entrypoint);
   visit("config_path", spec.config_path);
   visit("model_dir", spec.model_dir);
+  visit("start_dir", spec.start_dir);
+  visit("out_dir", spec.out_dir);
   visit("slots_per_trial", spec.slots_per_trial);
   visit("device_memory_bytes", spec.device_memory_bytes);
+  visit("environment", spec.environment);
   visit("hyperparameters", spec.hyperparameters);
   visit("ds_config_path", spec.ds_config_path);
   visit("ds_config", spec.ds_config);

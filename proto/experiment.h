@@ -3,6 +3,7 @@
 #define DSAT_PROTO_EXPERIMENT_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,8 +43,13 @@ struct ExperimentSpec {
   std::vector<std::string> entrypoint;  // {"builtin"}, or the argv of the user's own command
   std::string config_path;              // The experiment file, absolute.
   std::string model_dir;                // Where relative paths and the command start, absolute.
-  int64_t slots_per_trial = 1;          // Ranks of a trial.
-  int64_t device_memory_bytes = 0;      // Device budget of one rank on CPU; 0 = no budget.
+  // Where the search was started, absolute, and its --out as given there, "" if it was not: `dsat
+  // resume` writes to the same place.
+  std::string start_dir;
+  std::string out_dir;
+  int64_t slots_per_trial = 1;      // Ranks of a trial.
+  int64_t device_memory_bytes = 0;  // Device budget of one rank on CPU; 0 = no budget.
+  std::map<std::string, std::string> environment;  // Of trial processes, on top of ours.
   Json hyperparameters = Json::object();  // As in the file, without the two ds_config keys.
   std::string ds_config_path;             // The file the base config came from, "" if inline.
   Json ds_config = Json::object();        // Base config, overwrite_deepspeed_args merged in.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -71,6 +72,10 @@ inline bool Fits(const Json& json, const int*) {
 }
 inline bool Fits(const Json&, const Json*) {
   return true;
+}
+inline bool Fits(const Json& json, const std::map<std::string, std::string>*) {
+  return json.is_object() &&
+         std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_string(); });
 }
 template <typename T>
 bool Fits(const Json& json, const std::vector<T>*) {

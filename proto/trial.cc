@@ -162,7 +162,10 @@ TrialState ParseTrialState(const std::string& text) {
 Json ToJson(const Measurement& measurement) {
   Json json = Json::object();
   for (const auto& [name, metric] : measurement) {
-    json[name] = {{"value", metric.value}, {"spread", metric.spread}, {"samples", metric.samples}};
+    Json& out = json[name];
+    out["value"] = metric.value;
+    out["spread"] = metric.spread;
+    out["samples"] = metric.samples;
   }
   return json;
 }
@@ -172,7 +175,8 @@ Json ToJson(const ModelProfile& profile) {
           {"trainable_num_params", profile.trainable_num_params},
           {"activation_bytes_per_sample", profile.activation_bytes_per_sample},
           {"device_memory_bytes", profile.device_memory_bytes},
-          {"forward_flops_per_sample", profile.forward_flops_per_sample}};
+          {"forward_flops_per_sample", profile.forward_flops_per_sample},
+          {"two_units_num_params", profile.two_units_num_params}};
 }
 
 Json ToJson(const Assignment& assignment) {
@@ -183,10 +187,13 @@ Json ToJson(const Assignment& assignment) {
 }
 
 Measurement MeasurementFromJson(const Json& json, const std::string& what) {
-  std::vector<std::string> known;
-  for (const MetricInfo& metric : kMetrics)
-    known.emplace_back(metric.name);
-  CheckKeys(json, known, what);
+  static const std::vector<std::string> kKnown = [] {
+    std::vector<std::string> names;
+    for (const MetricInfo& metric : kMetrics)
+      names.emplace_back(metric.name);
+    return names;
+  }();
+  CheckKeys(json, kKnown, what);
   Measurement measurement;
   for (const auto& [name, value] : json.items()) {
     measurement[name] = MetricFromJson(value, what + "/" + name);
@@ -194,12 +201,22 @@ Measurement MeasurementFromJson(const Json& json, const std::string& what) {
   return measurement;
 }
 
+void CheckMeasurement(const Measurement& measurement, const std::string& what) {
+  const auto possible = [](double value) { return value >= 0 && std::isfinite(value); };
+  const bool good = std::all_of(measurement.begin(), measurement.end(), [&](const auto& entry) {
+    const auto& [name, metric] = entry;
+    return FindMetric(name) != nullptr && possible(metric.value) && possible(metric.spread) &&
+           metric.samples >= 0;
+  });
+  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Says what is wrong.
+}
+
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckObject(given, what);
   const Json json = WithOurProfileNames(given);
-  static const std::vector<std::string> kKeys = {"num_params", "trainable_num_params",
-                                                 "activation_bytes_per_sample",
-                                                 "device_memory_bytes", "forward_flops_per_sample"};
+  static const std::vector<std::string> kKeys = {
+      "num_params",          "trainable_num_params",     "activation_bytes_per_sample",
+      "device_memory_bytes", "forward_flops_per_sample", "two_units_num_params"};
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
@@ -214,6 +231,9 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   profile.device_memory_bytes = number("device_memory_bytes", 1);
   if (json.contains("forward_flops_per_sample")) {
     profile.forward_flops_per_sample = number("forward_flops_per_sample", 0);
+  }
+  if (json.contains("two_units_num_params")) {
+    profile.two_units_num_params = number("two_units_num_params", 0);
   }
   return profile;
 }

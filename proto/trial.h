@@ -69,6 +69,7 @@ struct ModelProfile {
   int64_t activation_bytes_per_sample = 0;  // Alive after a forward pass at micro-batch size 1.
   int64_t device_memory_bytes = 0;          // What one rank may use.
   int64_t forward_flops_per_sample = 0;     // 0 if unknown.
+  int64_t two_units_num_params = 0;         // Of the two largest units together; 0 if unknown.
 };
 
 // How a trial, or one attempt at it, ended.
@@ -102,6 +103,8 @@ Json ToJson(const Assignment& assignment);
 // write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the
 // value if a metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
+// The same test of a measurement that did not come as JSON.
+void CheckMeasurement(const Measurement& measurement, const std::string& what);
 // Takes DeepSpeed's names of the same numbers too (activation_mem_per_gpu, gpu_mem).
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);

@@ -56,6 +56,7 @@ void VisitFields(Visitor& visit, T& task) {
   visit("train_steps", task.train_steps);
   visit("seed", task.seed);
   visit("checkpoint_dir", task.checkpoint_dir);
+  visit("checkpoint_interval", task.checkpoint_interval);
   visit("report_address", task.report_address);
 }
 

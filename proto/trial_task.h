@@ -13,7 +13,7 @@ struct TrialTask {
   enum class Mode {
     kProfile,  // One step at micro-batch size 1; report a ModelProfile.
     kMeasure,  // end_profile_step + 1 steps; report a Measurement of start..end.
-    kTrain,    // train_steps steps; report progress, save a checkpoint at the end.
+    kTrain,    // train_steps steps; report progress, save checkpoints on the way and at the end.
   };
   Mode mode = Mode::kMeasure;
   int64_t experiment = 0;
@@ -29,13 +29,14 @@ struct TrialTask {
   int64_t end_profile_step = 5;
   int64_t train_steps = 0;
   int64_t seed = 42;
-  std::string checkpoint_dir;   // kTrain only.
-  std::string report_address;   // gRPC target of the runner's TrialService.
+  std::string checkpoint_dir;       // kTrain only.
+  int64_t checkpoint_interval = 0;  // kTrain: steps from one to the next; 0 = at the end only.
+  std::string report_address;       // gRPC target of the runner's TrialService.
 };
 
 // Environment of a rank, beside torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";        // for every call
-inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";   // memory file shared by the ranks
+inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call
+inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // memory file shared by the ranks
 inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
 
 // Exit codes of dsat-trial.

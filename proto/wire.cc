@@ -29,6 +29,15 @@ size_t Utf8Length(const std::string& text, size_t at) {
   return 0;
 }
 
+// What a program wrote, so strict JSON.
+Json ParseSent(const std::string& text, const char* field) {
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) {
+    Throw(ErrorCode::kInvalidArgument, "{} is not JSON: {}", field, text);
+  }
+  return value;
+}
+
 }  // namespace
 
 std::string ValidUtf8(const std::string& text) {
@@ -79,6 +88,7 @@ v1::ModelProfile ToProto(const ModelProfile& profile) {
   proto.set_activation_bytes_per_sample(profile.activation_bytes_per_sample);
   proto.set_device_memory_bytes(profile.device_memory_bytes);
   proto.set_forward_flops_per_sample(profile.forward_flops_per_sample);
+  proto.set_two_units_num_params(profile.two_units_num_params);
   return proto;
 }
 
@@ -105,12 +115,11 @@ v1::Trial ToProto(const Trial& trial) {
 }
 
 Measurement FromProto(const v1::Measurement& measurement) {
-  Json json = Json::object();
-  for (const auto& [name, metric] : measurement.metrics()) {
-    json[name] = {
-        {"value", metric.value()}, {"spread", metric.spread()}, {"samples", metric.samples()}};
-  }
-  return MeasurementFromJson(json, "measurement");
+  Measurement value;
+  for (const auto& [name, metric] : measurement.metrics())
+    value[name] = {metric.value(), metric.spread(), metric.samples()};
+  CheckMeasurement(value, "measurement");
+  return value;
 }
 
 Point FromProto(const v1::Point& point) {
@@ -133,6 +142,7 @@ ModelProfile FromProto(const v1::ModelProfile& profile) {
   value.activation_bytes_per_sample = profile.activation_bytes_per_sample();
   value.device_memory_bytes = profile.device_memory_bytes();
   value.forward_flops_per_sample = profile.forward_flops_per_sample();
+  value.two_units_num_params = profile.two_units_num_params();
   return ProfileFromJson(ToJson(value), "profile");
 }
 
@@ -145,9 +155,8 @@ Trial FromProto(const v1::Trial& trial) {
   value.id = trial.id();
   value.kind = ParseTrialKind(trial.kind());
   value.state = ParseTrialState(trial.state());
-  value.assignment =
-      AssignmentFromJson(ParseTolerantJson(trial.assignment_json(), "assignment_json"));
-  value.ds_config = ParseTolerantJson(trial.ds_config_json(), "ds_config_json");
+  value.assignment = AssignmentFromJson(ParseSent(trial.assignment_json(), "assignment_json"));
+  value.ds_config = ParseSent(trial.ds_config_json(), "ds_config_json");
   value.reason = trial.reason();
   for (const v1::PointResult& result : trial.points())
     value.points.push_back(FromProto(result));

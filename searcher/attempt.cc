@@ -18,15 +18,6 @@ double Seconds(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-bool IsBuiltin(const ExperimentSpec& spec) {
-  return spec.entrypoint == std::vector<std::string>{"builtin"};
-}
-
-std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
-                                         const std::string& trial_binary) {
-  return IsBuiltin(spec) ? MakeBuiltinTarget(spec, trial_binary) : MakeCommandTarget(spec);
-}
-
 Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
                  const AttemptLimits& limits)
     : target_(target),

@@ -13,12 +13,6 @@
 
 namespace dsat {
 
-// True if `spec` trains with dsat's own engine, not with the user's command.
-bool IsBuiltin(const ExperimentSpec& spec);
-// The launch target of `spec`. `trial_binary` as MakeBuiltinTarget.
-std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
-                                         const std::string& trial_binary);
-
 // How long an attempt may take; what takes longer is killed and has failed.
 struct AttemptLimits {
   std::optional<std::chrono::milliseconds> start;  // To the first sign of life.

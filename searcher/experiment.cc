@@ -11,7 +11,7 @@ namespace {
 
 // Throws kInvalidArgument if the log could not be read back with these in it.
 void CheckReadable(TrialId trial, const PointResult& result) {
-  MeasurementFromJson(ToJson(result.measurement), fmt::format("trial {}: measurement", trial));
+  CheckMeasurement(result.measurement, fmt::format("trial {}: measurement", trial));
 }
 
 void CheckReadable(TrialId trial, const ModelProfile& profile) {

@@ -1,7 +1,8 @@
 // One training to its end, by the launcher and the server that trials have.
 #include <poll.h>
 
-#include <filesystem>
+#include <algorithm>
+#include <cerrno>
 #include <utility>
 #include <variant>
 
@@ -56,13 +57,16 @@ void WaitForNews(const EventQueue<TrialMessage>& queue, const Attempt& attempt) 
 
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options, const OnProgress& on_progress,
-                        const std::function<bool()>& cancelled) {
+                        const std::function<int64_t()>& num_cancels) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue);
   server.Admit(kFullRun);
   const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, options.trial_binary);
   LaunchRequest request;
   request.full_run = true;
+  request.checkpoint_interval = options.checkpoint_interval > 0
+                                    ? options.checkpoint_interval
+                                    : std::max<int64_t>(1, spec.max_length_steps / 10);
   request.ds_config = ds_config;
   request.dir = options.out_dir;
   request.report_address = server.address();
@@ -73,16 +77,20 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
   Attempt attempt(options.dsat_binary, target.get(), request, limits);
   Listener listener{&queue, &attempt, &on_progress};
-  bool asked_to_end = false;
+  int64_t cancels = 0;
   while (true) {
     WaitForNews(queue, attempt);
-    if (!asked_to_end && cancelled && cancelled()) {
-      asked_to_end = true;
-      attempt.Cancel(kCancelGrace);
-    }
+    const int64_t before = std::exchange(cancels, num_cancels ? num_cancels() : 0);
+    // Ranks of ours hear that they are to stop with the answer to their next step.
+    if (cancels > before) server.Dismiss(kFullRun);
+    const bool at_once = cancels > 1 || (cancels == 1 && !IsBuiltin(spec));
+    if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
     attempt.Observe();
     listener.Hear();
-    if (const std::optional<AttemptEnd> end = attempt.End()) return end->outcome;
+    const std::optional<AttemptEnd> end = attempt.End();
+    if (!end) continue;
+    const bool stopped = cancels > 0 && end->outcome.state == TrialState::kSucceeded;
+    return stopped ? Outcome{TrialState::kStopped, "cancelled"} : end->outcome;
   }
 }
 

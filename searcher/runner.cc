@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/unique_fd.h"
 #include "engine/config/ds_config.h"
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
@@ -26,7 +27,6 @@
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
-#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {
@@ -49,8 +49,10 @@ struct Runner::Impl {
       : experiment(experiment_in),
         options(std::move(options_in)),
         watcher(std::move(watcher_in)),
+        lock(RunnerLock::Acquire(experiment.store().path(), experiment.id())),
         cancel_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (cancel_fd.get() < 0) ThrowErrno("eventfd", errno);
+    experiment.CatchUp();
   }
 
   ExperimentState Run();
@@ -90,6 +92,7 @@ struct Runner::Impl {
   Experiment& experiment;
   RunnerOptions options;
   RunnerWatcher watcher;
+  RunnerLock lock;
   UniqueFd cancel_fd;
   uint64_t cancels = 0;
   int64_t slots = 0;
@@ -114,8 +117,7 @@ void Runner::Cancel() {
 
 // The one door: whatever goes wrong around the trials ends the run, not the record.
 ExperimentState Runner::Impl::Run() {
-  const RunnerLock lock = RunnerLock::Acquire(experiment.store().path(), experiment.id());
-  experiment.CatchUp();
+  const RunnerLock held = std::move(lock);  // To the end of this call.
   Open();
   const auto failed = [this](ErrorCode code, const char* what) {
     attempts.clear();

@@ -24,6 +24,8 @@ struct RunnerOptions {
   std::chrono::seconds hang_timeout{120};   // Without progress, counted from the first step on.
   std::chrono::seconds start_timeout{300};  // Without a first sign of life.
   std::chrono::seconds trial_timeout{3600};
+  // Steps of a full training between two checkpoints; 0 = a tenth of all.
+  int64_t checkpoint_interval = 0;
 };
 
 // What a watcher (the progress display) is told; called on the loop's thread.
@@ -44,16 +46,16 @@ using RunnerWatcher = std::function<void(const Experiment&, const RunnerEvent&)>
 
 class Runner {
  public:
-  // `experiment` must outlive the runner.
+  // Takes `experiment`, which must outlive the runner, until Run returns, and brings it up to date.
+  // Throws kFailedPrecondition if another runner has it.
   Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher);
   ~Runner();
 
   // Runs until the search has finished or was cancelled. Writes the best config to out_dir whenever
   // there is a better one, and at the end. Returns the experiment's state: kActive if it was
-  // cancelled (it can be resumed). Throws before anything is launched or recorded if another runner
-  // has the experiment (kFailedPrecondition) or out_dir cannot be written to. An error later on
-  // (the disk is full, the database is gone) stops every trial, then is thrown with what to do
-  // about it. REQUIRES: called once.
+  // cancelled (it can be resumed). Throws before anything is launched or recorded if out_dir cannot
+  // be written to. An error later on (the disk is full, the database is gone) stops every trial,
+  // then is thrown with what to do about it. REQUIRES: called once.
   ExperimentState Run();
 
   // Ends the running trials and makes Run return; a second call gives them no time to end by
@@ -67,12 +69,14 @@ class Runner {
 
 // Runs one full training with `ds_config` by the same launcher (dsat train, --run-full-experiment).
 // `on_progress(step, loss, latency_ms)` is called for each step that rank 0 of the built-in engine
-// reports, `cancelled` a few times a second. kStopped if it was cancelled. The logs and what the
-// training leaves go to out_dir. There is no limit on the whole time. Throws as Runner::Run.
+// reports; `num_cancels`, how often the end has been asked for, a few times a second. At the first
+// time the built-in engine saves a checkpoint before it ends, at the second one it is killed.
+// kStopped if it was cancelled. The logs and what the training leaves go to out_dir. There is no
+// limit on the whole time. Throws as Runner::Run.
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options,
                         const std::function<void(int64_t, double, double)>& on_progress,
-                        const std::function<bool()>& cancelled);
+                        const std::function<int64_t()>& num_cancels);
 
 }  // namespace dsat
 

@@ -148,7 +148,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
                     v1::TellReply* reply) override {
     return Locked(*context, [&] {
       Experiment& experiment = Opened(request->experiment());
-      experiment.CatchUp();  // The trial may be one that another process asked for.
+      // The trial may be one that another process has asked for.
+      if (!experiment.search().trials().contains(request->trial())) experiment.CatchUp();
       const Outcome outcome{ParseTrialState(request->state()), request->reason()};
       std::vector<PointResult> points;
       if (request->has_measurement()) {

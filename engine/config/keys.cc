@@ -108,8 +108,14 @@ bool IsOneOf(std::string_view text, std::string_view words) {
   return false;
 }
 
-Json DefaultValue(const Key& key) {
-  return key.type == KeyType::kAlias ? Json() : Json::parse(key.fallback);
+const Json& DefaultValue(const Key& key) {
+  static const std::vector<Json> kDefaults = [] {
+    std::vector<Json> defaults;
+    for (const Key& each : Keys())
+      defaults.push_back(each.type == KeyType::kAlias ? Json() : Json::parse(each.fallback));
+    return defaults;
+  }();
+  return kDefaults.at(static_cast<size_t>(&key - Keys().data()));
 }
 
 std::string Expected(const Key& key) {

@@ -78,8 +78,8 @@ std::vector<std::string> KeyNames(std::string_view section, std::string_view typ
 // True if `text` is one of the words of `words`, which blanks separate.
 bool IsOneOf(std::string_view text, std::string_view words);
 
-// The key's default; null if it has none of its own.
-Json DefaultValue(const Key& key);
+// The key's default; null if it has none of its own. REQUIRES: `key` is one of Keys().
+const Json& DefaultValue(const Key& key);
 
 // What a value of this key must be, for messages and docs: "an integer >= 1", "true or false".
 std::string Expected(const Key& key);

@@ -108,6 +108,11 @@ Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& sourc
   return config;
 }
 
+Settings::Settings(const Json& ds_config, const std::string& source)
+    : written_(CanonicalConfig(ds_config, Auto::kKeep, source)), config_(written_) {
+  DropUnset(config_, Auto::kDrop, "");
+}
+
 Json Settings::Get(const std::string& pointer) const {
   if (const Json* given = Given(pointer)) return *given;
   const Key* key = FindKey(pointer);

@@ -24,9 +24,7 @@ Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& sourc
 // Pointers must be in the key table. Throws as CanonicalConfig.
 class Settings {
  public:
-  Settings(const Json& ds_config, const std::string& source)
-      : config_(CanonicalConfig(ds_config, Auto::kDrop, source)),
-        written_(CanonicalConfig(ds_config, Auto::kKeep, source)) {}
+  Settings(const Json& ds_config, const std::string& source);
 
   // The value given, or nullptr.
   const Json* Given(const std::string& pointer) const { return FindAtPointer(config_, pointer); }
@@ -44,8 +42,8 @@ class Settings {
   std::string Lower(const std::string& pointer) const;
 
  private:
-  Json config_;
   Json written_;
+  Json config_;  // The same without "auto".
 };
 
 }  // namespace dsat::engine

@@ -4,10 +4,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -38,13 +42,21 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
   return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
 }
 
-int64_t NumParams(const Model& model) {
+int64_t NumParams(const Layer& layer) {
   int64_t sum = 0;
-  for (const auto& layer : model.layers) {
-    for (const ParamSpec& spec : layer->params())
-      sum += spec.NumElems();
-  }
+  for (const ParamSpec& spec : layer.params())
+    sum += spec.NumElems();
   return sum;
+}
+
+
+int64_t TwoUnitsNumParams(const Model& model) {
+  std::array<int64_t, 3> largest{};  // The third place is for the next one.
+  for (const auto& layer : model.layers) {
+    largest[2] = NumParams(*layer);
+    std::sort(largest.begin(), largest.end(), std::greater<>());
+  }
+  return largest[0] + largest[1];
 }
 
 // What one rank may use: its budget, or its share of the machine.
@@ -76,6 +88,7 @@ class Trial {
   bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
+  void Save(Engine& engine, const StepResult& step);
   void SetPoint(const Point& point);
 
   const TrialTask& task_;
@@ -89,6 +102,7 @@ class Trial {
   std::unique_ptr<Kernels> kernels_;
   Arena arena_;
   Arena host_arena_;
+  std::string saved_tag_;  // Of this run's newest checkpoint.
 };
 
 Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -145,10 +159,11 @@ void Trial::Profile() {
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
-      .trainable_num_params = NumParams(model_),
+      .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = steps[0].activation_bytes,
       .device_memory_bytes = DeviceMemoryBytes(task_, environment_),
       .forward_flops_per_sample = steps[0].forward_flops,
+      .two_units_num_params = TwoUnitsNumParams(model_),
   };
   const int64_t batch = config_.batch.train_batch_size;
   reporter_.Measured({point, MeasurementOf(steps, batch, peak_bytes)}, profile);
@@ -209,7 +224,20 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
        {"skipped_steps", engine.num_skipped_steps()}});
 }
 
-// Continues from the newest checkpoint of the folder, if there is one.
+// Replaces the checkpoint that this run has saved before.
+void Trial::Save(Engine& engine, const StepResult& step) {
+  if (task_.checkpoint_dir.empty()) return;
+  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
+  const std::string tag = fmt::format("step_{}", engine.num_steps());
+  engine.SaveCheckpoint(task_.checkpoint_dir, tag);
+  const std::string before = std::exchange(saved_tag_, tag);
+  if (environment_.rank == 0 && !before.empty()) {
+    std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
+  }
+}
+
+// Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the
+// end, and when it is told to stop.
 void Trial::Train() {
   Engine engine(MakeResources(), config_, Seed());
   const std::string& dir = task_.checkpoint_dir;
@@ -219,15 +247,15 @@ void Trial::Train() {
   }
   if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
   std::vector<StepResult> steps;
-  while (engine.num_steps() < task_.train_steps) {
+  const int64_t interval = task_.checkpoint_interval;
+  for (bool last = false; !last;) {
     steps.clear();
     const bool go_on = Step(engine, "training", steps);
     LogStep(engine, steps.back());
-    if (!go_on) return;
+    last = !go_on || engine.num_steps() >= task_.train_steps;
+    const bool due = interval > 0 && engine.num_steps() % interval == 0;
+    if (last || due) Save(engine, steps.back());
   }
-  if (dir.empty()) return;
-  reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, "saving");
-  engine.SaveCheckpoint(dir);
 }
 
 DsConfig ParseConfig(const TrialTask& task, const RankEnvironment& environment) {

@@ -23,9 +23,9 @@ struct Section {
   const char* without_meaning;
 };
 
-constexpr std::array<Section, 3> kSections = {{
-    {"", "name entrypoint resources searcher hyperparameters max_restarts",
-     "description labels workspace project data environment bind_mounts debug scheduling_unit "
+constexpr std::array<Section, 4> kSections = {{
+    {"", "name entrypoint resources searcher hyperparameters environment max_restarts",
+     "description labels workspace project data bind_mounts debug scheduling_unit "
      "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
      "reproducibility slurm pbs security internal integrations retention_policy log_policies "
@@ -35,6 +35,9 @@ constexpr std::array<Section, 3> kSections = {{
      "is_single_node"},
     {"/searcher", "name max_length",
      "metric smaller_is_better time_metric max_time source_trial_id source_checkpoint_uuid"},
+    {"/environment", "environment_variables",
+     "image force_pull_image registry_auth pod_spec add_capabilities drop_capabilities ports "
+     "proxy_ports"},
 }};
 
 constexpr char kHparams[] = "/hyperparameters";
@@ -73,6 +76,7 @@ class SpecReader {
     if (const Json* restarts = Find("/max_restarts")) {
       spec_.max_restarts = Integer("/max_restarts", *restarts, 0);
     }
+    ReadEnvironment();
     ReadEntrypoint();
     ReadHyperparameters();
     CheckTarget();
@@ -170,6 +174,37 @@ class SpecReader {
     } else {
       Expect(pointer, *length, "the unit batches");
     }
+  }
+
+  // A list of "NAME=VALUE", or a map from name to value.
+  void ReadEnvironment() {
+    const std::string pointer = "/environment/environment_variables";
+    const Json* variables = Find(pointer);
+    if (variables == nullptr) return;
+    if (!variables->is_structured()) Expect(pointer, *variables, "a list of \"NAME=VALUE\"");
+    for (const auto& [key, value] : variables->items()) {
+      const std::string at = fmt::format("{}/{}", pointer, key);
+      if (value.is_structured() || value.is_null()) {
+        Expect(at, value, "a text; variables by kind of device are not told apart here");
+      }
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      if (variables->is_object()) {
+        SetVariable(at, key, text);
+        continue;
+      }
+      const size_t equals = text.find('=');
+      if (equals == text.npos) Expect(at, value, "NAME=VALUE");
+      SetVariable(at, text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+
+  void SetVariable(const std::string& pointer, const std::string& name, const std::string& value) {
+    static const std::regex kName(R"([A-Za-z_][A-Za-z0-9_]*)");
+    if (!std::regex_match(name, kName)) Expect(pointer, name, "the name of a variable");
+    const bool ours = name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||
+                      name == "LOCAL_WORLD_SIZE" || name.starts_with("DSAT_");
+    if (ours) document_.Fail(pointer, fmt::format("sets {}, which dsat sets itself", name));
+    spec_.environment[name] = value;
   }
 
   void ReadEntrypoint() {

@@ -38,7 +38,7 @@ void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source
   const Json config = engine::ConfigForTrial(spec.ds_config, {{"/zero_optimization/stage", stage}},
                                              spec.slots_per_trial);
   engine::ValidateDsConfig(config, source, spec.slots_per_trial);
-  if (spec.entrypoint != std::vector<std::string>{"builtin"}) return;
+  if (!IsBuiltin(spec)) return;
   std::vector<std::string> ignored;
   engine::ParseDsConfig(config, source, spec.slots_per_trial, &ignored);
 }
@@ -48,7 +48,7 @@ void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source
 std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
   std::vector<std::string> warnings;
   const std::string source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
-  if (spec.entrypoint == std::vector<std::string>{"builtin"}) {
+  if (IsBuiltin(spec)) {
     engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
     CheckModelAndData(spec);
   } else {

@@ -65,6 +65,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   if (task.mode == TrialTask::Mode::kTrain) {
     task.train_steps = spec_.max_length_steps;
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";
+    task.checkpoint_interval = request.checkpoint_interval;
   }
   return task;
 }
@@ -89,6 +90,8 @@ std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
                    {"OMP_NUM_THREADS", num_threads},
                    // Waiting ranks leave the core to those that work.
                    {"OMP_WAIT_POLICY", "PASSIVE"}};
+    for (const auto& [name, value] : spec_.environment)
+      command.env[name] = value;
     command.log_path = fmt::format("{}/rank{}.log", request.dir, rank);
     commands.push_back(std::move(command));
   }

@@ -148,7 +148,9 @@ std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest&
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
   // A folder that the user has warmed up is better than ours; a full run is as without dsat.
-  if (std::getenv("TORCH_EXTENSIONS_DIR") == nullptr && !request.full_run) {
+  const bool given =
+      std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
+  if (!given && !request.full_run) {
     const Files files(request);
     const fs::path shared =
         request.shared_dir.empty() ? files.dir.parent_path() : fs::absolute(request.shared_dir);
@@ -156,6 +158,8 @@ std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest&
     MakeWritableFolder(env["TORCH_EXTENSIONS_DIR"]);
     RemoveStaleLocks(env["TORCH_EXTENSIONS_DIR"]);
   }
+  for (const auto& [name, value] : spec_.environment)
+    env[name] = value;
   if (const auto devices = VisibleDevices(request.slots)) env["CUDA_VISIBLE_DEVICES"] = *devices;
   return env;
 }

@@ -28,8 +28,9 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
-  bool full_run = false;       // The production run: train to the end, measure nothing.
-  Json ds_config;              // What to run.
+  bool full_run = false;            // The production run: train to the end, measure nothing.
+  int64_t checkpoint_interval = 0;  // Of a full run: steps from one checkpoint to the next.
+  Json ds_config;                   // What to run.
   std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;      // Folder that all attempts of the experiment share (compiled
                                // extensions); "" = the parent of `dir`.
@@ -84,6 +85,11 @@ class LaunchTarget {
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };
 
+// True if `spec` trains with dsat's own engine, not with the user's command.
+bool IsBuiltin(const ExperimentSpec& spec);
+// The launch target of `spec`; throws as the two below.
+std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
+                                         const std::string& trial_binary);
 // dsat's own engine: one dsat-trial process per rank. `trial_binary` is its path.
 std::unique_ptr<LaunchTarget> MakeBuiltinTarget(const ExperimentSpec& spec,
                                                 const std::string& trial_binary);

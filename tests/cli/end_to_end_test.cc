@@ -81,6 +81,27 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_THAT(train.out, HasSubstr("loss"));
 }
 
+TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
+  const Finished search =
+      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--run-full-experiment", "--json"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json result = Json::parse(search.out);
+  EXPECT_EQ(result["trials"].size(), 3U);
+  EXPECT_EQ(result["full_run"]["state"], "succeeded");
+  EXPECT_EQ(result["full_run"]["last_step"], 6);
+  EXPECT_GT(result["full_run"]["loss"], 0.0);
+  EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/step_6"));
+}
+
+TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
+  work.Write("deepspeed.yaml",
+             std::string(kExperimentFile) +
+                 "environment:\n  environment_variables: [LD_PRELOAD=/none.so]\n");
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--out", "out"}).exit_code,
+            0);
+  EXPECT_THAT(ReadFile(work.Path("out/trials/0/attempt0/rank0.log")), HasSubstr("/none.so"));
+}
+
 TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   constexpr size_t kColumns = 60;
   const std::string shown =
@@ -117,21 +138,44 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   EXPECT_THAT(further.out, testing::Not(HasSubstr("step      1/40")));
 }
 
+TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
+  const std::vector<std::string> train = {"train",  "deepspeed.yaml",        "--steps",
+                                          "100000", "--checkpoint-interval", "7"};
+  const pid_t pid = work.StartDsat(train, "train");
+  const std::string latest = work.Path("dsat-out/train/checkpoint/latest");
+  for (int i = 0; i < 600 && !std::filesystem::exists(latest); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  kill(pid, SIGTERM);
+  EXPECT_EQ(WaitFor(pid), 130);
+  const std::string tag = ReadFile(latest);
+  const std::string newest =
+      work.Path("dsat-out/train/checkpoint/" + tag.substr(0, tag.size() - 1));
+  EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("goes on from " + newest));
+  EXPECT_TRUE(std::filesystem::exists(newest));
+
+  const int64_t steps = std::stoll(tag.substr(tag.find('_') + 1)) + 1;
+  const Finished again = work.Dsat({"train", "deepspeed.yaml", "--steps", std::to_string(steps)});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("going on from " + newest));
+}
+
 TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
-  const std::vector<std::string> command = {"random", "deepspeed.yaml",          "--max-trials",
-                                            "8",      "--max-concurrent-trials", "1"};
-  const auto with = [&](std::vector<std::string> args, const std::string& db) {
-    args.insert(args.end(), {"--db", db, "--out", db + ".out"});
-    return args;
-  };
-  const pid_t pid = work.StartDsat(with(command, "killed.db"), "killed");
+  const std::vector<std::string> command = {
+      "random", "deepspeed.yaml", "--max-trials", "8", "--max-concurrent-trials",
+      "1",      "--out",          "own/out"};
+  const pid_t pid = work.StartDsat(command, "killed");
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const Finished second = work.Dsat({"resume", "1"});
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr("experiment 1 is being run by process"));
+  EXPECT_EQ(CountLines(second.err), 1) << second.err;
   kill(pid, SIGKILL);
   WaitFor(pid);
-  const Finished resumed = work.Dsat(with({"resume", "1"}, "killed.db"));
+  const Finished resumed = work.Dsat({"resume", "1"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(std::filesystem::exists(work.Path("own/out/ds_config.json")));  // As it was told.
 
-  const Json trials = Show("killed.db")["trials"];
+  const Json trials = Show("dsat.db")["trials"];
   EXPECT_EQ(trials.size(), 8U);
   for (size_t i = 0; i < trials.size(); ++i) {
     EXPECT_EQ(trials[i]["id"], i);

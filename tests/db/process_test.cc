@@ -149,7 +149,7 @@ TEST(ProcessTest, AFullDiskIsAnErrorAndLosesNothing) {
     std::ofstream(ballast) << std::string(1 << 20, 'x');  // As much as fits.
     int64_t seq = 1;
     std::string message;
-    const ErrorCode full = CodeOf(
+    const std::optional<ErrorCode> full = CodeOf(
         [&] {
           for (;; ++seq)
             store.Append(1, seq, std::array{AskedEvent(SampleTrial(seq))});

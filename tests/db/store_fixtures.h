@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "db/store.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 
@@ -84,20 +84,7 @@ inline PointResult SamplePoint(double throughput, int64_t micro_batch_size = 4) 
 }
 
 inline ModelProfile SampleProfile() {
-  return {1'000'000, 1'000'000, 1 << 20, int64_t{1} << 30, 6'000'000};
-}
-
-// The code of the Error that `work` throws; its message is put into `message`.
-inline ErrorCode CodeOf(const std::function<void()>& work, std::string* message = nullptr) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (message) *message = error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::kUnknown;
+  return {1'000'000, 1'000'000, 1 << 20, int64_t{1} << 30, 6'000'000, 200'000};
 }
 
 // Runs `work` in a child process, which exits with what it returns (99 if it throws).

@@ -103,7 +103,7 @@ TEST(KeyTableTest, DefaultsFitTheirOwnType) {
       EXPECT_NE(FindKey(key.fallback), nullptr) << key.pointer;
       continue;
     }
-    Json fallback = DefaultValue(key);
+    const Json& fallback = DefaultValue(key);
     if (fallback.is_null()) continue;
     EXPECT_EQ(Misfit(key, fallback), "") << key.pointer;
   }

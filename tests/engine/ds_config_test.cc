@@ -439,7 +439,7 @@ TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
     bool value = key.type != KeyType::kSection && key.type != KeyType::kOpenSection &&
                  key.type != KeyType::kAlias && *key.variants == '\0';
     bool scheduler = std::string_view(key.pointer).starts_with("/scheduler");
-    Json fallback = DefaultValue(key);
+    const Json& fallback = DefaultValue(key);
     if (value && !scheduler && !fallback.is_null()) SetAtPointer(config, key.pointer, fallback);
   }
   std::vector<std::string> warnings;

@@ -109,7 +109,7 @@ TEST_F(TrialRunnerTest, OneLaunchMeasuresThePointsItIsGiven) {
   EXPECT_GT(large.at("peak_bytes").value, measured_[2].measurement.at("peak_bytes").value);
 }
 
-TEST_F(TrialRunnerTest, AllRanksEndInGoodOrderWhenOneIsToldToStop) {
+TEST_F(TrialRunnerTest, WhenOneIsToldToStopAllRanksSaveACheckpointAndEnd) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 1'000'000;
   task_.checkpoint_dir = dir_ + "/checkpoint";
@@ -120,7 +120,8 @@ TEST_F(TrialRunnerTest, AllRanksEndInGoodOrderWhenOneIsToldToStop) {
   StopLoop();
   EXPECT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_EQ(exits[1].code, kExitOk) << exits[1].log;
-  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir));
+  const std::string tag = ReadFile(task_.checkpoint_dir + "/latest");
+  EXPECT_TRUE(std::filesystem::exists(task_.checkpoint_dir + "/" + tag.substr(0, tag.size() - 1)));
 }
 
 TEST_F(TrialRunnerTest, ARankThatDiesEndsTheOthersWithItsName) {

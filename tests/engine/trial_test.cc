@@ -42,6 +42,7 @@ TEST_F(TrialTest, TheProfileDescribesTheModel) {
   const int64_t block = 4 * C + (C * 3 * C + 3 * C) + (C * C + C) + (8 * C * C + 5 * C);
   EXPECT_EQ(profile.num_params, 64 * C + 32 * C + 2 * block + 2 * C);
   EXPECT_EQ(profile.trainable_num_params, profile.num_params);
+  EXPECT_EQ(profile.two_units_num_params, 2 * block);
   EXPECT_EQ(profile.device_memory_bytes, 50'000'000);
   EXPECT_GT(profile.activation_bytes_per_sample, 16 * C * 4);
   // 2 FLOPs per weight and token in the products, the tied head's included, and attention.
@@ -110,6 +111,18 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
+}
+
+TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 5;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_interval = 2;
+  const auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_5\n");
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_2"));
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_4"));
 }
 
 }  // namespace

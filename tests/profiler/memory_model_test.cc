@@ -100,6 +100,17 @@ TEST(MemoryModelTest, BucketsAreCountedUpToTheParametersTheyCanHold) {
   EXPECT_EQ(MemoryModel(Profile(1000, 1, 1), config, 1, false).ForStage(2).buffer_bytes, 0);
 }
 
+TEST(MemoryModelTest, WhereParametersAreShardedTwoUnitsAreWholeAtATime) {
+  ModelProfile profile = Profile(1000, 1, 1);
+  profile.two_units_num_params = 300;
+  const MemoryModel model(profile, NoBuckets(kBf16), 2, false);
+  EXPECT_EQ(model.ForStage(2).gathered_bytes, 0);
+  EXPECT_EQ(model.ForStage(3).gathered_bytes, 600);
+  EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1000 + 1000 + 6000 + 600);
+  EXPECT_EQ(MemoryModel(profile, NoBuckets(kBf16), 1, false).ForStage(3).gathered_bytes, 0);
+  EXPECT_EQ(MemoryModel(profile, NoBuckets(kFp16), 2, true).ForStage(3).gathered_bytes, 0);
+}
+
 TEST(MemoryModelTest, SharesOfAnUnevenSizeAreRoundedUp) {
   const MemoryModel model(Profile(10, 1, 1), NoBuckets(kFp32), 3, false);
   EXPECT_EQ(model.ForStage(3).param_bytes, 14);

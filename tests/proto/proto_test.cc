@@ -34,14 +34,17 @@ ExperimentSpec FullSpec() {
   spec.entrypoint = {"python3", "train.py"};
   spec.config_path = "/c/deepspeed.yaml";
   spec.model_dir = "/c";
+  spec.start_dir = "/s";
+  spec.out_dir = "o";
   spec.slots_per_trial = 2;
   spec.device_memory_bytes = 1 << 20;
+  spec.environment = {{"NCCL_DEBUG", "INFO"}};
   spec.hyperparameters = {{"model", {{"type", "gpt2"}}}};
   spec.ds_config_path = "/c/ds_config.json";
   spec.ds_config = {{"train_batch_size", 8}};
   spec.max_restarts = 3;
   spec.max_length_steps = 7;
-  spec.profile = ModelProfile{10, 9, 8, 7, 6};
+  spec.profile = ModelProfile{10, 9, 8, 7, 6, 5};
   spec.options = {11, 12, 13, "latency", {1, 3}, 14, 4, 6, true, true, 15, 16, 1.5, 17, 18, 19, 20};
   return spec;
 }
@@ -76,6 +79,7 @@ TEST(ExperimentSpecTest, OtherKeysAndTypesAreRefusedByName) {
       {"/slots_per_trial", "2", "experiment/slots_per_trial is \"2\""},
       {"/slots_per_trial", 2.5, "experiment/slots_per_trial is 2.5"},
       {"/entrypoint", {1}, "experiment/entrypoint is [1]"},
+      {"/environment", {{"A", 1}}, "experiment/environment is {\"A\":1}"},
       {"/options", 3, "experiment/options is a number; expected an object"},
       {"/options/compat_determined", 1, "experiment/options/compat_determined is 1"},
   };
@@ -106,6 +110,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.train_steps = 7;
   task.seed = 8;
   task.checkpoint_dir = "/ckpt";
+  task.checkpoint_interval = 9;
   task.report_address = "unix:/x";
   Json json = ToJson(task);
   Json defaults = ToJson(TrialTask());

@@ -8,20 +8,10 @@
 
 #include "base/error.h"
 #include "proto/client.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
-
-// The code that `work` throws, nullopt if it returns.
-template <typename Work>
-std::optional<ErrorCode> CodeOf(Work work) {
-  try {
-    work();
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error.code();
-  }
-}
 
 Trial FullTrial() {
   Trial trial;
@@ -33,7 +23,7 @@ Trial FullTrial() {
   trial.reason = "größer";
   trial.points = {{{4, 2}, {{"throughput", {12.5, 0.25, 3}}, {"latency", {640, 1, 3}}}},
                   {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
-  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99};
+  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77};
   return trial;
 }
 
@@ -68,6 +58,7 @@ TEST(WireTest, ATrialComesBackWhole) {
   EXPECT_EQ(back.profile->activation_bytes_per_sample, 4096);
   EXPECT_EQ(back.profile->device_memory_bytes, 1 << 30);
   EXPECT_EQ(back.profile->forward_flops_per_sample, 99);
+  EXPECT_EQ(back.profile->two_units_num_params, 77);
 }
 
 TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
@@ -122,7 +113,7 @@ TEST(WireTest, APointBelowOneIsRefused) {
 }
 
 TEST(WireTest, AProfileWithoutParametersIsRefused) {
-  v1::ModelProfile profile = ToProto(ModelProfile{10, 10, 10, 10, 0});
+  v1::ModelProfile profile = ToProto(ModelProfile{10, 10, 10, 10, 0, 0});
   EXPECT_EQ(FromProto(profile).num_params, 10);
   profile.set_num_params(0);
   EXPECT_EQ(CodeOf([&] { FromProto(profile); }), ErrorCode::kInvalidArgument);

@@ -368,9 +368,11 @@ TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
   experiment.StartAttempt(0, "gone");
   const ModelProfile profile{1000000, 1000000, 1 << 20, int64_t{1} << 28, 1000000};
   experiment.RecordMeasured(0, 0, PointResult{{1, 1}, {{"throughput", {5, 0, 1}}}}, profile);
-  Runner settling(experiment, options, nullptr);
-  settling.Cancel();  // Settles what is old, and launches nothing.
-  EXPECT_EQ(settling.Run(), ExperimentState::kActive);
+  {
+    Runner settling(experiment, options, nullptr);
+    settling.Cancel();  // Settles what is old, and launches nothing.
+    EXPECT_EQ(settling.Run(), ExperimentState::kActive);
+  }
   EXPECT_EQ(EndOf(experiment, 0), "succeeded: ");
   // Trial 1: failed for the last time, not told. Trial 2: infeasible, not told. Trial 3: cut off.
   for (TrialId id = 1; id <= 3; ++id)
@@ -396,7 +398,7 @@ TEST_F(RunnerTest, ASecondRunnerIsRefused) {
   Experiment experiment = Experiment::Create(store, Spec({}));
   const RunnerLock lock = RunnerLock::Acquire(store.path(), experiment.id());
   try {
-    Runner(experiment, Options(), nullptr).Run();
+    Runner(experiment, Options(), nullptr);
     FAIL() << "two runners on one experiment";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
@@ -457,19 +459,23 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
 }
 
 TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
-  const auto run = [&](const std::string& behaviour, bool cancel) {
-    std::atomic<bool> cancelled{false};
+  // `num_cancels`: how often the end is asked for after the first step.
+  const auto run = [&](const std::string& behaviour, int64_t num_cancels) {
+    int64_t cancels = 0;
+    ExperimentSpec spec = Spec({{"0", {behaviour}}});
+    spec.max_length_steps = 1'000'000;
     return RunFullTraining(
-        Spec({{"0", {behaviour}}}), Spec({}).ds_config, Options(),
-        [&](int64_t, double, double) { cancelled = cancel; }, [&] { return cancelled.load(); });
+        spec, spec.ds_config, Options(), [&](int64_t, double, double) { cancels = num_cancels; },
+        [&] { return cancels; });
   };
-  const Outcome crashed = run("crash", false);
+  const Outcome crashed = run("crash", 0);
   EXPECT_EQ(crashed.state, TrialState::kFailed);
   EXPECT_THAT(crashed.reason, HasSubstr("the fake crashes as told"));
-  const Outcome infeasible = run("infeasible", false);
+  const Outcome infeasible = run("infeasible", 0);
   EXPECT_EQ(infeasible.state, TrialState::kInfeasible);
   EXPECT_THAT(infeasible.reason, HasSubstr("needs 3 GiB of 2 GiB"));
-  EXPECT_EQ(run("endless", true).state, TrialState::kStopped);
+  EXPECT_EQ(run("ok", 1).state, TrialState::kStopped);       // It ends when it is told to.
+  EXPECT_EQ(run("endless", 2).state, TrialState::kStopped);  // It does not listen.
   ExpectNothingRuns();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/simulated_device.h"
 
 namespace dsat {
@@ -24,15 +25,6 @@ Search Profiled(const ExperimentSpec& spec) {
   DSAT_CHECK(profile && profile->kind == TrialKind::kProfile);
   Tell(search, profile->id, Success(*profile, 1));
   return search;
-}
-
-ErrorCode CodeOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::kUnknown;
 }
 
 // --- The course of a search. ---------------------------------------------------------------------

@@ -24,6 +24,7 @@
 #include "searcher/experiment.h"
 #include "searcher/search.h"
 #include "searcher/service_listener.h"
+#include "tests/base/error_code.h"
 #include "tests/db/store_fixtures.h"
 
 namespace dsat {
@@ -32,16 +33,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr AttemptRef kAttempt{1, 2, 3};
-
-template <typename Work>
-std::optional<ErrorCode> CodeOf(Work work) {
-  try {
-    work();
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error.code();
-  }
-}
 
 PointResult SomeResult() {
   return {{4, 2}, {{"throughput", {12.5, 0.5, 3}}}};
@@ -88,7 +79,7 @@ TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
   std::optional<Point> first, second;
   std::thread rank([&] {
     TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
-    first = client.Measured(SomeResult(), ModelProfile{10, 9, 8, 7, 6});
+    first = client.Measured(SomeResult(), ModelProfile{10, 9, 8, 7, 6, 5});
     second = client.Measured(SomeResult(), std::nullopt);
   });
   bool answered_one = false;

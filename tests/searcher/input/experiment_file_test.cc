@@ -17,6 +17,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr char kBuiltin[] = R"(name: small gpt2
 entrypoint: builtin
@@ -189,12 +190,24 @@ TEST_F(ExperimentFileTest, ClusterKeysAreNamedInWarnings) {
       External("description: d\nlabels: [a]\nenvironment:\n  image: x\n"
                "resources: {slots_per_trial: 1, resource_pool: p}\n"
                "searcher: {name: single, metric: loss, max_length: {epochs: 2}}"));
-  for (const char* pointer : {":2: /description has no meaning", ":3: /labels", ":4: /environment",
-                              ":6: /resources/resource_pool", ":7: /searcher/metric",
-                              ":7: /searcher/max_length/epochs is ignored"}) {
+  for (const char* pointer :
+       {":2: /description has no meaning", ":3: /labels", ":5: /environment/image has no meaning",
+        ":6: /resources/resource_pool", ":7: /searcher/metric",
+        ":7: /searcher/max_length/epochs is ignored"}) {
     EXPECT_THAT(warnings_, Contains(HasSubstr(pointer)));
   }
   EXPECT_EQ(warnings_.size(), 6u);
+}
+
+TEST_F(ExperimentFileTest, TheEnvironmentIsAListOrAMap) {
+  const auto environment = [this](const std::string& variables) {
+    return Read(External("environment:\n  environment_variables: " + variables)).environment;
+  };
+  EXPECT_THAT(environment("[A=1, \"B=x=y z\", C=]"),
+              ElementsAre(Pair("A", "1"), Pair("B", "x=y z"), Pair("C", "")));
+  EXPECT_THAT(environment("{A: 1, B: x y}"), ElementsAre(Pair("A", "1"), Pair("B", "x y")));
+  EXPECT_THAT(environment("[]"), ElementsAre());
+  EXPECT_TRUE(Read(External("")).environment.empty());
 }
 
 TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
@@ -212,6 +225,13 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {External("resource: {}"),
        "deepspeed.yaml:2: /resource is unknown; did you mean "
        "\"resources\"?"},
+      {External("environment: {environment_variables: [A]}"),
+       ":2: /environment/environment_variables/0 is \"A\"; expected NAME=VALUE"},
+      {External("environment: {environment_variables: [1A=2]}"), "expected the name of a variable"},
+      {External("environment: {environment_variables: {RANK: 1}}"), "sets RANK, which dsat sets"},
+      {External("environment: {environment_variables: {cuda: [A=1]}}"), "by kind of device"},
+      {External("environment: {environment_variables: A=1}"), "expected a list"},
+      {External("environment: {imag: x}"), "/environment/imag is unknown; did you mean \"image\"?"},
       {External("whatever_else: 1"), ":2: /whatever_else is unknown; expected one of name"},
       {External("resources:\n  slots: 1\n  slot_per_trial: 2"), ":4: /resources/slot_per_trial"},
       {External("resources:\n  slots_per_trial: 0"),

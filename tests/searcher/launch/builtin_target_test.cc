@@ -78,6 +78,14 @@ TEST_F(BuiltinTargetTest, RanksShareTheCoresButHaveOneThreadAtLeast) {
   EXPECT_EQ(Commands()[0].env.at(kEnvNumThreads), "1");
 }
 
+TEST_F(BuiltinTargetTest, TheExperimentsEnvironmentIsOnTop) {
+  spec_.environment = {{"OMP_NUM_THREADS", "7"}, {"OWN", "x"}};
+  for (const RankCommand& command : Commands()) {
+    EXPECT_EQ(command.env.at("OMP_NUM_THREADS"), "7");
+    EXPECT_EQ(command.env.at("OWN"), "x");
+  }
+}
+
 TEST_F(BuiltinTargetTest, TheTaskSaysWhatToRun) {
   const TrialTask task = Task();
   EXPECT_EQ(task.mode, TrialTask::Mode::kMeasure);

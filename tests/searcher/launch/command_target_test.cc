@@ -270,6 +270,14 @@ TEST_F(CommandTargetTest, StartsOneProcessPerSlotWithTorchsEnvironment) {
   EXPECT_EQ(commands[0].work_dir, folder_.path());
 }
 
+TEST_F(CommandTargetTest, TheExperimentsEnvironmentIsOnTop) {
+  spec_.environment = {{"PYTHONUNBUFFERED", "0"}, {"TORCH_EXTENSIONS_DIR", "/own"}};
+  for (const RankCommand& command : Commands()) {
+    EXPECT_EQ(command.env.at("PYTHONUNBUFFERED"), "0");
+    EXPECT_EQ(command.env.at("TORCH_EXTENSIONS_DIR"), "/own");
+  }
+}
+
 TEST_F(CommandTargetTest, SlotsChooseAmongTheVisibleDevices) {
   request_.slots = {2, 3};
   unsetenv("CUDA_VISIBLE_DEVICES");
