@@ -41,7 +41,12 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
                      config.gradient_predivide_factor),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
                 MakeNeighbours()),
-      loss_scaler_(config.fp16) {}
+      loss_scaler_(config.fp16) {
+  if (!IsOneBit(config.optimizer)) return;
+  unreduced_plan_ = UnreducedPlanFor(resources.model, config, resources.group.size());
+  unreduced_executor_.emplace(resources.model, *unreduced_plan_, config_, states_, redistributor_,
+                              loader_, executor_.neighbours());
+}
 
 Neighbours Engine::MakeNeighbours() {
   Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
@@ -73,16 +78,23 @@ StepInputs Engine::NextInputs() const {
   return inputs;
 }
 
-StepResult Engine::TrainBatch() {
+void Engine::BeginStep() {
   step_start_ = std::chrono::steady_clock::now();
-  executor_.Begin(NextInputs());
-  while (!executor_.AtEnd())
-    executor_.Run();
+  const int64_t num_updates = num_steps_ - num_skipped_steps_;
+  const bool frozen = unreduced_executor_ && num_updates >= config_.optimizer.freeze_step;
+  current_ = frozen ? &*unreduced_executor_ : &executor_;
+  current_->Begin(NextInputs());
+}
+
+StepResult Engine::TrainBatch() {
+  BeginStep();
+  while (!current_->AtEnd())
+    current_->Run();
   return EndStep();
 }
 
 StepResult Engine::EndStep() {
-  const StepOutputs& outputs = executor_.outputs();
+  const StepOutputs& outputs = current_->outputs();
   StepResult result;
   result.lr = lr();
   result.loss_scale = loss_scaler_.Scale();
@@ -111,7 +123,7 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
           "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
           groups_.num_stages());
   }
-  const Phase next = executor_.AtEnd() ? Phase::kForward : executor_.NextPhase();
+  const Phase next = current_->AtEnd() ? Phase::kForward : current_->NextPhase();
   if (next == phase) return;
   Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
         kCalls[static_cast<size_t>(next)]);
@@ -119,35 +131,38 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
 
 double Engine::Forward(const Batch& batch) {
   RequirePhase(Phase::kForward, "Forward");
-  if (executor_.AtEnd()) {
-    step_start_ = std::chrono::steady_clock::now();
-    executor_.Begin(NextInputs());
-  }
-  executor_.Run(&batch);
-  return executor_.micro_batch_loss();
+  if (current_->AtEnd()) BeginStep();
+  current_->Run(&batch);
+  return current_->micro_batch_loss();
 }
 
 void Engine::Backward() {
   RequirePhase(Phase::kBackward, "Backward");
-  executor_.Run();
+  current_->Run();
 }
 
 std::optional<StepResult> Engine::Step() {
-  const bool between = !executor_.AtEnd() && executor_.NextPhase() == Phase::kForward;
+  const bool between = !current_->AtEnd() && current_->NextPhase() == Phase::kForward;
   RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
   if (between) return std::nullopt;
-  executor_.Run();
+  current_->Run();
   return EndStep();
 }
 
 bool Engine::IsGradientAccumulationBoundary() const {
-  return executor_.micro_batch() + 1 == config_.batch.accumulation_steps;
+  return current_->micro_batch() + 1 == config_.batch.accumulation_steps;
 }
 
 double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
   if (num_batches < 1) {
     Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
           num_batches);
+  }
+  const int64_t num_samples = data.NumSamples(resources_.seq_len);
+  if (num_batches > num_samples / config_.batch.train_batch_size) {
+    Throw(ErrorCode::kInvalidArgument,
+          "evaluation over {} batches of {}; expected at most the data's {} samples", num_batches,
+          config_.batch.train_batch_size, num_samples);
   }
   const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(),
                                       groups_.stage(), config_.batch.accumulation_steps);

@@ -118,6 +118,7 @@ class Engine {
 
  private:
   StepInputs NextInputs() const;
+  void BeginStep();
   StepResult EndStep();
   void RequirePhase(Phase phase, const char* call) const;
   Neighbours MakeNeighbours();
@@ -131,7 +132,10 @@ class Engine {
   Redistributor redistributor_;
   std::optional<TiedUnits> tied_;
   Executor executor_;
-  std::optional<double> lr_;  // Set by the caller.
+  std::optional<Plan> unreduced_plan_;  // These two with 1-bit Adam only.
+  std::optional<Executor> unreduced_executor_;
+  Executor* current_ = &executor_;  // The one of the step under way.
+  std::optional<double> lr_;        // Set by the caller.
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
@@ -140,6 +144,8 @@ class Engine {
 
 // The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
 Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
+// The same without reducing gradients: 1-bit Adam after freeze_step.
+Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size);
 // The same for evaluation: forward passes alone, over so many micro-batches.
 Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
                        int64_t num_micro_batches);
