@@ -197,15 +197,10 @@ Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
 }
 
 bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
-  if (groups_.num_stages() > 1) {
-    Throw(ErrorCode::kUnimplemented,
-          "saving the model from {} pipeline stages; expected one (or a checkpoint, and dsat "
-          "collate)",
-          groups_.num_stages());
-  }
   const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
   if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_, resources_.group);
+  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_,
+                         groups_.data().size(), resources_.group);
   return true;
 }
 

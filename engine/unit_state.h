@@ -74,6 +74,16 @@ struct StatePart {
 struct OptimizerView {
   Tensor param, master, grad;
   std::vector<Tensor> moments;
+
+  // Elements [begin, begin + num_elems) of each.
+  OptimizerView Slice(int64_t begin, int64_t num_elems) const {
+    OptimizerView part = *this;
+    for (Tensor* t : {&part.param, &part.master, &part.grad})
+      *t = t->Slice(begin, num_elems);
+    for (Tensor& moment : part.moments)
+      moment = moment.Slice(begin, num_elems);
+    return part;
+  }
 };
 
 class UnitStates {

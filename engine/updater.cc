@@ -32,8 +32,8 @@ void Updater::Begin(const UpdateInputs& inputs) {
   if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
 }
 
-void Updater::Step(Kernels& kernels, const SubGroup& group, const OptimizerView& view) {
-  if (lamb_) return lamb_->Update(inputs_.optimizer, group.unit, inputs_.step);
+void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
+  if (lamb_) return lamb_->Apply(kernels, inputs_.optimizer, sub_group, view, inputs_.step);
   OptimizerStep(kernels, inputs_.optimizer, view, inputs_.step, inputs_.grad_scale);
 }
 
@@ -44,7 +44,7 @@ void Updater::Update(int sub_group) {
   const bool from_device = tier == Tier::kDevice;
   Kernels& kernels = memory.kernels_of(tier);
   OptimizerView view = states_.Optimizer(group, sub_group);
-  if (view.param.num_elems > 0) return Step(kernels, group, view);
+  if (view.param.num_elems > 0) return Step(kernels, sub_group, view);
   // The parameters rest elsewhere.
   const Tensor target = Target(group);
   const bool crosses = from_device != (plan_.param_tiers[group.unit] == Tier::kDevice);
@@ -57,7 +57,7 @@ void Updater::Update(int sub_group) {
     staged = memory.arena(tier).Allocate(target.dtype, target.num_elems, "updated parameters");
     view.param = staged.AsTensor(target.dtype).Slice(0, target.num_elems);
   }
-  Step(kernels, group, view);
+  Step(kernels, sub_group, view);
   if (!crosses) return;
   from_device ? memory.kernels.CopyToHost(target, view.param)
               : memory.kernels.CopyToDevice(target, view.param);

@@ -36,7 +36,7 @@ class Updater {
   void Update(int sub_group);
 
  private:
-  void Step(Kernels& kernels, const SubGroup& group, const OptimizerView& view);
+  void Step(Kernels& kernels, int sub_group, const OptimizerView& view);
   Tensor Target(const SubGroup& group);
 
   const Plan& plan_;

@@ -157,7 +157,7 @@ void Trial::Profile() {
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
-      .trainable_num_params = NumParams(model_),
+      .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = steps[0].activation_bytes,
       .device_memory_bytes = DeviceMemoryBytes(task_, environment_),
       .forward_flops_per_sample = steps[0].forward_flops,

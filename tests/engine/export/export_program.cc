@@ -75,9 +75,11 @@ void WriteHuggingFace(const std::string& dir) {
   RunRanks(1, [&](ProcessGroup& group) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
     DsConfig config = TinyConfig(0, 1, 1);
     config.optimizer.lr = 0.01;
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config, 7);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                  7);
     for (int i = 0; i < 5; ++i)
       engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/f32");

@@ -14,7 +14,6 @@
 #include "engine/export/collate.h"
 #include "engine/export/convert.h"
 #include "engine/export/crc32.h"
-#include "engine/export/save_16bit_model.h"
 #include "engine/export/tensor_file.h"
 #include "engine/safetensors.h"
 #include "tests/engine/training.h"
@@ -290,6 +289,27 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
   }
 }
 
+TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
+  const Model model = TinyGpt2();
+  DsConfig staged = TinyConfig(1, 2, 2);
+  staged.pipeline.num_stages = 2;
+  DsConfig swapped = TinyConfig(3, 4, 1);
+  swapped.zero.gather_16bit_weights_on_model_save = true;
+  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = dir_, .max_in_cpu = 0};
+  for (const DsConfig& config : {staged, swapped}) {
+    OnRanks(4, model, config, [&](Engine& engine) {
+      engine.TrainBatch();
+      EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+      engine.SaveCheckpoint(Checkpoint());
+    });
+    Collate({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true},
+            [](int64_t, int64_t) {});
+    const auto saved = Read(Path("model.safetensors"), NamesOf(model));
+    EXPECT_EQ(saved.size(), NamesOf(model).size());
+    EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
+  }
+}
+
 TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
   const Model model = MakeModel(
       {{"type", "mlp"}, {"embedding", 8}, {"hidden", {2048, 1500}}, {"vocab_size", 61}}, "/model");
@@ -328,15 +348,10 @@ TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
   Model model = TinyMlp();
   model.frozen.assign(model.layers.size(), false);
   model.frozen[0] = true;
-  RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    const Plan plan = PlanFor(model, TinyConfig(0, 1, 1), 1);
-    UnitStates states(model, plan, {.num_moments = 2, .seed = 7}, 0,
-                      {arena, host, *kernels, *kernels});
-    Save16BitModel(dir_, "all.safetensors", false, model, states, group);
-    Save16BitModel(dir_, "trained.safetensors", true, model, states, group);
+  OnRanks(2, model, TinyConfig(1, 2, 1), [&](Engine& engine) {
+    engine.TrainBatch();
+    engine.Save16BitModel(dir_, "all.safetensors");
+    engine.Save16BitModel(dir_, "trained.safetensors", true);
   });
   SafetensorsFile all(Path("all.safetensors")), trained(Path("trained.safetensors"));
   for (size_t u = 0; u < model.layers.size(); ++u) {
