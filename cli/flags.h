@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/experiment.h"
+#include "proto/trial_task.h"
 
 namespace dsat::cli {
 
@@ -79,7 +80,23 @@ struct TrainFlags {
   std::string ds_config;  // "" = the experiment file's own
   std::optional<int64_t> steps;
   int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
+  int64_t eval_interval = 0;        // 0 = no validation
   RunFlags run;
+};
+// What eval and predict have in common.
+struct CheckpointFlags {
+  std::string config;
+  std::string model_dir;
+  std::string checkpoint_dir;
+  std::string tag;  // "" = the newest
+};
+struct EvalFlags {
+  CheckpointFlags checkpoint;
+};
+struct PredictFlags {
+  CheckpointFlags checkpoint;
+  PredictTask predict;
+  int64_t seed = 42;
 };
 struct CollateFlags {
   std::string checkpoint_dir;
@@ -104,7 +121,7 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
 
 using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
                              ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             CollateFlags, AioBenchFlags, SuperviseFlags>;
+                             EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -66,6 +66,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
     task.train_steps = spec_.max_length_steps;
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";
     task.checkpoint_interval = request.checkpoint_interval;
+    task.eval_interval = request.eval_interval;
   }
   return task;
 }
