@@ -81,6 +81,24 @@ struct TrainFlags {
   int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
   RunFlags run;
 };
+struct EstimateFlags {
+  std::string config;  // "" = none: --model or --params
+  std::string model_dir;
+  std::string model;                  // A model block as JSON, or a preset of GPT-2.
+  std::optional<double> params;       // A GPT of so many parameters.
+  std::string ds_config;              // "" = the experiment file's own, or stage_2
+  std::vector<std::string> settings;  // "/pointer=JSON" over it
+  std::optional<int64_t> micro_batch;
+  int64_t seq_len = 0;  // 0 = the data's, or the model's longest
+  std::string device;   // "" = cpu with an experiment file, else a100
+  std::optional<int64_t> ranks;
+  std::optional<int64_t> nodes;
+  std::optional<int64_t> ranks_per_node;
+  std::string device_memory, host_memory, disk_space;  // "" = the device's
+  std::optional<double> flops, efficiency;
+  std::string link, network, pcie, disk;
+  bool all_stages = false;
+};
 struct CollateFlags {
   std::string checkpoint_dir;
   std::string out;
@@ -104,7 +122,7 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
 
 using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
                              ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             CollateFlags, AioBenchFlags, SuperviseFlags>;
+                             EstimateFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -79,7 +79,7 @@ void Timeline::Communicate(const Instruction& instruction, const Counts& counts)
     arrives_ms_[instruction.transfer] = link_free_ms_;
   } else if (plan_.overlap && instruction.op == Op::kWait) {
     WaitUntil(&StepTime::communication_ms, arrives_ms_[instruction.transfer]);
-  } else if (counts.num_calls > 0) {
+  } else if (counts.sent_bytes > 0) {  // A rank alone calls nobody.
     const double ms = MsFor(static_cast<double>(counts.sent_bytes), speeds_.link_bytes) +
                       static_cast<double>(counts.num_calls) * speeds_.call_seconds * kMsPerSecond;
     time_.link_busy_ms += ms;
@@ -119,6 +119,7 @@ double Timeline::TransferMs(const Transfer& transfer) const {
                           ? config_.dtype()
                           : config_.communication_type.value_or(config_.dtype());
   const int64_t rows = (plan_.world_size - 1) * (reduces_all ? 2 : 1);
+  if (rows == 0) return 0;
   const auto bytes = static_cast<double>(rows * transfer.row_elems * BytesPerElem(dtype));
   return MsFor(bytes, speeds_.link_bytes) +
          (broadcasts ? plan_.world_size : 1) * speeds_.call_seconds * kMsPerSecond;

@@ -64,7 +64,7 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
       "engine/model/", "engine/data/"}},
     {"cli/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/export/collate.h",
-      "engine/io/"}},
+      "engine/io/", "engine/config/strategies.h", "engine/estimate/"}},
     {"engine/", {"base/", "proto/"}},
 };
 

@@ -15,9 +15,12 @@ namespace dsat::engine {
 namespace {
 
 constexpr int64_t kMostMicroBatch = 1 << 16;
-constexpr int64_t kMostRanks = 1 << 15;
+// Predicting for P ranks takes time in proportion to P.
+constexpr int64_t kMostRanks = 1024;
+constexpr int64_t kMostTimesRanks = 4;
 constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
 constexpr char kCheckpointInterval[] = "/pipeline/activation_checkpoint_interval";
+constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointing";
 
 // From the least to the most that is moved out of device memory.
 std::vector<Strategy> Ladder() {
@@ -66,6 +69,26 @@ void SumUp(const Cluster& cluster, Estimate& e) {
 Json With(Json ds_config, const char* pointer, const Json& value) {
   ds_config[Json::json_pointer(pointer)] = value;
   return ds_config;
+}
+
+// `base` with the strategy, and its name. Slices on disk need buffers that hold a layer's: where
+// the config does not say how large, they are made large enough.
+std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strategy,
+                                       const Model& model, int64_t num_ranks) {
+  Json config = WithStrategy(base, strategy);
+  std::string name = strategy.name;
+  const char* buffer_size = "/zero_optimization/offload_param/buffer_size";
+  if (std::string_view(strategy.param_device) != "nvme" ||
+      FindAtPointer(config, buffer_size) != nullptr)
+    return {name, config};
+  int64_t most = 0;
+  for (const PlanUnit& unit : PlanUnitsOf(model, static_cast<int>(num_ranks)))
+    most = std::max(most, unit.num_elems / num_ranks);
+  if (most > OffloadParamConfig().buffer_size) {
+    config = With(std::move(config), buffer_size, most);
+    name += fmt::format(" with buffer_size {}", most);
+  }
+  return {name, config};
 }
 
 bool IsRefusal(const Error& error) {
@@ -118,9 +141,9 @@ std::vector<Variant> Planner::Variants(const Json& ds_config) const {
   std::vector<Variant> variants;
   for (const Strategy& strategy : Ladder()) {
     Variant& variant = variants.emplace_back();
-    variant.name = strategy.name;
+    const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
+    variant.name = name;
     try {
-      const Json config = WithStrategy(base, strategy);
       variant.estimate = Of(config);
       variant.largest_micro_batch = LargestMicroBatch(config);
     } catch (const Error& error) {
@@ -158,15 +181,21 @@ std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
     }
     return std::nullopt;
   };
-  const std::string checkpoints = fmt::format("{} 1", kCheckpointInterval);
-  if (auto change = attempt(checkpoints, With(base, kCheckpointInterval, 1))) return change;
-  for (const Strategy& strategy : Ladder()) {
-    if (strategy.stage < stage) continue;
-    const Json config = WithStrategy(base, strategy);
-    if (auto change = attempt(strategy.name, config)) return change;
-    if (auto change = attempt(fmt::format("{} and {}", strategy.name, checkpoints),
+  // Each alone, then with activation checkpoints, then with these in host memory.
+  const auto attempts = [&](const std::string& name, const Json& config) -> std::optional<Change> {
+    const std::string prefix = name.empty() ? "" : name + " and ";
+    if (auto change = attempt(name, config)) return change;
+    if (auto change = attempt(fmt::format("{}{} 1", prefix, kCheckpointInterval),
                               With(config, kCheckpointInterval, 1)))
       return change;
+    return attempt(fmt::format("{}{} true", prefix, kCheckpointsOnHost),
+                   With(config, kCheckpointsOnHost, true));
+  };
+  if (auto change = attempts("", base)) return change;
+  for (const Strategy& strategy : Ladder()) {
+    if (strategy.stage < stage) continue;
+    const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
+    if (auto change = attempts(name, config)) return change;
   }
   return std::nullopt;
 }
@@ -175,7 +204,8 @@ std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
   Json config = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
   config.erase("train_batch_size");  // The micro-batch stays.
   Cluster cluster = cluster_;
-  while (2 * cluster.num_ranks <= kMostRanks) {
+  const int64_t most = std::max(kMostRanks, kMostTimesRanks * cluster.num_ranks);
+  while (2 * cluster.num_ranks <= most) {
     cluster.num_ranks *= 2;
     Estimate estimate = OnCluster(config, cluster, nullptr);
     if (estimate.fits()) {

@@ -40,7 +40,9 @@ struct Estimate {
 
 // One way to run the model: the base config at a stage with an offload.
 struct Variant {
-  std::string name;  // As a strategy's (strategies.h), or "stage_0", "stage_3_offload_optimizer".
+  // A strategy's (strategies.h), or "stage_0" or "stage_3_offload_optimizer"; "stage_3_nvme with
+  // buffer_size 269217920" where the default is too small for the model's layers.
+  std::string name;
   std::optional<Estimate> estimate;
   std::string refused;  // Why there is none.
   int64_t largest_micro_batch = 0;
