@@ -23,7 +23,9 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kSeqLen = 64;
+constexpr int64_t kSeqLen = 128;
+constexpr int64_t kMicroBatch = 8;
+constexpr int64_t kVocabSize = 2048;
 constexpr int kSteps = 8;
 constexpr std::chrono::milliseconds kTimeout{120'000};
 
@@ -50,11 +52,11 @@ void OnThreads(int size, const std::function<void(int rank)>& fn) {
 
 Model BenchModel() {
   return MakeModel({{"type", "gpt2"},
-                    {"n_layer", 4},
-                    {"n_embd", 256},
+                    {"n_layer", 6},
+                    {"n_embd", 128},
                     {"n_head", 4},
                     {"n_positions", kSeqLen},
-                    {"vocab_size", 4096}},
+                    {"vocab_size", kVocabSize}},
                    "/model");
 }
 
@@ -65,7 +67,8 @@ double ProbeFlops(const Model& model, const Dataset& data) {
   const auto groups = MakeThreadGroups(1, kTimeout);
   Arena device("device memory", Arena::Kind::kReal, 0), host("host memory", Arena::Kind::kReal, 0);
   DsConfig config;
-  config.batch = {.train_batch_size = 4, .micro_batch_size = 4, .accumulation_steps = 1};
+  config.batch = {
+      .train_batch_size = kMicroBatch, .micro_batch_size = kMicroBatch, .accumulation_steps = 1};
   Engine engine({model, *groups[0], {device, host, *kernels, *kernels}, &data, kSeqLen}, config, 1);
   double best = 0;
   for (int i = 0; i < kSteps; ++i) {
@@ -86,7 +89,7 @@ struct Probe {
 
 // One way, counting each byte once.
 double ProbeCopies() {
-  Probe probe(4 << 20);
+  Probe probe(8 << 20);
   const auto kernels = MakeCpuKernels(1);
   return static_cast<double>(probe.From().bytes()) /
          SecondsOf([&] { kernels->Cast(probe.To(), probe.From()); });
@@ -94,7 +97,7 @@ double ProbeCopies() {
 
 // What an f32 Adam reads and writes, 28 bytes an element.
 double ProbeUpdates() {
-  Probe values(1 << 20), moments(1 << 20);
+  Probe values(4 << 20), moments(4 << 20);
   const auto kernels = MakeCpuKernels(1);
   const AdamArgs args = {.param = values.To(),
                          .master = values.To(),
@@ -132,11 +135,18 @@ void ProbeDisk(const std::string& folder, Speeds& speeds) {
   speeds.read_bytes = kBytes / SecondsOf([&] { file->Wait(file->ReadAsync(0, data, kBytes)); });
 }
 
+// The mean over `size` ranks that all probe at the same time: what one has while all work.
+double Together(int size, const std::function<double()>& probe) {
+  std::vector<double> results(static_cast<size_t>(size));
+  OnThreads(size, [&](int rank) { results[static_cast<size_t>(rank)] = probe(); });
+  return std::accumulate(results.begin(), results.end(), 0.0) / size;
+}
+
 Speeds ProbeAll(const Model& model, const Dataset& data, int size, const std::string& folder) {
   Speeds speeds;
-  speeds.flops = ProbeFlops(model, data);
-  speeds.copy_bytes = ProbeCopies();
-  speeds.device_bytes = speeds.host_bytes = ProbeUpdates();
+  speeds.flops = Together(size, [&] { return ProbeFlops(model, data); });
+  speeds.copy_bytes = Together(size, ProbeCopies);
+  speeds.device_bytes = speeds.host_bytes = Together(size, ProbeUpdates);
   speeds.link_bytes = ProbeLink(size);
   speeds.call_seconds = 20e-6;
   ProbeDisk(folder, speeds);
@@ -198,8 +208,8 @@ std::vector<Case> Cases(const std::string& folder) {
 
 int Run(int size, const std::string& folder) {
   const Model model = BenchModel();
-  const auto data = OpenDataset({{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", 4096}},
-                                "", 3, "/data");
+  const auto data = OpenDataset(
+      {{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", kVocabSize}}, "", 3, "/data");
   const Speeds speeds = ProbeAll(model, *data, size, folder);
   fmt::print(
       "{}, {} ranks; probed: {:.1f} GFLOP/s, GB/s: copies {:.1f}, updates {:.1f}, link {:.1f}, "
