@@ -220,7 +220,7 @@ int Run(int size, const std::string& folder) {
   bool equal = true;
   for (const Case& each : Cases(folder)) {
     const Json json = {
-        {"train_micro_batch_size_per_gpu", 4},
+        {"train_micro_batch_size_per_gpu", kMicroBatch},
         {"zero_optimization", each.zero},
         {"pipeline", {{"activation_checkpoint_interval", each.checkpoint_interval}}}};
     const DsConfig config = ParseDsConfig(json, each.name, size, nullptr);

@@ -7,6 +7,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -116,6 +117,11 @@ void Threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
 }
 
+void SetParameters(benchmark::State& state, int64_t num_parameters) {
+  state.counters["parameters/s"] = benchmark::Counter(
+      static_cast<double>(state.iterations() * num_parameters), benchmark::Counter::kIsRate);
+}
+
 // 10 M parameters. bf16: bf16 gradients and parameters beside f32 states.
 void BM_Adam(benchmark::State& state, DType dtype) {
   constexpr int64_t kParameters = 10'000'000;
@@ -129,11 +135,45 @@ void BM_Adam(benchmark::State& state, DType dtype) {
   args.lr = 1e-3F;
   for (auto _ : state)
     bench.kernels().AdamStep(args);
+  SetParameters(state, kParameters);
   const int64_t model_bytes = dtype == DType::kF32 ? 4 : 2 + 2;
   SetRates(state, bench.kernels(), kParameters * (24 + model_bytes));
 }
 BENCHMARK_CAPTURE(BM_Adam, f32, DType::kF32)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, bf16, DType::kBF16)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, f16, DType::kF16)->Apply(Threads);
+
+// The same update in one pass over memory per operation, as a tensor library without fusion makes
+// it: what fusing saves is the ratio of parameters/s.
+void BM_AdamUnfused(benchmark::State& state) {
+  constexpr int64_t kParameters = 10'000'000;
+  Bench bench(1);
+  const auto floats = [&] { return bench.New(DType::kF32, kParameters).f32(); };
+  float* param = floats();
+  float* grad = floats();
+  float* m = floats();
+  float* v = floats();
+  float* scaled = floats();
+  float* denominator = floats();
+  const auto pass = [](const auto& update) {
+    for (int64_t i = 0; i < kParameters; ++i)
+      update(i);
+    benchmark::ClobberMemory();
+  };
+  for (auto _ : state) {
+    pass([=](int64_t i) { param[i] *= 0.99999F; });
+    pass([=](int64_t i) { m[i] *= 0.9F; });
+    pass([=](int64_t i) { m[i] += 0.1F * grad[i]; });
+    pass([=](int64_t i) { v[i] *= 0.999F; });
+    pass([=](int64_t i) { v[i] += 0.001F * grad[i] * grad[i]; });
+    pass([=](int64_t i) { denominator[i] = std::sqrt(v[i]); });
+    pass([=](int64_t i) { denominator[i] = denominator[i] * 1.01F + 1e-8F; });
+    pass([=](int64_t i) { scaled[i] = m[i] / denominator[i]; });
+    pass([=](int64_t i) { param[i] -= 1e-3F * scaled[i]; });
+  }
+  SetParameters(state, kParameters);
+}
+BENCHMARK(BM_AdamUnfused)->UseRealTime();
 
 void BM_Gelu(benchmark::State& state, DType dtype, bool backward) {
   constexpr int64_t kElems = kRows * 4 * kC;

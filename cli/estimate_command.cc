@@ -1,6 +1,7 @@
 // dsat estimate: memory, traffic and time of a configuration on a cluster on paper.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +25,7 @@ struct Subject {
   Json ds_config;
   std::string name;
   Cluster cluster;
+  int64_t host_bytes_per_rank = 0;  // The experiment file's budget; 0 = none.
 };
 
 Json ModelOf(const EstimateFlags& flags) {
@@ -49,6 +51,9 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   subject.ds_config = spec.ds_config;
   subject.name = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   subject.cluster.num_ranks = spec.slots_per_trial;
+  // A trial runs on one machine.
+  subject.cluster.ranks_per_node = std::max(subject.cluster.ranks_per_node, spec.slots_per_trial);
+  subject.host_bytes_per_rank = spec.host_memory_bytes;
   if (spec.device_memory_bytes > 0) subject.cluster.device_memory_bytes = spec.device_memory_bytes;
 }
 
@@ -116,6 +121,10 @@ Subject SubjectOf(const EstimateFlags& flags) {
   subject.inputs.seq_len = flags.seq_len;
   subject.inputs.ds_config_source = subject.name;
   ApplyFlags(flags, subject.cluster);
+  Cluster& cluster = subject.cluster;
+  if (subject.host_bytes_per_rank > 0 && flags.host_memory.empty())
+    cluster.host_memory_bytes =
+        subject.host_bytes_per_rank * std::min(cluster.num_ranks, cluster.ranks_per_node);
   ApplySettings(flags, subject.ds_config);
   return subject;
 }

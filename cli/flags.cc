@@ -163,6 +163,8 @@ struct Parser {
   QueryFlags query;
   ExportFlags export_flags;
   TrainFlags train;
+  EvalFlags eval;
+  PredictFlags predict;
   EstimateFlags estimate;
   CollateFlags collate;
   AioBenchFlags aio_bench;
@@ -319,6 +321,45 @@ void AddEstimateCommand(Parser& parser) {
   AddCluster(sub, flags);
 }
 
+void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
+  AddConfig(command, flags.config, flags.model_dir);
+  command
+      .add_option("--checkpoint", flags.checkpoint_dir,
+                  "Folder of checkpoints (default: dsat-out/train/checkpoint)")
+      ->type_name("DIR");
+  command.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+}
+
+void AddInferenceCommands(Parser& parser) {
+  CLI::App& eval = parser.Add("eval", "Loss of a checkpoint over the validation data", parser.eval,
+                              /*uses_db=*/false);
+  AddCheckpoint(eval, parser.eval.checkpoint);
+  PredictFlags& flags = parser.predict;
+  CLI::App& predict = parser.Add("predict", "What a trained language model writes after a prompt",
+                                 flags, /*uses_db=*/false);
+  AddCheckpoint(predict, flags.checkpoint);
+  predict.add_option("--prompt", flags.predict.prompt, "The text to go on from")
+      ->required()
+      ->type_name("TEXT");
+  predict.add_option("--max-new-tokens", flags.predict.max_new_tokens, "Tokens to write")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  predict
+      .add_option("--temperature", flags.predict.temperature,
+                  "Below 1: more probable tokens; 0: always the most probable one")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  predict.add_option("--top-k", flags.predict.top_k, "Of the k most probable tokens only; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  predict.add_option("--num-samples", flags.predict.num_samples, "How many texts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  predict.add_option("--seed", flags.seed, "The same seed gives the same text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 void AddCollateCommand(Parser& parser) {
   CollateFlags& flags = parser.collate;
   CLI::App& collate = parser.Add("collate", "One file of whole parameters from a checkpoint", flags,
@@ -387,7 +428,13 @@ void AddTrainCommands(Parser& parser) {
                   "Save a checkpoint every so many steps, besides the one at the end "
                   "(default: a tenth of the steps)")
       ->check(CLI::PositiveNumber);
+  train
+      .add_option("--eval-interval", parser.train.eval_interval,
+                  "Print the validation loss every so many steps and at the end; the data need a "
+                  "\"validation\" (default: never)")
+      ->check(CLI::PositiveNumber);
   AddTimeouts(train, parser.train.run);
+  AddInferenceCommands(parser);
   AddEstimateCommand(parser);
   AddCollateCommand(parser);
   AddAioBench(parser);

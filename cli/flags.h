@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/experiment.h"
+#include "proto/trial_task.h"
 
 namespace dsat::cli {
 
@@ -79,6 +80,7 @@ struct TrainFlags {
   std::string ds_config;  // "" = the experiment file's own
   std::optional<int64_t> steps;
   int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
+  int64_t eval_interval = 0;        // 0 = no validation
   RunFlags run;
 };
 struct EstimateFlags {
@@ -98,6 +100,21 @@ struct EstimateFlags {
   std::optional<double> flops, efficiency;
   std::string link, network, pcie, disk;
   bool all_stages = false;
+};
+// What eval and predict have in common.
+struct CheckpointFlags {
+  std::string config;
+  std::string model_dir;
+  std::string checkpoint_dir;
+  std::string tag;  // "" = the newest
+};
+struct EvalFlags {
+  CheckpointFlags checkpoint;
+};
+struct PredictFlags {
+  CheckpointFlags checkpoint;
+  PredictTask predict;
+  int64_t seed = 42;
 };
 struct CollateFlags {
   std::string checkpoint_dir;
@@ -120,9 +137,10 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
-using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
-                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             EstimateFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
+using Command =
+    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
+                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, EstimateFlags,
+                 EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

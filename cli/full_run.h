@@ -35,8 +35,9 @@ struct FullRun {
   std::string out_dir;
   Outcome outcome;  // kStopped: interrupted.
   std::optional<int64_t> last_step;
-  double loss = 0;         // At last_step.
-  std::string checkpoint;  // Folder of the newest one, "" if there is none.
+  double loss = 0;                        // At last_step.
+  std::optional<double> validation_loss;  // The newest.
+  std::string checkpoint;                 // Folder of the newest one, "" if there is none.
 };
 
 // Trains to the end with `ds_config`. Throws if it cannot be started.

@@ -47,7 +47,25 @@ class StepPrinter {
   StepPrinter(StepsTo to, int64_t interval, int64_t num_steps)
       : to_(to), interval_(interval), num_steps_(num_steps) {}
 
-  void OnStep(int64_t step, double loss, double latency_ms) {
+  void OnProgress(const TrainingProgress& progress) {
+    progress.validated ? OnValidation(progress) : OnStep(progress);
+  }
+
+ private:
+  void OnValidation(const TrainingProgress& progress) {
+    std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
+    if (to_ == StepsTo::kStdoutJson) {
+      fmt::print(out, "{}\n",
+                 Json{{"step", progress.step}, {"validation_loss", progress.loss}}.dump());
+    } else {
+      fmt::print(out, "step {:>6}/{}  validation loss {:.4f}\n", progress.step, num_steps_,
+                 progress.loss);
+    }
+    std::fflush(out);
+  }
+
+  void OnStep(const TrainingProgress& progress) {
+    const auto [step, loss, latency_ms, validated] = progress;
     const bool due = printed_ == 0 || step / interval_ > printed_ / interval_;
     if (!due && step != num_steps_) return;
     printed_ = step;
@@ -62,7 +80,6 @@ class StepPrinter {
     std::fflush(out);
   }
 
- private:
   StepsTo to_;
   int64_t interval_;
   int64_t num_steps_;
@@ -112,16 +129,24 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   const std::string before = builtin ? NewestCheckpoint(options.out_dir) : "";
   if (!before.empty())
     fmt::print(stderr, "going on from {}; another --out starts anew\n", Printable(before));
-  FullRun run{.out_dir = options.out_dir, .outcome = {}, .last_step = {}, .checkpoint = {}};
+  FullRun run{.out_dir = options.out_dir,
+              .outcome = {},
+              .last_step = {},
+              .validation_loss = {},
+              .checkpoint = {}};
   StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
                       spec.max_length_steps);
   run.outcome = RunFullTraining(
       spec, ds_config, options,
-      [&](int64_t step, double loss, double latency_ms) {
-        if (step <= 0) return;
-        run.last_step = step;
-        run.loss = loss;
-        printer.OnStep(step, loss, latency_ms);
+      [&](const TrainingProgress& progress) {
+        if (progress.step <= 0) return;
+        printer.OnProgress(progress);
+        if (progress.validated) {
+          run.validation_loss = progress.loss;
+        } else {
+          run.last_step = progress.step;
+          run.loss = progress.loss;
+        }
       },
       [&interrupts] { return interrupts.load(); });
   if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
@@ -135,6 +160,7 @@ Json ToJson(const FullRun& run) {
           {"out_dir", run.out_dir},
           {"last_step", run.last_step ? Json(*run.last_step) : Json()},
           {"loss", run.last_step ? Json(run.loss) : Json()},
+          {"validation_loss", run.validation_loss ? Json(*run.validation_loss) : Json()},
           {"checkpoint", run.checkpoint.empty() ? Json() : Json(run.checkpoint)}};
 }
 
@@ -157,6 +183,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   RunnerOptions options = MakeRunnerOptions(train.run, fs::absolute(out).string());
   options.checkpoint_interval = train.checkpoint_interval;
+  options.eval_interval = train.eval_interval;
   return ExitCodeOf(
       RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout));
 }

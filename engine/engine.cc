@@ -41,7 +41,12 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
                      config.gradient_predivide_factor),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
                 MakeNeighbours()),
-      loss_scaler_(config.fp16) {}
+      loss_scaler_(config.fp16) {
+  if (!IsOneBit(config.optimizer)) return;
+  unreduced_plan_ = UnreducedPlanFor(resources.model, config, resources.group.size());
+  unreduced_executor_.emplace(resources.model, *unreduced_plan_, config_, states_, redistributor_,
+                              loader_, executor_.neighbours());
+}
 
 Neighbours Engine::MakeNeighbours() {
   Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
@@ -73,16 +78,23 @@ StepInputs Engine::NextInputs() const {
   return inputs;
 }
 
-StepResult Engine::TrainBatch() {
+void Engine::BeginStep() {
   step_start_ = std::chrono::steady_clock::now();
-  executor_.Begin(NextInputs());
-  while (!executor_.AtEnd())
-    executor_.Run();
+  const int64_t num_updates = num_steps_ - num_skipped_steps_;
+  const bool frozen = unreduced_executor_ && num_updates >= config_.optimizer.freeze_step;
+  current_ = frozen ? &*unreduced_executor_ : &executor_;
+  current_->Begin(NextInputs());
+}
+
+StepResult Engine::TrainBatch() {
+  BeginStep();
+  while (!current_->AtEnd())
+    current_->Run();
   return EndStep();
 }
 
 StepResult Engine::EndStep() {
-  const StepOutputs& outputs = executor_.outputs();
+  const StepOutputs& outputs = current_->outputs();
   StepResult result;
   result.lr = lr();
   result.loss_scale = loss_scaler_.Scale();
@@ -111,7 +123,7 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
           "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
           groups_.num_stages());
   }
-  const Phase next = executor_.AtEnd() ? Phase::kForward : executor_.NextPhase();
+  const Phase next = current_->AtEnd() ? Phase::kForward : current_->NextPhase();
   if (next == phase) return;
   Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
         kCalls[static_cast<size_t>(next)]);
@@ -119,29 +131,26 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
 
 double Engine::Forward(const Batch& batch) {
   RequirePhase(Phase::kForward, "Forward");
-  if (executor_.AtEnd()) {
-    step_start_ = std::chrono::steady_clock::now();
-    executor_.Begin(NextInputs());
-  }
-  executor_.Run(&batch);
-  return executor_.micro_batch_loss();
+  if (current_->AtEnd()) BeginStep();
+  current_->Run(&batch);
+  return current_->micro_batch_loss();
 }
 
 void Engine::Backward() {
   RequirePhase(Phase::kBackward, "Backward");
-  executor_.Run();
+  current_->Run();
 }
 
 std::optional<StepResult> Engine::Step() {
-  const bool between = !executor_.AtEnd() && executor_.NextPhase() == Phase::kForward;
+  const bool between = !current_->AtEnd() && current_->NextPhase() == Phase::kForward;
   RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
   if (between) return std::nullopt;
-  executor_.Run();
+  current_->Run();
   return EndStep();
 }
 
 bool Engine::IsGradientAccumulationBoundary() const {
-  return executor_.micro_batch() + 1 == config_.batch.accumulation_steps;
+  return current_->micro_batch() + 1 == config_.batch.accumulation_steps;
 }
 
 double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
@@ -149,8 +158,14 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
           num_batches);
   }
-  const Plan plan =
-      EvaluationPlanFor(resources_.model, config_, resources_.group.size(), groups_.stage());
+  const int64_t num_samples = data.NumSamples(resources_.seq_len);
+  if (num_batches > num_samples / config_.batch.train_batch_size) {
+    Throw(ErrorCode::kInvalidArgument,
+          "evaluation over {} batches of {}; expected at most the data's {} samples", num_batches,
+          config_.batch.train_batch_size, num_samples);
+  }
+  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(),
+                                      groups_.stage(), config_.batch.accumulation_steps);
   BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
                      groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
@@ -165,6 +180,28 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     sum += executor.outputs().loss;
   }
   return sum / static_cast<double>(num_batches);
+}
+
+std::vector<float> Engine::Predict(const Batch& batch) {
+  if (groups_.num_stages() > 1) {
+    Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
+          groups_.num_stages());
+  }
+  const Memory& memory = resources_.memory;
+  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(), 0, 1);
+  const int64_t num_classes = resources_.model.vocab_size;
+  Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
+  const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
+  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader_,
+                    executor_.neighbours());
+  executor.PredictInto(logits);
+  executor.Begin({});
+  while (!executor.AtEnd())
+    executor.Run(&batch);
+  std::vector<float> values(static_cast<size_t>(logits.num_elems));
+  const Tensor on_host = {values.data(), logits.num_elems, DType::kF32};
+  if (logits.data != nullptr) memory.kernels.CopyToHost(on_host, logits);
+  return values;
 }
 
 Traffic Engine::traffic() const {

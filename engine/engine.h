@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "engine/batch_loader.h"
@@ -60,7 +61,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All calls up to Evaluate are collective. They throw OutOfMemory, kUnavailable or
+  // All calls up to Predict are collective. They throw OutOfMemory, kUnavailable or
   // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
   // the engine cannot be used after any of these.
 
@@ -81,6 +82,10 @@ class Engine {
   // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
   // Throws kInvalidArgument if num_batches < 1.
   double Evaluate(const Dataset& data, int64_t num_batches);
+
+  // Logits (B, classes) of each row's last position, on every rank the same if the batch is.
+  // Targets may be absent. Throws kUnimplemented in a pipeline.
+  std::vector<float> Predict(const Batch& batch);
 
   // Without a scheduler in the config the learning rate is the caller's to change.
   void set_lr(double lr) { lr_ = lr; }
@@ -115,6 +120,7 @@ class Engine {
 
  private:
   StepInputs NextInputs() const;
+  void BeginStep();
   StepResult EndStep();
   void RequirePhase(Phase phase, const char* call) const;
   Neighbours MakeNeighbours();
@@ -128,7 +134,10 @@ class Engine {
   Redistributor redistributor_;
   std::optional<TiedUnits> tied_;
   Executor executor_;
-  std::optional<double> lr_;  // Set by the caller.
+  std::optional<Plan> unreduced_plan_;  // These two with 1-bit Adam only.
+  std::optional<Executor> unreduced_executor_;
+  Executor* current_ = &executor_;  // The one of the step under way.
+  std::optional<double> lr_;        // Set by the caller.
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
@@ -137,8 +146,11 @@ class Engine {
 
 // The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
 Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
-// The same for evaluation: forward passes alone.
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
+// The same without reducing gradients: 1-bit Adam after freeze_step.
+Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size);
+// The same for evaluation: forward passes alone, over so many micro-batches.
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
+                       int64_t num_micro_batches);
 
 }  // namespace dsat::engine
 

@@ -188,7 +188,8 @@ LayerContext Executor::Context(const std::vector<Tensor>& params,
           .grads = grads,
           .loss_grad_scale = static_cast<float>(
               inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
-          .loss = &micro_batch_loss_};
+          .loss = &micro_batch_loss_,
+          .logits = logits_};
 }
 
 void Executor::Forward(const Instruction& i) {
@@ -216,16 +217,20 @@ void Executor::Norm() {
   } else if (neighbours_.pipeline != nullptr) {
     sum = neighbours_.pipeline->SumScalar(sum);
   }
+  // Nobody has the whole gradient: the root of the mean square of the ranks' norms.
+  if (!plan_.reduces_grads) sum = neighbours_.data.SumScalar(sum) / plan_.world_size;
   outputs_.grad_norm = std::sqrt(sum) * MeanFactor();
   outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
   if (outputs_.skipped) return;
-  const double clip = ClipFactor(outputs_.grad_norm, config_.gradient_clipping);
+  const double max_norm = plan_.reduces_grads ? config_.gradient_clipping : 0;
+  const double clip = ClipFactor(outputs_.grad_norm, max_norm);
   updater_.Begin({.optimizer = inputs_.optimizer,
                   .step = inputs_.update,
                   .grad_scale = static_cast<float>(clip * MeanFactor())});
 }
 
 double Executor::MeanFactor() const {
+  if (!plan_.reduces_grads) return 1 / inputs_.loss_scale;
   const bool reduced = plan_.world_size > 1 || plan_.optimizer_home == Placement::kShard;
   const double divided_by = reduced ? config_.gradient_predivide_factor : 1;
   return divided_by / (config_.average_gradients ? plan_.world_size : 1) / inputs_.loss_scale;

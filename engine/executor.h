@@ -60,6 +60,8 @@ class Executor {
   // what the process groups throw; this executor cannot be used after that.
   void Begin(const StepInputs& inputs);
   void Run(const Batch* batch = nullptr);
+  // From now on forward passes predict: they write to `logits` (LayerContext::logits).
+  void PredictInto(Tensor logits) { logits_ = logits; }
   // True also before the first Begin.
   bool AtEnd() const { return next_ == plan_.instructions.size(); }
   // REQUIRES: not at the end.
@@ -106,6 +108,7 @@ class Executor {
   size_t next_;
   const Batch* given_batch_ = nullptr;
   Batch batch_;
+  Tensor logits_;
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.
   OnInstruction on_instruction_;

@@ -52,6 +52,12 @@ Measurement MeasurementOf(std::span<const StepResult> steps, int64_t train_batch
   measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
   measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));
   measurement["step"] = SummariseSteps(steps, std::mem_fn(&StepResult::step_ms));
+  const bool pipeline =
+      std::ranges::any_of(steps, [](const StepResult& s) { return s.idle_ms > 0; });
+  if (pipeline) {
+    measurement["pipeline_idle"] = SummariseSteps(
+        steps, [](const StepResult& step) { return step.idle_ms / step.latency_ms; });
+  }
   measurement["peak_bytes"] = {.value = static_cast<double>(peak_bytes), .spread = 0, .samples = 1};
   measurement["loss"] = {.value = steps.back().loss, .spread = 0, .samples = 1};
   return measurement;

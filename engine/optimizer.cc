@@ -64,9 +64,14 @@ AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, 
   args.beta2 = static_cast<float>(config.beta2);
   args.eps = static_cast<float>(config.eps);
   args.decoupled_weight_decay = config.type == "adamw" || config.adam_w_mode;
-  args.bias_correction = config.bias_correction;
+  // DeepSpeed's OnebitAdam takes the setting and does not correct.
+  args.bias_correction = config.bias_correction && !IsOneBit(config);
   args.step = step;
   return args;
+}
+
+bool IsOneBit(const OptimizerConfig& config) {
+  return config.type == "onebitadam";
 }
 
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
@@ -74,7 +79,9 @@ void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const Optimi
   if (config.type == "sgd") return SgdUpdate(kernels, config, view, step, grad_scale);
   if (config.type == "adagrad") return AdagradUpdate(kernels, config, view, step, grad_scale);
   if (config.type == "lion") return LionUpdate(kernels, config, view, grad_scale);
-  DSAT_CHECK(config.type == "adam" || config.type == "adamw", "{}", config.type);
+  // 1-bit Adam, too, until freeze_step.
+  DSAT_CHECK(config.type == "adam" || config.type == "adamw" || IsOneBit(config), "{}",
+             config.type);
   kernels.AdamStep(MakeAdamArgs(config, view, step, grad_scale));
 }
 

@@ -14,6 +14,8 @@ namespace dsat::engine {
 // momentum; 0 for SGD without.
 int NumMoments(const OptimizerConfig& config);
 
+bool IsOneBit(const OptimizerConfig& config);
+
 // One update of `view`, which may be any part of a unit. `step` is 1 at the first; the gradient is
 // multiplied by `grad_scale` first. REQUIRES: not LAMB, which wants norms of whole parameters
 // (engine/lamb.h).

@@ -76,8 +76,8 @@ PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_siz
   options.prefetch_elems = zero.stage3_prefetch_bucket_size;
   options.max_live_elems = zero.stage3_max_live_parameters;
   options.max_reuse_elems = zero.stage3_max_reuse_distance;
-  // LAMB's trust ratios are of whole parameters: a unit is updated at once.
-  options.sub_group_elems = config.optimizer.type == "lamb" ? INT64_MAX : zero.sub_group_size;
+  // Momenta are compressed unit by unit.
+  options.sub_group_elems = IsOneBit(config.optimizer) ? INT64_MAX : zero.sub_group_size;
   options.offload = OffloadOf(zero, NumMoments(config.optimizer));
   options.checkpoint_interval =
       CheckpointInterval(config.activation, static_cast<int64_t>(model.layers.size()));
@@ -100,9 +100,17 @@ Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int sta
   return plan;
 }
 
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage) {
+Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size) {
+  PlanOptions options = OptionsFor(model, config, world_size, 0);
+  options.reduce_grads = false;
+  return BuildPlan(PlanUnitsOf(model, options.world_size), options);
+}
+
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
+                       int64_t num_micro_batches) {
   PlanOptions options = OptionsFor(model, config, world_size, stage);
   options.backward = false;
+  options.accumulation_steps = num_micro_batches;
   return BuildPlan(PlanUnitsOf(model, options.world_size), options);
 }
 

@@ -9,6 +9,7 @@ Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& co
                  UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
   if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
+  if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
 }
 
 double Updater::SumOfSquares() const {
@@ -30,10 +31,12 @@ double Updater::SumOfSquares() const {
 void Updater::Begin(const UpdateInputs& inputs) {
   inputs_ = inputs;
   if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
+  if (one_bit_adam_) one_bit_adam_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
   if (lamb_) return lamb_->Apply(kernels, inputs_.optimizer, sub_group, view, inputs_.step);
+  if (one_bit_adam_) return one_bit_adam_->Apply(kernels, inputs_.optimizer, view, inputs_.step);
   OptimizerStep(kernels, inputs_.optimizer, view, inputs_.step, inputs_.grad_scale);
 }
 

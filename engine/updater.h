@@ -9,6 +9,7 @@
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/lamb.h"
+#include "engine/one_bit_adam.h"
 #include "engine/unit_state.h"
 
 namespace dsat::engine {
@@ -41,7 +42,8 @@ class Updater {
 
   const Plan& plan_;
   UnitStates& states_;
-  std::optional<Lamb> lamb_;  // If it is the optimizer.
+  std::optional<Lamb> lamb_;                // If it is the optimizer.
+  std::optional<OneBitAdam> one_bit_adam_;  // If the plan leaves gradients unreduced.
   UpdateInputs inputs_;
 };
 

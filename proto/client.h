@@ -40,6 +40,7 @@ class TrialClient {
   ~TrialClient();
 
   // A sign of life. True if the runner has decided against this attempt: end now, with exit code 0.
+  // With the phase kValidated, `loss` is that of the validation data.
   bool Progress(int64_t rank, int64_t step, double latency_ms, double loss,
                 const std::string& phase);
 

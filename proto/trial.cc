@@ -20,7 +20,7 @@ struct MetricInfo {
   bool searchable;
 };
 
-constexpr std::array<MetricInfo, 8> kMetrics = {{
+constexpr std::array<MetricInfo, 9> kMetrics = {{
     {"FLOPS_per_gpu", "FLOP/s", false, true},
     {"throughput", "samples/s", false, true},
     {"latency", "ms", true, true},
@@ -29,6 +29,7 @@ constexpr std::array<MetricInfo, 8> kMetrics = {{
     {"step", "ms", true, false},
     {"peak_bytes", "bytes", true, false},
     {"loss", "nats/token", true, false},
+    {"pipeline_idle", "of latency", true, false},
 }};
 
 const MetricInfo* FindMetric(const std::string& name) {

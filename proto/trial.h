@@ -50,6 +50,7 @@ struct Metric {
 //   step           ms per optimizer step in the update, parameter communication included
 //   peak_bytes     highest device memory in use on any rank, bytes
 //   loss           training loss of the last step, nats per token
+//   pipeline_idle  part of the latency that rank 0 waits for other pipeline stages; pipelines only
 using Measurement = std::map<std::string, Metric>;
 
 // What a launch measured at one micro-batch size and accumulation count.

@@ -11,13 +11,27 @@
 namespace dsat {
 namespace {
 
-constexpr std::array<std::pair<TrialTask::Mode, const char*>, 3> kModes = {{
+constexpr std::array<std::pair<TrialTask::Mode, const char*>, 5> kModes = {{
     {TrialTask::Mode::kProfile, "profile"},
     {TrialTask::Mode::kMeasure, "measure"},
     {TrialTask::Mode::kTrain, "train"},
+    {TrialTask::Mode::kEvaluate, "evaluate"},
+    {TrialTask::Mode::kPredict, "predict"},
 }};
 
-std::string ModeName(TrialTask::Mode mode) {
+TrialTask::Mode ParseMode(const std::string& text) {
+  for (const auto& [value, name] : kModes) {
+    if (text == name) return value;
+  }
+  Throw(ErrorCode::kInvalidArgument,
+        "task/mode is \"{}\"; expected profile, measure, train, evaluate "
+        "or predict",
+        text);
+}
+
+}  // namespace
+
+std::string ToString(TrialTask::Mode mode) {
   for (const auto& [value, name] : kModes) {
     if (value == mode) return name;
   }
@@ -25,21 +39,22 @@ std::string ModeName(TrialTask::Mode mode) {
   return "";
 }
 
-TrialTask::Mode ParseMode(const std::string& text) {
-  for (const auto& [value, name] : kModes) {
-    if (text == name) return value;
-  }
-  Throw(ErrorCode::kInvalidArgument, "task/mode is \"{}\"; expected profile, measure or train",
-        text);
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, PredictTask>
+void VisitFields(Visitor& visit, T& predict) {
+  visit("prompt", predict.prompt);
+  visit("max_new_tokens", predict.max_new_tokens);
+  visit("temperature", predict.temperature);
+  visit("top_k", predict.top_k);
+  visit("num_samples", predict.num_samples);
+  visit("json", predict.json);
 }
-
-}  // namespace
 
 // T is the struct, const when it is written. The mode goes as text.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, TrialTask>
 void VisitFields(Visitor& visit, T& task) {
-  std::string mode = ModeName(task.mode);
+  std::string mode = ToString(task.mode);
   visit("mode", mode);
   if constexpr (!std::is_const_v<T>) task.mode = ParseMode(mode);
   visit("experiment", task.experiment);
@@ -56,6 +71,9 @@ void VisitFields(Visitor& visit, T& task) {
   visit("train_steps", task.train_steps);
   visit("seed", task.seed);
   visit("checkpoint_dir", task.checkpoint_dir);
+  visit("checkpoint_tag", task.checkpoint_tag);
+  visit("eval_interval", task.eval_interval);
+  visit("predict", task.predict);
   visit("checkpoint_interval", task.checkpoint_interval);
   visit("report_address", task.report_address);
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
 #include "searcher/runner.h"
@@ -20,7 +21,7 @@ constexpr int kLookEveryMs = 200;
 constexpr std::chrono::seconds kCancelGrace{5};
 constexpr AttemptRef kFullRun{0, 0, 0};
 
-using OnProgress = std::function<void(int64_t, double, double)>;
+using OnProgress = std::function<void(const TrainingProgress&)>;
 
 // Rank 0's steps go to the caller, each once; any rank's progress is a sign of life.
 struct Listener {
@@ -37,9 +38,10 @@ struct Listener {
 
   void OnMessage(const ProgressMessage& message) {
     attempt->OnProgress(message.step);
-    if (message.rank != 0 || message.step <= last_step) return;
-    last_step = message.step;
-    if (*on_progress) (*on_progress)(message.step, message.loss, message.latency_ms);
+    const bool validated = message.phase == kValidated;
+    if (message.rank != 0 || (message.step <= last_step && !validated)) return;
+    last_step = std::max(last_step, message.step);
+    if (*on_progress) (*on_progress)({message.step, message.loss, message.latency_ms, validated});
   }
   void OnMessage(const InfeasibleMessage& message) {
     attempt->OnInfeasible(message.rank, message.reason);
@@ -67,6 +69,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   request.checkpoint_interval = options.checkpoint_interval > 0
                                     ? options.checkpoint_interval
                                     : std::max<int64_t>(1, spec.max_length_steps / 10);
+  request.eval_interval = options.eval_interval;
   request.ds_config = ds_config;
   request.dir = options.out_dir;
   request.report_address = server.address();

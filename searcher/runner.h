@@ -26,6 +26,7 @@ struct RunnerOptions {
   std::chrono::seconds trial_timeout{3600};
   // Steps of a full training between two checkpoints; 0 = a tenth of all.
   int64_t checkpoint_interval = 0;
+  int64_t eval_interval = 0;  // Of a full training of the built-in engine; 0: none.
 };
 
 // What a watcher (the progress display) is told; called on the loop's thread.
@@ -67,15 +68,23 @@ class Runner {
   std::unique_ptr<Impl> impl_;
 };
 
+// What a full training says on its way.
+struct TrainingProgress {
+  int64_t step = 0;
+  double loss = 0;
+  double latency_ms = 0;
+  bool validated = false;  // `loss` is that of the validation data.
+};
+
 // Runs one full training with `ds_config` by the same launcher (dsat train, --run-full-experiment).
-// `on_progress(step, loss, latency_ms)` is called for each step that rank 0 of the built-in engine
+// `on_progress` is called for each step and each validation that rank 0 of the built-in engine
 // reports; `num_cancels`, how often the end has been asked for, a few times a second. At the first
 // time the built-in engine saves a checkpoint before it ends, at the second one it is killed.
 // kStopped if it was cancelled. The logs and what the training leaves go to out_dir. There is no
 // limit on the whole time. Throws as Runner::Run.
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options,
-                        const std::function<void(int64_t, double, double)>& on_progress,
+                        const std::function<void(const TrainingProgress&)>& on_progress,
                         const std::function<int64_t()>& num_cancels);
 
 }  // namespace dsat

@@ -78,8 +78,7 @@ int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64
   return world_size / num_stages;
 }
 
-BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
-                             int64_t world_size) {
+BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size) {
   const int64_t data_parallel_size = DataParallelSize(ds_config, source, world_size);
   Numbers numbers{Given(ds_config, kTotal, source), Given(ds_config, kMicro, source),
                   Given(ds_config, kAccumulation, source), data_parallel_size};

@@ -85,6 +85,7 @@ struct OptimizerConfig {
   bool nesterov = false;
   double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
   double lr_decay = 0;                      // adagrad
+  int64_t freeze_step = 100'000;            // onebitadam: updates before it compresses
 };
 
 // Of DeepSpeed's OneCycle; step sizes in updates.

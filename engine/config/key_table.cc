@@ -77,9 +77,9 @@ constexpr Key kKeys[] = {
     Flag("/optimizer/params/eps_inside_sqrt", "false", kRefuses).For("lamb onebitadam"),
     Number("/optimizer/params/lr_decay", "0", kHonours).From(0).For(kAdagrad),
     Number("/optimizer/params/initial_accumulator_value", "0", kRefuses).From(0).For(kAdagrad),
-    Int("/optimizer/params/freeze_step", "100000", kFollows).From(1).For(kOneBit),
-    Flag("/optimizer/params/cuda_aware", "false", kFollows).For(kOneBit),
-    Text("/optimizer/params/comm_backend_name", "\"nccl\"", kFollows)
+    Int("/optimizer/params/freeze_step", "100000", kHonours).From(1).For(kOneBit),
+    Flag("/optimizer/params/cuda_aware", "false", kWarns).For(kOneBit),
+    Text("/optimizer/params/comm_backend_name", "\"nccl\"", kWarns)
         .OneOf("nccl mpi hccl compressed")
         .For(kOneBit),
     Flag("/zero_allow_untested_optimizer", "false", kHonours)
@@ -205,9 +205,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/offload_optimizer/fast_init", "false", kWarns),
     Number("/zero_optimization/offload_optimizer/ratio", "1.0", kHonours).From(0).To(1),
     Flag("/zero_optimization/offload_optimizer/super_offload", "false", kWarns),
-    Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.8", kWarns)
-        .From(0)
-        .To(1),
+    Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.8", kWarns).From(0).To(1),
     Section("/zero_optimization/offload_param"),
     Text("/zero_optimization/offload_param/device", "\"none\"", kHonours).OneOf("none cpu nvme"),
     Text("/zero_optimization/offload_param/nvme_path", "null", kHonours),

@@ -149,6 +149,7 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.nesterov = s.Is(kParams + "nesterov");
   optimizer.max_coeff = s.Number(kParams + "max_coeff");
   optimizer.min_coeff = s.Number(kParams + "min_coeff");
+  optimizer.freeze_step = s.Int(kParams + "freeze_step");
   optimizer.lr_decay = s.Number(kParams + "lr_decay");
   if (optimizer.type == "adagrad") UseAdagradDefaults(s, &optimizer);
   return optimizer;
@@ -237,8 +238,8 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
                        std::vector<std::string>* warnings) {
   std::vector<std::string> found = ValidateDsConfig(ds_config, source, world_size);
   Settings settings(ds_config, source);
-  RequireType(settings, "/optimizer/type", "adam adamw sgd lamb adagrad lion",
-              "Adam, AdamW, SGD, Lamb, Adagrad and Lion", source);
+  RequireType(settings, "/optimizer/type", "adam adamw sgd lamb adagrad lion onebitadam",
+              "Adam, AdamW, SGD, Lamb, Adagrad, Lion and OneBitAdam", source);
   RequireType(settings, "/scheduler/type",
               "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest",
               "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);

@@ -84,6 +84,14 @@ constexpr Rule kRules[] = {
      [](const Settings& s) {
        return IsUntestedWithZero(s) && Stage(s) > 0 && !s.Is("/zero_allow_untested_optimizer");
      }},
+    {"/optimizer/type", kRefuse, "expected another optimizer in a pipeline",
+     [](const Settings& s) { return IsOneBit(s) && NumStages(s) > 1; }},
+    {"/gradient_clipping", kWarn,
+     "1-bit Adam clips until freeze_step; after it no rank knows the whole gradient",
+     [](const Settings& s) {
+       return IsOneBit(s) && s.Given("/gradient_clipping") != nullptr &&
+              s.Number("/gradient_clipping") > 0;
+     }},
     {"/optimizer/type", kRefuse, "expected \"SGD\": names of torch.optim keep their case",
      [](const Settings& s) {
        return s.Lower("/optimizer/type") == "sgd" && s.Text("/optimizer/type") != "SGD";

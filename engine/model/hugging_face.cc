@@ -27,8 +27,7 @@ struct Located {
   const SafetensorsFile::Entry* entry = nullptr;
 };
 
-// Copies element (row, col) of a file's (cols, rows) tensor to staged[row * out_cols + col -
-// first], for the rows that begin at `row` in that column's piece. `size` = bytes of an element.
+// Writes the elements of `column` to staged[first], staged[first + stride], ...
 template <typename Elem>
 void Scatter(char* staged, const std::vector<char>& column, int64_t first, int64_t stride) {
   auto* out = reinterpret_cast<Elem*>(staged) + first;

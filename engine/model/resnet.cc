@@ -82,7 +82,7 @@ void ReluInPlace(const LayerContext& ctx, const Buffer& x) {
   ctx.kernels.ReluForward(x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype));
 }
 
-// dy becomes the gradient before the ReLU that made `y`; so it does from its input.
+// dy, the gradient of the ReLU's output y, becomes that of its input: both have the same signs.
 void ReluGradInPlace(const LayerContext& ctx, const Buffer& dy, const Buffer& y) {
   ctx.kernels.ReluBackward(dy.AsTensor(ctx.dtype), dy.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype));
 }

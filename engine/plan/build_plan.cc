@@ -80,6 +80,7 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   DSAT_CHECK(!units.empty() && options.accumulation_steps > 0 && options.world_size > 0);
   plan_.world_size = options.world_size;
   plan_.overlap = options.overlap;
+  plan_.reduces_grads = options.reduce_grads;
   schedule_ = MakeSchedule();
   plan_.first_unit = schedule_.first_unit;
   plan_.end_unit = schedule_.end_unit;
@@ -361,7 +362,7 @@ void PlanBuilder::Reduce(int unit, int micro_batch) {
   // Gradients that rest whole and accumulate in another type.
   if (options_.fold_grads && !each) writer_.Emit(Op::kFoldGrad, unit);
   const bool moves = options_.world_size > 1 || plan_.optimizer_home == Placement::kShard;
-  if (!moves || !(last || each)) return;
+  if (!options_.reduce_grads || !moves || !(last || each)) return;
   reduce_.like.accumulate = each && micro_batch > 0;
   writer_.Append(reduce_, unit, SliceElems(unit));
   if (reduce_.like.to == Placement::kShard) writer_.Emit(Op::kFreeGrad, unit);

@@ -45,6 +45,7 @@ struct PlanOptions {
   bool share_reduce_buckets = true;  // Several units' gradients in one call.
   bool reduce_scatter = true;        // false: all-reduce, of which each rank keeps its slice.
   bool gather_updated = true;        // false: updated parameters are broadcast, slice by slice.
+  bool reduce_grads = true;          // false: every rank's gradient stays its own.
   bool fold_grads = false;           // Gradients accumulate in another type than they come in.
   // Collectives run beside computing: two buckets of each kind instead of one.
   bool overlap = false;

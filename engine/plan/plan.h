@@ -121,6 +121,7 @@ struct Plan {
   std::vector<bool> counted;              // Per unit: of its copies, the one that the norm counts.
   Placement grad_home = Placement::kPartial;
   Placement optimizer_home = Placement::kReplicate;
+  bool reduces_grads = true;              // false: every rank's gradient stays its own.
   bool overlap = false;                   // Collectives run beside computing.
   int num_in_flight = 1;                  // Micro-batches between their forward and backward.
   std::vector<int64_t> bucket_row_elems;  // Row length of each communication buffer; 0 = unused.

@@ -35,6 +35,15 @@ void Reporter::Progress(int64_t step, double latency_ms, double loss, const std:
   changed_.notify_all();
 }
 
+void Reporter::Validated(int64_t step, double loss) {
+  if (!client_) return;
+  try {
+    client_->Progress(rank_, step, 0, loss, kValidated);
+  } catch (const Error& e) {
+    Log(LogLevel::kWarn, "cannot report the validation loss", {{"error", e.what()}});
+  }
+}
+
 void Reporter::Run() {
   constexpr std::chrono::milliseconds kInterval{100};
   std::unique_lock lock(mutex_);

@@ -26,6 +26,9 @@ class Reporter {
   // Never blocks: a thread sends the newest progress, at most ten times a second, and the
   // last one in any case. A runner that does not answer is logged once; training goes on.
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
+  // The mean loss over the validation data after `step` steps, from rank 0. Waits for the answer; a
+  // runner that does not give one is logged.
+  void Validated(int64_t step, double loss);
   // True once the runner has decided against this trial.
   bool stop_requested() const { return stop_requested_; }
 

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
+#include "engine/trial/inference.h"
 
 namespace dsat::engine {
 namespace {
@@ -42,18 +43,17 @@ std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
   return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
 }
 
-int64_t NumParams(const Layer& layer) {
+int64_t LayerNumParams(const Layer& layer) {
   int64_t sum = 0;
   for (const ParamSpec& spec : layer.params())
     sum += spec.NumElems();
   return sum;
 }
 
-
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.
   for (const auto& layer : model.layers) {
-    largest[2] = NumParams(*layer);
+    largest[2] = LayerNumParams(*layer);
     std::sort(largest.begin(), largest.end(), std::greater<>());
   }
   return largest[0] + largest[1];
@@ -85,6 +85,9 @@ class Trial {
   void Measure();
   std::optional<Point> MeasurePoint(const Point& point);
   void Train();
+  void Validate(Engine& engine);
+  void Evaluate();
+  void Predict();
   bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
@@ -97,7 +100,8 @@ class Trial {
   DsConfig config_;
   Model model_;
   int64_t seq_len_;
-  std::unique_ptr<Dataset> data_;
+  std::unique_ptr<Dataset> data_;        // Not for predictions.
+  std::unique_ptr<Dataset> validation_;  // If the data block has one.
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<Kernels> kernels_;
   Arena arena_;
@@ -113,11 +117,15 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       config_(config),
       model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
-      data_(OpenDataset(task.data, task.base_dir, SeedOf(task, config), "/hyperparameters/data")),
       kernels_(MakeCpuKernels(environment.num_threads)),
       arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes),
       host_arena_("host memory", Arena::Kind::kReal, task.host_memory_bytes) {
-  CheckModelFitsData(model_, *data_, "/hyperparameters/model", "/hyperparameters/data");
+  if (task.mode != TrialTask::Mode::kPredict) {
+    const char* what = "/hyperparameters/data";
+    data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
+    validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
+    CheckModelFitsData(model_, *data_, "/hyperparameters/model", what);
+  }
   group_ = JoinGroup(environment);
 }
 
@@ -129,15 +137,18 @@ void Trial::Run() {
       return Measure();
     case TrialTask::Mode::kTrain:
       return Train();
+    case TrialTask::Mode::kEvaluate:
+      return Evaluate();
+    case TrialTask::Mode::kPredict:
+      return Predict();
   }
 }
 
 void Trial::SetPoint(const Point& point) {
   config_.batch.micro_batch_size = point.micro_batch_size;
   config_.batch.accumulation_steps = point.accumulation_steps;
-  config_.batch.train_batch_size =
-      point.micro_batch_size * point.accumulation_steps *
-      (environment_.world_size / config_.pipeline.num_stages);
+  config_.batch.train_batch_size = point.micro_batch_size * point.accumulation_steps *
+                                   (environment_.world_size / config_.pipeline.num_stages);
 }
 
 // One step and its report. False if all ranks are to stop: decided together, or one would wait for
@@ -228,12 +239,30 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
 void Trial::Save(Engine& engine, const StepResult& step) {
   if (task_.checkpoint_dir.empty()) return;
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
-  const std::string tag = fmt::format("step_{}", engine.num_steps());
+  const std::string tag = fmt::format("global_step{}", engine.num_steps());
   engine.SaveCheckpoint(task_.checkpoint_dir, tag);
   const std::string before = std::exchange(saved_tag_, tag);
   if (environment_.rank == 0 && !before.empty()) {
     std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
   }
+}
+
+void Trial::Validate(Engine& engine) {
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
+  if (environment_.rank == 0) reporter_.Validated(engine.num_steps(), result.loss);
+}
+
+void Trial::Evaluate() {
+  Engine engine(MakeResources(), config_, Seed());
+  engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
+  if (environment_.rank == 0) PrintResult(result, engine.num_steps());
+}
+
+void Trial::Predict() {
+  Engine engine(MakeResources(), config_, Seed());
+  engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
+  Generate(engine, model_, task_.predict, Seed());
 }
 
 // Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the
@@ -254,6 +283,9 @@ void Trial::Train() {
     LogStep(engine, steps.back());
     last = !go_on || engine.num_steps() >= task_.train_steps;
     const bool due = interval > 0 && engine.num_steps() % interval == 0;
+    const bool validates =
+        task_.eval_interval > 0 && (engine.num_steps() % task_.eval_interval == 0 || last);
+    if (validates) Validate(engine);
     if (last || due) Save(engine, steps.back());
   }
 }

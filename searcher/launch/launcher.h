@@ -29,7 +29,8 @@ struct LaunchRequest {
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
   bool full_run = false;            // The production run: train to the end, measure nothing.
-  int64_t checkpoint_interval = 0;  // Of a full run: steps from one checkpoint to the next.
+  int64_t checkpoint_interval = 0;  // Of a full run: steps from one checkpoint to the next,
+  int64_t eval_interval = 0;        // and from one validation to the next.
   Json ds_config;                   // What to run.
   std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;      // Folder that all attempts of the experiment share (compiled

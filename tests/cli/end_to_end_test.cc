@@ -90,7 +90,7 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
   EXPECT_EQ(result["full_run"]["state"], "succeeded");
   EXPECT_EQ(result["full_run"]["last_step"], 6);
   EXPECT_GT(result["full_run"]["loss"], 0.0);
-  EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/step_6"));
+  EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/global_step6"));
 }
 
 TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
@@ -148,12 +148,11 @@ TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
   kill(pid, SIGTERM);
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string tag = ReadFile(latest);
-  const std::string newest =
-      work.Path("dsat-out/train/checkpoint/" + tag.substr(0, tag.size() - 1));
+  const std::string newest = work.Path("dsat-out/train/checkpoint/" + tag);
   EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("goes on from " + newest));
   EXPECT_TRUE(std::filesystem::exists(newest));
 
-  const int64_t steps = std::stoll(tag.substr(tag.find('_') + 1)) + 1;
+  const int64_t steps = std::stoll(tag.substr(std::string("global_step").size())) + 1;
   const Finished again = work.Dsat({"train", "deepspeed.yaml", "--steps", std::to_string(steps)});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.err, HasSubstr("going on from " + newest));

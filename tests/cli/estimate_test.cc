@@ -33,7 +33,7 @@ class EstimateTest : public testing::Test {
   void WriteExperiment(const std::string& ds_config) const {
     work.Write("deepspeed.yaml",
                "entrypoint: builtin\n"
-               "resources: {slots_per_trial: 2, device_memory: 1MiB}\n"
+               "resources: {slots_per_trial: 2, device_memory: 1MiB, host_memory: 3MiB}\n"
                "hyperparameters:\n"
                "  deepspeed_config: " +
                    ds_config +
@@ -78,6 +78,7 @@ TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
   EXPECT_EQ(json["seq_len"], 8);
   EXPECT_EQ(json["ranks_in_all"], 2);
   EXPECT_EQ(json["estimate"]["device"]["limit_bytes"], 1 << 20);
+  EXPECT_EQ(json["estimate"]["host"]["limit_bytes"], 6 << 20);  // Of a node.
   EXPECT_GT(json["estimate"]["ranks"][0]["to_host_bytes"], 0);
   // Flags go over it.
   const Json more = EstimateJson({"deepspeed.yaml", "--ds-config", "stage_1", "--ranks", "4",

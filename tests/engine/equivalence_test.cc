@@ -177,6 +177,41 @@ TEST(EquivalenceTest, EveryOptimizerGivesTheSameBitsAtEveryStage) {
   }
 }
 
+// State in host memory, updated in sub-groups that cut parameters; and disk, for who does without
+// a second look at it.
+TEST(EquivalenceTest, EveryOptimizerGivesTheSameBitsOnEveryTier) {
+  const Model model = TinyGpt2();
+  for (const char* type : {"adam", "sgd", "lamb", "adagrad", "lion"}) {
+    for (const DType dtype : {DType::kF32, DType::kF16}) {
+      DsConfig config = OptimizerCase(type, dtype);
+      config.batch = TinyConfig(2, 2, 1).batch;
+      config.zero = TinyConfig(2, 2, 1).zero;
+      const std::vector<float> expected = WholeParams(model, Train(model, config, 2, kSteps));
+      config.zero.sub_group_size = 500;
+      for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+        if (tier == Tier::kNvme && config.optimizer.type == "lamb") continue;
+        config.zero.offload_optimizer.tier = tier;
+        config.zero.offload_optimizer.nvme_path = testing::TempDir();
+        EXPECT_EQ(WholeParams(model, Train(model, config, 2, kSteps)), expected) << type;
+      }
+    }
+  }
+}
+
+TEST(EquivalenceTest, PipelineStagesTrainAsOneRankDoesWithLamb) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(0, 1, 3);
+  config.optimizer.type = "lamb";
+  const auto one = Train(model, config, 1, kSteps);
+  config.pipeline.num_stages = 2;
+  for (const int stage : {0, 1}) {
+    config.zero.stage = stage;
+    const auto runs = Train(model, config, 2, kSteps);
+    for (int step = 0; step < kSteps; ++step)
+      EXPECT_NEAR(runs[0].steps[step].loss, one[0].steps[step].loss, 1e-4) << stage << " " << step;
+  }
+}
+
 TEST(EquivalenceTest, LambsTrustRatioIsOfWholeParameters) {
   const Model model = TinyGpt2();
   DsConfig config = TinyConfig(0, 1, 1);

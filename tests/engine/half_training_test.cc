@@ -89,7 +89,8 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
     const auto kernels = MakeCpuKernels(1);
     Arena arena("device memory", Arena::Kind::kReal, 0);
     Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config, 7);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
+                  7);
     engine.TrainBatch();
     EXPECT_TRUE(engine.TrainBatch().skipped);
     EXPECT_TRUE(engine.TrainBatch().skipped);

@@ -121,6 +121,29 @@ void DumpSgd(Kernels& kernels, const std::string& name, bool nesterov, float dam
   Print(name, param);
 }
 
+void DumpAdagrad(Kernels& kernels) {
+  Floats param = Input(1, 100), sum = Zeros(100);
+  AdagradArgs args{.param = View(param), .master = View(param), .sum = View(sum), .lr = 0.1F};
+  args.weight_decay = 0.01F;
+  for (uint32_t step = 1; step <= 3; ++step) {
+    Floats grad = Input(step + 1, 100);
+    args.grad = View(grad);
+    kernels.AdagradStep(args);
+  }
+  Print("adagrad.param", param);
+}
+
+void DumpHalf(Kernels& kernels) {
+  Floats x = Input(1, 1000), back = Zeros(1000);
+  kernels.Scale(View(x), 1e-4F);  // Normal and subnormal numbers.
+  std::vector<F16> halves(1000);
+  const Tensor half{halves.data(), 1000, DType::kF16};
+  kernels.Cast(half, View(x));
+  kernels.Cast(View(back), half);
+  kernels.Scale(View(back), 1e4F);
+  Print("half.round_trip", back);
+}
+
 void DumpAll() {
   const auto kernels = MakeCpuKernels(2);
   DumpGelu(*kernels);
@@ -131,6 +154,8 @@ void DumpAll() {
   DumpAdam(*kernels, "adam.param", false);
   DumpSgd(*kernels, "sgd.dampened", false, 0.5F);
   DumpSgd(*kernels, "sgd.nesterov", true, 0);
+  DumpAdagrad(*kernels);
+  DumpHalf(*kernels);
 }
 
 }  // namespace

@@ -1,15 +1,15 @@
-""
-    "Compares the CPU kernels with PyTorch: kernels_torch_test.py PROGRAM.
+"""Compares the CPU kernels with PyTorch: kernels_torch_test.py PROGRAM.
 
-    PROGRAM is kernels_torch_test.cc,
-    which says what it prints
-        .Exit status 77 : PyTorch is missing
-        .""
-         "
+PROGRAM is kernels_torch_test.cc, which says what it prints. Exit status 77: PyTorch is missing.
+"""
 
-                          import os import subprocess import sys
+import os
+import subprocess
+import sys
 
-                          try : import torch except ImportError:
+try:
+    import torch
+except ImportError:
     other = "/usr/bin/python3"
     if os.path.exists(other) and os.path.realpath(sys.executable) != os.path.realpath(other):
         os.execv(other, [other] + sys.argv)
@@ -45,10 +45,8 @@ def layer_norm():
     y = F.layer_norm(x, (C,), weight, bias, eps=1e-5)
     y.backward(values(4, N, C))
     grads = {"dx": x.grad, "dweight": weight.grad, "dbias": bias.grad}
-    return {
-    "layer_norm.y" : y, ** {f"layer_norm.{k}": v for k, v in grads.items()
-    }
-  }
+    return {"layer_norm.y": y, **{f"layer_norm.{k}": v for k, v in grads.items()}}
+
 
 def attention():
     B, T, C, H = 2, 133, 24, 3
@@ -90,7 +88,14 @@ def optimizers():
         **optimize("adam.param", adam(torch.optim.Adam)),
         **optimize("sgd.dampened", sgd(dampening=0.5)),
         **optimize("sgd.nesterov", sgd(nesterov=True)),
+        **optimize(
+            "adagrad.param", lambda p: torch.optim.Adagrad(p, lr=0.1, weight_decay=0.01)
+        ),
     }
+
+
+def half():
+    return {"half.round_trip": 1e4 * (1e-4 * values(1, 1000)).half().float()}
 
 
 def main():
@@ -99,7 +104,7 @@ def main():
     for line in text.splitlines():
         name, *numbers = line.split()
         printed[name] = torch.tensor([float(x) for x in numbers])
-    expected = {**gelu(), **layer_norm(), **attention(), **cross_entropy(), **optimizers()}
+    expected = {**gelu(), **layer_norm(), **attention(), **cross_entropy(), **optimizers(), **half()}
     assert printed.keys() == expected.keys(), printed.keys() ^ expected.keys()
     failed = False
     for name, tensor in expected.items():

@@ -39,8 +39,13 @@ TEST(PredictionTest, OtherModelsAndOptimizersArePredictedToo) {
   DsConfig config = TinyConfig(3, 2, 1);
   config.optimizer.type = "sgd";
   ExpectPredicted(TinyMlp(), config, 2);
+  ExpectPredicted(TinyLlama(), config, 2);
+  ExpectPredicted(TinyResnet(), config, 2);
   config.optimizer.momentum = 0.9;
   ExpectPredicted(TinyMlp(), config, 2);
+  config.bf16 = true;
+  ExpectPredicted(TinyLlama(), config, 2);
+  ExpectPredicted(TinyResnet(), config, 2);
   for (const char* type : {"lamb", "adagrad", "lion"}) {
     config.optimizer.type = type;
     for (const int stage : {0, 3}) {

@@ -26,10 +26,34 @@ inline Model TinyGpt2() {
                    "/model");
 }
 
+// Grouped queries, an output embedding of its own.
+inline Model TinyLlama() {
+  return MakeModel({{"type", "llama"},
+                    {"num_hidden_layers", 2},
+                    {"hidden_size", 24},
+                    {"intermediate_size", 40},
+                    {"num_attention_heads", 4},
+                    {"num_key_value_heads", 2},
+                    {"max_position_embeddings", 16},
+                    {"vocab_size", 61}},
+                   "/model");
+}
+
+inline Model TinyResnet() {
+  return MakeModel(
+      {{"type", "resnet"}, {"depth", 8}, {"width", 8}, {"image_size", 8}, {"classes", 5}},
+      "/model");
+}
+
 inline Model TinyMlp() {
   return MakeModel(
       {{"type", "mlp"}, {"context", 3}, {"embedding", 8}, {"hidden", {40, 24}}, {"vocab_size", 61}},
       "/model");
+}
+
+// Of batches of the model: images are sequences of one.
+inline int64_t SeqLenOf(const Model& model) {
+  return model.image.NumElems() > 0 ? 1 : kSeqLen;
 }
 
 // Micro-batches of 12 / (world_size * accumulation_steps) samples: the same 12 samples every way.
@@ -79,7 +103,8 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
   const auto kernels = MakeCpuKernels(1);
   Arena arena("device memory", Arena::Kind::kReal, 0);
   Arena host("host memory", Arena::Kind::kReal, 0);
-  Engine engine({model, group, {arena, host, *kernels, *kernels}, &data, kSeqLen}, config, 7);
+  Engine engine({model, group, {arena, host, *kernels, *kernels}, &data, SeqLenOf(model)}, config,
+                7);
   RankRun run;
   for (int step = 0; step < num_steps; ++step) {
     arena.ResetPeak();
@@ -114,10 +139,20 @@ inline std::unique_ptr<Dataset> Synthetic() {
                      "/data");
 }
 
+// Tokens, or images if the model takes them.
+inline std::unique_ptr<Dataset> SyntheticFor(const Model& model) {
+  if (model.image.NumElems() == 0) return Synthetic();
+  return OpenDataset({{"type", "synthetic_images"},
+                      {"image_size", model.image.height},
+                      {"channels", model.image.channels},
+                      {"classes", model.vocab_size}},
+                     "", 3, "/data");
+}
+
 // Trains on `world_size` ranks.
 inline std::vector<RankRun> Train(const Model& model, const DsConfig& config, int world_size,
                                   int num_steps) {
-  const auto data = Synthetic();
+  const auto data = SyntheticFor(model);
   std::vector<RankRun> runs(static_cast<size_t>(world_size));
   RunRanks(world_size, [&](ProcessGroup& group) {
     runs[static_cast<size_t>(group.rank())] = RunRank(model, config, num_steps, *data, group);

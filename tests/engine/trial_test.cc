@@ -120,9 +120,9 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   task_.checkpoint_interval = 2;
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "step_5\n");
-  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_2"));
-  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/step_4"));
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step2"));
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step4"));
 }
 
 }  // namespace

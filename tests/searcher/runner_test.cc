@@ -446,10 +446,12 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
   std::vector<int64_t> steps;
   const Outcome outcome = RunFullTraining(
       Spec({}), Spec({}).ds_config, Options(),
-      [&](int64_t step, double loss, double latency_ms) {
-        steps.push_back(step);
-        EXPECT_EQ(loss, step == 1 ? 2.5 : 1.0 / static_cast<double>(step));
-        EXPECT_EQ(latency_ms, 5);
+      [&](const TrainingProgress& progress) {
+        steps.push_back(progress.step);
+        EXPECT_EQ(progress.loss,
+                  progress.step == 1 ? 2.5 : 1.0 / static_cast<double>(progress.step));
+        EXPECT_EQ(progress.latency_ms, 5);
+        EXPECT_FALSE(progress.validated);
       },
       nullptr);
   EXPECT_EQ(Expectation(outcome.state, outcome.reason), "succeeded: ");
@@ -465,7 +467,7 @@ TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
     ExperimentSpec spec = Spec({{"0", {behaviour}}});
     spec.max_length_steps = 1'000'000;
     return RunFullTraining(
-        spec, spec.ds_config, Options(), [&](int64_t, double, double) { cancels = num_cancels; },
+        spec, spec.ds_config, Options(), [&](const TrainingProgress&) { cancels = num_cancels; },
         [&] { return cancels; });
   };
   const Outcome crashed = run("crash", 0);

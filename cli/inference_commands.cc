@@ -1,0 +1,142 @@
+// dsat eval and dsat predict: a checkpoint on one rank, whatever number of ranks has written it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/unique_fd.h"
+#include "cli/commands.h"
+#include "cli/full_run.h"
+#include "engine/config/ds_config.h"
+#include "proto/trial_task.h"
+#include "searcher/launch/launcher.h"
+
+namespace dsat::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Precision and micro-batch size are the experiment's. A checkpoint's optimizer state is left where
+// it is: SGD has none.
+Json InferenceConfig(const ExperimentSpec& spec) {
+  const engine::BatchSizes batch =
+      engine::ResolveBatchSizes(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
+  Json config = {{"train_micro_batch_size_per_gpu", batch.micro_batch_size},
+                 {"optimizer", {{"type", "SGD"}, {"params", {{"lr", 0.0}}}}}};
+  for (const char* precision : {"bf16", "bfloat16", "fp16"}) {
+    if (spec.ds_config.contains(precision)) config[precision] = spec.ds_config[precision];
+  }
+  return config;
+}
+
+TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
+  std::vector<std::string> warnings;
+  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
+  if (!IsBuiltin(spec)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: /entrypoint is a command of your own; expected \"builtin\", whose checkpoints dsat "
+          "can read",
+          flags.config);
+  }
+  TrialTask task;
+  task.mode = mode;
+  task.ds_config = InferenceConfig(spec);
+  task.model = spec.hyperparameters.value("model", Json::object());
+  task.data = spec.hyperparameters.value("data", Json::object());
+  task.base_dir = spec.model_dir;
+  task.seed = spec.options.random_seed;
+  task.checkpoint_dir = fs::absolute(flags.checkpoint_dir.empty() ? "dsat-out/train/checkpoint"
+                                                                  : flags.checkpoint_dir);
+  task.checkpoint_tag = flags.tag;
+  return task;
+}
+
+// A file that is gone with this object.
+class TaskFile {
+ public:
+  explicit TaskFile(const TrialTask& task)
+      : path_(fs::temp_directory_path() / fmt::format("dsat-task-{}.json", getpid())) {
+    WriteJsonFile(path_, ToJson(task));
+  }
+  ~TaskFile() { unlink(path_.c_str()); }
+  TaskFile(const TaskFile&) = delete;
+  TaskFile& operator=(const TaskFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char block[4096];
+  for (ssize_t count = 0; (count = read(fd, block, sizeof(block))) != 0;) {
+    if (count < 0 && errno != EINTR) ThrowErrno("read", errno);
+    if (count > 0) text.append(block, static_cast<size_t>(count));
+  }
+  return text;
+}
+
+// Runs the task in a process of its own (this one has no kernels), on all cores; a Ctrl-C reaches
+// both. Gives what it has printed if `capture`. Throws kAborted if it failed; it has said why.
+std::string RunTask(const TrialTask& task, bool capture) {
+  const TaskFile file(task);
+  const std::string program = MakeRunnerOptions({}, "").trial_binary;
+  setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
+  int ends[2] = {-1, -1};
+  if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
+  const UniqueFd out(ends[0]);
+  UniqueFd in(ends[1]);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (capture) posix_spawn_file_actions_adddup2(&actions, in.get(), STDOUT_FILENO);
+  char* argv[] = {const_cast<char*>(program.c_str()), const_cast<char*>(file.path().c_str()),
+                  nullptr};
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) ThrowErrno(program, error);
+  in.Reset();
+  const std::string printed = capture ? ReadAll(out.get()) : "";
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) ThrowErrno("waitpid", errno);
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) return printed;
+  Throw(ErrorCode::kAborted, "{} {}", ToString(task.mode),
+        WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status)) : "failed");
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const EvalFlags& eval) {
+  const Json result =
+      Json::parse(RunTask(MakeTask(eval.checkpoint, TrialTask::Mode::kEvaluate), true));
+  if (flags.json) {
+    fmt::print("{}\n", result.dump());
+  } else {
+    fmt::print("loss {:.4f}, perplexity {:.4g}, over {} samples, after step {}\n",
+               result.at("loss").get<double>(), result.at("perplexity").get<double>(),
+               result.at("samples").get<int64_t>(), result.at("step").get<int64_t>());
+  }
+  return 0;
+}
+
+int RunCommand(const Flags& flags, const PredictFlags& predict) {
+  TrialTask task = MakeTask(predict.checkpoint, TrialTask::Mode::kPredict);
+  task.predict = predict.predict;
+  task.predict.json = flags.json;
+  task.seed = predict.seed;
+  RunTask(task, false);
+  return 0;
+}
+
+}  // namespace dsat::cli
