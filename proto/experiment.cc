@@ -54,6 +54,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("out_dir", spec.out_dir);
   visit("slots_per_trial", spec.slots_per_trial);
   visit("device_memory_bytes", spec.device_memory_bytes);
+  visit("host_memory_bytes", spec.host_memory_bytes);
   visit("environment", spec.environment);
   visit("hyperparameters", spec.hyperparameters);
   visit("ds_config_path", spec.ds_config_path);

@@ -30,7 +30,7 @@ constexpr std::array<Section, 4> kSections = {{
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
      "reproducibility slurm pbs security internal integrations retention_policy log_policies "
      "preemption_timeout"},
-    {"/resources", "slots_per_trial device_memory",
+    {"/resources", "slots_per_trial device_memory host_memory",
      "agent_label devices max_slots native_parallel priority resource_pool shm_size weight "
      "is_single_node"},
     {"/searcher", "name max_length",
@@ -139,16 +139,18 @@ class SpecReader {
     if (const Json* slots = Find("/resources/slots_per_trial")) {
       spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
     }
-    const std::string pointer = "/resources/device_memory";
+    spec_.device_memory_bytes = ReadBytes("/resources/device_memory");
+    spec_.host_memory_bytes = ReadBytes("/resources/host_memory");
+  }
+
+  // A size, as a number of bytes or a text with a unit; 0 if it is not given.
+  int64_t ReadBytes(const std::string& pointer) {
     const Json* memory = Find(pointer);
-    if (memory == nullptr) return;
-    if (memory->is_string()) {
-      const std::string& text = memory->get_ref<const std::string&>();
-      spec_.device_memory_bytes = ParseBytes(text, document_.Place(pointer));
-    }
-    if (!memory->is_string() || spec_.device_memory_bytes == 0) {
-      spec_.device_memory_bytes = Integer(pointer, *memory, 1);
-    }
+    if (memory == nullptr) return 0;
+    if (!memory->is_string()) return Integer(pointer, *memory, 1);
+    const std::string& text = memory->get_ref<const std::string&>();
+    const int64_t bytes = ParseBytes(text, document_.Place(pointer));
+    return bytes == 0 ? Integer(pointer, *memory, 1) : bytes;
   }
 
   void ReadSearcher() {

@@ -195,5 +195,132 @@ TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
   EXPECT_NEAR(std::sqrt(squares / 5000), 0.5, 0.02);
 }
 
+// A loop of one's own: Forward, Backward, Step for every micro-batch.
+TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
+  const Model model = TinyGpt2();
+  const DsConfig config = TinyConfig(2, 1, 3);
+  const auto data = Synthetic();
+  const std::vector<RankRun> expected = Train(model, config, 1, 2);
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen}, config, 7);
+    BatchLoader loader(data.get(), arena, config.batch, kSeqLen, 0, 1);
+    for (int64_t step = 0; step < 2; ++step) {
+      double loss = 0;
+      for (int64_t m = 0; m < 3; ++m) {
+        EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
+        loss += engine.Forward(loader.Load(step, m)) / 3;
+        engine.Backward();
+        EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
+        const std::optional<StepResult> result = engine.Step();
+        ASSERT_EQ(result.has_value(), m == 2);
+        if (!result) continue;
+        EXPECT_NEAR(result->loss, loss, 1e-12);
+        EXPECT_EQ(result->loss, expected[0].steps[static_cast<size_t>(step)].loss);
+      }
+    }
+    for (int u = 0; u < engine.states().num_units(); ++u)
+      EXPECT_EQ(ParamsHere(*kernels, engine, u), expected[0].params[static_cast<size_t>(u)]);
+  });
+}
+
+TEST(EngineTest, CallsOutOfTurnAreRefused) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    const DsConfig config = TinyConfig(0, 1, 1);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen}, config, 7);
+    BatchLoader loader(data.get(), arena, config.batch, kSeqLen, 0, 1);
+    EXPECT_THROW(engine.Backward(), Error);
+    EXPECT_THROW(engine.Step(), Error);
+    engine.Forward(loader.Load(0, 0));
+    EXPECT_THROW(engine.Forward(loader.Load(0, 0)), Error);
+    EXPECT_THROW(engine.Step(), Error);
+    engine.Backward();
+    EXPECT_THROW(engine.Backward(), Error);
+    EXPECT_TRUE(engine.Step().has_value());
+  });
+}
+
+TEST(EngineTest, WithoutASchedulerTheLearningRateIsTheCallers) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    DsConfig config = TinyConfig(0, 1, 1);
+    const Resources resources = {
+        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
+    Engine own(resources, config, 7);
+    own.set_lr(0.125);
+    EXPECT_EQ(own.TrainBatch().lr, 0.125);
+    config.scheduler.type = "WarmupLR";
+    config.scheduler.warmup_num_steps = 10;
+    Engine scheduled(resources, config, 7);
+    scheduled.set_lr(0.125);
+    EXPECT_EQ(scheduled.TrainBatch().lr, 0);
+  });
+}
+
+TEST(EngineTest, EvaluationLeavesTrainingAsItIs) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const auto held_out = OpenValidationDataset({{"type", "synthetic"},
+                                               {"seq_len", kSeqLen},
+                                               {"vocab_size", 61},
+                                               {"validation", {{"samples", 36}}}},
+                                              "", 3, "/data");
+  const std::vector<RankRun> expected = Train(model, TinyConfig(3, 2, 1), 2, 3);
+  RunRanks(2, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, 0);
+    Arena host("host memory", Arena::Kind::kReal, 0);
+    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
+                  TinyConfig(3, 2, 1), 7);
+    double before = 0;
+    for (size_t step = 0; step < 3; ++step) {
+      before = engine.Evaluate(*held_out, 3);
+      EXPECT_EQ(engine.TrainBatch().loss, expected[0].steps[step].loss);
+    }
+    EXPECT_LT(engine.Evaluate(*held_out, 3), before);
+    EXPECT_THROW(engine.Evaluate(*held_out, 4), Error);
+    EXPECT_THROW(engine.Evaluate(*held_out, 0), Error);
+  });
+}
+
+// A layer that is not trained keeps its bits, and has neither gradients nor optimizer state.
+TEST(EngineTest, FrozenLayersStayAndCostNoState) {
+  const auto model_with = [](const Json& frozen) {
+    return MakeModel({{"type", "gpt2"},
+                      {"n_layer", 2},
+                      {"n_embd", 24},
+                      {"n_head", 2},
+                      {"n_positions", 16},
+                      {"vocab_size", 61},
+                      {"frozen", frozen}},
+                     "/model");
+  };
+  const Model all = model_with(Json::array());
+  const Model frozen = model_with({"wte*", "wpe*", "h.0.*"});
+  for (int stage = 0; stage <= 3; ++stage) {
+    SCOPED_TRACE(stage);
+    const DsConfig config = TinyConfig(stage, 2, 2);
+    const std::vector<RankRun> before = Train(frozen, config, 2, 0);
+    const std::vector<RankRun> after = Train(frozen, config, 2, 2);
+    for (const int u : {0, 1})
+      EXPECT_EQ(after[0].params[static_cast<size_t>(u)], before[0].params[static_cast<size_t>(u)]);
+    EXPECT_NE(after[0].params[2], before[0].params[2]);
+    EXPECT_LT(after[0].state_bytes, Train(all, config, 2, 2)[0].state_bytes);
+    EXPECT_EQ(WholeParams(frozen, after),
+              WholeParams(frozen, Train(frozen, TinyConfig(stage, 2, 2), 2, 2)));
+  }
+}
+
 }  // namespace
 }  // namespace dsat::engine

@@ -155,6 +155,42 @@ TEST(MovementTest, StateOnDiskIsReadAndWrittenOnceAStep) {
   EXPECT_EQ(predicted.host_state_bytes, 0);
 }
 
+TEST(MovementTest, AModelLargerThanDeviceAndHostMemoryTrainsFromDisk) {
+  const Model model = MakeModel({{"type", "gpt2"},
+                                 {"n_layer", 12},
+                                 {"n_embd", 64},
+                                 {"n_head", 2},
+                                 {"n_positions", 16},
+                                 {"vocab_size", 61}},
+                                "/model");
+  DsConfig config = ConfigOf(3, 1, 1, true);
+  const Prediction plain = Predict(model, config, kSeqLen, 0, 1, 1);
+  OptimizerOn(config, Tier::kNvme);
+  ParamsOn(config, Tier::kNvme);
+  config.zero.offload_param.max_in_cpu = 0;
+  config.zero.reduce_bucket_size = config.zero.allgather_bucket_size = 10'000;
+  config.activation.checkpoint_interval = 1;
+  const Prediction on_disk = Predict(model, config, kSeqLen, 0, 1, 1);
+  // Gradients rest in host memory: 2 of the 16 bytes per parameter.
+  ASSERT_LT(on_disk.peak_bytes + on_disk.host_peak_bytes, plain.state_bytes / 2);
+
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    const auto kernels = MakeCpuKernels(1);
+    Arena arena("device memory", Arena::Kind::kReal, on_disk.peak_bytes);
+    Arena host("host memory", Arena::Kind::kReal, on_disk.host_peak_bytes);
+    const Resources resources = {
+        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
+    EXPECT_THROW(Engine(resources, ConfigOf(3, 1, 1, true), 7), OutOfMemory);
+    Engine engine(resources, config, 7);
+    const double first = engine.TrainBatch().loss;
+    double last = first;
+    for (int step = 0; step < 30; ++step)
+      last = engine.TrainBatch().loss;
+    EXPECT_LT(last, first - 0.1);
+  });
+}
+
 TEST(MovementTest, PipelinedReadsHoldMoreSubGroupsInHostMemory) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(1, 1, 1, false);
