@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/engine/model_runner.h"
@@ -12,9 +14,12 @@ dsat::engine::Model MakeGatedMemoryModel();
 namespace dsat::engine {
 namespace {
 
+ModelRunner MakeRunner(Arena::Kind kind, std::unique_ptr<Kernels> kernels) {
+  return ModelRunner(MakeGatedMemoryModel(), kind, std::move(kernels), DType::kF32, 0.1);
+}
+
 TEST(OwnModelTest, GradientsAreThoseOfFiniteDifferences) {
-  ModelRunner runner(MakeGatedMemoryModel(), Arena::Kind::kReal, MakeCpuKernels(1), DType::kF32,
-                     0.1);
+  ModelRunner runner = MakeRunner(Arena::Kind::kReal, MakeCpuKernels(1));
   const RandomBatch batch(runner.model(), 3, 7);
   runner.Forward(batch.view());
   runner.Backward();
@@ -39,6 +44,18 @@ TEST(OwnModelTest, GradientsAreThoseOfFiniteDifferences) {
       EXPECT_NEAR(slope / squares, 1, 0.01) << specs[i].name;
     }
   }
+}
+
+TEST(OwnModelTest, PredictedMemoryIsThatOfTheRun) {
+  ModelRunner real = MakeRunner(Arena::Kind::kReal, MakeCpuKernels(1));
+  ModelRunner counting = MakeRunner(Arena::Kind::kCounting, MakeCountingKernels(1));
+  const RandomBatch batch(real.model(), 3, 7);
+  real.Forward(batch.view());
+  real.Backward();
+  counting.Forward({.B = 3, .T = 7});
+  counting.Backward();
+  EXPECT_EQ(counting.arena().peak_bytes(), real.arena().peak_bytes());
+  EXPECT_GT(real.arena().peak_bytes(), real.arena().live_bytes());
 }
 
 }  // namespace
