@@ -136,6 +136,15 @@ double Engine::Forward(const Batch& batch) {
   return current_->micro_batch_loss();
 }
 
+const Batch& Engine::NextBatch() {
+  RequirePhase(Phase::kForward, "NextBatch");
+  if (resources_.dataset == nullptr) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "NextBatch: the engine has no data set; give it one, or Forward batches of your own");
+  }
+  return loader_.Load(num_steps_, current_->micro_batch());
+}
+
 void Engine::Backward() {
   RequirePhase(Phase::kBackward, "Backward");
   current_->Run();

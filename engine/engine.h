@@ -74,6 +74,9 @@ class Engine {
   // Throws kFailedPrecondition if they are called in another order, or in a pipeline, where stages
   // work on several micro-batches at once.
   double Forward(const Batch& batch);
+  // Or with the data set's: the batch that TrainBatch would read for the next micro-batch. Valid
+  // until the next call. Throws kFailedPrecondition as Forward, or if there is no data set.
+  const Batch& NextBatch();
   void Backward();
   std::optional<StepResult> Step();
   // Whether the micro-batch under way, or else the next one, is the last before an update.

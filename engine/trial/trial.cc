@@ -1,13 +1,10 @@
 // One rank of a built-in trial.
 #include "engine/trial/trial.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,9 +12,9 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/unique_fd.h"
 #include "engine/data/model_fit.h"
 #include "engine/engine.h"
+#include "engine/initialize.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
 #include "engine/trial/inference.h"
@@ -25,23 +22,7 @@
 namespace dsat::engine {
 namespace {
 
-// Collectives wait for the slowest rank; one that has ended is noticed at once.
-constexpr std::chrono::minutes kPeerTimeout{5};
 constexpr int64_t kDefaultStepsPerPrint = 10;
-
-std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
-  if (environment.group_fd >= 0) {
-    return MakeShmGroup(environment.group_fd, environment.rank, environment.world_size,
-                        kPeerTimeout);
-  }
-  if (environment.world_size != 1) {
-    Throw(ErrorCode::kInvalidArgument, "{} is not set; expected the memory file of {} ranks",
-          kEnvGroupFd, environment.world_size);
-  }
-  const UniqueFd own(memfd_create("dsat-group", MFD_CLOEXEC));
-  if (own.get() < 0) ThrowErrno("memfd_create", errno);
-  return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
-}
 
 int64_t LayerNumParams(const Layer& layer) {
   int64_t sum = 0;
@@ -290,23 +271,12 @@ void Trial::Train() {
   }
 }
 
-DsConfig ParseConfig(const TrialTask& task, const RankEnvironment& environment) {
-  std::vector<std::string> warnings;
-  const DsConfig config =
-      ParseDsConfig(task.ds_config, "ds_config", environment.world_size, &warnings);
-  if (environment.rank == 0) {
-    for (const std::string& warning : warnings)
-      Log(LogLevel::kWarn, warning);
-  }
-  return config;
-}
-
 }  // namespace
 
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter) {
   DsConfig config;
   try {
-    config = ParseConfig(task, environment);
+    config = ParseOnRank({task.ds_config}, environment.rank, environment.world_size);
   } catch (const Error& e) {
     reporter.Infeasible(e.what());
     return kExitInfeasible;

@@ -1,0 +1,65 @@
+// What a launcher tells a rank, and the group that the ranks join.
+#include "engine/rank_environment.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "proto/trial_task.h"
+
+namespace dsat::engine {
+namespace {
+
+// Collectives wait for the slowest rank; one that has ended is noticed at once.
+constexpr std::chrono::minutes kPeerTimeout{5};
+
+int EnvInt(const char* name, int default_value, int min) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return default_value;
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || rest != end || value < min) {
+    Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected a whole number from {}", name, text,
+          min);
+  }
+  return value;
+}
+
+}  // namespace
+
+RankEnvironment ReadRankEnvironment() {
+  RankEnvironment environment;
+  environment.world_size = EnvInt("WORLD_SIZE", 1, 1);
+  environment.rank = EnvInt("RANK", 0, 0);
+  environment.local_world_size = EnvInt("LOCAL_WORLD_SIZE", environment.world_size, 1);
+  environment.num_threads = EnvInt(kEnvNumThreads, 1, 1);
+  environment.group_fd = EnvInt(kEnvGroupFd, -1, 0);
+  if (environment.rank >= environment.world_size) {
+    Throw(ErrorCode::kInvalidArgument, "RANK is {}; expected less than WORLD_SIZE, {}",
+          environment.rank, environment.world_size);
+  }
+  return environment;
+}
+
+std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
+  if (environment.group_fd >= 0) {
+    return MakeShmGroup(environment.group_fd, environment.rank, environment.world_size,
+                        kPeerTimeout);
+  }
+  if (environment.world_size != 1) {
+    Throw(ErrorCode::kInvalidArgument, "{} is not set; expected the memory file of {} ranks",
+          kEnvGroupFd, environment.world_size);
+  }
+  const UniqueFd own(memfd_create("dsat-group", MFD_CLOEXEC));
+  if (own.get() < 0) ThrowErrno("memfd_create", errno);
+  return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
+}
+
+}  // namespace dsat::engine
