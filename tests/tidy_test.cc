@@ -63,8 +63,8 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
      {"base/", "proto/", "db/", "methods/", "profiler/", "engine/config/", "engine/plan/",
       "engine/model/", "engine/data/"}},
     {"cli/",
-     {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/export/collate.h",
-      "engine/io/"}},
+     {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/config/",
+      "engine/export/collate.h", "engine/io/"}},
     {"engine/", {"base/", "proto/"}},
 };
 

@@ -71,10 +71,10 @@ TEST_F(TrialTest, ADeviceThatIsTooSmallIsInfeasibleWithTheNumbers) {
 }
 
 TEST_F(TrialTest, ASettingThatCannotBeHonouredIsInfeasibleByName) {
-  task_.ds_config["fp16"] = {{"enabled", true}};
+  task_.ds_config["sparse_gradients"] = true;
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("fp16"));
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("sparse_gradients"));
 }
 
 TEST_F(TrialTest, AMissingFileIsAnErrorByName) {

@@ -111,6 +111,10 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.seed = 8;
   task.checkpoint_dir = "/ckpt";
   task.checkpoint_interval = 9;
+  task.host_memory_bytes = 10;
+  task.checkpoint_tag = "t";
+  task.eval_interval = 11;
+  task.predict.prompt = "p";
   task.report_address = "unix:/x";
   Json json = ToJson(task);
   Json defaults = ToJson(TrialTask());

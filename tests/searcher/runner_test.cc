@@ -243,11 +243,11 @@ TEST_F(RunnerTest, AProfilingTrialWithoutAProfileHasFailed) {
 TEST_F(RunnerTest, AConfigThatTheEngineCannotRunIsNotLaunched) {
   Store store = OpenStore();
   ExperimentSpec spec = Spec({});
-  spec.ds_config["fp16"] = {{"enabled", true}};
+  spec.ds_config["sparse_gradients"] = true;
   Experiment experiment = Experiment::Create(store, spec);
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("infeasible: "));
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("fp16"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("sparse_gradients"));
   EXPECT_EQ(experiment.NumAttempts(0), 0);
   EXPECT_EQ(NumLaunches(), 0);
 }
