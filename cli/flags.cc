@@ -165,6 +165,7 @@ struct Parser {
   TrainFlags train;
   EvalFlags eval;
   PredictFlags predict;
+  EstimateFlags estimate;
   CollateFlags collate;
   AioBenchFlags aio_bench;
   SuperviseFlags supervise;
@@ -265,6 +266,61 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
 }
 
+void AddCluster(CLI::App& sub, EstimateFlags& flags) {
+  sub.add_option("--device", flags.device,
+                 "v100, a100, h100, h200 or cpu: memory and speeds of a node of them "
+                 "(default: cpu with CONFIG.yaml, else a100)");
+  sub.add_option("--ranks", flags.ranks, "Devices in all (default: slots_per_trial, or 1)")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--nodes", flags.nodes, "Full nodes, in place of --ranks")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--ranks");
+  sub.add_option("--ranks-per-node", flags.ranks_per_node, "Devices of a node")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--device-memory", flags.device_memory, "Of a device, such as 32GiB");
+  sub.add_option("--host-memory", flags.host_memory, "Of a node, such as 1.5TB");
+  sub.add_option("--disk-space", flags.disk_space, "Of a node");
+  sub.add_option("--flops", flags.flops, "Peak of a device, such as 312e12")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--efficiency", flags.efficiency, "Share of the peak that training reaches")
+      ->check(CLI::Range(0.001, 1.0));
+  sub.add_option("--link", flags.link, "Bytes a second between devices of a node, such as 300GB");
+  sub.add_option("--network", flags.network, "Bytes a second from node to node");
+  sub.add_option("--pcie", flags.pcie, "Bytes a second between a device and host memory");
+  sub.add_option("--disk", flags.disk, "Bytes a second of a node's disk");
+}
+
+void AddEstimateCommand(Parser& parser) {
+  EstimateFlags& flags = parser.estimate;
+  CLI::App& sub = parser.Add("estimate", "Memory, traffic and time of a configuration, on paper",
+                             flags, /*uses_db=*/false);
+  sub.add_option("config", flags.config, "Experiment file: its model, data and ds_config")
+      ->type_name("CONFIG.yaml");
+  sub.add_option("model_dir", flags.model_dir, "Where its relative paths start")
+      ->type_name("MODEL_DIR");
+  CLI::Option* model = sub.add_option(
+      "--model", flags.model, "A model block as JSON (docs/models.md), or a preset such as 1558M");
+  sub.add_option("--params", flags.params, "A GPT of about so many parameters, such as 40e9")
+      ->excludes(model);
+  sub.add_option("--ds-config", flags.ds_config,
+                 "A ds_config.json, or a strategy such as stage_2_offload (default: the "
+                 "experiment file's, or stage_2)")
+      ->type_name("FILE");
+  sub.add_option("--set", flags.settings,
+                 "Over it: /zero_optimization/stage=3; may be given several times")
+      ->type_name("/KEY=JSON")
+      ->allow_extra_args(false);
+  sub.add_option("--micro-batch", flags.micro_batch, "Over it: train_micro_batch_size_per_gpu")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--seq-len", flags.seq_len, "T (default: the data's, or the model's longest)")
+      ->check(CLI::PositiveNumber);
+  sub.add_option_function<std::string>(
+         "--stages", [&flags](const std::string& value) { flags.all_stages = value == "all"; },
+         "\"all\": a row for every ZeRO stage and offload")
+      ->check(CLI::IsMember({"all"}));
+  AddCluster(sub, flags);
+}
+
 void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
   AddConfig(command, flags.config, flags.model_dir);
   command
@@ -357,7 +413,8 @@ void AddTrainCommands(Parser& parser) {
   AddConfig(train, parser.train.config, parser.train.model_dir);
   train
       .add_option("--ds-config", parser.train.ds_config,
-                  "Train with this ds_config.json, the one a search has written for example")
+                  "Train with this ds_config.json, the one a search has written for example, or "
+                  "a strategy such as stage_2_offload")
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(CLI::PositiveNumber);
@@ -378,6 +435,7 @@ void AddTrainCommands(Parser& parser) {
       ->check(CLI::PositiveNumber);
   AddTimeouts(train, parser.train.run);
   AddInferenceCommands(parser);
+  AddEstimateCommand(parser);
   AddCollateCommand(parser);
   AddAioBench(parser);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);

@@ -83,6 +83,24 @@ struct TrainFlags {
   int64_t eval_interval = 0;        // 0 = no validation
   RunFlags run;
 };
+struct EstimateFlags {
+  std::string config;  // "" = none: --model or --params
+  std::string model_dir;
+  std::string model;                  // A model block as JSON, or a preset of GPT-2.
+  std::optional<double> params;       // A GPT of so many parameters.
+  std::string ds_config;              // "" = the experiment file's own, or stage_2
+  std::vector<std::string> settings;  // "/pointer=JSON" over it
+  std::optional<int64_t> micro_batch;
+  int64_t seq_len = 0;  // 0 = the data's, or the model's longest
+  std::string device;   // "" = cpu with an experiment file, else a100
+  std::optional<int64_t> ranks;
+  std::optional<int64_t> nodes;
+  std::optional<int64_t> ranks_per_node;
+  std::string device_memory, host_memory, disk_space;  // "" = the device's
+  std::optional<double> flops, efficiency;
+  std::string link, network, pcie, disk;
+  bool all_stages = false;
+};
 // What eval and predict have in common.
 struct CheckpointFlags {
   std::string config;
@@ -119,9 +137,10 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
   int control_fd = 3;
 };
 
-using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
-                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
+using Command =
+    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
+                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, EstimateFlags,
+                 EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

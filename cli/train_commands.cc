@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
+#include "engine/config/strategies.h"
 #include "searcher/input/preflight.h"
 #include "searcher/launch/launcher.h"
 
@@ -174,7 +175,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(train.config, train.model_dir, &read);
   if (!train.ds_config.empty()) {
-    spec.ds_config = ReadJsonFile(train.ds_config);
+    spec.ds_config = engine::ReadDsConfig(train.ds_config);
     spec.ds_config_path = train.ds_config;
   }
   if (train.steps) spec.max_length_steps = *train.steps;

@@ -95,6 +95,8 @@ class Engine {
   // Of the next step.
   double lr() const;
 
+  void set_on_instruction(OnInstruction done) { executor_.set_on_instruction(std::move(done)); }
+
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const { return num_skipped_steps_; }
   const Plan& plan() const { return plan_; }

@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "engine/activations.h"
@@ -44,6 +46,9 @@ struct Neighbours {
   int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
 };
 
+// Told of every instruction after it has run.
+using OnInstruction = std::function<void(const Instruction&)>;
+
 class Executor {
  public:
   // All arguments must outlive this.
@@ -69,6 +74,7 @@ class Executor {
   // The micro-batch whose instructions come next; after the last of them, that.
   int micro_batch() const;
   const Neighbours& neighbours() const { return neighbours_; }
+  void set_on_instruction(OnInstruction done) { on_instruction_ = std::move(done); }
 
  private:
   void Execute(const Instruction& instruction);
@@ -105,6 +111,7 @@ class Executor {
   Tensor logits_;
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.
+  OnInstruction on_instruction_;
 };
 
 }  // namespace dsat::engine

@@ -57,7 +57,7 @@ void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction)
 }  // namespace
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
-                   int num_threads) {
+                   int num_threads, const Speeds& speeds) {
   CountingResources resources(rank, size, num_threads);
   Engine engine(resources.For(model, seq_len), config, 0);
   engine.TrainBatch();
@@ -68,7 +68,13 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   const Moved before = MovedSoFar(engine, resources);
   resources.device.ResetPeak();
   resources.host.ResetPeak();
+  const int64_t flops_before = resources.kernels->flops();
+  Timeline timeline(engine, *resources.kernels, config, speeds);
+  engine.set_on_instruction([&](const Instruction& done) { timeline.Ran(done); });
   const StepResult step = engine.TrainBatch();
+  prediction.step_time = timeline.time();
+  prediction.computed_flops = resources.kernels->flops() - flops_before;
+  prediction.disk_bytes = engine.states().disk_bytes();
   StoreMoved(before, MovedSoFar(engine, resources), prediction);
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();

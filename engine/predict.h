@@ -8,6 +8,7 @@
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/model/layer.h"
+#include "engine/timeline.h"
 
 namespace dsat::engine {
 
@@ -20,14 +21,17 @@ struct Prediction {
   Traffic step_traffic;                     // sent by this rank in one optimizer step
   int64_t host_peak_bytes = 0;              // host memory, as peak_bytes
   int64_t host_state_bytes = 0;
-  TierTraffic tier_traffic;  // between device and host memory in one optimizer step
-  AioTraffic disk_traffic;   // with disk in one optimizer step
+  TierTraffic tier_traffic;    // between device and host memory in one optimizer step
+  AioTraffic disk_traffic;     // with disk in one optimizer step
+  int64_t disk_bytes = 0;      // size of the swap files
+  int64_t computed_flops = 0;  // step_flops, and what activation checkpointing computes again
+  StepTime step_time;          // at the given speeds
 };
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws
 // what Engine's constructor throws of settings that this model or number of ranks does not allow.
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
-                   int num_threads);
+                   int num_threads, const Speeds& speeds = {});
 
 }  // namespace dsat::engine
 

@@ -8,16 +8,15 @@ namespace dsat::engine {
 SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes,
                    Arena& host)
     : host_(host) {
-  int64_t size = 0;
   for (const int64_t bytes : region_bytes) {
     Region& region = regions_.emplace_back();
-    region.offset = size;
+    region.offset = size_bytes_;
     region.bytes = RoundUpForAio(bytes);
-    size += region.bytes;
+    size_bytes_ += region.bytes;
   }
   const bool counting = host.kind() == Arena::Kind::kCounting;
-  file_ = counting ? AsyncFile::Counting(size, options.aio)
-                   : AsyncFile::Create(options.folder, size, options.aio);
+  file_ = counting ? AsyncFile::Counting(size_bytes_, options.aio)
+                   : AsyncFile::Create(options.folder, size_bytes_, options.aio);
 }
 
 void SwapFile::Create(int region) {

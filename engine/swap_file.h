@@ -39,6 +39,7 @@ class SwapFile {
   Tensor Get(int region, DType dtype) const;
   bool InMemory(int region) const { return static_cast<bool>(regions_[region].memory); }
   AioTraffic traffic() const { return file_->traffic(); }
+  int64_t size_bytes() const { return size_bytes_; }
 
  private:
   struct Region {
@@ -51,6 +52,7 @@ class SwapFile {
   };
 
   Arena& host_;
+  int64_t size_bytes_ = 0;
   std::vector<Region> regions_;
   std::unique_ptr<AsyncFile> file_;  // Last: it ends what is under way before memory goes.
 };

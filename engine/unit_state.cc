@@ -332,6 +332,11 @@ AioTraffic UnitStates::disk_traffic() const {
   return sum;
 }
 
+int64_t UnitStates::disk_bytes() const {
+  return (state_swap_ ? state_swap_->size_bytes() : 0) +
+         (slice_swap_ ? slice_swap_->size_bytes() : 0);
+}
+
 template <typename WholeOf>
 std::vector<Tensor> UnitStates::Views(int u, WholeOf whole_of) const {
   std::vector<Tensor> views;

@@ -143,6 +143,7 @@ class UnitStates {
 
   SwapFile* state_swap() { return state_swap_ ? &*state_swap_ : nullptr; }
   AioTraffic disk_traffic() const;
+  int64_t disk_bytes() const;  // Size of the swap files.
   SwapFile* slice_swap() { return slice_swap_ ? &*slice_swap_ : nullptr; }
   // A kept state that is not a parameter's own: the master copy exists if the optimizer works in
   // another type, or on another tier, than the parameter's.

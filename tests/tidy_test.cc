@@ -64,7 +64,7 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
       "engine/model/", "engine/data/"}},
     {"cli/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/config/",
-      "engine/export/collate.h", "engine/io/"}},
+      "engine/estimate/", "engine/export/collate.h", "engine/io/"}},
     {"engine/", {"base/", "proto/"}},
 };
 

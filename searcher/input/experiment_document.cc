@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
+#include "engine/config/strategies.h"
 
 namespace dsat {
 namespace {
@@ -278,13 +279,18 @@ class SpecReader {
   void ReadConfigFile(const Json& name) {
     const std::string pointer = fmt::format("{}/{}", kHparams, kConfigKey);
     if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
-      Expect(pointer, name, "the path of a ds_config file");
+      Expect(pointer, name, "the path of a ds_config file, or a strategy");
+    }
+    if (engine::FindStrategy(name.get_ref<const std::string&>()) != nullptr) {
+      spec_.ds_config_path = name;
+      spec_.ds_config = engine::ReadDsConfig(name);
+      return;
     }
     std::filesystem::path path(spec_.model_dir);
     path /= name.get<std::string>();  // An absolute path replaces the folder.
     spec_.ds_config_path = path.lexically_normal().string();
     try {
-      spec_.ds_config = ReadJsonFile(spec_.ds_config_path);
+      spec_.ds_config = engine::ReadDsConfig(spec_.ds_config_path);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInvalidArgument) throw;  // Names the file and its line.
       throw Error(error.code(), fmt::format("{}: {}", document_.Place(pointer), error.what()));

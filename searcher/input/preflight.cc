@@ -1,6 +1,8 @@
 // Whether an experiment can start here at all.
 #include "searcher/input/preflight.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
@@ -33,6 +35,19 @@ void CheckModelAndData(const ExperimentSpec& spec) {
   engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
 }
 
+// The swap files' folders; a run would find out only after it has started.
+void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source) {
+  const auto check = [&](engine::Tier tier, const std::string& path, const char* block) {
+    if (tier != engine::Tier::kNvme || std::filesystem::is_directory(path)) return;
+    Throw(ErrorCode::kNotFound,
+          "{}: /zero_optimization/{}/nvme_path is \"{}\": no such folder; expected one on a fast "
+          "disk of this machine",
+          source, block, path);
+  };
+  check(zero.offload_optimizer.tier, zero.offload_optimizer.nvme_path, "offload_optimizer");
+  check(zero.offload_param.tier, zero.offload_param.nvme_path, "offload_param");
+}
+
 // Throws if the submitted config cannot run at this stage.
 void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source) {
   const Json config = engine::ConfigForTrial(spec.ds_config, {{"/zero_optimization/stage", stage}},
@@ -49,7 +64,9 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
   std::vector<std::string> warnings;
   const std::string source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   if (IsBuiltin(spec)) {
-    engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
+    const engine::DsConfig config =
+        engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
+    CheckNvmeFolders(config.zero, source);
     CheckModelAndData(spec);
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);

@@ -123,6 +123,19 @@ TEST_F(ExperimentFileTest, OverwritesMergeIntoTheConfigFile) {
   EXPECT_EQ(spec.hyperparameters, Json::parse(R"({"dropout": 0.1, "nested": {"depth": 3}})"));
 }
 
+TEST_F(ExperimentFileTest, AStrategyStandsForAConfigFile) {
+  const ExperimentSpec spec = Read(
+      "entrypoint: builtin\n"
+      "hyperparameters:\n"
+      "  deepspeed_config: deepspeed_stage_2_offload\n"
+      "  overwrite_deepspeed_args: {train_micro_batch_size_per_gpu: 4}\n"
+      "  model: {type: gpt2}\n"
+      "  data: {type: synthetic}\n");
+  EXPECT_EQ(spec.ds_config["zero_optimization"]["stage"], 2);
+  EXPECT_EQ(spec.ds_config["zero_optimization"]["offload_optimizer"]["device"], "cpu");
+  EXPECT_EQ(spec.ds_config["train_micro_batch_size_per_gpu"], 4);
+}
+
 TEST_F(ExperimentFileTest, TheConfigMayStandInline) {
   ExperimentSpec spec = Read(R"(entrypoint: python3 train.py
 hyperparameters:

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Tokens per second of GPT-2 training on the CPU: dsat beside PyTorch with DeepSpeed.
+
+usage: bench/cpu_training.py [--build BUILD] [--peer-python PYTHON] [--models small,gpt2] [...]
+
+Both sides get the same task: model, ds_config, micro-batch, ranks and threads. They run in turn,
+round after round, so that other work on the machine hits both; a side's figure is its best round's
+median step. Without --peer-python (a Python with torch and deepspeed) only dsat is measured.
+"""
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+MODELS = {
+    "small": {"n_layer": 6, "n_embd": 384, "n_head": 6, "vocab_size": 256},
+    "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257},
+}
+SEQ_LEN = 256
+NEVER = 1 << 30
+# Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
+UNUSED = {
+    "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
+    "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "", "checkpoint_tag": "",
+    "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
+    "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
+                "num_samples": 1, "json": False},
+}
+
+
+def make_task(args, model, dtype, stage):
+    shape = {"type": "gpt2", "n_positions": SEQ_LEN, **MODELS[model]}
+    ds_config = {
+        "train_micro_batch_size_per_gpu": args.micro_batch,
+        "gradient_accumulation_steps": args.accumulation,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage},
+        "steps_per_print": NEVER,
+    }
+    if dtype == "bf16":
+        ds_config["bf16"] = {"enabled": True}
+    return {
+        **UNUSED,
+        "mode": "measure",
+        "model": shape,
+        "data": {"type": "synthetic", "seq_len": SEQ_LEN, "vocab_size": shape["vocab_size"]},
+        "ds_config": ds_config,
+        "start_profile_step": args.warmup,
+        "end_profile_step": args.warmup + args.steps - 1,
+    }
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(command, ranks, threads, environment, pass_fds=()):
+    """Runs one process per rank; gives rank 0's last line of output as JSON."""
+    common = {
+        **os.environ,
+        **environment,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": str(threads),
+        "DSAT_NUM_THREADS": str(threads),
+    }
+    with tempfile.TemporaryFile("w+") as log:
+        processes = [
+            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                             stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
+            for rank in range(ranks)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+        if any(process.returncode != 0 for process in processes):
+            log.seek(0)
+            sys.exit(f"{' '.join(map(str, command))} failed:\n{log.read()[-4000:]}")
+    return json.loads(outputs[0].strip().splitlines()[-1])
+
+
+def run_dsat(args, task_path, ranks, threads):
+    group = os.memfd_create("dsat-group")
+    environment = {"DSAT_GROUP_FD": str(group)}
+    command = [pathlib.Path(args.build) / "dsat-trial", task_path]
+    try:
+        metrics = run_ranks(command, ranks, threads, environment, (group,))["measurement"]
+    finally:
+        os.close(group)
+    return {name: metrics[name]["value"] for name in ("latency", "forward", "backward", "step")}
+
+
+def run_peer(args, task_path, ranks, threads):
+    environment = {
+        "DS_ACCELERATOR": "cpu",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "PATH": f"{pathlib.Path(args.peer_python).absolute().parent}:{os.environ['PATH']}",
+    }
+    command = [args.peer_python, HERE / "deepspeed_gpt2.py", task_path]
+    result = run_ranks(command, ranks, threads, environment)
+    return {"latency": statistics.median(result["step_ms"])}
+
+
+def measure(args, task, ranks, threads):
+    """The best rounds of dsat, and of its peer if there is one."""
+    sides = [run_dsat] + ([run_peer] if args.peer_python else [])
+    results = [[] for _ in sides]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(task, file)
+        file.flush()
+        for _ in range(args.rounds):
+            for side, rounds in zip(sides, results):
+                rounds.append(side(args, file.name, ranks, threads))
+    return [min(rounds, key=lambda metrics: metrics["latency"]) for rounds in results]
+
+
+def has_deepspeed(python):
+    probe = [python, "-c", "import deepspeed, torch"]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    return subprocess.run(probe, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default=HERE.parent / "build", help="where dsat-trial is")
+    parser.add_argument("--peer-python", help="a Python that imports torch and deepspeed")
+    parser.add_argument("--models", default="small,gpt2")
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--stages", default="1,2,3")
+    parser.add_argument("--layouts", default="1x2,2x1", help="ranks x threads of each")
+    parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warmup", type=int, default=3, help="steps before the measured ones")
+    parser.add_argument("--steps", type=int, default=8, help="measured steps of a round")
+    args = parser.parse_args()
+    if args.peer_python and not has_deepspeed(args.peer_python):
+        print(f"{args.peer_python} has no torch and deepspeed: dsat alone", file=sys.stderr)
+        args.peer_python = None
+    return args
+
+
+def main():
+    args = parse_args()
+    print("| model | dtype | stage | ranks x threads | dsat tokens/s | forward, backward, step ms "
+          "| peer tokens/s | ratio |\n|---|---|--:|---|--:|--:|--:|--:|")
+    choices = [text.split(",") for text in (args.models, args.dtypes, args.layouts, args.stages)]
+    for model, dtype, layout, stage in itertools.product(*choices):
+        ranks, threads = map(int, layout.split("x"))
+        task = make_task(args, model, dtype, int(stage))
+        dsat, *peer = measure(args, task, ranks, threads)
+        tokens = 1e3 * ranks * args.micro_batch * args.accumulation * SEQ_LEN
+        speeds = [tokens / side["latency"] for side in (dsat, *peer)]
+        phases = ", ".join(f"{dsat[name]:.0f}" for name in ("forward", "backward", "step"))
+        versus = f"{speeds[1]:.0f} | {speeds[0] / speeds[1]:.2f}" if peer else "- | -"
+        print(f"| {model} | {dtype} | {stage} | {layout} | {speeds[0]:.0f} | {phases} "
+              f"| {versus} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+// dsat estimate: memory, traffic and time of a configuration on a cluster on paper.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/estimate_output.h"
+#include "cli/full_run.h"
+#include "engine/config/strategies.h"
+#include "engine/estimate/estimate.h"
+
+namespace dsat::cli {
+namespace {
+
+using engine::Cluster;
+using engine::Planner;
+
+// What is estimated, from the experiment file and the flags over it.
+struct Subject {
+  engine::PlannerInputs inputs;
+  Json ds_config;
+  std::string name;
+  Cluster cluster;
+  int64_t host_bytes_per_rank = 0;  // The experiment file's budget; 0 = none.
+};
+
+Json ModelOf(const EstimateFlags& flags) {
+  if (flags.params) return engine::GptOfSize(*flags.params);
+  if (flags.model.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "no model; expected an experiment file of entrypoint builtin, --model or --params");
+  }
+  if (flags.model.front() == '{') return ParseTolerantJson(flags.model, "--model");
+  return {{"type", "gpt2"}, {"preset", flags.model}};
+}
+
+void UseExperiment(const EstimateFlags& flags, Subject& subject) {
+  std::vector<std::string> warnings;
+  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
+  subject.inputs.base_dir = spec.model_dir;
+  if (const auto model = spec.hyperparameters.find("model"); model != spec.hyperparameters.end()) {
+    subject.inputs.model = *model;
+    subject.inputs.model_what = spec.config_path + ": /hyperparameters/model";
+  }
+  if (const auto data = spec.hyperparameters.find("data"); data != spec.hyperparameters.end())
+    subject.inputs.data = *data;
+  subject.ds_config = spec.ds_config;
+  subject.name = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
+  subject.cluster.num_ranks = spec.slots_per_trial;
+  // A trial runs on one machine.
+  subject.cluster.ranks_per_node = std::max(subject.cluster.ranks_per_node, spec.slots_per_trial);
+  subject.host_bytes_per_rank = spec.host_memory_bytes;
+  if (spec.device_memory_bytes > 0) subject.cluster.device_memory_bytes = spec.device_memory_bytes;
+}
+
+void SetSpeed(const std::string& text, const char* flag, double& bytes_per_s) {
+  if (!text.empty()) bytes_per_s = static_cast<double>(ParseBytes(text, flag));
+}
+
+void SetSize(const std::string& text, const char* flag, int64_t& bytes) {
+  if (!text.empty()) bytes = ParseBytes(text, flag);
+}
+
+void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
+  if (flags.ranks_per_node) cluster.ranks_per_node = *flags.ranks_per_node;
+  if (flags.ranks) cluster.num_ranks = *flags.ranks;
+  if (flags.nodes) cluster.num_ranks = *flags.nodes * cluster.ranks_per_node;
+  SetSize(flags.device_memory, "--device-memory", cluster.device_memory_bytes);
+  SetSize(flags.host_memory, "--host-memory", cluster.host_memory_bytes);
+  SetSize(flags.disk_space, "--disk-space", cluster.disk_bytes);
+  if (flags.flops) cluster.flops_16bit = cluster.flops_f32 = *flags.flops;
+  if (flags.efficiency) cluster.efficiency = *flags.efficiency;
+  SetSpeed(flags.link, "--link", cluster.link_bytes);
+  SetSpeed(flags.network, "--network", cluster.network_bytes);
+  SetSpeed(flags.pcie, "--pcie", cluster.copy_bytes);
+  SetSpeed(flags.disk, "--disk", cluster.disk_read_bytes);
+  SetSpeed(flags.disk, "--disk", cluster.disk_write_bytes);
+}
+
+void ApplySetting(const std::string& setting, Json& ds_config) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos || setting.front() != '/') {
+    Throw(ErrorCode::kInvalidArgument,
+          "--set: \"{}\"; expected /KEY=JSON, such as /zero_optimization/stage=3", setting);
+  }
+  SetAtPointer(ds_config, setting.substr(0, equals),
+               ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
+}
+
+// Another number of ranks or micro-batch size changes the total, unless only the total is given.
+void ApplySettings(const EstimateFlags& flags, Json& ds_config) {
+  for (const std::string& setting : flags.settings)
+    ApplySetting(setting, ds_config);
+  const char* micro = "train_micro_batch_size_per_gpu";
+  if (flags.micro_batch) ds_config[micro] = *flags.micro_batch;
+  const bool other_ranks = flags.ranks || flags.nodes;
+  const auto given = ds_config.find(micro);
+  const bool keeps_micro = given != ds_config.end() && given->is_number();
+  if (flags.micro_batch || (other_ranks && keeps_micro)) ds_config.erase("train_batch_size");
+}
+
+Subject SubjectOf(const EstimateFlags& flags) {
+  Subject subject;
+  const std::string fallback = flags.config.empty() ? "a100" : "cpu";
+  subject.cluster = engine::ClusterOf(flags.device.empty() ? fallback : flags.device);
+  if (!flags.config.empty()) UseExperiment(flags, subject);
+  if (flags.params || !flags.model.empty() || subject.inputs.model.is_null()) {
+    subject.inputs.model = ModelOf(flags);
+    subject.inputs.model_what = "--model";
+    subject.inputs.base_dir.clear();
+    subject.inputs.data = nullptr;
+  }
+  if (!flags.ds_config.empty() || flags.config.empty()) {
+    subject.name = flags.ds_config.empty() ? "stage_2" : flags.ds_config;
+    subject.ds_config = engine::ReadDsConfig(subject.name);
+  }
+  subject.inputs.seq_len = flags.seq_len;
+  subject.inputs.ds_config_source = subject.name;
+  ApplyFlags(flags, subject.cluster);
+  Cluster& cluster = subject.cluster;
+  if (subject.host_bytes_per_rank > 0 && flags.host_memory.empty())
+    cluster.host_memory_bytes =
+        subject.host_bytes_per_rank * std::min(cluster.num_ranks, cluster.ranks_per_node);
+  ApplySettings(flags, subject.ds_config);
+  return subject;
+}
+
+void PrintJson(const Planner& planner, const engine::Estimate& estimate,
+               const std::vector<engine::Change>& changes,
+               const std::vector<engine::Variant>& variants) {
+  Json json{
+      {"model", planner.model().description},   {"parameters", engine::NumParams(planner.model())},
+      {"seq_len", planner.seq_len()},           {"ranks_in_all", planner.cluster().num_ranks},
+      {"nodes", planner.cluster().num_nodes()}, {"device_name", planner.cluster().device},
+      {"estimate", ToJson(estimate)},           {"changes_that_fit", Json::array()}};
+  for (const engine::Change& change : changes)
+    json["changes_that_fit"].push_back(
+        {{"what", change.what}, {"estimate", ToJson(change.estimate)}});
+  if (!variants.empty()) json["variants"] = ToJson(planner, variants);
+  fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
+  const Subject subject = SubjectOf(estimate_flags);
+  const Planner planner = engine::MakePlanner(subject.inputs, subject.cluster);
+  std::vector<std::string> warnings;
+  const engine::Estimate estimate = planner.Of(subject.ds_config, &warnings);
+  for (const std::string& warning : warnings)
+    Log(LogLevel::kWarn, warning);
+  std::vector<engine::Change> changes;
+  if (!estimate.fits()) changes = planner.NearestChanges(subject.ds_config);
+  std::vector<engine::Variant> variants;
+  if (estimate_flags.all_stages) variants = planner.Variants(subject.ds_config);
+  if (flags.json) {
+    PrintJson(planner, estimate, changes, variants);
+    return 0;
+  }
+  fmt::print("{}", HeadText(planner));
+  if (!variants.empty()) {
+    fmt::print("{}", VariantsText(planner, variants));
+    return 0;
+  }
+  fmt::print("{}", EstimateText(planner, subject.name, estimate));
+  if (!estimate.fits()) fmt::print("{}", ChangesText(changes));
+  return 0;
+}
+
+}  // namespace dsat::cli

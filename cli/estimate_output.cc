@@ -1,0 +1,253 @@
+// What dsat estimate prints.
+#include "cli/estimate_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/files.h"
+#include "base/table.h"
+
+namespace dsat::cli {
+namespace {
+
+using engine::Estimate;
+using engine::Planner;
+using engine::Prediction;
+using engine::StepTime;
+using engine::TierNeed;
+using engine::Variant;
+
+std::string BytesOrDash(int64_t bytes) {
+  return bytes > 0 ? HumanBytes(bytes) : "-";
+}
+
+std::vector<std::string> MemoryRow(const std::string& tier, const TierNeed& need) {
+  return {tier, BytesOrDash(need.state_bytes), BytesOrDash(need.peak_bytes),
+          BytesOrDash(need.limit_bytes), need.fits() ? "fits" : "does not fit"};
+}
+
+// The rank that needs most device memory.
+const Prediction& Largest(const Estimate& estimate) {
+  return *std::ranges::max_element(estimate.ranks, {}, &Prediction::peak_bytes);
+}
+
+std::string TrafficText(const Prediction& rank) {
+  return fmt::format(
+      "in a step, per rank\n"
+      "  collectives: {}, messages: {}, sent: {}\n"
+      "  device to host: {}, host to device: {}\n"
+      "  disk read: {}, written: {}\n"
+      "  FLOPs: {:.4g}, of them forward {:.4g}; computed again: {:.4g}\n"
+      "  activations of one sample: {}\n",
+      rank.step_traffic.num_collectives, rank.step_traffic.num_messages,
+      HumanBytes(rank.step_traffic.sent_bytes), HumanBytes(rank.tier_traffic.to_host_bytes),
+      HumanBytes(rank.tier_traffic.to_device_bytes), HumanBytes(rank.disk_traffic.read_bytes),
+      HumanBytes(rank.disk_traffic.written_bytes), static_cast<double>(rank.step_flops),
+      static_cast<double>(rank.forward_flops),
+      static_cast<double>(rank.computed_flops - rank.step_flops),
+      HumanBytes(rank.activation_bytes_per_sample));
+}
+
+std::string TimeText(const Estimate& estimate) {
+  const StepTime& time = estimate.time;
+  if (time.total_ms() <= 0) return "";
+  std::string text = fmt::format("time of a step: {:.4g} ms, {:.4g} samples/s (an estimate)\n",
+                                 time.total_ms(), estimate.samples_per_s);
+  const auto part = [&](const char* what, double ms, const std::string& more = "") {
+    if (ms <= 0 && more.empty()) return;
+    text += fmt::format("  {:<24} {:>10.4g} ms {:>4.0f} %{}\n", what, ms,
+                        100 * ms / time.total_ms(), more);
+  };
+  const auto hidden = [](double busy_ms, double waited_ms) {
+    const double ms = busy_ms - waited_ms;
+    return ms > busy_ms / 1000 ? fmt::format("  and {:.4g} ms beside computing", ms) : "";
+  };
+  part("forward and backward", time.compute_ms);
+  part("optimizer", time.update_ms);
+  part("device <-> host", time.copy_ms);
+  part("waiting for ranks", time.communication_ms,
+       hidden(time.link_busy_ms, time.communication_ms));
+  part("waiting for the disk", time.disk_ms, hidden(time.disk_busy_ms, time.disk_ms));
+  part("pipeline bubble", time.bubble_ms);
+  return text;
+}
+
+std::string Verdict(const Estimate& estimate) {
+  std::string text;
+  const auto add = [&](const char* what, const TierNeed& need) {
+    if (need.fits()) return;
+    text += fmt::format("{}{} needs {} of {}", text.empty() ? "It does not fit: " : "; ", what,
+                        HumanBytes(need.peak_bytes), HumanBytes(need.limit_bytes));
+  };
+  add("a device", estimate.device);
+  add("a node's host memory", estimate.host);
+  add("a node's disk", estimate.disk);
+  if (!text.empty()) return text + ".\n";
+  return estimate.device.limit_bytes > 0
+             ? fmt::format("It fits, with {} of a device to spare.\n",
+                           HumanBytes(estimate.device.limit_bytes - estimate.device.peak_bytes))
+             : "It fits: the devices have no limit.\n";
+}
+
+std::vector<std::string> VariantRow(const Planner& planner, const Variant& variant) {
+  if (!variant.estimate) return {variant.name, "", "", "", "", "refused", "", "", "", ""};
+  const Estimate& e = *variant.estimate;
+  const auto documented = DeepSpeedEstimateOf(planner, variant.name);
+  const auto gib = [](double bytes) { return fmt::format("{:.2f} GiB", bytes / (1 << 30)); };
+  return {variant.name,
+          HumanBytes(e.device.state_bytes),
+          HumanBytes(e.device.peak_bytes),
+          BytesOrDash(e.host.peak_bytes),
+          BytesOrDash(e.disk.peak_bytes),
+          e.fits() ? "yes" : "no",
+          std::to_string(variant.largest_micro_batch),
+          fmt::format("{:.4g}", e.time.total_ms()),
+          documented ? gib(documented->gpu_bytes) : "-",
+          documented ? gib(documented->cpu_bytes) : "-"};
+}
+
+Json ToJson(const TierNeed& need) {
+  return {{"state_bytes", need.state_bytes},
+          {"peak_bytes", need.peak_bytes},
+          {"limit_bytes", need.limit_bytes},
+          {"fits", need.fits()}};
+}
+
+Json ToJson(const StepTime& time) {
+  return {{"total_ms", time.total_ms()},
+          {"compute_ms", time.compute_ms},
+          {"update_ms", time.update_ms},
+          {"copy_ms", time.copy_ms},
+          {"communication_ms", time.communication_ms},
+          {"disk_ms", time.disk_ms},
+          {"bubble_ms", time.bubble_ms},
+          {"link_busy_ms", time.link_busy_ms},
+          {"disk_busy_ms", time.disk_busy_ms}};
+}
+
+Json ToJson(const Prediction& rank) {
+  return {{"device_state_bytes", rank.state_bytes},
+          {"device_peak_bytes", rank.peak_bytes},
+          {"host_state_bytes", rank.host_state_bytes},
+          {"host_peak_bytes", rank.host_peak_bytes},
+          {"disk_bytes", rank.disk_bytes},
+          {"activation_bytes_per_sample", rank.activation_bytes_per_sample},
+          {"collectives", rank.step_traffic.num_collectives},
+          {"messages", rank.step_traffic.num_messages},
+          {"sent_bytes", rank.step_traffic.sent_bytes},
+          {"to_host_bytes", rank.tier_traffic.to_host_bytes},
+          {"to_device_bytes", rank.tier_traffic.to_device_bytes},
+          {"disk_read_bytes", rank.disk_traffic.read_bytes},
+          {"disk_written_bytes", rank.disk_traffic.written_bytes},
+          {"flops", rank.step_flops},
+          {"forward_flops", rank.forward_flops},
+          {"computed_flops", rank.computed_flops}};
+}
+
+}  // namespace
+
+std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
+                                                   const std::string& variant) {
+  const engine::Cluster& cluster = planner.cluster();
+  DeepSpeedSetup setup;
+  setup.total_params = engine::NumParams(planner.model());
+  setup.largest_layer_params = planner.LargestParam();
+  setup.gpus_per_node = std::min(cluster.num_ranks, cluster.ranks_per_node);
+  setup.num_nodes = cluster.num_nodes();
+  setup.offload_optimizer = variant.find("_offload") != std::string::npos;
+  setup.offload_params = variant == "stage_3_offload";
+  if (variant == "stage_2" || variant == "stage_2_offload") return DeepSpeedStage2Estimate(setup);
+  if (variant.starts_with("stage_3") && variant.find("nvme") == std::string::npos)
+    return DeepSpeedStage3Estimate(setup);
+  return std::nullopt;
+}
+
+std::string HeadText(const Planner& planner) {
+  const engine::Cluster& cluster = planner.cluster();
+  return fmt::format("{}, T {}\n{} rank{} of {} on {} node{}\n\n", planner.model().description,
+                     planner.seq_len(), cluster.num_ranks, cluster.num_ranks == 1 ? "" : "s",
+                     cluster.device, cluster.num_nodes(), cluster.num_nodes() == 1 ? "" : "s");
+}
+
+std::string EstimateText(const Planner& planner, const std::string& name,
+                         const Estimate& estimate) {
+  const engine::BatchSizes& batch = estimate.batch;
+  std::string text = fmt::format(
+      "{}: {} samples in a step: micro-batch {}, accumulation {}, {} data-parallel ranks{}\n\n",
+      Printable(name), batch.train_batch_size, batch.micro_batch_size, batch.accumulation_steps,
+      planner.cluster().num_ranks / estimate.num_stages,
+      estimate.num_stages == 1 ? "" : fmt::format(", {} pipeline stages", estimate.num_stages));
+  text += FormatTable(
+      {"memory", "between steps", "peak in a step", "there is", ""},
+      {MemoryRow("device, per rank", estimate.device), MemoryRow("host, per node", estimate.host),
+       MemoryRow("disk, per node", estimate.disk)});
+  text += "\n" + TrafficText(Largest(estimate));
+  const std::string time = TimeText(estimate);
+  if (!time.empty()) text += "\n" + time;
+  return text + "\n" + Verdict(estimate);
+}
+
+std::string ChangesText(const std::vector<engine::Change>& changes) {
+  if (changes.empty())
+    return "No micro-batch size, stage, offload, checkpointing or number of ranks makes it fit.\n";
+  std::string text = "It would fit with any one of\n";
+  for (const engine::Change& change : changes) {
+    text += fmt::format("  {}: {} of a device, {} of a node's host memory\n", change.what,
+                        HumanBytes(change.estimate.device.peak_bytes),
+                        HumanBytes(change.estimate.host.peak_bytes));
+  }
+  return text;
+}
+
+std::string VariantsText(const Planner& planner, const std::vector<Variant>& variants) {
+  std::vector<std::vector<std::string>> rows;
+  std::string refused;
+  for (const Variant& variant : variants) {
+    rows.push_back(VariantRow(planner, variant));
+    if (!variant.refused.empty())
+      refused += fmt::format("{}: {}\n", variant.name, Printable(variant.refused));
+  }
+  return FormatTable({"settings", "device, state", "device, peak", "host per node", "disk per node",
+                      "fits", "largest micro-batch", "step ms", "DeepSpeed: GPU", "DeepSpeed: CPU"},
+                     rows) +
+         refused +
+         "DeepSpeed: its own documented estimate of model states, no activations and no buckets\n";
+}
+
+Json ToJson(const Estimate& estimate) {
+  Json json{{"train_batch_size", estimate.batch.train_batch_size},
+            {"micro_batch_size", estimate.batch.micro_batch_size},
+            {"accumulation_steps", estimate.batch.accumulation_steps},
+            {"pipeline_stages", estimate.num_stages},
+            {"device", ToJson(estimate.device)},
+            {"host", ToJson(estimate.host)},
+            {"disk", ToJson(estimate.disk)},
+            {"fits", estimate.fits()},
+            {"time", ToJson(estimate.time)},
+            {"samples_per_s", estimate.samples_per_s},
+            {"ranks", Json::array()}};
+  for (const Prediction& rank : estimate.ranks)
+    json["ranks"].push_back(ToJson(rank));
+  return json;
+}
+
+Json ToJson(const Planner& planner, const std::vector<Variant>& variants) {
+  Json rows = Json::array();
+  for (const Variant& variant : variants) {
+    Json row{{"settings", variant.name}};
+    if (variant.estimate) {
+      row["estimate"] = ToJson(*variant.estimate);
+      row["largest_micro_batch"] = variant.largest_micro_batch;
+    } else {
+      row["refused"] = variant.refused;
+    }
+    if (const auto documented = DeepSpeedEstimateOf(planner, variant.name))
+      row["deepspeed_documented"] = {{"gpu_bytes", documented->gpu_bytes},
+                                     {"cpu_bytes", documented->cpu_bytes}};
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace dsat::cli

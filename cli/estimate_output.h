@@ -1,0 +1,36 @@
+// What dsat estimate prints.
+#ifndef DSAT_CLI_ESTIMATE_OUTPUT_H_
+#define DSAT_CLI_ESTIMATE_OUTPUT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/estimate/estimate.h"
+#include "profiler/deepspeed_memory.h"
+
+namespace dsat::cli {
+
+// What DeepSpeed's documented estimator says of a variant; nothing where it has no formula.
+std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const engine::Planner& planner,
+                                                   const std::string& variant);
+
+// One configuration. `name` is what the user calls it.
+std::string EstimateText(const engine::Planner& planner, const std::string& name,
+                         const engine::Estimate& estimate);
+// Of one that does not fit.
+std::string ChangesText(const std::vector<engine::Change>& changes);
+// A row for each variant.
+std::string VariantsText(const engine::Planner& planner,
+                         const std::vector<engine::Variant>& variants);
+
+// The model and the cluster, for one line above the rest.
+std::string HeadText(const engine::Planner& planner);
+
+Json ToJson(const engine::Estimate& estimate);
+Json ToJson(const engine::Planner& planner, const std::vector<engine::Variant>& variants);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_ESTIMATE_OUTPUT_H_

@@ -1,0 +1,88 @@
+// Whole ds_configs by name.
+#include "engine/config/strategies.h"
+
+#include <array>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr std::array<Strategy, 6> kStrategies = {{{"stage_1", 1, "none", "none"},
+                                                  {"stage_2", 2, "none", "none"},
+                                                  {"stage_2_offload", 2, "cpu", "none"},
+                                                  {"stage_3", 3, "none", "none"},
+                                                  {"stage_3_offload", 3, "cpu", "cpu"},
+                                                  {"stage_3_nvme", 3, "nvme", "nvme"}}};
+constexpr std::string_view kPrefix = "deepspeed_";
+constexpr char kNvmePath[] = "/local_nvme";
+constexpr int64_t kBucketElems = 200'000'000;
+
+void SetOffload(Json& zero, const std::string& key, const std::string& device) {
+  if (device == "none") {
+    zero.erase(key);
+    return;
+  }
+  Json& offload = zero[key];
+  if (!offload.is_object()) offload = Json::object();
+  offload["device"] = device;
+  if (device == "nvme" && !offload.contains("nvme_path")) offload["nvme_path"] = kNvmePath;
+}
+
+std::string Names() {
+  std::string names;
+  for (const Strategy& strategy : kStrategies)
+    names += (names.empty() ? "" : ", ") + std::string(strategy.name);
+  return names;
+}
+
+}  // namespace
+
+std::span<const Strategy> Strategies() {
+  return kStrategies;
+}
+
+const Strategy* FindStrategy(std::string_view name) {
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  for (const Strategy& strategy : kStrategies) {
+    if (name == strategy.name) return &strategy;
+  }
+  return nullptr;
+}
+
+Json WithStrategy(const Json& ds_config, const Strategy& strategy) {
+  Json config = ds_config;
+  Json& zero = config["zero_optimization"];
+  if (!zero.is_object()) zero = Json::object();
+  zero["stage"] = strategy.stage;
+  SetOffload(zero, "offload_optimizer", strategy.optimizer_device);
+  SetOffload(zero, "offload_param", strategy.param_device);
+  return config;
+}
+
+Json StrategyConfig(const Strategy& strategy) {
+  return WithStrategy({{"train_micro_batch_size_per_gpu", "auto"},
+                       {"bf16", {{"enabled", true}}},
+                       {"optimizer", {{"type", "AdamW"}}},
+                       {"zero_optimization",
+                        {{"overlap_comm", true},
+                         {"contiguous_gradients", true},
+                         {"reduce_bucket_size", kBucketElems},
+                         {"allgather_bucket_size", kBucketElems}}}},
+                      strategy);
+}
+
+Json ReadDsConfig(const std::string& name_or_path) {
+  const Strategy* strategy = FindStrategy(name_or_path);
+  if (strategy != nullptr) return StrategyConfig(*strategy);
+  if (!std::filesystem::exists(name_or_path)) {
+    Throw(ErrorCode::kNotFound,
+          "{}: no such file, and no strategy; expected a ds_config file or {}", name_or_path,
+          Names());
+  }
+  return ReadJsonFile(name_or_path);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,38 @@
+// DeepSpeed's own, documented estimates of memory: what its users know, beside what this engine
+// counts. They cover model states only: no activations, no buckets.
+//
+// Formulas of estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs
+// (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; docs/code-docs/source/memory.rst).
+#ifndef DSAT_PROFILER_DEEPSPEED_MEMORY_H_
+#define DSAT_PROFILER_DEEPSPEED_MEMORY_H_
+
+#include <cstdint>
+
+namespace dsat {
+
+struct DeepSpeedSetup {
+  int64_t total_params = 0;
+  int64_t largest_layer_params = 0;  // Stage 3 only.
+  int64_t gpus_per_node = 1;
+  int64_t num_nodes = 1;
+  bool offload_optimizer = false;
+  bool offload_params = false;  // Stage 3 only.
+  bool zero_init = true;        // Stage 3: parameters are made sharded.
+  double buffer_factor = 1.5;
+};
+
+struct DeepSpeedMemory {
+  double gpu_bytes = 0;  // Of one GPU.
+  double cpu_bytes = 0;  // Of one node.
+};
+
+DeepSpeedMemory DeepSpeedStage2Estimate(const DeepSpeedSetup& setup);
+DeepSpeedMemory DeepSpeedStage3Estimate(const DeepSpeedSetup& setup);
+
+// What the two communication buckets cost with overlap_comm by the rule that Hugging Face and
+// PyTorch Lightning document: 4.5 times their 16-bit size, both buckets of `bucket_elems`.
+double DeepSpeedBucketBytes(double bucket_elems);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROFILER_DEEPSPEED_MEMORY_H_

@@ -1,0 +1,126 @@
+// dsat estimate as people run it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class EstimateTest : public testing::Test {
+ protected:
+  Finished Estimate(std::vector<std::string> args) const {
+    args.insert(args.begin(), "estimate");
+    return work.Dsat(args);
+  }
+  Json EstimateJson(std::vector<std::string> args) const {
+    args.emplace_back("--json");
+    const Finished run = Estimate(std::move(args));
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return Json::parse(run.out);
+  }
+  void ExpectRefused(const std::vector<std::string>& args, const std::string& what) const {
+    const Finished run = Estimate(args);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(run.out, "");
+    EXPECT_THAT(run.err, HasSubstr(what));
+  }
+  void WriteExperiment(const std::string& ds_config) const {
+    work.Write("deepspeed.yaml",
+               "entrypoint: builtin\n"
+               "resources: {slots_per_trial: 2, device_memory: 1MiB, host_memory: 3MiB}\n"
+               "hyperparameters:\n"
+               "  deepspeed_config: " +
+                   ds_config +
+                   "\n"
+                   "  model: {type: mlp, hidden: [64]}\n"
+                   "  data: {type: synthetic, seq_len: 8}\n");
+  }
+
+  Workspace work;
+};
+
+TEST_F(EstimateTest, SaysWhatIsNeededWhereTimeGoesAndThatItFits) {
+  const Finished run = Estimate({"--model", "124M", "--device", "v100", "--ranks", "8"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("gpt2 12 layers"), HasSubstr("8 ranks of v100 on 1 node"),
+                             HasSubstr("device, per rank"), HasSubstr("host, per node"),
+                             HasSubstr("collectives: "), HasSubstr("forward and backward"),
+                             HasSubstr("It fits, with "), Not(HasSubstr("It would fit"))));
+}
+
+TEST_F(EstimateTest, SaysWhatDoesNotFitAndWhatWould) {
+  const Finished run =
+      Estimate({"--model", "1558M", "--device", "v100", "--ranks", "8", "--micro-batch", "64"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("It does not fit: a device needs "), HasSubstr(" of 32.0 GiB"),
+                    HasSubstr("It would fit with any one of\n  /train_micro_batch_size_per_gpu ")));
+}
+
+TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
+  const Finished run = Estimate({"--params", "1e9", "--ranks", "4", "--stages", "all"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const char* name : {"stage_0 ", "stage_1 ", "stage_2 ", "stage_2_offload ", "stage_3 ",
+                           "stage_3_offload_optimizer ", "stage_3_offload ", "stage_3_nvme "})
+    EXPECT_THAT(run.out, HasSubstr(std::string("\n") + name));
+  EXPECT_THAT(run.out, HasSubstr("DeepSpeed: GPU"));
+}
+
+TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
+  WriteExperiment("stage_2_offload");
+  const Json json = EstimateJson({"deepspeed.yaml"});
+  EXPECT_EQ(json["seq_len"], 8);
+  EXPECT_EQ(json["ranks_in_all"], 2);
+  EXPECT_EQ(json["estimate"]["device"]["limit_bytes"], 1 << 20);
+  EXPECT_EQ(json["estimate"]["host"]["limit_bytes"], 6 << 20);  // Of a node.
+  EXPECT_GT(json["estimate"]["ranks"][0]["to_host_bytes"], 0);
+  // Flags go over it.
+  const Json more = EstimateJson({"deepspeed.yaml", "--ds-config", "stage_1", "--ranks", "4",
+                                  "--micro-batch", "3", "--device-memory", "2MiB"});
+  EXPECT_EQ(more["estimate"]["train_batch_size"], 12);
+  EXPECT_EQ(more["estimate"]["device"]["limit_bytes"], 2 << 20);
+  EXPECT_EQ(more["estimate"]["ranks"][0]["to_host_bytes"], 0);
+}
+
+TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
+  const std::vector<std::string> args = {
+      "--model", "124M", "--ranks",     "2", "--link", "1GB", "--set", "/zero_optimization/stage=1",
+      "--flops", "1e12", "--efficiency"};
+  auto half = args, whole = args;
+  half.emplace_back("0.5");
+  whole.emplace_back("1");
+  const Json slow = EstimateJson(half)["estimate"];
+  const Json fast = EstimateJson(whole)["estimate"];
+  EXPECT_NEAR(slow["time"]["compute_ms"].get<double>(),
+              2 * fast["time"]["compute_ms"].get<double>(), 1e-6);
+  EXPECT_EQ(slow["ranks"], fast["ranks"]);
+  EXPECT_EQ(slow["device"], fast["device"]);
+}
+
+TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
+  ExpectRefused({}, "--model or --params");
+  ExpectRefused({"--model", "5B"}, "--model/preset");
+  ExpectRefused({"--params", "1"}, "--params: 1; expected a number from 1e6");
+  ExpectRefused({"--model", "124M", "--device", "z80"}, "v100, a100, h100, h200, cpu");
+  ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");
+  ExpectRefused({"--model", "124M", "--seq-len", "2048"}, "expected at most 1024");
+  ExpectRefused({"--model", "124M", "--ds-config", "stage_9"}, "stage_3_nvme");
+  ExpectRefused({"--model", "124M", "--device-memory", "much"}, "--device-memory");
+}
+
+TEST_F(EstimateTest, AStrategyOnAMissingDiskIsEstimatedButNotRun) {
+  WriteExperiment("stage_3_nvme");
+  EXPECT_GT(EstimateJson({"deepspeed.yaml"})["estimate"]["disk"]["peak_bytes"], 0);
+  const Finished run = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("nvme_path is \"/local_nvme\": no such folder"));
+}
+
+}  // namespace
+}  // namespace dsat
