@@ -84,6 +84,7 @@ void Engine::BeginStep() {
   const bool frozen = unreduced_executor_ && num_updates >= config_.optimizer.freeze_step;
   current_ = frozen ? &*unreduced_executor_ : &executor_;
   current_->Begin(NextInputs());
+  awaits_step_ = false;
 }
 
 StepResult Engine::TrainBatch() {
@@ -132,6 +133,7 @@ void Engine::RequirePhase(Phase phase, const char* call) const {
 double Engine::Forward(const Batch& batch) {
   RequirePhase(Phase::kForward, "Forward");
   if (current_->AtEnd()) BeginStep();
+  awaits_step_ = false;
   current_->Run(&batch);
   return current_->micro_batch_loss();
 }
@@ -148,17 +150,20 @@ const Batch& Engine::NextBatch() {
 void Engine::Backward() {
   RequirePhase(Phase::kBackward, "Backward");
   current_->Run();
+  awaits_step_ = true;
 }
 
 std::optional<StepResult> Engine::Step() {
   const bool between = !current_->AtEnd() && current_->NextPhase() == Phase::kForward;
   RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
+  awaits_step_ = false;
   if (between) return std::nullopt;
   current_->Run();
   return EndStep();
 }
 
 bool Engine::IsGradientAccumulationBoundary() const {
+  if (awaits_step_) return current_->NextPhase() == Phase::kStep;
   return current_->micro_batch() + 1 == config_.batch.accumulation_steps;
 }
 

@@ -141,6 +141,7 @@ class Engine {
   std::optional<Executor> unreduced_executor_;
   Executor* current_ = &executor_;  // The one of the step under way.
   std::optional<double> lr_;        // Set by the caller.
+  bool awaits_step_ = false;        // Backward has run, Step has not.
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
