@@ -99,10 +99,14 @@ int64_t MemoryModel::BufferElems(int stage) const {
   return elems;
 }
 
-// While one unit computes, the next one is fetched.
+// While one unit computes, the next one is fetched; and what is used again soon is kept.
 int64_t MemoryModel::GatheredElems(const engine::StateHomes& homes) const {
-  const bool gathers = world_size_ > 1 && homes.param.placement == engine::Placement::kShard;
-  return gathers ? profile_.two_units_num_params : 0;
+  if (world_size_ == 1 || homes.param.placement != engine::Placement::kShard) return 0;
+  const engine::ZeroConfig defaults;
+  const int64_t kept = std::min(
+      Elems(ds_config_, "stage3_max_reuse_distance", defaults.stage3_max_reuse_distance),
+      Elems(ds_config_, "stage3_max_live_parameters", defaults.stage3_max_live_parameters));
+  return std::min(std::max(profile_.two_units_num_params, kept), profile_.num_params);
 }
 
 int64_t MemoryModel::ApproxMaxMicroBatch(int stage) const {

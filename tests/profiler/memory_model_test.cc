@@ -23,7 +23,10 @@ const Json kBf16 = {{"bf16", {{"enabled", true}}}};
 
 Json NoBuckets(Json config) {
   config["zero_optimization"] = {
-      {"reduce_bucket_size", 0}, {"allgather_bucket_size", 0}, {"stage3_prefetch_bucket_size", 0}};
+      {"reduce_bucket_size", 0},
+      {"allgather_bucket_size", 0},
+      {"stage3_prefetch_bucket_size", 0},
+      {"stage3_max_reuse_distance", 0}};
   return config;
 }
 
@@ -108,6 +111,12 @@ TEST(MemoryModelTest, WhereParametersAreShardedTwoUnitsAreWholeAtATime) {
   EXPECT_EQ(model.ForStage(3).gathered_bytes, 600);
   EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1000 + 1000 + 6000 + 600);
   EXPECT_EQ(MemoryModel(profile, NoBuckets(kBf16), 1, false).ForStage(3).gathered_bytes, 0);
+  // With DeepSpeed's own reuse distance, 10⁹ elements, everything stays until the last backward.
+  Json kept = NoBuckets(kBf16);
+  kept["zero_optimization"].erase("stage3_max_reuse_distance");
+  EXPECT_EQ(MemoryModel(profile, kept, 2, false).ForStage(3).gathered_bytes, 2000);
+  kept["zero_optimization"]["stage3_max_live_parameters"] = 400;
+  EXPECT_EQ(MemoryModel(profile, kept, 2, false).ForStage(3).gathered_bytes, 800);
   EXPECT_EQ(MemoryModel(profile, NoBuckets(kFp16), 2, true).ForStage(3).gathered_bytes, 0);
 }
 
