@@ -16,10 +16,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {
-  return ParseDsConfig(config, "ds.json", 2, warnings);
-}
-
 TEST(ParseTest, DefaultsAreDeepSpeeds) {
   std::vector<std::string> warnings;
   DsConfig config = Parse(With("{}"), &warnings);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/config/ds_config.h"
 #include "base/json.h"
 
 namespace dsat::engine {
@@ -35,6 +36,10 @@ std::string ErrorOf(ErrorCode code, Function function) {
     return error.what();
   }
   return "no error";
+}
+
+inline DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {
+  return ParseDsConfig(config, "ds.json", 2, warnings);
 }
 
 }  // namespace dsat::engine
