@@ -38,6 +38,7 @@ ExperimentSpec FullSpec() {
   spec.out_dir = "o";
   spec.slots_per_trial = 2;
   spec.device_memory_bytes = 1 << 20;
+  spec.host_memory_bytes = 14;
   spec.environment = {{"NCCL_DEBUG", "INFO"}};
   spec.hyperparameters = {{"model", {{"type", "gpt2"}}}};
   spec.ds_config_path = "/c/ds_config.json";
