@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -86,8 +87,9 @@ std::string ReadAll(int fd) {
 }
 
 // Runs the task in a process of its own (this one has no kernels), on all cores; a Ctrl-C reaches
-// both. Gives what it has printed if `capture`. Throws kAborted if it failed; it has said why.
-std::string RunTask(const TrialTask& task, bool capture) {
+// both. Gives what it has printed if `capture`; nothing if it failed, after it has said why. Throws
+// kAborted if a signal has ended it.
+std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const TaskFile file(task);
   const std::string program = MakeRunnerOptions({}, "").trial_binary;
   setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
@@ -110,16 +112,19 @@ std::string RunTask(const TrialTask& task, bool capture) {
   while (waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) ThrowErrno("waitpid", errno);
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) return printed;
-  Throw(ErrorCode::kAborted, "{} {}", ToString(task.mode),
-        WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status)) : "failed");
+  if (WIFSIGNALED(status)) {
+    Throw(ErrorCode::kAborted, "{} was ended by signal {}", ToString(task.mode), WTERMSIG(status));
+  }
+  return WEXITSTATUS(status) == kExitOk ? std::optional(printed) : std::nullopt;
 }
 
 }  // namespace
 
 int RunCommand(const Flags& flags, const EvalFlags& eval) {
-  const Json result =
-      Json::parse(RunTask(MakeTask(eval.checkpoint, TrialTask::Mode::kEvaluate), true));
+  const std::optional<std::string> printed =
+      RunTask(MakeTask(eval.checkpoint, TrialTask::Mode::kEvaluate), true);
+  if (!printed) return kExitError;
+  const Json result = Json::parse(*printed);
   if (flags.json) {
     fmt::print("{}\n", result.dump());
   } else {
@@ -135,8 +140,7 @@ int RunCommand(const Flags& flags, const PredictFlags& predict) {
   task.predict = predict.predict;
   task.predict.json = flags.json;
   task.seed = predict.seed;
-  RunTask(task, false);
-  return 0;
+  return RunTask(task, false) ? 0 : kExitError;
 }
 
 }  // namespace dsat::cli

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -201,6 +202,40 @@ TEST_F(EndToEndTest, CtrlCEndsEveryProcessAndTheSearchCanGoOn) {
     }
     EXPECT_EQ(text.find(work.Path("")), std::string::npos) << entry.path();
   }
+}
+
+TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
+  std::string config = kExperimentFile;
+  const std::string data_ends = "seq_len: 32}";
+  config.insert(config.find(data_ends) + data_ends.size() - 1, ", validation: {split: 0.05}");
+  work.Write("validated.yaml", config);
+  const Finished trained = work.Dsat(
+      {"train", "validated.yaml", "--out", "trained", "--steps", "20", "--eval-interval", "10"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("step     10/20  validation loss"));
+  EXPECT_THAT(trained.out, HasSubstr("step     20/20  validation loss"));
+
+  const std::string checkpoint = "trained/checkpoint";
+  const Finished eval = work.Dsat({"eval", "validated.yaml", "--checkpoint", checkpoint, "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  const Json result = Json::parse(eval.out);
+  EXPECT_EQ(result.at("step"), 20);
+  EXPECT_LT(result.at("loss").get<double>(), 5.5);  // ln 256 = 5.55
+
+  const auto predict = [&](const std::string& seed) {
+    return work.Dsat({"predict", "validated.yaml", "--checkpoint", checkpoint, "--prompt", "The ",
+                      "--max-new-tokens", "12", "--seed", seed, "--json"});
+  };
+  const Finished text = predict("1");
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(Json::parse(text.out).at("samples").size(), 1u);
+  EXPECT_EQ(predict("1").out, text.out);
+  EXPECT_NE(predict("2").out, text.out);
+
+  const Finished without = work.Dsat({"eval", "deepspeed.yaml", "--checkpoint", checkpoint});
+  EXPECT_EQ(without.exit_code, 1);
+  EXPECT_THAT(without.err, HasSubstr("has no \"validation\"; expected for example"));
+  EXPECT_EQ(std::ranges::count(without.err, '\n'), 1);
 }
 
 }  // namespace
