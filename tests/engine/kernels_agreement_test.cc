@@ -205,7 +205,7 @@ class Everything {
     kernels_.FrozenAdamStep(args);
     constexpr int64_t kEights = kMany / 8 * 8;
     const Tensor values = New(DType::kF32, kEights);
-    const Tensor bits = New(DType::kF32, kEights / 32);
+    const Tensor bits = New(DType::kF32, kEights / 32 + 1);
     auto* signs = static_cast<uint8_t*>(bits.data);
     numbers_.push_back(kernels_.CompressSigns(New(DType::kF32, kEights), signs, values));
     kernels_.DecompressSigns(values, signs, 0.5F, true);
