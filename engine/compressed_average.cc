@@ -4,14 +4,15 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kHeaderBytes = 8;  // The scale; signs stay aligned.
+constexpr int64_t kHeaderBytes = 8;  // The scale; rows and signs stay aligned to as many.
 
 }  // namespace
 
 CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Kernels& kernels,
                                      Arena& arena)
     : share_elems_(num_elems / group.size()),
-      row_bytes_(kHeaderBytes + share_elems_ / 8),
+      row_bytes_(kHeaderBytes +
+                 (share_elems_ / 8 + kHeaderBytes - 1) / kHeaderBytes * kHeaderBytes),
       group_(group),
       kernels_(kernels),
       worker_error_(arena.Allocate(DType::kF32, num_elems, "compression errors")),
