@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -24,7 +25,7 @@ class BuiltinTargetTest : public testing::Test {
     request_.trial = 9;
     request_.attempt = 1;
     request_.ds_config = {{"train_batch_size", 8}};
-    request_.dir = testing::TempDir() + "/dsat-builtin-target";
+    request_.dir = testing::TempDir() + "/dsat-builtin-target-" + std::to_string(getpid());
     request_.report_address = "unix:/tmp/x";
     request_.token = "secret";
     std::filesystem::create_directories(request_.dir);

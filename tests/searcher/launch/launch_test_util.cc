@@ -9,6 +9,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <thread>
 
 namespace dsat {
@@ -17,9 +18,11 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::chrono::seconds kLongEnough{20};
 
+// What there is: a process may end while its file is read.
 std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
 }
 
 }  // namespace
