@@ -11,7 +11,7 @@ namespace {
 
 StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
   return {.dtype = config.dtype(),
-          .grad_dtype = config.grad_accum_type.value_or(config.dtype()),
+          .grad_dtype = config.grad_dtype(),
           .num_moments = NumMoments(config.optimizer),
           .seed = seed,
           .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},
@@ -51,8 +51,7 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
 Neighbours Engine::MakeNeighbours() {
   Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
   if (groups_.num_stages() == 1) return neighbours;
-  tied_.emplace(plan_, UnitSizes(states_), config_.grad_accum_type.value_or(config_.dtype()),
-                groups_, resources_.memory.device);
+  tied_.emplace(plan_, UnitSizes(states_), config_.grad_dtype(), groups_, resources_.memory.device);
   const Batch batch = {.B = config_.batch.micro_batch_size, .T = resources_.seq_len};
   const std::vector<int64_t> bytes = InputBytes(resources_.model, batch, config_.dtype());
   neighbours.pipeline = &groups_.pipeline();

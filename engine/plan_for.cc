@@ -69,7 +69,7 @@ PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_siz
   options.share_reduce_buckets = zero.contiguous_gradients;
   options.reduce_scatter = zero.reduce_scatter;
   options.gather_updated = zero.allgather_partitions;
-  options.fold_grads = config.grad_accum_type && *config.grad_accum_type != config.dtype();
+  options.fold_grads = config.grad_dtype() != config.dtype();
   options.overlap = zero.overlap_comm && pipeline.num_stages == 1;
   options.persistent_param_elems = zero.stage3_param_persistence_threshold;
   options.max_persistent_elems = zero.stage3_model_persistence_threshold;

@@ -295,10 +295,6 @@ Tensor UnitStates::ParamOf(const SubGroup& group) const {
   return all.Slice(group.offset, group.num_elems);
 }
 
-SubGroup UnitStates::OptimizerHome(int u) const {
-  return {u, 0, plan_.trained[u] ? HomeElems(plan_.optimizer_home, u) : 0, false};
-}
-
 OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
   const Unit& unit = units_[group.unit];
   const auto part = [&](const Tensor& all) { return all.Slice(group.offset, group.num_elems); };

@@ -124,10 +124,6 @@ class UnitStates {
   void FreeWholeGrad(int u);
   void FreeGrads(int u);
 
-  // All of a unit's optimizer state that rests here, from element OptimizerBegin of the unit on;
-  // nothing of a unit that is not trained.
-  SubGroup OptimizerHome(int u) const;
-  int64_t OptimizerBegin(int u) const { return BeginOf(plan_.optimizer_home, u); }
   // What the optimizer works on. Where parameters rest on another tier than it, or on disk,
   // `param` is empty. REQUIRES: state on disk is in memory.
   OptimizerView Optimizer(const SubGroup& group, int index) const;

@@ -8,6 +8,7 @@ namespace dsat::engine {
 Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& config,
                  UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
+  if (plan.sub_groups.empty()) return;  // Evaluation.
   if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
 }

@@ -40,8 +40,8 @@ struct OffloadOptimizerConfig {
 struct OffloadParamConfig {
   Tier tier = Tier::kDevice;
   std::string nvme_path;
-  int64_t buffer_count = 5;           // Slices in host memory at once,
-  int64_t buffer_size = 100'000'000;  // and how many elements each may have.
+  int64_t buffer_count = 5;            // Slices in host memory at once,
+  int64_t buffer_size = 100'000'000;   // and how many elements each may have.
   int64_t max_in_cpu = 1'000'000'000;  // Elements that stay in host memory.
 };
 
@@ -134,7 +134,7 @@ struct DsConfig {
   double gradient_clipping = 1.0;  // 0 = off
   // Gradients are divided by it before they are reduced, and multiplied after.
   double gradient_predivide_factor = 1.0;
-  bool average_gradients = true;          // false: their sum over the ranks
+  bool average_gradients = true;            // false: their sum over the ranks
   std::optional<DType> communication_type;  // Of gradients on their way; the model's if not given
   std::optional<DType> grad_accum_type;     // The model's if not given
   std::optional<int64_t> steps_per_print;
@@ -151,6 +151,8 @@ struct DsConfig {
     if (fp16.enabled) return DType::kF16;
     return bf16 ? DType::kBF16 : DType::kF32;
   }
+  // In which gradients accumulate.
+  DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
 };
 
 // Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument
@@ -161,8 +163,7 @@ int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64
 // not given; with nothing given, a micro-batch size of "auto" is 1. Throws
 // kInvalidArgument "<source>: ..." naming all three numbers and the data-parallel size if they
 // contradict, are not positive, or too few are given.
-BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source,
-                             int64_t world_size);
+BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size);
 
 // Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
 // ranges, unknown keys with the nearest valid one, combinations. For both launch targets. Throws

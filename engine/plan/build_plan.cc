@@ -88,7 +88,7 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   computes_ = Schedule(schedule_);
   PlaceUnits();
   MakeBucketPools();
-  MakeSubGroups();
+  if (options_.backward) MakeSubGroups();
   for (const Compute& compute : computes_)
     needs_.push_back(NeedsOf(compute));
 }

@@ -55,16 +55,9 @@ void FromF32(const Tensor& t, const float* in) {
 
 }  // namespace
 
-class ConvRunner::Impl {
+class ConvRunner::Impl : private OneDnnThreads {
  public:
-  explicit Impl(int num_threads)
-      : num_threads_(num_threads),
-        bf16_native_(ProcessorMultipliesBf16()),
-        engine_(dnnl::engine::kind::cpu, 0),
-        scratch_(static_cast<size_t>(num_threads)) {
-    for (int i = 0; i < num_threads; ++i)
-      streams_.emplace_back(engine_);
-  }
+  using OneDnnThreads::OneDnnThreads;
 
   // kForward: out = y, in = x; kInputGrad: out = dx, in = dy.
   void Map(Pass pass, const Tensor& out, const Tensor& in, const Tensor& weight,
@@ -102,11 +95,6 @@ class ConvRunner::Impl {
   void Execute(const Primitive& primitive, int thread, const Work& work,
                std::unordered_map<int, memory> operands);
 
-  int num_threads_;
-  bool bf16_native_;
-  dnnl::engine engine_;
-  std::vector<dnnl::stream> streams_;  // One per thread, as `scratch_`.
-  std::vector<Scratch> scratch_;
   Scratch weights_, rest_weights_, converted_weights_, partial_;
   std::map<Key, Primitive> primitives_;
 };

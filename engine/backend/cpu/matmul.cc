@@ -119,16 +119,9 @@ void SgemmOnThisThread(const SgemmArgs& args) {
   DSAT_CHECK(status == dnnl_success, "dnnl_sgemm: status {}", static_cast<int>(status));
 }
 
-class MatmulRunner::Impl {
+class MatmulRunner::Impl : private OneDnnThreads {
  public:
-  explicit Impl(int num_threads)
-      : num_threads_(num_threads),
-        bf16_native_(ProcessorMultipliesBf16()),
-        engine_(dnnl::engine::kind::cpu, 0),
-        scratch_(static_cast<size_t>(num_threads)) {
-    for (int i = 0; i < num_threads; ++i)
-      streams_.emplace_back(engine_);
-  }
+  using OneDnnThreads::OneDnnThreads;
 
   void Run(const MatmulArgs& args);
 
@@ -150,11 +143,6 @@ class MatmulRunner::Impl {
   template <typename Fn>
   void ForEachTile(const MatmulArgs& args, const Fn& fn);
 
-  int num_threads_;
-  bool bf16_native_;
-  dnnl::engine engine_;
-  std::vector<dnnl::stream> streams_;  // One per thread, as `scratch_`.
-  std::vector<Scratch> scratch_;
   // Making a primitive generates code (milliseconds).
   std::map<Key, Primitive> primitives_;
 };

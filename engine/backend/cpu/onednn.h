@@ -5,7 +5,9 @@
 #include <omp.h>
 
 #include <dnnl.hpp>
+#include <vector>
 
+#include "engine/backend/cpu/scratch.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -32,6 +34,24 @@ inline bool ProcessorMultipliesBf16() {
   const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return (isa & bf16) == bf16;
 }
+
+// What a runner of oneDNN's primitives has for each of its threads.
+struct OneDnnThreads {
+  explicit OneDnnThreads(int num_threads)
+      : num_threads_(num_threads),
+        bf16_native_(ProcessorMultipliesBf16()),
+        engine_(dnnl::engine::kind::cpu, 0),
+        scratch_(static_cast<size_t>(num_threads)) {
+    for (int i = 0; i < num_threads; ++i)
+      streams_.emplace_back(engine_);
+  }
+
+  int num_threads_;
+  bool bf16_native_;
+  dnnl::engine engine_;
+  std::vector<dnnl::stream> streams_;  // One per thread, as `scratch_`.
+  std::vector<Scratch> scratch_;
+};
 
 }  // namespace dsat::engine
 
