@@ -121,13 +121,24 @@ void RunServer(const std::string& what, const std::string& database, int64_t max
   const ExperimentServer server(database, "");
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
   size_t pairs = 0;
-  const Time time = TimeOf([&] {
-    for (; const std::optional<Trial> trial = client.Ask(id).trial; ++pairs) {
-      const Ending ending = EndOf(*trial);
-      client.Tell(id, trial->id, ending.outcome, ending.measurement, {});
+  const Time calls = TimeOf([&] {
+    while (pairs < static_cast<size_t>(max_trials / 2)) {
+      const Trial trial = client.Ask(id).trial.value();
+      const Ending ending = EndOf(trial);
+      client.Tell(id, trial.id, ending.outcome, ending.measurement, {});
+      ++pairs;
     }
   });
-  Report(what, pairs, time);
+  Report("gRPC, calls, " + what, pairs, calls);
+  pairs = 0;
+  ExperimentClient::Conversation conversation = client.Drive(id);
+  const Time stream = TimeOf([&] {
+    for (std::optional<Trial> trial = conversation.Ask().trial; trial; ++pairs) {
+      const Ending ending = EndOf(*trial);
+      trial = conversation.TellAndAsk(trial->id, ending.outcome, ending.measurement, {}).trial;
+    }
+  });
+  Report("gRPC, a conversation, " + what, pairs, stream);
 }
 
 // Opening the file, and replaying the log of an experiment with about so many events.
@@ -169,7 +180,7 @@ void Main(const std::filesystem::path& parent) {
     if (mkdtemp(own.data()) == nullptr) continue;
     RunExperiment("experiment, " + folder.string(),
                   Store::Open(own + "/experiment.db", Store::Mode::kCreate), 1000);
-    RunServer("gRPC, " + folder.string(), own + "/server.db", 1000);
+    RunServer(folder.string(), own + "/server.db", 2000);
     for (const MethodInfo& method : Methods())
       RunOpen(own + "/" + method.name + ".db", method.name, 1000);
     std::filesystem::remove_all(own);

@@ -43,7 +43,10 @@ struct Connection {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);
     context.AddMetadata(kTokenKey, token);
-    const grpc::Status status = (*stub.*method)(&context, request, reply);
+    Check((*stub.*method)(&context, request, reply));
+  }
+
+  void Check(const grpc::Status& status) const {
     if (status.ok()) return;
     throw Error(static_cast<ErrorCode>(status.error_code()),
                 fmt::format("call to {}: {}", address, status.error_message()));
@@ -53,6 +56,26 @@ struct Connection {
   std::string token;
   std::unique_ptr<typename Service::Stub> stub;
 };
+
+ExperimentClient::Asked ToAsked(const v1::AskReply& reply) {
+  ExperimentClient::Asked asked;
+  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
+  asked.finished = reply.finished();
+  return asked;
+}
+
+v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome,
+                          const Measurement& measurement,
+                          const std::optional<ModelProfile>& profile) {
+  v1::TellRequest request;
+  request.set_experiment(id);
+  request.set_trial(trial);
+  request.set_state(ToString(outcome.state));
+  request.set_reason(ValidUtf8(outcome.reason));
+  if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
+  if (profile) *request.mutable_profile() = ToProto(*profile);
+  return request;
+}
 
 bool IsPort(const std::string& text) {
   if (text.empty() || text.size() > 5) return false;
@@ -147,25 +170,66 @@ ExperimentClient::Asked ExperimentClient::Ask(ExperimentId id) {
   request.set_experiment(id);
   v1::AskReply reply;
   impl_->connection.Call(&v1::ExperimentService::Stub::Ask, request, &reply);
-  Asked asked;
-  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
-  asked.finished = reply.finished();
-  return asked;
+  return ToAsked(reply);
 }
 
 bool ExperimentClient::Tell(ExperimentId id, TrialId trial, const Outcome& outcome,
                             const Measurement& measurement,
                             const std::optional<ModelProfile>& profile) {
-  v1::TellRequest request;
-  request.set_experiment(id);
-  request.set_trial(trial);
-  request.set_state(ToString(outcome.state));
-  request.set_reason(ValidUtf8(outcome.reason));
-  if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
   v1::TellReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::Tell, request, &reply);
+  impl_->connection.Call(&v1::ExperimentService::Stub::Tell,
+                         ToRequest(id, trial, outcome, measurement, profile), &reply);
   return reply.finished();
+}
+
+struct ExperimentClient::Conversation::Stream {
+  Stream(Connection<v1::ExperimentService>* connection_in, ExperimentId id)
+      : connection(connection_in), experiment(id) {
+    context.AddMetadata(kTokenKey, connection->token);
+    stream = connection->stub->Drive(&context);
+  }
+  ~Stream() {
+    if (stream == nullptr) return;
+    context.TryCancel();
+    stream->Finish();
+  }
+
+  Asked Exchange(const v1::TellRequest& request) {
+    v1::AskReply reply;
+    if (stream == nullptr) {
+      Throw(ErrorCode::kFailedPrecondition, "this conversation ended with an error; begin another");
+    }
+    if (!stream->Write(request) || !stream->Read(&reply)) {
+      connection->Check(std::exchange(stream, nullptr)->Finish());
+    }
+    return ToAsked(reply);
+  }
+
+  Connection<v1::ExperimentService>* connection;
+  ExperimentId experiment;
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::TellRequest, v1::AskReply>> stream;
+};
+
+ExperimentClient::Conversation::Conversation(std::unique_ptr<Stream> stream)
+    : stream_(std::move(stream)) {}
+ExperimentClient::Conversation::Conversation(Conversation&&) noexcept = default;
+ExperimentClient::Conversation::~Conversation() = default;
+
+ExperimentClient::Conversation ExperimentClient::Drive(ExperimentId id) {
+  return Conversation(std::make_unique<Conversation::Stream>(&impl_->connection, id));
+}
+
+ExperimentClient::Asked ExperimentClient::Conversation::Ask() {
+  v1::TellRequest request;
+  request.set_experiment(stream_->experiment);
+  return stream_->Exchange(request);
+}
+
+ExperimentClient::Asked ExperimentClient::Conversation::TellAndAsk(
+    TrialId trial, const Outcome& outcome, const Measurement& measurement,
+    const std::optional<ModelProfile>& profile) {
+  return stream_->Exchange(ToRequest(stream_->experiment, trial, outcome, measurement, profile));
 }
 
 ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {

@@ -1,7 +1,8 @@
 // Clients of the two services of proto/dsat.proto, without a trace of gRPC in this header.
 //
-// Every call has a deadline of 10 s. A call that fails throws Error with gRPC's code: kUnavailable
-// (nobody listens), kUnauthenticated (wrong token), kDeadlineExceeded, or what the server threw.
+// Every call has a deadline of 10 s (a conversation has none). A call that fails throws Error with
+// gRPC's code: kUnavailable (nobody listens), kUnauthenticated (wrong token), kDeadlineExceeded, or
+// what the server threw.
 #ifndef DSAT_PROTO_CLIENT_H_
 #define DSAT_PROTO_CLIENT_H_
 
@@ -85,6 +86,26 @@ class ExperimentClient {
   // kFailedPrecondition.
   bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
             const std::optional<ModelProfile>& profile);
+
+  // A conversation of asks and tells: one message each way for a pair, where Tell and Ask take two
+  // calls. It is the fast way for a program that runs one trial at a time. Not thread-safe; ends
+  // with the object. After an error no more can be said in it.
+  class Conversation {
+   public:
+    Conversation(Conversation&&) noexcept;
+    ~Conversation();
+    Asked Ask();
+    // As ExperimentClient::Tell, and asks for the next trial.
+    Asked TellAndAsk(TrialId trial, const Outcome& outcome, const Measurement& measurement,
+                     const std::optional<ModelProfile>& profile);
+
+   private:
+    friend class ExperimentClient;
+    struct Stream;
+    explicit Conversation(std::unique_ptr<Stream> stream);
+    std::unique_ptr<Stream> stream_;
+  };
+  Conversation Drive(ExperimentId id);  // The client must outlive the conversation.
 
   View GetExperiment(ExperimentId id);
 

@@ -136,32 +136,30 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
   grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
                    v1::AskReply* reply) override {
-    return Locked(*context, [&] {
-      Experiment& experiment = Opened(request->experiment());
-      const std::optional<Trial> trial = experiment.Ask();
-      if (trial) *reply->mutable_trial() = ToProto(*trial);
-      reply->set_finished(FinishIfDone(experiment));
-    });
+    return Locked(*context, [&] { Ask(request->experiment(), reply); });
   }
 
   grpc::Status Tell(grpc::ServerContext* context, const v1::TellRequest* request,
                     v1::TellReply* reply) override {
     return Locked(*context, [&] {
-      Experiment& experiment = Opened(request->experiment());
-      // The trial may be one that another process has asked for.
-      if (!experiment.search().trials().contains(request->trial())) experiment.CatchUp();
-      const Outcome outcome{ParseTrialState(request->state()), request->reason()};
-      std::vector<PointResult> points;
-      if (request->has_measurement()) {
-        const auto trial = experiment.search().trials().find(request->trial());
-        const bool known = trial != experiment.search().trials().end();
-        points.push_back(
-            {known ? ConfigPoint(trial->second) : Point{}, FromProto(request->measurement())});
+      Tell(*request);
+      reply->set_finished(FinishIfDone(Opened(request->experiment())));
+    });
+  }
+
+  grpc::Status Drive(grpc::ServerContext* context,
+                     grpc::ServerReaderWriter<v1::AskReply, v1::TellRequest>* stream) override {
+    return Answer(*context, token_, [&] {
+      v1::TellRequest request;
+      while (stream->Read(&request)) {
+        v1::AskReply reply;
+        {
+          std::lock_guard lock(mutex_);
+          if (!request.state().empty()) Tell(request);
+          Ask(request.experiment(), &reply);
+        }
+        if (!stream->Write(reply)) return;
       }
-      std::optional<ModelProfile> profile;
-      if (request->has_profile()) profile = FromProto(request->profile());
-      experiment.TellExternal(request->trial(), outcome, points, profile);
-      reply->set_finished(FinishIfDone(experiment));
     });
   }
 
@@ -186,6 +184,30 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
       std::lock_guard lock(mutex_);
       work();
     });
+  }
+
+  void Ask(ExperimentId id, v1::AskReply* reply) {
+    Experiment& experiment = Opened(id);
+    const std::optional<Trial> trial = experiment.Ask();
+    if (trial) *reply->mutable_trial() = ToProto(*trial);
+    reply->set_finished(FinishIfDone(experiment));
+  }
+
+  void Tell(const v1::TellRequest& request) {
+    Experiment& experiment = Opened(request.experiment());
+    // The trial may be one that another process has asked for.
+    if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
+    const Outcome outcome{ParseTrialState(request.state()), request.reason()};
+    std::vector<PointResult> points;
+    if (request.has_measurement()) {
+      const auto trial = experiment.search().trials().find(request.trial());
+      const bool known = trial != experiment.search().trials().end();
+      points.push_back(
+          {known ? ConfigPoint(trial->second) : Point{}, FromProto(request.measurement())});
+    }
+    std::optional<ModelProfile> profile;
+    if (request.has_profile()) profile = FromProto(request.profile());
+    experiment.TellExternal(request.trial(), outcome, points, profile);
   }
 
   Experiment& Opened(ExperimentId id) {
