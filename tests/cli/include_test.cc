@@ -2,11 +2,13 @@
 // was included, by path and as a Python module.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/files.h"
-#include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -21,7 +23,9 @@ hyperparameters: {deepspeed_config: ds_config.json}
 )";
 // The module that is included has all of the training in it.
 constexpr char kTrain[] = R"(
-import os, sys
+import os, sys, time
+while os.path.exists("words/wait"):
+    time.sleep(0.02)
 print("words:", open("words/list.txt").read(), "first:", sys.path[1])
 open("written-%d" % os.getpid(), "w").close()
 import fake_deepspeed
@@ -36,18 +40,15 @@ class IncludeTest : public testing::Test {
     work.Write("model/ds_config.json", R"({"train_micro_batch_size_per_gpu": 2})");
     work.Write("elsewhere/words/list.txt", "included");
   }
-  Finished Search(std::vector<std::string> more) const {
-    std::vector<std::string> args = {"grid",
-                                     "model/deepspeed.yaml",
-                                     "--max-trials",
-                                     "3",
-                                     "--end-profile-step",
-                                     "8",
-                                     "--zero-stages",
-                                     "1"};
+  // Of a search, with more of the command line.
+  static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"grid", "model/deepspeed.yaml"};
+    for (const char* arg : {"--max-trials", "3", "--end-profile-step", "8", "--zero-stages", "1"})
+      args.emplace_back(arg);
     args.insert(args.end(), more.begin(), more.end());
-    return work.Dsat(args);
+    return args;
   }
+  Finished Search(const std::vector<std::string>& more) const { return work.Dsat(Arguments(more)); }
 
   Workspace work;
 };
@@ -64,11 +65,22 @@ TEST_F(IncludeTest, TrialsAndTheFullRunFindWhatWasIncluded) {
   EXPECT_THAT(ReadFile(work.Path("out/full/rank0.log")), HasSubstr("full run with"));
   EXPECT_EQ(fs::read_symlink(context + "/train.py"), work.Path("model/train.py"));
   EXPECT_EQ(std::distance(fs::directory_iterator(work.Path("model")), fs::directory_iterator()), 3);
+}
 
-  // Resumed from anywhere, it works on in the same folder.
-  const Json shown =
-      Json::parse(work.Dsat({"query", "--json", "select spec from experiments"}).out);
-  EXPECT_THAT(shown.dump(), HasSubstr(context));
+TEST_F(IncludeTest, AnInterruptedSearchGoesOnInTheSameFolder) {
+  work.Write("elsewhere/words/wait", "");  // No trial ends before it is gone.
+  const pid_t pid = work.StartDsat(
+      Arguments({"-i", "elsewhere/words", "-i", kFakeDeepSpeed, "--out", "out"}), "search");
+  const std::string first = work.Path("out/trials/0/attempt0/rank0.log");
+  for (int i = 0; i < 600 && !fs::exists(first); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  kill(pid, SIGKILL);
+  EXPECT_EQ(WaitFor(pid), 128 + SIGKILL);
+  fs::remove(work.Path("elsewhere/words/wait"));
+  const Finished resumed = work.Dsat({"resume", "1"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(ReadFile(work.Path("out/trials/2/attempt0/rank0.log")),
+              HasSubstr("words: included first: " + work.Path("out/context")));
 }
 
 TEST_F(IncludeTest, WithoutOutTheContextLiesBesideTheExperiments) {

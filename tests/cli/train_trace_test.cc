@@ -52,8 +52,9 @@ std::map<int, RankTrace> ReadTrace(const std::string& path) {
     if (event.at("name") == "thread_name") lanes[lane] = event.at("args").at("name");
     if (event.at("ph") != "X") continue;
     ranks[rank].lanes_in_use.insert(lanes.at(lane));
-    ranks[rank].names.insert(event.at("name"));
-    if (event.at("name") == "step") ranks[rank].steps.insert(event.at("args").at("step"));
+    ranks[rank].names.insert(event.at("name").get<std::string>());
+    if (event.at("name") == "step")
+      ranks[rank].steps.insert(event.at("args").at("step").get<int64_t>());
   }
   return ranks;
 }

@@ -332,7 +332,8 @@ TEST(TraceTest, ATextLargerThanAMessageArrivesWhole) {
   });
   EXPECT_GT(text.size(), size_t{2} << 20);
   int next = 0;
-  for (const Json& event : Json::parse(text).at("traceEvents")) {
+  const Json root = Json::parse(text);
+  for (const Json& event : root.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
     EXPECT_EQ(event.at("args").at("unit"), next++);
   }
