@@ -163,6 +163,27 @@ TEST(MovementTest, StateOnDiskIsReadAndWrittenOnceAStep) {
   EXPECT_EQ(predicted.host_state_bytes, 0);
 }
 
+// Whole units rest on the device or do not: the share is met to one unit.
+TEST(MovementTest, TheRatioIsTheShareOfTheOptimizerThatLeavesTheDevice) {
+  const Model model = TinyGpt2();
+  int64_t largest = 0;
+  for (const auto& layer : model.layers)
+    largest = std::max(largest, LayoutOf(*layer, 2).num_elems / 2);
+  const auto host_bytes = [&](double ratio) {
+    DsConfig config = ConfigOf(3, 2, 1, false);
+    OptimizerOn(config, Tier::kHost);
+    config.zero.offload_optimizer.ratio = ratio;
+    return Predict(model, config, kSeqLen, 0, 2, 1).host_state_bytes;
+  };
+  const int64_t all = host_bytes(1);
+  EXPECT_EQ(host_bytes(0), 0);
+  for (const double ratio : {0.25, 0.5, 0.75}) {
+    EXPECT_NEAR(static_cast<double>(host_bytes(ratio)), ratio * static_cast<double>(all),
+                static_cast<double>(12 * largest))
+        << ratio;
+  }
+}
+
 TEST(MovementTest, AModelLargerThanDeviceAndHostMemoryTrainsFromDisk) {
   const Model model = MakeModel({{"type", "gpt2"},
                                  {"n_layer", 12},

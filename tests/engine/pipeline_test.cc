@@ -169,26 +169,34 @@ constexpr Row kRows[] = {
 };
 
 // In f16 the overflow of one stage is every stage's.
+void ExpectRowsLeaveTheSameBits(const Model& model, const DsConfig& plain, int world_size) {
+  const int num_steps = NumStepsFor(plain);
+  const auto plain_runs = Train(model, plain, world_size, num_steps);
+  EXPECT_EQ(plain_runs[0].steps[0].skipped, plain.fp16.enabled);
+  EXPECT_FALSE(plain_runs[0].steps.back().skipped);
+  ExpectSkips(plain_runs, Skips(plain_runs[0]));
+  for (const Row& row : kRows) {
+    if (plain.zero.stage < row.min_stage) continue;
+    SCOPED_TRACE(row.name);
+    DsConfig config = plain;
+    row.apply(config);
+    const auto runs = Train(model, config, world_size, num_steps);
+    ExpectSkips(runs, Skips(plain_runs[0]));
+    EXPECT_EQ(WholeParams(model, runs, config), WholeParams(model, plain_runs, plain));
+    ExpectPredicted(model, config, runs);
+  }
+}
+
 TEST(PipelineTest, EverySettingBesideLeavesTheSameBits) {
   const Model model = ThreeBlocks();
-  for (const DType dtype : kPrecisions) {
-    for (const int stage : {0, 1}) {
-      DsConfig plain = PipelineConfig(stage, 2, 2, 3);
-      SetPrecision(plain, dtype);
-      const int num_steps = NumStepsFor(plain);
-      const auto plain_runs = Train(model, plain, 4, num_steps);
-      EXPECT_EQ(plain_runs[0].steps[0].skipped, dtype == DType::kF16);
-      EXPECT_FALSE(plain_runs[0].steps.back().skipped);
-      ExpectSkips(plain_runs, Skips(plain_runs[0]));
-      for (const Row& row : kRows) {
-        if (stage < row.min_stage) continue;
-        SCOPED_TRACE(fmt::format("{}, stage {} {}", row.name, stage, SafetensorsName(dtype)));
-        DsConfig config = plain;
-        row.apply(config);
-        const auto runs = Train(model, config, 4, num_steps);
-        ExpectSkips(runs, Skips(plain_runs[0]));
-        EXPECT_EQ(WholeParams(model, runs, config), WholeParams(model, plain_runs, plain));
-        ExpectPredicted(model, config, runs);
+  for (const Case& c : {Case{2, 1, 4}, Case{2, 2, 3}, Case{3, 1, 3}}) {
+    for (const DType dtype : kPrecisions) {
+      for (const int stage : {0, 1}) {
+        SCOPED_TRACE(fmt::format("stages {} ranks each {} ZeRO {} {}", c.num_stages, c.num_data,
+                                 stage, SafetensorsName(dtype)));
+        DsConfig plain = PipelineConfig(stage, c.num_stages, c.num_data, c.accumulation_steps);
+        SetPrecision(plain, dtype);
+        ExpectRowsLeaveTheSameBits(model, plain, c.num_stages * c.num_data);
       }
     }
   }
