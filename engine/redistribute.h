@@ -56,6 +56,8 @@ class Redistributor {
   int64_t BucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
+  // Of a bucket that is only counted: none, for however many ranks.
+  int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
   TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
