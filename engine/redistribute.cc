@@ -80,7 +80,20 @@ void Redistributor::Start(const Transfer& transfer) {
   tickets_[&transfer] = background_->Submit([this, &transfer] { Run(transfer); });
 }
 
+void Redistributor::set_trace(Trace* trace) {
+  trace_ = trace;
+  if (trace != nullptr && background_ != nullptr) lane_ = trace->Lane("communication");
+}
+
+TraceEvent Redistributor::EventOf(const Transfer& transfer) const {
+  return {.lane = lane_,
+          .name = Name(transfer.collective),
+          .bytes = Row(transfer, 0).bytes() * plan_.world_size,
+          .about = ToString(transfer)};
+}
+
 void Redistributor::Run(const Transfer& transfer) {
+  const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{});
   const CommBuffer& bucket = buckets_[transfer.bucket];
   const DType dtype = TravelType(transfer);
   switch (transfer.collective) {
@@ -98,6 +111,7 @@ void Redistributor::Run(const Transfer& transfer) {
 
 void Redistributor::Wait(const Transfer& transfer) {
   if (background_ != nullptr) {
+    const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"});
     background_->Wait(tickets_.at(&transfer));
     tickets_.erase(&transfer);
   }

@@ -104,6 +104,9 @@ class CpuKernels : public Kernels {
   void DecompressSigns(Tensor values, const uint8_t* signs, float scale, bool accumulate) override;
 
  private:
+  // Whether the products of attention over `qkv` take bf16 operands.
+  bool AttendsInBf16(const Tensor& qkv) const;
+
   int num_threads_;
   MatmulRunner matmul_;
   ConvRunner conv_;
