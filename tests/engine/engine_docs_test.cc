@@ -113,7 +113,8 @@ std::vector<std::string> DocumentedLines() {
 }
 
 TEST(EngineDocsTextTest, TheDocsSayWhatIsRunHere) {
-  const std::string here = ReadFile(__FILE__);
+  const std::string here =
+      ReadFile(std::string(DSAT_SOURCE_DIR) + "/tests/engine/engine_docs_test.cc");
   const std::vector<std::string> lines = DocumentedLines();
   EXPECT_GE(lines.size(), 15u);
   size_t at = 0;

@@ -116,6 +116,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.checkpoint_tag = "t";
   task.eval_interval = 11;
   task.predict.prompt = "p";
+  task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
   task.report_address = "unix:/x";
   Json json = ToJson(task);
   Json defaults = ToJson(TrialTask());
