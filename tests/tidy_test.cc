@@ -64,7 +64,8 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
       "engine/model/", "engine/data/"}},
     {"cli/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/config/",
-      "engine/estimate/", "engine/export/collate.h", "engine/io/"}},
+      "engine/estimate/", "engine/export/collate.h", "engine/io/", "engine/machine/",
+      "engine/backend/cuda/cuda_status.h"}},
     {"engine/", {"base/", "proto/"}},
 };
 
@@ -99,6 +100,7 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<CLI/)"), {"cli/flags.cc"}},
       {std::regex(R"(<zlib\.h>)"), {"engine/export/crc32."}},
       {std::regex(R"(<liburing)"), {"engine/io/uring_queue."}},
+      {std::regex(R"(<cuda|<cublas|<nccl|<library_types)"), {"engine/backend/cuda/"}},
       {std::regex(R"(<dnnl|<oneapi/dnnl)"),
        {"engine/backend/cpu/matmul.", "engine/backend/cpu/onednn."}},
   };
