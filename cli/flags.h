@@ -31,6 +31,7 @@ struct SearchFlags {  // dsat asha|binary|random|grid
   std::string method;
   std::string config;
   std::string model_dir;
+  std::vector<std::string> include;
   SearchOptions options;
   RunFlags run;
 };
@@ -81,6 +82,7 @@ struct TrainFlags {
   std::optional<int64_t> steps;
   int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
   int64_t eval_interval = 0;        // 0 = no validation
+  TraceTask trace;
   RunFlags run;
 };
 struct EstimateFlags {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -21,6 +23,7 @@
 #include "searcher/experiment.h"
 #include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
+#include "searcher/input/trial_context.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
 
@@ -36,6 +39,28 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   const std::string dir =
       spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
   return (fs::absolute(spec.start_dir) / dir).string();
+}
+
+// The trials' working folder with --include, nullptr without.
+std::unique_ptr<TrialContext> MakeContext(const SearchFlags& search) {
+  if (search.include.empty()) return nullptr;
+  const std::string model_dir = search.model_dir.empty()
+                                    ? fs::absolute(search.config).parent_path().string()
+                                    : search.model_dir;
+  // The experiment has no number yet.
+  const std::string dir =
+      search.run.out_dir.empty() ? NewContextDir("dsat-out") : search.run.out_dir + "/context";
+  return std::make_unique<TrialContext>(dir, model_dir, search.include);
+}
+
+// Python looks for modules where a script really is, and that is not where its link is.
+void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
+  const char* const ours = std::getenv("PYTHONPATH");
+  const auto given = spec.environment.find("PYTHONPATH");
+  const std::string before = given != spec.environment.end() ? given->second
+                             : ours != nullptr               ? ours
+                                                             : "";
+  spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
 }
 
 // A path as a shell reads it back.
@@ -126,8 +151,10 @@ void LogNew(const std::vector<std::string>& warnings, const std::vector<std::str
 }
 
 int RunCommand(const Flags& flags, const SearchFlags& search) {
+  const std::unique_ptr<TrialContext> context = MakeContext(search);
   std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
+  if (context) AddToPythonPath(context->dir(), spec);
   spec.method = search.method;
   spec.options = search.options;
   spec.start_dir = fs::current_path().string();
@@ -140,6 +167,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
 
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
+  if (context) context->Keep();
   return RunSearch(flags, search.run, experiment);
 }
 

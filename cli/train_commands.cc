@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file_writer.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "cli/commands.h"
@@ -85,6 +86,35 @@ class StepPrinter {
   int64_t num_steps_;
   int64_t printed_ = 0;
 };
+
+// Where the trace goes, absolute; removes an older one, so that what is there afterwards is of this
+// run. Throws if there will be none.
+TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {
+  if (trace.path.empty()) return trace;
+  if (!IsBuiltin(spec)) {
+    Throw(
+        ErrorCode::kInvalidArgument,
+        "--trace: {}: /entrypoint is a command; expected builtin: dsat does not see what your own "
+        "script does",
+        spec.config_path);
+  }
+  trace.path = fs::absolute(trace.path).string();
+  if (fs::exists(trace.path) && !fs::is_regular_file(trace.path))
+    Throw(ErrorCode::kInvalidArgument, "--trace {}: expected a file", trace.path);
+  const FileWriter probe(trace.path);
+  fs::remove(trace.path);
+  return trace;
+}
+
+void PrintTrace(const TraceTask& trace) {
+  if (trace.path.empty()) return;
+  if (fs::exists(trace.path)) {
+    fmt::print(stderr, "the trace is in {}; ui.perfetto.dev or chrome://tracing shows it\n",
+               trace.path);
+  } else {
+    fmt::print(stderr, "no trace: the run ended before it had made the steps\n");
+  }
+}
 
 // Says on stderr what a training that was not a failure has left.
 void PrintEnd(const FullRun& run, bool builtin) {
@@ -184,8 +214,11 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   RunnerOptions options = MakeRunnerOptions(train.run, fs::absolute(out).string());
   options.checkpoint_interval = train.checkpoint_interval;
   options.eval_interval = train.eval_interval;
-  return ExitCodeOf(
-      RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout));
+  options.trace = PrepareTrace(train.trace, spec);
+  const FullRun run =
+      RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout);
+  PrintTrace(options.trace);
+  return ExitCodeOf(run);
 }
 
 int RunCommand(const Flags&, const SuperviseFlags& supervise) {

@@ -114,7 +114,56 @@ StepResult Engine::EndStep() {
   result.activation_bytes = outputs.activation_bytes;
   const auto end = std::chrono::steady_clock::now();
   result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start_).count();
+  if (trace_ != nullptr) {
+    trace_->Add({.lane = Trace::kSteps,
+                 .name = "step",
+                 .begin = step_start_,
+                 .end = end,
+                 .step = num_steps_});
+  }
   return result;
+}
+
+// Who is told of the instructions of `executor`: the trace, if there is one.
+void Engine::Watch(Executor& executor, const Plan& plan) {
+  if (trace_ == nullptr) return executor.set_on_instruction(nullptr);
+  executor.set_on_instruction([this, &plan](const Instruction& done, auto begin, auto end) {
+    TraceEvent event = EventOf(done, plan);
+    event.begin = begin;
+    event.end = end;
+    trace_->Add(std::move(event));
+  });
+}
+
+TraceEvent Engine::EventOf(const Instruction& done, const Plan& plan) const {
+  TraceEvent event = {.lane = Trace::kCompute,
+                      .name = Name(done.op),
+                      .phase = Name(done.phase),
+                      .micro_batch = done.micro_batch,
+                      .unit = done.unit,
+                      .sub_group = done.sub_group};
+  if (done.transfer >= 0) {
+    event.about = ToString(plan.transfers[done.transfer], done.transfer);
+  } else if (done.unit >= 0) {
+    event.about = resources_.model.layers[done.unit]->name();
+  }
+  const Neighbours& neighbours = executor_.neighbours();
+  if (done.op == Op::kReceiveInput || done.op == Op::kSendGrad)
+    event.bytes = neighbours.input_bytes;
+  if (done.op == Op::kSendOutput || done.op == Op::kReceiveGrad)
+    event.bytes = neighbours.output_bytes;
+  return event;
+}
+
+void Engine::set_trace(Trace* trace) {
+  trace_ = trace;
+  Watch(executor_, plan_);
+  if (unreduced_executor_) Watch(*unreduced_executor_, *unreduced_plan_);
+  states_.set_trace(trace);
+  redistributor_.set_trace(trace);
+  const Memory& memory = resources_.memory;
+  for (Kernels* kernels : {&memory.kernels, &memory.host_kernels})
+    kernels->set_trace(trace);
 }
 
 void Engine::RequirePhase(Phase phase, const char* call) const {
@@ -185,6 +234,7 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
                      groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
                     executor_.neighbours());
+  Watch(executor, plan);
   double sum = 0;
   for (int64_t i = 0; i < num_batches; ++i) {
     StepInputs inputs;

@@ -23,6 +23,7 @@
 #include "engine/pipeline.h"
 #include "engine/plan/plan.h"
 #include "engine/redistribute.h"
+#include "engine/trace.h"
 #include "engine/unit_state.h"
 
 namespace dsat::engine {
@@ -97,6 +98,11 @@ class Engine {
 
   void set_on_instruction(OnInstruction done) { executor_.set_on_instruction(std::move(done)); }
 
+  // From the next step on `trace` is told of steps, instructions, collectives, copies and disk
+  // requests, in place of whom set_on_instruction named; it must live as long as the engine, or
+  // until the next call. nullptr: no longer. REQUIRES: no step is under way.
+  void set_trace(Trace* trace);
+
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const { return num_skipped_steps_; }
   const Plan& plan() const { return plan_; }
@@ -127,6 +133,8 @@ class Engine {
   StepResult EndStep();
   void RequirePhase(Phase phase, const char* call) const;
   Neighbours MakeNeighbours();
+  void Watch(Executor& executor, const Plan& plan);
+  TraceEvent EventOf(const Instruction& done, const Plan& plan) const;
 
   const Resources resources_;
   const DsConfig config_;
@@ -145,6 +153,7 @@ class Engine {
   std::chrono::steady_clock::time_point step_start_;
   int64_t num_steps_ = 0;
   int64_t num_skipped_steps_ = 0;
+  Trace* trace_ = nullptr;
   LossScaler loss_scaler_;
 };
 

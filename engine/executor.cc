@@ -54,8 +54,8 @@ void Executor::Run(const Batch* batch) {
     const Instruction& instruction = plan_.instructions[next_];
     const int64_t flops_before = kernels.flops();
     Execute(instruction);
-    if (on_instruction_) on_instruction_(instruction);
     const Clock::time_point after = Clock::now();
+    if (on_instruction_) on_instruction_(instruction, before, after);
     const double ms = MsBetween(before, after);
     outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
     const bool waits = instruction.op == Op::kReceiveInput || instruction.op == Op::kReceiveGrad;

@@ -46,8 +46,10 @@ struct Neighbours {
   int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
 };
 
-// Told of every instruction after it has run.
-using OnInstruction = std::function<void(const Instruction&)>;
+// Told of every instruction after it has run, and when that was.
+using OnInstruction =
+    std::function<void(const Instruction&, std::chrono::steady_clock::time_point begin,
+                       std::chrono::steady_clock::time_point end)>;
 
 class Executor {
  public:

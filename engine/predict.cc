@@ -70,7 +70,7 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
-  engine.set_on_instruction([&](const Instruction& done) { timeline.Ran(done); });
+  engine.set_on_instruction([&](const Instruction& done, auto, auto) { timeline.Ran(done); });
   const StepResult step = engine.TrainBatch();
   prediction.step_time = timeline.time();
   prediction.computed_flops = resources.kernels->flops() - flops_before;

@@ -21,7 +21,10 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
     const int64_t row_elems = plan.bucket_row_elems[i];
     if (row_elems > 0) buckets_[i] = group.Allocate(row_elems * plan.world_size * elem_bytes);
   }
-  if (plan.overlap && !plan.transfers.empty()) background_ = std::make_unique<Background>();
+  // What is only counted takes no time beside which something could run.
+  const bool counts = states.memory().device.kind() == Arena::Kind::kCounting;
+  if (plan.overlap && !plan.transfers.empty() && !counts)
+    background_ = std::make_unique<Background>();
 }
 
 int64_t Redistributor::BucketBytes() const {
@@ -36,6 +39,10 @@ Tensor Redistributor::Row(const Transfer& transfer, int row) const {
   const Tensor bucket = {buckets_[transfer.bucket].data, transfer.row_elems * plan_.world_size,
                          TravelType(transfer)};
   return bucket.Slice(row * transfer.row_elems, transfer.row_elems);
+}
+
+int Redistributor::NumFilledRows(const Transfer& transfer) const {
+  return buckets_[transfer.bucket].data == nullptr ? 0 : group_.size();
 }
 
 void Redistributor::Pack(const Transfer& transfer, int unit) {
@@ -58,7 +65,7 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
       }
       const int64_t slice_elems = states_.SliceElems(unit);
       const Tensor grad = states_.GradToReduce(unit);
-      for (int q = 0; q < group_.size(); ++q) {
+      for (int q = 0; q < NumFilledRows(transfer); ++q) {
         kernels.Cast(part_of_row(q), part_of(grad.Slice(q * slice_elems, slice_elems)));
         if (predivide_factor_ == 1) continue;
         kernels.Scale(part_of_row(q), static_cast<float>(1 / predivide_factor_));
@@ -73,7 +80,20 @@ void Redistributor::Start(const Transfer& transfer) {
   tickets_[&transfer] = background_->Submit([this, &transfer] { Run(transfer); });
 }
 
+void Redistributor::set_trace(Trace* trace) {
+  trace_ = trace;
+  if (trace != nullptr && background_ != nullptr) lane_ = trace->Lane("communication");
+}
+
+TraceEvent Redistributor::EventOf(const Transfer& transfer) const {
+  return {.lane = lane_,
+          .name = Name(transfer.collective),
+          .bytes = Row(transfer, 0).bytes() * plan_.world_size,
+          .about = ToString(transfer)};
+}
+
 void Redistributor::Run(const Transfer& transfer) {
+  const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{});
   const CommBuffer& bucket = buckets_[transfer.bucket];
   const DType dtype = TravelType(transfer);
   switch (transfer.collective) {
@@ -91,6 +111,7 @@ void Redistributor::Run(const Transfer& transfer) {
 
 void Redistributor::Wait(const Transfer& transfer) {
   if (background_ != nullptr) {
+    const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"});
     background_->Wait(tickets_.at(&transfer));
     tickets_.erase(&transfer);
   }
@@ -111,7 +132,7 @@ void Redistributor::Unpack(const Transfer& transfer, const Segment& segment, int
   const bool is_param = transfer.state == State::kParam;
   const Tensor whole =
       is_param ? states_.GatherTarget(segment.unit) : states_.GradToReduce(segment.unit);
-  for (int q = 0; q < group_.size(); ++q) {
+  for (int q = 0; q < NumFilledRows(transfer); ++q) {
     const int64_t offset = q * states_.SliceElems(segment.unit) + segment.offset;
     states_.memory().kernels.Cast(whole.Slice(offset, segment.num_elems), part_of_row(q));
   }

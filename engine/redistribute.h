@@ -11,6 +11,7 @@
 #include "engine/comm/process_group.h"
 #include "engine/memory/arena.h"
 #include "engine/plan/plan.h"
+#include "engine/trace.h"
 #include "engine/unit_state.h"
 
 namespace dsat::engine {
@@ -44,6 +45,9 @@ class Redistributor {
   void Pack(const Transfer& transfer, int unit);
   void Start(const Transfer& transfer);
   void Wait(const Transfer& transfer);
+  // From here on `trace` is told of collectives, on a lane of their own if they run beside
+  // computing, and of waiting for them. nullptr: no longer. Called while none is under way.
+  void set_trace(Trace* trace);
 
  private:
   DType TravelType(const Transfer& transfer) const {
@@ -52,7 +56,10 @@ class Redistributor {
   int64_t BucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
+  // Of a bucket that is only counted: none, for however many ranks.
+  int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
+  TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
   void KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& arrived);
@@ -64,6 +71,8 @@ class Redistributor {
   const double predivide_factor_;
   BucketCharge charge_;
   std::vector<CommBuffer> buckets_;
+  Trace* trace_ = nullptr;
+  int lane_ = Trace::kCompute;
   std::map<const Transfer*, int64_t> tickets_;  // Of what is under way; with overlap only.
   std::unique_ptr<Background> background_;      // With overlap only. Last: it ends first.
 };

@@ -42,9 +42,29 @@ void SwapFile::Write(int region) {
 
 void SwapFile::Await(int region) {
   Region& r = regions_[region];
-  if (r.ticket >= 0) file_->Wait(std::exchange(r.ticket, -1));
+  if (r.ticket >= 0) {
+    const AioTimes times = file_->Wait(std::exchange(r.ticket, -1));
+    if (trace_ != nullptr) AddTo(*trace_, region, times);
+  }
   if (r.writing) Free(region);
   r.writing = false;
+}
+
+void SwapFile::set_trace(Trace* trace, const char* lane, int TraceEvent::*about) {
+  trace_ = trace;
+  about_ = about;
+  if (trace != nullptr) lane_ = trace->Lane(lane);
+}
+
+void SwapFile::AddTo(Trace& trace, int region, const AioTimes& times) const {
+  const Region& r = regions_[region];
+  TraceEvent event = {.lane = lane_,
+                      .name = r.writing ? "write" : "read",
+                      .begin = times.begin,
+                      .end = times.end,
+                      .bytes = r.bytes};
+  event.*about_ = region;
+  trace.Add(std::move(event));
 }
 
 void SwapFile::Free(int region) {

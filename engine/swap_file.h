@@ -9,6 +9,7 @@
 
 #include "engine/io/async_file.h"
 #include "engine/memory/arena.h"
+#include "engine/trace.h"
 
 namespace dsat::engine {
 
@@ -39,6 +40,9 @@ class SwapFile {
   Tensor Get(int region, DType dtype) const;
   bool InMemory(int region) const { return static_cast<bool>(regions_[region].memory); }
   AioTraffic traffic() const { return file_->traffic(); }
+  // From here on requests go to that lane of `trace`, each with its region in the field that
+  // `about` names. nullptr: no longer.
+  void set_trace(Trace* trace, const char* lane, int TraceEvent::*about);
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
@@ -51,7 +55,12 @@ class SwapFile {
     bool writing = false;
   };
 
+  void AddTo(Trace& trace, int region, const AioTimes& times) const;
+
   Arena& host_;
+  Trace* trace_ = nullptr;
+  int lane_ = 0;
+  int TraceEvent::*about_ = nullptr;
   int64_t size_bytes_ = 0;
   std::vector<Region> regions_;
   std::unique_ptr<AsyncFile> file_;  // Last: it ends what is under way before memory goes.

@@ -336,6 +336,11 @@ OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
   return view;
 }
 
+void UnitStates::set_trace(Trace* trace) {
+  if (state_swap_) state_swap_->set_trace(trace, "disk, optimizer state", &TraceEvent::sub_group);
+  if (slice_swap_) slice_swap_->set_trace(trace, "disk, parameters", &TraceEvent::unit);
+}
+
 AioTraffic UnitStates::disk_traffic() const {
   AioTraffic sum;
   for (const std::optional<SwapFile>* swap : {&state_swap_, &slice_swap_}) {

@@ -140,6 +140,8 @@ class UnitStates {
   void Visit(int u, Access access, const Visitor& visitor);
 
   SwapFile* state_swap() { return state_swap_ ? &*state_swap_ : nullptr; }
+  // Reads and writes of both; SwapFile::set_trace.
+  void set_trace(Trace* trace);
   AioTraffic disk_traffic() const;
   int64_t disk_bytes() const;  // Size of the swap files.
   SwapFile* slice_swap() { return slice_swap_ ? &*slice_swap_ : nullptr; }

@@ -11,9 +11,9 @@ namespace dsat {
 namespace {
 
 constexpr std::array kCommunicationKeys = {
-    "allgather_bucket_size",       "contiguous_gradients", "overlap_comm",
-    "reduce_bucket_size",          "reduce_scatter",       "round_robin_gradients",
-    "stage3_prefetch_bucket_size",
+    "allgather_bucket_size", "allgather_partitions",        "contiguous_gradients",
+    "overlap_comm",          "reduce_bucket_size",          "reduce_scatter",
+    "round_robin_gradients", "stage3_prefetch_bucket_size",
 };
 constexpr std::array kElemKeys = {
     "allgather_bucket_size",       "reduce_bucket_size",
@@ -45,6 +45,7 @@ void FillDefaults(Json& zero) {
       {"contiguous_gradients", defaults.contiguous_gradients},
       {"reduce_scatter", defaults.reduce_scatter},
       {"overlap_comm", given.value("stage", Json(0)) == 3},
+      {"allgather_partitions", defaults.allgather_partitions},
       {"reduce_bucket_size", defaults.reduce_bucket_size},
       {"allgather_bucket_size", defaults.allgather_bucket_size},
       {"stage3_prefetch_bucket_size", defaults.stage3_prefetch_bucket_size},
@@ -56,8 +57,10 @@ void FillDefaults(Json& zero) {
 
 void DropInert(Json& zero, int64_t world_size) {
   const int stage = zero["stage"].is_number_integer() ? zero["stage"].get<int>() : 0;
-  zero.erase("allgather_partitions");
-  if (stage == 0) zero.erase("allgather_bucket_size");
+  if (stage == 0) {
+    zero.erase("allgather_bucket_size");
+    zero.erase("allgather_partitions");
+  }
   if (stage < 3) {
     for (auto it = zero.begin(); it != zero.end();) {
       it = it.key().starts_with("stage3_") ? zero.erase(it) : std::next(it);

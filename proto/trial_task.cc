@@ -50,6 +50,14 @@ void VisitFields(Visitor& visit, T& predict) {
   visit("json", predict.json);
 }
 
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, TraceTask>
+void VisitFields(Visitor& visit, T& trace) {
+  visit("path", trace.path);
+  visit("first_step", trace.first_step);
+  visit("last_step", trace.last_step);
+}
+
 // T is the struct, const when it is written. The mode goes as text.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, TrialTask>
@@ -74,6 +82,7 @@ void VisitFields(Visitor& visit, T& task) {
   visit("checkpoint_dir", task.checkpoint_dir);
   visit("checkpoint_tag", task.checkpoint_tag);
   visit("eval_interval", task.eval_interval);
+  visit("trace", task.trace);
   visit("predict", task.predict);
   visit("checkpoint_interval", task.checkpoint_interval);
   visit("report_address", task.report_address);

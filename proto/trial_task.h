@@ -19,6 +19,13 @@ struct PredictTask {
   bool json = false;
 };
 
+// Which steps to trace, and where the trace goes (docs/engine.md).
+struct TraceTask {
+  std::string path;        // "" = no trace.
+  int64_t first_step = 4;  // Counted from 1 at the first step of this run.
+  int64_t last_step = 6;
+};
+
 struct TrialTask {
   enum class Mode {
     kProfile,   // One step at micro-batch size 1; report a ModelProfile.
@@ -46,6 +53,7 @@ struct TrialTask {
   std::string checkpoint_tag;       // kEvaluate, kPredict; "" = the newest.
   int64_t checkpoint_interval = 0;  // kTrain: steps from one to the next; 0 = at the end only.
   int64_t eval_interval = 0;        // kTrain: steps between validations; 0 = none.
+  TraceTask trace;                  // kTrain only.
   PredictTask predict;              // kPredict only.
   std::string report_address;       // gRPC target of the runner's TrialService.
 };

@@ -70,6 +70,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                                     ? options.checkpoint_interval
                                     : std::max<int64_t>(1, spec.max_length_steps / 10);
   request.eval_interval = options.eval_interval;
+  request.trace = options.trace;
   request.ds_config = ds_config;
   request.dir = options.out_dir;
   request.report_address = server.address();

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "db/store.h"
+#include "proto/trial_task.h"
 #include "searcher/experiment.h"
 
 namespace dsat {
@@ -27,6 +28,7 @@ struct RunnerOptions {
   // Steps of a full training between two checkpoints; 0 = a tenth of all.
   int64_t checkpoint_interval = 0;
   int64_t eval_interval = 0;  // Of a full training of the built-in engine; 0: none.
+  TraceTask trace = {};       // The same; its path is absolute, and writable.
 };
 
 // What a watcher (the progress display) is told; called on the loop's thread.

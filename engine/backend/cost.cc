@@ -32,7 +32,9 @@ AttentionScratch CpuAttentionScratch(const AttentionShape& shape) {
   AttentionScratch scratch;
   scratch.tile = RoundUp(std::min(shape.T, kAttentionTileRows) * shape.T);
   scratch.slice = RoundUp(shape.T * shape.HeadChannels());
-  scratch.num_elems = 2 * scratch.tile + 7 * scratch.slice;
+  const int64_t results = 3 * scratch.slice;
+  const int64_t operands = std::max(4 * scratch.slice, 2 * scratch.slice + scratch.tile / 2);
+  scratch.num_elems = RoundUp(2 * scratch.tile + results + operands);
   return scratch;
 }
 

@@ -22,10 +22,12 @@ int64_t ConvFlops(const ConvShape& shape);
 // Query rows that CPU attention works on at a time: a tile of scores is this many rows of T.
 inline constexpr int64_t kAttentionTileRows = 128;
 
-// The f32 scratch of one thread of CPU attention, in elements. Each part starts on 64 bytes.
+// The f32 scratch of one thread of CPU attention, in elements: two tiles; then four slices for
+// operands and three for results, or four bf16 slices, three for results and a bf16 tile, whichever
+// is larger. f32 parts start on 64 bytes.
 struct AttentionScratch {
-  int64_t tile = 0;       // one (min(T, kAttentionTileRows), T) tile; there are two
-  int64_t slice = 0;      // one (T, C / H) slice of a head; there are seven
+  int64_t tile = 0;       // one (min(T, kAttentionTileRows), T) tile
+  int64_t slice = 0;      // one (T, C / H) slice of a head
   int64_t num_elems = 0;  // all of it
 };
 AttentionScratch CpuAttentionScratch(const AttentionShape& shape);

@@ -18,6 +18,7 @@
 #include <span>
 
 #include "engine/tensor.h"
+#include "engine/trace.h"
 
 namespace dsat::engine {
 
@@ -138,15 +139,25 @@ class Kernels {
   // and activations that change their tier: what a bus carries is counted, on a CPU too.
   void CopyToHost(Tensor host, Tensor device) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
+    const TraceSpan span(trace_, CopyEvent("to host", device.bytes()));
     tier_traffic_.to_host_bytes += device.bytes();
     Download(host.data, device.data, device.bytes());
   }
   void CopyToDevice(Tensor device, Tensor host) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
+    const TraceSpan span(trace_, CopyEvent("to device", host.bytes()));
     tier_traffic_.to_device_bytes += host.bytes();
     Upload(device.data, host.data, host.bytes());
   }
   const TierTraffic& tier_traffic() const { return tier_traffic_; }
+
+  // From here on `trace` is told what the backend's queues do, on lanes of theirs: on a CPU there
+  // are only the copies between tiers, which the caller's thread makes. nullptr: no longer. Called
+  // while nothing is under way.
+  virtual void set_trace(Trace* trace) {
+    trace_ = trace;
+    if (trace != nullptr) copy_lane_ = trace->Lane("copies");
+  }
 
   virtual void Fill(Tensor t, float value) = 0;
   // dst (n) = src (n), converting dtypes.
@@ -281,6 +292,14 @@ class Kernels {
  protected:
   int64_t flops_ = 0;
   TierTraffic tier_traffic_;
+  Trace* trace_ = nullptr;
+
+ private:
+  TraceEvent CopyEvent(const char* name, int64_t bytes) const {
+    return {.lane = copy_lane_, .name = name, .bytes = bytes};
+  }
+
+  int copy_lane_ = 0;
 };
 
 // oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.
@@ -288,9 +307,9 @@ std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
 // Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
 
-// f32 scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
-// query rows of T keys each, and the seven (T, C / H) slices of a head as f32 (q, k, v, dout, dq,
-// dk, dv). Shared by the CPU and the counting backend.
+// Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128 query
+// rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv) as far
+// as they are not used where they are. Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

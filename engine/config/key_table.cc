@@ -59,6 +59,7 @@ constexpr Key kKeys[] = {
     {"/optimizer/params/betas", KeyType::kNumbers, "[0.9, 0.999]", kHonours, "", 0, 1, false, true,
      "", kWithBetas},
     Number("/optimizer/params/eps", "1e-8", kHonours).From(0).For(kWithEps).Note("Adagrad: 1e-10"),
+    Any("/optimizer/params/max_grad_norm", "null", kFollows),
     Flag("/optimizer/params/bias_correction", "true", kHonours).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/adam_w_mode", "true", kHonours)
         .For(kAdam)

@@ -95,11 +95,20 @@ std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
   return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
 }
 
+// Prescaled gradients are divided by all ranks before they are summed, others by the factor. A sum
+// is left alone.
+double ReadPredivision(const Settings& s, const DsConfig& config) {
+  if (!config.average_gradients) return 1;
+  if (!s.Is("/prescale_gradients")) return s.Number("/gradient_predivide_factor");
+  const BatchSizes& batch = config.batch;
+  return static_cast<double>(batch.train_batch_size) /
+         static_cast<double>(batch.micro_batch_size * batch.accumulation_steps);
+}
+
 ZeroConfig ReadZero(const Settings& s) {
   const std::string kZero = "/zero_optimization/";
   ZeroConfig zero;
   zero.stage = static_cast<int>(s.Int(kZero + "stage"));
-  zero.contiguous_gradients = s.Is(kZero + "contiguous_gradients");
   zero.reduce_scatter = s.Is(kZero + "reduce_scatter");
   const Json* overlap = s.Given(kZero + "overlap_comm");
   zero.overlap_comm = overlap == nullptr ? zero.stage == 3 : overlap->get<bool>();
@@ -116,6 +125,9 @@ ZeroConfig ReadZero(const Settings& s) {
   zero.sub_group_size = s.Int(kZero + "sub_group_size");
   zero.offload_optimizer = ReadOffloadOptimizer(s);
   zero.offload_param = ReadOffloadParam(s);
+  // Offloaded gradients of stages 1 and 2 are contiguous in any case.
+  const bool offloads = zero.stage < 3 && zero.offload_optimizer.tier != Tier::kDevice;
+  zero.contiguous_gradients = s.Is(kZero + "contiguous_gradients") || offloads;
   return zero;
 }
 
@@ -255,10 +267,8 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
     config.steps_per_print = settings.Int("/steps_per_print");
   }
   config.seed = settings.Int("/seed");
-  if (settings.Is("/prescale_gradients")) {
-    config.gradient_predivide_factor = settings.Number("/gradient_predivide_factor");
-  }
   config.average_gradients = settings.Text("/gradient_allreduce_op") != "sum";
+  config.gradient_predivide_factor = ReadPredivision(settings, config);
   config.communication_type = ReadType(settings, "/communication_data_type");
   config.grad_accum_type = ReadType(settings, "/data_types/grad_accum_dtype");
   config.zero = ReadZero(settings);

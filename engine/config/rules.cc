@@ -53,6 +53,13 @@ bool ScalesDynamically(const Settings& s) {
   return s.Is("/fp16/enabled") && s.Number("/fp16/loss_scale") == 0;
 }
 
+// With an optimizer of the script's own, only DeepSpeed knows which it is.
+bool OffloadsAdam(const Settings& s) {
+  const std::string type = s.Lower("/optimizer/type");
+  return Stage(s) > 0 && Offloads(s, "offload_optimizer") &&
+         (type.empty() || IsOneOf(type, "adam adamw"));
+}
+
 bool ScattersGradients(const Settings& s) {
   return Stage(s) >= 2 && s.Is("/zero_optimization/reduce_scatter");
 }
@@ -66,15 +73,22 @@ constexpr Rule kRules[] = {
               (Stage(s) > 0 || s.Is("/fp16/enabled") || s.Is("/bf16/enabled"));
      }},
     {"/fp16/fp16_master_weights_and_grads", kRefuse,
-     "expected false unless ZeRO offloads the optimizer to the CPU",
+     "expected false unless ZeRO offloads Adam or AdamW to the CPU",
      [](const Settings& s) {
-       return s.Is("/fp16/fp16_master_weights_and_grads") &&
-              (Stage(s) == 0 || !Offloads(s, "offload_optimizer"));
+       return s.Is("/fp16/fp16_master_weights_and_grads") && !OffloadsAdam(s);
      }},
     {"/bf16/bf16_optimizer_states", kRefuse,
-     "expected false unless /bf16/bf16_master_weights_and_grads is true",
+     "expected false unless /bf16/bf16_master_weights_and_grads is true, with ZeRO stage 1, 2 or 3",
      [](const Settings& s) {
-       return s.Is("/bf16/bf16_optimizer_states") && !s.Is("/bf16/bf16_master_weights_and_grads");
+       return s.Is("/bf16/bf16_optimizer_states") &&
+              !(s.Is("/bf16/bf16_master_weights_and_grads") && Stage(s) > 0);
+     }},
+    {"/bf16/bf16_master_weights_and_grads", kRefuse,
+     "expected false unless ZeRO offloads Adam or AdamW to the CPU, or "
+     "/bf16/bf16_optimizer_states is true",
+     [](const Settings& s) {
+       return s.Is("/bf16/bf16_master_weights_and_grads") && !s.Is("/bf16/bf16_optimizer_states") &&
+              !OffloadsAdam(s);
      }},
     {"/optimizer/type", kRefuse, "expected another optimizer: 1-bit optimizers exclude ZeRO",
      [](const Settings& s) { return IsOneBit(s) && Stage(s) > 0; }},
@@ -176,13 +190,24 @@ constexpr Rule kRules[] = {
     {"/prescale_gradients", kRefuse,
      "expected false at ZeRO stages 2 and 3 with /zero_optimization/reduce_scatter",
      [](const Settings& s) { return ScattersGradients(s) && s.Is("/prescale_gradients"); }},
-    {"/gradient_allreduce_op", kRefuse, "expected \"mean\" at ZeRO stage 3",
-     [](const Settings& s) { return Stage(s) == 3 && s.Text("/gradient_allreduce_op") == "sum"; }},
+    {"/gradient_allreduce_op", kRefuse,
+     "expected \"mean\" at ZeRO stage 3, with /zero_optimization/zenflow or /compile/deepcompile",
+     [](const Settings& s) {
+       return s.Text("/gradient_allreduce_op") == "sum" &&
+              (Stage(s) == 3 || s.Given("/zero_optimization/zenflow") != nullptr ||
+               s.Is("/compile/deepcompile"));
+     }},
     {"/managed_gradient_accumulation", kRefuse,
-     "expected true with /amp/enabled or /compile/deepcompile",
+     "expected true with /amp/enabled, /compile/deepcompile or more than one of /pipeline/stages",
      [](const Settings& s) {
        return !s.Is("/managed_gradient_accumulation") &&
-              (s.Is("/amp/enabled") || s.Is("/compile/deepcompile"));
+              (s.Is("/amp/enabled") || s.Is("/compile/deepcompile") || NumStages(s) > 1);
+     }},
+    {"/managed_gradient_accumulation", kRefuse,
+     "expected true with /zero_optimization/overlap_comm below ZeRO stage 2",
+     [](const Settings& s) {
+       return !s.Is("/managed_gradient_accumulation") && Stage(s) < 2 &&
+              s.Is("/zero_optimization/overlap_comm");
      }},
     {"/zero_optimization/legacy_stage1", kRefuse, "expected false: DeepSpeed dropped it",
      [](const Settings& s) { return s.Is("/zero_optimization/legacy_stage1"); }},
@@ -204,11 +229,20 @@ constexpr Rule kRules[] = {
      "expected \"none\", or ZeRO stage 3: DeepSpeed ignores it below",
      [](const Settings& s) { return Stage(s) < 3 && Offloads(s, "offload_param"); }},
     {"/zero_optimization/contiguous_gradients", kWarn,
-     "DeepSpeed sets it to true when it offloads the optimizer",
+     "taken as true, as in DeepSpeed: ZeRO stages 1 and 2 offload the optimizer",
      [](const Settings& s) {
-       return Stage(s) > 0 && Offloads(s, "offload_optimizer") &&
+       return (Stage(s) == 1 || Stage(s) == 2) && Offloads(s, "offload_optimizer") &&
               !s.Is("/zero_optimization/contiguous_gradients");
      }},
+    {"/optimizer/type", kWarn,
+     "DeepSpeed offloads an optimizer that the script makes only if it is DeepSpeedCPUAdam or "
+     "DeepSpeedCPULion, or /zero_force_ds_cpu_optimizer is false",
+     [](const Settings& s) {
+       return Stage(s) > 0 && Offloads(s, "offload_optimizer") && !s.Has("/optimizer/type") &&
+              s.Is("/zero_force_ds_cpu_optimizer");
+     }},
+    {"/zero_optimization/overlap_comm", kWarn, "taken as false, as in DeepSpeed: a pipeline",
+     [](const Settings& s) { return NumStages(s) > 1 && s.Is("/zero_optimization/overlap_comm"); }},
     {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
      [](const Settings& s) { return Stage(s) >= 2 && NumStages(s) > 1; }},
     {"/optimizer/type", kRefuse,

@@ -23,6 +23,8 @@
 namespace dsat::engine {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -81,7 +83,7 @@ class CountingFile final : public AsyncFile {
     accounts_.Count(true, offset, bytes);
     return 0;
   }
-  void Wait(int64_t) override {}
+  AioTimes Wait(int64_t) override { return {}; }
   AioTraffic traffic() const override { return accounts_.traffic(); }
   AioEngine engine() const override { return AioEngine::kThreads; }
   bool direct() const override { return false; }
@@ -103,7 +105,7 @@ class ScratchFile final : public AsyncFile {
     char* source = const_cast<char*>(static_cast<const char*>(data));
     return Start({.is_write = true, .offset = offset, .data = source, .bytes = bytes});
   }
-  void Wait(int64_t ticket) override;
+  AioTimes Wait(int64_t ticket) override;
   AioTraffic traffic() const override;
   AioEngine engine() const override { return engine_; }
   bool direct() const override { return static_cast<bool>(direct_fd_); }
@@ -111,6 +113,7 @@ class ScratchFile final : public AsyncFile {
  private:
   struct Request {
     int64_t blocks_left = 0;
+    AioTimes times;
     Piece failed;  // The first block that failed, and why.
     int error = 0;
   };
@@ -126,10 +129,11 @@ class ScratchFile final : public AsyncFile {
   UniqueFd buffered_fd_;
   UniqueFd direct_fd_;  // Empty if the file system has no O_DIRECT.
 
-  mutable std::mutex mutex_;  // Over the next four.
+  mutable std::mutex mutex_;  // Over the next five.
   Accounts accounts_;
   std::map<int64_t, Request> requests_;  // By ticket.
   int64_t last_ticket_ = 0;
+  Clock::time_point last_end_;  // Of any request.
   size_t next_worker_ = 0;
   std::condition_variable request_ended_;
   std::vector<std::unique_ptr<Worker>> workers_;  // Last: they use all of the others.
@@ -194,7 +198,8 @@ int64_t ScratchFile::Start(Piece request) {
   const std::lock_guard lock(mutex_);
   const int64_t num_blocks = accounts_.Count(request.is_write, request.offset, request.bytes);
   request.ticket = ++last_ticket_;
-  requests_[request.ticket].blocks_left = num_blocks;
+  const Clock::time_point now = Clock::now();
+  requests_[request.ticket] = {.blocks_left = num_blocks, .times = {now, now}, .failed = {}};
   const auto num_workers = static_cast<int64_t>(workers_.size());
   const int64_t part_bytes = CeilDiv(num_blocks, num_workers) * options_.block_size;
   while (request.bytes > 0) {
@@ -216,17 +221,20 @@ void ScratchFile::OnBlockEnd(const Piece& block, int error) {
     request.failed = block;
     request.error = error;
   }
-  if (--request.blocks_left == 0) request_ended_.notify_all();
+  if (--request.blocks_left > 0) return;
+  request.times = {std::max(request.times.begin, last_end_), Clock::now()};
+  last_end_ = request.times.end;
+  request_ended_.notify_all();
 }
 
-void ScratchFile::Wait(int64_t ticket) {
+AioTimes ScratchFile::Wait(int64_t ticket) {
   std::unique_lock lock(mutex_);
   const auto found = requests_.find(ticket);
   DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, path_);
   request_ended_.wait(lock, [&] { return found->second.blocks_left == 0; });
   const Request request = found->second;
   requests_.erase(found);
-  if (request.error == 0) return;
+  if (request.error == 0) return request.times;
   ThrowErrno(
       fmt::format("{}: {} {} bytes at {}", path_, request.failed.is_write ? "writing" : "reading",
                   request.failed.bytes, request.failed.offset),

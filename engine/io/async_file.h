@@ -8,6 +8,7 @@
 #ifndef DSAT_ENGINE_IO_ASYNC_FILE_H_
 #define DSAT_ENGINE_IO_ASYNC_FILE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +54,13 @@ struct AioTraffic {
   bool operator==(const AioTraffic&) const = default;
 };
 
+// When a request was worked on: from its issue, or from the end of the one before it if that came
+// later, to its end.
+struct AioTimes {
+  std::chrono::steady_clock::time_point begin = {};
+  std::chrono::steady_clock::time_point end = {};
+};
+
 // Thread-safe: any thread may issue and wait.
 class AsyncFile {
  public:
@@ -82,7 +90,7 @@ class AsyncFile {
   // be on the medium. Throws kUnavailable "<path>: writing 1048576 bytes at 4096: <errno>" with the
   // first error of the request, after all of its blocks have ended; kResourceExhausted if that is a
   // full disk (a file system that does not keep what it promised).
-  virtual void Wait(int64_t ticket) = 0;
+  virtual AioTimes Wait(int64_t ticket) = 0;
 
   virtual AioTraffic traffic() const = 0;
   virtual AioEngine engine() const = 0;

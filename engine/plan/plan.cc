@@ -8,11 +8,6 @@
 namespace dsat::engine {
 namespace {
 
-const char* Name(Collective collective) {
-  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather", "broadcasts"};
-  return kNames[static_cast<size_t>(collective)];
-}
-
 const char* Name(Placement placement) {
   constexpr std::array kNames = {"replicate", "shard", "partial"};
   return kNames[static_cast<size_t>(placement)];
@@ -67,6 +62,20 @@ const OpText& TextOf(Op op) {
 
 }  // namespace
 
+const char* Name(Op op) {
+  return TextOf(op).name;
+}
+
+const char* Name(Collective collective) {
+  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather", "broadcasts"};
+  return kNames[static_cast<size_t>(collective)];
+}
+
+const char* Name(Phase phase) {
+  constexpr std::array kNames = {"forward", "backward", "step"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
 std::string ToString(const Instruction& i) {
   const OpText& text = TextOf(i.op);
   switch (text.of) {
@@ -87,11 +96,10 @@ std::string ToString(const Instruction& i) {
   return "";
 }
 
-std::string ToString(const Transfer& transfer, int index) {
-  std::string text =
-      fmt::format("t{}: {} {} to {}, bucket {}, rows of {}:", index, Name(transfer.collective),
-                  transfer.state == State::kParam ? "param" : "grad", Name(transfer.to),
-                  transfer.bucket, transfer.row_elems);
+std::string ToString(const Transfer& transfer) {
+  std::string text = fmt::format("{} {} to {}, bucket {}, rows of {}:", Name(transfer.collective),
+                                 transfer.state == State::kParam ? "param" : "grad",
+                                 Name(transfer.to), transfer.bucket, transfer.row_elems);
   const char* separator = " ";
   for (const Segment& segment : transfer.segments) {
     text += fmt::format("{}unit {} [{}, +{})", separator, segment.unit, segment.offset,
@@ -99,6 +107,10 @@ std::string ToString(const Transfer& transfer, int index) {
     separator = ", ";
   }
   return text;
+}
+
+std::string ToString(const Transfer& transfer, int index) {
+  return fmt::format("t{}: {}", index, ToString(transfer));
 }
 
 std::string ToString(const Plan& plan) {

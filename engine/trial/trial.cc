@@ -18,6 +18,7 @@
 #include "engine/model/models.h"
 #include "engine/tier_memory.h"
 #include "engine/trial/inference.h"
+#include "engine/trial/step_tracer.h"
 
 namespace dsat::engine {
 namespace {
@@ -246,6 +247,7 @@ void Trial::Predict() {
 // Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the
 // end, and when it is told to stop.
 void Trial::Train() {
+  StepTracer tracer(task_.trace);
   Engine engine(MakeResources(), config_, Seed());
   const std::string& dir = task_.checkpoint_dir;
   if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
@@ -253,13 +255,16 @@ void Trial::Train() {
     Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
   }
   if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
+  tracer.Plan(engine.num_steps(), task_.train_steps);
   std::vector<StepResult> steps;
   const int64_t interval = task_.checkpoint_interval;
   for (bool last = false; !last;) {
     steps.clear();
+    tracer.BeforeStep(engine);
     const bool go_on = Step(engine, "training", steps);
     LogStep(engine, steps.back());
     last = !go_on || engine.num_steps() >= task_.train_steps;
+    tracer.AfterStep(engine, *group_, last);
     const bool due = interval > 0 && engine.num_steps() % interval == 0;
     const bool validates =
         task_.eval_interval > 0 && (engine.num_steps() % task_.eval_interval == 0 || last);

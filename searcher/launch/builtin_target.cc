@@ -69,6 +69,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";
     task.checkpoint_interval = request.checkpoint_interval;
     task.eval_interval = request.eval_interval;
+    task.trace = request.trace;
   }
   return task;
 }

@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
+#include "proto/trial_task.h"
 
 namespace dsat {
 
@@ -31,6 +32,7 @@ struct LaunchRequest {
   bool full_run = false;            // The production run: train to the end, measure nothing.
   int64_t checkpoint_interval = 0;  // Of a full run: steps from one checkpoint to the next,
   int64_t eval_interval = 0;        // and from one validation to the next.
+  TraceTask trace = {};             // Of a full run of the built-in engine.
   Json ds_config;                   // What to run.
   std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;      // Folder that all attempts of the experiment share (compiled

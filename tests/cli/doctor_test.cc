@@ -47,5 +47,27 @@ TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
   }
 }
 
+TEST(DoctorTest, AGpuThatIsNotThereIsRefusedInOneLineBeforeAnythingRuns) {
+  const Workspace work;
+  const Json problem = Json::parse(work.Dsat({"doctor", "--json"}).out)["cuda"]["problem"];
+  if (problem.is_null()) GTEST_SKIP() << "this machine has a GPU";
+  work.Write("gpu.yaml", R"(entrypoint: builtin
+resources: {device: cuda}
+hyperparameters:
+  train_batch_size: 4
+  optimizer: {type: Adam}
+  model: {type: mlp, vocab_size: 61}
+  data: {type: synthetic, vocab_size: 61}
+)");
+  for (const char* command : {"asha", "train"}) {
+    const Finished run = work.Dsat({command, "gpu.yaml"});
+    EXPECT_EQ(run.exit_code, 1) << command;
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("gpu.yaml: /resources/device is \"cuda\": " +
+                                   problem.get<std::string>()));
+  }
+}
+
 }  // namespace
 }  // namespace dsat

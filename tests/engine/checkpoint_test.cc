@@ -50,7 +50,7 @@ class CheckpointTest : public testing::Test {
         run.params.push_back(ParamsHere(device.memory().host_kernels(), engine, u));
       }
     });
-    Result result = {WholeParams(model, runs), {}, {}};
+    Result result = {WholeParams(model, runs, config), {}, {}};
     for (const StepResult& step : runs[0].steps) {
       result.losses.push_back(step.loss);
       result.scales.push_back(step.loss_scale);
@@ -111,6 +111,73 @@ TEST_F(CheckpointTest, AnyNumberOfRanksAndAnyStageCanContinue) {
       const DsConfig config = TinyConfig(stage, world_size, 1);
       EXPECT_EQ(Run(model, config, world_size, 0, true, false).params, saved.params);
       EXPECT_NEAR(Run(model, config, world_size, 1, true, false).losses[0], next.losses[0], 1e-5);
+    }
+  }
+}
+
+// Where state may rest beside a device: on two ranks.
+struct Place {
+  const char* name;
+  int stage;
+  void (*apply)(DsConfig&);
+};
+
+constexpr Place kPlaces[] = {
+    {"optimizer on host", 1, [](DsConfig& c) { c.zero.offload_optimizer.tier = Tier::kHost; }},
+    {"part of the optimizer on host", 3,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer.tier = Tier::kHost;
+       c.zero.offload_optimizer.ratio = 0.5;
+     }},
+    {"optimizer on disk", 2,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.sub_group_size = 1000;
+     }},
+    {"everything on disk", 3,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.offload_param.max_in_cpu = 3000;
+     }},
+    {"two pipeline stages", 0, [](DsConfig& c) { c.pipeline.num_stages = 2; }},
+    {"two pipeline stages, optimizer on host", 1,
+     [](DsConfig& c) {
+       c.pipeline.num_stages = 2;
+       c.zero.offload_optimizer.tier = Tier::kHost;
+     }},
+};
+
+DsConfig ConfigAt(const Place& place) {
+  DsConfig config = TinyConfig(place.stage, 2, 1);
+  config.bf16 = true;
+  place.apply(config);
+  if (config.pipeline.num_stages == 2) config.batch.micro_batch_size = 12;
+  return config;
+}
+
+TEST_F(CheckpointTest, StateOnAnyTierAndPipelineStageIsResumedBitForBit) {
+  const Model model = TinyGpt2();
+  for (const Place& place : kPlaces) {
+    SCOPED_TRACE(place.name);
+    const DsConfig config = ConfigAt(place);
+    const Result whole = Run(model, config, 2, 4, false, false);
+    Run(model, config, 2, 2, false, true);
+    const Result resumed = Run(model, config, 2, 2, true, false);
+    EXPECT_EQ(resumed.params, whole.params);
+    EXPECT_EQ(resumed.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
+  }
+}
+
+TEST_F(CheckpointTest, EachPlaceContinuesWhatAnotherHasSaved) {
+  const Model model = TinyGpt2();
+  for (const Place& from : kPlaces) {
+    const Result saved = Run(model, ConfigAt(from), 2, 2, false, true);
+    const Result next = Run(model, ConfigAt(from), 2, 1, true, false);
+    for (const Place& to : kPlaces) {
+      SCOPED_TRACE(fmt::format("from {} to {}", from.name, to.name));
+      EXPECT_EQ(Run(model, ConfigAt(to), 2, 0, true, false).params, saved.params);
+      EXPECT_NEAR(Run(model, ConfigAt(to), 2, 1, true, false).losses[0], next.losses[0], 1e-3);
     }
   }
 }

@@ -113,14 +113,26 @@ TEST(ParseTest, EveryHonouredKeyOfMemoryAndMovementArrives) {
 TEST(ParseTest, PipelinesAndPredivisionArrive) {
   const DsConfig c = Parse(With(
       "{'pipeline': {'stages': 2, 'partition': 'uniform', 'activation_checkpoint_interval': 3},"
-      " 'prescale_gradients': true, 'gradient_predivide_factor': 4,"
+      " 'gradient_predivide_factor': 4,"
       " 'gradient_allreduce_op': 'sum', 'activation_checkpointing': {'number_checkpoints': 5}}"));
   EXPECT_EQ(c.pipeline.num_stages, 2);
   EXPECT_EQ(c.pipeline.partition, "uniform");
   EXPECT_EQ(c.activation.checkpoint_interval, 3);
   EXPECT_EQ(c.activation.num_checkpoints, 5);
-  EXPECT_EQ(c.gradient_predivide_factor, 4);
+  EXPECT_EQ(c.gradient_predivide_factor, 1);  // A sum is not divided.
   EXPECT_FALSE(c.average_gradients);
+}
+
+// Prescaling divides by the ranks, whatever the factor is; without it the factor holds.
+TEST(ParseTest, PrescalingTakesThePlaceOfPredivision) {
+  const auto factor = [](const char* config) {
+    return Parse(With(config)).gradient_predivide_factor;
+  };
+  EXPECT_EQ(factor("{}"), 1);
+  EXPECT_EQ(factor("{'gradient_predivide_factor': 4}"), 4);
+  EXPECT_EQ(factor("{'prescale_gradients': true}"), 2);
+  EXPECT_EQ(factor("{'prescale_gradients': true, 'gradient_predivide_factor': 4}"), 2);
+  EXPECT_EQ(factor("{'prescale_gradients': true, 'pipeline': {'stages': 2}}"), 1);
 }
 
 TEST(ParseTest, DefaultsThatDependOnOtherKeys) {
@@ -151,7 +163,8 @@ TEST(ParseTest, WhatItCannotHonourIsRefusedByName) {
   };
   const Case cases[] = {
       {"{'optimizer': {'type': 'OneBitLamb'}}", "/optimizer/type is \"OneBitLamb\""},
-      {"{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true}}",
+      {"{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+       " 'optimizer': {'type': 'Adam'}, 'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
        "/bf16/bf16_master_weights_and_grads is true"},
       {"{'zero_optimization': {'stage': 3, 'zero_quantized_weights': true}}",
        "/zero_optimization/zero_quantized_weights is true"},

@@ -171,10 +171,17 @@ const RuleCase kRuleCases[] = {
      "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
      " 'zero_optimization': {'stage': 2}}",
      "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+     " 'optimizer': {'type': 'AdamW'},"
      " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
     {"/bf16/bf16_optimizer_states", "{'bf16': {'enabled': true, 'bf16_optimizer_states': true}}",
      "{'bf16': {'enabled': true, 'bf16_optimizer_states': true,"
-     " 'bf16_master_weights_and_grads': true}}"},
+     " 'bf16_master_weights_and_grads': true}, 'zero_optimization': {'stage': 1}}"},
+    {"/bf16/bf16_master_weights_and_grads",
+     "{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+     " 'zero_optimization': {'stage': 2}}",
+     "{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+     " 'optimizer': {'type': 'Adam'},"
+     " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
     {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': true}",
      "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': false}"},
     {"/optimizer/type", "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1}}",
@@ -242,28 +249,42 @@ const RuleCase kRuleCases[] = {
     {"/managed_gradient_accumulation",
      "{'managed_gradient_accumulation': false, 'amp': {'enabled': true}}",
      "{'managed_gradient_accumulation': false}"},
+    {"/managed_gradient_accumulation",
+     "{'managed_gradient_accumulation': false, 'zero_optimization': {'overlap_comm': true}}",
+     "{'managed_gradient_accumulation': false,"
+     " 'zero_optimization': {'stage': 2, 'overlap_comm': true}}"},
     {"/zero_optimization/legacy_stage1", "{'zero_optimization': {'legacy_stage1': true}}",
      "{'zero_optimization': {'legacy_stage1': false}}"},
     {"/zero_optimization/offload_optimizer/nvme_path",
      "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme'}}}",
      "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',"
-     " 'nvme_path': '/n'}}}"},
+     " 'nvme_path': '/n'}}, 'optimizer': {'type': 'Adam'}}"},
     {"/zero_optimization/offload_param/nvme_path",
      "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme'}}}",
      "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme',"
      " 'nvme_path': '/n'}}}"},
     {"/zero_optimization/offload_optimizer/ratio",
      "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}",
-     "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}"},
+     "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}},"
+     " 'optimizer': {'type': 'Adam'}}"},
     {"/zero_optimization/offload_optimizer/device",
      "{'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}}",
-     "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}}}"},
+     "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}},"
+     " 'optimizer': {'type': 'Adam'}}"},
     {"/zero_optimization/offload_param/device",
      "{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}",
      "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}"},
     {"/zero_optimization/contiguous_gradients",
-     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true}}",
-     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false}}"},
+     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true},"
+     " 'optimizer': {'type': 'Adam'}}",
+     "{'zero_optimization': {'stage': 3, 'contiguous_gradients': false, 'cpu_offload': true},"
+     " 'optimizer': {'type': 'Adam'}}"},
+    {"/optimizer/type", "{'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
+     "{'zero_optimization': {'stage': 2, 'cpu_offload': true},"
+     " 'zero_force_ds_cpu_optimizer': false}"},
+    {"/zero_optimization/overlap_comm",
+     "{'zero_optimization': {'stage': 1, 'overlap_comm': true}, 'pipeline': {'stages': 2}}",
+     "{'zero_optimization': {'stage': 1, 'overlap_comm': true}, 'pipeline': {'stages': 1}}"},
     {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
      "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
     {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
@@ -279,15 +300,16 @@ TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
       return std::vector<std::string>{error.what()};
     }
   };
-  std::vector<std::string> covered;
+  std::vector<std::string> found;
   for (const RuleCase& c : kRuleCases) {
     std::string prefix = std::string("ds.json: ") + c.pointer + " is ";
     EXPECT_THAT(findings(c.broken), testing::ElementsAre(testing::StartsWith(prefix))) << c.broken;
     EXPECT_THAT(findings(c.kept), IsEmpty()) << c.kept;
-    covered.emplace_back(c.pointer);
+    for (const std::string& finding : findings(c.broken))
+      found.push_back(finding);
   }
   for (const Rule& rule : Rules())
-    EXPECT_THAT(covered, Contains(rule.pointer));
+    EXPECT_THAT(found, Contains(testing::EndsWith(std::string("; ") + rule.text)));
 }
 
 TEST(RulesTest, AKeyUnderTwoNamesIsRefused) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "engine/predict.h"
@@ -28,9 +29,15 @@ inline void ExpectPredicted(const Model& model, const DsConfig& config,
   }
 }
 
-// The same of a run of two steps.
+// The same of a run whose last step is an update.
 inline void ExpectPredicted(const Model& model, const DsConfig& config, int world_size) {
-  ExpectPredicted(model, config, Train(model, config, world_size, 2));
+  ExpectPredicted(model, config, Train(model, config, world_size, NumStepsFor(config)));
+}
+
+// All ranks skip the same steps.
+inline void ExpectSkips(const std::vector<RankRun>& runs, const std::string& skips) {
+  for (const RankRun& run : runs)
+    EXPECT_EQ(Skips(run), skips);
 }
 
 }  // namespace dsat::engine

@@ -176,7 +176,8 @@ TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
     kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
     const AttentionOutput expected = Attention(qkv.Values(), s);
-    ExpectClose(out, expected.out, dtype());
+    // bf16: the probabilities are rounded too, by half of 2^-8 each.
+    ExpectClose(out, expected.out, dtype(), dtype() == DType::kBF16 ? 500 : 1);
     ExpectClose(lse, expected.lse, DType::kF32);
   }
 }

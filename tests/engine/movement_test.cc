@@ -84,16 +84,23 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
   return largest;
 }
 
-// By (P, accumulation, bf16).
-class MovementTest : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+// By (P, accumulation, precision).
+class MovementTest : public testing::TestWithParam<std::tuple<int, int, DType>> {};
 
 TEST_P(MovementTest, EveryRowTrainsToTheSameBitsAndMovesWhatWasPredicted) {
-  const auto [world_size, accumulation_steps, bf16] = GetParam();
+  const auto [world_size, accumulation_steps, dtype] = GetParam();
   const Model model = TinyGpt2();
+  std::string skips;  // On every rank, at every stage and tier.
   for (int stage = 0; stage <= 3; ++stage) {
-    const DsConfig plain = ConfigOf(stage, world_size, accumulation_steps, bf16);
-    const std::vector<float> expected =
-        WholeParams(model, Train(model, plain, world_size, 2), plain);
+    DsConfig plain = ConfigOf(stage, world_size, accumulation_steps, false);
+    SetPrecision(plain, dtype);
+    const int num_steps = NumStepsFor(plain);
+    const auto plain_runs = Train(model, plain, world_size, num_steps);
+    const std::vector<float> expected = WholeParams(model, plain_runs, plain);
+    if (stage == 0) skips = Skips(plain_runs[0]);
+    EXPECT_EQ(skips.front(), dtype == DType::kF16 ? 'x' : '.');
+    EXPECT_THAT(skips, testing::EndsWith(".."));
+    ExpectSkips(plain_runs, skips);
     // Gradients of several micro-batches that rest sharded are summed apart: other bits, but all
     // alike.
     std::vector<float> expected_apart;
@@ -102,7 +109,8 @@ TEST_P(MovementTest, EveryRowTrainsToTheSameBitsAndMovesWhatWasPredicted) {
       SCOPED_TRACE(fmt::format("{}, stage {}", row.name, stage));
       DsConfig config = plain;
       row.apply(config);
-      const auto runs = Train(model, config, world_size, 2);
+      const auto runs = Train(model, config, world_size, num_steps);
+      ExpectSkips(runs, skips);
       const std::vector<float> params = WholeParams(model, runs, config);
       const bool apart = PlanFor(model, config, world_size).grad_home !=
                          PlanFor(model, plain, world_size).grad_home;
@@ -119,7 +127,7 @@ TEST_P(MovementTest, EveryRowTrainsToTheSameBitsAndMovesWhatWasPredicted) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MovementTest,
                          testing::Combine(testing::Values(1, 2, 4), testing::Values(1, 3),
-                                          testing::Bool()));
+                                          testing::Values(DType::kF32, DType::kBF16, DType::kF16)));
 
 TEST(MovementTest, AnOffloadedOptimizerMovesGradientsDownAndParametersUp) {
   const Model model = TinyGpt2();
@@ -153,6 +161,27 @@ TEST(MovementTest, StateOnDiskIsReadAndWrittenOnceAStep) {
   EXPECT_EQ(predicted.disk_traffic.read_bytes, bytes);
   EXPECT_EQ(predicted.disk_traffic.written_bytes, bytes);
   EXPECT_EQ(predicted.host_state_bytes, 0);
+}
+
+// Whole units rest on the device or do not: the share is met to one unit.
+TEST(MovementTest, TheRatioIsTheShareOfTheOptimizerThatLeavesTheDevice) {
+  const Model model = TinyGpt2();
+  int64_t largest = 0;
+  for (const auto& layer : model.layers)
+    largest = std::max(largest, LayoutOf(*layer, 2).num_elems / 2);
+  const auto host_bytes = [&](double ratio) {
+    DsConfig config = ConfigOf(3, 2, 1, false);
+    OptimizerOn(config, Tier::kHost);
+    config.zero.offload_optimizer.ratio = ratio;
+    return Predict(model, config, kSeqLen, 0, 2, 1).host_state_bytes;
+  };
+  const int64_t all = host_bytes(1);
+  EXPECT_EQ(host_bytes(0), 0);
+  for (const double ratio : {0.25, 0.5, 0.75}) {
+    EXPECT_NEAR(static_cast<double>(host_bytes(ratio)), ratio * static_cast<double>(all),
+                static_cast<double>(12 * largest))
+        << ratio;
+  }
 }
 
 TEST(MovementTest, AModelLargerThanDeviceAndHostMemoryTrainsFromDisk) {
@@ -281,6 +310,18 @@ TEST(MovementTest, PredivisionByAPowerOfTwoChangesNothingAndSumsAreNotAveraged) 
   config.average_gradients = false;
   const auto summed = Train(model, config, 2, 1);
   EXPECT_NEAR(summed[0].steps[0].grad_norm, 2 * plain[0].steps[0].grad_norm, 1e-6);
+}
+
+// The sum over four ranks overflows in f16 where a quarter of it does not.
+TEST(MovementTest, PredividedGradientsFitHalfPrecision) {
+  const Model model = TinyGpt2();
+  const auto num_skipped = [&](double predivide_factor) {
+    DsConfig config = ConfigOf(1, 4, 1, false);
+    SetPrecision(config, DType::kF16);
+    config.gradient_predivide_factor = predivide_factor;
+    return Train(model, config, 4, NumStepsFor(config))[0].skipped;
+  };
+  EXPECT_LT(num_skipped(4), num_skipped(1));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/data/dataset.h"
@@ -71,6 +72,17 @@ inline DsConfig TinyConfig(int stage, int world_size, int64_t accumulation_steps
   return config;
 }
 
+// The first step of f16 overflows and is skipped, and so are more the more ranks are summed over.
+inline void SetPrecision(DsConfig& config, DType dtype) {
+  config.bf16 = dtype == DType::kBF16;
+  config.fp16 = {.enabled = dtype == DType::kF16, .initial_scale_power = 19, .hysteresis = 1};
+}
+
+// So many that the last two update.
+inline int NumStepsFor(const DsConfig& config) {
+  return config.fp16.enabled ? 5 : 2;
+}
+
 // What one rank of a training saw.
 struct RankRun {
   std::vector<StepResult> steps;
@@ -83,6 +95,14 @@ struct RankRun {
   int64_t state_bytes = 0;                 // Between steps.
   int64_t skipped = 0;
 };
+
+// A character a step: x if it was skipped.
+inline std::string Skips(const RankRun& run) {
+  std::string skips;
+  for (const StepResult& step : run.steps)
+    skips += step.skipped ? 'x' : '.';
+  return skips;
+}
 
 inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.num_elems));

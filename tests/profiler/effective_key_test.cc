@@ -32,7 +32,8 @@ TEST(EffectiveKeyTest, WhatMattersTellsConfigurationsApart) {
   for (const char* key : {"reduce_bucket_size", "allgather_bucket_size"}) {
     EXPECT_FALSE(Equal(Config(1, {{key, 1000}}), Config(1, {{key, 2000}}))) << key;
   }
-  for (const char* key : {"overlap_comm", "reduce_scatter", "contiguous_gradients"}) {
+  for (const char* key :
+       {"overlap_comm", "reduce_scatter", "contiguous_gradients", "allgather_partitions"}) {
     EXPECT_FALSE(Equal(Config(2, {{key, true}}), Config(2, {{key, false}}))) << key;
   }
   EXPECT_FALSE(Equal(Config(3, {{"stage3_max_live_parameters", 1}}), Config(3)));
@@ -73,15 +74,16 @@ TEST(EffectiveKeyTest, SizesBeyondTheParametersFoldTogether) {
 }
 
 TEST(EffectiveKeyTest, KeysWithoutEffectFoldAway) {
-  EXPECT_TRUE(Equal(Config(1, {{"allgather_partitions", true}}),
-                    Config(1, {{"allgather_partitions", false}})));
+  EXPECT_TRUE(Equal(Config(0, {{"allgather_partitions", true}}),
+                    Config(0, {{"allgather_partitions", false}})));
   EXPECT_TRUE(
       Equal(Config(0, {{"allgather_bucket_size", 1}}), Config(0, {{"allgather_bucket_size", 2}})));
   EXPECT_TRUE(Equal(Config(2, {{"stage3_prefetch_bucket_size", 1}}), Config(2)));
 }
 
 TEST(EffectiveKeyTest, OnOneRankCommunicationKeysFoldAway) {
-  for (const char* key : {"overlap_comm", "reduce_scatter", "contiguous_gradients"}) {
+  for (const char* key :
+       {"overlap_comm", "reduce_scatter", "contiguous_gradients", "allgather_partitions"}) {
     EXPECT_TRUE(Equal(Config(2, {{key, true}}), Config(2, {{key, false}}), 1)) << key;
   }
   for (const char* key :

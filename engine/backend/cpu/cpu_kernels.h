@@ -109,6 +109,9 @@ class CpuKernels : public Kernels {
                        bool accumulate) override;
 
  private:
+  // Whether the products of attention over `qkv` take bf16 operands.
+  bool AttendsInBf16(const Tensor& qkv) const;
+
   int num_threads_;
   MatmulRunner matmul_;
   ConvRunner conv_;

@@ -5,8 +5,9 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -111,11 +112,11 @@ void CheckShapes(const MatmulArgs& args) {
 
 }  // namespace
 
-void SgemmOnThisThread(const SgemmArgs& args) {
+void SgemmOnThisThread(const GemmArgs<float>& args) {
   const OneThread one_thread;
-  const dnnl_status_t status =
-      dnnl_sgemm(args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.M, args.N, args.K,
-                 args.alpha, args.a, args.lda, args.b, args.ldb, args.beta, args.c, args.ldc);
+  const dnnl_status_t status = dnnl_sgemm(
+      args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.M, args.N, args.K, 1.0F,
+      args.a, args.lda, args.b, args.ldb, args.accumulate ? 1.0F : 0.0F, args.c, args.ldc);
   DSAT_CHECK(status == dnnl_success, "dnnl_sgemm: status {}", static_cast<int>(status));
 }
 
@@ -124,27 +125,44 @@ class MatmulRunner::Impl : private OneDnnThreads {
   using OneDnnThreads::OneDnnThreads;
 
   void Run(const MatmulArgs& args);
+  bool bf16_native() const { return bf16_native_; }
+  void RunGemm(const GemmArgs<Bf16>& args, int thread);
 
  private:
-  struct Primitive {
-    dnnl::matmul::primitive_desc desc;
-    dnnl::matmul matmul;
+  // What a primitive depends on.
+  struct Shape {
+    int64_t M = 0, N = 0, K = 0, lda = 0, ldb = 0, ldc = 0;
+    bool transpose_a = false, transpose_b = false, accumulate = false;
+    DType c = DType::kF32;
+    std::optional<DType> bias = std::nullopt;
+    auto operator<=>(const Shape&) const = default;
   };
-  // What a tile's primitive depends on: rows and columns of the tile, M, N, K, flags and dtypes.
-  using Key = std::array<int64_t, 6>;
+  struct Primitive {
+    int64_t scratch_bytes = 0;
+    dnnl::matmul matmul;
+    // One per thread; only where the data are differs from run to run.
+    std::vector<std::unordered_map<int, dnnl::memory>> args;
+  };
+  struct Operands {
+    const void* a;
+    const void* b;
+    const void* bias;
+    void* c;
+  };
 
-  const Primitive& FindPrimitive(const MatmulArgs& args, int64_t rows, int64_t cols);
-  Primitive MakePrimitive(const MatmulArgs& args, int64_t rows, int64_t cols) const;
-  void RunPrimitiveTile(const MatmulArgs& args, const Tile& tile, const Primitive& primitive,
-                        int thread);
+  void RunPrimitive(const Shape& shape, const Operands& operands, int thread);
+  Primitive& FindPrimitive(const Shape& shape);
+  Primitive MakePrimitive(const Shape& shape) const;
+  void RunBf16Tile(const MatmulArgs& args, const Tile& tile, int thread);
   static void RunF32Tile(const MatmulArgs& args, const Tile& tile);
   void RunConvertedTile(const MatmulArgs& args, const Tile& tile, int thread);
   // Calls fn(tile, thread) for every tile of c.
   template <typename Fn>
   void ForEachTile(const MatmulArgs& args, const Fn& fn);
 
-  // Making a primitive generates code (milliseconds).
-  std::map<Key, Primitive> primitives_;
+  std::mutex mutex_;
+  // Making a primitive generates code (milliseconds). Guarded by mutex_.
+  std::map<Shape, Primitive> primitives_;
 };
 
 template <typename Fn>
@@ -172,30 +190,14 @@ void MatmulRunner::Impl::Run(const MatmulArgs& args) {
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
     ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
   } else if (bf16_native_ && IsBf16Product(args)) {
-    const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
-    const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
-    // All the primitives are made before the threads start: the map is not thread-safe.
-    const auto find = [&](int64_t rows, int64_t cols) {
-      return rows == 0 || cols == 0 ? nullptr : &FindPrimitive(args, rows, cols);
-    };
-    const Primitive* inner = find(tile_rows, tile_cols);
-    const Primitive* bottom = find(args.M % tile_rows, tile_cols);
-    const Primitive* right = find(tile_rows, args.N % tile_cols);
-    const Primitive* corner = find(args.M % tile_rows, args.N % tile_cols);
-    ForEachTile(args, [&](const Tile& tile, int thread) {
-      const bool full_rows = tile.rows == tile_rows;
-      const bool full_cols = tile.cols == tile_cols;
-      const Primitive* primitive =
-          full_rows ? (full_cols ? inner : right) : (full_cols ? bottom : corner);
-      RunPrimitiveTile(args, tile, *primitive, thread);
-    });
+    ForEachTile(args, [&](const Tile& tile, int thread) { RunBf16Tile(args, tile, thread); });
   } else {
     ForEachTile(args, [&](const Tile& tile, int thread) { RunConvertedTile(args, tile, thread); });
   }
 }
 
 void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
-  SgemmArgs gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
+  GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
   gemm.M = tile.rows;
   gemm.N = tile.cols;
   gemm.K = args.K;
@@ -205,11 +207,8 @@ void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
   gemm.ldb = RowStrideB(args);
   gemm.c = args.c.f32() + OffsetC(args, tile);
   gemm.ldc = args.N;
-  gemm.beta = args.accumulate ? 1.0F : 0.0F;
-  if (args.bias.data != nullptr) {
-    StartFromBias(gemm.c, gemm.ldc, args, tile);
-    gemm.beta = 1;
-  }
+  gemm.accumulate = args.accumulate || args.bias.data != nullptr;
+  if (args.bias.data != nullptr) StartFromBias(gemm.c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
 }
 
@@ -218,7 +217,7 @@ void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& ti
       tile.rows * args.K + args.K * tile.cols + tile.rows * tile.cols);
   float* b = a + tile.rows * args.K;
   float* c = b + args.K * tile.cols;
-  SgemmArgs gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
+  GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
   gemm.M = tile.rows;
   gemm.N = tile.cols;
   gemm.K = args.K;
@@ -232,80 +231,117 @@ void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& ti
             gemm.ldb);
   gemm.c = c;
   gemm.ldc = tile.cols;
-  gemm.beta = args.accumulate || args.bias.data != nullptr ? 1.0F : 0.0F;
+  gemm.accumulate = args.accumulate || args.bias.data != nullptr;
   if (args.accumulate) LoadBlock(c, args.c, OffsetC(args, tile), args.N, tile.rows, tile.cols);
   if (args.bias.data != nullptr) StartFromBias(c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
   StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
 }
 
-const MatmulRunner::Impl::Primitive& MatmulRunner::Impl::FindPrimitive(const MatmulArgs& args,
-                                                                       int64_t rows, int64_t cols) {
-  const bool has_bias = args.bias.data != nullptr;
-  const int64_t flags = int64_t{args.transpose_a} | int64_t{args.transpose_b} << 1 |
-                        int64_t{args.accumulate} << 2 | int64_t{has_bias} << 3 |
-                        int64_t{has_bias && IsF32(args.bias)} << 4 | int64_t{IsF32(args.c)} << 5;
-  const Key key = {rows, cols, args.M, args.N, args.K, flags};
-  const auto it = primitives_.find(key);
-  if (it != primitives_.end()) return it->second;
-  return primitives_.emplace(key, MakePrimitive(args, rows, cols)).first->second;
+void MatmulRunner::Impl::RunBf16Tile(const MatmulArgs& args, const Tile& tile, int thread) {
+  Shape shape{.M = tile.rows, .N = tile.cols, .K = args.K};
+  shape.lda = RowStrideA(args);
+  shape.ldb = RowStrideB(args);
+  shape.ldc = args.N;
+  shape.transpose_a = args.transpose_a;
+  shape.transpose_b = args.transpose_b;
+  shape.accumulate = args.accumulate;
+  shape.c = args.c.dtype;
+  if (args.bias.data != nullptr) shape.bias = args.bias.dtype;
+  const auto at = [](const Tensor& t, int64_t offset) {
+    return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
+  };
+  const void* bias = shape.bias ? at(args.bias, tile.col) : nullptr;
+  RunPrimitive(shape,
+               {at(args.a, OffsetA(args, tile)), at(args.b, OffsetB(args, tile)), bias,
+                at(args.c, OffsetC(args, tile))},
+               thread);
 }
 
-MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const MatmulArgs& args,
-                                                                int64_t rows, int64_t cols) const {
+void MatmulRunner::Impl::RunGemm(const GemmArgs<Bf16>& args, int thread) {
+  Shape shape{.M = args.M, .N = args.N, .K = args.K};
+  shape.lda = args.lda;
+  shape.ldb = args.ldb;
+  shape.ldc = args.ldc;
+  shape.transpose_a = args.transpose_a;
+  shape.transpose_b = args.transpose_b;
+  shape.accumulate = args.accumulate;
+  RunPrimitive(shape, {args.a, args.b, nullptr, args.c}, thread);
+}
+
+MatmulRunner::Impl::Primitive& MatmulRunner::Impl::FindPrimitive(const Shape& shape) {
+  std::lock_guard lock(mutex_);
+  const auto it = primitives_.find(shape);
+  if (it != primitives_.end()) return it->second;
+  return primitives_.emplace(shape, MakePrimitive(shape)).first->second;
+}
+
+MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const Shape& shape) const {
   using dnnl::memory;
   const OneThread one_thread;  // The blocking is chosen for this many threads.
-  const int64_t lda = RowStrideA(args);
-  const int64_t ldb = RowStrideB(args);
-  const memory::desc a({rows, args.K}, ToDnnl(args.a.dtype),
-                       args.transpose_a ? memory::dims{1, lda} : memory::dims{lda, 1});
-  const memory::desc b({args.K, cols}, ToDnnl(args.b.dtype),
-                       args.transpose_b ? memory::dims{1, ldb} : memory::dims{ldb, 1});
-  const memory::desc c({rows, cols}, ToDnnl(args.c.dtype), memory::dims{args.N, 1});
+  const auto bf16 = memory::data_type::bf16;
+  const memory::desc a({shape.M, shape.K}, bf16,
+                       shape.transpose_a ? memory::dims{1, shape.lda} : memory::dims{shape.lda, 1});
+  const memory::desc b({shape.K, shape.N}, bf16,
+                       shape.transpose_b ? memory::dims{1, shape.ldb} : memory::dims{shape.ldb, 1});
+  const memory::desc c({shape.M, shape.N}, ToDnnl(shape.c), memory::dims{shape.ldc, 1});
   dnnl::primitive_attr attributes;
   // Library-owned scratch belongs to the thread that made the primitive; ours is per thread.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (args.accumulate) {
+  if (shape.accumulate) {
     dnnl::post_ops post_ops;
     post_ops.append_sum(1.0F);
     attributes.set_post_ops(post_ops);
   }
   dnnl::matmul::desc desc(a, b, c);
-  if (args.bias.data != nullptr) {
-    const memory::desc bias({1, cols}, ToDnnl(args.bias.dtype), memory::dims{cols, 1});
+  if (shape.bias) {
+    const memory::desc bias({1, shape.N}, ToDnnl(*shape.bias), memory::dims{shape.N, 1});
     desc = dnnl::matmul::desc(a, b, bias, c);
   }
+  const dnnl::matmul::primitive_desc primitive_desc(desc, attributes, engine_);
   Primitive primitive;
-  primitive.desc = dnnl::matmul::primitive_desc(desc, attributes, engine_);
-  primitive.matmul = dnnl::matmul(primitive.desc);
+  primitive.scratch_bytes = static_cast<int64_t>(primitive_desc.scratchpad_desc().get_size());
+  primitive.matmul = dnnl::matmul(primitive_desc);
+  const auto memory = [&](const dnnl::memory::desc& of) {
+    return dnnl::memory(of, engine_, nullptr);
+  };
+  for (int i = 0; i < num_threads_; ++i) {
+    std::unordered_map<int, dnnl::memory>& args = primitive.args.emplace_back();
+    args[DNNL_ARG_SRC] = memory(primitive_desc.src_desc());
+    args[DNNL_ARG_WEIGHTS] = memory(primitive_desc.weights_desc());
+    args[DNNL_ARG_DST] = memory(primitive_desc.dst_desc());
+    args[DNNL_ARG_SCRATCHPAD] = memory(primitive_desc.scratchpad_desc());
+    if (shape.bias) args[DNNL_ARG_BIAS] = memory(primitive_desc.bias_desc());
+  }
   return primitive;
 }
 
-void MatmulRunner::Impl::RunPrimitiveTile(const MatmulArgs& args, const Tile& tile,
-                                          const Primitive& primitive, int thread) {
+void MatmulRunner::Impl::RunPrimitive(const Shape& shape, const Operands& operands, int thread) {
+  Primitive& primitive = FindPrimitive(shape);
   const OneThread one_thread;
-  const auto& desc = primitive.desc;
-  const auto scratch_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
-  void* scratch = scratch_[static_cast<size_t>(thread)].Get(scratch_bytes);
-  const auto at = [](const Tensor& t, int64_t offset) {
-    return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
+  const auto index = static_cast<size_t>(thread);
+  std::unordered_map<int, dnnl::memory>& args = primitive.args[index];
+  const auto set = [&](int arg, const void* data) {
+    args.at(arg).set_data_handle(const_cast<void*>(data), streams_[index]);
   };
-  std::unordered_map<int, dnnl::memory> operands = {
-      {DNNL_ARG_SRC, {desc.src_desc(), engine_, at(args.a, OffsetA(args, tile))}},
-      {DNNL_ARG_WEIGHTS, {desc.weights_desc(), engine_, at(args.b, OffsetB(args, tile))}},
-      {DNNL_ARG_DST, {desc.dst_desc(), engine_, at(args.c, OffsetC(args, tile))}},
-      {DNNL_ARG_SCRATCHPAD, {desc.scratchpad_desc(), engine_, scratch}}};
-  if (args.bias.data != nullptr) {
-    operands.emplace(DNNL_ARG_BIAS,
-                     dnnl::memory(desc.bias_desc(), engine_, at(args.bias, tile.col)));
-  }
-  primitive.matmul.execute(streams_[static_cast<size_t>(thread)], operands);
+  set(DNNL_ARG_SRC, operands.a);
+  set(DNNL_ARG_WEIGHTS, operands.b);
+  set(DNNL_ARG_DST, operands.c);
+  set(DNNL_ARG_SCRATCHPAD, scratch_[index].Get(primitive.scratch_bytes));
+  if (shape.bias) set(DNNL_ARG_BIAS, operands.bias);
+  primitive.matmul.execute(streams_[index], args);
 }
 
 MatmulRunner::MatmulRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
 MatmulRunner::~MatmulRunner() = default;
 void MatmulRunner::Run(const MatmulArgs& args) {
   impl_->Run(args);
+}
+bool MatmulRunner::bf16_native() const {
+  return impl_->bf16_native();
+}
+void MatmulRunner::GemmOnThisThread(const GemmArgs<Bf16>& args, int thread) {
+  impl_->RunGemm(args, thread);
 }
 
 }  // namespace dsat::engine

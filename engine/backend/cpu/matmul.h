@@ -9,26 +9,26 @@
 
 namespace dsat::engine {
 
-// c (M, N) = alpha * op(a) (M, K) * op(b) (K, N) + beta * c; row-major with row strides lda, ldb,
-// ldc.
-struct SgemmArgs {
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ c]; row-major with row strides lda, ldb, ldc. Elem is
+// float or Bf16 (engine/backend/cpu/vec.h).
+template <typename Elem>
+struct GemmArgs {
   bool transpose_a = false;
   bool transpose_b = false;
+  bool accumulate = false;  // c += instead of c =
   int64_t M = 0, N = 0, K = 0;
-  float alpha = 1;
-  const float* a = nullptr;
+  const Elem* a = nullptr;
   int64_t lda = 0;
-  const float* b = nullptr;
+  const Elem* b = nullptr;
   int64_t ldb = 0;
-  float beta = 0;
   float* c = nullptr;
   int64_t ldc = 0;
 };
 
-// Runs on the calling thread alone, also outside of parallel regions. beta 0: c is not read.
-void SgemmOnThisThread(const SgemmArgs& args);
+// Runs on the calling thread alone, also outside of parallel regions.
+void SgemmOnThisThread(const GemmArgs<float>& args);
 
-// Products of any mix of dtypes. Not thread-safe.
+// Products of any mix of dtypes.
 //
 // A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
 // thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
@@ -40,7 +40,15 @@ class MatmulRunner {
   explicit MatmulRunner(int num_threads);
   ~MatmulRunner();
 
+  // Not thread-safe.
   void Run(const MatmulArgs& args);
+
+  // Whether the processor multiplies bf16.
+  bool bf16_native() const;
+  // REQUIRES: bf16_native(). Runs on the calling thread alone, which is number `thread` of the
+  // threads that call at the same time. Fastest where a and b are dense (lda, ldb as small as can
+  // be).
+  void GemmOnThisThread(const GemmArgs<uint16_t>& args, int thread);
 
  private:
   class Impl;

@@ -1,0 +1,174 @@
+// The command line, parsed: searches, and experiments whose trials other programs run.
+#include "cli/flags_parser.h"
+#include "methods/method.h"
+#include "methods/options.h"
+
+namespace dsat::cli {
+namespace {
+
+void AddRunFlags(CLI::App& app, RunFlags& run) {
+  app.add_option("--out", run.out_dir,
+                 "Folder for ds_config.json, metrics.json and the trials' logs "
+                 "(default: dsat-out/EXPERIMENT)")
+      ->type_name("DIR");
+  app.add_option("--slots", run.num_slots,
+                 "Slots of this machine that trials may use at once (default: its cores)")
+      ->check(CLI::PositiveNumber);
+  AddTimeouts(app, run);
+  app.add_option("--trial-timeout", run.trial_timeout_s,
+                 "Kill a trial that runs longer than so many seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+// Options that every method has.
+void AddSearchOptions(CLI::App& app, SearchOptions& options) {
+  app.add_option("--max-trials", options.max_trials,
+                 "Trials in all, the profiling trial and the submitted configuration included")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
+                 "Trials that may run at the same time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--max-slots", options.max_slots, "Slots of all running trials together")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--metric", options.metric, "What to optimise")
+      ->check(CLI::IsMember(SearchMetrics()))
+      ->capture_default_str();
+  app.add_option("--zero-stages", options.zero_stages, "ZeRO stages to search")
+      ->check(CLI::Range(0, 3))
+      ->expected(1, 4)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--random-seed", options.random_seed, "The same seed gives the same search")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--start-profile-step", options.start_profile_step,
+                 "First optimizer step measured, counted from 0")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--end-profile-step", options.end_profile_step, "Last optimizer step measured")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--run-full-experiment", options.run_full_experiment,
+               "Then train to the end (searcher.max_length) with the best configuration");
+  app.add_option_function<std::string>(
+         "--compat",
+         [&options](const std::string& value) {
+           options.compat_determined = value == "determined";
+         },
+         "\"determined\": the published behaviour to the letter (docs/methods.md)")
+      ->check(CLI::IsMember({"determined"}));
+}
+
+// Options of one method only.
+void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
+  if (method == "random") {
+    app.add_option("--trials-per-random-config", options.trials_per_random_config,
+                   "Micro-batch sizes tried for one drawn configuration")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--early-stopping", options.early_stopping,
+                   "Stop after so many trials without a new best")
+        ->check(CLI::PositiveNumber);
+  }
+  if (method == "binary" || method == "asha") {
+    app.add_option("--search-range-factor", options.search_range_factor,
+                   "Stretches the micro-batch range of the binary search")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+  }
+  if (method == "asha") {
+    app.add_option("--max-rungs", options.max_rungs, "Rungs of the ladder")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--min-binary-search-trials", options.min_binary_search_trials,
+                   "Binary-search trials of a configuration in the lowest rung")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--asha-early-stopping", options.asha_early_stopping,
+                   "Multiplies the trials of each rung by divisor to this power")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app.add_option("--divisor", options.divisor,
+                   "One of so many configurations is promoted to the next rung")
+        ->check(CLI::Range(2, 1'000'000))
+        ->capture_default_str();
+  }
+}
+
+}  // namespace
+
+void AddSearchCommands(Parser& parser) {
+  for (const MethodInfo& info : Methods()) {
+    SearchFlags& search = *parser.searches.emplace_back(std::make_unique<SearchFlags>());
+    search.method = info.name;
+    CLI::App& sub = parser.Add(info.name, "Search: " + info.summary, search);
+    AddConfig(sub, search.config, search.model_dir);
+    sub.add_option("-i,--include", search.include,
+                   "A file or folder that the trials find beside the model folder's entries; may "
+                   "be given several times (docs/external.md)")
+        ->type_name("PATH")
+        ->allow_extra_args(false);
+    AddSearchOptions(sub, search.options);
+    AddMethodOptions(sub, info.name, search.options);
+    AddRunFlags(sub, search.run);
+  }
+  CLI::App& resume =
+      parser.Add("resume", "Go on with an experiment after a crash or Ctrl-C", parser.resume);
+  AddExperiment(resume, parser.resume.experiment);
+  AddRunFlags(resume, parser.resume.run);
+}
+
+void AddAskTellCommands(Parser& parser) {
+  CLI::App& create = *parser.app.add_subcommand(
+      "create", "Record an experiment whose trials other programs run (ask and tell)");
+  create.require_subcommand(1);
+  for (const MethodInfo& info : Methods()) {
+    CreateFlags& flags = *parser.creates.emplace_back(std::make_unique<CreateFlags>());
+    flags.method = info.name;
+    CLI::App& sub = *create.add_subcommand(info.name, info.summary);
+    sub.final_callback([&parser, &flags] { parser.flags.command = flags; });
+    AddDb(sub, parser.flags);
+    AddJson(sub, parser.flags);
+    AddConfig(sub, flags.config, flags.model_dir);
+    sub.add_option("--profile", flags.profile,
+                   "Model profile as JSON: num_params, trainable_num_params, "
+                   "activation_bytes_per_sample, device_memory_bytes; without it the first trial "
+                   "asked is the profiling trial")
+        ->type_name("FILE");
+    AddSearchOptions(sub, flags.options);
+    AddMethodOptions(sub, info.name, flags.options);
+  }
+  CLI::App& ask = parser.Add("ask", "The next trial to run, to be told of later", parser.ask);
+  AddExperiment(ask, parser.ask.experiment);
+  CLI::App& tell = parser.Add("tell", "Record how a trial that was asked for ended", parser.tell);
+  AddExperiment(tell, parser.tell.experiment);
+  tell.add_option("--trial", parser.tell.trial, "Number of the trial")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  CLI::Option* metrics = tell.add_option("--metrics", parser.tell.metrics,
+                                         "Succeeded: metrics as JSON, {\"throughput\": 12.5, ...}; "
+                                         "- reads standard input")
+                             ->type_name("FILE");
+  CLI::Option* infeasible =
+      tell.add_option("--infeasible", parser.tell.infeasible,
+                      "This configuration cannot run here (out of memory): why")
+          ->type_name("REASON");
+  CLI::Option* failed = tell.add_option("--failed", parser.tell.failed,
+                                        "Crashed or lost, which says nothing of the configuration")
+                            ->type_name("REASON");
+  metrics->excludes(infeasible)->excludes(failed);
+  infeasible->excludes(failed);
+  tell.add_option("--profile", parser.tell.profile,
+                  "Of the profiling trial: the model profile as JSON")
+      ->type_name("FILE");
+  CLI::App& serve =
+      parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);
+  serve
+      .add_option("--listen", parser.serve.listen, "unix:/PATH or 127.0.0.1:PORT (0 = a free one)")
+      ->capture_default_str();
+}
+
+}  // namespace dsat::cli

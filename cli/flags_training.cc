@@ -1,0 +1,232 @@
+// The command line, parsed: training, what is done with its result, and what is known before it.
+#include <fmt/format.h>
+
+#include "cli/flags_parser.h"
+
+namespace dsat::cli {
+namespace {
+
+// A trace of more steps is more than anyone looks at.
+constexpr int64_t kMostTracedSteps = 100;
+
+int64_t StepNumber(const std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  return digits && text.size() <= 12 ? std::stoll(text) : 0;
+}
+
+void AddTrace(CLI::App& train, TraceTask& trace) {
+  CLI::Option* file =
+      train
+          .add_option("--trace", trace.path,
+                      "Write what every rank does when, in some steps, for chrome://tracing or "
+                      "ui.perfetto.dev (docs/engine.md)")
+          ->type_name("FILE");
+  train
+      .add_option_function<std::string>(
+          "--trace-steps",
+          [&trace](const std::string& text) {
+            const size_t dash = text.find('-');
+            trace.first_step = StepNumber(text.substr(0, dash));
+            trace.last_step =
+                dash == text.npos ? trace.first_step : StepNumber(text.substr(dash + 1));
+            const int64_t num_steps = trace.last_step - trace.first_step + 1;
+            if (trace.first_step >= 1 && num_steps >= 1 && num_steps <= kMostTracedSteps) return;
+            throw CLI::ValidationError(
+                "--trace-steps",
+                fmt::format("{}: expected FIRST-LAST, such as 4-6, at most {} steps "
+                            "counted from 1",
+                            text, kMostTracedSteps));
+          },
+          "The steps that --trace shows, counted from the first of this run; a shorter run shows "
+          "its last ones (default: 4-6)")
+      ->type_name("FIRST-LAST")
+      ->needs(file);
+}
+
+void AddTrainCommand(Parser& parser) {
+  CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
+                               /*uses_db=*/false);
+  AddConfig(train, parser.train.config, parser.train.model_dir);
+  train
+      .add_option("--ds-config", parser.train.ds_config,
+                  "Train with this ds_config.json, the one a search has written for example, or "
+                  "a strategy such as stage_2_offload")
+      ->type_name("FILE");
+  train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
+      ->check(CLI::PositiveNumber);
+  train
+      .add_option("--out", parser.train.run.out_dir,
+                  "Folder for logs and the newest checkpoint; training goes on from a checkpoint "
+                  "that is in it already (default: dsat-out/train)")
+      ->type_name("DIR");
+  train
+      .add_option("--checkpoint-interval", parser.train.checkpoint_interval,
+                  "Save a checkpoint every so many steps, besides the one at the end "
+                  "(default: a tenth of the steps)")
+      ->check(CLI::PositiveNumber);
+  train
+      .add_option("--eval-interval", parser.train.eval_interval,
+                  "Print the validation loss every so many steps and at the end; the data need a "
+                  "\"validation\" (default: never)")
+      ->check(CLI::PositiveNumber);
+  AddTrace(train, parser.train.trace);
+  AddTimeouts(train, parser.train.run);
+}
+
+void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
+  AddConfig(command, flags.config, flags.model_dir);
+  command
+      .add_option("--checkpoint", flags.checkpoint_dir,
+                  "Folder of checkpoints (default: dsat-out/train/checkpoint)")
+      ->type_name("DIR");
+  command.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+}
+
+void AddInferenceCommands(Parser& parser) {
+  CLI::App& eval = parser.Add("eval", "Loss of a checkpoint over the validation data", parser.eval,
+                              /*uses_db=*/false);
+  AddCheckpoint(eval, parser.eval.checkpoint);
+  PredictFlags& flags = parser.predict;
+  CLI::App& predict = parser.Add("predict", "What a trained language model writes after a prompt",
+                                 flags, /*uses_db=*/false);
+  AddCheckpoint(predict, flags.checkpoint);
+  predict.add_option("--prompt", flags.predict.prompt, "The text to go on from")
+      ->required()
+      ->type_name("TEXT");
+  predict.add_option("--max-new-tokens", flags.predict.max_new_tokens, "Tokens to write")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  predict
+      .add_option("--temperature", flags.predict.temperature,
+                  "Below 1: more probable tokens; 0: always the most probable one")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  predict.add_option("--top-k", flags.predict.top_k, "Of the k most probable tokens only; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  predict.add_option("--num-samples", flags.predict.num_samples, "How many texts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  predict.add_option("--seed", flags.seed, "The same seed gives the same text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void AddCluster(CLI::App& sub, EstimateFlags& flags) {
+  sub.add_option("--device", flags.device,
+                 "v100, a100, h100, h200 or cpu: memory and speeds of a node of them "
+                 "(default: cpu with CONFIG.yaml, else a100)");
+  sub.add_option("--ranks", flags.ranks, "Devices in all (default: slots_per_trial, or 1)")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--nodes", flags.nodes, "Full nodes, in place of --ranks")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--ranks");
+  sub.add_option("--ranks-per-node", flags.ranks_per_node, "Devices of a node")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--device-memory", flags.device_memory, "Of a device, such as 32GiB");
+  sub.add_option("--host-memory", flags.host_memory, "Of a node, such as 1.5TB");
+  sub.add_option("--disk-space", flags.disk_space, "Of a node");
+  sub.add_option("--flops", flags.flops, "Peak of a device, such as 312e12")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--efficiency", flags.efficiency, "Share of the peak that training reaches")
+      ->check(CLI::Range(0.001, 1.0));
+  sub.add_option("--link", flags.link, "Bytes a second between devices of a node, such as 300GB");
+  sub.add_option("--network", flags.network, "Bytes a second from node to node");
+  sub.add_option("--pcie", flags.pcie, "Bytes a second between a device and host memory");
+  sub.add_option("--disk", flags.disk, "Bytes a second of a node's disk");
+}
+
+void AddEstimateCommand(Parser& parser) {
+  EstimateFlags& flags = parser.estimate;
+  CLI::App& sub = parser.Add("estimate", "Memory, traffic and time of a configuration, on paper",
+                             flags, /*uses_db=*/false);
+  sub.add_option("config", flags.config, "Experiment file: its model, data and ds_config")
+      ->type_name("CONFIG.yaml");
+  sub.add_option("model_dir", flags.model_dir, "Where its relative paths start")
+      ->type_name("MODEL_DIR");
+  CLI::Option* model = sub.add_option(
+      "--model", flags.model, "A model block as JSON (docs/models.md), or a preset such as 1558M");
+  sub.add_option("--params", flags.params, "A GPT of about so many parameters, such as 40e9")
+      ->excludes(model);
+  sub.add_option("--ds-config", flags.ds_config,
+                 "A ds_config.json, or a strategy such as stage_2_offload (default: the "
+                 "experiment file's, or stage_2)")
+      ->type_name("FILE");
+  sub.add_option("--set", flags.settings,
+                 "Over it: /zero_optimization/stage=3; may be given several times")
+      ->type_name("/KEY=JSON")
+      ->allow_extra_args(false);
+  sub.add_option("--micro-batch", flags.micro_batch, "Over it: train_micro_batch_size_per_gpu")
+      ->check(CLI::PositiveNumber);
+  sub.add_option("--seq-len", flags.seq_len, "T (default: the data's, or the model's longest)")
+      ->check(CLI::PositiveNumber);
+  sub.add_option_function<std::string>(
+         "--stages", [&flags](const std::string& value) { flags.all_stages = value == "all"; },
+         "\"all\": a row for every ZeRO stage and offload")
+      ->check(CLI::IsMember({"all"}));
+  AddCluster(sub, flags);
+}
+
+void AddCollateCommand(Parser& parser) {
+  CollateFlags& flags = parser.collate;
+  CLI::App& collate = parser.Add("collate", "One file of whole parameters from a checkpoint", flags,
+                                 /*uses_db=*/false);
+  collate
+      .add_option("checkpoint_dir", flags.checkpoint_dir,
+                  "Folder of checkpoints, such as dsat-out/train/checkpoint")
+      ->required()
+      ->type_name("CHECKPOINT_DIR");
+  collate.add_option("out", flags.out, "The file to write: .safetensors, or .bin for torch.load")
+      ->required()
+      ->type_name("OUT");
+  collate.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+  collate.add_option("--format", flags.format, "safetensors or bin (default: as OUT ends)")
+      ->check(CLI::IsMember({"safetensors", "bin"}));
+  collate.add_option("--dtype", flags.dtype, "Of the numbers: fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  collate.add_flag("--force", flags.force, "Replace OUT if it exists");
+}
+
+void AddAioBench(Parser& parser) {
+  AioBenchFlags& bench = parser.aio_bench;
+  CLI::App& sub = parser.Add("aio-bench", "The best `aio` block for a folder (docs/io.md)", bench,
+                             /*uses_db=*/false);
+  sub.add_option("folder", bench.folder, "Where the nvme tier would be")
+      ->required()
+      ->type_name("PATH");
+  sub.add_option("--size", bench.size, "Bytes of the file, and of memory, to write and read")
+      ->capture_default_str();
+  sub.add_option("--repeats", bench.repeats, "Runs of each setting, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub.add_option("--block-sizes", bench.block_sizes, "Values of block_size to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--queue-depths", bench.queue_depths, "Values of queue_depth to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--intra-op-parallelism", bench.parallelisms,
+                 "Values of intra_op_parallelism to try")
+      ->delimiter(',')
+      ->capture_default_str();
+  sub.add_option("--engine", bench.engine, "io_uring or threads (default: io_uring if allowed)")
+      ->check(CLI::IsMember({"io_uring", "threads"}));
+}
+
+}  // namespace
+
+void AddTrainingCommands(Parser& parser) {
+  AddTrainCommand(parser);
+  AddInferenceCommands(parser);
+  AddEstimateCommand(parser);
+  AddCollateCommand(parser);
+  AddAioBench(parser);
+  parser.Add("doctor", "What this machine has, and what is missing", parser.doctor,
+             /*uses_db=*/false);
+  CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
+  supervise.group("");  // Hidden.
+  supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();
+}
+
+}  // namespace dsat::cli

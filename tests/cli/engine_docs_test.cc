@@ -1,0 +1,76 @@
+// The examples of docs/engine.md run as they are written there.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/files.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+// The fenced blocks of a language in docs/engine.md, in order.
+std::vector<std::string> BlocksOf(const std::string& language) {
+  const std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md");
+  const std::string fence = "\n```" + language + "\n";
+  std::vector<std::string> blocks;
+  for (size_t at = docs.find(fence); at != docs.npos; at = docs.find(fence, at)) {
+    at += fence.size();
+    const size_t end = docs.find("\n```", at);
+    blocks.push_back(docs.substr(at, end + 1 - at));
+  }
+  return blocks;
+}
+
+// Runs the commands with dsat on the path, up to the first that fails.
+int RunCommands(const Workspace& work, const std::string& commands) {
+  work.Write("commands.sh", commands);
+  return std::system(fmt::format("cd {} && PATH={}:$PATH bash -e commands.sh > shown.txt 2>&1",
+                                 work.Path(""), DSAT_BINARY_DIR)
+                         .c_str());
+}
+
+TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
+  const Workspace work;
+  const std::vector<std::string> commands = BlocksOf("sh");
+  ASSERT_EQ(commands.size(), 1u);
+  ASSERT_EQ(RunCommands(work, commands[0]), 0) << ReadFile(work.Path("shown.txt"));
+  const std::string shown = ReadFile(work.Path("shown.txt"));
+  for (const char* seen : {"validation loss", "going on from", "step     40/40  loss",
+                           "The license", "model.safetensors: 28 parameters", "stage_3_nvme"})
+    EXPECT_THAT(shown, testing::HasSubstr(seen));
+
+  const std::vector<std::string> configs = BlocksOf("json");
+  EXPECT_GE(configs.size(), 6u);
+  for (size_t i = 0; i < configs.size(); ++i) {
+    work.Write("ds_config.json", configs[i]);
+    const Finished train =
+        work.Dsat({"train", "gpt.yaml", "--steps", "4", "--out", fmt::format("run-{}", i)});
+    EXPECT_EQ(train.exit_code, 0) << configs[i] << train.err;
+    EXPECT_THAT(train.out, testing::HasSubstr("step      4/4  loss")) << configs[i];
+    EXPECT_THAT(train.err, testing::Not(testing::ContainsRegex("(^|\n)W "))) << configs[i];
+  }
+}
+
+// The two messages at the end of the examples, from what they are about.
+TEST(EngineDocsTest, TheRefusalsAreAsTheyAreWritten) {
+  const Workspace work;
+  const std::vector<std::string> commands = BlocksOf("sh");
+  ASSERT_EQ(RunCommands(work, commands.at(0).substr(0, commands.at(0).find("\ndsat "))), 0);
+  const std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md");
+  for (const char* config :
+       {R"({"train_batch_size": 4, "zero_optimization": {"stage": 2}, "pipeline": {"stages": 2}})",
+        R"({"train_batch_size": 4,
+            "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"}) {
+    work.Write("ds_config.json", config);
+    const Finished train = work.Dsat({"train", "gpt.yaml", "--steps", "1"});
+    EXPECT_NE(train.exit_code, 0);
+    const std::string message = train.err.substr(train.err.find("ds_config.json: "));
+    EXPECT_THAT(docs, testing::HasSubstr("\n" + message)) << train.err;
+  }
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,163 @@
+// dsat train --trace as a user runs it: one file with all ranks, or a reason why there is none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+
+constexpr char kExperimentFile[] = R"(
+entrypoint: builtin
+resources: {slots_per_trial: 2}
+searcher: {name: single, max_length: 12}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 2,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 2, "overlap_comm": true, "reduce_bucket_size": 20000,
+                        "offload_optimizer": {"device": "cpu"}}
+})";
+
+// What a trace file holds of one rank.
+struct RankTrace {
+  std::set<std::string> lanes_in_use;
+  std::set<int64_t> steps;
+  std::multiset<std::string> names;
+};
+
+std::map<int, RankTrace> ReadTrace(const std::string& path) {
+  const Json root = ReadJsonFile(path);
+  std::map<std::pair<int, int>, std::string> lanes;
+  std::map<int, RankTrace> ranks;
+  for (const Json& event : root.at("traceEvents")) {
+    const int rank = event.at("pid");
+    const std::pair lane = {rank, event.at("tid").get<int>()};
+    if (event.at("name") == "thread_name") lanes[lane] = event.at("args").at("name");
+    if (event.at("ph") != "X") continue;
+    ranks[rank].lanes_in_use.insert(lanes.at(lane));
+    ranks[rank].names.insert(event.at("name").get<std::string>());
+    if (event.at("name") == "step")
+      ranks[rank].steps.insert(event.at("args").at("step").get<int64_t>());
+  }
+  return ranks;
+}
+
+class TrainTraceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", kDsConfig);
+  }
+  // With more of the command line.
+  Finished Train(const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {"train", "deepspeed.yaml"};
+    args.insert(args.end(), more.begin(), more.end());
+    return work.Dsat(args);
+  }
+
+  Workspace work;
+};
+
+TEST_F(TrainTraceTest, TheFileHasTheStepsAfterWarmUpOfEveryRankAndEveryLane) {
+  const Finished run = Train({"--trace", "trace.json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("the trace is in " + work.Path("trace.json")));
+  const std::map<int, RankTrace> ranks = ReadTrace(work.Path("trace.json"));
+  ASSERT_EQ(ranks.size(), 2U);
+  for (const auto& [rank, trace] : ranks) {
+    EXPECT_EQ(trace.steps, (std::set<int64_t>{4, 5, 6}));
+    EXPECT_EQ(trace.lanes_in_use,
+              (std::set<std::string>{"steps", "compute", "communication", "copies"}));
+    EXPECT_EQ(trace.names.count("norm"), 3U);
+    EXPECT_THAT(trace.names, IsSupersetOf({"reduce-scatter", "all-gather", "wait for communication",
+                                           "forward", "backward", "update", "to host"}));
+  }
+}
+
+TEST_F(TrainTraceTest, StepsCountFromWhereTheRunGoesOnAndAShortRunShowsItsLast) {
+  ASSERT_EQ(Train({"--steps", "5", "--trace", "trace.json", "--trace-steps", "2-3"}).exit_code, 0);
+  EXPECT_EQ(ReadTrace(work.Path("trace.json"))[0].steps, (std::set<int64_t>{2, 3}));
+  ASSERT_EQ(Train({"--steps", "9", "--trace", "trace.json", "--trace-steps", "2"}).exit_code, 0);
+  EXPECT_EQ(ReadTrace(work.Path("trace.json"))[1].steps, (std::set<int64_t>{7}));
+  ASSERT_EQ(Train({"--steps", "11", "--trace", "trace.json"}).exit_code, 0);
+  EXPECT_EQ(ReadTrace(work.Path("trace.json"))[0].steps, (std::set<int64_t>{10, 11}));
+  const Finished none = Train({"--steps", "11", "--trace", "trace.json"});
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_THAT(none.err, HasSubstr("no trace: the run ended before"));
+  EXPECT_FALSE(std::filesystem::exists(work.Path("trace.json")));
+}
+
+TEST_F(TrainTraceTest, ARunThatIsInterruptedLeavesWhatItHasTraced) {
+  const pid_t pid = work.StartDsat({"train", "deepspeed.yaml", "--steps", "100000", "--trace",
+                                    "trace.json", "--trace-steps", "99950-100000"},
+                                   "late");
+  const pid_t traced = work.StartDsat({"train", "deepspeed.yaml", "--steps", "100000", "--out",
+                                       "other", "--trace", "some.json", "--trace-steps", "1-100"},
+                                      "traced");
+  const std::string latest = work.Path("other/checkpoint/latest");
+  // Both run as long as they like; only that they have begun matters.
+  for (const char* log : {"dsat-out/train/rank0.log", "other/rank0.log"}) {
+    for (int i = 0; i < 600; ++i) {
+      const std::string path = work.Path(log);
+      if (std::filesystem::exists(path) && ReadFile(path).find("step=") != std::string::npos) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  kill(pid, SIGTERM);
+  kill(traced, SIGTERM);
+  EXPECT_EQ(WaitFor(pid), 130);
+  EXPECT_EQ(WaitFor(traced), 130);
+  EXPECT_FALSE(std::filesystem::exists(work.Path("trace.json")));
+  EXPECT_THAT(ReadFile(work.Path("late.err")), HasSubstr("no trace"));
+  const std::map<int, RankTrace> ranks = ReadTrace(work.Path("some.json"));
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_EQ(*ranks.at(0).steps.begin(), 1);
+  EXPECT_EQ(ranks.at(0).steps, ranks.at(1).steps);
+}
+
+TEST_F(TrainTraceTest, WhatCannotBeTracedIsRefusedBeforeTheRun) {
+  struct Case {
+    std::vector<std::string> args;
+    int exit_code;
+    std::string what;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"--trace", "nowhere/trace.json"}, 1, "nowhere/trace.json: No such file"},
+           {{"--trace", "."}, 1, "expected a file"},
+           {{"--trace", "t.json", "--trace-steps", "6-4"}, 2, "6-4: expected FIRST-LAST"},
+           {{"--trace", "t.json", "--trace-steps", "0-2"}, 2, "0-2: expected FIRST-LAST"},
+           {{"--trace", "t.json", "--trace-steps", "1-101"}, 2, "at most 100 steps"},
+           {{"--trace", "t.json", "--trace-steps", "two"}, 2, "two: expected FIRST-LAST"},
+           {{"--trace-steps", "1-2"}, 2, "--trace"}}) {
+    const Finished run = Train(c.args);
+    EXPECT_EQ(run.exit_code, c.exit_code) << c.what;
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(c.what));
+    EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out/train/rank0.log")));
+  }
+  work.Write("deepspeed.yaml", R"(
+entrypoint: python3 train.py --deepspeed_config ds_config.json
+hyperparameters: {deepspeed_config: ds_config.json}
+)");
+  EXPECT_THAT(Train({"--trace", "t.json"}).err, HasSubstr("expected builtin"));
+}
+
+}  // namespace
+}  // namespace dsat
