@@ -37,9 +37,8 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       loader_(resources.dataset, resources.memory.device, resources.memory.kernels, config.batch,
               resources.seq_len, groups_.data().rank(), groups_.data().size(),
               resources.model.image),
-      redistributor_(plan_, states_, groups_.data(),
-                     config.communication_type.value_or(config.dtype()),
-                     config.gradient_predivide_factor),
+      redistributor_(plan_, states_, groups_.data(), config.travel_dtype(groups_.data().size()),
+                     config.predivision(groups_.data().size())),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
                 MakeNeighbours()),
       loss_scaler_(config.fp16) {

@@ -232,9 +232,8 @@ void Executor::Norm() {
 
 double Executor::MeanFactor() const {
   if (!plan_.reduces_grads) return 1 / inputs_.loss_scale;
-  const bool reduced = plan_.world_size > 1 || plan_.optimizer_home == Placement::kShard;
-  const double divided_by = reduced ? config_.gradient_predivide_factor : 1;
-  return divided_by / (config_.average_gradients ? plan_.world_size : 1) / inputs_.loss_scale;
+  const int num_addends = config_.average_gradients ? plan_.world_size : 1;
+  return config_.predivision(plan_.world_size) / num_addends / inputs_.loss_scale;
 }
 
 // Gradients are sums over the ranks, of a scaled loss, until here: averaging, unscaling and

@@ -307,9 +307,9 @@ std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
 // Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
 
-// Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128 query
-// rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv) as far
-// as they are not used where they are. Shared by the CPU and the counting backend.
+// Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
+// query rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv)
+// as far as they are not used where they are. Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

@@ -76,7 +76,7 @@ struct PipelineConfig {
 };
 
 struct OptimizerConfig {
-  std::string type = "adamw";  // lower case: adam, adamw, sgd, lamb, adagrad, lion
+  std::string type = "adamw";  // lower case: adam, adamw, sgd, lamb, adagrad, lion, onebitadam
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
@@ -153,6 +153,12 @@ struct DsConfig {
   }
   // In which gradients accumulate.
   DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
+  // In which they travel over so many data-parallel ranks, and what they are divided by before. One
+  // rank's may move between tiers, but as they are.
+  DType travel_dtype(int num_ranks) const {
+    return num_ranks == 1 ? grad_dtype() : communication_type.value_or(dtype());
+  }
+  double predivision(int num_ranks) const { return num_ranks == 1 ? 1 : gradient_predivide_factor; }
 };
 
 // Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument

@@ -51,7 +51,7 @@ constexpr Key kKeys[] = {
     // Optimizer.
     Section("/optimizer"),
     Text("/optimizer/type", "null", kHonours)
-        .Note("Adam, AdamW, SGD, Lamb, Adagrad, Lion; refuses others"),
+        .Note("Adam, AdamW, SGD, Lamb, Adagrad, Lion, OneBitAdam; refuses others"),
     Flag("/optimizer/legacy_fusion", "false", kWarns),
     Section("/optimizer/params"),
     Number("/optimizer/params/lr", "0.001", kHonours).From(0).Note("Adagrad: 0.01"),

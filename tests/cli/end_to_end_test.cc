@@ -94,6 +94,32 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
   EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/global_step6"));
 }
 
+// The inputs of layers rest in host memory: a large micro-batch needs more of it than there is.
+TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn) {
+  std::string file = kExperimentFile;
+  const std::string device = "device_memory: 6MiB";
+  file.replace(file.find(device), device.size(), "device_memory: 12MiB\n  host_memory: 200KiB");
+  work.Write("deepspeed.yaml", file);
+  Json config = Json::parse(kDsConfig);
+  config["activation_checkpointing"]["cpu_checkpointing"] = true;
+  work.Write("ds_config.json", config.dump());
+  const Finished search =
+      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "7", "--json", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json result = Json::parse(search.out);
+  ASSERT_EQ(result["trials"].size(), 7U);
+  int num_short_of_host_memory = 0;
+  for (const Json& trial : result["trials"]) {
+    const std::string reason = trial["reason"].is_string() ? trial["reason"] : "";
+    if (reason.find("host memory: ") == reason.npos) continue;
+    EXPECT_EQ(trial["state"], "infeasible");
+    EXPECT_THAT(reason, testing::EndsWith("of 200.0 KiB in use"));
+    ++num_short_of_host_memory;
+  }
+  EXPECT_GT(num_short_of_host_memory, 0) << search.out;
+  EXPECT_EQ(result["trials"][result["best_trial"].get<size_t>()]["state"], "succeeded");
+}
+
 TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
   work.Write("deepspeed.yaml",
              std::string(kExperimentFile) +

@@ -312,6 +312,30 @@ TEST(MovementTest, PredivisionByAPowerOfTwoChangesNothingAndSumsAreNotAveraged) 
   EXPECT_NEAR(summed[0].steps[0].grad_norm, 2 * plain[0].steps[0].grad_norm, 1e-6);
 }
 
+// Where nothing is sent, no type to send in rounds.
+TEST(MovementTest, OneRanksGradientsMoveBetweenTiersAsTheyAre) {
+  const Model model = TinyGpt2();
+  DsConfig config = ConfigOf(1, 1, 3, true);
+  config.grad_accum_type = DType::kF32;
+  config.communication_type = DType::kF16;
+  config.gradient_predivide_factor = 3;
+  const auto expected = WholeParams(model, Train(model, config, 1, 2));
+  OptimizerOn(config, Tier::kHost);
+  EXPECT_EQ(WholeParams(model, Train(model, config, 1, 2)), expected);
+}
+
+// Every unit is split over all ranks, so that no rank has more of the copying than another: what
+// round_robin_gradients is for.
+TEST(MovementTest, RanksCopyEqualShares) {
+  const Model model = TinyGpt2();
+  DsConfig config = ConfigOf(2, 4, 1, true);
+  OptimizerOn(config, Tier::kHost);
+  const TierTraffic first = Predict(model, config, kSeqLen, 0, 4, 1).tier_traffic;
+  EXPECT_GT(first.to_host_bytes, 0);
+  for (const int rank : {1, 2, 3})
+    EXPECT_EQ(Predict(model, config, kSeqLen, rank, 4, 1).tier_traffic, first) << rank;
+}
+
 // The sum over four ranks overflows in f16 where a quarter of it does not.
 TEST(MovementTest, PredividedGradientsFitHalfPrecision) {
   const Model model = TinyGpt2();

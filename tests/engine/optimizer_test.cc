@@ -125,6 +125,10 @@ TEST(MetricsTest, AMeasurementHasEveryMetricInItsUnit) {
   EXPECT_EQ(measurement.at("peak_bytes").value, 4096);
   EXPECT_EQ(measurement.at("loss").value, 1.5);
   EXPECT_EQ(measurement.at("latency").samples, 2);
+  EXPECT_FALSE(measurement.contains("pipeline_idle"));
+  step.idle_ms = 125;
+  const Measurement pipelined = MeasurementOf(std::vector<StepResult>{step, step}, 16, 4096);
+  EXPECT_EQ(pipelined.at("pipeline_idle").value, 0.25);
 }
 
 }  // namespace
