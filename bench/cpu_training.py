@@ -28,7 +28,7 @@ NEVER = 1 << 30
 # Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
 UNUSED = {
     "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
-    "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "", "checkpoint_tag": "",
+    "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "", "checkpoint_tag": "",
     "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
     "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
                 "num_samples": 1, "json": False},

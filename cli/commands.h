@@ -26,6 +26,7 @@ int RunCommand(const Flags& flags, const PredictFlags& predict);
 int RunCommand(const Flags& flags, const EstimateFlags& estimate);
 int RunCommand(const Flags& flags, const CollateFlags& collate);
 int RunCommand(const Flags& flags, const AioBenchFlags& bench);
+int RunCommand(const Flags& flags, const DoctorFlags& doctor);
 int RunCommand(const Flags& flags, const SuperviseFlags& supervise);
 
 }  // namespace dsat::cli

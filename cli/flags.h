@@ -126,6 +126,8 @@ struct CollateFlags {
   std::string dtype = "fp32";
   bool force = false;
 };
+struct DoctorFlags {};
+
 struct AioBenchFlags {
   std::string folder;
   std::string size = "256MiB";
@@ -142,7 +144,7 @@ struct SuperviseFlags {  // hidden: the process above the ranks of one trial
 using Command =
     std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
                  ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, EstimateFlags,
-                 EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, SuperviseFlags>;
+                 EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -40,6 +40,7 @@ struct Parser {
   EstimateFlags estimate;
   CollateFlags collate;
   AioBenchFlags aio_bench;
+  DoctorFlags doctor;
   SuperviseFlags supervise;
 
   template <typename T>

@@ -222,6 +222,8 @@ void AddTrainingCommands(Parser& parser) {
   AddEstimateCommand(parser);
   AddCollateCommand(parser);
   AddAioBench(parser);
+  parser.Add("doctor", "What this machine has, and what is missing", parser.doctor,
+             /*uses_db=*/false);
   CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
   supervise.group("");  // Hidden.
   supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();

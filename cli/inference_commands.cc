@@ -53,6 +53,7 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
   task.model = spec.hyperparameters.value("model", Json::object());
   task.data = spec.hyperparameters.value("data", Json::object());
   task.base_dir = spec.model_dir;
+  task.device = spec.device;
   task.seed = spec.options.random_seed;
   task.checkpoint_dir = fs::absolute(flags.checkpoint_dir.empty() ? "dsat-out/train/checkpoint"
                                                                   : flags.checkpoint_dir);

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace dsat::engine {
+namespace {
+
+// Whole numbers of elements of any type are whole numbers of these.
+constexpr DType kAny = DType::kBF16;
+
+}  // namespace
 
 void Activations::Forward(const Layer& layer, int unit, const LayerContext& context) {
   inputs_[unit + 1] = layer.Forward(context, inputs_[unit], saved_[unit]);
@@ -19,7 +25,7 @@ void Activations::StoreInput(int unit) {
   Buffer& input = inputs_[unit];
   Buffer& on_host = inputs_on_host_[unit];
   on_host = memory_->host.Allocate(input.bytes(), "activation checkpoints");
-  memory_->kernels.CopyToHost(on_host.AsTensor(DType::kF32), input.AsTensor(DType::kF32));
+  memory_->kernels.CopyToHost(on_host.AsTensor(kAny), input.AsTensor(kAny));
   input.Free();
 }
 
@@ -27,7 +33,7 @@ void Activations::FetchInput(int unit) {
   Buffer& input = inputs_[unit];
   Buffer& on_host = inputs_on_host_[unit];
   input = memory_->device.Allocate(on_host.bytes(), "activation checkpoint");
-  memory_->kernels.CopyToDevice(input.AsTensor(DType::kF32), on_host.AsTensor(DType::kF32));
+  memory_->kernels.CopyToDevice(input.AsTensor(kAny), on_host.AsTensor(kAny));
   on_host.Free();
 }
 

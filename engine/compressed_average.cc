@@ -32,17 +32,16 @@ uint8_t* CompressedAverage::Signs(int row) const {
 }
 
 float* CompressedAverage::Scale(int row) const {
+  if (bucket_.data == nullptr) return nullptr;
   return reinterpret_cast<float*>(Signs(row) - kHeaderBytes);
 }
 
 void CompressedAverage::Pack(int row, const Tensor& error, const Tensor& values) {
-  const float scale = kernels_.CompressSigns(error, Signs(row), values);
-  if (bucket_.data != nullptr) *Scale(row) = scale;
+  kernels_.CompressSigns(error, Signs(row), Scale(row), values);
 }
 
 void CompressedAverage::Unpack(const Tensor& values, int row, float factor, bool accumulate) {
-  const float scale = bucket_.data == nullptr ? 0 : *Scale(row) * factor;
-  kernels_.DecompressSigns(values, Signs(row), scale, accumulate);
+  kernels_.DecompressSigns(values, Signs(row), Scale(row), factor, accumulate);
 }
 
 void CompressedAverage::Run(Tensor values) {

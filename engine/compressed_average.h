@@ -33,7 +33,8 @@ class CompressedAverage {
   }
   uint8_t* Signs(int row) const;
   float* Scale(int row) const;
-  // Signs of values + error go into a row of the bucket; what they miss stays in error.
+  // Signs of values + error, and their scale, go into a row of the bucket; what they miss stays in
+  // error.
   void Pack(int row, const Tensor& error, const Tensor& values);
   // values = or += the numbers in a row, times `factor`.
   void Unpack(const Tensor& values, int row, float factor, bool accumulate);

@@ -34,8 +34,9 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
       plan_(PlanFor(resources.model, config, resources.group.size(), groups_.stage())),
       states_(resources.model, plan_, StatesFor(config, seed), groups_.data().rank(),
               resources.memory),
-      loader_(resources.dataset, resources.memory.device, config.batch, resources.seq_len,
-              groups_.data().rank(), groups_.data().size(), resources.model.image),
+      loader_(resources.dataset, resources.memory.device, resources.memory.kernels, config.batch,
+              resources.seq_len, groups_.data().rank(), groups_.data().size(),
+              resources.model.image),
       redistributor_(plan_, states_, groups_.data(), config.travel_dtype(groups_.data().size()),
                      config.predivision(groups_.data().size())),
       executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
@@ -227,7 +228,8 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
   }
   const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(),
                                       groups_.stage(), config_.batch.accumulation_steps);
-  BatchLoader loader(&data, resources_.memory.device, config_.batch, resources_.seq_len,
+  const Memory& memory = resources_.memory;
+  BatchLoader loader(&data, memory.device, memory.kernels, config_.batch, resources_.seq_len,
                      groups_.data().rank(), groups_.data().size(), resources_.model.image);
   Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
                     executor_.neighbours());
@@ -254,15 +256,16 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   const int64_t num_classes = resources_.model.vocab_size;
   Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
   const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
-  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader_,
+  BatchLoader loader(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B}, batch.T,
+                     0, 1, resources_.model.image);
+  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
                     executor_.neighbours());
   executor.PredictInto(logits);
   executor.Begin({});
   while (!executor.AtEnd())
     executor.Run(&batch);
   std::vector<float> values(static_cast<size_t>(logits.num_elems));
-  const Tensor on_host = {values.data(), logits.num_elems, DType::kF32};
-  if (logits.data != nullptr) memory.kernels.CopyToHost(on_host, logits);
+  memory.kernels.Download(values.data(), logits.data, logits.bytes());
   return values;
 }
 

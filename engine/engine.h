@@ -70,10 +70,10 @@ class Engine {
   StepResult TrainBatch();
 
   // The same step by step, with batches of one's own: for every micro-batch Forward, Backward,
-  // Step. Forward gives this rank's mean loss; its batch must stay until Backward has returned.
-  // Step does something at the boundary of gradient accumulation only, and gives its result there.
-  // Throws kFailedPrecondition if they are called in another order, or in a pipeline, where stages
-  // work on several micro-batches at once.
+  // Step. Forward gives this rank's mean loss; its batch, in host memory, is copied. Step does
+  // something at the boundary of gradient accumulation only, and gives its result there. Throws
+  // kFailedPrecondition if they are called in another order, or in a pipeline, where stages work on
+  // several micro-batches at once.
   double Forward(const Batch& batch);
   // Or with the data set's: the batch that TrainBatch would read for the next micro-batch. Valid
   // until the next call. Throws kFailedPrecondition as Forward, or if there is no data set.

@@ -79,7 +79,8 @@ void Executor::ExecuteCompute(const Instruction& i) {
   switch (i.op) {
     case Op::kLoadBatch:
       if (i.phase == Phase::kForward) outputs_.activation_bytes = 0;
-      batch_ = given_batch_ != nullptr ? *given_batch_ : loader_.Load(inputs_.step, i.micro_batch);
+      batch_ = loader_.ToDevice(
+          given_batch_ != nullptr ? *given_batch_ : loader_.Load(inputs_.step, i.micro_batch));
       return;
     case Op::kForward:
     case Op::kRecompute:
@@ -155,8 +156,8 @@ void Executor::ExecuteStep(const Instruction& i) {
   SwapFile* swap = states_.state_swap();
   switch (i.op) {
     case Op::kSumTied:
-      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit),
-                                   states_.memory().kernels_of(plan_.GradTier(i.unit)));
+      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit), plan_.GradTier(i.unit),
+                                   states_.memory().kernels);
     case Op::kNorm:
       return Norm();
     case Op::kReadState:

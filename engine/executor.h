@@ -57,9 +57,9 @@ class Executor {
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
            Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours);
 
-  // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`
-  // stands in for the loader's; it must stay until its backward has run. Throws OutOfMemory, or
-  // what the process groups throw; this executor cannot be used after that.
+  // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`,
+  // in host memory, stands in for the loader's; it is copied. Throws OutOfMemory, or what the
+  // process groups throw; this executor cannot be used after that.
   void Begin(const StepInputs& inputs);
   void Run(const Batch* batch = nullptr);
   // From now on forward passes predict: they write to `logits` (LayerContext::logits).
@@ -109,7 +109,7 @@ class Executor {
   StepOutputs outputs_;
   size_t next_;
   const Batch* given_batch_ = nullptr;
-  Batch batch_;
+  Batch batch_;  // In device memory.
   Tensor logits_;
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.

@@ -51,20 +51,16 @@ DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size) {
 Training::Training(ProcessGroup& world, TrainingArgs args)
     : config_(ParseOnRank(args.config, world.rank(), world.size())),
       model_(std::move(args.model)),
-      group_(GroupOfItsOwn(world)),
-      kernels_(std::move(args.kernels)),
+      device_(std::move(args.device)),
+      group_(device_->MakeGroup(GroupOfItsOwn(world))),
       dataset_(std::move(args.dataset)),
-      device_memory_("device memory", Arena::Kind::kReal, args.device_memory_bytes),
-      host_memory_("host memory", Arena::Kind::kReal, args.host_memory_bytes),
-      engine_({model_,
-               *group_,
-               {device_memory_, host_memory_, *kernels_, *kernels_},
-               dataset_.get(),
-               CheckedSeqLen(args.seq_len, model_)},
-              config_, static_cast<uint64_t>(config_.seed)) {}
+      memory_(*device_, args.device_memory_bytes, args.host_memory_bytes),
+      engine_(
+          {model_, *group_, memory_.view(), dataset_.get(), CheckedSeqLen(args.seq_len, model_)},
+          config_, static_cast<uint64_t>(config_.seed)) {}
 
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args) {
-  DSAT_CHECK(args.kernels != nullptr);
+  DSAT_CHECK(args.device != nullptr);
   if (args.dataset != nullptr) CheckModelFitsData(args.model, *args.dataset, "model", "dataset");
   return std::make_unique<Training>(world, std::move(args));
 }

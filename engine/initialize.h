@@ -3,7 +3,7 @@
 //
 //   auto world = JoinGroup(ReadRankEnvironment());
 //   auto training = Initialize(*world, {.model = ..., .config = ConfigFromFile("ds_config.json"),
-//                                       .kernels = MakeCpuKernels(1), .dataset = ...});
+//                                       .device = MakeCpuDevice(1), .dataset = ...});
 //   Engine& engine = training->engine();
 //
 // As many trainings as wanted live in one process, each with a model, settings, memory and
@@ -16,13 +16,13 @@
 #include <string>
 
 #include "base/json.h"
-#include "engine/backend/kernels.h"
+#include "engine/backend/device.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/engine.h"
-#include "engine/memory/arena.h"
 #include "engine/model/layer.h"
+#include "engine/tier_memory.h"
 
 namespace dsat::engine {
 
@@ -45,7 +45,7 @@ DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size);
 struct TrainingArgs {
   Model model;
   NamedConfig config;
-  std::unique_ptr<Kernels> kernels;  // MakeCpuKernels(RankEnvironment::num_threads).
+  std::unique_ptr<Device> device;  // MakeCpuDevice(RankEnvironment::num_threads), or OpenDevice.
   // OpenDataset's or one of your own; nullptr: batches are given to Engine::Forward.
   std::unique_ptr<Dataset> dataset;
   int64_t seq_len = 0;              // T of batches; 0: the model's max_seq_len.
@@ -64,24 +64,23 @@ class Training {
   Engine& engine() { return engine_; }
   const DsConfig& config() const { return config_; }
   const Model& model() const { return model_; }
-  const Arena& device_memory() const { return device_memory_; }
-  const Arena& host_memory() const { return host_memory_; }
+  const Arena& device_memory() const { return memory_.device(); }
+  const Arena& host_memory() const { return memory_.host(); }
 
  private:
   const DsConfig config_;
   const Model model_;
+  const std::unique_ptr<Device> device_;
   const std::unique_ptr<ProcessGroup> group_;
-  const std::unique_ptr<Kernels> kernels_;
   const std::unique_ptr<Dataset> dataset_;
-  Arena device_memory_;
-  Arena host_memory_;
+  TierMemory memory_;
   Engine engine_;
 };
 
 // A collective call over the ranks of `world`, which it splits a group from: trainings do not
 // disturb each other, and one may outlive `world`. Parameters start from the config's seed. Throws
 // as ParseDsConfig and Engine's constructor, kInvalidArgument if model and data do not fit or
-// seq_len is not in [1, max_seq_len]. REQUIRES: args.kernels.
+// seq_len is not in [1, max_seq_len]. REQUIRES: args.device.
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args);
 
 }  // namespace dsat::engine

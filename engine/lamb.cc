@@ -103,10 +103,11 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale
 
 // In f32 and in the order of ranks, as Prepare adds up what rests on one.
 void Lamb::SumOverRanks() {
-  auto* bucket = static_cast<float*>(bucket_.data);
-  if (bucket != nullptr) std::copy(sums_.begin(), sums_.end(), bucket);
+  Kernels& kernels = states_.memory().kernels;
+  const auto bytes = static_cast<int64_t>(sums_.size() * sizeof(float));
+  kernels.Upload(bucket_.data, sums_.data(), bytes);
   group_.AllReduce(bucket_, DType::kF32, row_elems_);
-  if (bucket != nullptr) std::copy_n(bucket, sums_.size(), sums_.begin());
+  kernels.Download(sums_.data(), bucket_.data, bytes);
 }
 
 void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,

@@ -138,12 +138,14 @@ TiedUnits::TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, D
   bucket_ = group_->Allocate(charged_bytes_);
 }
 
-void TiedUnits::Sum(Tensor grad, Kernels& kernels) {
+void TiedUnits::Sum(Tensor grad, Tier tier, Kernels& kernels) {
   const int64_t row_elems = (grad.num_elems + group_->size() - 1) / group_->size();
   const Tensor bucket = {bucket_.data, row_elems * group_->size(), grad.dtype};
-  kernels.Cast(bucket.Slice(0, grad.num_elems), grad);
+  const Tensor sent = bucket.Slice(0, grad.num_elems);
+  const bool on_device = tier == Tier::kDevice;
+  on_device ? kernels.Cast(sent, grad) : kernels.CopyToDevice(sent, grad);
   group_->AllReduce(bucket_, grad.dtype, row_elems);
-  kernels.Cast(grad, bucket.Slice(0, grad.num_elems));
+  on_device ? kernels.Cast(grad, sent) : kernels.CopyToHost(grad, sent);
 }
 
 std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dtype) {

@@ -56,8 +56,9 @@ class TiedUnits {
   TiedUnits(const TiedUnits&) = delete;
   TiedUnits& operator=(const TiedUnits&) = delete;
   ~TiedUnits() { arena_.Discharge(charged_bytes_); }
-  // grad (n) = its sum over the stages. REQUIRES: one of the constructor's units' gradients.
-  void Sum(Tensor grad, Kernels& kernels);
+  // grad (n) = its sum over the stages. REQUIRES: one of the constructor's units' gradients, which
+  // rests on `tier`; `kernels` are the device's.
+  void Sum(Tensor grad, Tier tier, Kernels& kernels);
   Traffic traffic() const { return group_ == nullptr ? Traffic{} : group_->traffic(); }
 
  private:

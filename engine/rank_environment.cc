@@ -38,6 +38,7 @@ RankEnvironment ReadRankEnvironment() {
   RankEnvironment environment;
   environment.world_size = EnvInt("WORLD_SIZE", 1, 1);
   environment.rank = EnvInt("RANK", 0, 0);
+  environment.local_rank = EnvInt("LOCAL_RANK", environment.rank, 0);
   environment.local_world_size = EnvInt("LOCAL_WORLD_SIZE", environment.world_size, 1);
   environment.num_threads = EnvInt(kEnvNumThreads, 1, 1);
   environment.group_fd = EnvInt(kEnvGroupFd, -1, 0);

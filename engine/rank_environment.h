@@ -10,14 +10,16 @@ namespace dsat::engine {
 
 struct RankEnvironment {
   int rank = 0;
+  int local_rank = 0;
   int world_size = 1;
   int local_world_size = 1;
   int num_threads = 1;
   int group_fd = -1;  // -1: none was given, which only a single rank may be.
 };
 
-// From RANK, WORLD_SIZE and LOCAL_WORLD_SIZE as torch's launchers set them, DSAT_NUM_THREADS and
-// DSAT_GROUP_FD (proto/trial_task.h); without them, one rank of one thread. Throws
+// From RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE as torch's launchers set them,
+// DSAT_NUM_THREADS and DSAT_GROUP_FD (proto/trial_task.h); without them, one rank of one thread.
+// Throws
 // kInvalidArgument naming the variable and its value.
 RankEnvironment ReadRankEnvironment();
 

@@ -10,6 +10,9 @@
 namespace dsat::engine {
 namespace {
 
+// Of device memory that is shown at a time.
+constexpr int64_t kShownBytes = int64_t{1} << 20;
+
 int64_t RoundUp(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
@@ -143,11 +146,28 @@ void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
   const auto show = [&](const std::string& name, const Buffer& buffer) {
-    visitor({name, begin, buffer.AsTensor(DType::kF32).Slice(0, num_elems)});
+    Show({name, begin, buffer.AsTensor(DType::kF32).Slice(0, num_elems)}, plan_.optimizer_tiers[u],
+         access, visitor);
   };
   if (unit.master) show("master", unit.master);
   for (size_t i = 0; i < unit.moments.size(); ++i)
     show(fmt::format("moment{}", i), unit.moments[i]);
+}
+
+void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor) {
+  const Tensor& all = part.data;
+  const bool in_place = all.data == nullptr || memory_.arena(tier).host_visible();
+  if (access == Access::kShape || in_place) return visitor(part);
+  const int64_t part_elems = std::min(all.num_elems, kShownBytes / BytesPerElem(all.dtype));
+  const Buffer room = memory_.host.Allocate(all.dtype, part_elems, "state on its way");
+  for (int64_t begin = 0; begin < all.num_elems; begin += part_elems) {
+    const int64_t count = std::min(part_elems, all.num_elems - begin);
+    const Tensor resting = all.Slice(begin, count);
+    const Tensor shown = room.AsTensor(all.dtype).Slice(0, count);
+    memory_.kernels.Download(shown.data, resting.data, resting.bytes());
+    visitor({part.state, part.begin + begin, shown});
+    if (access == Access::kWrite) memory_.kernels.Upload(resting.data, shown.data, resting.bytes());
+  }
 }
 
 void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
@@ -156,7 +176,7 @@ void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
   if (access == Access::kShape) return visitor(shape);
   if (!OnDisk(u)) {
     const Tensor all = units_[u].param.AsTensor(dtype()).Slice(0, shape.data.num_elems);
-    return visitor({shape.state, shape.begin, all});
+    return Show({shape.state, shape.begin, all}, plan_.param_tiers[u], access, visitor);
   }
   slice_swap_->Read(u);
   slice_swap_->Await(u);

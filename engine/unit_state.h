@@ -130,9 +130,11 @@ class UnitStates {
   // This rank's part of the parameters over the optimizer's home, elements [offset, + n).
   Tensor ParamOf(const SubGroup& group) const;
 
-  // Shows all state of a unit that rests here, in memory: what rests on disk comes for as long as
-  // it is shown, and with kWrite what the visitor made of it goes back. With kShape there is no
-  // data. Gradients are not state. Throws OutOfMemory of the host, or what a swap file throws.
+  // Shows all state of a unit that rests here, in host memory: what rests elsewhere comes for as
+  // long as it is shown, and with kWrite what the visitor made of it goes back. A state that comes
+  // from device memory comes in parts, one after another. With kShape there is no data, and every
+  // state is whole. Gradients are not state. Throws OutOfMemory of the host, or what a swap file
+  // throws.
   enum class Access { kShape, kRead, kWrite };
   using Visitor = std::function<void(const StatePart&)>;
   void Visit(int u, Access access, const Visitor& visitor);
@@ -166,6 +168,7 @@ class UnitStates {
   void AllocateUnit(int u);
   void InitUnit(int u);
   void InitParams(int u, const StatePart& part);
+  void Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor);
   void VisitSwapped(int u, Access access, const Visitor& visitor);
   void MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors);
   void VisitParams(int u, Access access, const Visitor& visitor);

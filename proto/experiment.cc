@@ -53,6 +53,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("start_dir", spec.start_dir);
   visit("out_dir", spec.out_dir);
   visit("slots_per_trial", spec.slots_per_trial);
+  visit("device", spec.device);
   visit("device_memory_bytes", spec.device_memory_bytes);
   visit("host_memory_bytes", spec.host_memory_bytes);
   visit("environment", spec.environment);

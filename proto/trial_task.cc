@@ -72,6 +72,7 @@ void VisitFields(Visitor& visit, T& task) {
   visit("model", task.model);
   visit("data", task.data);
   visit("base_dir", task.base_dir);
+  visit("device", task.device);
   visit("device_memory_bytes", task.device_memory_bytes);
   visit("host_memory_bytes", task.host_memory_bytes);
   visit("start_profile_step", task.start_profile_step);

@@ -1,12 +1,15 @@
 // Every kernel once, with shapes. A backend is a folder that implements this interface.
 //
+// Tensors and pointers are memory of the backend's device: only its kernels, its process group and
+// the copies below touch that, and they take no other. On a CPU it is host memory like any other.
+//
 // Tensors are row-major and dense; images are (N, height, width, channels). Activations, parameters
 // and gradients of one model have one dtype (f32, bf16 or f16); statistics (mean, rstd, lse) and
 // optimizer states are always f32; sums are formed in f32. Gradients of parameters are accumulated
 // (+=), gradients of activations are written (=), unless said otherwise; those of parameters that
-// are empty are not wanted. Kernels do not throw; what workspace they need beyond their arguments
-// is kept from call to call. The CPU backend's results do not depend on the number of threads, bit
-// for bit.
+// are empty are not wanted. Kernels do not throw (but kUnavailable if a GPU fails); what workspace
+// they need beyond their arguments is kept from call to call. The CPU backend's results do not
+// depend on the number of threads, bit for bit.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_KERNELS_H_
 
@@ -127,17 +130,24 @@ class Kernels {
   // for what dominates).
   int64_t flops() const { return flops_; }
 
-  // host (n) = device (n), and the other way round: the same dtype on both sides. On a CPU both are
-  // memory like any other; what a bus would carry is counted all the same.
+  // The device's bytes = the host's, and the other way round; done when they return. For what a
+  // step takes in and gives out: batches, logits, checkpoints.
+  virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
+  virtual void Download(void* host, const void* device, int64_t bytes) = 0;
+
+  // host (n) = device (n), and the other way round: the same dtype on both sides. For model state
+  // and activations that change their tier: what a bus carries is counted, on a CPU too.
   void CopyToHost(Tensor host, Tensor device) {
+    DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
     const TraceSpan span(trace_, CopyEvent("to host", device.bytes()));
     tier_traffic_.to_host_bytes += device.bytes();
-    Cast(host, device);
+    Download(host.data, device.data, device.bytes());
   }
   void CopyToDevice(Tensor device, Tensor host) {
+    DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
     const TraceSpan span(trace_, CopyEvent("to device", host.bytes()));
     tier_traffic_.to_device_bytes += host.bytes();
-    Cast(device, host);
+    Upload(device.data, host.data, host.bytes());
   }
   const TierTraffic& tier_traffic() const { return tier_traffic_; }
 
@@ -206,9 +216,14 @@ class Kernels {
   virtual void EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
                                  int64_t B, int64_t T, int64_t C) = 0;
 
+  // windows (B * T, context): for each token the `context` tokens up to it, oldest first; 0 before
+  // the start of its sequence. tokens (B, T).
+  virtual void TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T,
+                            int64_t context) = 0;
+
   // Rotates the pair (i, i + hd/2) of each head at position t by the angle t * frequencies[i], or
-  // by its negative (the gradient); in place. frequencies (hd/2). Su et al. 2021, in the half-split
-  // order of Hugging Face's Llama.
+  // by its negative (the gradient); in place. frequencies (hd/2), in host memory. Su et al. 2021,
+  // in the half-split order of Hugging Face's Llama.
   virtual void RotateInPlace(Tensor x, std::span<const float> frequencies, bool negative,
                              const RotaryShape& shape) = 0;
 
@@ -265,13 +280,14 @@ class Kernels {
   // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
   // read.
   virtual void FrozenAdamStep(const AdamArgs& args) = 0;
-  // With x (n) = values (n) + error (n), both f32, and scale = |x| / sqrt(n): bit i % 8 of
-  // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what scale times that sign misses of
-  // x[i]. Returns the scale. REQUIRES: n is a multiple of 8. values may not be error.
-  virtual float CompressSigns(Tensor error, uint8_t* signs, Tensor values) = 0;
-  // values (n) f32 = or, if `accumulate`, += scale where the bit is 1, -scale elsewhere.
-  virtual void DecompressSigns(Tensor values, const uint8_t* signs, float scale,
-                               bool accumulate) = 0;
+  // With x (n) = values (n) + error (n), both f32, and *scale = |x| / sqrt(n): bit i % 8 of
+  // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what *scale times that sign misses of
+  // x[i]. REQUIRES: n is a multiple of 8. values may not be error.
+  virtual void CompressSigns(Tensor error, uint8_t* signs, float* scale, Tensor values) = 0;
+  // values (n) f32 = or, if `accumulate`, += factor * *scale where the bit is 1, minus that
+  // elsewhere.
+  virtual void DecompressSigns(Tensor values, const uint8_t* signs, const float* scale,
+                               float factor, bool accumulate) = 0;
 
  protected:
   int64_t flops_ = 0;

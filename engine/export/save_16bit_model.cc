@@ -109,12 +109,16 @@ class ModelWriter {
 
   std::vector<char> ReadPart(int u, int64_t num_elems) {
     std::vector<char> part(static_cast<size_t>(num_elems * BytesPerElem(states_.dtype())));
+    size_t end = 0;  // Of what has come.
     failure_.Try([&] {
       states_.Visit(u, UnitStates::Access::kRead, [&](const StatePart& state) {
         if (state.state != "param") return;
-        DSAT_CHECK(state.data.num_elems == num_elems);
-        std::memcpy(part.data(), state.data.data, part.size());
+        const auto bytes = static_cast<size_t>(state.data.bytes());
+        DSAT_CHECK(bytes <= part.size() - end);
+        std::memcpy(part.data() + end, state.data.data, bytes);
+        end += bytes;
       });
+      DSAT_CHECK(end == part.size(), "{} of {} bytes of unit {}", end, part.size(), u);
     });
     return part;
   }

@@ -2,19 +2,14 @@
 #include "engine/memory/arena.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 namespace dsat::engine {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// Blocks from here on are mapped one by one: they return to the system when they are freed, and
-// huge pages save most of the page faults of the first touch.
-constexpr int64_t kMapBytes = int64_t{2} << 20;
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -26,23 +21,6 @@ std::string FormatBytes(int64_t bytes) {
   if (bytes < (int64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / (1 << 10));
   if (bytes < (int64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / (1 << 20));
   return fmt::format("{:.1f} GiB", value / (1 << 30));
-}
-
-void* SystemAllocate(int64_t bytes) {
-  const auto size = static_cast<size_t>(bytes);
-  if (bytes < kMapBytes) return std::aligned_alloc(kAlignment, size);
-  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-  madvise(data, size, MADV_HUGEPAGE);  // Advice: a kernel without huge pages may refuse it.
-  return data;
-}
-
-void SystemFree(void* data, int64_t bytes) {
-  if (bytes < kMapBytes) {
-    std::free(data);
-  } else {
-    munmap(data, static_cast<size_t>(bytes));
-  }
 }
 
 }  // namespace
@@ -64,8 +42,11 @@ void Buffer::Free() {
   bytes_ = 0;
 }
 
-Arena::Arena(std::string name, Kind kind, int64_t limit_bytes)
-    : name_(std::move(name)), kind_(kind), limit_bytes_(limit_bytes) {
+Arena::Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* source)
+    : name_(std::move(name)),
+      kind_(kind),
+      limit_bytes_(limit_bytes),
+      source_(source == nullptr ? &system_ : source) {
   DSAT_CHECK(limit_bytes >= 0, "{}", limit_bytes);
 }
 
@@ -126,10 +107,10 @@ void* Arena::TakeBlock(int64_t bytes) {
   }
   const int64_t bound = limit_bytes_ > 0 ? limit_bytes_ : 2 * std::max(peak_bytes_, live_bytes_);
   ShrinkCacheTo(bound - live_bytes_);  // live_bytes_ holds the new block already.
-  void* data = SystemAllocate(bytes);
+  void* data = source_->Allocate(bytes);
   if (data != nullptr || free_bytes_ == 0) return data;
   ShrinkCacheTo(0);
-  return SystemAllocate(bytes);
+  return source_->Allocate(bytes);
 }
 
 void Arena::Release(void* data, int64_t bytes) {
@@ -144,7 +125,7 @@ void Arena::Release(void* data, int64_t bytes) {
 void Arena::ShrinkCacheTo(int64_t bytes) {
   while (free_bytes_ > bytes) {
     const auto largest = std::prev(free_blocks_.end());
-    SystemFree(largest->second.back(), largest->first);
+    source_->Free(largest->second.back(), largest->first);
     free_bytes_ -= largest->first;
     largest->second.pop_back();
     if (largest->second.empty()) free_blocks_.erase(largest);

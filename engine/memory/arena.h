@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/memory/memory_source.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -51,8 +52,9 @@ class Arena {
  public:
   enum class Kind { kReal, kCounting };
 
-  // `name` is for messages ("device memory"); limit_bytes 0 = no limit.
-  Arena(std::string name, Kind kind, int64_t limit_bytes);
+  // `name` is for messages ("device memory"); limit_bytes 0 = no limit. Blocks come from `source`,
+  // which must outlive this; nullptr: from the system.
+  Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* source = nullptr);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena();
@@ -69,6 +71,8 @@ class Arena {
   void Discharge(int64_t bytes);
 
   Kind kind() const { return kind_; }
+  // Whether the host may look into its buffers.
+  bool host_visible() const { return source_->host_visible(); }
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
   int64_t limit_bytes() const { return limit_bytes_; }
@@ -78,15 +82,17 @@ class Arena {
   friend class Buffer;
   // Counts `bytes` (rounded) or throws OutOfMemory.
   void Count(int64_t bytes, const char* use);
-  // A block of `bytes` (rounded) from the free lists or the system; nullptr if neither has one.
+  // A block of `bytes` (rounded) from the free lists or the source; nullptr if neither has one.
   void* TakeBlock(int64_t bytes);
   void Release(void* data, int64_t bytes);
-  // Gives free blocks back to the system, large ones first, until at most `bytes` are kept.
+  // Gives free blocks back to the source, large ones first, until at most `bytes` are kept.
   void ShrinkCacheTo(int64_t bytes);
 
   std::string name_;
   Kind kind_;
   int64_t limit_bytes_;
+  SystemMemory system_;
+  MemorySource* source_;
   int64_t live_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   // Freed blocks by size: the same shapes come back every step, so that a block is seldom unmapped.

@@ -35,7 +35,7 @@ struct TiedParam {
   int param = 0;
 };
 
-// One micro-batch on one rank: token sequences, or images (T = 1).
+// One micro-batch on one rank: token sequences, or images (T = 1). Layers see it in device memory.
 struct Batch {
   int64_t B = 0, T = 0;
   const int32_t* tokens = nullptr;   // (B, T), or nullptr

@@ -1,7 +1,6 @@
 // The perceptron's three kinds of layers. N = B * T throughout.
 #include "engine/model/mlp.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -12,18 +11,6 @@ namespace dsat::engine {
 namespace {
 
 using Init = ParamSpec::Init;
-
-// windows (N, context): for each token, the `context` tokens up to it, oldest first.
-void FillWindows(int32_t* windows, const Batch& batch, int64_t context) {
-  for (int64_t row = 0; row < batch.B * batch.T; ++row) {
-    const int64_t t = row % batch.T;
-    const int64_t num_known = std::min(context, t + 1);
-    int32_t* window = windows + row * context;
-    std::fill(window, window + context - num_known, 0);
-    const int32_t* end = batch.tokens + row + 1;
-    std::copy(end - num_known, end, window + context - num_known);
-  }
-}
 
 // The vectors of a token's context, side by side: (N, context * E).
 class ContextEmbedding final : public Layer {
@@ -59,10 +46,8 @@ class ContextEmbedding final : public Layer {
   Buffer Windows(const LayerContext& ctx) const {
     constexpr int64_t kTokenBytes = sizeof(int32_t);
     Buffer windows = ctx.arena.Allocate(ctx.NumTokens() * context_ * kTokenBytes, "token windows");
-    // A counting arena has no memory, and then there is nothing to look up either.
-    if (windows.data() != nullptr) {
-      FillWindows(static_cast<int32_t*>(windows.data()), ctx.batch, context_);
-    }
+    ctx.kernels.TokenWindows(static_cast<int32_t*>(windows.data()), ctx.batch.tokens, ctx.batch.B,
+                             ctx.batch.T, context_);
     return windows;
   }
 

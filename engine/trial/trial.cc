@@ -1,8 +1,6 @@
 // One rank of a built-in trial.
 #include "engine/trial/trial.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -12,11 +10,13 @@
 #include <vector>
 
 #include "base/log.h"
+#include "engine/backend/open_device.h"
 #include "engine/data/model_fit.h"
 #include "engine/engine.h"
 #include "engine/initialize.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
+#include "engine/tier_memory.h"
 #include "engine/trial/inference.h"
 #include "engine/trial/step_tracer.h"
 
@@ -41,10 +41,11 @@ int64_t TwoUnitsNumParams(const Model& model) {
   return largest[0] + largest[1];
 }
 
-// What one rank may use: its budget, or its share of the machine.
-int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment) {
+// What one rank may use: its budget, or its share of the device.
+int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment,
+                          const Device& device) {
   if (task.device_memory_bytes > 0) return task.device_memory_bytes;
-  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / environment.local_world_size;
+  return device.MemoryBytes(environment.local_world_size);
 }
 
 // Of parameters and samples: ds_config's own, or else the experiment's.
@@ -59,9 +60,7 @@ class Trial {
   void Run();
 
  private:
-  Resources MakeResources() {
-    return {model_, *group_, {arena_, host_arena_, *kernels_, *kernels_}, data_.get(), seq_len_};
-  }
+  Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
   void Measure();
@@ -84,10 +83,9 @@ class Trial {
   int64_t seq_len_;
   std::unique_ptr<Dataset> data_;        // Not for predictions.
   std::unique_ptr<Dataset> validation_;  // If the data block has one.
+  std::unique_ptr<Device> device_;
+  TierMemory memory_;
   std::unique_ptr<ProcessGroup> group_;
-  std::unique_ptr<Kernels> kernels_;
-  Arena arena_;
-  Arena host_arena_;
   std::string saved_tag_;  // Of this run's newest checkpoint.
 };
 
@@ -99,16 +97,15 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       config_(config),
       model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
-      kernels_(MakeCpuKernels(environment.num_threads)),
-      arena_("device memory", Arena::Kind::kReal, task.device_memory_bytes),
-      host_arena_("host memory", Arena::Kind::kReal, task.host_memory_bytes) {
+      device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
+      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
   if (task.mode != TrialTask::Mode::kPredict) {
     const char* what = "/hyperparameters/data";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
     CheckModelFitsData(model_, *data_, "/hyperparameters/model", what);
   }
-  group_ = JoinGroup(environment);
+  group_ = device_->MakeGroup(JoinGroup(environment));
 }
 
 void Trial::Run() {
@@ -148,13 +145,13 @@ void Trial::Profile() {
   std::vector<StepResult> steps;
   if (!Step(engine, "measuring", steps)) return;
   const auto peak_bytes =
-      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(arena_.peak_bytes())));
+      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = steps[0].activation_bytes,
-      .device_memory_bytes = DeviceMemoryBytes(task_, environment_),
+      .device_memory_bytes = DeviceMemoryBytes(task_, environment_, *device_),
       .forward_flops_per_sample = steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
   };
@@ -169,14 +166,14 @@ void Trial::Measure() {
     point = Agree(MeasurePoint(*point));
     if (!point) return;
     group_.reset();  // Gives the last point's communication memory back.
-    group_ = JoinGroup(environment_);
+    group_ = device_->MakeGroup(JoinGroup(environment_));
   }
 }
 
 // Measures one point; gives, on rank 0, the next.
 std::optional<Point> Trial::MeasurePoint(const Point& point) {
   SetPoint(point);
-  arena_.ResetPeak();
+  memory_.device().ResetPeak();
   Engine engine(MakeResources(), config_, Seed());
   std::vector<StepResult> steps;
   for (int64_t step = 0; step <= task_.end_profile_step; ++step) {
@@ -184,7 +181,7 @@ std::optional<Point> Trial::MeasurePoint(const Point& point) {
     if (!Step(engine, measured ? "measuring" : "warm-up", steps)) return std::nullopt;
   }
   const auto peak_bytes =
-      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(arena_.peak_bytes())));
+      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
   if (environment_.rank != 0) return std::nullopt;
   const auto measured = std::span(steps).subspan(static_cast<size_t>(task_.start_profile_step));
   return reporter_.Measured(

@@ -27,6 +27,9 @@ class GatedMemory final : public Layer {
     if (ctx.dtype != DType::kF32) {
       dsat::Throw(dsat::ErrorCode::kUnimplemented, "memory: f32 only; remove bf16 and fp16");
     }
+    if (!ctx.arena.host_visible()) {  // Its own loops run on the host.
+      dsat::Throw(dsat::ErrorCode::kUnimplemented, "memory: on the CPU only");
+    }
     const int64_t N = ctx.NumTokens();
     saved.push_back(ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gates and states"));
     const Tensor u = saved[0].AsTensor(ctx.dtype);
@@ -147,7 +150,7 @@ void Train(const NamedConfig& config) {
   const auto start = [&] {
     return Initialize(*world, {.model = MakeGatedMemoryModel(),
                                .config = config,
-                               .kernels = MakeCpuKernels(environment.num_threads),
+                               .device = MakeCpuDevice(environment.num_threads),
                                .dataset = OpenDataset(text, "", 42, "text")});
   };
   const auto training = start();

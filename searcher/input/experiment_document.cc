@@ -31,7 +31,7 @@ constexpr std::array<Section, 4> kSections = {{
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
      "reproducibility slurm pbs security internal integrations retention_policy log_policies "
      "preemption_timeout"},
-    {"/resources", "slots_per_trial device_memory host_memory",
+    {"/resources", "slots_per_trial device device_memory host_memory",
      "agent_label devices max_slots native_parallel priority resource_pool shm_size weight "
      "is_single_node"},
     {"/searcher", "name max_length",
@@ -139,6 +139,13 @@ class SpecReader {
   void ReadResources() {
     if (const Json* slots = Find("/resources/slots_per_trial")) {
       spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
+    }
+    if (const Json* device = Find("/resources/device")) {
+      const Json known = {"auto", "cpu", "cuda"};
+      if (std::find(known.begin(), known.end(), *device) == known.end()) {
+        Expect("/resources/device", *device, "\"auto\", \"cpu\" or \"cuda\"");
+      }
+      spec_.device = *device;
     }
     spec_.device_memory_bytes = ReadBytes("/resources/device_memory");
     spec_.host_memory_bytes = ReadBytes("/resources/host_memory");
@@ -341,12 +348,18 @@ class SpecReader {
     if (spec_.ds_config_path.empty() && spec_.ds_config.empty()) {
       document_.Fail(config, "is missing; expected the path of a ds_config file");
     }
-    if (spec_.entrypoint[0] == "builtin") CheckBuiltin();
+    spec_.entrypoint[0] == "builtin" ? CheckBuiltin() : CheckCommand();
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
     std::vector<std::string> found =
         engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
     warnings_->insert(warnings_->end(), found.begin(), found.end());
+  }
+
+  void CheckCommand() const {
+    if (Find("/resources/device") == nullptr) return;
+    document_.Fail("/resources/device",
+                   "is of the builtin entrypoint; a command chooses for itself");
   }
 
   void CheckBuiltin() const {

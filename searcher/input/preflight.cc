@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "engine/backend/cuda/cuda_status.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
@@ -33,6 +34,14 @@ void CheckModelAndData(const ExperimentSpec& spec) {
       engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
   engine::CheckModelFitsData(model, *dataset, where + "model", where + "data");
   engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
+}
+
+void CheckDevice(const ExperimentSpec& spec) {
+  if (spec.device != "cuda") return;
+  const engine::CudaStatus status = engine::ProbeCuda();
+  if (status.problem.empty()) return;
+  Throw(ErrorCode::kUnavailable, "{}: /resources/device is \"cuda\": {}", spec.config_path,
+        status.problem);
 }
 
 // The swap files' folders; a run would find out only after it has started.
@@ -68,6 +77,7 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
         engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
     CheckNvmeFolders(config.zero, source);
     CheckModelAndData(spec);
+    CheckDevice(spec);
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.

@@ -57,6 +57,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   task.model = ObjectAt(spec_.hyperparameters, "model");
   task.data = ObjectAt(spec_.hyperparameters, "data");
   task.base_dir = spec_.model_dir;
+  task.device = spec_.device;
   task.device_memory_bytes = spec_.device_memory_bytes;
   task.host_memory_bytes = spec_.host_memory_bytes;
   task.start_profile_step = spec_.options.start_profile_step;

@@ -143,11 +143,8 @@ class CheckpointCrashTest : public testing::Test {
   // Runs fn(engine, group) on every rank.
   void OnRanks(const std::function<void(Engine&, ProcessGroup&)>& fn) const {
     RunRanks(kRanks, [&](ProcessGroup& group) {
-      const auto kernels = MakeCpuKernels(1);
-      Arena arena("device memory", Arena::Kind::kReal, 0);
-      Arena host("host memory", Arena::Kind::kReal, 0);
-      Engine engine({model_, group, {arena, host, *kernels, *kernels}, data_.get(), kSeqLen},
-                    config_, 7);
+      TestDevice device(group);
+      Engine engine(device.For(model_, data_.get(), kSeqLen), config_, 7);
       fn(engine, group);
     });
   }

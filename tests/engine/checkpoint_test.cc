@@ -39,18 +39,15 @@ class CheckpointTest : public testing::Test {
     const auto data = Synthetic();
     std::vector<RankRun> runs(static_cast<size_t>(world_size));
     RunRanks(world_size, [&](ProcessGroup& group) {
-      const auto kernels = MakeCpuKernels(1);
-      Arena arena("device memory", Arena::Kind::kReal, 0);
-      Arena host("host memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                    7);
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
       if (load) engine.LoadCheckpoint(dir_);
       RankRun& run = runs[static_cast<size_t>(group.rank())];
       for (int step = 0; step < steps; ++step)
         run.steps.push_back(engine.TrainBatch());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
       for (int u = 0; u < engine.states().num_units(); ++u) {
-        run.params.push_back(ParamsHere(*kernels, engine, u));
+        run.params.push_back(ParamsHere(device.memory().host_kernels(), engine, u));
       }
     });
     Result result = {WholeParams(model, runs, config), {}, {}};
@@ -296,11 +293,8 @@ TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
   const Model model = TinyMlp();
   const Json kept = {{"epoch", 3}, {"best", 0.1}, {"names", {"a", "\u00e9"}}, {"none", nullptr}};
   RunRanks(2, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
-                  TinyConfig(1, 2, 1), 7);
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
     engine.TrainBatch();
     engine.SaveCheckpoint(dir_, "", kept);
     engine.SaveCheckpoint(dir_, "nothing kept");
@@ -327,11 +321,8 @@ TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
   const auto data = Synthetic();
   const Model model = TinyMlp();
   RunRanks(2, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
-                  TinyConfig(1, 2, 1), 7);
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
     EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
     EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
     EXPECT_FALSE(fs::exists(dir_));

@@ -344,7 +344,8 @@ TEST(BatchLoaderTest, FillsImagesOfThisRanksRows) {
   const auto dataset =
       OpenDataset({{"type", "synthetic_images"}, {"image_size", 4}}, "", 1, "/data");
   Arena arena("memory", Arena::Kind::kReal, 0);
-  BatchLoader loader(dataset.get(), arena,
+  const auto kernels = MakeCountingKernels(1);  // Nothing is taken to the device.
+  BatchLoader loader(dataset.get(), arena, *kernels,
                      {.train_batch_size = 12, .micro_batch_size = 2, .accumulation_steps = 3}, 1, 1,
                      2, dataset->image());
   const Batch& batch = loader.Load(5, 2);

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
 #include "base/json.h"
+#include "engine/config/ds_config.h"
 
 namespace dsat::engine {
 

@@ -70,14 +70,12 @@ TEST_F(EngineDocsTest, AnEngineIsUsedAsItIsWritten) {
   const Model model = MyModel();
   const auto data = Synthetic();
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena device("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
+    TestDevice device(group);
+    TierMemory& memory = device.memory();
     const DsConfig config = TinyConfig(0, 1, 1);
-    BatchLoader loader(data.get(), device, config.batch, kSeqLen, 0, 1);
+    BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
     const Batch batch = loader.Load(0, 0);
-    UseAnEngine({model, group, {device, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                batch, *data, dir_ / "checkpoints");
+    UseAnEngine(device.For(model, data.get(), kSeqLen), config, batch, *data, dir_ / "checkpoints");
   });
 }
 
@@ -90,7 +88,7 @@ TEST_F(EngineDocsTest, AnEngineIsInitializedAsItIsWritten) {
   auto world = JoinGroup(ReadRankEnvironment());          // RANK, WORLD_SIZE, ...; else one
   auto training = Initialize(*world, {.model = MyModel(),
                                       .config = ConfigFromFile("ds_config.json"),
-                                      .kernels = MakeCpuKernels(num_threads),
+                                      .device = MakeCpuDevice(num_threads),
                                       .dataset = OpenDataset(text, "", seed, "text")});
   Engine& engine = training->engine();
   // clang-format on

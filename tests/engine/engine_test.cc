@@ -45,11 +45,8 @@ void TrainWithin(int64_t limit_bytes, int num_steps) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, limit_bytes);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
-                  TinyConfig(0, 1, 1), 7);
+    TestDevice device(group, limit_bytes);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
     for (int step = 0; step < num_steps; ++step)
       engine.TrainBatch();
   });
@@ -138,11 +135,8 @@ TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
   const auto data = Synthetic();
   const std::vector<float> alone = WholeParams(model, Train(model, TinyConfig(0, 1, 1), 1, 3));
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    const Resources resources = {
-        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
+    TestDevice device(group);
+    const Resources resources = device.For(model, data.get(), kSeqLen);
     Engine first(resources, TinyConfig(0, 1, 1), 7);
     Engine second(resources, TinyConfig(0, 1, 3), 8);
     for (int step = 0; step < 3; ++step) {
@@ -151,7 +145,7 @@ TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
     }
     RankRun run;
     for (int u = 0; u < first.states().num_units(); ++u) {
-      run.params.push_back(ParamsHere(*kernels, first, u));
+      run.params.push_back(ParamsHere(device.memory().host_kernels(), first, u));
     }
     EXPECT_EQ(WholeParams(model, {run}), alone);
   });
@@ -202,11 +196,10 @@ TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
   const auto data = Synthetic();
   const std::vector<RankRun> expected = Train(model, config, 1, 2);
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen}, config, 7);
-    BatchLoader loader(data.get(), arena, config.batch, kSeqLen, 0, 1);
+    TestDevice device(group);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    TierMemory& memory = device.memory();
+    BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
     for (int64_t step = 0; step < 2; ++step) {
       double loss = 0;
       for (int64_t m = 0; m < 3; ++m) {
@@ -222,7 +215,8 @@ TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
       }
     }
     for (int u = 0; u < engine.states().num_units(); ++u)
-      EXPECT_EQ(ParamsHere(*kernels, engine, u), expected[0].params[static_cast<size_t>(u)]);
+      EXPECT_EQ(ParamsHere(memory.host_kernels(), engine, u),
+                expected[0].params[static_cast<size_t>(u)]);
   });
 }
 
@@ -230,12 +224,11 @@ TEST(EngineTest, CallsOutOfTurnAreRefused) {
   const Model model = TinyMlp();
   const auto data = Synthetic();
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
+    TestDevice device(group);
     const DsConfig config = TinyConfig(0, 1, 1);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen}, config, 7);
-    BatchLoader loader(data.get(), arena, config.batch, kSeqLen, 0, 1);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    TierMemory& memory = device.memory();
+    BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
     EXPECT_THROW(engine.Backward(), Error);
     EXPECT_THROW(engine.Step(), Error);
     engine.Forward(loader.Load(0, 0));
@@ -251,12 +244,9 @@ TEST(EngineTest, WithoutASchedulerTheLearningRateIsTheCallers) {
   const Model model = TinyMlp();
   const auto data = Synthetic();
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
+    TestDevice device(group);
     DsConfig config = TinyConfig(0, 1, 1);
-    const Resources resources = {
-        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
+    const Resources resources = device.For(model, data.get(), kSeqLen);
     Engine own(resources, config, 7);
     own.set_lr(0.125);
     EXPECT_EQ(own.TrainBatch().lr, 0.125);
@@ -278,11 +268,8 @@ TEST(EngineTest, EvaluationLeavesTrainingAsItIs) {
                                               "", 3, "/data");
   const std::vector<RankRun> expected = Train(model, TinyConfig(3, 2, 1), 2, 3);
   RunRanks(2, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
-                  TinyConfig(3, 2, 1), 7);
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(3, 2, 1), 7);
     double before = 0;
     for (size_t step = 0; step < 3; ++step) {
       before = engine.Evaluate(*held_out, 3);

@@ -86,11 +86,8 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
   const auto data = Synthetic();
   const Model model = TinyGpt2();
   RunRanks(2, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                  7);
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
     engine.TrainBatch();
     EXPECT_TRUE(engine.TrainBatch().skipped);
     EXPECT_TRUE(engine.TrainBatch().skipped);

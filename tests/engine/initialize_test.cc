@@ -29,7 +29,7 @@ NamedConfig Config(int stage, bool overlap) {
 TrainingArgs Args(Model model, NamedConfig config) {
   return {.model = std::move(model),
           .config = std::move(config),
-          .kernels = MakeCpuKernels(1),
+          .device = MakeTestDevice(),
           .dataset = Synthetic(),
           .seq_len = kSeqLen};
 }

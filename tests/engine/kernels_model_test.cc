@@ -302,5 +302,12 @@ TEST_P(KernelsTest, MeanPoolSpreadsItsGradientEvenly) {
   ExpectClose(dx, expected_dx, dtype());
 }
 
+TEST_P(KernelsTest, TokenWindowsEndAtTheirTokenAndBeginWithTheirSequence) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
+  std::vector<int32_t> windows(18, -1);
+  kernels().TokenWindows(windows.data(), tokens.data(), 2, 3, 3);
+  EXPECT_EQ(windows, (std::vector<int32_t>{0, 0, 1, 0, 1, 2, 1, 2, 3, 0, 0, 4, 0, 4, 5, 4, 5, 6}));
+}
+
 }  // namespace
 }  // namespace dsat::engine

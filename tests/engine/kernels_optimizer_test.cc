@@ -265,7 +265,8 @@ TEST_P(KernelsTest, CompressedSignsAndWhatTheyMiss) {
   errors[5] = 0;
   error = TestTensor(DType::kF32, errors);
   std::vector<uint8_t> signs(kEights / 8, 0xFF);
-  const float scale = kernels().CompressSigns(error.get(), signs.data(), in.get());
+  float scale = 0;
+  kernels().CompressSigns(error.get(), signs.data(), &scale, in.get());
 
   values = in.Values();
   Doubles sums(values.size());
@@ -284,11 +285,12 @@ TEST_P(KernelsTest, CompressedSignsAndWhatTheyMiss) {
 TEST_P(KernelsTest, DecompressedSignsAreWrittenOrAdded) {
   const uint8_t signs[] = {0b10100101, 0b00000000};
   TestTensor out = TestTensor::Poisoned(DType::kF32, 16);
-  kernels().DecompressSigns(out.get(), signs, 0.5F, false);
+  const float scale = 0.25F;
+  kernels().DecompressSigns(out.get(), signs, &scale, 2, false);
   Doubles expected = {0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5, 0.5};
   expected.resize(16, -0.5);
   EXPECT_EQ(out.Values(), expected);
-  kernels().DecompressSigns(out.get(), signs, 2.0F, true);
+  kernels().DecompressSigns(out.get(), signs, &scale, 8, true);
   for (double& x : expected)
     x *= 5;
   EXPECT_EQ(out.Values(), expected);
@@ -308,8 +310,9 @@ TEST_P(KernelsTest, NothingIsLostOverManyCompressions) {
     const Doubles numbers = values.Values();
     for (size_t i = 0; i < sent.size(); ++i)
       sent[i] += numbers[i];
-    const float scale = kernels().CompressSigns(error.get(), signs, values.get());
-    kernels().DecompressSigns(received.get(), signs, scale, true);
+    float scale = 0;
+    kernels().CompressSigns(error.get(), signs, &scale, values.get());
+    kernels().DecompressSigns(received.get(), signs, &scale, 1, true);
   }
   kernels().Accumulate(received.get(), error.get());
   ExpectClose(received, sent, DType::kF32, 20);

@@ -16,6 +16,7 @@
 
 #include "engine/backend/kernels.h"
 #include "engine/tensor.h"
+#include "tests/engine/test_device.h"
 
 namespace dsat::engine {
 
@@ -192,14 +193,14 @@ inline std::string DTypeName(DType dtype) {
   return dtype == DType::kF32 ? "F32" : (dtype == DType::kF16 ? "F16" : "BF16");
 }
 
-// Runs a test in every dtype of a model, on three threads.
+// Runs a test in every dtype of a model, on three threads or what DSAT_TEST_DEVICE names.
 class KernelsTest : public testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   Kernels& kernels() { return *kernels_; }
 
  private:
-  std::unique_ptr<Kernels> kernels_ = MakeCpuKernels(3);
+  std::unique_ptr<Kernels> kernels_ = MakeTestKernels();
 };
 
 }  // namespace dsat::engine

@@ -232,7 +232,7 @@ std::string OnEngine(const Json& config, int num_ranks,
   RunRanks(num_ranks, [&](ProcessGroup& world) {
     const auto training = Initialize(world, {.model = TinyGpt2(),
                                              .config = {config, "ds.json"},
-                                             .kernels = MakeCpuKernels(1),
+                                             .device = MakeCpuDevice(1),
                                              .dataset = Synthetic(),
                                              .seq_len = kSeqLen});
     const std::string mine = fn(training->engine());

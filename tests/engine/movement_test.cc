@@ -205,11 +205,8 @@ TEST(MovementTest, AModelLargerThanDeviceAndHostMemoryTrainsFromDisk) {
 
   const auto data = Synthetic();
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, on_disk.peak_bytes);
-    Arena host("host memory", Arena::Kind::kReal, on_disk.host_peak_bytes);
-    const Resources resources = {
-        model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen};
+    TestDevice device(group, on_disk.peak_bytes, on_disk.host_peak_bytes);
+    const Resources resources = device.For(model, data.get(), kSeqLen);
     EXPECT_THROW(Engine(resources, ConfigOf(3, 1, 1, true), 7), OutOfMemory);
     Engine engine(resources, config, 7);
     const double first = engine.TrainBatch().loss;

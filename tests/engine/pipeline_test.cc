@@ -244,11 +244,8 @@ TEST(PipelineTest, EvaluationGivesTheSameLossOnEveryStage) {
   const auto evaluate = [&](const DsConfig& config, int world_size) {
     std::vector<double> losses(static_cast<size_t>(world_size));
     RunRanks(world_size, [&](ProcessGroup& group) {
-      const auto kernels = MakeCpuKernels(1);
-      Arena arena("device memory", Arena::Kind::kReal, 0);
-      Arena host("host memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                    7);
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
       engine.TrainBatch();
       losses[static_cast<size_t>(group.rank())] = engine.Evaluate(*data, 2);
       engine.TrainBatch();  // Evaluation leaves training as it was.
@@ -267,11 +264,8 @@ TEST(PipelineTest, CallsForOneStageAreRefused) {
   const Model model = ThreeBlocks();
   RunRanks(2, [&](ProcessGroup& group) {
     const auto data = Synthetic();
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen},
-                  PipelineConfig(0, 2, 1, 1), 7);
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), PipelineConfig(0, 2, 1, 1), 7);
     EXPECT_THROW(engine.Forward({}), Error);
     EXPECT_THROW(engine.Backward(), Error);
     EXPECT_THROW(engine.Step(), Error);

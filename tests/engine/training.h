@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/model/models.h"
 #include "tests/engine/run_ranks.h"
+#include "tests/engine/test_device.h"
 
 namespace dsat::engine {
 
@@ -113,24 +114,25 @@ inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
 inline std::vector<float> ParamsHere(Kernels& kernels, Engine& engine, int u) {
   std::vector<float> params;
   engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
-    if (part.state == "param") params = AsFloats(kernels, part.data);
+    if (part.state != "param") return;
+    const std::vector<float> values = AsFloats(kernels, part.data);
+    params.insert(params.end(), values.begin(), values.end());
   });
   return params;
 }
 
 inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps,
                        const Dataset& data, ProcessGroup& group) {
-  const auto kernels = MakeCpuKernels(1);
-  Arena arena("device memory", Arena::Kind::kReal, 0);
-  Arena host("host memory", Arena::Kind::kReal, 0);
-  Engine engine({model, group, {arena, host, *kernels, *kernels}, &data, SeqLenOf(model)}, config,
-                7);
+  TestDevice device(group);
+  TierMemory& memory = device.memory();
+  const Kernels& kernels = memory.kernels();
+  Engine engine(device.For(model, &data, SeqLenOf(model)), config, 7);
   RankRun run;
   for (int step = 0; step < num_steps; ++step) {
-    arena.ResetPeak();
-    host.ResetPeak();
+    memory.device().ResetPeak();
+    memory.host().ResetPeak();
     const Traffic sent = engine.traffic();
-    const TierTraffic tiers = kernels->tier_traffic();
+    const TierTraffic tiers = kernels.tier_traffic();
     const AioTraffic disk = engine.disk_traffic();
     run.steps.push_back(engine.TrainBatch());
     const Traffic all = engine.traffic();
@@ -138,18 +140,18 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
                         .sent_bytes = all.sent_bytes - sent.sent_bytes,
                         .num_messages = all.num_messages - sent.num_messages};
     run.tier_traffic = {
-        .to_host_bytes = kernels->tier_traffic().to_host_bytes - tiers.to_host_bytes,
-        .to_device_bytes = kernels->tier_traffic().to_device_bytes - tiers.to_device_bytes};
+        .to_host_bytes = kernels.tier_traffic().to_host_bytes - tiers.to_host_bytes,
+        .to_device_bytes = kernels.tier_traffic().to_device_bytes - tiers.to_device_bytes};
     run.disk_traffic = {.num_requests = engine.disk_traffic().num_requests - disk.num_requests,
                         .read_bytes = engine.disk_traffic().read_bytes - disk.read_bytes,
                         .written_bytes = engine.disk_traffic().written_bytes - disk.written_bytes};
-    run.peak_bytes = arena.peak_bytes();
-    run.host_peak_bytes = host.peak_bytes();
+    run.peak_bytes = memory.device().peak_bytes();
+    run.host_peak_bytes = memory.host().peak_bytes();
   }
-  run.state_bytes = arena.live_bytes();
+  run.state_bytes = memory.device().live_bytes();
   run.skipped = engine.num_skipped_steps();
   for (int u = 0; u < engine.states().num_units(); ++u) {
-    run.params.push_back(ParamsHere(*kernels, engine, u));
+    run.params.push_back(ParamsHere(memory.host_kernels(), engine, u));
   }
   return run;
 }

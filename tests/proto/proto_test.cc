@@ -37,6 +37,7 @@ ExperimentSpec FullSpec() {
   spec.start_dir = "/s";
   spec.out_dir = "o";
   spec.slots_per_trial = 2;
+  spec.device = "cpu";
   spec.device_memory_bytes = 1 << 20;
   spec.host_memory_bytes = 14;
   spec.environment = {{"NCCL_DEBUG", "INFO"}};
@@ -105,6 +106,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.model = {{"b", 2}};
   task.data = {{"c", 3}};
   task.base_dir = "/base";
+  task.device = "cuda";
   task.device_memory_bytes = 4;
   task.start_profile_step = 5;
   task.end_profile_step = 6;

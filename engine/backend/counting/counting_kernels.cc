@@ -12,6 +12,8 @@ class CountingKernels : public Kernels {
  public:
   explicit CountingKernels(int num_threads) : num_threads_(num_threads) {}
 
+  void Upload(void*, const void*, int64_t) override {}
+  void Download(void*, const void*, int64_t) override {}
   void Fill(Tensor, float) override {}
   void Cast(Tensor, Tensor) override {}
   void Accumulate(Tensor, Tensor) override {}
@@ -46,6 +48,7 @@ class CountingKernels : public Kernels {
                         int64_t) override {}
   void EmbeddingBackward(Tensor, Tensor, Tensor, const int32_t*, int64_t, int64_t,
                          int64_t) override {}
+  void TokenWindows(int32_t*, const int32_t*, int64_t, int64_t, int64_t) override {}
 
   void RotateInPlace(Tensor, std::span<const float>, bool, const RotaryShape&) override {}
 
@@ -84,8 +87,8 @@ class CountingKernels : public Kernels {
   void LambApply(const AdamArgs&, float) override {}
   void MomentumStep(const AdamArgs&) override {}
   void FrozenAdamStep(const AdamArgs&) override {}
-  float CompressSigns(Tensor, uint8_t*, Tensor) override { return 0; }
-  void DecompressSigns(Tensor, const uint8_t*, float, bool) override {}
+  void CompressSigns(Tensor, uint8_t*, float*, Tensor) override {}
+  void DecompressSigns(Tensor, const uint8_t*, const float*, float, bool) override {}
 
  private:
   int num_threads_;

@@ -18,6 +18,8 @@ class CpuKernels : public Kernels {
   explicit CpuKernels(int num_threads);
 
   // elementwise.cc
+  void Upload(void* device, const void* host, int64_t bytes) override;
+  void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
   void Cast(Tensor dst, Tensor src) override;
   void Accumulate(Tensor dst, Tensor src) override;
@@ -75,6 +77,8 @@ class CpuKernels : public Kernels {
                         int64_t T, int64_t C) override;
   void EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens, int64_t B,
                          int64_t T, int64_t C) override;
+  void TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T,
+                    int64_t context) override;
 
   // attention.cc
   int64_t AttentionScratchBytes(const AttentionShape& shape) override;
@@ -100,8 +104,9 @@ class CpuKernels : public Kernels {
   // one_bit.cc
   void MomentumStep(const AdamArgs& args) override;
   void FrozenAdamStep(const AdamArgs& args) override;
-  float CompressSigns(Tensor error, uint8_t* signs, Tensor values) override;
-  void DecompressSigns(Tensor values, const uint8_t* signs, float scale, bool accumulate) override;
+  void CompressSigns(Tensor error, uint8_t* signs, float* scale, Tensor values) override;
+  void DecompressSigns(Tensor values, const uint8_t* signs, const float* scale, float factor,
+                       bool accumulate) override;
 
  private:
   // Whether the products of attention over `qkv` take bf16 operands.

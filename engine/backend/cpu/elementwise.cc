@@ -10,6 +10,8 @@
 namespace dsat::engine {
 namespace {
 
+constexpr int64_t kCopyBytes = int64_t{1} << 16;  // Of one piece of a copy.
+
 void CheckSameSize(const Tensor& a, const Tensor& b) {
   DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
 }
@@ -34,6 +36,17 @@ double SumOfSquaresOfBlock(const T* data, int64_t n) {
 }
 
 }  // namespace
+
+void CpuKernels::Upload(void* device, const void* host, int64_t bytes) {
+  ParallelBlocks(num_threads_, bytes, kCopyBytes, [=](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(device) + begin, static_cast<const char*>(host) + begin,
+                static_cast<size_t>(end - begin));
+  });
+}
+
+void CpuKernels::Download(void* host, const void* device, int64_t bytes) {
+  Upload(host, device, bytes);
+}
 
 void CpuKernels::Fill(Tensor t, float value) {
   VisitDType(t.dtype, [&](auto type) {

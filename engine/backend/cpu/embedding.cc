@@ -99,4 +99,15 @@ void CpuKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const in
   });
 }
 
+void CpuKernels::TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T,
+                              int64_t context) {
+  ParallelFor(num_threads_, B * T, B * T * context, [&](int64_t row) {
+    const int64_t num_known = std::min(context, row % T + 1);
+    int32_t* window = windows + row * context;
+    std::fill(window, window + context - num_known, 0);
+    const int32_t* end = tokens + row + 1;
+    std::copy(end - num_known, end, window + context - num_known);
+  });
+}
+
 }  // namespace dsat::engine

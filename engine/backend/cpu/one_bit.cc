@@ -75,7 +75,7 @@ void CpuKernels::FrozenAdamStep(const AdamArgs& args) {
   });
 }
 
-float CpuKernels::CompressSigns(Tensor error, uint8_t* signs, Tensor values) {
+void CpuKernels::CompressSigns(Tensor error, uint8_t* signs, float* scale, Tensor values) {
   const int64_t n = values.num_elems;
   DSAT_CHECK(n > 0 && n % 8 == 0 && error.num_elems == n, "{} values, {} errors", n,
              error.num_elems);
@@ -89,23 +89,24 @@ float CpuKernels::CompressSigns(Tensor error, uint8_t* signs, Tensor values) {
   double sum = 0;
   for (int64_t i = 0; i < num_blocks; ++i)
     sum += sums[i];
-  const auto scale = static_cast<float>(std::sqrt(sum / static_cast<double>(n)));
+  const auto mean = static_cast<float>(std::sqrt(sum / static_cast<double>(n)));
+  *scale = mean;
   ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += 8)
-      signs[i / 8] = CompressByte(rest + i, in + i, scale);
+      signs[i / 8] = CompressByte(rest + i, in + i, mean);
   });
-  return scale;
 }
 
-void CpuKernels::DecompressSigns(Tensor values, const uint8_t* signs, float scale,
-                                 bool accumulate) {
+void CpuKernels::DecompressSigns(Tensor values, const uint8_t* signs, const float* scale,
+                                 float factor, bool accumulate) {
   DSAT_CHECK(values.num_elems % 8 == 0, "{} values", values.num_elems);
   float* out = values.f32();
   const float keep = accumulate ? 1.0F : 0.0F;
+  const float size = *scale * factor;
   ParallelBlocks(num_threads_, values.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const bool positive = ((signs[i / 8] >> (i % 8)) & 1) != 0;
-      out[i] = (keep == 0.0F ? 0.0F : out[i]) + (positive ? scale : -scale);
+      out[i] = (keep == 0.0F ? 0.0F : out[i]) + (positive ? size : -size);
     }
   });
 }

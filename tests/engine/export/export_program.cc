@@ -42,14 +42,11 @@ void WriteModel(const std::string& dir) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
   RunRanks(2, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
+    TestDevice device(group);
     DsConfig config = TinyConfig(3, 2, 1);
     config.bf16 = true;
     config.zero.gather_16bit_weights_on_model_save = true;
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                  7);
+    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
     engine.TrainBatch();
     engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/checkpoint");
@@ -73,13 +70,10 @@ void WriteHuggingFace(const std::string& dir) {
   const auto data = Synthetic();
   Json step;
   RunRanks(1, [&](ProcessGroup& group) {
-    const auto kernels = MakeCpuKernels(1);
-    Arena arena("device memory", Arena::Kind::kReal, 0);
-    Arena host("host memory", Arena::Kind::kReal, 0);
+    TestDevice device(group);
     DsConfig config = TinyConfig(0, 1, 1);
     config.optimizer.lr = 0.01;
-    Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                  7);
+    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
     for (int i = 0; i < 5; ++i)
       engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/f32");

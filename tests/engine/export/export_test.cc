@@ -104,11 +104,8 @@ class ExportTest : public testing::Test {
                const std::function<void(Engine&)>& fn) const {
     const auto data = Synthetic();
     RunRanks(world_size, [&](ProcessGroup& group) {
-      const auto kernels = MakeCpuKernels(1);
-      Arena arena("device memory", Arena::Kind::kReal, 0);
-      Arena host("host memory", Arena::Kind::kReal, 0);
-      Engine engine({model, group, {arena, host, *kernels, *kernels}, data.get(), kSeqLen}, config,
-                    7);
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
       fn(engine);
     });
   }
@@ -319,9 +316,9 @@ TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
   OnRanks(1, model, TinyConfig(0, 1, 1), [&](Engine& engine) {
     for (int u = 0; u < engine.states().num_units(); ++u) {
       const auto& specs = model.layers[static_cast<size_t>(u)]->params();
+      const std::vector<float> unit = ParamsHere(engine.states().memory().host_kernels, engine, u);
       for (size_t i = 0; i < specs.size(); ++i) {
-        const float* data =
-            engine.states().Param(u).f32() + engine.states().unit(u).layout.offsets[i];
+        const float* data = unit.data() + engine.states().unit(u).layout.offsets[i];
         expected[specs[i].name].assign(data, data + specs[i].NumElems());
       }
     }

@@ -23,6 +23,7 @@ constexpr char kBuiltin[] = R"(name: small gpt2
 entrypoint: builtin
 resources:
   slots_per_trial: 2
+  device: cpu
   device_memory: 512MiB
 searcher:
   name: single
@@ -85,6 +86,7 @@ TEST_F(ExperimentFileTest, EveryFieldArrives) {
   EXPECT_EQ(spec.config_path, Path("deepspeed.yaml"));
   EXPECT_EQ(spec.model_dir, folder_);
   EXPECT_EQ(spec.slots_per_trial, 2);
+  EXPECT_EQ(spec.device, "cpu");
   EXPECT_EQ(spec.device_memory_bytes, 512 << 20);
   EXPECT_EQ(spec.max_length_steps, 30);
   EXPECT_EQ(spec.ds_config_path, Path("ds_config.json"));
@@ -98,6 +100,7 @@ TEST_F(ExperimentFileTest, DefaultsOfAShortFile) {
   EXPECT_EQ(spec.name, "deepspeed");
   EXPECT_THAT(spec.entrypoint, ElementsAre("python3", "train.py"));
   EXPECT_EQ(spec.slots_per_trial, 1);
+  EXPECT_EQ(spec.device, "auto");
   EXPECT_EQ(spec.device_memory_bytes, 0);
   EXPECT_EQ(spec.max_restarts, 1);
   EXPECT_EQ(spec.max_length_steps, 100);
@@ -253,6 +256,9 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {External("resources:\n  slots_per_trial: 1.5"), "is 1.5"},
       {External("resources:\n  slots_per_trial: '2'"), "is \"2\""},
       {External("resources:\n  device_memory: lots"), ":3: /resources/device_memory is \"lots\""},
+      {External("resources:\n  device: cpu"), ":3: /resources/device is of the builtin entrypoint"},
+      {External("resources:\n  device: gpu"),
+       ":3: /resources/device is \"gpu\"; expected \"auto\", \"cpu\" or \"cuda\""},
       {External("resources:\n  device_memory: 0"), "is 0; expected an integer >= 1"},
       {External("resources:\n  device_memory: 0MiB"), "is \"0MiB\""},
       {External("resources: 3"), ":2: /resources is 3; expected an object"},

@@ -1,0 +1,160 @@
+// dsat doctor: what this machine has, what is missing, and what to do about it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/table.h"
+#include "cli/commands.h"
+#include "engine/backend/cuda/cuda_status.h"
+#include "engine/io/async_file.h"
+#include "engine/machine/machine.h"
+
+namespace dsat::cli {
+namespace {
+
+using engine::CudaGpu;
+using engine::CudaLink;
+using engine::CudaStatus;
+using engine::Machine;
+
+struct Findings {
+  Machine machine;
+  double copy_bytes_per_s = 0;
+  bool io_uring = false;
+  CudaStatus cuda;
+  std::vector<CudaLink> links;  // By GPU; none if no GPU can be used.
+  std::string problem;          // Of what was measured last, "" if nothing.
+};
+
+Findings Examine() {
+  Findings found;
+  found.machine = engine::ProbeMachine();
+  found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
+  found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
+  found.cuda = engine::ProbeCuda();
+  found.problem = found.cuda.problem;
+  if (!found.problem.empty()) return found;
+  try {
+    for (size_t gpu = 0; gpu < found.cuda.gpus.size(); ++gpu)
+      found.links.push_back(engine::MeasureCudaLink(static_cast<int>(gpu)));
+  } catch (const Error& error) {
+    found.problem = error.what();
+    found.links.clear();
+  }
+  return found;
+}
+
+// 13000 is 13.0.
+std::string CudaVersion(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// 22809 is 2.28.9.
+std::string NcclVersion(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+Json ToJson(const Findings& found) {
+  const Machine& machine = found.machine;
+  const auto version_or_null = [](int version, const auto& format) {
+    return version == 0 ? Json() : Json(format(version));
+  };
+  Json gpus = Json::array();
+  for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
+    const CudaGpu& gpu = found.cuda.gpus[i];
+    Json json = {{"name", gpu.name},
+                 {"memory_bytes", gpu.memory_bytes},
+                 {"free_bytes", gpu.free_bytes},
+                 {"capability", gpu.capability},
+                 {"multiprocessors", gpu.num_multiprocessors}};
+    if (i < found.links.size()) {
+      json["to_device_bytes_per_s"] = found.links[i].to_device;
+      json["to_host_bytes_per_s"] = found.links[i].to_host;
+    }
+    gpus.push_back(json);
+  }
+  return {{"cpu",
+           {{"model", machine.cpu_model},
+            {"cores", machine.num_cores},
+            {"instruction_sets", machine.instruction_sets},
+            {"onednn", machine.onednn_version}}},
+          {"memory",
+           {{"bytes", machine.memory_bytes},
+            {"available_bytes", machine.available_bytes},
+            {"copy_bytes_per_s", found.copy_bytes_per_s}}},
+          {"io_uring", found.io_uring},
+          {"nccl", version_or_null(machine.nccl_version, NcclVersion)},
+          {"cuda",
+           {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
+            {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
+            {"gpus", gpus},
+            {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
+          {"device", found.problem.empty() ? "cuda" : "cpu"}};
+}
+
+void Line(const char* what, const std::string& text) {
+  fmt::print("{:<10} {}\n", what, text);
+}
+
+void PrintGpus(const Findings& found) {
+  for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
+    const CudaGpu& gpu = found.cuda.gpus[i];
+    std::string text =
+        fmt::format("{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors", i,
+                    gpu.name, HumanBytes(gpu.free_bytes), HumanBytes(gpu.memory_bytes),
+                    gpu.capability / 10, gpu.capability % 10, gpu.num_multiprocessors);
+    if (i < found.links.size()) {
+      text += fmt::format("; {:.1f} GB/s to it, {:.1f} GB/s from it",
+                          found.links[i].to_device / 1e9, found.links[i].to_host / 1e9);
+    }
+    Line("GPU", text);
+  }
+}
+
+void Print(const Findings& found) {
+  const Machine& machine = found.machine;
+  Line("CPU", fmt::format("{}, {} cores", machine.cpu_model, machine.num_cores));
+  Line("", machine.instruction_sets.empty()
+               ? "no instruction set that dsat knows: products will be slow"
+               : fmt::format("{}", fmt::join(machine.instruction_sets, " ")));
+  Line("memory",
+       fmt::format("{}, {} available; {:.1f} GB/s copied", HumanBytes(machine.memory_bytes),
+                   HumanBytes(machine.available_bytes), found.copy_bytes_per_s / 1e9));
+  Line("oneDNN", machine.onednn_version);
+  Line("io_uring",
+       found.io_uring
+           ? "yes"
+           : "no: offload to disk uses threads; a container may forbid io_uring (seccomp)");
+  Line("CUDA", found.cuda.toolkit_version == 0
+                   ? "not built in"
+                   : "built with " + CudaVersion(found.cuda.toolkit_version));
+  Line("driver", found.cuda.driver_version == 0
+                     ? "none seen"
+                     : "runs CUDA up to " + CudaVersion(found.cuda.driver_version));
+  PrintGpus(found);
+  Line("NCCL", machine.nccl_version == 0 ? "not found" : NcclVersion(machine.nccl_version));
+  if (!found.problem.empty()) Line("no GPU", found.problem);
+  Line("device",
+       found.problem.empty() ? "cuda (resources.device: auto)" : "cpu (resources.device: auto)");
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const DoctorFlags&) {
+  const Findings found = Examine();
+  if (flags.json) {
+    fmt::print("{}\n", ToJson(found).dump(2));
+  } else {
+    Print(found);
+  }
+  return 0;
+}
+
+}  // namespace dsat::cli

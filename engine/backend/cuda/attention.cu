@@ -1,0 +1,284 @@
+// Causal attention without stored scores (Dao et al. 2022), for every type, head size and GPU:
+// tiles of 32 queries and 32 keys in shared memory, arithmetic in f32. A warp works on one row at a
+// time, a lane on one column of the tile, then on every 32nd channel.
+//
+// The backward pass computes probabilities again from lse. Rows of queries (dq) and rows of keys
+// (dk, dv) have a kernel each, so that every sum has one owner and a fixed order.
+#include "engine/backend/cuda/device_math.h"
+
+namespace dsat::engine::cuda {
+namespace {
+
+constexpr int kTile = kWarp;  // Rows, and columns, of a tile of scores.
+constexpr int kWarps = 4;
+constexpr int kRowsPerWarp = kTile / kWarps;
+constexpr int kMaxSlots = kMaxHeadChannels / kWarp;  // Channels of a lane.
+
+// Where the heads lie. A block has tile blockIdx.x of head blockIdx.y of sequence blockIdx.z.
+struct Heads {
+  int64_t T, C, H, G, hd;
+  float scale;
+
+  __device__ int64_t KvHead(int64_t h) const { return h / (H / G); }
+  __device__ int64_t QkvStride() const { return C + 2 * G * hd; }
+  __device__ int64_t Q(int64_t h) const { return blockIdx.z * T * QkvStride() + h * hd; }
+  __device__ int64_t K(int64_t g) const { return blockIdx.z * T * QkvStride() + C + g * hd; }
+  __device__ int64_t V(int64_t g) const { return K(g) + G * hd; }
+  __device__ int64_t Out(int64_t h) const { return blockIdx.z * T * C + h * hd; }
+  __device__ int64_t Stat(int64_t h) const { return (blockIdx.z * H + h) * T; }  // In lse, delta.
+};
+
+// A tile (kTile, hd) in shared memory, a row longer by one so that lanes on different rows read
+// different banks.
+struct Tile {
+  float* data;
+  int64_t hd;
+
+  __device__ float* row(int64_t i) const { return data + i * (hd + 1); }
+};
+int64_t TileBytes(int64_t hd) {
+  return kTile * (hd + 1) * static_cast<int64_t>(sizeof(float));
+}
+__device__ Tile TileAt(float* shared, int i, int64_t hd) {
+  return {shared + i * kTile * (hd + 1), hd};
+}
+
+// Rows [begin, begin + kTile) of a head; 0 from T on.
+template <typename Elem>
+__device__ void Load(const Tile& tile, const Elem* from, int64_t stride, int64_t begin, int64_t T) {
+  for (int64_t i = threadIdx.x; i < kTile * tile.hd; i += kWarps * kWarp) {
+    const int64_t row = begin + i / tile.hd;
+    const float x = row < T ? ToFloat(from[row * stride + i % tile.hd]) : 0.0F;
+    tile.row(i / tile.hd)[i % tile.hd] = x;
+  }
+}
+
+__device__ float Dot(const float* a, const float* b, int64_t n) {
+  float sum = 0.0F;
+  for (int64_t c = 0; c < n; ++c)
+    sum += a[c] * b[c];
+  return sum;
+}
+
+// sums[slot] += the sum over the tile's rows j of weight (lane j's) times its channels of row j.
+__device__ void AddWeightedRows(float* sums, float weight, const Tile& tile) {
+  const int lane = threadIdx.x % kWarp;
+  for (int j = 0; j < kTile; ++j) {
+    const float w = __shfl_sync(kAllLanes, weight, j);
+    const float* row = tile.row(j);
+#pragma unroll
+    for (int slot = 0; slot < kMaxSlots; ++slot) {
+      const int c = slot * kWarp + lane;
+      if (c < tile.hd) sums[slot] += w * row[c];
+    }
+  }
+}
+
+template <typename Elem>
+__device__ void Store(Elem* to, const float* sums, float factor, int64_t hd) {
+#pragma unroll
+  for (int slot = 0; slot < kMaxSlots; ++slot) {
+    const int c = slot * kWarp + static_cast<int>(threadIdx.x % kWarp);
+    if (c < hd) to[c] = FromFloat<Elem>(sums[slot] * factor);
+  }
+}
+
+template <typename Elem>
+__global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads heads) {
+  extern __shared__ float shared[];
+  const Tile q = TileAt(shared, 0, heads.hd), k = TileAt(shared, 1, heads.hd),
+             v = TileAt(shared, 2, heads.hd);
+  const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float sums[kRowsPerWarp][kMaxSlots] = {};
+  float max[kRowsPerWarp], total[kRowsPerWarp];
+  for (int r = 0; r < kRowsPerWarp; ++r) {
+    max[r] = -INFINITY;
+    total[r] = 0.0F;
+  }
+  Load(q, qkv + heads.Q(h), heads.QkvStride(), begin, heads.T);
+  for (int64_t keys = 0; keys <= begin; keys += kTile) {
+    __syncthreads();
+    Load(k, qkv + heads.K(g), heads.QkvStride(), keys, heads.T);
+    Load(v, qkv + heads.V(g), heads.QkvStride(), keys, heads.T);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      const int i = warp * kRowsPerWarp + r;
+      // The first tile has a key for every query: max is finite from then on.
+      const bool seen = keys + lane <= begin + i;
+      const float score = seen ? Dot(q.row(i), k.row(lane), heads.hd) * heads.scale : -INFINITY;
+      const float new_max = fmaxf(max[r], WarpReduce(score, Max()));
+      const float keep = expf(max[r] - new_max);
+      const float p = expf(score - new_max);
+      max[r] = new_max;
+      total[r] = total[r] * keep + WarpReduce(p, Plus());
+#pragma unroll
+      for (int slot = 0; slot < kMaxSlots; ++slot)
+        sums[r][slot] *= keep;
+      AddWeightedRows(sums[r], p, v);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsPerWarp; ++r) {
+    const int64_t t = begin + warp * kRowsPerWarp + r;
+    if (t >= heads.T) continue;
+    Store(out + heads.Out(h) + t * heads.C, sums[r], 1.0F / total[r], heads.hd);
+    if (lane == 0) lse[heads.Stat(h) + t] = max[r] + logf(total[r]);
+  }
+}
+
+// delta (B, H, T) = the dot products of rows of out and dout: a warp per row.
+template <typename Elem>
+__global__ void DeltaKernel(float* delta, const Elem* out, const Elem* dout, Heads heads) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (t >= heads.T) return;
+  const int64_t at = heads.Out(blockIdx.y) + t * heads.C;
+  float sum = 0.0F;
+  for (int64_t c = lane; c < heads.hd; c += kWarp)
+    sum += ToFloat(out[at + c]) * ToFloat(dout[at + c]);
+  sum = WarpReduce(sum, Plus());
+  if (lane == 0) delta[heads.Stat(blockIdx.y) + t] = sum;
+}
+
+// One number of a tile: its probability, and the gradient of its score, times the scale.
+struct ScoreGrad {
+  float p = 0.0F;
+  float ds = 0.0F;
+};
+__device__ ScoreGrad GradOf(const float* q, const float* k, const float* dout, const float* v,
+                            float lse, float delta, const Heads& heads) {
+  const float p = expf(Dot(q, k, heads.hd) * heads.scale - lse);
+  return {p, p * (Dot(dout, v, heads.hd) - delta) * heads.scale};
+}
+
+template <typename Elem>
+__global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
+                                const float* delta, Heads heads) {
+  extern __shared__ float shared[];
+  const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
+             k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
+  const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float sums[kRowsPerWarp][kMaxSlots] = {};
+  Load(q, qkv + heads.Q(h), heads.QkvStride(), begin, heads.T);
+  Load(grad, dout + heads.Out(h), heads.C, begin, heads.T);
+  for (int64_t keys = 0; keys <= begin; keys += kTile) {
+    __syncthreads();
+    Load(k, qkv + heads.K(g), heads.QkvStride(), keys, heads.T);
+    Load(v, qkv + heads.V(g), heads.QkvStride(), keys, heads.T);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      const int i = warp * kRowsPerWarp + r;
+      const int64_t t = begin + i;
+      ScoreGrad score;
+      if (t < heads.T && keys + lane <= t) {
+        score = GradOf(q.row(i), k.row(lane), grad.row(i), v.row(lane), lse[heads.Stat(h) + t],
+                       delta[heads.Stat(h) + t], heads);
+      }
+      AddWeightedRows(sums[r], score.ds, k);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsPerWarp; ++r) {
+    const int64_t t = begin + warp * kRowsPerWarp + r;
+    if (t < heads.T) Store(dqkv + heads.Q(h) + t * heads.QkvStride(), sums[r], 1.0F, heads.hd);
+  }
+}
+
+// blockIdx.y is a head of keys; its heads of queries come one after another.
+template <typename Elem>
+__global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
+                              const float* delta, Heads heads) {
+  extern __shared__ float shared[];
+  const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
+             k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
+  const int64_t g = blockIdx.y, begin = int64_t{blockIdx.x} * kTile, shared_by = heads.H / heads.G;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float dk[kRowsPerWarp][kMaxSlots] = {}, dv[kRowsPerWarp][kMaxSlots] = {};
+  Load(k, qkv + heads.K(g), heads.QkvStride(), begin, heads.T);
+  Load(v, qkv + heads.V(g), heads.QkvStride(), begin, heads.T);
+  for (int64_t h = g * shared_by; h < (g + 1) * shared_by; ++h) {
+    for (int64_t queries = begin; queries < heads.T; queries += kTile) {
+      __syncthreads();
+      Load(q, qkv + heads.Q(h), heads.QkvStride(), queries, heads.T);
+      Load(grad, dout + heads.Out(h), heads.C, queries, heads.T);
+      __syncthreads();
+      const int64_t t = queries + lane;
+#pragma unroll
+      for (int r = 0; r < kRowsPerWarp; ++r) {
+        const int j = warp * kRowsPerWarp + r;
+        ScoreGrad score;
+        if (t < heads.T && begin + j <= t) {
+          score = GradOf(q.row(lane), k.row(j), grad.row(lane), v.row(j), lse[heads.Stat(h) + t],
+                         delta[heads.Stat(h) + t], heads);
+        }
+        AddWeightedRows(dk[r], score.ds, q);
+        AddWeightedRows(dv[r], score.p, grad);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsPerWarp; ++r) {
+    const int64_t key = begin + warp * kRowsPerWarp + r;
+    if (key >= heads.T) continue;
+    Store(dqkv + heads.K(g) + key * heads.QkvStride(), dk[r], 1.0F, heads.hd);
+    Store(dqkv + heads.V(g) + key * heads.QkvStride(), dv[r], 1.0F, heads.hd);
+  }
+}
+
+Heads HeadsOf(const AttentionArgs& args) {
+  const int64_t hd = args.C / args.H;
+  return {args.T, args.C, args.H, args.G, hd, 1.0F / sqrtf(static_cast<float>(hd))};
+}
+
+// Tiles, heads and sequences.
+dim3 Grid(const AttentionArgs& args, int64_t num_heads, int64_t tile) {
+  return dim3(static_cast<unsigned>((args.T + tile - 1) / tile), static_cast<unsigned>(num_heads),
+              static_cast<unsigned>(args.B));
+}
+
+// Large heads take more shared memory than a kernel is given unasked.
+template <typename Kernel>
+int SharedBytes(Kernel kernel, int num_tiles, int64_t hd) {
+  const int bytes = static_cast<int>(num_tiles * TileBytes(hd));
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  return bytes;
+}
+
+}  // namespace
+
+void AttentionForward(const AttentionArgs& args) {
+  if (args.B * args.T == 0) return;
+  const Heads heads = HeadsOf(args);
+  Visit(args.qkv.type, [&](auto type) {
+    using Elem = decltype(type);
+    const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
+    ForwardKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(
+        Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
+  });
+}
+
+void AttentionBackward(const AttentionArgs& args) {
+  if (args.B * args.T == 0) return;
+  const Heads heads = HeadsOf(args);
+  Visit(args.qkv.type, [&](auto type) {
+    using Elem = decltype(type);
+    float* delta = args.delta.f32();
+    const float* lse = args.lse.f32();
+    Elem* dqkv = Data<Elem>(args.dqkv);
+    const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
+    DeltaKernel<<<Grid(args, args.H, kWarps), kWarps * kWarp>>>(delta, Data<Elem>(args.out), dout,
+                                                                heads);
+    int bytes = SharedBytes(QueryGradKernel<Elem>, 4, heads.hd);
+    QueryGradKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse,
+                                                                          delta, heads);
+    bytes = SharedBytes(KeyGradKernel<Elem>, 4, heads.hd);
+    KeyGradKernel<<<Grid(args, args.G, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse, delta,
+                                                                        heads);
+  });
+}
+
+}  // namespace dsat::engine::cuda

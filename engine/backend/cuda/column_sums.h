@@ -1,0 +1,75 @@
+// Sums over the rows of a matrix, column by column: gradients of biases and of norms' weights.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_
+#define DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_
+
+#include "engine/backend/cuda/device_math.h"
+
+namespace dsat::engine::cuda {
+
+constexpr int kColumnLanes = 32;  // Columns that a block sums, and rows that it looks at at a time.
+constexpr int kRowLanes = 8;
+constexpr int64_t kMaxRowParts = 64;
+
+// Into how many parts, each a block's, N rows are cut.
+inline int64_t NumRowParts(int64_t N) {
+  constexpr int64_t kMinRows = 64;
+  return std::max<int64_t>(1, std::min(kMaxRowParts, (N + kMinRows - 1) / kMinRows));
+}
+
+// partial (parts, C, 2) = the sums of term(row, c), a float2, over a part's rows.
+template <typename Term>
+__global__ void PartialColumnSums(float2* partial, int64_t N, int64_t C, Term term) {
+  __shared__ float2 sums[kRowLanes][kColumnLanes];
+  const int64_t c = int64_t{blockIdx.x} * kColumnLanes + threadIdx.x;
+  const int64_t part_rows = (N + gridDim.y - 1) / gridDim.y;
+  const int64_t begin = blockIdx.y * part_rows;
+  const int64_t end = min(N, begin + part_rows);
+  float2 sum = {0.0F, 0.0F};
+  for (int64_t row = begin + threadIdx.y; c < C && row < end; row += kRowLanes) {
+    const float2 x = term(row, c);
+    sum.x += x.x;
+    sum.y += x.y;
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= C) return;
+  for (int i = 1; i < kRowLanes; ++i) {
+    sum.x += sums[i][threadIdx.x].x;
+    sum.y += sums[i][threadIdx.x].y;
+  }
+  partial[blockIdx.y * C + c] = sum;
+}
+
+// first (C) += the sums' x, second (C) += their y; either may be nullptr.
+template <typename T>
+__global__ void AddColumnSums(T* first, T* second, const float2* partial, int64_t parts,
+                              int64_t C) {
+  const int64_t c = FirstIndex();
+  if (c >= C) return;
+  float2 sum = {0.0F, 0.0F};
+  for (int64_t part = 0; part < parts; ++part) {
+    sum.x += partial[part * C + c].x;
+    sum.y += partial[part * C + c].y;
+  }
+  if (first != nullptr) first[c] = FromFloat<T>(ToFloat(first[c]) + sum.x);
+  if (second != nullptr) second[c] = FromFloat<T>(ToFloat(second[c]) + sum.y);
+}
+
+// Both kernels; `workspace` has ColumnWorkspaceBytes(N, C). Empty views are not wanted.
+template <typename T, typename Term>
+void SumColumns(const View& first, const View& second, int64_t N, int64_t C, const Term& term,
+                void* workspace) {
+  if (N == 0 || C == 0 || (first.n == 0 && second.n == 0)) return;
+  const int64_t parts = NumRowParts(N);
+  auto* partial = static_cast<float2*>(workspace);
+  const dim3 grid(static_cast<unsigned>((C + kColumnLanes - 1) / kColumnLanes),
+                  static_cast<unsigned>(parts));
+  PartialColumnSums<<<grid, dim3(kColumnLanes, kRowLanes)>>>(partial, N, C, term);
+  const auto blocks = static_cast<unsigned>((C + kThreads - 1) / kThreads);
+  AddColumnSums<<<blocks, kThreads>>>(first.n == 0 ? nullptr : Data<T>(first),
+                                      second.n == 0 ? nullptr : Data<T>(second), partial, parts, C);
+}
+
+}  // namespace dsat::engine::cuda
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_

@@ -1,0 +1,67 @@
+// The part of cuBLASLt that the CUDA backend calls, by its documented names and numbers (cuBLAS
+// documentation, chapter "Using the cuBLASLt API"): its headers are not needed to build, its
+// library not to start.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
+#define DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
+
+#include <cuda_runtime_api.h>
+#include <library_types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace dsat::engine::cublaslt {
+
+using Handle = void*;
+using Descriptor = void*;  // Of a product, a matrix, a preference.
+using Status = int;        // 0: success.
+
+enum Operation : int32_t { kNormal = 0, kTransposed = 1 };
+enum ComputeType : int { kCompute32F = 68 };
+enum ProductAttribute : int { kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8 };
+enum Epilogue : uint32_t { kNoEpilogue = 1, kAddBias = 4 };
+enum PreferenceAttribute : int {
+  kMaxWorkspaceBytes = 1,
+  kMinAlignmentA = 5,
+  kMinAlignmentB = 6,
+  kMinAlignmentC = 7,
+  kMinAlignmentD = 8
+};
+
+struct Algorithm {
+  uint64_t data[8];
+};
+struct Choice {
+  Algorithm algorithm;
+  size_t workspace_bytes;
+  Status state;
+  float waves;
+  int reserved[4];
+};
+
+struct Api {
+  Status (*create)(Handle*);
+  Status (*destroy)(Handle);
+  Status (*product_create)(Descriptor*, int compute_type, int scale_type);
+  Status (*product_set)(Descriptor, int attribute, const void*, size_t);
+  Status (*product_destroy)(Descriptor);
+  Status (*matrix_create)(Descriptor*, int type, uint64_t rows, uint64_t cols, int64_t stride);
+  Status (*matrix_destroy)(Descriptor);
+  Status (*preference_create)(Descriptor*);
+  Status (*preference_set)(Descriptor, int attribute, const void*, size_t);
+  Status (*preference_destroy)(Descriptor);
+  Status (*choose)(Handle, Descriptor product, Descriptor a, Descriptor b, Descriptor c,
+                   Descriptor d, Descriptor preference, int wanted, Choice*, int* found);
+  Status (*multiply)(Handle, Descriptor product, const void* alpha, const void* a, Descriptor,
+                     const void* b, Descriptor, const void* beta, const void* c, Descriptor,
+                     void* d, Descriptor, const Algorithm*, void* workspace, size_t, cudaStream_t);
+};
+
+// The library, looked up by the toolkit's major version; once opened it stays. Gives what is wrong,
+// or "".
+std::string Load(Api& api);
+
+}  // namespace dsat::engine::cublaslt
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_

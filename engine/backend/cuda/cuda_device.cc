@@ -1,0 +1,55 @@
+// GPUs as devices: the library's kernels and memory, put together.
+#include "engine/backend/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/backend/cuda/plugin.h"
+#include "engine/backend/staged_group.h"
+
+namespace dsat::engine {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaPlugin& plugin, const CudaStatus& status, int gpu, int num_threads)
+      : plugin_(plugin),
+        gpu_(status.gpus[static_cast<size_t>(gpu)]),
+        index_(gpu),
+        num_gpus_(static_cast<int>(status.gpus.size())),
+        host_(MakeCpuDevice(num_threads)),
+        memory_(plugin.make_memory(gpu)) {}
+
+  std::string name() const override { return fmt::format("cuda:{} ({})", index_, gpu_.name); }
+  std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_); }
+  std::unique_ptr<Kernels> MakeHostKernels() override { return host_->MakeHostKernels(); }
+  MemorySource& memory() override { return *memory_; }
+  int64_t MemoryBytes(int local_world_size) const override {
+    const int sharing = (local_world_size + num_gpus_ - 1) / num_gpus_;
+    return gpu_.free_bytes / std::max(1, sharing);
+  }
+  std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override {
+    return MakeStagedGroup(std::move(host), *memory_, MakeKernels());
+  }
+
+ private:
+  const CudaPlugin& plugin_;
+  CudaGpu gpu_;
+  int index_;
+  int num_gpus_;
+  std::unique_ptr<Device> host_;
+  std::unique_ptr<MemorySource> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> OpenCudaDevice(int local_rank, int num_threads) {
+  const CudaPlugin& plugin = LoadCudaPlugin();
+  const CudaStatus status = plugin.probe();
+  if (!status.problem.empty()) Throw(ErrorCode::kUnavailable, "{}", status.problem);
+  const int gpu = local_rank % static_cast<int>(status.gpus.size());
+  return std::make_unique<CudaDevice>(plugin, status, gpu, num_threads);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,384 @@
+// The CUDA backend: memory, and the kernels of layers. Those of optimizers are in
+// cuda_optimizers.cc.
+#include "engine/backend/cuda/cuda_kernels.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "engine/backend/cost.h"
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/views.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr float kEpsilon = 1e-5F;  // Of layer norm and group norm.
+
+cuda::Conv ConvOf(const ConvShape& s) {
+  return {s.N, s.H, s.W, s.in, s.out, s.kernel, s.stride, s.OutH(), s.OutW()};
+}
+
+void CheckSameSize(const Tensor& a, const Tensor& b) {
+  DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
+}
+
+cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
+  if (shape.HeadChannels() > cuda::kMaxHeadChannels) {
+    Throw(ErrorCode::kUnimplemented, "attention heads of {} channels on a GPU; expected at most {}",
+          shape.HeadChannels(), cuda::kMaxHeadChannels);
+  }
+  return {.B = shape.B, .T = shape.T, .C = shape.C, .H = shape.H, .G = shape.KvHeads()};
+}
+
+}  // namespace
+
+std::string MissingLibrary() {
+  cublaslt::Api api;
+  return cublaslt::Load(api);
+}
+
+CudaKernels::CudaKernels(int gpu) : gpu_(gpu) {
+  CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
+  void* sums = nullptr;
+  CheckCuda(cudaMalloc(&sums, 2 * sizeof(double)), "cudaMalloc");
+  sums_ = static_cast<double*>(sums);
+}
+
+CudaKernels::~CudaKernels() {
+  cudaFree(sums_);
+  cudaFree(workspace_);
+}
+
+void* CudaKernels::Workspace(int64_t bytes) {
+  if (bytes <= workspace_bytes_) return workspace_;
+  CheckCuda(cudaFree(workspace_), "cudaFree");
+  workspace_ = nullptr;
+  workspace_bytes_ = 0;
+  CheckCuda(cudaMalloc(&workspace_, static_cast<size_t>(bytes)), "cudaMalloc of a workspace");
+  workspace_bytes_ = bytes;
+  return workspace_;
+}
+
+// Collectives copy from a thread of their own, which has no GPU chosen yet.
+void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
+            "cudaMemcpy to the device");
+}
+
+void CudaKernels::Download(void* host, const void* device, int64_t bytes) {
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
+            "cudaMemcpy to the host");
+}
+
+void CudaKernels::Fill(Tensor t, float value) {
+  cuda::Fill(ViewOf(t), value);
+  CheckLaunch("Fill");
+}
+
+void CudaKernels::Cast(Tensor dst, Tensor src) {
+  CheckSameSize(dst, src);
+  cuda::Convert(ViewOf(dst), ViewOf(src));
+  CheckLaunch("Cast");
+}
+
+void CudaKernels::Accumulate(Tensor dst, Tensor src) {
+  CheckSameSize(dst, src);
+  cuda::Accumulate(ViewOf(dst), ViewOf(src));
+  CheckLaunch("Accumulate");
+}
+
+void CudaKernels::Scale(Tensor t, float factor) {
+  cuda::Scale(ViewOf(t), factor);
+  CheckLaunch("Scale");
+}
+
+double CudaKernels::SumOfSquares(Tensor t) {
+  cuda::SumOfSquares(sums_, ViewOf(t), Workspace(cuda::SumWorkspaceBytes()));
+  CheckLaunch("SumOfSquares");
+  double sum = 0;
+  Download(&sum, sums_, sizeof(sum));
+  return sum;
+}
+
+void CudaKernels::Add(Tensor y, Tensor a, Tensor b) {
+  CheckSameSize(y, a);
+  CheckSameSize(y, b);
+  cuda::Add(ViewOf(y), ViewOf(a), ViewOf(b));
+  CheckLaunch("Add");
+}
+
+void CudaKernels::Matmul(const MatmulArgs& args) {
+  flops_ += MatmulFlops(args);
+  DSAT_CHECK(args.a.num_elems >= args.M * args.K && args.b.num_elems >= args.K * args.N &&
+                 args.c.num_elems >= args.M * args.N,
+             "{} x {} x {}", args.M, args.N, args.K);
+  if (args.M * args.N == 0) return;
+  MatmulArgs product = args;
+  const bool adds_bias = args.bias.num_elems > 0;
+  const bool apart = adds_bias && args.bias.dtype != args.c.dtype;
+  if (apart) product.bias = {};
+  matmul_.Run(product);
+  if (apart) cuda::AddBias(ViewOf(args.c), ViewOf(args.bias), args.M, args.N);
+  CheckLaunch("Matmul");
+}
+
+void CudaKernels::BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) {
+  DSAT_CHECK(dy.num_elems >= M * N && db.num_elems >= N, "dy {} of {} x {}", dy.num_elems, M, N);
+  cuda::BiasGrad(ViewOf(db), ViewOf(dy), M, N, Workspace(cuda::ColumnWorkspaceBytes(M, N)));
+  CheckLaunch("BiasGrad");
+}
+
+void CudaKernels::LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                   Tensor bias, int64_t N, int64_t C) {
+  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C && mean.num_elems >= N &&
+                 rstd.num_elems >= N && weight.num_elems >= C && bias.num_elems >= C,
+             "{} x {}", N, C);
+  cuda::NormForward({.y = ViewOf(y),
+                     .mean = ViewOf(mean),
+                     .rstd = ViewOf(rstd),
+                     .x = ViewOf(x),
+                     .weight = ViewOf(weight),
+                     .bias = ViewOf(bias),
+                     .N = N,
+                     .C = C,
+                     .eps = kEpsilon});
+  CheckLaunch("LayerNormForward");
+}
+
+void CudaKernels::LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                    Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
+                                    bool accumulate_dx) {
+  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C, "{} x {}", N,
+             C);
+  cuda::NormBackward({.dx = ViewOf(dx),
+                      .dweight = ViewOf(dweight),
+                      .dbias = ViewOf(dbias),
+                      .dy = ViewOf(dy),
+                      .x = ViewOf(x),
+                      .weight = ViewOf(weight),
+                      .mean = ViewOf(mean),
+                      .rstd = ViewOf(rstd),
+                      .N = N,
+                      .C = C,
+                      .accumulate_dx = accumulate_dx},
+                     Workspace(cuda::ColumnWorkspaceBytes(N, C)));
+  CheckLaunch("LayerNormBackward");
+}
+
+void CudaKernels::RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, int64_t N,
+                                 int64_t C, float eps) {
+  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C && rstd.num_elems >= N, "{} x {}", N, C);
+  cuda::NormForward({.y = ViewOf(y),
+                     .mean = {},
+                     .rstd = ViewOf(rstd),
+                     .x = ViewOf(x),
+                     .weight = ViewOf(weight),
+                     .bias = {},
+                     .N = N,
+                     .C = C,
+                     .eps = eps});
+  CheckLaunch("RmsNormForward");
+}
+
+void CudaKernels::RmsNormBackward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
+                                  Tensor rstd, int64_t N, int64_t C, bool accumulate_dx) {
+  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C, "{} x {}", N,
+             C);
+  cuda::NormBackward({.dx = ViewOf(dx),
+                      .dweight = ViewOf(dweight),
+                      .dbias = {},
+                      .dy = ViewOf(dy),
+                      .x = ViewOf(x),
+                      .weight = ViewOf(weight),
+                      .mean = {},
+                      .rstd = ViewOf(rstd),
+                      .N = N,
+                      .C = C,
+                      .accumulate_dx = accumulate_dx},
+                     Workspace(cuda::ColumnWorkspaceBytes(N, C)));
+  CheckLaunch("RmsNormBackward");
+}
+
+void CudaKernels::GroupNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
+                                   Tensor bias, const GroupNormShape& s) {
+  DSAT_CHECK(s.G > 0 && s.C % s.G == 0 && x.num_elems >= s.NumElems(), "{} channels, {} groups",
+             s.C, s.G);
+  cuda::GroupNormForward({.y = ViewOf(y),
+                          .mean = ViewOf(mean),
+                          .rstd = ViewOf(rstd),
+                          .x = ViewOf(x),
+                          .weight = ViewOf(weight),
+                          .bias = ViewOf(bias),
+                          .eps = kEpsilon},
+                         {s.N, s.P, s.C, s.G});
+  CheckLaunch("GroupNormForward");
+}
+
+void CudaKernels::GroupNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
+                                    Tensor weight, Tensor mean, Tensor rstd,
+                                    const GroupNormShape& s) {
+  DSAT_CHECK(s.G > 0 && s.C % s.G == 0 && x.num_elems >= s.NumElems(), "{} channels, {} groups",
+             s.C, s.G);
+  cuda::GroupNormBackward({.dx = ViewOf(dx),
+                           .dweight = ViewOf(dweight),
+                           .dbias = ViewOf(dbias),
+                           .dy = ViewOf(dy),
+                           .x = ViewOf(x),
+                           .weight = ViewOf(weight),
+                           .mean = ViewOf(mean),
+                           .rstd = ViewOf(rstd)},
+                          {s.N, s.P, s.C, s.G},
+                          Workspace(cuda::ColumnWorkspaceBytes(s.N * s.P, s.C)));
+  CheckLaunch("GroupNormBackward");
+}
+
+void CudaKernels::GeluForward(Tensor y, Tensor x) {
+  CheckSameSize(y, x);
+  cuda::GeluForward(ViewOf(y), ViewOf(x));
+  CheckLaunch("GeluForward");
+}
+
+void CudaKernels::GeluBackward(Tensor dx, Tensor dy, Tensor x) {
+  CheckSameSize(dx, dy);
+  CheckSameSize(dx, x);
+  cuda::GeluBackward(ViewOf(dx), ViewOf(dy), ViewOf(x));
+  CheckLaunch("GeluBackward");
+}
+
+void CudaKernels::ReluForward(Tensor y, Tensor x) {
+  CheckSameSize(y, x);
+  cuda::ReluForward(ViewOf(y), ViewOf(x));
+  CheckLaunch("ReluForward");
+}
+
+void CudaKernels::ReluBackward(Tensor dx, Tensor dy, Tensor x) {
+  CheckSameSize(dx, dy);
+  CheckSameSize(dx, x);
+  cuda::ReluBackward(ViewOf(dx), ViewOf(dy), ViewOf(x));
+  CheckLaunch("ReluBackward");
+}
+
+void CudaKernels::SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) {
+  DSAT_CHECK(y.num_elems >= N * F && x.num_elems >= 2 * N * F, "{} x {}", N, F);
+  cuda::SwigluForward(ViewOf(y), ViewOf(x), N, F);
+  CheckLaunch("SwigluForward");
+}
+
+void CudaKernels::SwigluBackward(Tensor dx, Tensor dy, Tensor x, int64_t N, int64_t F) {
+  DSAT_CHECK(dy.num_elems >= N * F && x.num_elems >= 2 * N * F && dx.num_elems >= 2 * N * F,
+             "{} x {}", N, F);
+  cuda::SwigluBackward(ViewOf(dx), ViewOf(dy), ViewOf(x), N, F);
+  CheckLaunch("SwigluBackward");
+}
+
+void CudaKernels::EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe,
+                                   int64_t B, int64_t T, int64_t C) {
+  DSAT_CHECK(y.num_elems >= B * T * C, "y {} of {} x {} x {}", y.num_elems, B, T, C);
+  cuda::EmbeddingForward(ViewOf(y), tokens, ViewOf(wte), ViewOf(wpe), B, T, C);
+  CheckLaunch("EmbeddingForward");
+}
+
+void CudaKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
+                                    int64_t B, int64_t T, int64_t C) {
+  DSAT_CHECK(dy.num_elems >= B * T * C, "dy {} of {} x {} x {}", dy.num_elems, B, T, C);
+  cuda::EmbeddingBackward(ViewOf(dwte), ViewOf(dwpe), ViewOf(dy), tokens, B, T, C);
+  CheckLaunch("EmbeddingBackward");
+}
+
+void CudaKernels::TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T,
+                               int64_t context) {
+  cuda::TokenWindows(windows, tokens, B, T, context);
+  CheckLaunch("TokenWindows");
+}
+
+void CudaKernels::RotateInPlace(Tensor x, std::span<const float> frequencies, bool negative,
+                                const RotaryShape& s) {
+  DSAT_CHECK(2 * std::ssize(frequencies) == s.head_channels &&
+                 std::ssize(frequencies) <= cuda::kMaxRotaryPairs &&
+                 s.heads * s.head_channels <= s.stride && x.num_elems >= s.B * s.T * s.stride,
+             "{} channels, {} frequencies", s.head_channels, frequencies.size());
+  cuda::RotaryArgs args{.B = s.B,
+                        .T = s.T,
+                        .stride = s.stride,
+                        .heads = s.heads,
+                        .head_channels = s.head_channels,
+                        .sign = negative ? -1.0F : 1.0F};
+  std::ranges::copy(frequencies, args.frequencies);
+  cuda::RotateInPlace(ViewOf(x), args);
+  CheckLaunch("RotateInPlace");
+}
+
+void CudaKernels::ConvForward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) {
+  flops_ += ConvFlops(shape);
+  cuda::ConvForward(ViewOf(y), ViewOf(x), ViewOf(weight), ConvOf(shape));
+  CheckLaunch("ConvForward");
+}
+
+void CudaKernels::ConvInputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) {
+  flops_ += ConvFlops(shape);
+  cuda::ConvInputGrad(ViewOf(dx), ViewOf(dy), ViewOf(weight), ConvOf(shape));
+  CheckLaunch("ConvInputGrad");
+}
+
+void CudaKernels::ConvWeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) {
+  flops_ += ConvFlops(shape);
+  cuda::ConvWeightGrad(ViewOf(dweight), ViewOf(dy), ViewOf(x), ConvOf(shape));
+  CheckLaunch("ConvWeightGrad");
+}
+
+void CudaKernels::MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) {
+  cuda::MeanPoolForward(ViewOf(y), ViewOf(x), N, P, C);
+  CheckLaunch("MeanPoolForward");
+}
+
+void CudaKernels::MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) {
+  cuda::MeanPoolBackward(ViewOf(dx), ViewOf(dy), N, P, C);
+  CheckLaunch("MeanPoolBackward");
+}
+
+int64_t CudaKernels::AttentionScratchBytes(const AttentionShape& shape) {
+  return shape.B * shape.H * shape.T * BytesPerElem(DType::kF32);
+}
+
+void CudaKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor,
+                                   const AttentionShape& shape) {
+  flops_ += AttentionForwardFlops(shape);
+  cuda::AttentionArgs args = AttentionOf(shape);
+  args.out = ViewOf(out);
+  args.lse = ViewOf(lse);
+  args.qkv = ViewOf(qkv);
+  cuda::AttentionForward(args);
+  CheckLaunch("AttentionForward");
+}
+
+void CudaKernels::AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
+                                    Tensor scratch, const AttentionShape& shape) {
+  flops_ += AttentionBackwardFlops(shape);
+  DSAT_CHECK(scratch.bytes() >= AttentionScratchBytes(shape), "{} bytes", scratch.bytes());
+  cuda::AttentionArgs args = AttentionOf(shape);
+  args.out = ViewOf(out);
+  args.lse = ViewOf(lse);
+  args.qkv = ViewOf(qkv);
+  args.dqkv = ViewOf(dqkv);
+  args.dout = ViewOf(dout);
+  args.delta = ViewOf(scratch);
+  cuda::AttentionBackward(args);
+  CheckLaunch("AttentionBackward");
+}
+
+double CudaKernels::CrossEntropyInPlace(Tensor logits, const int32_t* targets, int64_t N, int64_t V,
+                                        int64_t V_used, float grad_scale) {
+  DSAT_CHECK(logits.num_elems >= N * V && V_used > 0 && V_used <= V, "logits {} of {} x {} ({})",
+             logits.num_elems, N, V, V_used);
+  cuda::CrossEntropyInPlace(sums_, ViewOf(logits), targets, N, V, V_used, grad_scale,
+                            Workspace(cuda::LossWorkspaceBytes(N)));
+  CheckLaunch("CrossEntropyInPlace");
+  double sum = 0;
+  Download(&sum, sums_, sizeof(sum));
+  return sum;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,40 @@
+// Which GPUs this machine has, and what is missing to use them.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
+#define DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dsat::engine {
+
+struct CudaGpu {
+  std::string name;
+  int64_t memory_bytes = 0;
+  int64_t free_bytes = 0;
+  int capability = 0;  // 90 for sm_90.
+  int num_multiprocessors = 0;
+};
+
+// Versions as CUDA numbers them, 13000 for 13.0; 0: not there.
+struct CudaStatus {
+  int toolkit_version = 0;  // That dsat was built with.
+  int driver_version = 0;   // The newest CUDA that the driver can run.
+  std::vector<CudaGpu> gpus;
+  std::string problem;  // Why no GPU can be used, and what to do; empty if one can.
+};
+
+// Loads what it needs to find out. Never throws for what a machine lacks.
+CudaStatus ProbeCuda();
+
+// Copies of a large block between the host's pageable memory and a GPU's, in bytes a second.
+struct CudaLink {
+  double to_device = 0;
+  double to_host = 0;
+};
+// REQUIRES: the GPU is in a ProbeCuda without a problem. Throws kUnavailable.
+CudaLink MeasureCudaLink(int gpu);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_

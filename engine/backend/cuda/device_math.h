@@ -1,0 +1,107 @@
+// What the .cu files share: conversions, sums over a block, launch shapes.
+//
+// No sum depends on timing: there are no floating-point atomics.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_
+#define DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/backend/cuda/launch.h"
+
+namespace dsat::engine::cuda {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
+__device__ inline float ToFloat(float x) {
+  return x;
+}
+__device__ inline float ToFloat(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline float ToFloat(__half x) {
+  return __half2float(x);
+}
+template <typename T>
+__device__ inline T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half FromFloat<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// Calls fn(value of the C++ type).
+template <typename Fn>
+void Visit(Type type, const Fn& fn) {
+  switch (type) {
+    case Type::kF32:
+      return fn(float{});
+    case Type::kBF16:
+      return fn(__nv_bfloat16{});
+    case Type::kF16:
+      return fn(__half{});
+  }
+}
+template <typename T>
+T* Data(const View& view) {
+  return static_cast<T*>(view.data);
+}
+
+// Blocks for a grid-stride loop over n elements.
+inline int NumBlocks(int64_t n) {
+  constexpr int64_t kMaxBlocks = 4096;
+  return static_cast<int>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
+}
+__device__ inline int64_t FirstIndex() {
+  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+__device__ inline int64_t IndexStride() {
+  return int64_t{gridDim.x} * blockDim.x;
+}
+
+struct Plus {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <typename T, typename Op>
+__device__ T WarpReduce(T x, Op op) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x = op(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
+// The result on every thread of a block of kThreads; called by all of them.
+template <typename T, typename Op>
+__device__ T BlockReduce(T x, Op op) {
+  __shared__ T parts[kThreads / kWarp];
+  x = WarpReduce(x, op);
+  __syncthreads();  // Of the call before, everybody has read.
+  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  T result = parts[0];
+  for (int i = 1; i < kThreads / kWarp; ++i)
+    result = op(result, parts[i]);
+  return result;
+}
+
+}  // namespace dsat::engine::cuda
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_

@@ -1,0 +1,110 @@
+// What libdsat-cuda.so offers: which GPUs there are, their memory, their kernels.
+#include "engine/backend/cuda/plugin.h"
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/cuda_kernels.h"
+
+namespace dsat::engine {
+namespace {
+
+class CudaMemory final : public MemorySource {
+ public:
+  explicit CudaMemory(int gpu) : gpu_(gpu) {}
+
+  void* Allocate(int64_t bytes) override {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    void* block = nullptr;
+    const cudaError_t error = cudaMalloc(&block, static_cast<size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // Or the next call would report it again.
+      return nullptr;
+    }
+    CheckCuda(error, "cudaMalloc");
+    return block;
+  }
+  // Whatever it reports, the block is gone.
+  void Free(void* block, int64_t) override {
+    cudaSetDevice(gpu_);
+    cudaFree(block);
+  }
+  bool host_visible() const override { return false; }
+  bool Holds(const void* data) override {
+    cudaPointerAttributes attributes{};
+    CheckCuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+    return attributes.type == cudaMemoryTypeDevice;
+  }
+
+ private:
+  int gpu_;
+};
+
+CudaGpu Describe(int gpu) {
+  cudaDeviceProp properties{};
+  CheckCuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+  CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
+  size_t free_bytes = 0, total_bytes = 0;
+  CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return {.name = properties.name,
+          .memory_bytes = static_cast<int64_t>(total_bytes),
+          .free_bytes = static_cast<int64_t>(free_bytes),
+          .capability = 10 * properties.major + properties.minor,
+          .num_multiprocessors = properties.multiProcessorCount};
+}
+
+// What to do about an error of the first call that needs a driver.
+std::string ProblemOf(cudaError_t error, int driver_version) {
+  if (driver_version == 0) {
+    return "this machine has no NVIDIA driver; expected one (libcuda.so.1), or device cpu";
+  }
+  if (error == cudaErrorInsufficientDriver) {
+    return fmt::format(
+        "the NVIDIA driver is too old: it runs CUDA {}.{}, dsat was built with {}.{}; expected a "
+        "newer driver, or device cpu",
+        driver_version / 1000, driver_version % 1000 / 10, CUDART_VERSION / 1000,
+        CUDART_VERSION % 1000 / 10);
+  }
+  return fmt::format("the NVIDIA driver shows no GPU: {}; expected one, or device cpu",
+                     cudaGetErrorString(error));
+}
+
+CudaStatus Probe() {
+  CudaStatus status;
+  status.toolkit_version = CUDART_VERSION;
+  // Without a driver it is 0, and no error.
+  if (cudaDriverGetVersion(&status.driver_version) != cudaSuccess) status.driver_version = 0;
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    status.problem = ProblemOf(error, status.driver_version);
+    return status;
+  }
+  for (int gpu = 0; gpu < count; ++gpu)
+    status.gpus.push_back(Describe(gpu));
+  constexpr int kLeastCapability = 80;
+  for (const CudaGpu& gpu : status.gpus) {
+    if (gpu.capability >= kLeastCapability) continue;
+    status.problem = fmt::format("{} is of compute capability {}.{}; expected 8.0 or newer",
+                                 gpu.name, gpu.capability / 10, gpu.capability % 10);
+  }
+  if (status.problem.empty()) status.problem = MissingLibrary();
+  return status;
+}
+
+constexpr CudaPlugin kPlugin = {.probe = Probe,
+                                .make_kernels = [](int gpu) -> std::unique_ptr<Kernels> {
+                                  return std::make_unique<CudaKernels>(gpu);
+                                },
+                                .make_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
+                                  return std::make_unique<CudaMemory>(gpu);
+                                }};
+
+}  // namespace
+}  // namespace dsat::engine
+
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin1() {
+  return &dsat::engine::kPlugin;
+}

@@ -1,0 +1,27 @@
+// The door of libdsat-cuda.so, which holds all code that needs CUDA: opened when a GPU is asked
+// for, so that everything else starts without loading it, and works where there is no driver.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
+#define DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
+
+#include <memory>
+
+#include "engine/backend/cuda/cuda_status.h"
+#include "engine/backend/kernels.h"
+#include "engine/memory/memory_source.h"
+
+namespace dsat::engine {
+
+// Functions of the library; they throw kUnavailable naming the CUDA call that failed. `gpu` is an
+// index into CudaStatus::gpus.
+struct CudaPlugin {
+  CudaStatus (*probe)();
+  std::unique_ptr<Kernels> (*make_kernels)(int gpu);
+  std::unique_ptr<MemorySource> (*make_memory)(int gpu);
+};
+
+// Opens it, once; it stays. Throws kUnavailable if it is not there, or of another version.
+const CudaPlugin& LoadCudaPlugin();
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_

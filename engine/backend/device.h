@@ -1,0 +1,40 @@
+// What an engine computes on: kernels, their memory, and collectives over that memory.
+//
+// Whoever runs an engine opens a device once (engine/backend/open_device.h) and makes of it what
+// each engine needs. What a device makes must not outlive it.
+#ifndef DSAT_ENGINE_BACKEND_DEVICE_H_
+#define DSAT_ENGINE_BACKEND_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+#include "engine/memory/memory_source.h"
+
+namespace dsat::engine {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;  // For people: "cpu", "cuda:0 (NVIDIA H200)".
+  // One per rank, not thread-safe. Their tensors are buffers of an arena over memory(), and
+  // communication memory of MakeGroup's group.
+  virtual std::unique_ptr<Kernels> MakeKernels() = 0;
+  // For state that rests, and is updated, in host memory.
+  virtual std::unique_ptr<Kernels> MakeHostKernels() = 0;
+  virtual MemorySource& memory() = 0;
+  // Of its memory, what one of `local_world_size` ranks on this machine may take.
+  virtual int64_t MemoryBytes(int local_world_size) const = 0;
+  // The ranks of `host`, a group over host memory, as a group over this device's.
+  virtual std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) = 0;
+};
+
+// This machine's processor; its memory is the host's. `num_threads` compute threads per rank.
+std::unique_ptr<Device> MakeCpuDevice(int num_threads);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_DEVICE_H_

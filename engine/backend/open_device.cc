@@ -1,0 +1,21 @@
+// The device that a run asks for.
+#include "engine/backend/open_device.h"
+
+#include "base/error.h"
+#include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/cuda_status.h"
+
+namespace dsat::engine {
+
+std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int num_threads) {
+  if (name == "cpu") return MakeCpuDevice(num_threads);
+  if (name != "cuda" && name != "auto") {
+    Throw(ErrorCode::kInvalidArgument, "device is \"{}\"; expected cpu, cuda or auto", name);
+  }
+  const CudaStatus status = ProbeCuda();
+  if (status.problem.empty()) return OpenCudaDevice(local_rank, num_threads);
+  if (name == "auto") return MakeCpuDevice(num_threads);
+  Throw(ErrorCode::kUnavailable, "device is \"cuda\": {}", status.problem);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,73 @@
+// dsat doctor: what it says on any machine, with a GPU or without.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+TEST(DoctorTest, JsonHasWhatTrainingDependsOn) {
+  const Workspace work;
+  const Finished run = work.Dsat({"doctor", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  EXPECT_GE(json["cpu"]["cores"], 1);
+  EXPECT_THAT(json["cpu"]["onednn"].get<std::string>(), ContainsRegex("^[0-9]+\\.[0-9]+"));
+  EXPECT_GT(json["memory"]["bytes"], json["memory"]["available_bytes"]);
+  EXPECT_GT(json["memory"]["available_bytes"], 0);
+  EXPECT_GT(json["memory"]["copy_bytes_per_s"], 1e7);
+  EXPECT_TRUE(json["io_uring"].is_boolean());
+  // Either there is a GPU, or there is a reason.
+  const Json& cuda = json["cuda"];
+  EXPECT_EQ(json["device"], cuda["problem"].is_null() ? "cuda" : "cpu");
+  if (cuda["problem"].is_null()) {
+    EXPECT_GT(cuda["gpus"][0]["memory_bytes"], 0);
+    EXPECT_GT(cuda["gpus"][0]["to_device_bytes_per_s"], 1e7);
+  } else {
+    EXPECT_THAT(cuda["problem"].get<std::string>(), HasSubstr("expected"));
+  }
+}
+
+TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
+  const Workspace work;
+  const Json json = Json::parse(work.Dsat({"doctor", "--json"}).out);
+  const Finished run = work.Dsat({"doctor"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr(json["cpu"]["model"].get<std::string>()));
+  EXPECT_THAT(run.out, ContainsRegex("device +" + json["device"].get<std::string>()));
+  const Json& problem = json["cuda"]["problem"];
+  if (!problem.is_null()) {
+    EXPECT_THAT(run.out, ContainsRegex("no GPU +[^ ]"));
+    EXPECT_THAT(run.out, HasSubstr(problem.get<std::string>()));
+  }
+}
+
+TEST(DoctorTest, AGpuThatIsNotThereIsRefusedInOneLineBeforeAnythingRuns) {
+  const Workspace work;
+  const Json problem = Json::parse(work.Dsat({"doctor", "--json"}).out)["cuda"]["problem"];
+  if (problem.is_null()) GTEST_SKIP() << "this machine has a GPU";
+  work.Write("gpu.yaml", R"(entrypoint: builtin
+resources: {device: cuda}
+hyperparameters:
+  train_batch_size: 4
+  optimizer: {type: Adam}
+  model: {type: mlp, vocab_size: 61}
+  data: {type: synthetic, vocab_size: 61}
+)");
+  for (const char* command : {"asha", "train"}) {
+    const Finished run = work.Dsat({command, "gpu.yaml"});
+    EXPECT_EQ(run.exit_code, 1) << command;
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("gpu.yaml: /resources/device is \"cuda\": " +
+                                   problem.get<std::string>()));
+  }
+}
+
+}  // namespace
+}  // namespace dsat
