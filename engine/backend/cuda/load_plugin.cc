@@ -24,9 +24,8 @@ constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin1";
 void* OpenLibrary() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const std::filesystem::path& folder : {program, program.parent_path() / "lib"}) {
-    if (void* library = dlopen((folder / kCudaLibrary).c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      return library;
-    }
+    const std::filesystem::path path = folder / kCudaLibrary;
+    if (std::filesystem::exists(path)) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   return dlopen(kCudaLibrary, RTLD_NOW | RTLD_LOCAL);
 }
