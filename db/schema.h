@@ -10,7 +10,7 @@ namespace dsat {
 extern const char kSchemaSql[];
 
 // PRAGMA user_version. Raised whenever schema.sql or the JSON of an experiment's spec changes.
-inline constexpr int32_t kSchemaVersion = 2;
+inline constexpr int32_t kSchemaVersion = 3;
 
 // PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736174;

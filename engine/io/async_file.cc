@@ -118,7 +118,7 @@ class ScratchFile final : public AsyncFile {
     int error = 0;
   };
 
-  void Open();
+  void Open(const std::string& folder);
   void TakeSpace(int64_t bytes);
   int64_t Start(Piece request);
   void OnBlockEnd(const Piece& block, int error);
@@ -145,7 +145,7 @@ ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const Ai
       engine_(engine),
       path_(folder + "/dsat-scratch-XXXXXX"),
       accounts_(size_bytes, options) {
-  Open();
+  Open(folder);
   TakeSpace(RoundUpForAio(size_bytes));
   for (int i = 0; i < options.intra_op_parallelism; ++i) {
     auto queue = engine == AioEngine::kUring ? MakeUringQueue(options.queue_depth)
@@ -168,7 +168,15 @@ UniqueFd OpenDirect(const std::string& path) {
   return fd;
 }
 
-void ScratchFile::Open() {
+// A file without a name leaves nothing behind, however this process ends. Where the file system has
+// none such, the name is gone as soon as the file is open.
+void ScratchFile::Open(const std::string& folder) {
+  constexpr mode_t kOwnerOnly = 0600;
+  buffered_fd_ = UniqueFd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly));
+  if (buffered_fd_) {
+    direct_fd_ = OpenDirect(fmt::format("/proc/self/fd/{}", buffered_fd_.get()));
+    return;
+  }
   buffered_fd_ = UniqueFd(mkostemp(path_.data(), O_CLOEXEC));
   if (!buffered_fd_) ThrowErrno(path_, errno);
   direct_fd_ = OpenDirect(path_);
@@ -187,9 +195,9 @@ void ScratchFile::TakeSpace(int64_t bytes) {
     } while (error == EINTR);
   }
   if (error != 0) {
-    ThrowErrno(fmt::format("{}: {} wanted, {} free", path_, HumanBytes(bytes),
-                           HumanBytes(free_bytes)),
-               error);
+    ThrowErrno(
+        fmt::format("{}: {} wanted, {} free", path_, HumanBytes(bytes), HumanBytes(free_bytes)),
+        error);
   }
 }
 
