@@ -48,7 +48,7 @@ struct ExperimentSpec {
   std::string start_dir;
   std::string out_dir;
   int64_t slots_per_trial = 1;      // Ranks of a trial.
-  std::string device = "auto";      // Of the built-in engine: "cpu", "cuda" or "auto".
+  std::string device = "cpu";       // Of the built-in engine: "cpu", "cuda" or "auto".
   int64_t device_memory_bytes = 0;  // Device budget of one rank; 0 = no budget.
   int64_t host_memory_bytes = 0;    // Of one rank, for state that is offloaded; 0 = no budget.
   std::map<std::string, std::string> environment;  // Of trial processes, on top of ours.

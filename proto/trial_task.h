@@ -42,7 +42,7 @@ struct TrialTask {
   Json model = Json::object();  // hyperparameters.model
   Json data = Json::object();   // hyperparameters.data
   std::string base_dir;         // Relative data paths start here.
-  std::string device = "auto";  // resources.device
+  std::string device = "cpu";   // resources.device
   int64_t device_memory_bytes = 0;
   int64_t host_memory_bytes = 0;
   int64_t start_profile_step = 3;

@@ -37,7 +37,7 @@ ExperimentSpec FullSpec() {
   spec.start_dir = "/s";
   spec.out_dir = "o";
   spec.slots_per_trial = 2;
-  spec.device = "cpu";
+  spec.device = "cuda";
   spec.device_memory_bytes = 1 << 20;
   spec.host_memory_bytes = 14;
   spec.environment = {{"NCCL_DEBUG", "INFO"}};

@@ -100,7 +100,7 @@ TEST_F(ExperimentFileTest, DefaultsOfAShortFile) {
   EXPECT_EQ(spec.name, "deepspeed");
   EXPECT_THAT(spec.entrypoint, ElementsAre("python3", "train.py"));
   EXPECT_EQ(spec.slots_per_trial, 1);
-  EXPECT_EQ(spec.device, "auto");
+  EXPECT_EQ(spec.device, "cpu");
   EXPECT_EQ(spec.device_memory_bytes, 0);
   EXPECT_EQ(spec.max_restarts, 1);
   EXPECT_EQ(spec.max_length_steps, 100);

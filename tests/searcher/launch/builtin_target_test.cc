@@ -31,7 +31,7 @@ class BuiltinTargetTest : public testing::Test {
     std::filesystem::create_directories(request_.dir);
     spec_.slots_per_trial = 2;
     spec_.model_dir = "/models/here";
-    spec_.device = "cpu";
+    spec_.device = "auto";
     spec_.device_memory_bytes = 1 << 20;
     spec_.hyperparameters = {{"model", {{"name", "gpt2"}}}, {"data", {{"path", "x.bin"}}}};
     spec_.options.start_profile_step = 2;
@@ -98,7 +98,7 @@ TEST_F(BuiltinTargetTest, TheTaskSaysWhatToRun) {
   EXPECT_EQ(task.model, Json({{"name", "gpt2"}}));
   EXPECT_EQ(task.data, Json({{"path", "x.bin"}}));
   EXPECT_EQ(task.base_dir, "/models/here");
-  EXPECT_EQ(task.device, "cpu");
+  EXPECT_EQ(task.device, "auto");
   EXPECT_EQ(task.device_memory_bytes, 1 << 20);
   EXPECT_EQ(task.start_profile_step, 2);
   EXPECT_EQ(task.end_profile_step, 4);
