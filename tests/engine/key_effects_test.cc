@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "base/files.h"
 #include "engine/config/keys.h"
@@ -347,7 +348,9 @@ Json OtherValue(const Key& key) {
                  ? choices.substr(choices.rfind(' ') + 1)
                  : choices.substr(0, choices.find(' '));
     case KeyType::kInt:
-      return fallback.is_null() ? Json(2) : Json(fallback.get<int64_t>() + 1);
+      if (fallback.is_null()) return 2;
+      return fallback == Json(std::numeric_limits<int64_t>::max()) ? 2
+                                                                   : fallback.get<int64_t>() + 1;
     case KeyType::kNumber:
       return fallback == Json(0.5) ? 0.25 : 0.5;
     case KeyType::kOpenSection:
