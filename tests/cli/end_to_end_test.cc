@@ -190,7 +190,11 @@ TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
       "random", "deepspeed.yaml", "--max-trials", "8", "--max-concurrent-trials",
       "1",      "--out",          "own/out"};
   const pid_t pid = work.StartDsat(command, "killed");
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const std::string progress = work.Path("killed.err");
+  for (int i = 0; i < 3000 && (!std::filesystem::exists(progress) ||
+                               ReadFile(progress).find("trial   1") == std::string::npos);
+       ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const Finished second = work.Dsat({"resume", "1"});
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, HasSubstr("experiment 1 is being run by process"));
