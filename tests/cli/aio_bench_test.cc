@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <filesystem>
 
@@ -105,9 +104,7 @@ TEST_F(AioBenchTest, LeavesNothingWhenInterrupted) {
   const pid_t pid = work.StartDsat({"aio-bench", "disk", "--size", "1MiB", "--repeats", "1000",
                                     "--queue-depths", "1,2,3,4,5,6,7,8"},
                                    "bench");
-  const std::string progress = work.Path("bench.err");
-  while (!fs::exists(progress) || CountLines(ReadFile(progress)) < 2)
-    usleep(10'000);
+  EXPECT_TRUE(work.WaitUntilSaid("bench.err", "\n2/"));
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 128 + SIGINT);
   EXPECT_TRUE(fs::is_empty(work.Path("disk")));

@@ -5,9 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -170,8 +168,7 @@ TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
                                           "100000", "--checkpoint-interval", "7"};
   const pid_t pid = work.StartDsat(train, "train");
   const std::string latest = work.Path("dsat-out/train/checkpoint/latest");
-  for (int i = 0; i < 600 && !std::filesystem::exists(latest); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(work.WaitUntilSaid("dsat-out/train/checkpoint/latest"));
   kill(pid, SIGTERM);
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string tag = ReadFile(latest);
@@ -190,11 +187,7 @@ TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
       "random", "deepspeed.yaml", "--max-trials", "8", "--max-concurrent-trials",
       "1",      "--out",          "own/out"};
   const pid_t pid = work.StartDsat(command, "killed");
-  const std::string progress = work.Path("killed.err");
-  for (int i = 0; i < 3000 && (!std::filesystem::exists(progress) ||
-                               ReadFile(progress).find("trial   1") == std::string::npos);
-       ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(work.WaitUntilSaid("killed.err", "trial   1"));
   const Finished second = work.Dsat({"resume", "1"});
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, HasSubstr("experiment 1 is being run by process"));
@@ -215,7 +208,7 @@ TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
 
 TEST_F(EndToEndTest, CtrlCEndsEveryProcessAndTheSearchCanGoOn) {
   const pid_t pid = work.StartDsat({"asha", "deepspeed.yaml", "--max-trials", "40"}, "search");
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_TRUE(work.WaitUntilSaid("search.err", "trial   1"));
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 130);
   EXPECT_THAT(ReadFile(work.Path("search.err")), HasSubstr("dsat resume 1"));

@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "base/files.h"
 #include "tests/cli/run_dsat.h"
@@ -71,9 +69,7 @@ TEST_F(IncludeTest, AnInterruptedSearchGoesOnInTheSameFolder) {
   work.Write("elsewhere/words/wait", "");  // No trial ends before it is gone.
   const pid_t pid = work.StartDsat(
       Arguments({"-i", "elsewhere/words", "-i", kFakeDeepSpeed, "--out", "out"}), "search");
-  const std::string first = work.Path("out/trials/0/attempt0/rank0.log");
-  for (int i = 0; i < 600 && !fs::exists(first); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(work.WaitUntilSaid("out/trials/0/attempt0/rank0.log"));
   kill(pid, SIGKILL);
   EXPECT_EQ(WaitFor(pid), 128 + SIGKILL);
   fs::remove(work.Path("elsewhere/words/wait"));

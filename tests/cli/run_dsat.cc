@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -89,6 +91,16 @@ std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int 
   close(ours);
   WaitFor(pid);
   return shown;
+}
+
+bool Workspace::WaitUntilSaid(const std::string& name, const std::string& text) const {
+  const std::string path = Path(name);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!std::filesystem::exists(path) || ReadFile(path).find(text) == std::string::npos) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
 }
 
 int WaitFor(pid_t pid) {

@@ -31,6 +31,8 @@ class Workspace {
   std::string DsatOnTerminal(const std::vector<std::string>& args, int columns) const;
   // Starts it without waiting; its output goes to the files `name`.out and `name`.err.
   pid_t StartDsat(const std::vector<std::string>& args, const std::string& name) const;
+  // Waits until the file `name` is there with `text` in it; false if it is not within a minute.
+  bool WaitUntilSaid(const std::string& name, const std::string& text = "") const;
 
  private:
   std::string dir_;

@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -111,15 +109,9 @@ TEST_F(TrainTraceTest, ARunThatIsInterruptedLeavesWhatItHasTraced) {
   const pid_t traced = work.StartDsat({"train", "deepspeed.yaml", "--steps", "100000", "--out",
                                        "other", "--trace", "some.json", "--trace-steps", "1-100"},
                                       "traced");
-  const std::string latest = work.Path("other/checkpoint/latest");
   // Both run as long as they like; only that they have begun matters.
-  for (const char* log : {"dsat-out/train/rank0.log", "other/rank0.log"}) {
-    for (int i = 0; i < 600; ++i) {
-      const std::string path = work.Path(log);
-      if (std::filesystem::exists(path) && ReadFile(path).find("step=") != std::string::npos) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  }
+  for (const char* log : {"dsat-out/train/rank0.log", "other/rank0.log"})
+    EXPECT_TRUE(work.WaitUntilSaid(log, "step="));
   kill(pid, SIGTERM);
   kill(traced, SIGTERM);
   EXPECT_EQ(WaitFor(pid), 130);
