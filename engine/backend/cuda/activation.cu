@@ -71,7 +71,7 @@ void Map(const View& y, const View& x, const Fn& fn) {
   if (y.n == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    MapKernel<<<NumBlocks(y.n), kThreads>>>(Data<T>(y), Data<T>(x), y.n, fn);
+    Launch(MapKernel<T, Fn>, {NumBlocks(y.n), kThreads}, Data<T>(y), Data<T>(x), y.n, fn);
   });
 }
 
@@ -80,7 +80,8 @@ void MapGrad(const View& dx, const View& dy, const View& x, const Fn& fn) {
   if (dx.n == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    MapGradKernel<<<NumBlocks(dx.n), kThreads>>>(Data<T>(dx), Data<T>(dy), Data<T>(x), dx.n, fn);
+    Launch(MapGradKernel<T, Fn>, {NumBlocks(dx.n), kThreads}, Data<T>(dx), Data<T>(dy), Data<T>(x),
+           dx.n, fn);
   });
 }
 
@@ -106,7 +107,7 @@ void SwigluForward(const View& y, const View& x, int64_t N, int64_t F) {
   if (N * F == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    SwigluKernel<<<NumBlocks(N * F), kThreads>>>(Data<T>(y), Data<T>(x), N * F, F);
+    Launch(SwigluKernel<T>, {NumBlocks(N * F), kThreads}, Data<T>(y), Data<T>(x), N * F, F);
   });
 }
 
@@ -114,8 +115,8 @@ void SwigluBackward(const View& dx, const View& dy, const View& x, int64_t N, in
   if (N * F == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    SwigluGradKernel<<<NumBlocks(N * F), kThreads>>>(Data<T>(dx), Data<T>(dy), Data<T>(x), N * F,
-                                                     F);
+    Launch(SwigluGradKernel<T>, {NumBlocks(N * F), kThreads}, Data<T>(dx), Data<T>(dy), Data<T>(x),
+           N * F, F);
   });
 }
 

@@ -85,7 +85,7 @@ __device__ void Store(Elem* to, const float* sums, float factor, int64_t hd) {
 
 template <typename Elem>
 __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), k = TileAt(shared, 1, heads.hd),
              v = TileAt(shared, 2, heads.hd);
   const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
@@ -156,7 +156,7 @@ __device__ ScoreGrad GradOf(const float* q, const float* k, const float* dout, c
 template <typename Elem>
 __global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
                                 const float* delta, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
              k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
   const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
@@ -192,7 +192,7 @@ __global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, c
 template <typename Elem>
 __global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
                               const float* delta, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
              k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
   const int64_t g = blockIdx.y, begin = int64_t{blockIdx.x} * kTile, shared_by = heads.H / heads.G;
@@ -256,8 +256,8 @@ void AttentionForward(const AttentionArgs& args) {
   Visit(args.qkv.type, [&](auto type) {
     using Elem = decltype(type);
     const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
-    ForwardKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(
-        Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
+    Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes},
+           Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
   });
 }
 
@@ -270,14 +270,14 @@ void AttentionBackward(const AttentionArgs& args) {
     const float* lse = args.lse.f32();
     Elem* dqkv = Data<Elem>(args.dqkv);
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
-    DeltaKernel<<<Grid(args, args.H, kWarps), kWarps * kWarp>>>(delta, Data<Elem>(args.out), dout,
-                                                                heads);
+    Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
+           Data<Elem>(args.out), dout, heads);
     int bytes = SharedBytes(QueryGradKernel<Elem>, 4, heads.hd);
-    QueryGradKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse,
-                                                                          delta, heads);
+    Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
+           dout, lse, delta, heads);
     bytes = SharedBytes(KeyGradKernel<Elem>, 4, heads.hd);
-    KeyGradKernel<<<Grid(args, args.G, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse, delta,
-                                                                        heads);
+    Launch(KeyGradKernel<Elem>, {Grid(args, args.G, kTile), kWarps * kWarp, bytes}, dqkv, qkv, dout,
+           lse, delta, heads);
   });
 }
 

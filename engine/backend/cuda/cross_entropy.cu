@@ -45,11 +45,11 @@ void CrossEntropyInPlace(double* sum, const View& logits, const int32_t* targets
   auto* losses = static_cast<double*>(workspace);
   if (N > 0) {
     Visit(logits.type, [&](auto type) {
-      RowKernel<<<static_cast<unsigned>(N), kThreads>>>(losses, Data<decltype(type)>(logits),
-                                                        targets, V, V_used, grad_scale);
+      Launch(RowKernel<decltype(type)>, {static_cast<unsigned>(N), kThreads}, losses,
+             Data<decltype(type)>(logits), targets, V, V_used, grad_scale);
     });
   }
-  SumLosses<<<1, kThreads>>>(sum, losses, N);
+  Launch(SumLosses, {1, kThreads}, sum, losses, N);
 }
 
 }  // namespace dsat::engine::cuda

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/backend/cuda/launch.h"
+#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine::cuda {
 

@@ -54,8 +54,8 @@ void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
   if (dst.n == 0) return;
   Visit(dst.type, [&](auto to) {
     Visit(src.type, [&](auto from) {
-      ConvertKernel<<<NumBlocks(dst.n), kThreads>>>(Data<decltype(to)>(dst),
-                                                    Data<decltype(from)>(src), dst.n, accumulate);
+      Launch(ConvertKernel<decltype(to), decltype(from)>, {NumBlocks(dst.n), kThreads},
+             Data<decltype(to)>(dst), Data<decltype(from)>(src), dst.n, accumulate);
     });
   });
 }
@@ -65,7 +65,8 @@ void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
 void Fill(const View& t, float value) {
   if (t.n == 0) return;
   Visit(t.type, [&](auto type) {
-    FillKernel<<<NumBlocks(t.n), kThreads>>>(Data<decltype(type)>(t), t.n, value);
+    Launch(FillKernel<decltype(type)>, {NumBlocks(t.n), kThreads}, Data<decltype(type)>(t), t.n,
+           value);
   });
 }
 
@@ -80,7 +81,8 @@ void Accumulate(const View& dst, const View& src) {
 void Scale(const View& t, float factor) {
   if (t.n == 0) return;
   Visit(t.type, [&](auto type) {
-    ScaleKernel<<<NumBlocks(t.n), kThreads>>>(Data<decltype(type)>(t), t.n, factor);
+    Launch(ScaleKernel<decltype(type)>, {NumBlocks(t.n), kThreads}, Data<decltype(type)>(t), t.n,
+           factor);
   });
 }
 
@@ -88,7 +90,7 @@ void Add(const View& y, const View& a, const View& b) {
   if (y.n == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    AddKernel<<<NumBlocks(y.n), kThreads>>>(Data<T>(y), Data<T>(a), Data<T>(b), y.n);
+    Launch(AddKernel<T>, {NumBlocks(y.n), kThreads}, Data<T>(y), Data<T>(a), Data<T>(b), y.n);
   });
 }
 
@@ -99,9 +101,10 @@ int64_t SumWorkspaceBytes() {
 void SumOfSquares(double* sum, const View& t, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
   Visit(t.type, [&](auto type) {
-    SquaresKernel<<<kSumBlocks, kThreads>>>(parts, Data<decltype(type)>(t), t.n);
+    Launch(SquaresKernel<decltype(type)>, {kSumBlocks, kThreads}, parts, Data<decltype(type)>(t),
+           t.n);
   });
-  SumKernel<<<1, kThreads>>>(sum, parts);
+  Launch(SumKernel, {1, kThreads}, sum, parts);
 }
 
 }  // namespace dsat::engine::cuda

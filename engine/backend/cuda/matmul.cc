@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
@@ -138,7 +139,7 @@ void CudaMatmul::Run(const MatmulArgs& args) {
   const float alpha = 1, beta = args.accumulate ? 1 : 0;
   Check(api_.multiply(handle_, plan.product, &alpha, args.b.data, plan.first, args.a.data,
                       plan.second, &beta, args.c.data, plan.result, args.c.data, plan.result,
-                      &plan.algorithm, workspace_, kWorkspaceBytes, nullptr),
+                      &plan.algorithm, workspace_, kWorkspaceBytes, cuda::Stream()),
         "cublasLtMatmul");
 }
 

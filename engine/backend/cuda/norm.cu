@@ -87,9 +87,9 @@ void NormForward(const NormArgs& args) {
   if (args.N == 0) return;
   Visit(args.x.type, [&](auto type) {
     using T = decltype(type);
-    ForwardKernel<<<static_cast<unsigned>(args.N), kThreads>>>(
-        Data<T>(args.y), args.mean.f32(), args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight),
-        Data<T>(args.bias), args.C, args.eps);
+    Launch(ForwardKernel<T>, {static_cast<unsigned>(args.N), kThreads}, Data<T>(args.y),
+           args.mean.f32(), args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight),
+           Data<T>(args.bias), args.C, args.eps);
   });
 }
 
@@ -102,8 +102,8 @@ void NormBackward(const NormGradArgs& args, void* workspace) {
     // First: dx may take dy's place.
     SumColumns<T>(args.dweight, args.dbias, args.N, args.C, ParamGrads<T>{rows, Data<T>(args.dy)},
                   workspace);
-    InputGradKernel<<<static_cast<unsigned>(args.N), kThreads>>>(Data<T>(args.dx), Data<T>(args.dy),
-                                                                 rows, args.accumulate_dx);
+    Launch(InputGradKernel<T>, {static_cast<unsigned>(args.N), kThreads}, Data<T>(args.dx),
+           Data<T>(args.dy), rows, args.accumulate_dx);
   });
 }
 

@@ -53,17 +53,17 @@ __global__ void DecompressKernel(float* values, const uint8_t* signs, const floa
 void CompressSigns(const View& error, uint8_t* signs, float* scale, const View& values,
                    void* workspace) {
   auto* parts = static_cast<double*>(workspace);
-  SquaresKernel<<<kSumBlocks, kThreads>>>(parts, values.f32(), error.f32(), values.n);
-  ScaleKernel<<<1, kThreads>>>(scale, parts, values.n);
-  CompressKernel<<<NumBlocks(values.n / 8), kThreads>>>(error.f32(), signs, scale, values.f32(),
-                                                        values.n / 8);
+  Launch(SquaresKernel, {kSumBlocks, kThreads}, parts, values.f32(), error.f32(), values.n);
+  Launch(ScaleKernel, {1, kThreads}, scale, parts, values.n);
+  Launch(CompressKernel, {NumBlocks(values.n / 8), kThreads}, error.f32(), signs, scale,
+         values.f32(), values.n / 8);
 }
 
 void DecompressSigns(const View& values, const uint8_t* signs, const float* scale, float factor,
                      bool accumulate) {
   if (values.n == 0) return;
-  DecompressKernel<<<NumBlocks(values.n), kThreads>>>(values.f32(), signs, scale, factor, values.n,
-                                                      accumulate);
+  Launch(DecompressKernel, {NumBlocks(values.n), kThreads}, values.f32(), signs, scale, factor,
+         values.n, accumulate);
 }
 
 }  // namespace dsat::engine::cuda

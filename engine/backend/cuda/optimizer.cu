@@ -22,9 +22,9 @@ void Run(const Update& u, const Step& step) {
   if (u.param.n == 0) return;
   Visit(u.param.type, [&](auto param) {
     Visit(u.grad.type, [&](auto grad) {
-      UpdateKernel<<<NumBlocks(u.param.n), kThreads>>>(Data<decltype(param)>(u.param),
-                                                       u.master.f32(), Data<decltype(grad)>(u.grad),
-                                                       u.param.n, u.grad_scale, step);
+      Launch(UpdateKernel<decltype(param), decltype(grad), Step>, {NumBlocks(u.param.n), kThreads},
+             Data<decltype(param)>(u.param), u.master.f32(), Data<decltype(grad)>(u.grad),
+             u.param.n, u.grad_scale, step);
     });
   });
 }
@@ -163,9 +163,10 @@ void LionStep(const Update& u) {
 void LambMoments(double* sums, const Update& u, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
   Visit(u.grad.type, [&](auto grad) {
-    LambMomentsKernel<<<kSumBlocks, kThreads>>>(parts, u, Data<decltype(grad)>(u.grad));
+    Launch(LambMomentsKernel<decltype(grad)>, {kSumBlocks, kThreads}, parts, u,
+           Data<decltype(grad)>(u.grad));
   });
-  SumPairsKernel<<<2, kThreads>>>(sums, parts);
+  Launch(SumPairsKernel, {2, kThreads}, sums, parts);
 }
 
 void LambApply(const Update& u, float step_size) {
@@ -175,8 +176,8 @@ void LambApply(const Update& u, float step_size) {
 void MomentumStep(const Update& u) {
   if (u.m.n == 0) return;
   Visit(u.grad.type, [&](auto grad) {
-    MomentumKernel<<<NumBlocks(u.m.n), kThreads>>>(u.m.f32(), Data<decltype(grad)>(u.grad), u.m.n,
-                                                   u.beta1, (1.0F - u.beta1) * u.grad_scale);
+    Launch(MomentumKernel<decltype(grad)>, {NumBlocks(u.m.n), kThreads}, u.m.f32(),
+           Data<decltype(grad)>(u.grad), u.m.n, u.beta1, (1.0F - u.beta1) * u.grad_scale);
   });
 }
 
