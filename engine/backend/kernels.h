@@ -139,9 +139,11 @@ class Kernels {
   int64_t flops() const { return flops_; }
 
   // Mark gives the point that the calling thread has come to. After makes what the calling thread
-  // asks for from here on wait for such a point; it does not itself wait. Both are thread-safe.
+  // asks for from here on wait for such a point; it does not itself wait. HasPassed: the work up to
+  // it is done. All are thread-safe.
   virtual StreamMark Mark() { return nullptr; }
   virtual void After(const StreamMark&) {}
+  virtual bool HasPassed(const StreamMark&) { return true; }
 
   // The device's bytes = the host's, and the other way round; done when they return, and so is all
   // that the calling thread has asked for before: a copy that is to be beside computing is made by

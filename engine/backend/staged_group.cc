@@ -1,6 +1,7 @@
 // Collectives over a device's memory by way of host memory.
 #include "engine/backend/staged_group.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,9 @@ class StagedGroup final : public ProcessGroup {
   double SumScalar(double value) override { return host_->SumScalar(value); }
   double MaxScalar(double value) override { return host_->MaxScalar(value); }
   void Barrier() override { host_->Barrier(); }
+  void CheckPeers(const std::string& call, Clock::time_point since) override {
+    host_->CheckPeers(call, since);
+  }
 
  private:
   struct Staged {

@@ -78,6 +78,14 @@ void CudaKernels::After(const StreamMark& mark) {
             "cudaStreamWaitEvent");
 }
 
+bool CudaKernels::HasPassed(const StreamMark& mark) {
+  if (mark == nullptr) return true;
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(mark.get()));
+  if (state == cudaErrorNotReady) return false;
+  CheckCuda(state, "cudaEventQuery");
+  return true;
+}
+
 void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
   Copy(device, host, bytes, cudaMemcpyHostToDevice);
 }

@@ -28,6 +28,7 @@ class CudaKernels final : public Kernels {
 
   StreamMark Mark() override;
   void After(const StreamMark& mark) override;
+  bool HasPassed(const StreamMark& mark) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
