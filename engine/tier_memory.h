@@ -19,7 +19,7 @@ class TierMemory {
       : kernels_(device.MakeKernels()),
         host_kernels_(device.MakeHostKernels()),
         device_("device memory", Arena::Kind::kReal, device_bytes, &device.memory()),
-        host_("host memory", Arena::Kind::kReal, host_bytes) {}
+        host_("host memory", Arena::Kind::kReal, host_bytes, &device.host_memory()) {}
   TierMemory(const TierMemory&) = delete;
   TierMemory& operator=(const TierMemory&) = delete;
 

@@ -41,9 +41,7 @@ std::string MissingLibrary() {
 
 CudaKernels::CudaKernels(int gpu) : gpu_(gpu) {
   CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
-  void* sums = nullptr;
-  CheckCuda(cudaMalloc(&sums, 2 * sizeof(double)), "cudaMalloc");
-  sums_ = static_cast<double*>(sums);
+  sums_ = static_cast<double*>(AllocateOnGpu(2 * sizeof(double), "sums"));
 }
 
 CudaKernels::~CudaKernels() {
@@ -56,7 +54,7 @@ void* CudaKernels::Workspace(int64_t bytes) {
   CheckCuda(cudaFree(workspace_), "cudaFree");
   workspace_ = nullptr;
   workspace_bytes_ = 0;
-  CheckCuda(cudaMalloc(&workspace_, static_cast<size_t>(bytes)), "cudaMalloc of a workspace");
+  workspace_ = AllocateOnGpu(static_cast<size_t>(bytes), "a kernel's workspace");
   workspace_bytes_ = bytes;
   return workspace_;
 }

@@ -10,6 +10,7 @@ namespace dsat::engine {
 
 struct CudaGpu {
   std::string name;
+  std::string address;  // On the PCI bus: "0000:3b:00". The same from every process.
   int64_t memory_bytes = 0;
   int64_t free_bytes = 0;
   int capability = 0;  // 90 for sm_90.

@@ -17,7 +17,7 @@ namespace {
 constexpr char kCudaLibrary[] = "libdsat-cuda.so";
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin1";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin2";
 
 // Beside the program in a build, in the lib folder of an installation, or wherever the loader
 // looks.

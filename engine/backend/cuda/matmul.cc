@@ -54,7 +54,7 @@ void CudaMatmul::Open() {
   if (handle_ != nullptr) return;
   const std::string problem = cublaslt::Load(api_);
   if (!problem.empty()) Throw(ErrorCode::kUnavailable, "GPU: {}", problem);
-  CheckCuda(cudaMalloc(&workspace_, kWorkspaceBytes), "cudaMalloc for cuBLASLt");
+  workspace_ = AllocateOnGpu(kWorkspaceBytes, "cuBLASLt");
   Check(api_.create(&handle_), "cublasLtCreate");
 }
 

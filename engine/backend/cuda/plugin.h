@@ -17,6 +17,8 @@ struct CudaPlugin {
   CudaStatus (*probe)();
   std::unique_ptr<Kernels> (*make_kernels)(int gpu);
   std::unique_ptr<MemorySource> (*make_memory)(int gpu);
+  // Page-locked memory of the host, which has no more when the system refuses to lock any.
+  std::unique_ptr<MemorySource> (*make_host_memory)(int gpu);
 };
 
 // Opens it, once; it stays. Throws kUnavailable if it is not there, or of another version.
