@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 // A function of the fake library: "FakeNcclLose", "FakeNcclFail".
 void TellNccl(const char* what, int rank) {
-  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(DSAT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(dlsym(library, what))(rank);
 }
 

@@ -19,7 +19,7 @@ std::unique_ptr<ProcessGroup> CopyOf(ProcessGroup& group) {
 
 NcclDevice HostNccl() {
   NcclDevice device = {.api = {}, .kernels = MakeCpuKernels(1)};
-  const std::string problem = nccl::Load(device.api);
+  const std::string problem = nccl::Load(device.api, DSAT_FAKE_NCCL);
   DSAT_CHECK(problem.empty(), "{}", problem);
   return device;
 }

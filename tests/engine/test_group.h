@@ -13,7 +13,7 @@
 
 namespace dsat::engine {
 
-// Host memory and the CPU's kernels, with the libnccl.so.2 that the loader finds.
+// The fake NCCL over host memory and the CPU's kernels.
 NcclDevice HostNccl();
 
 // Runs fn(group) on every rank of a group of `size`, as RunRanks does: a host's group ("", not

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/backend/cuda/nccl_group.h"
-#include "engine/backend/cuda/plugin.h"
 #include "engine/backend/staged_group.h"
 
 namespace dsat::engine {
@@ -46,12 +45,8 @@ class CudaDevice final : public Device {
   bool has_told_ = false;
 };
 
-// The plugin's kernels run on the default stream of the calling thread, which has this name in
-// every CUDA library.
-const nccl::Stream kStreamPerThread = reinterpret_cast<nccl::Stream>(2);
-
 std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
-  NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = kStreamPerThread};
+  NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = nccl::kStreamPerThread};
   if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, device.kernels);
   const std::string obstacle = WhyNoNccl(*host, gpu_.address, nccl::Load(device.api));
   if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);
@@ -62,8 +57,7 @@ std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup
 
 }  // namespace
 
-std::unique_ptr<Device> OpenCudaDevice(int local_rank, int num_threads) {
-  const CudaPlugin& plugin = LoadCudaPlugin();
+std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads) {
   const CudaStatus status = plugin.probe();
   if (!status.problem.empty()) Throw(ErrorCode::kUnavailable, "{}", status.problem);
   const int gpu = local_rank % static_cast<int>(status.gpus.size());

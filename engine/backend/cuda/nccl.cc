@@ -7,29 +7,28 @@
 namespace dsat::engine::nccl {
 namespace {
 
-constexpr char kLibrary[] = "libnccl.so.2";
 constexpr int kLeastVersion = 21400;  // The first with communicators that do not block.
 
 template <typename Function>
 void Find(void* library, const char* name, Function& function, std::string& problem) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr && problem.empty()) problem = fmt::format("{} has no {}", kLibrary, name);
+  if (function == nullptr && problem.empty()) problem = fmt::format("NCCL has no {}", name);
 }
 
 }  // namespace
 
-std::string Load(Api& api) {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+std::string Load(Api& api, const char* name) {
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return dlerror();
   std::string problem;
-  const auto find = [&](const char* name, auto& function) {
-    Find(library, name, function, problem);
+  const auto find = [&](const char* call, auto& function) {
+    Find(library, call, function, problem);
   };
   int (*get_version)(int*) = nullptr;
   find("ncclGetVersion", get_version);
   if (get_version == nullptr || get_version(&api.version) != kSuccess) return problem;
   if (api.version < kLeastVersion)
-    return fmt::format("{} is NCCL {}; expected 2.14 or newer", kLibrary, api.version);
+    return fmt::format("{} is NCCL {}; expected 21400 (2.14) or newer", name, api.version);
   find("ncclGetUniqueId", api.get_unique_id);
   find("ncclCommInitRankConfig", api.init);
   find("ncclCommFinalize", api.finalize);

@@ -51,8 +51,13 @@ struct Api {
   int (*receive)(void* to, size_t count, int type, int peer, Comm, Stream);
 };
 
-// libnccl.so.2, looked up when this is called; once opened it stays. Gives what is wrong, or "".
-std::string Load(Api& api);
+inline constexpr char kLibrary[] = "libnccl.so.2";
+
+// The library, looked up when this is called; once opened it stays. Gives what is wrong, or "".
+std::string Load(Api& api, const char* library = kLibrary);
+
+// The default stream of the calling thread, which has this name in every library of CUDA's.
+inline const Stream kStreamPerThread = reinterpret_cast<Stream>(2);
 
 }  // namespace dsat::engine::nccl
 
