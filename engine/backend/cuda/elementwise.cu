@@ -4,8 +4,6 @@
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kSumBlocks = 256;  // Fixed: what a block sums does not depend on the device.
-
 template <typename T>
 __global__ void FillKernel(T* out, int64_t n, float value) {
   for (int64_t i = FirstIndex(); i < n; i += IndexStride())
@@ -44,11 +42,10 @@ __global__ void SquaresKernel(double* parts, const T* data, int64_t n) {
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void SumKernel(double* sum, const double* parts) {
-  const double total = BlockReduce(parts[threadIdx.x], Plus());
+__global__ void SumKernel(double* sum, const double* parts, int num_parts) {
+  const double total = SumParts(parts, num_parts);
   if (threadIdx.x == 0) *sum = total;
 }
-static_assert(kSumBlocks == kThreads, "SumKernel: a part for each thread");
 
 void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
   if (dst.n == 0) return;
@@ -95,16 +92,17 @@ void Add(const View& y, const View& a, const View& b) {
 }
 
 int64_t SumWorkspaceBytes() {
-  return kSumBlocks * static_cast<int64_t>(sizeof(double));
+  return kMaxSumBlocks * static_cast<int64_t>(sizeof(double));
 }
 
 void SumOfSquares(double* sum, const View& t, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
+  const int num_parts = NumSumBlocks(t.n);
   Visit(t.type, [&](auto type) {
-    Launch(SquaresKernel<decltype(type)>, {kSumBlocks, kThreads}, parts, Data<decltype(type)>(t),
+    Launch(SquaresKernel<decltype(type)>, {num_parts, kThreads}, parts, Data<decltype(type)>(t),
            t.n);
   });
-  Launch(SumKernel, {1, kThreads}, sum, parts);
+  Launch(SumKernel, {1, kThreads}, sum, parts, num_parts);
 }
 
 }  // namespace dsat::engine::cuda

@@ -4,8 +4,6 @@
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kSumBlocks = 256;  // As SumWorkspaceBytes says.
-
 // `update` for every element: step(i, gradient, master) gives the new master.
 template <typename P, typename G, typename Step>
 __global__ void UpdateKernel(P* param, float* master, const G* grad, int64_t n, float grad_scale,
@@ -127,14 +125,13 @@ __global__ void LambMomentsKernel(double* parts, Update u, const G* grad) {
   directions = BlockReduce(directions, Plus());
   if (threadIdx.x != 0) return;
   parts[blockIdx.x] = params;
-  parts[kSumBlocks + blockIdx.x] = directions;
+  parts[gridDim.x + blockIdx.x] = directions;
 }
 
-__global__ void SumPairsKernel(double* sums, const double* parts) {
-  const double total = BlockReduce(parts[blockIdx.x * kSumBlocks + threadIdx.x], Plus());
+__global__ void SumPairsKernel(double* sums, const double* parts, int num_parts) {
+  const double total = SumParts(parts + blockIdx.x * num_parts, num_parts);
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
-static_assert(kSumBlocks == kThreads, "SumPairsKernel: a part for each thread");
 
 template <typename G>
 __global__ void MomentumKernel(float* m, const G* grad, int64_t n, float keep, float take) {
@@ -162,11 +159,12 @@ void LionStep(const Update& u) {
 
 void LambMoments(double* sums, const Update& u, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
+  const int num_parts = NumSumBlocks(u.param.n);
   Visit(u.grad.type, [&](auto grad) {
-    Launch(LambMomentsKernel<decltype(grad)>, {kSumBlocks, kThreads}, parts, u,
+    Launch(LambMomentsKernel<decltype(grad)>, {num_parts, kThreads}, parts, u,
            Data<decltype(grad)>(u.grad));
   });
-  Launch(SumPairsKernel, {2, kThreads}, sums, parts);
+  Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
 }
 
 void LambApply(const Update& u, float step_size) {
