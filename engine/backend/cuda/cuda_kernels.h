@@ -103,6 +103,9 @@ class CudaKernels final : public Kernels {
 
  private:
   void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+  // A product of types that cuBLASLt takes, but for the type of a bias of f32; and one of any.
+  void Multiply(MatmulArgs args);
+  void MultiplyInF32(const MatmulArgs& args);
   // Device memory of at least `bytes` that the next kernel may use.
   void* Workspace(int64_t bytes);
 
