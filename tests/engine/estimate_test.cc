@@ -218,5 +218,18 @@ TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
   EXPECT_EQ(two_nodes.host.peak_bytes, 4 * two_nodes.ranks[0].host_peak_bytes);
 }
 
+// Between steps, and at the peak: what the kernels of a GPU need beside tensors, and attention's
+// scratch there.
+TEST(EstimateTest, ScratchIsThatOfTheDevice) {
+  const Json model = Gpt(2, 128, 2);
+  const Json config = Config("stage_2");
+  const Estimate cpu = PlannerFor(model, Of("cpu", 1), 1024).Of(config);
+  const Estimate gpu = PlannerFor(model, Of("h200", 1), 1024).Of(config);
+  constexpr int64_t kWorkspace = int64_t{32} << 20;
+  EXPECT_EQ(gpu.device.state_bytes, cpu.device.state_bytes + kWorkspace);
+  EXPECT_LT(gpu.device.peak_bytes, cpu.device.peak_bytes + kWorkspace);
+  EXPECT_THROW(PlannerFor(Gpt(2, 514, 2), Of("h200", 1)).Of(config), Error);
+}
+
 }  // namespace
 }  // namespace dsat::engine

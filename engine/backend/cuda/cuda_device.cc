@@ -21,6 +21,7 @@ class CudaDevice final : public Device {
         host_(MakeCpuDevice(num_threads)),
         memory_(plugin.make_memory(gpu)) {}
 
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return fmt::format("cuda:{} ({})", index_, gpu_.name); }
   std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return host_->MakeHostKernels(); }

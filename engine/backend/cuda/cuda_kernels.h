@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/kernels.h"
 
@@ -24,6 +25,7 @@ class CudaKernels final : public Kernels {
   CudaKernels& operator=(const CudaKernels&) = delete;
   ~CudaKernels() override;
 
+  int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
@@ -74,8 +76,8 @@ class CudaKernels final : public Kernels {
   void MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) override;
   void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) override;
 
+  // Throws kUnimplemented if a head has more than kMaxCudaHeadChannels.
   int64_t AttentionScratchBytes(const AttentionShape& shape) override;
-  // Throw kUnimplemented if a head has more than 256 channels.
   void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
                         const AttentionShape& shape) override;
   void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
