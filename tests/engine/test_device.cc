@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/open_device.h"
 #include "tests/engine/guarded_device.h"
 
@@ -22,6 +23,11 @@ std::string TestDeviceName() {
 
 std::unique_ptr<Device> MakeTestDevice(const std::string& name) {
   if (name == "guarded") return MakeGuardedDevice();
+#ifdef DSAT_EMULATED_CUDA
+  if (name == "emulated-cuda") {
+    return OpenCudaDevice(OpenCudaPlugin(DSAT_EMULATED_CUDA), /*local_rank=*/0, /*num_threads=*/1);
+  }
+#endif
   return OpenDevice(name, /*local_rank=*/0, /*num_threads=*/1);
 }
 

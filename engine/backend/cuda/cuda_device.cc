@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/backend/cuda/plugin.h"
 #include "engine/backend/staged_group.h"
 
 namespace dsat::engine {
@@ -45,8 +44,7 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenCudaDevice(int local_rank, int num_threads) {
-  const CudaPlugin& plugin = LoadCudaPlugin();
+std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads) {
   const CudaStatus status = plugin.probe();
   if (!status.problem.empty()) Throw(ErrorCode::kUnavailable, "{}", status.problem);
   const int gpu = local_rank % static_cast<int>(status.gpus.size());

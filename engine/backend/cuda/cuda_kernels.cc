@@ -8,6 +8,7 @@
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
 #include "engine/backend/cuda/views.h"
 
 namespace dsat::engine {
@@ -58,17 +59,37 @@ void* CudaKernels::Workspace(int64_t bytes) {
   return workspace_;
 }
 
-// Collectives copy from a thread of their own, which has no GPU chosen yet.
-void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
+// Marks and copies come from any thread, and a new one has no GPU chosen yet.
+StreamMark CudaKernels::Mark() {
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
-            "cudaMemcpy to the device");
+  cudaEvent_t event = nullptr;
+  CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  StreamMark mark(event, [](void* old) { cudaEventDestroy(static_cast<cudaEvent_t>(old)); });
+  CheckCuda(cudaEventRecord(event, cuda::Stream()), "cudaEventRecord");
+  return mark;
+}
+
+void CudaKernels::After(const StreamMark& mark) {
+  if (mark == nullptr) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), static_cast<cudaEvent_t>(mark.get()), 0),
+            "cudaStreamWaitEvent");
+}
+
+void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
+  Copy(device, host, bytes, cudaMemcpyHostToDevice);
 }
 
 void CudaKernels::Download(void* host, const void* device, int64_t bytes) {
+  Copy(host, device, bytes, cudaMemcpyDeviceToHost);
+}
+
+// Not by cudaMemcpy, for which all threads' work would have to end.
+void CudaKernels::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
+  const char* call = kind == cudaMemcpyHostToDevice ? "copy to the device" : "copy to the host";
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
-            "cudaMemcpy to the host");
+  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, cuda::Stream()), call);
+  CheckCuda(cudaStreamSynchronize(cuda::Stream()), call);
 }
 
 void CudaKernels::Fill(Tensor t, float value) {

@@ -3,6 +3,8 @@
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <string>
 
@@ -15,9 +17,9 @@ namespace dsat::engine {
 // Why matrix products cannot be computed here, or "".
 std::string MissingLibrary();
 
-// All of a process's work on a GPU runs on its legacy default stream: in the order of the calls,
-// whichever thread they come from. Results do not depend on timing. Every call throws kUnavailable
-// naming the kernel if the GPU reports an error. Not thread-safe: one per rank.
+// A thread's work on a GPU runs on CUDA's default stream of that thread, and its marks are events.
+// Results do not depend on timing. Every call throws kUnavailable naming the kernel if the GPU
+// reports an error. But for marks and copies not thread-safe: one per rank.
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(int gpu);
@@ -26,6 +28,8 @@ class CudaKernels final : public Kernels {
   ~CudaKernels() override;
 
   int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
+  StreamMark Mark() override;
+  void After(const StreamMark& mark) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
@@ -99,6 +103,7 @@ class CudaKernels final : public Kernels {
                        bool accumulate) override;
 
  private:
+  void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
   // Device memory of at least `bytes` that the next kernel may use.
   void* Workspace(int64_t bytes);
 

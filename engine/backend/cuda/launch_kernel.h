@@ -15,9 +15,10 @@
 
 namespace dsat::engine::cuda {
 
-// What all work of the calling thread goes to, in the order of its calls.
+// What all work of the calling thread goes to, in the order of its calls; that of other threads is
+// beside it.
 inline cudaStream_t Stream() {
-  return cudaStreamLegacy;
+  return cudaStreamPerThread;
 }
 
 struct LaunchShape {

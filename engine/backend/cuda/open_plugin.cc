@@ -1,9 +1,8 @@
-// Finds libdsat-cuda.so, and asks it what this machine has.
+// Opens a library of the CUDA backend, and asks it what this machine has.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <vector>
 
@@ -14,35 +13,9 @@
 namespace dsat::engine {
 namespace {
 
-constexpr char kCudaLibrary[] = "libdsat-cuda.so";
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
 constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin1";
-
-// Beside the program in a build, in the lib folder of an installation, or wherever the loader
-// looks.
-void* OpenLibrary() {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const std::filesystem::path& folder : {program, program.parent_path() / "lib"}) {
-    const std::filesystem::path path = folder / kCudaLibrary;
-    if (std::filesystem::exists(path)) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  return dlopen(kCudaLibrary, RTLD_NOW | RTLD_LOCAL);
-}
-
-// The library stays open: what it made may live until the program ends.
-const CudaPlugin& Open() {
-  void* library = OpenLibrary();
-  if (library == nullptr) {
-    Throw(ErrorCode::kUnavailable, "{}; expected {} beside the program", dlerror(), kCudaLibrary);
-  }
-  const auto plugin = reinterpret_cast<const CudaPlugin* (*)()>(dlsym(library, kCudaPluginSymbol));
-  if (plugin == nullptr) {
-    Throw(ErrorCode::kUnavailable, "{} is of another build of dsat; expected its own",
-          kCudaLibrary);
-  }
-  return *plugin();
-}
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -52,9 +25,16 @@ double SecondsOf(const std::function<void()>& work) {
 
 }  // namespace
 
-const CudaPlugin& LoadCudaPlugin() {
-  static const CudaPlugin& plugin = Open();
-  return plugin;
+const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
+  void* opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::string name = library.filename();
+  if (opened == nullptr) {
+    Throw(ErrorCode::kUnavailable, "{}; expected {} beside the program", dlerror(), name);
+  }
+  const auto plugin = reinterpret_cast<const CudaPlugin* (*)()>(dlsym(opened, kCudaPluginSymbol));
+  if (plugin == nullptr)
+    Throw(ErrorCode::kUnavailable, "{} is of another build of dsat; expected its own", name);
+  return *plugin();
 }
 
 CudaStatus ProbeCuda() {
