@@ -24,11 +24,9 @@ void CheckSameSize(const Tensor& a, const Tensor& b) {
   DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
 }
 
+static_assert(cuda::kMaxHeadChannels == kMaxCudaHeadChannels);
+
 cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
-  if (shape.HeadChannels() > cuda::kMaxHeadChannels) {
-    Throw(ErrorCode::kUnimplemented, "attention heads of {} channels on a GPU; expected at most {}",
-          shape.HeadChannels(), cuda::kMaxHeadChannels);
-  }
   return {.B = shape.B, .T = shape.T, .C = shape.C, .H = shape.H, .G = shape.KvHeads()};
 }
 
@@ -393,12 +391,13 @@ void CudaKernels::MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, i
 }
 
 int64_t CudaKernels::AttentionScratchBytes(const AttentionShape& shape) {
-  return shape.B * shape.H * shape.T * BytesPerElem(DType::kF32);
+  return CudaAttentionScratchBytes(shape);
 }
 
 void CudaKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor,
                                    const AttentionShape& shape) {
   flops_ += AttentionForwardFlops(shape);
+  DSAT_CHECK(shape.HeadChannels() <= kMaxCudaHeadChannels, "{} channels", shape.HeadChannels());
   cuda::AttentionArgs args = AttentionOf(shape);
   args.out = ViewOf(out);
   args.lse = ViewOf(lse);
