@@ -89,7 +89,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     launch.block = config->blockDim;
     launch.dynamic_bytes = config->dynamicSmemBytes;
     launch.shared = [] { return static_cast<void*>(&emulated_cuda::of_this_library); };
-    int position = 0;
+    [[maybe_unused]] int position = 0;
     (
         [&] {
           if constexpr (std::is_pointer_v<Params>) emulated_cuda::CheckArgument(position, params);
