@@ -126,12 +126,20 @@ struct LambSums {
   double direction = 0;
 };
 
+// Whose kernels.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+// CUDA attention takes heads of at most so many channels.
+inline constexpr int64_t kMaxCudaHeadChannels = 256;
+
 // A point in the work that a thread has asked a device for; nullptr: it has all been done.
 using StreamMark = std::shared_ptr<void>;
 
 class Kernels {
  public:
   virtual ~Kernels() = default;
+
+  // Device memory that the backend keeps for itself, whatever it computes, in bytes.
+  virtual int64_t WorkspaceBytes() const { return 0; }
 
   // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
   // products, 2 out in kernel^2 per pixel of a convolution, nothing else (DeepSpeed's convention
@@ -324,8 +332,9 @@ class Kernels {
 
 // oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
-// Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
+// Computes nothing, counts FLOPs. Scratch and workspace are those of the backend that it stands
+// for: the CPU's with `num_threads`, or CUDA's, which throws kUnimplemented for the same attention.
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = DeviceKind::kCpu);
 
 // Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
 // query rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv)

@@ -53,7 +53,8 @@ void TrainWithin(int64_t limit_bytes, int num_steps) {
 }
 
 TEST(EngineTest, ItRunsAtThePredictedPeakAndNotOneByteBelow) {
-  const int64_t peak = Predict(TinyGpt2(), TinyConfig(0, 1, 1), kSeqLen, 0, 1, 1).peak_bytes;
+  const int64_t peak =
+      Predict(TinyGpt2(), TinyConfig(0, 1, 1), kSeqLen, 0, 1, 1, {}, TestDeviceKind()).peak_bytes;
   TrainWithin(peak, 2);
   EXPECT_THROW(TrainWithin(peak - 1, 1), OutOfMemory);
   TrainWithin(peak, 2);  // The process is none the worse for it.

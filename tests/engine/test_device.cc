@@ -67,6 +67,10 @@ std::unique_ptr<Device> MakeTestDevice() {
   return MakeTestDevice(TestDeviceName());
 }
 
+DeviceKind TestDeviceKind() {
+  return TestDeviceName().ends_with("cuda") ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
 std::unique_ptr<Kernels> MakeTestKernels() {
   if (TestDeviceName() == "cpu") return MakeCpuKernels(3);
   return MakeRoundTripKernels(MakeTestDevice());

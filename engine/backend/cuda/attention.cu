@@ -30,6 +30,11 @@ __device__ Tile TileAt(float* shared, int i, int64_t hd) {
   return {shared + i * kTile * (hd + 1), hd};
 }
 
+// Rows of a tile from `begin` that are before T.
+__device__ int NumRows(int64_t begin, int64_t T) {
+  return static_cast<int>(min(T - begin, int64_t{kTile}));
+}
+
 // Rows [begin, begin + kTile) of a head; 0 from T on.
 template <typename Elem>
 __device__ void Load(const Tile& tile, const Elem* from, int64_t stride, int64_t begin, int64_t T) {
@@ -47,10 +52,11 @@ __device__ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// sums[slot] += the sum over the tile's rows j of weight (lane j's) times its channels of row j.
-__device__ void AddWeightedRows(float* sums, float weight, const Tile& tile) {
+// sums[slot] += the sum over the tile's first rows j of weight (lane j's) times its channels of row
+// j.
+__device__ void AddWeightedRows(float* sums, float weight, const Tile& tile, int num_rows) {
   const int lane = threadIdx.x % kWarp;
-  for (int j = 0; j < kTile; ++j) {
+  for (int j = 0; j < num_rows; ++j) {
     const float w = __shfl_sync(kAllLanes, weight, j);
     const float* row = tile.row(j);
 #pragma unroll
@@ -89,9 +95,11 @@ __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads head
     Load(k, qkv + heads.K(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     Load(v, qkv + heads.V(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     __syncthreads();
+    const int num_keys = NumRows(keys, heads.T);
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int i = warp * kRowsPerWarp + r;
+      if (begin + i >= heads.T) break;
       // The first tile has a key for every query: max is finite from then on.
       const bool seen = keys + lane <= begin + i;
       const float score = seen ? Dot(q.row(i), k.row(lane), heads.hd) * heads.scale : -INFINITY;
@@ -103,7 +111,7 @@ __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads head
 #pragma unroll
       for (int slot = 0; slot < kMaxSlots; ++slot)
         sums[r][slot] *= keep;
-      AddWeightedRows(sums[r], p, v);
+      AddWeightedRows(sums[r], p, v, num_keys);
     }
   }
 #pragma unroll
@@ -156,17 +164,19 @@ __global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, c
     Load(k, qkv + heads.K(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     Load(v, qkv + heads.V(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     __syncthreads();
+    const int num_keys = NumRows(keys, heads.T);
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int i = warp * kRowsPerWarp + r;
+      if (begin + i >= heads.T) break;
       const int64_t t = begin + i;
       ScoreGrad score;
-      if (t < heads.T && keys + lane <= t) {
+      if (keys + lane <= t) {
         score =
             GradOf(q.row(i), k.row(lane), grad.row(i), v.row(lane),
                    lse[heads.Stat(blockIdx.z, h) + t], delta[heads.Stat(blockIdx.z, h) + t], heads);
       }
-      AddWeightedRows(sums[r], score.ds, k);
+      AddWeightedRows(sums[r], score.ds, k, num_keys);
     }
   }
 #pragma unroll
@@ -196,17 +206,19 @@ __global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, con
       Load(grad, dout + heads.Out(blockIdx.z, h), heads.C, queries, heads.T);
       __syncthreads();
       const int64_t t = queries + lane;
+      const int num_queries = NumRows(queries, heads.T);
 #pragma unroll
       for (int r = 0; r < kRowsPerWarp; ++r) {
         const int j = warp * kRowsPerWarp + r;
+        if (begin + j >= heads.T) break;
         ScoreGrad score;
         if (t < heads.T && begin + j <= t) {
           score = GradOf(q.row(lane), k.row(j), grad.row(lane), v.row(j),
                          lse[heads.Stat(blockIdx.z, h) + t], delta[heads.Stat(blockIdx.z, h) + t],
                          heads);
         }
-        AddWeightedRows(dk[r], score.ds, q);
-        AddWeightedRows(dv[r], score.p, grad);
+        AddWeightedRows(dk[r], score.ds, q, num_queries);
+        AddWeightedRows(dv[r], score.p, grad, num_queries);
       }
     }
   }

@@ -13,12 +13,9 @@ namespace dsat::engine::cuda {
 
 constexpr float kLog2E = 1.44269504089F;
 constexpr int kChunk = 8;  // Elements in 16 bytes.
-struct alignas(16) Chunk {
-  uint32_t words[4];
-};
 // Of which a block's shared memory consists: tiles begin at multiples of their rows' bytes.
 struct alignas(256) SharedLine {
-  Chunk chunks[16];
+  uint4 chunks[16];
 };
 
 __device__ inline int Lane() {
@@ -203,8 +200,8 @@ __device__ void StoreRows(const HeadRows<Elem>& to, int begin, char* tile, int f
   for (int i = Lane(); i < 16 * kTiles * kChunks; i += kWarp) {
     const int row = first + i / kChunks, chunk = i % kChunks;
     if (begin + row >= to.T || chunk * kChunk >= to.hd) continue;
-    *reinterpret_cast<Chunk*>(to.data + (begin + row) * to.stride + chunk * kChunk) =
-        *reinterpret_cast<const Chunk*>(tile + At<kD>(row, chunk));
+    *reinterpret_cast<uint4*>(to.data + (begin + row) * to.stride + chunk * kChunk) =
+        *reinterpret_cast<const uint4*>(tile + At<kD>(row, chunk));
   }
 }
 

@@ -23,6 +23,7 @@ class CudaDevice final : public Device {
         memory_(plugin.make_memory(gpu)),
         host_memory_(plugin.make_host_memory(gpu), "page-locked host memory") {}
 
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return fmt::format("cuda:{} ({})", index_, gpu_.name); }
   std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return host_->MakeHostKernels(); }

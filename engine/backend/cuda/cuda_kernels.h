@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/kernels.h"
 
@@ -26,6 +27,7 @@ class CudaKernels final : public Kernels {
   CudaKernels& operator=(const CudaKernels&) = delete;
   ~CudaKernels() override;
 
+  int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
   StreamMark Mark() override;
   void After(const StreamMark& mark) override;
   bool HasPassed(const StreamMark& mark) override;
@@ -79,8 +81,8 @@ class CudaKernels final : public Kernels {
   void MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) override;
   void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) override;
 
+  // Throws kUnimplemented if a head has more than kMaxCudaHeadChannels.
   int64_t AttentionScratchBytes(const AttentionShape& shape) override;
-  // Throw kUnimplemented if a head has more than 256 channels.
   void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
                         const AttentionShape& shape) override;
   void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
@@ -103,6 +105,9 @@ class CudaKernels final : public Kernels {
 
  private:
   void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+  // A product of types that cuBLASLt takes, but for the type of a bias of f32; and one of any.
+  void Multiply(MatmulArgs args);
+  void MultiplyInF32(const MatmulArgs& args);
   // Device memory of at least `bytes` that the next kernel may use.
   void* Workspace(int64_t bytes);
 

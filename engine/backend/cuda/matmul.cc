@@ -6,13 +6,14 @@
 
 #include <algorithm>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr auto kWorkspaceBytes = static_cast<size_t>(kCudaWorkspaceBytes);
 
 void Check(cublaslt::Status status, const char* call) {
   if (status != 0) Throw(ErrorCode::kUnavailable, "GPU: {}: cuBLAS status {}", call, status);

@@ -25,13 +25,31 @@ dim3 blockDim, gridDim;
 namespace {
 
 using Fiber = boost::context::fiber;
+using GuardedStack = boost::context::protected_fixedsize_stack;
 
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 constexpr size_t kStackBytes = size_t{128} << 10;
 
-enum class State : uint8_t { kRuns, kWaits, kReturned };
+// Stacks begin at different places of a page: a cache could not keep the ends of many pages. They
+// are never given back.
+class ShiftedStack : public GuardedStack {
+ public:
+  explicit ShiftedStack(size_t shift) : GuardedStack(kStackBytes), shift_(shift) {}
+  boost::context::stack_context allocate() {
+    auto stack = GuardedStack::allocate();
+    stack.sp = static_cast<char*>(stack.sp) - shift_;
+    stack.size -= shift_;
+    return stack;
+  }
+
+ private:
+  size_t shift_;
+};
+
+enum class State : uint8_t { kNew, kRuns, kWaits, kReturned };
 
 struct Thread {
-  State state = State::kRuns;
+  State state = State::kNew;
   Fiber* fiber = nullptr;
   Site site;  // Where it waits.
 };
@@ -43,10 +61,16 @@ struct Barrier {
   bool odd = false;  // Every second time.
 };
 
+// Without comparing names, where it can be told.
+bool IsSame(const Site& a, const Site& b) {
+  return a.line() == b.line() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
 struct Warp {
   Barrier barrier;
   // Two, for lanes that have yet to look at what the last exchange brought.
-  alignas(16) std::byte slots[2][kLanes][kExchangeBytes];
+  alignas(16) std::byte slots[2][kLanes * kExchangeBytes];
 };
 
 // A library's thread-local memory, as the calling thread has it.
@@ -109,15 +133,16 @@ class Block {
 
  private:
   int num_threads() const { return static_cast<int>(threads_.size()); }
-  int ThreadAt(int position) const { return descending_ ? num_threads() - 1 - position : position; }
   Thread& current() { return threads_[static_cast<size_t>(current_)]; }
   void Prepare(const Launch& launch);
-  void SetCurrent(int thread);
-  void Resume(Fiber& fiber) { fiber = std::move(fiber).resume(); }
-  void AddFiber();
-  void RunFiber(Fiber& self);
-  void StartAll();
-  bool ResumeReady();
+  void SetCurrent(int position);
+  Fiber& IdleFiber();
+  Fiber& FiberOfCurrent() {
+    return current().state == State::kNew ? IdleFiber() : *current().fiber;
+  }
+  void RunThreads(Fiber& self);
+  void Switch(Fiber& from, Fiber& to);
+  void Advance();
   void Wait(Barrier& barrier, const Site& site);
   [[noreturn]] void ReportDivergence() const;
 
@@ -129,11 +154,12 @@ class Block {
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
-  Fiber scheduler_;  // While another runs.
+  Fiber caller_;                    // Of Run, while a thread runs.
+  Fiber* switched_from_ = nullptr;  // Where whoever is switched to keeps the one before.
   const std::function<void()>* body_ = nullptr;
   bool descending_ = false;
-  int started_ = 0, returned_ = 0;  // Threads.
-  int current_ = 0;
+  int returned_ = 0;                // Threads.
+  int current_ = 0, position_ = 0;  // The running thread, and its place in their order.
 };
 
 // One for the whole process, since fibers are dear to make.
@@ -147,14 +173,13 @@ void Block::Run(const Launch& launch, const StaticShared& shared, bool descendin
   dynamic_.Fill(launch.dynamic_bytes);
   descending_ = descending;
   Prepare(launch);
-  StartAll();
-  while (returned_ < num_threads())
-    if (!ResumeReady()) ReportDivergence();
+  SetCurrent(0);
+  Switch(caller_, FiberOfCurrent());
 }
 
 void Block::Prepare(const Launch& launch) {
   body_ = &launch.thread;
-  started_ = returned_ = 0;
+  returned_ = 0;
   threads_.assign(size_t{launch.block.x} * launch.block.y * launch.block.z, Thread());
   barrier_ = {.size = num_threads()};
   warps_.resize((threads_.size() + kLanes - 1) / kLanes);
@@ -165,57 +190,58 @@ void Block::Prepare(const Launch& launch) {
   }
 }
 
-void Block::SetCurrent(int thread) {
-  current_ = thread;
-  const auto t = static_cast<unsigned>(thread);
+void Block::SetCurrent(int position) {
+  position_ = position;
+  current_ = descending_ ? num_threads() - 1 - position : position;
+  const auto t = static_cast<unsigned>(current_);
   threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
 }
 
-void Block::AddFiber() {
+void Block::Switch(Fiber& from, Fiber& to) {
+  switched_from_ = &from;
+  Fiber before = std::move(to).resume();
+  *switched_from_ = std::move(before);
+}
+
+// One that has no thread.
+Fiber& Block::IdleFiber() {
+  if (!idle_.empty()) return *idle_.back();
   fibers_.push_back(std::make_unique<Fiber>());
   Fiber& fiber = *fibers_.back();
   idle_.push_back(&fiber);
-  fiber = Fiber(std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
-                [this, &fiber](Fiber&& scheduler) {
-                  scheduler_ = std::move(scheduler);
-                  while (true) {
-                    RunFiber(fiber);
-                    scheduler_ = std::move(scheduler_).resume();
-                  }
+  fiber = Fiber(std::allocator_arg, ShiftedStack(fibers_.size() * 5 % 64 * 64),
+                [this, &fiber](Fiber&& before) {
+                  *switched_from_ = std::move(before);
+                  RunThreads(fiber);
                   return Fiber();
                 });
+  return fiber;
 }
 
 // Threads that never wait run one after another on one fiber.
-void Block::RunFiber(Fiber& self) {
+void Block::RunThreads(Fiber& self) {
   idle_.pop_back();
-  while (started_ < num_threads()) {
-    SetCurrent(ThreadAt(started_++));
+  while (true) {
+    current().state = State::kRuns;
     current().fiber = &self;
     (*body_)();
     current().state = State::kReturned;
-    ++returned_;
-  }
-  idle_.push_back(&self);
-}
-
-void Block::StartAll() {
-  while (started_ < num_threads()) {
-    if (idle_.empty()) AddFiber();
-    Resume(*idle_.back());
+    const bool all = ++returned_ == num_threads();
+    if (!all) Advance();
+    if (!all && current().state == State::kNew) continue;
+    idle_.push_back(&self);
+    Switch(self, all ? caller_ : *current().fiber);
+    idle_.pop_back();
   }
 }
 
-bool Block::ResumeReady() {
-  bool any = false;
-  for (int position = 0; position < num_threads(); ++position) {
-    const int thread = ThreadAt(position);
-    if (threads_[static_cast<size_t>(thread)].state != State::kRuns) continue;
-    any = true;
-    SetCurrent(thread);
-    Resume(*current().fiber);
+// To the next thread, round and round, that does not wait.
+void Block::Advance() {
+  for (int i = 1; i <= num_threads(); ++i) {
+    SetCurrent(position_ + 1 == num_threads() ? 0 : position_ + 1);
+    if (current().state == State::kNew || current().state == State::kRuns) return;
   }
-  return any;
+  ReportDivergence();
 }
 
 // The last to come goes on at once.
@@ -224,16 +250,14 @@ void Block::Wait(Barrier& barrier, const Site& site) {
   current().site = site;
   current().state = State::kWaits;
   if (++barrier.arrived < barrier.size) {
-    scheduler_ = std::move(scheduler_).resume();
-    return;
+    Fiber& own = *current().fiber;
+    Advance();
+    return Switch(own, FiberOfCurrent());
   }
   for (auto thread = begin; thread != end; ++thread) {
-    const bool same_place = thread->site.line() == site.line() &&
-                            std::strcmp(thread->site.file_name(), site.file_name()) == 0;
-    if (!same_place) ReportDivergence();
-  }
-  for (auto thread = begin; thread != end; ++thread)
+    if (!IsSame(thread->site, site)) ReportDivergence();
     thread->state = State::kRuns;
+  }
   barrier.arrived = 0;
   barrier.odd = !barrier.odd;
 }
@@ -249,12 +273,12 @@ int Block::SyncBlock(int value, const Site& site) {
 const std::byte* Block::Exchange(unsigned mask, const void* mine, size_t bytes, const Site& site) {
   Warp& warp = warps_[static_cast<size_t>(current_ / kLanes)];
   // Some of a warp's lanes by themselves are not emulated.
-  DSAT_CHECK(std::popcount(mask) >= warp.barrier.size, "{}:{}: mask {:x}", site.file_name(),
-             site.line(), mask);
-  auto& slots = warp.slots[warp.barrier.odd ? 1 : 0];
-  std::memcpy(slots[lane()], mine, bytes);
+  DSAT_CHECK(mask == kAllLanes || std::popcount(mask) >= warp.barrier.size, "{}:{}: mask {:x}",
+             site.file_name(), site.line(), mask);
+  std::byte* slots = warp.slots[warp.barrier.odd ? 1 : 0];
+  std::memcpy(slots + static_cast<size_t>(lane()) * bytes, mine, bytes);
   Wait(warp.barrier, site);
-  return slots[0];
+  return slots;
 }
 
 void Block::ReportDivergence() const {

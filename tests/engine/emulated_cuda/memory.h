@@ -17,7 +17,7 @@ class Memory {
  public:
   static Memory& Get();
 
-  // Filled with what is no number in any type; nullptr if the limit is reached.
+  // The first MiB is filled with what is no number in any type; nullptr if the limit is reached.
   void* Allocate(size_t bytes);
   // REQUIRES: nothing under way uses the block. False if it is none of Allocate's.
   bool Free(void* data);
