@@ -41,8 +41,9 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
-// Not thread-safe: one thread issues. Size 1 is the same interface and does nothing. Over a device's
-// memory a call is work of the calling thread's stream, as kernels are (engine/backend/kernels.h).
+// Not thread-safe: one thread issues. Size 1 is the same interface and does nothing. Over a
+// device's memory a call is work of the calling thread's stream, as kernels are
+// (engine/backend/kernels.h).
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;

@@ -28,10 +28,12 @@ struct CudaStatus {
 // Loads what it needs to find out. Never throws for what a machine lacks.
 CudaStatus ProbeCuda();
 
-// Copies of a large block between the host's pageable memory and a GPU's, in bytes a second.
+// Copies of a large block between the host's page-locked memory and a GPU's, and within the GPU's,
+// in bytes copied a second.
 struct CudaLink {
   double to_device = 0;
   double to_host = 0;
+  double on_device = 0;
 };
 // REQUIRES: the GPU is in a ProbeCuda without a problem. Throws kUnavailable.
 CudaLink MeasureCudaLink(int gpu);

@@ -2,8 +2,8 @@
 // not take fmt's format strings, which engine/tensor.h comes with.
 //
 // What each does is said in engine/backend/kernels.h. All run on the calling thread's stream, in
-// the order of its calls. `workspace` is device memory of at least the bytes that the function of that
-// name gives; it is free again for the next call.
+// the order of its calls. `workspace` is device memory of at least the bytes that the function of
+// that name gives; it is free again for the next call.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 

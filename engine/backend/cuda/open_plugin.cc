@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
-#include <vector>
 
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/cuda/plugin.h"
+#include "engine/memory/arena.h"
 
 namespace dsat::engine {
 namespace {
@@ -52,18 +53,27 @@ CudaLink MeasureCudaLink(int gpu) {
   constexpr int kRepeats = 5;
   const CudaPlugin& plugin = LoadCudaPlugin();
   const auto memory = plugin.make_memory(gpu);
+  PreferredMemory host_memory(plugin.make_host_memory(gpu), "page-locked host memory");
   const auto kernels = plugin.make_kernels(gpu);
-  void* block = memory->Allocate(kBytes);
-  if (block == nullptr) Throw(ErrorCode::kUnavailable, "GPU {}: no {} bytes free", gpu, kBytes);
-  std::vector<char> host(static_cast<size_t>(kBytes), 1);
+  const Arena::Kind kind = Arena::Kind::kReal;
+  Arena gpu_arena(fmt::format("memory of GPU {}", gpu), kind, 0, memory.get());
+  Arena host_arena("host memory", kind, 0, &host_memory);
+  const Buffer from = gpu_arena.Allocate(kBytes, "a measurement");
+  const Buffer to = gpu_arena.Allocate(kBytes, "a measurement");
+  const Buffer host = host_arena.Allocate(kBytes, "a measurement");
+  std::memset(host.data(), 0, kBytes);
+  const auto best = [&](double& speed, const std::function<void()>& copy) {
+    speed = std::max(speed, static_cast<double>(kBytes) / SecondsOf(copy));
+  };
   CudaLink link;
   for (int i = 0; i < kRepeats; ++i) {
-    const double up = SecondsOf([&] { kernels->Upload(block, host.data(), kBytes); });
-    const double down = SecondsOf([&] { kernels->Download(host.data(), block, kBytes); });
-    link.to_device = std::max(link.to_device, static_cast<double>(kBytes) / up);
-    link.to_host = std::max(link.to_host, static_cast<double>(kBytes) / down);
+    best(link.to_device, [&] { kernels->Upload(from.data(), host.data(), kBytes); });
+    best(link.to_host, [&] { kernels->Download(host.data(), from.data(), kBytes); });
+    best(link.on_device, [&] {
+      kernels->Cast(to.AsTensor(DType::kF32), from.AsTensor(DType::kF32));
+      kernels->Download(host.data(), to.data(), sizeof(float));  // Done when this is.
+    });
   }
-  memory->Free(block, kBytes);
   return link;
 }
 

@@ -1,6 +1,4 @@
 // A fake NCCL over the emulated GPU's memory, on its queues.
-#include <cuda_runtime_api.h>
-
 #include "tests/engine/emulated_cuda/gpu.h"
 #include "tests/engine/fake_nccl/streams.h"
 
