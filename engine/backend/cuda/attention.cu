@@ -1,7 +1,7 @@
 // Causal attention without stored scores (Dao et al. 2022): which kernels compute it, and those for
-// what tensor cores do not take, in any type and head size:
-// tiles of 32 queries and 32 keys in shared memory, arithmetic in f32. A warp works on one row at a
-// time, a lane on one column of the tile, then on every 32nd channel.
+// what tensor cores do not take, in any type and head size. Tiles of 32 queries and 32 keys are in
+// shared memory, arithmetic is f32. A warp works on one row at a time, a lane on one column of the
+// tile, then on every 32nd channel.
 //
 // The backward pass computes probabilities again from lse. Rows of queries (dq) and rows of keys
 // (dk, dv) have a kernel each, so that every sum has one owner and a fixed order.

@@ -1,14 +1,15 @@
 // Causal attention on tensor cores in the shape of FlashAttention-2 (Dao 2023), forward.
 //
-// A block has 128 queries of a head, a warp 32 of them; tiles of 64 keys and values pass by, the
-// next one being copied while the present one is multiplied, with one barrier a tile.
+// A block has 128 queries of a head, a warp 32 of them; tiles of keys and values pass by, the next
+// one being copied while the present one is multiplied, with one barrier a tile.
 //
 // Why these sizes. A warp of two row tiles uses what it reads from shared memory twice: with one,
 // reading (256 bytes a product, of 128 a clock) would take as long as multiplying on sm_80, longer
-// on sm_90. Sums and scores then take 128 registers a lane for 64 channels, 192 for 128: two blocks
-// a multiprocessor, eight warps, two for each scheduler, so that the exponentials of one hide
-// behind the products of the other. Shared memory, 48 and 96 KiB, lets a third block in only where
-// registers do not.
+// on sm_90. Sums, scores and kept queries then take 160 registers a lane, and all of them up to
+// 255: two blocks a multiprocessor, eight warps, two for each scheduler, so that the exponentials
+// of one hide behind the products of the other. For 128 channels that leaves scores of 32 keys
+// instead of
+// 64. Shared memory, 48 and 64 KiB a block, is no limit beside that.
 #include "engine/backend/cuda/attention_tile.h"
 
 namespace dsat::engine::cuda {
