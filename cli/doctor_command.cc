@@ -77,6 +77,7 @@ Json ToJson(const Findings& found) {
     if (i < found.links.size()) {
       json["to_device_bytes_per_s"] = found.links[i].to_device;
       json["to_host_bytes_per_s"] = found.links[i].to_host;
+      json["on_device_bytes_per_s"] = found.links[i].on_device;
     }
     gpus.push_back(json);
   }
@@ -111,8 +112,9 @@ void PrintGpus(const Findings& found) {
                     gpu.name, HumanBytes(gpu.free_bytes), HumanBytes(gpu.memory_bytes),
                     gpu.capability / 10, gpu.capability % 10, gpu.num_multiprocessors);
     if (i < found.links.size()) {
-      text += fmt::format("; {:.1f} GB/s to it, {:.1f} GB/s from it",
-                          found.links[i].to_device / 1e9, found.links[i].to_host / 1e9);
+      text += fmt::format("; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it",
+                          found.links[i].to_device / 1e9, found.links[i].to_host / 1e9,
+                          found.links[i].on_device / 1e9);
     }
     Line("GPU", text);
   }

@@ -19,6 +19,8 @@ namespace {
 using engine::Cluster;
 using engine::Planner;
 
+constexpr const char* kDefaultGpu = "a100";
+
 // What is estimated, from the experiment file and the flags over it.
 struct Subject {
   engine::PlannerInputs inputs;
@@ -41,6 +43,8 @@ Json ModelOf(const EstimateFlags& flags) {
 void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   std::vector<std::string> warnings;
   const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
+  if (flags.device.empty() && spec.device == "cuda")
+    subject.cluster = engine::ClusterOf(kDefaultGpu);
   subject.inputs.base_dir = spec.model_dir;
   if (const auto model = spec.hyperparameters.find("model"); model != spec.hyperparameters.end()) {
     subject.inputs.model = *model;
@@ -105,7 +109,7 @@ void ApplySettings(const EstimateFlags& flags, Json& ds_config) {
 
 Subject SubjectOf(const EstimateFlags& flags) {
   Subject subject;
-  const std::string fallback = flags.config.empty() ? "a100" : "cpu";
+  const std::string fallback = flags.config.empty() ? kDefaultGpu : "cpu";
   subject.cluster = engine::ClusterOf(flags.device.empty() ? fallback : flags.device);
   if (!flags.config.empty()) UseExperiment(flags, subject);
   if (flags.params || !flags.model.empty() || subject.inputs.model.is_null()) {

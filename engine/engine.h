@@ -62,6 +62,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Calls come from one thread, whose stream of the device the engine's work goes to.
+  //
   // All calls up to Predict are collective. They throw OutOfMemory, kUnavailable or
   // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
   // the engine cannot be used after any of these.

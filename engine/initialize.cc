@@ -61,6 +61,7 @@ Training::Training(ProcessGroup& world, TrainingArgs args)
 
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args) {
   DSAT_CHECK(args.device != nullptr);
+  CheckModelFitsDevice(args.model, args.device->kind(), "model");
   if (args.dataset != nullptr) CheckModelFitsData(args.model, *args.dataset, "model", "dataset");
   return std::make_unique<Training>(world, std::move(args));
 }

@@ -8,8 +8,10 @@ namespace {
 
 // Everything an engine runs on, counting.
 struct CountingResources {
-  CountingResources(int rank, int size, int num_threads)
-      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads)) {}
+  CountingResources(int rank, int size, int num_threads, DeviceKind kind)
+      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {
+    device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
+  }
   Resources For(const Model& model, int64_t seq_len) {
     return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
   }
@@ -22,10 +24,10 @@ struct CountingResources {
 
 // The engine on one rank with micro-batches of one sample: what one sample keeps alive.
 int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t seq_len,
-                                 int num_threads) {
+                                 int num_threads, DeviceKind kind) {
   config.batch = {.train_batch_size = 1, .micro_batch_size = 1, .accumulation_steps = 1};
   config.pipeline = {};
-  CountingResources resources(0, 1, num_threads);
+  CountingResources resources(0, 1, num_threads, kind);
   Engine engine(resources.For(model, seq_len), config, 0);
   return engine.TrainBatch().activation_bytes;
 }
@@ -57,8 +59,8 @@ void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction)
 }  // namespace
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
-                   int num_threads, const Speeds& speeds) {
-  CountingResources resources(rank, size, num_threads);
+                   int num_threads, const Speeds& speeds, DeviceKind kind) {
+  CountingResources resources(rank, size, num_threads, kind);
   Engine engine(resources.For(model, seq_len), config, 0);
   engine.TrainBatch();
 
@@ -81,7 +83,7 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   prediction.step_flops = step.flops;
   prediction.forward_flops = step.forward_flops;
   prediction.activation_bytes_per_sample =
-      ActivationBytesPerSample(model, config, seq_len, num_threads);
+      ActivationBytesPerSample(model, config, seq_len, num_threads, kind);
   return prediction;
 }
 

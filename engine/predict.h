@@ -30,9 +30,10 @@ struct Prediction {
 };
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws
-// what Engine's constructor throws of settings that this model or number of ranks does not allow.
+// what Engine's constructor throws of settings that this model or number of ranks does not allow,
+// and what MakeCountingKernels says of `kind`.
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
-                   int num_threads, const Speeds& speeds = {});
+                   int num_threads, const Speeds& speeds = {}, DeviceKind kind = DeviceKind::kCpu);
 
 }  // namespace dsat::engine
 

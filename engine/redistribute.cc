@@ -1,4 +1,9 @@
 // Moves model state from one placement to another.
+//
+// With overlap three threads, and so three streams of a device, work beside each other: this rank's
+// own computes, packs and unpacks; the background's brings slices from host memory into buckets and
+// runs collectives; the copies' brings what has arrived to host memory. They hand buckets to each
+// other by marks.
 #include "engine/redistribute.h"
 
 #include <algorithm>
@@ -23,8 +28,9 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
   }
   // What is only counted takes no time beside which something could run.
   const bool counts = states.memory().device.kind() == Arena::Kind::kCounting;
-  if (plan.overlap && !plan.transfers.empty() && !counts)
-    background_ = std::make_unique<Background>();
+  if (!plan.overlap || plan.transfers.empty() || counts) return;
+  background_ = std::make_unique<Background>();
+  copies_ = std::make_unique<Background>();
 }
 
 int64_t Redistributor::BucketBytes() const {
@@ -58,9 +64,7 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
       };
       if (transfer.state == State::kParam) {
         const Tensor part = part_of(states_.ParamSlice(unit));
-        const bool on_device = plan_.param_tiers[unit] == Tier::kDevice;
-        on_device ? kernels.Cast(part_of_row(group_.rank()), part)
-                  : kernels.CopyToDevice(part_of_row(group_.rank()), part);
+        PackParam(transfer, unit, part_of_row(group_.rank()), part);
         return;
       }
       const int64_t slice_elems = states_.SliceElems(unit);
@@ -75,9 +79,33 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
   }
 }
 
+// What rests in host memory until it is updated can be copied later; the memory of a slice from
+// disk goes before the collective runs.
+void Redistributor::PackParam(const Transfer& transfer, int unit, const Tensor& place,
+                              const Tensor& slice) {
+  Kernels& kernels = states_.memory().kernels;
+  const Tier tier = plan_.param_tiers[unit];
+  if (tier == Tier::kDevice) return kernels.Cast(place, slice);
+  const bool later = background_ != nullptr && tier == Tier::kHost;
+  later ? under_way_[&transfer].parts.push_back({place, slice})
+        : kernels.CopyToDevice(place, slice);
+}
+
 void Redistributor::Start(const Transfer& transfer) {
   if (background_ == nullptr) return Run(transfer);
-  tickets_[&transfer] = background_->Submit([this, &transfer] { Run(transfer); });
+  UnderWay& entry = under_way_[&transfer];
+  const StreamMark packed = states_.memory().kernels.Mark();
+  entry.ticket = background_->Submit(
+      [this, &transfer, &entry, packed] { RunBeside(transfer, entry, packed); });
+}
+
+void Redistributor::RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed) {
+  Kernels& kernels = states_.memory().kernels;
+  kernels.After(packed);
+  for (const HostPart& part : entry.parts)
+    kernels.CopyToDevice(part.place, part.slice, "copies for communication");
+  Run(transfer);
+  entry.arrived = kernels.Mark();
 }
 
 void Redistributor::set_trace(Trace* trace) {
@@ -112,8 +140,11 @@ void Redistributor::Run(const Transfer& transfer) {
 void Redistributor::Wait(const Transfer& transfer) {
   if (background_ != nullptr) {
     const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"});
-    background_->Wait(tickets_.at(&transfer));
-    tickets_.erase(&transfer);
+    const auto entry = under_way_.find(&transfer);
+    background_->Wait(entry->second.ticket);
+    arrived_ = std::move(entry->second.arrived);
+    under_way_.erase(entry);
+    states_.memory().kernels.After(arrived_);
   }
   int64_t begin = 0;
   for (const Segment& segment : transfer.segments) {
@@ -139,18 +170,27 @@ void Redistributor::Unpack(const Transfer& transfer, const Segment& segment, int
 }
 
 // Into this rank's gradient slice, on whatever tier it is.
-void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment,
-                             const Tensor& arrived) {
+void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& row) {
   const Memory& memory = states_.memory();
   const Tensor part = states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
   const auto keep = [&](Kernels& kernels, const Tensor& source) {
     transfer.accumulate ? kernels.Accumulate(part, source) : kernels.Cast(part, source);
   };
-  if (plan_.GradTier(segment.unit) == Tier::kDevice) return keep(memory.kernels, arrived);
-  Buffer staged = memory.host.Allocate(arrived.dtype, arrived.num_elems, "gradients on their way");
-  const Tensor on_host = staged.AsTensor(arrived.dtype).Slice(0, arrived.num_elems);
-  memory.kernels.CopyToHost(on_host, arrived);
+  if (plan_.GradTier(segment.unit) == Tier::kDevice) return keep(memory.kernels, row);
+  Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
+  const Tensor on_host = staged.AsTensor(row.dtype).Slice(0, row.num_elems);
+  CopyToHost(on_host, row);
   keep(memory.host_kernels, on_host);
+}
+
+// On a stream that need not first compute all that this rank's own has been asked for.
+void Redistributor::CopyToHost(const Tensor& host, const Tensor& row) {
+  Kernels& kernels = states_.memory().kernels;
+  if (copies_ == nullptr) return kernels.CopyToHost(host, row);
+  copies_->Wait(copies_->Submit([&] {
+    kernels.After(arrived_);
+    kernels.CopyToHost(host, row);
+  }));
 }
 
 }  // namespace dsat::engine

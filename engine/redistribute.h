@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/background.h"
@@ -50,19 +51,34 @@ class Redistributor {
   void set_trace(Trace* trace);
 
  private:
+  // A slice that rests in host memory and its place in a bucket.
+  struct HostPart {
+    Tensor place;
+    Tensor slice;
+  };
+  struct UnderWay {
+    std::vector<HostPart> parts;  // Packed, to be copied before the collective.
+    int64_t ticket = 0;
+    StreamMark arrived;  // The end of the collective. Set by the background thread.
+  };
+
   DType TravelType(const Transfer& transfer) const {
     return transfer.state == State::kParam ? states_.dtype() : grad_dtype_;
   }
+  void PackParam(const Transfer& transfer, int unit, const Tensor& place, const Tensor& slice);
   int64_t BucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
   // Of a bucket that is only counted: none, for however many ranks.
   int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
+  // What the bucket still lacks, then Run; in the background.
+  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed);
   TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
-  void KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& arrived);
+  void KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& row);
+  void CopyToHost(const Tensor& host, const Tensor& row);
 
   const Plan& plan_;
   UnitStates& states_;
@@ -73,8 +89,12 @@ class Redistributor {
   std::vector<CommBuffer> buckets_;
   Trace* trace_ = nullptr;
   int lane_ = Trace::kCompute;
-  std::map<const Transfer*, int64_t> tickets_;  // Of what is under way; with overlap only.
-  std::unique_ptr<Background> background_;      // With overlap only. Last: it ends first.
+  StreamMark arrived_;  // The end of the transfer that is unpacked.
+  // With overlap only: what is packed or runs; the thread of collectives, and that of the copies
+  // that wait for none. Last: they end first.
+  std::map<const Transfer*, UnderWay> under_way_;
+  std::unique_ptr<Background> background_;
+  std::unique_ptr<Background> copies_;
 };
 
 }  // namespace dsat::engine

@@ -14,12 +14,15 @@ namespace dsat::engine {
 
 class TierMemory {
  public:
-  // Hard limits in bytes; 0: none. `device` must outlive this.
+  // Hard limits in bytes; 0: none. `device` must outlive this. What its kernels keep for themselves
+  // counts as device memory.
   TierMemory(Device& device, int64_t device_bytes, int64_t host_bytes)
       : kernels_(device.MakeKernels()),
         host_kernels_(device.MakeHostKernels()),
         device_("device memory", Arena::Kind::kReal, device_bytes, &device.memory()),
-        host_("host memory", Arena::Kind::kReal, host_bytes) {}
+        host_("host memory", Arena::Kind::kReal, host_bytes, &device.host_memory()) {
+    device_.Charge(kernels_->WorkspaceBytes(), "the kernels' workspace");
+  }
   TierMemory(const TierMemory&) = delete;
   TierMemory& operator=(const TierMemory&) = delete;
 

@@ -1,4 +1,4 @@
-// Formulas that the CPU and the counting backend share.
+// Formulas that the counting backend shares with the others.
 #include "engine/backend/cost.h"
 
 #include <algorithm>
@@ -45,6 +45,14 @@ int CpuAttentionThreads(const AttentionShape& shape, int num_threads) {
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads) {
   return CpuAttentionScratch(shape).num_elems * CpuAttentionThreads(shape, num_threads) *
          BytesPerElem(DType::kF32);
+}
+
+int64_t CudaAttentionScratchBytes(const AttentionShape& shape) {
+  if (shape.HeadChannels() > kMaxCudaHeadChannels) {
+    Throw(ErrorCode::kUnimplemented, "attention heads of {} channels on a GPU; expected at most {}",
+          shape.HeadChannels(), kMaxCudaHeadChannels);
+  }
+  return shape.B * shape.H * shape.T * BytesPerElem(DType::kF32);
 }
 
 }  // namespace dsat::engine

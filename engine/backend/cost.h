@@ -34,6 +34,12 @@ AttentionScratch CpuAttentionScratch(const AttentionShape& shape);
 // Threads that CPU attention can use: no more than there are heads of keys in the batch.
 int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
 
+// Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
+// head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
+int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
+// What the CUDA backend keeps beside that: the workspace of matrix products.
+inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
+
 }  // namespace dsat::engine
 
 #endif  // DSAT_ENGINE_BACKEND_COST_H_

@@ -19,6 +19,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
+  virtual DeviceKind kind() const { return DeviceKind::kCpu; }
   virtual std::string name() const = 0;  // For people: "cpu", "cuda:0 (NVIDIA H200)".
   // One per rank, not thread-safe. Their tensors are buffers of an arena over memory(), and
   // communication memory of MakeGroup's group.
@@ -26,6 +27,8 @@ class Device {
   // For state that rests, and is updated, in host memory.
   virtual std::unique_ptr<Kernels> MakeHostKernels() = 0;
   virtual MemorySource& memory() = 0;
+  // Host memory for what is copied to and from it.
+  virtual MemorySource& host_memory() = 0;
   // Of its memory, what one of `local_world_size` ranks on this machine may take.
   virtual int64_t MemoryBytes(int local_world_size) const = 0;
   // The ranks of `host`, a group over host memory, as a group over this device's.

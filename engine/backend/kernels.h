@@ -10,9 +10,14 @@
 // are empty are not wanted. Kernels do not throw (but kUnavailable if a GPU fails); what workspace
 // they need beyond their arguments is kept from call to call. The CPU backend's results do not
 // depend on the number of threads, bit for bit.
+//
+// A thread is a stream: what one thread asks a device for (kernels, copies, collectives) happens in
+// the order of its calls, perhaps long after they have returned; what several threads ask for
+// happens side by side. A thread that works on what another one's calls write waits for a mark.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_KERNELS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -121,42 +126,63 @@ struct LambSums {
   double direction = 0;
 };
 
+// Whose kernels.
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+// CUDA attention takes heads of at most so many channels.
+inline constexpr int64_t kMaxCudaHeadChannels = 256;
+
+// A point in the work that a thread has asked a device for; nullptr: it has all been done.
+using StreamMark = std::shared_ptr<void>;
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
+
+  // Device memory that the backend keeps for itself, whatever it computes, in bytes.
+  virtual int64_t WorkspaceBytes() const { return 0; }
 
   // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
   // products, 2 out in kernel^2 per pixel of a convolution, nothing else (DeepSpeed's convention
   // for what dominates).
   int64_t flops() const { return flops_; }
 
-  // The device's bytes = the host's, and the other way round; done when they return. For what a
-  // step takes in and gives out: batches, logits, checkpoints.
+  // Mark gives the point that the calling thread has come to. After makes what the calling thread
+  // asks for from here on wait for such a point; it does not itself wait. HasPassed: the work up to
+  // it is done. All are thread-safe.
+  virtual StreamMark Mark() { return nullptr; }
+  virtual void After(const StreamMark&) {}
+  virtual bool HasPassed(const StreamMark&) { return true; }
+
+  // The device's bytes = the host's, and the other way round; done when they return, and so is all
+  // that the calling thread has asked for before: a copy that is to be beside computing is made by
+  // another thread. For what a step takes in and gives out: batches, logits, checkpoints. These and
+  // the next two are thread-safe.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* device, int64_t bytes) = 0;
 
   // host (n) = device (n), and the other way round: the same dtype on both sides. For model state
-  // and activations that change their tier: what a bus carries is counted, on a CPU too.
-  void CopyToHost(Tensor host, Tensor device) {
+  // and activations that change their tier: what a bus carries is counted, on a CPU too. `lane` of
+  // a trace is the calling thread's.
+  void CopyToHost(Tensor host, Tensor device, const char* lane = kCopyLane) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
-    const TraceSpan span(trace_, CopyEvent("to host", device.bytes()));
-    tier_traffic_.to_host_bytes += device.bytes();
+    const TraceSpan span(trace_, CopyEvent("to host", device.bytes(), lane));
+    to_host_bytes_ += device.bytes();
     Download(host.data, device.data, device.bytes());
   }
-  void CopyToDevice(Tensor device, Tensor host) {
+  void CopyToDevice(Tensor device, Tensor host, const char* lane = kCopyLane) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
-    const TraceSpan span(trace_, CopyEvent("to device", host.bytes()));
-    tier_traffic_.to_device_bytes += host.bytes();
+    const TraceSpan span(trace_, CopyEvent("to device", host.bytes(), lane));
+    to_device_bytes_ += host.bytes();
     Upload(device.data, host.data, host.bytes());
   }
-  const TierTraffic& tier_traffic() const { return tier_traffic_; }
+  TierTraffic tier_traffic() const { return {to_host_bytes_, to_device_bytes_}; }
 
   // From here on `trace` is told what the backend's queues do, on lanes of theirs: on a CPU there
   // are only the copies between tiers, which the caller's thread makes. nullptr: no longer. Called
   // while nothing is under way.
   virtual void set_trace(Trace* trace) {
     trace_ = trace;
-    if (trace != nullptr) copy_lane_ = trace->Lane("copies");
+    if (trace != nullptr) trace->Lane(kCopyLane);
   }
 
   virtual void Fill(Tensor t, float value) = 0;
@@ -291,21 +317,24 @@ class Kernels {
 
  protected:
   int64_t flops_ = 0;
-  TierTraffic tier_traffic_;
   Trace* trace_ = nullptr;
 
  private:
-  TraceEvent CopyEvent(const char* name, int64_t bytes) const {
-    return {.lane = copy_lane_, .name = name, .bytes = bytes};
+  static constexpr char kCopyLane[] = "copies";
+
+  TraceEvent CopyEvent(const char* name, int64_t bytes, const char* lane) const {
+    return {.lane = trace_ == nullptr ? 0 : trace_->Lane(lane), .name = name, .bytes = bytes};
   }
 
-  int copy_lane_ = 0;
+  std::atomic<int64_t> to_host_bytes_ = 0;
+  std::atomic<int64_t> to_device_bytes_ = 0;
 };
 
 // oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
-// Computes nothing, counts FLOPs; `num_threads` as the CPU backend it stands for (scratch sizes).
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);
+// Computes nothing, counts FLOPs. Scratch and workspace are those of the backend that it stands
+// for: the CPU's with `num_threads`, or CUDA's, which throws kUnimplemented for the same attention.
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = DeviceKind::kCpu);
 
 // Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
 // query rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv)

@@ -13,7 +13,7 @@ std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int 
     Throw(ErrorCode::kInvalidArgument, "device is \"{}\"; expected cpu, cuda or auto", name);
   }
   const CudaStatus status = ProbeCuda();
-  if (status.problem.empty()) return OpenCudaDevice(local_rank, num_threads);
+  if (status.problem.empty()) return OpenCudaDevice(LoadCudaPlugin(), local_rank, num_threads);
   if (name == "auto") return MakeCpuDevice(num_threads);
   Throw(ErrorCode::kUnavailable, "device is \"cuda\": {}", status.problem);
 }

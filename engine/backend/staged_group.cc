@@ -1,10 +1,12 @@
 // Collectives over a device's memory by way of host memory.
 #include "engine/backend/staged_group.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace dsat::engine {
 namespace {
@@ -20,8 +22,11 @@ class StagedGroup final : public ProcessGroup {
         memory_(memory),
         copies_(std::move(copies)) {}
   ~StagedGroup() override {
-    for (const Staged& staged : buffers_)
-      if (staged.bytes > 0) memory_.Free(staged.device, staged.bytes);
+    for (const Staged& staged : buffers_) {
+      if (staged.bytes == 0) continue;
+      memory_.UnlockHost(staged.host.data);
+      memory_.Free(staged.device, staged.bytes);
+    }
   }
 
   CommBuffer Allocate(int64_t bytes) override;
@@ -63,6 +68,9 @@ class StagedGroup final : public ProcessGroup {
   double SumScalar(double value) override { return host_->SumScalar(value); }
   double MaxScalar(double value) override { return host_->MaxScalar(value); }
   void Barrier() override { host_->Barrier(); }
+  void CheckPeers(const std::string& call, Clock::time_point since) override {
+    host_->CheckPeers(call, since);
+  }
 
  private:
   struct Staged {
@@ -71,6 +79,7 @@ class StagedGroup final : public ProcessGroup {
     CommBuffer host;
   };
 
+  void LockForCopies(const CommBuffer& host);
   // With one rank all is in place.
   template <typename Call>
   void Run(const CommBuffer& buffer, int64_t row_bytes, const Call& call) {
@@ -86,6 +95,7 @@ class StagedGroup final : public ProcessGroup {
   std::shared_ptr<Kernels> copies_;
   std::vector<Staged> buffers_;  // By buffer id.
   std::vector<char> message_;
+  bool has_warned_ = false;
 };
 
 CommBuffer StagedGroup::Allocate(int64_t bytes) {
@@ -97,11 +107,18 @@ CommBuffer StagedGroup::Allocate(int64_t bytes) {
     if (staged.device == nullptr) {
       Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
     }
-    const std::vector<char> zeros(static_cast<size_t>(bytes));
-    copies_->Upload(staged.device, zeros.data(), bytes);
+    LockForCopies(staged.host);
+    copies_->Upload(staged.device, staged.host.data, bytes);  // Zeros.
   }
   buffers_.push_back(staged);
   return {static_cast<int>(buffers_.size()) - 1, staged.device, bytes};
+}
+
+void StagedGroup::LockForCopies(const CommBuffer& host) {
+  if (size() == 1 || memory_.LockHost(host.data, host.bytes) || std::exchange(has_warned_, true))
+    return;
+  Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
+      {{"rank", rank()}, {"bytes", host.bytes}});
 }
 
 void StagedGroup::Send(const void* data, int64_t bytes, int peer) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/comm/mapping.h"
@@ -32,6 +33,7 @@ class CountingGroup final : public ProcessGroup {
   double SumScalar(double value) override { return value; }
   double MaxScalar(double value) override { return value; }
   void Barrier() override {}
+  void CheckPeers(const std::string&, Clock::time_point) override {}
 
  private:
   Memory kind_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/tensor.h"
@@ -40,7 +41,9 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
-// Not thread-safe: one thread issues. Size 1 is the same interface and does nothing.
+// Not thread-safe: one thread issues. Size 1 is the same interface and does nothing. Over a
+// device's memory a call is work of the calling thread's stream, as kernels are
+// (engine/backend/kernels.h).
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -93,6 +96,12 @@ class ProcessGroup {
   virtual double SumScalar(double value) = 0;
   virtual double MaxScalar(double value) = 0;
   virtual void Barrier() = 0;
+
+  // For who has waited for peers by other means since `since`, in what errors name `call`. Throws
+  // where a call of this group would go on waiting no longer: kUnavailable if a peer has ended or
+  // left, kDeadlineExceeded after the time-out. Not a collective call.
+  using Clock = std::chrono::steady_clock;
+  virtual void CheckPeers(const std::string& call, Clock::time_point since) = 0;
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}

@@ -224,7 +224,7 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) break;
     FutexWait(word, seen, std::min(left, kWatchPeriod));
-    if (!AtLeast(word.load(), value)) CheckPeers(is_awaited, call);
+    if (!AtLeast(word.load(), value)) CheckAwaited(is_awaited, call.ToString());
   }
   std::string missing;
   for (int rank = 0; rank < size_; ++rank) {
@@ -235,14 +235,22 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
                    timeout_.count()));
 }
 
-void Rendezvous::CheckPeers(const std::function<bool(int rank)>& is_awaited, const Call& call) {
+void Rendezvous::CheckPeers(const std::string& call, Clock::time_point since) {
+  CheckAwaited([this](int rank) { return rank != rank_; }, call);
+  if (Clock::now() - since < timeout_) return;
+  Fail(ErrorCode::kDeadlineExceeded,
+       fmt::format("rank {} in {}: not done within {} ms", rank_, call, timeout_.count()));
+}
+
+void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
+                              const std::string& call) {
   for (int rank = 0; rank < size_; ++rank) {
     if (!is_awaited(rank)) continue;
     const bool ended = HasEnded(rank);
     if (!ended && !HasLeft(rank)) continue;
     // It may have come, and gone in good order, between the two looks.
     if (!is_awaited(rank)) continue;
-    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call.ToString(),
+    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call,
                                               Describe(rank), ended ? "ended" : "left the group"));
   }
 }

@@ -76,6 +76,9 @@ class Rendezvous {
   // that wrap around). `call` is for messages. Throws as Wait, about this peer; what a peer has
   // published before it ended or left still counts.
   void WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value, const Call& call);
+  // Throws as Wait does of ranks that ended or left, or if the time-out has passed since `since`;
+  // `call` is for messages.
+  void CheckPeers(const std::string& call, std::chrono::steady_clock::time_point since);
   // Sets a word in shared memory and wakes who waits for it. What was written before can be read by
   // who has seen the value.
   static void Publish(std::atomic<uint32_t>& word, uint32_t value);
@@ -96,7 +99,7 @@ class Rendezvous {
   // Spins, then sleeps until `word` has come to `value`, watching over the ranks that `is_awaited`.
   void WaitFor(std::atomic<uint32_t>& word, uint32_t value,
                const std::function<bool(int rank)>& is_awaited, const Call& call);
-  void CheckPeers(const std::function<bool(int rank)>& is_awaited, const Call& call);
+  void CheckAwaited(const std::function<bool(int rank)>& is_awaited, const std::string& call);
   bool HasEnded(int rank);
   bool HasLeft(int rank) const;
   std::string Describe(int rank) const;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,9 @@ class ShmGroup final : public ProcessGroup {
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
   void Barrier() override { rendezvous_.Meet({.kind = Call::Kind::kBarrier}); }
+  void CheckPeers(const std::string& call, Clock::time_point since) override {
+    rendezvous_.CheckPeers(call, since);
+  }
 
  private:
   // One allocation: a block of each rank, one after another.

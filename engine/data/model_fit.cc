@@ -1,4 +1,4 @@
-// Whether a model can be trained on some data.
+// Whether a model can be trained on some data, and on some device.
 #include "engine/data/model_fit.h"
 
 #include "base/error.h"
@@ -27,6 +27,15 @@ void CheckModelFitsData(const Model& model, const Dataset& data, const std::stri
   }
   Throw(ErrorCode::kInvalidArgument, "{}/vocab_size is {}; expected at least the data's, {}",
         model_what, model.vocab_size, data.vocab_size());
+}
+
+void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what) {
+  if (device != DeviceKind::kCuda || model.head_channels <= kMaxCudaHeadChannels) return;
+  Throw(
+      ErrorCode::kUnimplemented,
+      "{}: attention heads have {} channels (its width / number of heads); expected at most {} on "
+      "a GPU: more heads, or /resources/device \"cpu\"",
+      model_what, model.head_channels, kMaxCudaHeadChannels);
 }
 
 }  // namespace dsat::engine

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/kernels.h"
 #include "engine/tensor.h"
 #include "engine/timeline.h"
 
@@ -31,6 +32,7 @@ struct Cluster {
   double disk_write_bytes = 0;
   double call_seconds = 0;
 
+  DeviceKind kind() const { return device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda; }
   int64_t num_nodes() const { return (num_ranks + ranks_per_node - 1) / ranks_per_node; }
   // What one rank gets while all of its node work.
   Speeds SpeedsFor(DType dtype) const;

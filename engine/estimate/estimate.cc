@@ -113,8 +113,8 @@ Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
   estimate.num_stages = config.pipeline.num_stages;
   for (int stage = 0; stage < config.pipeline.num_stages; ++stage) {
     const int rank = stage * (size / config.pipeline.num_stages);
-    estimate.ranks.push_back(
-        Predict(model_, config, seq_len_, rank, size, 1, cluster.SpeedsFor(config.dtype())));
+    estimate.ranks.push_back(Predict(model_, config, seq_len_, rank, size, /*num_threads=*/1,
+                                     cluster.SpeedsFor(config.dtype()), cluster.kind()));
   }
   SumUp(cluster, estimate);
   return estimate;

@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <utility>
+
+#include "base/log.h"
 
 namespace dsat::engine {
 namespace {
@@ -30,6 +33,29 @@ void SystemMemory::Free(void* block, int64_t bytes) {
   } else {
     munmap(block, static_cast<size_t>(bytes));
   }
+}
+
+PreferredMemory::PreferredMemory(std::unique_ptr<MemorySource> preferred, std::string what)
+    : preferred_(std::move(preferred)), what_(std::move(what)) {}
+
+void* PreferredMemory::Allocate(int64_t bytes) {
+  if (void* block = preferred_->Allocate(bytes); block != nullptr) return block;
+  void* block = system_.Allocate(bytes);
+  if (block == nullptr) return nullptr;
+  const std::lock_guard lock(mutex_);
+  refused_.insert(block);
+  if (!std::exchange(has_warned_, true))
+    Log(LogLevel::kWarn, "no more " + what_ + ": copies will be slower", {{"bytes", bytes}});
+  return block;
+}
+
+void PreferredMemory::Free(void* block, int64_t bytes) {
+  bool refused = false;
+  {
+    const std::lock_guard lock(mutex_);
+    refused = refused_.erase(block) > 0;
+  }
+  refused ? system_.Free(block, bytes) : preferred_->Free(block, bytes);
 }
 
 }  // namespace dsat::engine

@@ -45,6 +45,7 @@ Model MakeGpt2(const Gpt2Shape& shape) {
   Model model;
   model.vocab_size = shape.vocab_size;
   model.max_seq_len = shape.n_positions;
+  model.head_channels = C / shape.n_head;
   model.layers.push_back(
       MakeTokenEmbedding({{"wte.weight", {shape.vocab_size, C}, Init::kNormal, kStddev},
                           {"wpe.weight", {shape.n_positions, C}, Init::kNormal, kStddev}}));

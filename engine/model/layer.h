@@ -90,10 +90,11 @@ class Layer {
 
 struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
-  std::vector<bool> frozen;  // Per layer: its parameters are not trained. Empty: all are.
-  int64_t vocab_size = 0;    // Tokens and targets, or the images' classes, are in [0, vocab_size).
-  int64_t max_seq_len = 0;   // T of its batches, unless the data says shorter; 1 for images.
-  ImageShape image;          // What it looks at; all 0 if it reads tokens.
+  std::vector<bool> frozen;   // Per layer: its parameters are not trained. Empty: all are.
+  int64_t vocab_size = 0;     // Tokens and targets, or the images' classes, are in [0, vocab_size).
+  int64_t max_seq_len = 0;    // T of its batches, unless the data says shorter; 1 for images.
+  ImageShape image;           // What it looks at; all 0 if it reads tokens.
+  int64_t head_channels = 0;  // Of its attention; 0 if it has none.
   // Where parameters start from instead of their Init; nullptr: nowhere.
   std::shared_ptr<const WeightSource> weights;
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"

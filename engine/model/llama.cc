@@ -73,6 +73,7 @@ Model MakeLlama(const LlamaShape& shape) {
   Model model;
   model.vocab_size = V;
   model.max_seq_len = shape.max_position_embeddings;
+  model.head_channels = shape.hidden_size / shape.num_attention_heads;
   model.layers.push_back(
       MakeTokenEmbedding({{"model.embed_tokens.weight", {V, C}, Init::kNormal, kStddev}}));
   for (int64_t index = 0; index < shape.num_hidden_layers; ++index)

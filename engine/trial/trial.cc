@@ -101,6 +101,7 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
       memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
+  CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
   if (task.mode != TrialTask::Mode::kPredict) {
     const char* what = "/hyperparameters/data";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
@@ -159,7 +160,8 @@ void Trial::Profile() {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = steps[0].activation_bytes,
-      .device_memory_bytes = DeviceMemoryBytes(task_, environment_, *device_),
+      .device_memory_bytes =
+          DeviceMemoryBytes(task_, environment_, *device_) - memory_.kernels().WorkspaceBytes(),
       .forward_flops_per_sample = steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
   };

@@ -24,24 +24,27 @@ const Json& Block(const ExperimentSpec& spec, const char* key) {
   return *found;
 }
 
-void CheckModelAndData(const ExperimentSpec& spec) {
+// What trials run on.
+engine::DeviceKind CheckedDevice(const ExperimentSpec& spec) {
+  if (spec.device == "cpu") return engine::DeviceKind::kCpu;
+  const engine::CudaStatus status = engine::ProbeCuda();
+  if (status.problem.empty()) return engine::DeviceKind::kCuda;
+  if (spec.device == "auto") return engine::DeviceKind::kCpu;
+  Throw(ErrorCode::kUnavailable, "{}: /resources/device is \"cuda\": {}", spec.config_path,
+        status.problem);
+}
+
+void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
   const std::string where = spec.config_path + ": /hyperparameters/";
   const engine::Model model =
       engine::MakeModel(Block(spec, "model"), where + "model", spec.model_dir);
+  engine::CheckModelFitsDevice(model, device, where + "model");
   const Json& data = Block(spec, "data");
   engine::SeqLen(data, model.max_seq_len, where + "data");
   const auto dataset =
       engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
   engine::CheckModelFitsData(model, *dataset, where + "model", where + "data");
   engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
-}
-
-void CheckDevice(const ExperimentSpec& spec) {
-  if (spec.device != "cuda") return;
-  const engine::CudaStatus status = engine::ProbeCuda();
-  if (status.problem.empty()) return;
-  Throw(ErrorCode::kUnavailable, "{}: /resources/device is \"cuda\": {}", spec.config_path,
-        status.problem);
 }
 
 // The swap files' folders; a run would find out only after it has started.
@@ -76,8 +79,7 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
     const engine::DsConfig config =
         engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
     CheckNvmeFolders(config.zero, source);
-    CheckModelAndData(spec);
-    CheckDevice(spec);
+    CheckModelAndData(spec, CheckedDevice(spec));
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.

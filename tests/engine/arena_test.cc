@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -181,6 +182,46 @@ TEST(ArenaTest, FreeBlocksDoNotGrowWithoutBound) {
     EXPECT_LT(ResidentBytes() - before, 48 * kMiB) << "limit " << limit;
     EXPECT_LT(arena.peak_bytes(), 9 * kMiB);
   }
+}
+
+// Gives one block.
+class OneBlock final : public MemorySource {
+ public:
+  explicit OneBlock(int& num_live) : num_live_(num_live) {}
+  void* Allocate(int64_t bytes) override {
+    if (std::exchange(given_, true)) return nullptr;
+    ++num_live_;
+    return system_.Allocate(bytes);
+  }
+  void Free(void* block, int64_t bytes) override {
+    --num_live_;
+    system_.Free(block, bytes);
+  }
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
+
+ private:
+  SystemMemory system_;
+  bool given_ = false;
+  int& num_live_;
+};
+
+TEST(PreferredMemoryTest, WhereItIsRefusedTheSystemsMemoryDoesAndItIsSaidOnce) {
+  int num_live = 0;
+  PreferredMemory memory(std::make_unique<OneBlock>(num_live), "locked memory");
+  testing::internal::CaptureStderr();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(memory.Allocate(kMiB));
+    std::memset(blocks.back(), i, kMiB);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("no more locked memory: copies will be slower bytes=1048576\n"));
+  EXPECT_EQ(said.find("no more"), said.rfind("no more"));
+  EXPECT_EQ(num_live, 1);
+  for (void* block : blocks)
+    memory.Free(block, kMiB);
+  EXPECT_EQ(num_live, 0);
 }
 
 TEST(ArenaDeathTest, BuffersThatOutliveTheirArenaAreABug) {

@@ -386,5 +386,29 @@ TEST(ModelFitTest, WhatDoesNotFitIsNamed) {
                      "/data");
 }
 
+TEST(ModelFitTest, AGpuRefusesHeadsThatAreTooWide) {
+  const auto gpt2 = [](int64_t n_embd, int64_t n_head) {
+    return MakeModel({{"type", "gpt2"}, {"n_layer", 1}, {"n_embd", n_embd}, {"n_head", n_head}},
+                     "/model");
+  };
+  const Model wide = gpt2(514, 2);
+  try {
+    CheckModelFitsDevice(wide, DeviceKind::kCuda, "/model");
+    FAIL() << "heads of 257 channels";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+    EXPECT_THAT(error.what(), HasSubstr("/model: attention heads have 257 channels"));
+    EXPECT_THAT(error.what(), HasSubstr("at most 256"));
+  }
+  CheckModelFitsDevice(wide, DeviceKind::kCpu, "/model");
+  CheckModelFitsDevice(gpt2(512, 2), DeviceKind::kCuda, "/model");
+  CheckModelFitsDevice(MakeModel({{"type", "mlp"}}, "/model"), DeviceKind::kCuda, "/model");
+  const Json llama = {{"type", "llama"},          {"hidden_size", 1032},
+                      {"intermediate_size", 64},  {"num_hidden_layers", 1},
+                      {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
+  EXPECT_THROW(CheckModelFitsDevice(MakeModel(llama, "/model"), DeviceKind::kCuda, "/model"),
+               Error);
+}
+
 }  // namespace
 }  // namespace dsat::engine

@@ -13,6 +13,8 @@ namespace {
 constexpr char kCheckpoints[] = "/pipeline/activation_checkpoint_interval";
 constexpr int64_t kGiB = int64_t{1} << 30;
 
+constexpr int64_t kGpuWorkspaceBytes = int64_t{32} << 20;  // Of cuBLASLt.
+
 Json Gpt(int64_t n_layer, int64_t n_embd, int64_t n_head) {
   return {{"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_embd}, {"n_head", n_head}};
 }
@@ -63,7 +65,8 @@ TEST(DocumentedFiguresTest, Zero1SharesEighteenGigabytesOfAdamAmongEight) {
   const Json model = {{"type", "gpt2"}, {"preset", "1558M"}};
   const auto params = static_cast<double>(NumParams(PlannerFor(model, Of("v100", 1)).model()));
   const auto adam_bytes = [&](int stage, int64_t num_ranks) {
-    const auto state = static_cast<double>(StatesOnly(stage, model, num_ranks).device.state_bytes);
+    const auto state = static_cast<double>(StatesOnly(stage, model, num_ranks).device.state_bytes -
+                                           kGpuWorkspaceBytes);
     return (state / params - 2) * 1.5e9;
   };
   EXPECT_NEAR(adam_bytes(0, 1), 18e9, 0.18e9);
@@ -216,6 +219,19 @@ TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
   const Estimate two_nodes = PlannerFor(GptOfSize(1e9), cluster).Of(config);
   EXPECT_EQ(one_node.host.peak_bytes, 8 * one_node.ranks[0].host_peak_bytes);
   EXPECT_EQ(two_nodes.host.peak_bytes, 4 * two_nodes.ranks[0].host_peak_bytes);
+}
+
+// Between steps, and at the peak: what the kernels of a GPU need beside tensors, and attention's
+// scratch there.
+TEST(EstimateTest, ScratchIsThatOfTheDevice) {
+  Json model = Gpt(2, 128, 2);
+  model["vocab_size"] = 64;
+  const Json config = Config("stage_2");
+  const Estimate cpu = PlannerFor(model, Of("cpu", 1), 1024).Of(config);
+  const Estimate gpu = PlannerFor(model, Of("h200", 1), 1024).Of(config);
+  EXPECT_EQ(gpu.device.state_bytes, cpu.device.state_bytes + kGpuWorkspaceBytes);
+  EXPECT_LT(gpu.device.peak_bytes, cpu.device.peak_bytes + kGpuWorkspaceBytes);
+  EXPECT_THROW(PlannerFor(Gpt(2, 514, 2), Of("h200", 1)).Of(config), Error);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ inline void ExpectPredicted(const Model& model, const DsConfig& config,
   const int world_size = static_cast<int>(runs.size());
   for (int rank = 0; rank < world_size; ++rank) {
     const RankRun& run = runs[static_cast<size_t>(rank)];
-    const Prediction predicted = Predict(model, config, SeqLenOf(model), rank, world_size, 1);
+    const Prediction predicted =
+        Predict(model, config, SeqLenOf(model), rank, world_size, 1, {}, TestDeviceKind());
     EXPECT_EQ(predicted.peak_bytes, run.peak_bytes) << rank;
     EXPECT_EQ(predicted.state_bytes, run.state_bytes) << rank;
     EXPECT_EQ(predicted.host_peak_bytes, run.host_peak_bytes) << rank;

@@ -81,6 +81,7 @@ class GuardedDevice final : public Device {
   }
   std::unique_ptr<Kernels> MakeHostKernels() override { return cpu_->MakeHostKernels(); }
   MemorySource& memory() override { return memory_; }
+  MemorySource& host_memory() override { return cpu_->memory(); }
   int64_t MemoryBytes(int local_world_size) const override {
     return cpu_->MemoryBytes(local_world_size);
   }

@@ -290,5 +290,13 @@ TEST(CountingTest, AttentionScratchIsThatOfTheCpuBackend) {
             CpuAttentionScratchBytes({.B = 1, .T = 1024, .C = 128, .H = 2}, 2));
 }
 
+TEST(CountingTest, ScratchOnAGpuIsANumberForEachQueryOfEachHead) {
+  const auto counting = MakeCountingKernels(2, DeviceKind::kCuda);
+  EXPECT_EQ(counting->AttentionScratchBytes({.B = 3, .T = 1000, .C = 60, .H = 5}),
+            3 * 1000 * 5 * 4);
+  EXPECT_THROW(counting->AttentionScratchBytes({.B = 1, .T = 8, .C = 257, .H = 1}), Error);
+  EXPECT_GT(counting->WorkspaceBytes(), MakeCountingKernels(2)->WorkspaceBytes());
+}
+
 }  // namespace
 }  // namespace dsat::engine

@@ -1,5 +1,5 @@
-// Layer normalisation and attention against formulas in double; their gradients against numeric
-// derivatives of those formulas.
+// Layer normalisation against formulas in double; its gradients against numeric derivatives of
+// those formulas.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,100 +123,6 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     ExpectGradient(dweight, expected_dweight, dtype(), 5);
     ExpectGradient(dbias, expected_dbias, dtype(), 5);
   }
-}
-
-struct AttentionOutput {
-  Doubles out, lse;
-};
-
-// Softmax(QK^T / sqrt(hd)) V, one query after the other.
-AttentionOutput Attention(const Doubles& qkv, const AttentionShape& s) {
-  const int64_t hd = s.C / s.H;
-  AttentionOutput result{Doubles(static_cast<size_t>(s.B * s.T * s.C), 0.0), {}};
-  const int64_t group = s.H / s.KvHeads();
-  const auto at = [&](int64_t b, int64_t t, int64_t part, int64_t h, int64_t c) {
-    const int64_t head = part == 0 ? h * hd : s.C + (part - 1) * s.KvChannels() + h / group * hd;
-    return qkv[static_cast<size_t>((b * s.T + t) * s.QkvChannels() + head + c)];
-  };
-  for (int64_t i = 0; i < s.B * s.H * s.T; ++i) {
-    const int64_t b = i / (s.H * s.T), h = i / s.T % s.H, t = i % s.T;
-    Doubles p;
-    double sum = 0;
-    for (int64_t j = 0; j <= t; ++j) {
-      double score = 0;
-      for (int64_t c = 0; c < hd; ++c)
-        score += at(b, t, 0, h, c) * at(b, j, 1, h, c);
-      p.push_back(std::exp(score / std::sqrt(static_cast<double>(hd))));
-      sum += p.back();
-    }
-    result.lse.push_back(std::log(sum));
-    for (int64_t c = 0; c < hd; ++c) {
-      double& out = result.out[static_cast<size_t>((b * s.T + t) * s.C + h * hd + c)];
-      for (int64_t j = 0; j <= t; ++j)
-        out += p[static_cast<size_t>(j)] / sum * at(b, j, 2, h, c);
-    }
-  }
-  return result;
-}
-
-// Odd sizes; a sequence of two tiles; one query; heads of keys that serve several of queries.
-const std::vector<AttentionShape>& AttentionShapes() {
-  static const auto* shapes = new std::vector<AttentionShape>{
-      {.B = 2, .T = 7, .C = 15, .H = 3},         {.B = 1, .T = 150, .C = 10, .H = 2},
-      {.B = 3, .T = 1, .C = 4, .H = 1},          {.B = 1, .T = 256, .C = 3, .H = 1},
-      {.B = 2, .T = 9, .C = 12, .H = 4, .G = 2}, {.B = 1, .T = 140, .C = 6, .H = 3, .G = 1}};
-  return *shapes;
-}
-
-TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
-  for (const AttentionShape& s : AttentionShapes()) {
-    TestTensor qkv = Random(3).Normal(dtype(), s.B * s.T * s.QkvChannels());
-    TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
-    TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
-    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
-    const AttentionOutput expected = Attention(qkv.Values(), s);
-    // bf16: the probabilities are rounded too, by half of 2^-8 each.
-    ExpectClose(out, expected.out, dtype(), dtype() == DType::kBF16 ? 500 : 1);
-    ExpectClose(lse, expected.lse, DType::kF32);
-  }
-}
-
-TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
-  for (const AttentionShape& s : AttentionShapes()) {
-    Random random(4);
-    TestTensor qkv = random.Normal(dtype(), s.B * s.T * s.QkvChannels());
-    TestTensor dout = random.Normal(dtype(), s.B * s.T * s.C);
-    const AttentionOutput saved = Attention(qkv.Values(), s);
-    TestTensor out(dtype(), saved.out);
-    TestTensor lse(DType::kF32, saved.lse);
-    TestTensor dqkv = TestTensor::Poisoned(dtype(), s.B * s.T * s.QkvChannels());
-    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().AttentionBackward(dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(),
-                                scratch.get(), s);
-    const Doubles weights = dout.Values();
-    // A prime stride meets q, k and v of every head; the short sequences are checked in full.
-    const Doubles expected = NumericGradient(
-        qkv.Values(), [&](const Doubles& x) { return Dot(weights, Attention(x, s).out); },
-        s.T > 100 ? 31 : 1);
-    // bf16: the saved output is rounded, and so is rowsum(dout * out).
-    ExpectGradient(dqkv, expected, dtype(), dtype() == DType::kF32 ? 2 : 500);
-    for (const double x : dqkv.Values())
-      ASSERT_TRUE(std::isfinite(x));
-  }
-}
-
-TEST_P(KernelsTest, AttentionOfHugeScoresIsFinite) {
-  const AttentionShape s{.B = 1, .T = 5, .C = 4, .H = 1};
-  TestTensor qkv = Random(5).Normal(dtype(), s.T * 3 * s.C, 100);
-  TestTensor out = TestTensor::Poisoned(dtype(), s.T * s.C);
-  TestTensor lse = TestTensor::Poisoned(DType::kF32, s.T);
-  TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-  kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
-  for (const double x : out.Values())
-    EXPECT_TRUE(std::isfinite(x));
-  for (const double x : lse.Values())
-    EXPECT_TRUE(std::isfinite(x));
 }
 
 }  // namespace

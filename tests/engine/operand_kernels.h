@@ -133,6 +133,7 @@ class OperandKernels : public Kernels {
   void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) override {
     Run({dx, dy}, [&] { inner_->MeanPoolBackward(dx, dy, N, P, C); });
   }
+  int64_t WorkspaceBytes() const override { return inner_->WorkspaceBytes(); }
   int64_t AttentionScratchBytes(const AttentionShape& shape) override {
     return inner_->AttentionScratchBytes(shape);
   }

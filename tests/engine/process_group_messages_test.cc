@@ -9,6 +9,7 @@
 
 #include "engine/comm/process_group.h"
 #include "tests/engine/run_ranks.h"
+#include "tests/engine/test_group.h"
 
 namespace dsat::engine {
 namespace {
@@ -38,7 +39,7 @@ constexpr int64_t kSizes[] = {0,         1,         4096, 4097, (256 << 10) - 1,
                               256 << 10, 3'000'001, 5,    0,    70'000};
 
 TEST(MessagesTest, ArriveInOrderWhateverTheirSize) {
-  RunRanks(2, [](ProcessGroup& group) {
+  RunGroups(2, [](ProcessGroup& group) {
     for (int number = 0; number < static_cast<int>(std::size(kSizes)); ++number) {
       if (group.rank() == 0) {
         SendMessage(group, number, kSizes[number], 1);
@@ -50,7 +51,7 @@ TEST(MessagesTest, ArriveInOrderWhateverTheirSize) {
 }
 
 TEST(MessagesTest, BothRanksMaySendBeforeTheyReceive) {
-  RunRanks(2, [](ProcessGroup& group) {
+  RunGroups(2, [](ProcessGroup& group) {
     const int peer = 1 - group.rank();
     for (int number = 0; number < static_cast<int>(std::size(kSizes)); ++number) {
       SendMessage(group, number, kSizes[number], peer);
@@ -60,7 +61,7 @@ TEST(MessagesTest, BothRanksMaySendBeforeTheyReceive) {
 }
 
 TEST(MessagesTest, EveryPairOfRanksHasItsOwnOrder) {
-  RunRanks(4, [](ProcessGroup& group) {
+  RunGroups(4, [](ProcessGroup& group) {
     for (int number = 0; number < 20; ++number) {
       for (int peer = 0; peer < group.size(); ++peer) {
         if (peer != group.rank()) SendMessage(group, number, 1000 + 100 * number, peer);
@@ -97,14 +98,14 @@ void RunOneForwardOneBackward(ProcessGroup& group, int num_micro_batches, int64_
 }
 
 TEST(MessagesTest, OneForwardOneBackwardDoesNotDeadlock) {
-  RunRanks(4, [](ProcessGroup& group) {
+  RunGroups(4, [](ProcessGroup& group) {
     for (const int num_micro_batches : {1, 3, 8})
       RunOneForwardOneBackward(group, num_micro_batches, 300'000);
   });
 }
 
 TEST(MessagesTest, MixWithCollectives) {
-  RunRanks(3, [](ProcessGroup& group) {
+  RunGroups(3, [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(3 * 4);
     for (int round = 0; round < 50; ++round) {
       SendMessage(group, round, 500, (group.rank() + 1) % 3);
@@ -116,7 +117,7 @@ TEST(MessagesTest, MixWithCollectives) {
 }
 
 TEST(MessagesTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
-  RunRanks(2, [](ProcessGroup& group) {
+  RunGroups(2, [](ProcessGroup& group) {
     if (group.rank() == 0) {
       SendMessage(group, 0, 1'000'000, 1);
       return;
@@ -159,7 +160,7 @@ int MembersOf(ProcessGroup& subgroup, int rank_in_parent) {
 }
 
 TEST(SplitTest, RanksOfOneColorFormAGroupInTheirOrder) {
-  RunRanks(4, [](ProcessGroup& group) {
+  RunGroups(4, [](ProcessGroup& group) {
     const auto stage = group.Split(std::vector<int>{5, 3, 5, 3});
     EXPECT_EQ(stage->size(), 2);
     EXPECT_EQ(stage->rank(), group.rank() / 2);
@@ -169,7 +170,7 @@ TEST(SplitTest, RanksOfOneColorFormAGroupInTheirOrder) {
 }
 
 TEST(SplitTest, NegativeColorsHaveNoGroupAndLoneOnesMoveNothing) {
-  RunRanks(4, [](ProcessGroup& group) {
+  RunGroups(4, [](ProcessGroup& group) {
     // Embeddings tied between the first and the last of four stages.
     const auto tied = group.Split(std::vector<int>{0, -1, 1, 0});
     if (group.rank() == 1) {
@@ -182,7 +183,7 @@ TEST(SplitTest, NegativeColorsHaveNoGroupAndLoneOnesMoveNothing) {
 }
 
 TEST(SplitTest, SubgroupsOfSubgroupsAllocateBesideEachOther) {
-  RunRanks(4, [](ProcessGroup& group) {
+  RunGroups(4, [](ProcessGroup& group) {
     const auto pair = group.Split(std::vector<int>{0, 0, 1, 1});
     const auto both = pair->Split(std::vector<int>{0, 0});
     std::vector<CommBuffer> buffers;

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "tests/engine/run_ranks.h"
+#include "tests/engine/test_group.h"
 
 namespace dsat::engine {
 namespace {
@@ -110,7 +111,7 @@ class ProcessGroupTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, ProcessGroupTest, testing::Values(1, 2, 3, 4, 5));
 
 TEST_P(ProcessGroupTest, CollectivesGiveTheReferenceBits) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     for (const DType dtype : kDTypes) {
       // Odd sizes: below a vector, across the tile of 2048, no multiple of a page.
       for (const int64_t row_elems : {0, 1, 7, 2047, 2049, 5003}) {
@@ -121,7 +122,7 @@ TEST_P(ProcessGroupTest, CollectivesGiveTheReferenceBits) {
 }
 
 TEST_P(ProcessGroupTest, SumsOfF16OverflowToInfinityAndReachTheSmallestNumber) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(group.size() * 2 * 2);
     for (int64_t i = 0; i < group.size() * 2; i += 2) {
       Set(buffer.data, DType::kF16, i, 65504.0F);
@@ -139,7 +140,7 @@ char Content(int rank, int64_t row, int64_t i) {
 }
 
 TEST_P(ProcessGroupTest, RowsOfBytesAreGathered) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     constexpr int64_t kRowBytes = 4099;
     const CommBuffer buffer = group.Allocate(group.size() * kRowBytes);
     char* data = static_cast<char*>(buffer.data);
@@ -154,7 +155,7 @@ TEST_P(ProcessGroupTest, RowsOfBytesAreGathered) {
 }
 
 TEST_P(ProcessGroupTest, BroadcastMovesTheRootsRowAndNoOther) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     constexpr int64_t kRowElems = 1031;
     const CommBuffer buffer = group.Allocate(group.size() * kRowElems * 4);
     auto* data = static_cast<float*>(buffer.data);
@@ -169,7 +170,7 @@ TEST_P(ProcessGroupTest, BroadcastMovesTheRootsRowAndNoOther) {
 }
 
 TEST_P(ProcessGroupTest, AllToAllTransposesRowsAndRanks) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     // Below, at and across the halves and tiles of a swap.
     for (const int64_t row_bytes : {0, 1, 63, 127, 128, 8192, 20'001}) {
       const CommBuffer buffer = group.Allocate(group.size() * row_bytes);
@@ -189,7 +190,7 @@ TEST_P(ProcessGroupTest, AllToAllTransposesRowsAndRanks) {
 
 TEST_P(ProcessGroupTest, ReduceScatterThenAllGatherIsAllReduce) {
   constexpr int64_t kRowElems = 3001;
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     for (const DType dtype : kDTypes) {
       const int64_t bytes = group.size() * kRowElems * BytesPerElem(dtype);
       const CommBuffer once = group.Allocate(bytes);
@@ -205,7 +206,7 @@ TEST_P(ProcessGroupTest, ReduceScatterThenAllGatherIsAllReduce) {
 }
 
 TEST_P(ProcessGroupTest, BuffersStartZeroAndDoNotOverlap) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     std::vector<CommBuffer> buffers;
     for (const int64_t bytes : {4096, 1, 10'000}) {
       buffers.push_back(group.Allocate(bytes));
@@ -224,7 +225,7 @@ TEST_P(ProcessGroupTest, BuffersStartZeroAndDoNotOverlap) {
 }
 
 TEST_P(ProcessGroupTest, PartOfABufferCanBeReduced) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(group.size() * 100 * 4);
     auto* data = static_cast<float*>(buffer.data);
     std::fill(data, data + group.size() * 100, 1.0F);
@@ -236,7 +237,7 @@ TEST_P(ProcessGroupTest, PartOfABufferCanBeReduced) {
 }
 
 TEST_P(ProcessGroupTest, ScalarsAreSummedInRankOrder) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     double sum = 0;
     for (int rank = 0; rank < group.size(); ++rank)
       sum += 0.1 * (rank + 1);
@@ -250,7 +251,7 @@ TEST_P(ProcessGroupTest, ScalarsAreSummedInRankOrder) {
 }
 
 TEST_P(ProcessGroupTest, InfinityAndNanPassThroughSums) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     for (const DType dtype : kDTypes) {
       const CommBuffer buffer = group.Allocate(group.size() * 2 * 4);
       // All ones but the sign: the NaN whose rounding would overflow into zero.
@@ -274,7 +275,7 @@ TEST_P(ProcessGroupTest, InfinityAndNanPassThroughSums) {
 }
 
 TEST_P(ProcessGroupTest, AThousandSmallCollectivesStayInStep) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(group.size() * 4);
     auto* data = static_cast<float*>(buffer.data);
     for (int round = 0; round < 1000; ++round) {
@@ -289,7 +290,7 @@ TEST_P(ProcessGroupTest, AThousandSmallCollectivesStayInStep) {
 }
 
 TEST_P(ProcessGroupTest, TrafficIsWhatARingSends) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     const int64_t peers = group.size() - 1;
     const CommBuffer buffer = group.Allocate(group.size() * 1000 * 4);
     group.ReduceScatter(buffer, DType::kF32, 1000);
@@ -338,7 +339,7 @@ Traffic RunSomeCalls(ProcessGroup& group) {
 }
 
 TEST_P(ProcessGroupTest, CountingGroupCountsWhatTheOthersSend) {
-  RunRanks(GetParam(), [](ProcessGroup& group) {
+  RunGroups(GetParam(), [](ProcessGroup& group) {
     const auto counting = MakeCountingGroup(group.rank(), group.size());
     const Traffic of_half = RunSomeCalls(group);
     EXPECT_EQ(of_half, RunSomeCalls(*counting));

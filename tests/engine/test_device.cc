@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/nccl_group.h"
 #include "engine/backend/open_device.h"
 #include "tests/engine/guarded_device.h"
 
@@ -18,15 +20,55 @@ std::string TestDeviceName() {
   return name == nullptr ? "cpu" : name;
 }
 
+#ifdef DSAT_EMULATED_CUDA
+
+std::unique_ptr<Device> OpenEmulatedCuda() {
+  return OpenCudaDevice(OpenCudaPlugin(DSAT_EMULATED_CUDA), /*local_rank=*/0, /*num_threads=*/1);
+}
+
+// As if every rank had a GPU of its own.
+class EmulatedNccl final : public Device {
+ public:
+  std::string name() const override { return "emulated NCCL"; }
+  std::unique_ptr<Kernels> MakeKernels() override { return gpu_->MakeKernels(); }
+  std::unique_ptr<Kernels> MakeHostKernels() override { return gpu_->MakeHostKernels(); }
+  MemorySource& memory() override { return gpu_->memory(); }
+  MemorySource& host_memory() override { return gpu_->host_memory(); }
+  int64_t MemoryBytes(int local_world_size) const override {
+    return gpu_->MemoryBytes(local_world_size);
+  }
+  std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override {
+    if (host->size() == 1) return gpu_->MakeGroup(std::move(host));
+    NcclDevice device = {
+        .api = {}, .kernels = gpu_->MakeKernels(), .stream = nccl::kStreamPerThread};
+    const std::string problem = nccl::Load(device.api, DSAT_EMULATED_NCCL);
+    DSAT_CHECK(problem.empty(), "{}", problem);
+    return MakeNcclGroup(std::move(host), gpu_->memory(), device);
+  }
+
+ private:
+  std::unique_ptr<Device> gpu_ = OpenEmulatedCuda();
+};
+
+#endif
+
 }  // namespace
 
 std::unique_ptr<Device> MakeTestDevice(const std::string& name) {
   if (name == "guarded") return MakeGuardedDevice();
+#ifdef DSAT_EMULATED_CUDA
+  if (name == "emulated-cuda") return OpenEmulatedCuda();
+  if (name == "emulated-nccl") return std::make_unique<EmulatedNccl>();
+#endif
   return OpenDevice(name, /*local_rank=*/0, /*num_threads=*/1);
 }
 
 std::unique_ptr<Device> MakeTestDevice() {
   return MakeTestDevice(TestDeviceName());
+}
+
+DeviceKind TestDeviceKind() {
+  return TestDeviceName().ends_with("cuda") ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
 std::unique_ptr<Kernels> MakeTestKernels() {

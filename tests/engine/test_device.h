@@ -12,10 +12,12 @@
 
 namespace dsat::engine {
 
-// "cpu" (or nothing), "guarded" (guarded_device.h) or "cuda".
+// "cpu" (or nothing), "guarded" (guarded_device.h), "emulated-cuda" (the CUDA backend on the CPU,
+// where it is built) or "cuda".
 std::unique_ptr<Device> MakeTestDevice(const std::string& name);
-// By DSAT_TEST_DEVICE.
+// By DSAT_TEST_DEVICE; and what its kernels are, without making it.
 std::unique_ptr<Device> MakeTestDevice();
+DeviceKind TestDeviceKind();
 
 // The device's kernels, for tensors in host memory: each call takes its operands there and back.
 std::unique_ptr<Kernels> MakeRoundTripKernels(std::unique_ptr<Device> device);

@@ -10,7 +10,9 @@ namespace {
 
 class CountingKernels : public Kernels {
  public:
-  explicit CountingKernels(int num_threads) : num_threads_(num_threads) {}
+  CountingKernels(int num_threads, DeviceKind kind) : num_threads_(num_threads), kind_(kind) {}
+
+  int64_t WorkspaceBytes() const override { return on_cuda() ? kCudaWorkspaceBytes : 0; }
 
   void Upload(void*, const void*, int64_t) override {}
   void Download(void*, const void*, int64_t) override {}
@@ -65,7 +67,8 @@ class CountingKernels : public Kernels {
   void MeanPoolBackward(Tensor, Tensor, int64_t, int64_t, int64_t) override {}
 
   int64_t AttentionScratchBytes(const AttentionShape& shape) override {
-    return CpuAttentionScratchBytes(shape, num_threads_);
+    return on_cuda() ? CudaAttentionScratchBytes(shape)
+                     : CpuAttentionScratchBytes(shape, num_threads_);
   }
   void AttentionForward(Tensor, Tensor, Tensor, Tensor, const AttentionShape& shape) override {
     flops_ += AttentionForwardFlops(shape);
@@ -91,13 +94,16 @@ class CountingKernels : public Kernels {
   void DecompressSigns(Tensor, const uint8_t*, const float*, float, bool) override {}
 
  private:
+  bool on_cuda() const { return kind_ == DeviceKind::kCuda; }
+
   int num_threads_;
+  DeviceKind kind_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads) {
-  return std::make_unique<CountingKernels>(num_threads);
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind) {
+  return std::make_unique<CountingKernels>(num_threads, kind);
 }
 
 }  // namespace dsat::engine

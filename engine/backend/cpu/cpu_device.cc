@@ -14,6 +14,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Kernels> MakeKernels() override { return MakeCpuKernels(num_threads_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return MakeCpuKernels(num_threads_); }
   MemorySource& memory() override { return memory_; }
+  MemorySource& host_memory() override { return memory_; }
   int64_t MemoryBytes(int local_world_size) const override {
     return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / local_world_size;
   }

@@ -1,5 +1,5 @@
 // Activation functions, element by element.
-#include "engine/backend/cuda/device_math.h"
+#include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
@@ -34,35 +34,59 @@ struct ReluGrad {
 
 template <typename T, typename Fn>
 __global__ void MapKernel(T* y, const T* x, int64_t n, Fn fn) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    y[i] = FromFloat<T>(fn(ToFloat(x[i])));
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet values = LoadOctet(x, i, n);
+    for (float& value : values.x)
+      value = fn(value);
+    StoreOctet(y, i, n, values);
+  }
 }
 
 template <typename T, typename Fn>
 __global__ void MapGradKernel(T* dx, const T* dy, const T* x, int64_t n, Fn fn) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    dx[i] = FromFloat<T>(fn(ToFloat(dy[i]), ToFloat(x[i])));
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet grads = LoadOctet(dy, i, n);
+    const Octet values = LoadOctet(x, i, n);
+    for (int j = 0; j < kOctet; ++j)
+      grads[j] = fn(grads[j], values[j]);
+    StoreOctet(dx, i, n, grads);
+  }
+}
+
+// Octets of a row of F numbers, the last one perhaps in part; octet i is in row i / OctetsOf(F).
+__host__ __device__ int64_t OctetsOf(int64_t F) {
+  return (F + kOctet - 1) / kOctet;
 }
 
 template <typename T>
-__global__ void SwigluKernel(T* y, const T* x, int64_t n, int64_t F) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
-    const T* row = x + i / F * 2 * F;
-    const float a = ToFloat(row[i % F]);
-    y[i] = FromFloat<T>(a * Sigmoid(a) * ToFloat(row[F + i % F]));
+__global__ void SwigluKernel(T* y, const T* x, int64_t N, int64_t F) {
+  const int64_t octets = OctetsOf(F);
+  for (int64_t i = FirstIndex(); i < N * octets; i += IndexStride()) {
+    const int64_t row = i / octets, c = i % octets * kOctet;
+    Octet a = LoadOctet(x + row * 2 * F, c, F);
+    const Octet b = LoadOctet(x + row * 2 * F + F, c, F);
+    for (int j = 0; j < kOctet; ++j)
+      a[j] = a[j] * Sigmoid(a[j]) * b[j];
+    StoreOctet(y + row * F, c, F, a);
   }
 }
 
 template <typename T>
-__global__ void SwigluGradKernel(T* dx, const T* dy, const T* x, int64_t n, int64_t F) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
-    const int64_t at = i / F * 2 * F + i % F;
-    const float a = ToFloat(x[at]);
-    const float b = ToFloat(x[at + F]);
-    const float g = ToFloat(dy[i]);
-    const float s = Sigmoid(a);
-    dx[at] = FromFloat<T>(g * b * s * (1.0F + a * (1.0F - s)));
-    dx[at + F] = FromFloat<T>(g * a * s);
+__global__ void SwigluGradKernel(T* dx, const T* dy, const T* x, int64_t N, int64_t F) {
+  const int64_t octets = OctetsOf(F);
+  for (int64_t i = FirstIndex(); i < N * octets; i += IndexStride()) {
+    const int64_t row = i / octets, c = i % octets * kOctet;
+    Octet a = LoadOctet(x + row * 2 * F, c, F);
+    Octet b = LoadOctet(x + row * 2 * F + F, c, F);
+    const Octet grad = LoadOctet(dy + row * F, c, F);
+    for (int j = 0; j < kOctet; ++j) {
+      const float s = Sigmoid(a[j]), g = grad[j];
+      const float da = g * b[j] * s * (1.0F + a[j] * (1.0F - s));
+      b[j] = g * a[j] * s;
+      a[j] = da;
+    }
+    StoreOctet(dx + row * 2 * F, c, F, a);
+    StoreOctet(dx + row * 2 * F + F, c, F, b);
   }
 }
 
@@ -71,7 +95,7 @@ void Map(const View& y, const View& x, const Fn& fn) {
   if (y.n == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    MapKernel<<<NumBlocks(y.n), kThreads>>>(Data<T>(y), Data<T>(x), y.n, fn);
+    Launch(MapKernel<T, Fn>, {NumOctetBlocks(y.n), kThreads}, Data<T>(y), Data<T>(x), y.n, fn);
   });
 }
 
@@ -80,7 +104,8 @@ void MapGrad(const View& dx, const View& dy, const View& x, const Fn& fn) {
   if (dx.n == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    MapGradKernel<<<NumBlocks(dx.n), kThreads>>>(Data<T>(dx), Data<T>(dy), Data<T>(x), dx.n, fn);
+    Launch(MapGradKernel<T, Fn>, {NumOctetBlocks(dx.n), kThreads}, Data<T>(dx), Data<T>(dy),
+           Data<T>(x), dx.n, fn);
   });
 }
 
@@ -106,7 +131,7 @@ void SwigluForward(const View& y, const View& x, int64_t N, int64_t F) {
   if (N * F == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    SwigluKernel<<<NumBlocks(N * F), kThreads>>>(Data<T>(y), Data<T>(x), N * F, F);
+    Launch(SwigluKernel<T>, {NumBlocks(N * OctetsOf(F)), kThreads}, Data<T>(y), Data<T>(x), N, F);
   });
 }
 
@@ -114,8 +139,8 @@ void SwigluBackward(const View& dx, const View& dy, const View& x, int64_t N, in
   if (N * F == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    SwigluGradKernel<<<NumBlocks(N * F), kThreads>>>(Data<T>(dx), Data<T>(dy), Data<T>(x), N * F,
-                                                     F);
+    Launch(SwigluGradKernel<T>, {NumBlocks(N * OctetsOf(F)), kThreads}, Data<T>(dx), Data<T>(dy),
+           Data<T>(x), N, F);
   });
 }
 

@@ -1,10 +1,11 @@
-// Causal attention without stored scores (Dao et al. 2022), for every type, head size and GPU:
-// tiles of 32 queries and 32 keys in shared memory, arithmetic in f32. A warp works on one row at a
-// time, a lane on one column of the tile, then on every 32nd channel.
+// Causal attention without stored scores (Dao et al. 2022): which kernels compute it, and those for
+// what tensor cores do not take, in any type and head size. Tiles of 32 queries and 32 keys are in
+// shared memory, arithmetic is f32. A warp works on one row at a time, a lane on one column of the
+// tile, then on every 32nd channel.
 //
 // The backward pass computes probabilities again from lse. Rows of queries (dq) and rows of keys
 // (dk, dv) have a kernel each, so that every sum has one owner and a fixed order.
-#include "engine/backend/cuda/device_math.h"
+#include "engine/backend/cuda/attention.h"
 
 namespace dsat::engine::cuda {
 namespace {
@@ -13,20 +14,6 @@ constexpr int kTile = kWarp;  // Rows, and columns, of a tile of scores.
 constexpr int kWarps = 4;
 constexpr int kRowsPerWarp = kTile / kWarps;
 constexpr int kMaxSlots = kMaxHeadChannels / kWarp;  // Channels of a lane.
-
-// Where the heads lie. A block has tile blockIdx.x of head blockIdx.y of sequence blockIdx.z.
-struct Heads {
-  int64_t T, C, H, G, hd;
-  float scale;
-
-  __device__ int64_t KvHead(int64_t h) const { return h / (H / G); }
-  __device__ int64_t QkvStride() const { return C + 2 * G * hd; }
-  __device__ int64_t Q(int64_t h) const { return blockIdx.z * T * QkvStride() + h * hd; }
-  __device__ int64_t K(int64_t g) const { return blockIdx.z * T * QkvStride() + C + g * hd; }
-  __device__ int64_t V(int64_t g) const { return K(g) + G * hd; }
-  __device__ int64_t Out(int64_t h) const { return blockIdx.z * T * C + h * hd; }
-  __device__ int64_t Stat(int64_t h) const { return (blockIdx.z * H + h) * T; }  // In lse, delta.
-};
 
 // A tile (kTile, hd) in shared memory, a row longer by one so that lanes on different rows read
 // different banks.
@@ -41,6 +28,11 @@ int64_t TileBytes(int64_t hd) {
 }
 __device__ Tile TileAt(float* shared, int i, int64_t hd) {
   return {shared + i * kTile * (hd + 1), hd};
+}
+
+// Rows of a tile from `begin` that are before T.
+__device__ int NumRows(int64_t begin, int64_t T) {
+  return static_cast<int>(min(T - begin, int64_t{kTile}));
 }
 
 // Rows [begin, begin + kTile) of a head; 0 from T on.
@@ -60,10 +52,11 @@ __device__ float Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// sums[slot] += the sum over the tile's rows j of weight (lane j's) times its channels of row j.
-__device__ void AddWeightedRows(float* sums, float weight, const Tile& tile) {
+// sums[slot] += the sum over the tile's first rows j of weight (lane j's) times its channels of row
+// j.
+__device__ void AddWeightedRows(float* sums, float weight, const Tile& tile, int num_rows) {
   const int lane = threadIdx.x % kWarp;
-  for (int j = 0; j < kTile; ++j) {
+  for (int j = 0; j < num_rows; ++j) {
     const float w = __shfl_sync(kAllLanes, weight, j);
     const float* row = tile.row(j);
 #pragma unroll
@@ -85,7 +78,7 @@ __device__ void Store(Elem* to, const float* sums, float factor, int64_t hd) {
 
 template <typename Elem>
 __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), k = TileAt(shared, 1, heads.hd),
              v = TileAt(shared, 2, heads.hd);
   const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
@@ -96,15 +89,17 @@ __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads head
     max[r] = -INFINITY;
     total[r] = 0.0F;
   }
-  Load(q, qkv + heads.Q(h), heads.QkvStride(), begin, heads.T);
+  Load(q, qkv + heads.Q(blockIdx.z, h), heads.qkv_stride, begin, heads.T);
   for (int64_t keys = 0; keys <= begin; keys += kTile) {
     __syncthreads();
-    Load(k, qkv + heads.K(g), heads.QkvStride(), keys, heads.T);
-    Load(v, qkv + heads.V(g), heads.QkvStride(), keys, heads.T);
+    Load(k, qkv + heads.K(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
+    Load(v, qkv + heads.V(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     __syncthreads();
+    const int num_keys = NumRows(keys, heads.T);
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int i = warp * kRowsPerWarp + r;
+      if (begin + i >= heads.T) break;
       // The first tile has a key for every query: max is finite from then on.
       const bool seen = keys + lane <= begin + i;
       const float score = seen ? Dot(q.row(i), k.row(lane), heads.hd) * heads.scale : -INFINITY;
@@ -116,15 +111,15 @@ __global__ void ForwardKernel(Elem* out, float* lse, const Elem* qkv, Heads head
 #pragma unroll
       for (int slot = 0; slot < kMaxSlots; ++slot)
         sums[r][slot] *= keep;
-      AddWeightedRows(sums[r], p, v);
+      AddWeightedRows(sums[r], p, v, num_keys);
     }
   }
 #pragma unroll
   for (int r = 0; r < kRowsPerWarp; ++r) {
     const int64_t t = begin + warp * kRowsPerWarp + r;
     if (t >= heads.T) continue;
-    Store(out + heads.Out(h) + t * heads.C, sums[r], 1.0F / total[r], heads.hd);
-    if (lane == 0) lse[heads.Stat(h) + t] = max[r] + logf(total[r]);
+    Store(out + heads.Out(blockIdx.z, h) + t * heads.C, sums[r], 1.0F / total[r], heads.hd);
+    if (lane == 0) lse[heads.Stat(blockIdx.z, h) + t] = max[r] + logf(total[r]);
   }
 }
 
@@ -134,12 +129,12 @@ __global__ void DeltaKernel(float* delta, const Elem* out, const Elem* dout, Hea
   const int lane = threadIdx.x % kWarp;
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (t >= heads.T) return;
-  const int64_t at = heads.Out(blockIdx.y) + t * heads.C;
+  const int64_t at = heads.Out(blockIdx.z, blockIdx.y) + t * heads.C;
   float sum = 0.0F;
   for (int64_t c = lane; c < heads.hd; c += kWarp)
     sum += ToFloat(out[at + c]) * ToFloat(dout[at + c]);
   sum = WarpReduce(sum, Plus());
-  if (lane == 0) delta[heads.Stat(blockIdx.y) + t] = sum;
+  if (lane == 0) delta[heads.Stat(blockIdx.z, blockIdx.y) + t] = sum;
 }
 
 // One number of a tile: its probability, and the gradient of its score, times the scale.
@@ -156,35 +151,39 @@ __device__ ScoreGrad GradOf(const float* q, const float* k, const float* dout, c
 template <typename Elem>
 __global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
                                 const float* delta, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
              k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
   const int64_t h = blockIdx.y, g = heads.KvHead(h), begin = int64_t{blockIdx.x} * kTile;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float sums[kRowsPerWarp][kMaxSlots] = {};
-  Load(q, qkv + heads.Q(h), heads.QkvStride(), begin, heads.T);
-  Load(grad, dout + heads.Out(h), heads.C, begin, heads.T);
+  Load(q, qkv + heads.Q(blockIdx.z, h), heads.qkv_stride, begin, heads.T);
+  Load(grad, dout + heads.Out(blockIdx.z, h), heads.C, begin, heads.T);
   for (int64_t keys = 0; keys <= begin; keys += kTile) {
     __syncthreads();
-    Load(k, qkv + heads.K(g), heads.QkvStride(), keys, heads.T);
-    Load(v, qkv + heads.V(g), heads.QkvStride(), keys, heads.T);
+    Load(k, qkv + heads.K(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
+    Load(v, qkv + heads.V(blockIdx.z, g), heads.qkv_stride, keys, heads.T);
     __syncthreads();
+    const int num_keys = NumRows(keys, heads.T);
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int i = warp * kRowsPerWarp + r;
+      if (begin + i >= heads.T) break;
       const int64_t t = begin + i;
       ScoreGrad score;
-      if (t < heads.T && keys + lane <= t) {
-        score = GradOf(q.row(i), k.row(lane), grad.row(i), v.row(lane), lse[heads.Stat(h) + t],
-                       delta[heads.Stat(h) + t], heads);
+      if (keys + lane <= t) {
+        score =
+            GradOf(q.row(i), k.row(lane), grad.row(i), v.row(lane),
+                   lse[heads.Stat(blockIdx.z, h) + t], delta[heads.Stat(blockIdx.z, h) + t], heads);
       }
-      AddWeightedRows(sums[r], score.ds, k);
+      AddWeightedRows(sums[r], score.ds, k, num_keys);
     }
   }
 #pragma unroll
   for (int r = 0; r < kRowsPerWarp; ++r) {
     const int64_t t = begin + warp * kRowsPerWarp + r;
-    if (t < heads.T) Store(dqkv + heads.Q(h) + t * heads.QkvStride(), sums[r], 1.0F, heads.hd);
+    if (t < heads.T)
+      Store(dqkv + heads.Q(blockIdx.z, h) + t * heads.qkv_stride, sums[r], 1.0F, heads.hd);
   }
 }
 
@@ -192,31 +191,34 @@ __global__ void QueryGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, c
 template <typename Elem>
 __global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, const float* lse,
                               const float* delta, Heads heads) {
-  extern __shared__ float shared[];
+  DSAT_DYNAMIC_SHARED(float, shared);
   const Tile q = TileAt(shared, 0, heads.hd), grad = TileAt(shared, 1, heads.hd),
              k = TileAt(shared, 2, heads.hd), v = TileAt(shared, 3, heads.hd);
   const int64_t g = blockIdx.y, begin = int64_t{blockIdx.x} * kTile, shared_by = heads.H / heads.G;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float dk[kRowsPerWarp][kMaxSlots] = {}, dv[kRowsPerWarp][kMaxSlots] = {};
-  Load(k, qkv + heads.K(g), heads.QkvStride(), begin, heads.T);
-  Load(v, qkv + heads.V(g), heads.QkvStride(), begin, heads.T);
+  Load(k, qkv + heads.K(blockIdx.z, g), heads.qkv_stride, begin, heads.T);
+  Load(v, qkv + heads.V(blockIdx.z, g), heads.qkv_stride, begin, heads.T);
   for (int64_t h = g * shared_by; h < (g + 1) * shared_by; ++h) {
     for (int64_t queries = begin; queries < heads.T; queries += kTile) {
       __syncthreads();
-      Load(q, qkv + heads.Q(h), heads.QkvStride(), queries, heads.T);
-      Load(grad, dout + heads.Out(h), heads.C, queries, heads.T);
+      Load(q, qkv + heads.Q(blockIdx.z, h), heads.qkv_stride, queries, heads.T);
+      Load(grad, dout + heads.Out(blockIdx.z, h), heads.C, queries, heads.T);
       __syncthreads();
       const int64_t t = queries + lane;
+      const int num_queries = NumRows(queries, heads.T);
 #pragma unroll
       for (int r = 0; r < kRowsPerWarp; ++r) {
         const int j = warp * kRowsPerWarp + r;
+        if (begin + j >= heads.T) break;
         ScoreGrad score;
         if (t < heads.T && begin + j <= t) {
-          score = GradOf(q.row(lane), k.row(j), grad.row(lane), v.row(j), lse[heads.Stat(h) + t],
-                         delta[heads.Stat(h) + t], heads);
+          score = GradOf(q.row(lane), k.row(j), grad.row(lane), v.row(j),
+                         lse[heads.Stat(blockIdx.z, h) + t], delta[heads.Stat(blockIdx.z, h) + t],
+                         heads);
         }
-        AddWeightedRows(dk[r], score.ds, q);
-        AddWeightedRows(dv[r], score.p, grad);
+        AddWeightedRows(dk[r], score.ds, q, num_queries);
+        AddWeightedRows(dv[r], score.p, grad, num_queries);
       }
     }
   }
@@ -224,14 +226,9 @@ __global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, con
   for (int r = 0; r < kRowsPerWarp; ++r) {
     const int64_t key = begin + warp * kRowsPerWarp + r;
     if (key >= heads.T) continue;
-    Store(dqkv + heads.K(g) + key * heads.QkvStride(), dk[r], 1.0F, heads.hd);
-    Store(dqkv + heads.V(g) + key * heads.QkvStride(), dv[r], 1.0F, heads.hd);
+    Store(dqkv + heads.K(blockIdx.z, g) + key * heads.qkv_stride, dk[r], 1.0F, heads.hd);
+    Store(dqkv + heads.V(blockIdx.z, g) + key * heads.qkv_stride, dv[r], 1.0F, heads.hd);
   }
-}
-
-Heads HeadsOf(const AttentionArgs& args) {
-  const int64_t hd = args.C / args.H;
-  return {args.T, args.C, args.H, args.G, hd, 1.0F / sqrtf(static_cast<float>(hd))};
 }
 
 // Tiles, heads and sequences.
@@ -240,24 +237,22 @@ dim3 Grid(const AttentionArgs& args, int64_t num_heads, int64_t tile) {
               static_cast<unsigned>(args.B));
 }
 
-// Large heads take more shared memory than a kernel is given unasked.
 template <typename Kernel>
 int SharedBytes(Kernel kernel, int num_tiles, int64_t hd) {
-  const int bytes = static_cast<int>(num_tiles * TileBytes(hd));
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  return bytes;
+  return AllowShared(kernel, static_cast<int>(num_tiles * TileBytes(hd)));
 }
 
 }  // namespace
 
 void AttentionForward(const AttentionArgs& args) {
   if (args.B * args.T == 0) return;
+  if (TensorCoresTake(args)) return TensorAttentionForward(args);
   const Heads heads = HeadsOf(args);
   Visit(args.qkv.type, [&](auto type) {
     using Elem = decltype(type);
     const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
-    ForwardKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(
-        Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
+    Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes},
+           Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
   });
 }
 
@@ -270,14 +265,15 @@ void AttentionBackward(const AttentionArgs& args) {
     const float* lse = args.lse.f32();
     Elem* dqkv = Data<Elem>(args.dqkv);
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
-    DeltaKernel<<<Grid(args, args.H, kWarps), kWarps * kWarp>>>(delta, Data<Elem>(args.out), dout,
-                                                                heads);
+    Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
+           Data<Elem>(args.out), dout, heads);
+    if (TensorCoresTake(args)) return TensorAttentionBackward(args);
     int bytes = SharedBytes(QueryGradKernel<Elem>, 4, heads.hd);
-    QueryGradKernel<<<Grid(args, args.H, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse,
-                                                                          delta, heads);
+    Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
+           dout, lse, delta, heads);
     bytes = SharedBytes(KeyGradKernel<Elem>, 4, heads.hd);
-    KeyGradKernel<<<Grid(args, args.G, kTile), kWarps * kWarp, bytes>>>(dqkv, qkv, dout, lse, delta,
-                                                                        heads);
+    Launch(KeyGradKernel<Elem>, {Grid(args, args.G, kTile), kWarps * kWarp, bytes}, dqkv, qkv, dout,
+           lse, delta, heads);
   });
 }
 

@@ -64,10 +64,10 @@ void SumColumns(const View& first, const View& second, int64_t N, int64_t C, con
   auto* partial = static_cast<float2*>(workspace);
   const dim3 grid(static_cast<unsigned>((C + kColumnLanes - 1) / kColumnLanes),
                   static_cast<unsigned>(parts));
-  PartialColumnSums<<<grid, dim3(kColumnLanes, kRowLanes)>>>(partial, N, C, term);
+  Launch(PartialColumnSums<Term>, {grid, dim3(kColumnLanes, kRowLanes)}, partial, N, C, term);
   const auto blocks = static_cast<unsigned>((C + kThreads - 1) / kThreads);
-  AddColumnSums<<<blocks, kThreads>>>(first.n == 0 ? nullptr : Data<T>(first),
-                                      second.n == 0 ? nullptr : Data<T>(second), partial, parts, C);
+  Launch(AddColumnSums<T>, {blocks, kThreads}, first.n == 0 ? nullptr : Data<T>(first),
+         second.n == 0 ? nullptr : Data<T>(second), partial, parts, C);
 }
 
 }  // namespace dsat::engine::cuda

@@ -1,27 +1,57 @@
-// Softmax, cross entropy and its gradient in one pass over the logits: a block per row.
-#include "engine/backend/cuda/device_math.h"
+// Softmax, cross entropy and its gradient: a block per row, which reads it for the maximum and the
+// sum together (Milakov and Gimelshein 2018), and once more, from the cache, for the gradient.
+#include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
+
+// The sum of exp(x - max) over some x; NaN if one is.
+struct ExpSum {
+  float max = -INFINITY;
+  float sum = 0.0F;
+};
+struct Merge {
+  __device__ ExpSum operator()(ExpSum a, ExpSum b) const {
+    if (a.max < b.max) return (*this)(b, a);
+    if (b.sum != 0.0F) a.sum += b.sum * expf(b.max - a.max);
+    return a;
+  }
+};
+
+// Of a thread's logits of the row, eight at a time.
+template <typename T>
+__device__ ExpSum SumOf(const T* row, int64_t V_used) {
+  ExpSum all;
+  for (int64_t v = threadIdx.x * kOctet; v < V_used; v += kThreads * kOctet) {
+    const Octet logits = LoadOctet(row, v, V_used);
+    ExpSum octet;
+    for (int j = 0; j < kOctet; ++j)
+      if (v + j < V_used) octet.max = fmaxf(octet.max, logits[j]);
+    const float base = octet.max == -INFINITY ? 0.0F : octet.max;
+    for (int j = 0; j < kOctet; ++j)
+      if (v + j < V_used) octet.sum += expf(logits[j] - base);
+    all = Merge()(all, octet);
+  }
+  return all;
+}
 
 template <typename T>
 __global__ void RowKernel(double* losses, T* logits, const int32_t* targets, int64_t V,
                           int64_t V_used, float grad_scale) {
   T* row = logits + blockIdx.x * V;
   const int32_t target = targets[blockIdx.x];
-  float max = -INFINITY;
-  for (int64_t v = threadIdx.x; v < V_used; v += kThreads)
-    max = fmaxf(max, ToFloat(row[v]));
-  max = BlockReduce(max, Max());
-  float sum = 0.0F;
-  for (int64_t v = threadIdx.x; v < V_used; v += kThreads)
-    sum += expf(ToFloat(row[v]) - max);
-  sum = BlockReduce(sum, Plus());
+  const ExpSum own = SumOf(row, V_used);
+  const float max = BlockReduce(own.max, Max());
+  const float sum = BlockReduce(own.sum > 0.0F ? own.sum * expf(own.max - max) : own.sum, Plus());
   const float target_logit = ToFloat(row[target]);
   __syncthreads();  // All have read the target's logit.
-  for (int64_t v = threadIdx.x; v < V; v += kThreads) {
-    const float p = v < V_used ? expf(ToFloat(row[v]) - max) / sum : 0.0F;
-    row[v] = FromFloat<T>((v == target ? p - 1.0F : p) * grad_scale);
+  for (int64_t v = threadIdx.x * kOctet; v < V; v += kThreads * kOctet) {
+    Octet values = LoadOctet(row, v, V_used);
+    for (int j = 0; j < kOctet; ++j) {
+      const float p = v + j < V_used ? expf(values[j] - max) / sum : 0.0F;
+      values[j] = (v + j == target ? p - 1.0F : p) * grad_scale;
+    }
+    StoreOctet(row, v, V, values);
   }
   if (threadIdx.x == 0) losses[blockIdx.x] = log(static_cast<double>(sum)) + max - target_logit;
 }
@@ -45,11 +75,11 @@ void CrossEntropyInPlace(double* sum, const View& logits, const int32_t* targets
   auto* losses = static_cast<double*>(workspace);
   if (N > 0) {
     Visit(logits.type, [&](auto type) {
-      RowKernel<<<static_cast<unsigned>(N), kThreads>>>(losses, Data<decltype(type)>(logits),
-                                                        targets, V, V_used, grad_scale);
+      Launch(RowKernel<decltype(type)>, {static_cast<unsigned>(N), kThreads}, losses,
+             Data<decltype(type)>(logits), targets, V, V_used, grad_scale);
     });
   }
-  SumLosses<<<1, kThreads>>>(sum, losses, N);
+  Launch(SumLosses, {1, kThreads}, sum, losses, N);
 }
 
 }  // namespace dsat::engine::cuda

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/backend/cuda/plugin.h"
+#include "base/log.h"
+#include "engine/backend/cuda/nccl_group.h"
 #include "engine/backend/staged_group.h"
 
 namespace dsat::engine {
@@ -19,19 +20,20 @@ class CudaDevice final : public Device {
         index_(gpu),
         num_gpus_(static_cast<int>(status.gpus.size())),
         host_(MakeCpuDevice(num_threads)),
-        memory_(plugin.make_memory(gpu)) {}
+        memory_(plugin.make_memory(gpu)),
+        host_memory_(plugin.make_host_memory(gpu), "page-locked host memory") {}
 
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return fmt::format("cuda:{} ({})", index_, gpu_.name); }
   std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return host_->MakeHostKernels(); }
   MemorySource& memory() override { return *memory_; }
+  MemorySource& host_memory() override { return host_memory_; }
   int64_t MemoryBytes(int local_world_size) const override {
     const int sharing = (local_world_size + num_gpus_ - 1) / num_gpus_;
     return gpu_.free_bytes / std::max(1, sharing);
   }
-  std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override {
-    return MakeStagedGroup(std::move(host), *memory_, MakeKernels());
-  }
+  std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override;
 
  private:
   const CudaPlugin& plugin_;
@@ -40,12 +42,23 @@ class CudaDevice final : public Device {
   int num_gpus_;
   std::unique_ptr<Device> host_;
   std::unique_ptr<MemorySource> memory_;
+  PreferredMemory host_memory_;
+  bool has_told_ = false;
 };
+
+std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
+  NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = nccl::kStreamPerThread};
+  if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, device.kernels);
+  const std::string obstacle = WhyNoNccl(*host, gpu_.address, nccl::Load(device.api));
+  if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);
+  if (host->rank() == 0 && !std::exchange(has_told_, true))
+    Log(LogLevel::kWarn, "collectives go through host memory, not NCCL", {{"why", obstacle}});
+  return MakeStagedGroup(std::move(host), *memory_, device.kernels);
+}
 
 }  // namespace
 
-std::unique_ptr<Device> OpenCudaDevice(int local_rank, int num_threads) {
-  const CudaPlugin& plugin = LoadCudaPlugin();
+std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads) {
   const CudaStatus status = plugin.probe();
   if (!status.problem.empty()) Throw(ErrorCode::kUnavailable, "{}", status.problem);
   const int gpu = local_rank % static_cast<int>(status.gpus.size());

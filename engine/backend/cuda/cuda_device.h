@@ -1,15 +1,16 @@
-// GPUs as devices, where dsat was built with CUDA; elsewhere no_cuda.cc says so.
+// GPUs as devices.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_DEVICE_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUDA_DEVICE_H_
 
 #include <memory>
 
+#include "engine/backend/cuda/plugin.h"
 #include "engine/backend/device.h"
 
 namespace dsat::engine {
 
-// GPU number `local_rank`, in turn. Throws kUnavailable saying what is missing.
-std::unique_ptr<Device> OpenCudaDevice(int local_rank, int num_threads);
+// GPU number `local_rank` of the library's, in turn. Throws kUnavailable saying what is missing.
+std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads);
 
 }  // namespace dsat::engine
 

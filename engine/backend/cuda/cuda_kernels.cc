@@ -8,6 +8,7 @@
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
 #include "engine/backend/cuda/views.h"
 
 namespace dsat::engine {
@@ -23,11 +24,9 @@ void CheckSameSize(const Tensor& a, const Tensor& b) {
   DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
 }
 
+static_assert(cuda::kMaxHeadChannels == kMaxCudaHeadChannels);
+
 cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
-  if (shape.HeadChannels() > cuda::kMaxHeadChannels) {
-    Throw(ErrorCode::kUnimplemented, "attention heads of {} channels on a GPU; expected at most {}",
-          shape.HeadChannels(), cuda::kMaxHeadChannels);
-  }
   return {.B = shape.B, .T = shape.T, .C = shape.C, .H = shape.H, .G = shape.KvHeads()};
 }
 
@@ -40,9 +39,7 @@ std::string MissingLibrary() {
 
 CudaKernels::CudaKernels(int gpu) : gpu_(gpu) {
   CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
-  void* sums = nullptr;
-  CheckCuda(cudaMalloc(&sums, 2 * sizeof(double)), "cudaMalloc");
-  sums_ = static_cast<double*>(sums);
+  sums_ = static_cast<double*>(AllocateOnGpu(2 * sizeof(double), "sums"));
 }
 
 CudaKernels::~CudaKernels() {
@@ -55,22 +52,50 @@ void* CudaKernels::Workspace(int64_t bytes) {
   CheckCuda(cudaFree(workspace_), "cudaFree");
   workspace_ = nullptr;
   workspace_bytes_ = 0;
-  CheckCuda(cudaMalloc(&workspace_, static_cast<size_t>(bytes)), "cudaMalloc of a workspace");
+  workspace_ = AllocateOnGpu(static_cast<size_t>(bytes), "a kernel's workspace");
   workspace_bytes_ = bytes;
   return workspace_;
 }
 
-// Collectives copy from a thread of their own, which has no GPU chosen yet.
-void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
+// Marks and copies come from any thread, and a new one has no GPU chosen yet.
+StreamMark CudaKernels::Mark() {
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
-            "cudaMemcpy to the device");
+  cudaEvent_t event = nullptr;
+  CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  StreamMark mark(event, [](void* old) { cudaEventDestroy(static_cast<cudaEvent_t>(old)); });
+  CheckCuda(cudaEventRecord(event, cuda::Stream()), "cudaEventRecord");
+  return mark;
+}
+
+void CudaKernels::After(const StreamMark& mark) {
+  if (mark == nullptr) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), static_cast<cudaEvent_t>(mark.get()), 0),
+            "cudaStreamWaitEvent");
+}
+
+bool CudaKernels::HasPassed(const StreamMark& mark) {
+  if (mark == nullptr) return true;
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(mark.get()));
+  if (state == cudaErrorNotReady) return false;
+  CheckCuda(state, "cudaEventQuery");
+  return true;
+}
+
+void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {
+  Copy(device, host, bytes, cudaMemcpyHostToDevice);
 }
 
 void CudaKernels::Download(void* host, const void* device, int64_t bytes) {
+  Copy(host, device, bytes, cudaMemcpyDeviceToHost);
+}
+
+// Not by cudaMemcpy, for which all threads' work would have to end.
+void CudaKernels::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
+  const char* call = kind == cudaMemcpyHostToDevice ? "copy to the device" : "copy to the host";
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
-            "cudaMemcpy to the host");
+  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, cuda::Stream()), call);
+  CheckCuda(cudaStreamSynchronize(cuda::Stream()), call);
 }
 
 void CudaKernels::Fill(Tensor t, float value) {
@@ -116,13 +141,39 @@ void CudaKernels::Matmul(const MatmulArgs& args) {
                  args.c.num_elems >= args.M * args.N,
              "{} x {} x {}", args.M, args.N, args.K);
   if (args.M * args.N == 0) return;
-  MatmulArgs product = args;
-  const bool adds_bias = args.bias.num_elems > 0;
-  const bool apart = adds_bias && args.bias.dtype != args.c.dtype;
-  if (apart) product.bias = {};
-  matmul_.Run(product);
-  if (apart) cuda::AddBias(ViewOf(args.c), ViewOf(args.bias), args.M, args.N);
+  // What cuBLASLt multiplies: two of one type, into that or f32. A bias is added before the result
+  // is rounded.
+  const DType from = args.a.dtype, to = args.c.dtype;
+  const bool same =
+      from == args.b.dtype && to == from && (args.bias.num_elems == 0 || args.bias.dtype == to);
+  same || (from == args.b.dtype && to == DType::kF32) ? Multiply(args) : MultiplyInF32(args);
   CheckLaunch("Matmul");
+}
+
+void CudaKernels::Multiply(MatmulArgs args) {
+  const Tensor bias = args.bias;
+  const bool apart = bias.num_elems > 0 && bias.dtype != args.c.dtype;
+  if (apart) args.bias = {};
+  matmul_.Run(args);
+  if (apart) cuda::AddBias(ViewOf(args.c), ViewOf(bias), args.M, args.N);
+}
+
+void CudaKernels::MultiplyInF32(const MatmulArgs& args) {
+  constexpr int64_t kAlignment = 256 / BytesPerElem(DType::kF32);
+  const auto rounded = [](int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
+  const int64_t sizes[] = {args.M * args.K, args.K * args.N, args.M * args.N};
+  const int64_t total = rounded(sizes[0]) + rounded(sizes[1]) + rounded(sizes[2]);
+  auto* next = static_cast<float*>(Workspace(total * BytesPerElem(DType::kF32)));
+  MatmulArgs in_f32 = args;
+  Tensor* const copies[] = {&in_f32.a, &in_f32.b, &in_f32.c};
+  for (int i = 0; i < 3; ++i) {
+    const Tensor original = copies[i]->Slice(0, sizes[i]);
+    *copies[i] = {next, sizes[i], DType::kF32};
+    next += rounded(sizes[i]);
+    if (i < 2 || args.accumulate) cuda::Convert(ViewOf(*copies[i]), ViewOf(original));
+  }
+  Multiply(in_f32);
+  cuda::Convert(ViewOf(args.c.Slice(0, sizes[2])), ViewOf(in_f32.c));
 }
 
 void CudaKernels::BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) {
@@ -340,12 +391,13 @@ void CudaKernels::MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, i
 }
 
 int64_t CudaKernels::AttentionScratchBytes(const AttentionShape& shape) {
-  return shape.B * shape.H * shape.T * BytesPerElem(DType::kF32);
+  return CudaAttentionScratchBytes(shape);
 }
 
 void CudaKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor,
                                    const AttentionShape& shape) {
   flops_ += AttentionForwardFlops(shape);
+  DSAT_CHECK(shape.HeadChannels() <= kMaxCudaHeadChannels, "{} channels", shape.HeadChannels());
   cuda::AttentionArgs args = AttentionOf(shape);
   args.out = ViewOf(out);
   args.lse = ViewOf(lse);

@@ -3,9 +3,12 @@
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <string>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/kernels.h"
 
@@ -14,9 +17,9 @@ namespace dsat::engine {
 // Why matrix products cannot be computed here, or "".
 std::string MissingLibrary();
 
-// All of a process's work on a GPU runs on its legacy default stream: in the order of the calls,
-// whichever thread they come from. Results do not depend on timing. Every call throws kUnavailable
-// naming the kernel if the GPU reports an error. Not thread-safe: one per rank.
+// A thread's work on a GPU runs on CUDA's default stream of that thread, and its marks are events.
+// Results do not depend on timing. Every call throws kUnavailable naming the kernel if the GPU
+// reports an error. But for marks and copies not thread-safe: one per rank.
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(int gpu);
@@ -24,6 +27,10 @@ class CudaKernels final : public Kernels {
   CudaKernels& operator=(const CudaKernels&) = delete;
   ~CudaKernels() override;
 
+  int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
+  StreamMark Mark() override;
+  void After(const StreamMark& mark) override;
+  bool HasPassed(const StreamMark& mark) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
@@ -74,8 +81,8 @@ class CudaKernels final : public Kernels {
   void MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) override;
   void MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) override;
 
+  // Throws kUnimplemented if a head has more than kMaxCudaHeadChannels.
   int64_t AttentionScratchBytes(const AttentionShape& shape) override;
-  // Throw kUnimplemented if a head has more than 256 channels.
   void AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
                         const AttentionShape& shape) override;
   void AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
@@ -97,6 +104,10 @@ class CudaKernels final : public Kernels {
                        bool accumulate) override;
 
  private:
+  void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+  // A product of types that cuBLASLt takes, but for the type of a bias of f32; and one of any.
+  void Multiply(MatmulArgs args);
+  void MultiplyInF32(const MatmulArgs& args);
   // Device memory of at least `bytes` that the next kernel may use.
   void* Workspace(int64_t bytes);
 

@@ -10,6 +10,7 @@ namespace dsat::engine {
 
 struct CudaGpu {
   std::string name;
+  std::string address;  // On the PCI bus: "0000:3b:00". The same from every process.
   int64_t memory_bytes = 0;
   int64_t free_bytes = 0;
   int capability = 0;  // 90 for sm_90.
@@ -27,10 +28,12 @@ struct CudaStatus {
 // Loads what it needs to find out. Never throws for what a machine lacks.
 CudaStatus ProbeCuda();
 
-// Copies of a large block between the host's pageable memory and a GPU's, in bytes a second.
+// Copies of a large block between the host's page-locked memory and a GPU's, and within the GPU's,
+// in bytes copied a second.
 struct CudaLink {
   double to_device = 0;
   double to_host = 0;
+  double on_device = 0;
 };
 // REQUIRES: the GPU is in a ProbeCuda without a problem. Throws kUnavailable.
 CudaLink MeasureCudaLink(int gpu);

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/backend/cuda/launch.h"
+#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine::cuda {
 
@@ -64,6 +65,14 @@ inline int NumBlocks(int64_t n) {
   constexpr int64_t kMaxBlocks = 4096;
   return static_cast<int>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
 }
+// Blocks of a sum over n elements, each of which gives a part. By n alone: what a block sums does
+// not depend on the device.
+constexpr int kMaxSumBlocks = kThreads;
+inline int NumSumBlocks(int64_t n) {
+  constexpr int64_t kLeastElems = 4 * kThreads;
+  return static_cast<int>(
+      std::clamp<int64_t>((n + kLeastElems - 1) / kLeastElems, 1, kMaxSumBlocks));
+}
 __device__ inline int64_t FirstIndex() {
   return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
@@ -101,6 +110,13 @@ __device__ T BlockReduce(T x, Op op) {
     result = op(result, parts[i]);
   return result;
 }
+
+// The sum of the parts, on every thread of a block of kThreads; called by all of them.
+__device__ inline double SumParts(const double* parts, int num_parts) {
+  const int i = static_cast<int>(threadIdx.x);
+  return BlockReduce(i < num_parts ? parts[i] : 0.0, Plus());
+}
+static_assert(kMaxSumBlocks <= kThreads, "SumParts: a thread for each part");
 
 }  // namespace dsat::engine::cuda
 

@@ -1,61 +1,75 @@
 // Kernels that treat a tensor as a flat list of numbers.
-#include "engine/backend/cuda/device_math.h"
+#include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kSumBlocks = 256;  // Fixed: what a block sums does not depend on the device.
-
 template <typename T>
 __global__ void FillKernel(T* out, int64_t n, float value) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    out[i] = FromFloat<T>(value);
+  Octet values;
+  for (float& x : values.x)
+    x = value;
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride())
+    StoreOctet(out, i, n, values);
 }
 
 template <typename Dst, typename Src>
 __global__ void ConvertKernel(Dst* out, const Src* in, int64_t n, bool accumulate) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
-    const float before = accumulate ? ToFloat(out[i]) : 0.0F;
-    const float value = ToFloat(in[i]);
-    out[i] = FromFloat<Dst>(accumulate ? before + value : value);
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet values = LoadOctet(in, i, n);
+    if (accumulate) {
+      const Octet before = LoadOctet(out, i, n);
+      for (int j = 0; j < kOctet; ++j)
+        values[j] += before[j];
+    }
+    StoreOctet(out, i, n, values);
   }
 }
 
 template <typename T>
 __global__ void ScaleKernel(T* data, int64_t n, float factor) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    data[i] = FromFloat<T>(ToFloat(data[i]) * factor);
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet values = LoadOctet(data, i, n);
+    for (float& x : values.x)
+      x *= factor;
+    StoreOctet(data, i, n, values);
+  }
 }
 
 template <typename T>
 __global__ void AddKernel(T* out, const T* a, const T* b, int64_t n) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    out[i] = FromFloat<T>(ToFloat(a[i]) + ToFloat(b[i]));
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet sums = LoadOctet(a, i, n);
+    const Octet more = LoadOctet(b, i, n);
+    for (int j = 0; j < kOctet; ++j)
+      sums[j] += more[j];
+    StoreOctet(out, i, n, sums);
+  }
 }
 
 template <typename T>
 __global__ void SquaresKernel(double* parts, const T* data, int64_t n) {
   double sum = 0;
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
-    const double x = ToFloat(data[i]);
-    sum += x * x;
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    const Octet values = LoadOctet(data, i, n);
+    for (const double x : values.x)
+      sum += x * x;
   }
   sum = BlockReduce(sum, Plus());
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void SumKernel(double* sum, const double* parts) {
-  const double total = BlockReduce(parts[threadIdx.x], Plus());
+__global__ void SumKernel(double* sum, const double* parts, int num_parts) {
+  const double total = SumParts(parts, num_parts);
   if (threadIdx.x == 0) *sum = total;
 }
-static_assert(kSumBlocks == kThreads, "SumKernel: a part for each thread");
 
 void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
   if (dst.n == 0) return;
   Visit(dst.type, [&](auto to) {
     Visit(src.type, [&](auto from) {
-      ConvertKernel<<<NumBlocks(dst.n), kThreads>>>(Data<decltype(to)>(dst),
-                                                    Data<decltype(from)>(src), dst.n, accumulate);
+      Launch(ConvertKernel<decltype(to), decltype(from)>, {NumOctetBlocks(dst.n), kThreads},
+             Data<decltype(to)>(dst), Data<decltype(from)>(src), dst.n, accumulate);
     });
   });
 }
@@ -65,7 +79,8 @@ void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
 void Fill(const View& t, float value) {
   if (t.n == 0) return;
   Visit(t.type, [&](auto type) {
-    FillKernel<<<NumBlocks(t.n), kThreads>>>(Data<decltype(type)>(t), t.n, value);
+    Launch(FillKernel<decltype(type)>, {NumOctetBlocks(t.n), kThreads}, Data<decltype(type)>(t),
+           t.n, value);
   });
 }
 
@@ -80,7 +95,8 @@ void Accumulate(const View& dst, const View& src) {
 void Scale(const View& t, float factor) {
   if (t.n == 0) return;
   Visit(t.type, [&](auto type) {
-    ScaleKernel<<<NumBlocks(t.n), kThreads>>>(Data<decltype(type)>(t), t.n, factor);
+    Launch(ScaleKernel<decltype(type)>, {NumOctetBlocks(t.n), kThreads}, Data<decltype(type)>(t),
+           t.n, factor);
   });
 }
 
@@ -88,20 +104,22 @@ void Add(const View& y, const View& a, const View& b) {
   if (y.n == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    AddKernel<<<NumBlocks(y.n), kThreads>>>(Data<T>(y), Data<T>(a), Data<T>(b), y.n);
+    Launch(AddKernel<T>, {NumOctetBlocks(y.n), kThreads}, Data<T>(y), Data<T>(a), Data<T>(b), y.n);
   });
 }
 
 int64_t SumWorkspaceBytes() {
-  return kSumBlocks * static_cast<int64_t>(sizeof(double));
+  return kMaxSumBlocks * static_cast<int64_t>(sizeof(double));
 }
 
 void SumOfSquares(double* sum, const View& t, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
+  const int num_parts = NumSumBlocks(t.n);
   Visit(t.type, [&](auto type) {
-    SquaresKernel<<<kSumBlocks, kThreads>>>(parts, Data<decltype(type)>(t), t.n);
+    Launch(SquaresKernel<decltype(type)>, {num_parts, kThreads}, parts, Data<decltype(type)>(t),
+           t.n);
   });
-  SumKernel<<<1, kThreads>>>(sum, parts);
+  Launch(SumKernel, {1, kThreads}, sum, parts, num_parts);
 }
 
 }  // namespace dsat::engine::cuda

@@ -64,8 +64,8 @@ void EmbeddingForward(const View& y, const int32_t* tokens, const View& wte, con
   if (B * T == 0) return;
   Visit(y.type, [&](auto type) {
     using Elem = decltype(type);
-    ForwardKernel<<<static_cast<unsigned>(B * T), kThreads>>>(
-        Data<Elem>(y), tokens, Data<Elem>(wte), Data<Elem>(wpe), T, C);
+    Launch(ForwardKernel<Elem>, {static_cast<unsigned>(B * T), kThreads}, Data<Elem>(y), tokens,
+           Data<Elem>(wte), Data<Elem>(wpe), T, C);
   });
 }
 
@@ -74,18 +74,18 @@ void EmbeddingBackward(const View& dwte, const View& dwpe, const View& dy, const
   if (B * T == 0) return;
   Visit(dy.type, [&](auto type) {
     using Elem = decltype(type);
-    TokenGradKernel<<<static_cast<unsigned>(B * T), kThreads>>>(Data<Elem>(dwte), Data<Elem>(dy),
-                                                                tokens, B * T, C);
+    Launch(TokenGradKernel<Elem>, {static_cast<unsigned>(B * T), kThreads}, Data<Elem>(dwte),
+           Data<Elem>(dy), tokens, B * T, C);
     if (dwpe.data == nullptr) return;
-    PositionGradKernel<<<static_cast<unsigned>(T), kThreads>>>(Data<Elem>(dwpe), Data<Elem>(dy), B,
-                                                               T, C);
+    Launch(PositionGradKernel<Elem>, {static_cast<unsigned>(T), kThreads}, Data<Elem>(dwpe),
+           Data<Elem>(dy), B, T, C);
   });
 }
 
 void TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T, int64_t context) {
   const int64_t n = B * T * context;
   if (n == 0) return;
-  WindowsKernel<<<NumBlocks(n), kThreads>>>(windows, tokens, n, T, context);
+  Launch(WindowsKernel, {NumBlocks(n), kThreads}, windows, tokens, n, T, context);
 }
 
 }  // namespace dsat::engine::cuda

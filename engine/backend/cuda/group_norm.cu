@@ -90,9 +90,9 @@ void GroupNormForward(const NormArgs& args, const GroupShape& shape) {
   if (shape.N == 0) return;
   Visit(args.x.type, [&](auto type) {
     using T = decltype(type);
-    ForwardKernel<<<static_cast<unsigned>(shape.N * shape.G), kThreads>>>(
-        Data<T>(args.y), args.mean.f32(), args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight),
-        Data<T>(args.bias), Group{shape}, args.eps);
+    Launch(ForwardKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(args.y),
+           args.mean.f32(), args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight),
+           Data<T>(args.bias), Group{shape}, args.eps);
   });
 }
 
@@ -104,9 +104,9 @@ void GroupNormBackward(const NormGradArgs& args, const GroupShape& shape, void* 
                               shape};
     // First: dx may take dy's place.
     SumColumns<T>(args.dweight, args.dbias, shape.N * shape.P, shape.C, grads, workspace);
-    InputGradKernel<<<static_cast<unsigned>(shape.N * shape.G), kThreads>>>(
-        Data<T>(args.dx), Data<T>(args.dy), Data<T>(args.x), Data<T>(args.weight), args.mean.f32(),
-        args.rstd.f32(), Group{shape});
+    Launch(InputGradKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads},
+           Data<T>(args.dx), Data<T>(args.dy), Data<T>(args.x), Data<T>(args.weight),
+           args.mean.f32(), args.rstd.f32(), Group{shape});
   });
 }
 

@@ -96,7 +96,7 @@ void ConvForward(const View& y, const View& x, const View& weight, const Conv& s
   if (n == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    ForwardKernel<<<NumBlocks(n), kThreads>>>(Data<T>(y), Data<T>(x), Data<T>(weight), s);
+    Launch(ForwardKernel<T>, {NumBlocks(n), kThreads}, Data<T>(y), Data<T>(x), Data<T>(weight), s);
   });
 }
 
@@ -105,7 +105,8 @@ void ConvInputGrad(const View& dx, const View& dy, const View& weight, const Con
   if (n == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    InputGradKernel<<<NumBlocks(n), kThreads>>>(Data<T>(dx), Data<T>(dy), Data<T>(weight), s);
+    Launch(InputGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(dx), Data<T>(dy), Data<T>(weight),
+           s);
   });
 }
 
@@ -114,8 +115,8 @@ void ConvWeightGrad(const View& dweight, const View& dy, const View& x, const Co
   if (n == 0) return;
   Visit(dweight.type, [&](auto type) {
     using T = decltype(type);
-    WeightGradKernel<<<static_cast<unsigned>(n), kThreads>>>(Data<T>(dweight), Data<T>(dy),
-                                                             Data<T>(x), s);
+    Launch(WeightGradKernel<T>, {static_cast<unsigned>(n), kThreads}, Data<T>(dweight), Data<T>(dy),
+           Data<T>(x), s);
   });
 }
 
@@ -123,7 +124,7 @@ void MeanPoolForward(const View& y, const View& x, int64_t N, int64_t P, int64_t
   if (N * C == 0) return;
   Visit(y.type, [&](auto type) {
     using T = decltype(type);
-    MeanKernel<<<NumBlocks(N * C), kThreads>>>(Data<T>(y), Data<T>(x), N * C, P, C);
+    Launch(MeanKernel<T>, {NumBlocks(N * C), kThreads}, Data<T>(y), Data<T>(x), N * C, P, C);
   });
 }
 
@@ -131,7 +132,8 @@ void MeanPoolBackward(const View& dx, const View& dy, int64_t N, int64_t P, int6
   if (N * P * C == 0) return;
   Visit(dx.type, [&](auto type) {
     using T = decltype(type);
-    MeanGradKernel<<<NumBlocks(N * P * C), kThreads>>>(Data<T>(dx), Data<T>(dy), N * P * C, P, C);
+    Launch(MeanGradKernel<T>, {NumBlocks(N * P * C), kThreads}, Data<T>(dx), Data<T>(dy), N * P * C,
+           P, C);
   });
 }
 

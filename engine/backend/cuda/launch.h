@@ -1,9 +1,9 @@
 // The .cu files as cuda_kernels.cc calls them: plain types only, since nvcc's C++ front end does
 // not take fmt's format strings, which engine/tensor.h comes with.
 //
-// What each does is said in engine/backend/kernels.h. All run on the legacy default stream, in the
-// order of the calls. `workspace` is device memory of at least the bytes that the function of that
-// name gives; it is free again for the next call.
+// What each does is said in engine/backend/kernels.h. All run on the calling thread's stream, in
+// the order of its calls. `workspace` is device memory of at least the bytes that the function of
+// that name gives; it is free again for the next call.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 

@@ -36,8 +36,8 @@ void AddBias(const View& y, const View& bias, int64_t M, int64_t N) {
   if (M * N == 0) return;
   Visit(y.type, [&](auto y_type) {
     Visit(bias.type, [&](auto bias_type) {
-      AddBiasKernel<<<NumBlocks(M * N), kThreads>>>(Data<decltype(y_type)>(y),
-                                                    Data<decltype(bias_type)>(bias), M * N, N);
+      Launch(AddBiasKernel<decltype(y_type), decltype(bias_type)>, {NumBlocks(M * N), kThreads},
+             Data<decltype(y_type)>(y), Data<decltype(bias_type)>(bias), M * N, N);
     });
   });
 }

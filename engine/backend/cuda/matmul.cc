@@ -6,12 +6,14 @@
 
 #include <algorithm>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr auto kWorkspaceBytes = static_cast<size_t>(kCudaWorkspaceBytes);
 
 void Check(cublaslt::Status status, const char* call) {
   if (status != 0) Throw(ErrorCode::kUnavailable, "GPU: {}: cuBLAS status {}", call, status);
@@ -53,7 +55,7 @@ void CudaMatmul::Open() {
   if (handle_ != nullptr) return;
   const std::string problem = cublaslt::Load(api_);
   if (!problem.empty()) Throw(ErrorCode::kUnavailable, "GPU: {}", problem);
-  CheckCuda(cudaMalloc(&workspace_, kWorkspaceBytes), "cudaMalloc for cuBLASLt");
+  workspace_ = AllocateOnGpu(kWorkspaceBytes, "cuBLASLt");
   Check(api_.create(&handle_), "cublasLtCreate");
 }
 
@@ -138,7 +140,7 @@ void CudaMatmul::Run(const MatmulArgs& args) {
   const float alpha = 1, beta = args.accumulate ? 1 : 0;
   Check(api_.multiply(handle_, plan.product, &alpha, args.b.data, plan.first, args.a.data,
                       plan.second, &beta, args.c.data, plan.result, args.c.data, plan.result,
-                      &plan.algorithm, workspace_, kWorkspaceBytes, nullptr),
+                      &plan.algorithm, workspace_, kWorkspaceBytes, cuda::Stream()),
         "cublasLtMatmul");
 }
 

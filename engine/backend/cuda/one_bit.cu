@@ -4,8 +4,6 @@
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kSumBlocks = 256;  // As SumWorkspaceBytes says.
-
 __global__ void SquaresKernel(double* parts, const float* a, const float* b, int64_t n) {
   double sum = 0;
   for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
@@ -16,11 +14,10 @@ __global__ void SquaresKernel(double* parts, const float* a, const float* b, int
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void ScaleKernel(float* scale, const double* parts, int64_t n) {
-  const double sum = BlockReduce(parts[threadIdx.x], Plus());
+__global__ void ScaleKernel(float* scale, const double* parts, int num_parts, int64_t n) {
+  const double sum = SumParts(parts, num_parts);
   if (threadIdx.x == 0) *scale = static_cast<float>(sqrt(sum / static_cast<double>(n)));
 }
-static_assert(kSumBlocks == kThreads, "ScaleKernel: a part for each thread");
 
 // A byte of signs, eight elements, per turn.
 __global__ void CompressKernel(float* error, uint8_t* signs, const float* scale,
@@ -53,17 +50,18 @@ __global__ void DecompressKernel(float* values, const uint8_t* signs, const floa
 void CompressSigns(const View& error, uint8_t* signs, float* scale, const View& values,
                    void* workspace) {
   auto* parts = static_cast<double*>(workspace);
-  SquaresKernel<<<kSumBlocks, kThreads>>>(parts, values.f32(), error.f32(), values.n);
-  ScaleKernel<<<1, kThreads>>>(scale, parts, values.n);
-  CompressKernel<<<NumBlocks(values.n / 8), kThreads>>>(error.f32(), signs, scale, values.f32(),
-                                                        values.n / 8);
+  const int num_parts = NumSumBlocks(values.n);
+  Launch(SquaresKernel, {num_parts, kThreads}, parts, values.f32(), error.f32(), values.n);
+  Launch(ScaleKernel, {1, kThreads}, scale, parts, num_parts, values.n);
+  Launch(CompressKernel, {NumBlocks(values.n / 8), kThreads}, error.f32(), signs, scale,
+         values.f32(), values.n / 8);
 }
 
 void DecompressSigns(const View& values, const uint8_t* signs, const float* scale, float factor,
                      bool accumulate) {
   if (values.n == 0) return;
-  DecompressKernel<<<NumBlocks(values.n), kThreads>>>(values.f32(), signs, scale, factor, values.n,
-                                                      accumulate);
+  Launch(DecompressKernel, {NumBlocks(values.n), kThreads}, values.f32(), signs, scale, factor,
+         values.n, accumulate);
 }
 
 }  // namespace dsat::engine::cuda

@@ -1,19 +1,35 @@
 // Optimizer updates: one pass that reads and writes every state once.
-#include "engine/backend/cuda/device_math.h"
+#include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kSumBlocks = 256;  // As SumWorkspaceBytes says.
+// What an update reads and writes beside parameters: moments m and v, where they are not nullptr.
+template <typename G>
+struct States {
+  float *m, *v;
+  const G* grad;
+};
 
-// `update` for every element: step(i, gradient, master) gives the new master.
+// step(gradient, master, m, v) for every element gives the new master. A Step says whether it reads
+// the gradient and whether it writes the moments.
 template <typename P, typename G, typename Step>
-__global__ void UpdateKernel(P* param, float* master, const G* grad, int64_t n, float grad_scale,
+__global__ void UpdateKernel(P* param, float* master, States<G> states, int64_t n, float grad_scale,
                              Step step) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride()) {
-    const float after = step(i, ToFloat(grad[i]) * grad_scale, master[i]);
-    master[i] = after;
-    param[i] = FromFloat<P>(after);
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
+    if constexpr (Step::kReadsGrad) grad = LoadOctet(states.grad, i, n);
+    if (states.m != nullptr) m = LoadOctet(states.m, i, n);
+    if (states.v != nullptr) v = LoadOctet(states.v, i, n);
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      weights[j] = step(grad[j] * grad_scale, weights[j], m[j], v[j]);
+    if constexpr (Step::kWritesMoments) {
+      if (states.m != nullptr) StoreOctet(states.m, i, n, m);
+      if (states.v != nullptr) StoreOctet(states.v, i, n, v);
+    }
+    StoreOctet(master, i, n, weights);
+    StoreOctet(param, i, n, weights);
   }
 }
 
@@ -22,67 +38,68 @@ void Run(const Update& u, const Step& step) {
   if (u.param.n == 0) return;
   Visit(u.param.type, [&](auto param) {
     Visit(u.grad.type, [&](auto grad) {
-      UpdateKernel<<<NumBlocks(u.param.n), kThreads>>>(Data<decltype(param)>(u.param),
-                                                       u.master.f32(), Data<decltype(grad)>(u.grad),
-                                                       u.param.n, u.grad_scale, step);
+      using P = decltype(param);
+      using G = decltype(grad);
+      Launch(UpdateKernel<P, G, Step>, {NumOctetBlocks(u.param.n), kThreads}, Data<P>(u.param),
+             u.master.f32(), States<G>{u.m.f32(), u.v.f32(), Data<G>(u.grad)}, u.param.n,
+             u.grad_scale, step);
     });
   });
 }
 
+// An update that changes its moments by the gradient.
+struct Learns {
+  static constexpr bool kReadsGrad = true, kWritesMoments = true;
+};
+// One by moments that rest.
+struct Applies {
+  static constexpr bool kReadsGrad = false, kWritesMoments = false;
+};
+
 // Kingma and Ba 2015; Loshchilov and Hutter 2019.
-struct Adam {
-  float *m, *v;
+struct Adam : Learns {
   float beta1, beta2, eps;
   AdamFactors f;
 
-  __device__ float operator()(int64_t i, float grad, float before) const {
+  __device__ float operator()(float grad, float before, float& m, float& v) const {
     const float g = grad + f.l2 * before;
-    const float mean = beta1 * m[i] + (1.0F - beta1) * g;
-    const float square = beta2 * v[i] + (1.0F - beta2) * g * g;
-    m[i] = mean;
-    v[i] = square;
-    return f.shrink * before - f.step_size * mean / (sqrtf(square) * f.v_scale + eps);
+    m = beta1 * m + (1.0F - beta1) * g;
+    v = beta2 * v + (1.0F - beta2) * g * g;
+    return f.shrink * before - f.step_size * m / (sqrtf(v) * f.v_scale + eps);
   }
 };
 
-struct Sgd {
-  float* buffer;  // nullptr without momentum.
+struct Sgd : Learns {
   float lr, weight_decay;
   SgdFactors f;
+  bool has_momentum;
 
-  __device__ float operator()(int64_t i, float grad, float before) const {
+  __device__ float operator()(float grad, float before, float& buffer, float&) const {
     const float g = grad + weight_decay * before;
-    float direction = g;
-    if (buffer != nullptr) {
-      // It starts as the first gradient, undampened, as in PyTorch.
-      const float b = f.first ? g : f.momentum * buffer[i] + (1.0F - f.dampening) * g;
-      buffer[i] = b;
-      direction = f.nesterov ? g + f.momentum * b : b;
-    }
-    return before - lr * direction;
+    if (!has_momentum) return before - lr * g;
+    // It starts as the first gradient, undampened, as in PyTorch.
+    buffer = f.first ? g : f.momentum * buffer + (1.0F - f.dampening) * g;
+    return before - lr * (f.nesterov ? g + f.momentum * buffer : buffer);
   }
 };
 
-struct Adagrad {
-  float* sum;
+struct Adagrad : Learns {
   float lr, eps, weight_decay;
 
-  __device__ float operator()(int64_t i, float grad, float before) const {
+  __device__ float operator()(float grad, float before, float& sum, float&) const {
     const float g = grad + weight_decay * before;
-    const float squares = sum[i] + g * g;
-    sum[i] = squares;
-    return before - lr * g / (sqrtf(squares) + eps);
+    sum += g * g;
+    return before - lr * g / (sqrtf(sum) + eps);
   }
 };
 
-struct Lion {
-  float* m;
+struct Lion : Learns {
   float lr, beta1, beta2, shrink;
 
-  __device__ float operator()(int64_t i, float g, float before) const {
-    const float c = beta1 * m[i] + (1.0F - beta1) * g;
+  __device__ float operator()(float g, float before, float& m, float&) const {
+    const float c = beta1 * m + (1.0F - beta1) * g;
     const float step = c > 0.0F ? lr : (c < 0.0F ? -lr : 0.0F);
-    m[i] = beta2 * m[i] + (1.0F - beta2) * g;
+    m = beta2 * m + (1.0F - beta2) * g;
     return shrink * before - step;
   }
 };
@@ -91,97 +108,109 @@ __device__ float LambDirection(float m, float v, float param, float eps, float w
   return m / (sqrtf(v) + eps) + weight_decay * param;
 }
 
-struct Lamb {
-  const float *m, *v;
+struct Lamb : Applies {
   float eps, weight_decay, step_size;
 
-  __device__ float operator()(int64_t i, float, float before) const {
-    return before - step_size * LambDirection(m[i], v[i], before, eps, weight_decay);
+  __device__ float operator()(float, float before, float m, float v) const {
+    return before - step_size * LambDirection(m, v, before, eps, weight_decay);
   }
 };
 
-struct FrozenAdam {
-  const float *m, *v;
+struct FrozenAdam : Applies {
   float lr, eps, weight_decay;
 
-  __device__ float operator()(int64_t i, float, float before) const {
-    return before - lr * (m[i] / (sqrtf(v[i]) + eps) + weight_decay * before);
+  __device__ float operator()(float, float before, float m, float v) const {
+    return before - lr * (m / (sqrtf(v) + eps) + weight_decay * before);
   }
 };
 
 template <typename G>
-__global__ void LambMomentsKernel(double* parts, Update u, const G* grad) {
+__global__ void LambMomentsKernel(double* parts, Update u, const float* master, States<G> states) {
+  const int64_t n = u.param.n;
   double params = 0, directions = 0;
-  for (int64_t i = FirstIndex(); i < u.param.n; i += IndexStride()) {
-    const float g = ToFloat(grad[i]) * u.grad_scale;
-    float *m = static_cast<float*>(u.m.data), *v = static_cast<float*>(u.v.data);
-    m[i] = u.beta1 * m[i] + (1.0F - u.beta1) * g;
-    v[i] = u.beta2 * v[i] + (1.0F - u.beta2) * g * g;
-    const float before = static_cast<const float*>(u.master.data)[i];
-    const double param = before;
-    const double direction = LambDirection(m[i], v[i], before, u.eps, u.weight_decay);
-    params += param * param;
-    directions += direction * direction;
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    const Octet grad = LoadOctet(states.grad, i, n), before = LoadOctet(master, i, n);
+    Octet m = LoadOctet(states.m, i, n), v = LoadOctet(states.v, i, n);
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j) {
+      const float g = grad[j] * u.grad_scale;
+      m[j] = u.beta1 * m[j] + (1.0F - u.beta1) * g;
+      v[j] = u.beta2 * v[j] + (1.0F - u.beta2) * g * g;
+      if (i + j >= n) continue;  // There, 0 / (0 + eps) need not be 0.
+      const double param = before[j];
+      const double direction = LambDirection(m[j], v[j], before[j], u.eps, u.weight_decay);
+      params += param * param;
+      directions += direction * direction;
+    }
+    StoreOctet(states.m, i, n, m);
+    StoreOctet(states.v, i, n, v);
   }
   params = BlockReduce(params, Plus());
   directions = BlockReduce(directions, Plus());
   if (threadIdx.x != 0) return;
   parts[blockIdx.x] = params;
-  parts[kSumBlocks + blockIdx.x] = directions;
+  parts[gridDim.x + blockIdx.x] = directions;
 }
 
-__global__ void SumPairsKernel(double* sums, const double* parts) {
-  const double total = BlockReduce(parts[blockIdx.x * kSumBlocks + threadIdx.x], Plus());
+__global__ void SumPairsKernel(double* sums, const double* parts, int num_parts) {
+  const double total = SumParts(parts + blockIdx.x * num_parts, num_parts);
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
-static_assert(kSumBlocks == kThreads, "SumPairsKernel: a part for each thread");
 
 template <typename G>
 __global__ void MomentumKernel(float* m, const G* grad, int64_t n, float keep, float take) {
-  for (int64_t i = FirstIndex(); i < n; i += IndexStride())
-    m[i] = keep * m[i] + take * ToFloat(grad[i]);
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet mean = LoadOctet(m, i, n);
+    const Octet g = LoadOctet(grad, i, n);
+    for (int j = 0; j < kOctet; ++j)
+      mean[j] = keep * mean[j] + take * g[j];
+    StoreOctet(m, i, n, mean);
+  }
 }
 
 }  // namespace
 
 void AdamStep(const Update& u, const AdamFactors& factors) {
-  Run(u, Adam{u.m.f32(), u.v.f32(), u.beta1, u.beta2, u.eps, factors});
+  Run(u, Adam{{}, u.beta1, u.beta2, u.eps, factors});
 }
 
 void SgdStep(const Update& u, const SgdFactors& factors) {
-  Run(u, Sgd{u.m.f32(), u.lr, u.weight_decay, factors});
+  Run(u, Sgd{{}, u.lr, u.weight_decay, factors, u.m.data != nullptr});
 }
 
 void AdagradStep(const Update& u) {
-  Run(u, Adagrad{u.m.f32(), u.lr, u.eps, u.weight_decay});
+  Run(u, Adagrad{{}, u.lr, u.eps, u.weight_decay});
 }
 
 void LionStep(const Update& u) {
-  Run(u, Lion{u.m.f32(), u.lr, u.beta1, u.beta2, 1.0F - u.lr * u.weight_decay});
+  Run(u, Lion{{}, u.lr, u.beta1, u.beta2, 1.0F - u.lr * u.weight_decay});
 }
 
 void LambMoments(double* sums, const Update& u, void* workspace) {
   auto* parts = static_cast<double*>(workspace);
+  const int num_parts = NumSumBlocks(u.param.n);
   Visit(u.grad.type, [&](auto grad) {
-    LambMomentsKernel<<<kSumBlocks, kThreads>>>(parts, u, Data<decltype(grad)>(u.grad));
+    using G = decltype(grad);
+    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, u, u.master.f32(),
+           States<G>{u.m.f32(), u.v.f32(), Data<G>(u.grad)});
   });
-  SumPairsKernel<<<2, kThreads>>>(sums, parts);
+  Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
 }
 
 void LambApply(const Update& u, float step_size) {
-  Run(u, Lamb{u.m.f32(), u.v.f32(), u.eps, u.weight_decay, step_size});
+  Run(u, Lamb{{}, u.eps, u.weight_decay, step_size});
 }
 
 void MomentumStep(const Update& u) {
   if (u.m.n == 0) return;
   Visit(u.grad.type, [&](auto grad) {
-    MomentumKernel<<<NumBlocks(u.m.n), kThreads>>>(u.m.f32(), Data<decltype(grad)>(u.grad), u.m.n,
-                                                   u.beta1, (1.0F - u.beta1) * u.grad_scale);
+    Launch(MomentumKernel<decltype(grad)>, {NumOctetBlocks(u.m.n), kThreads}, u.m.f32(),
+           Data<decltype(grad)>(u.grad), u.m.n, u.beta1, (1.0F - u.beta1) * u.grad_scale);
   });
 }
 
 void FrozenAdamStep(const Update& u) {
-  Run(u, FrozenAdam{u.m.f32(), u.v.f32(), u.lr, u.eps, u.weight_decay});
+  Run(u, FrozenAdam{{}, u.lr, u.eps, u.weight_decay});
 }
 
 }  // namespace dsat::engine::cuda

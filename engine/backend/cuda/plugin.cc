@@ -3,6 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <mutex>
+#include <set>
+
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_kernels.h"
 
@@ -35,6 +38,45 @@ class CudaMemory final : public MemorySource {
     CheckCuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
     return attributes.type == cudaMemoryTypeDevice;
   }
+  bool LockHost(void* data, int64_t bytes) override {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    const auto size = static_cast<size_t>(bytes);
+    const bool locked = cudaHostRegister(data, size, cudaHostRegisterDefault) == cudaSuccess;
+    if (!locked) cudaGetLastError();
+    const std::lock_guard lock(mutex_);
+    if (locked) locked_.insert(data);
+    return locked;
+  }
+  void UnlockHost(void* data) override {
+    const std::lock_guard lock(mutex_);
+    if (locked_.erase(data) == 0) return;
+    cudaSetDevice(gpu_);
+    cudaHostUnregister(data);
+  }
+
+ private:
+  int gpu_;
+  std::mutex mutex_;
+  std::set<void*> locked_;
+};
+
+class LockedHostMemory final : public MemorySource {
+ public:
+  explicit LockedHostMemory(int gpu) : gpu_(gpu) {}
+
+  void* Allocate(int64_t bytes) override {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    void* block = nullptr;
+    if (cudaMallocHost(&block, static_cast<size_t>(bytes)) == cudaSuccess) return block;
+    cudaGetLastError();
+    return nullptr;
+  }
+  void Free(void* block, int64_t) override {
+    cudaSetDevice(gpu_);
+    cudaFreeHost(block);
+  }
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
 
  private:
   int gpu_;
@@ -47,6 +89,8 @@ CudaGpu Describe(int gpu) {
   size_t free_bytes = 0, total_bytes = 0;
   CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   return {.name = properties.name,
+          .address = fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID,
+                                 properties.pciBusID, properties.pciDeviceID),
           .memory_bytes = static_cast<int64_t>(total_bytes),
           .free_bytes = static_cast<int64_t>(free_bytes),
           .capability = 10 * properties.major + properties.minor,
@@ -100,11 +144,14 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
                                 },
                                 .make_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
                                   return std::make_unique<CudaMemory>(gpu);
+                                },
+                                .make_host_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
+                                  return std::make_unique<LockedHostMemory>(gpu);
                                 }};
 
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin1() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin2() {
   return &dsat::engine::kPlugin;
 }

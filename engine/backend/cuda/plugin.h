@@ -3,6 +3,7 @@
 #ifndef DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
 #define DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
 
+#include <filesystem>
 #include <memory>
 
 #include "engine/backend/cuda/cuda_status.h"
@@ -17,9 +18,14 @@ struct CudaPlugin {
   CudaStatus (*probe)();
   std::unique_ptr<Kernels> (*make_kernels)(int gpu);
   std::unique_ptr<MemorySource> (*make_memory)(int gpu);
+  // Page-locked memory of the host, which has no more when the system refuses to lock any.
+  std::unique_ptr<MemorySource> (*make_host_memory)(int gpu);
 };
 
-// Opens it, once; it stays. Throws kUnavailable if it is not there, or of another version.
+// Opens a library with that door; it stays open, since what it made may live until the program
+// ends. Throws kUnavailable if it is not there, or of another version.
+const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library);
+// libdsat-cuda.so, once. Throws kUnavailable also if dsat was built without CUDA.
 const CudaPlugin& LoadCudaPlugin();
 
 }  // namespace dsat::engine

@@ -36,7 +36,7 @@ void RotateInPlace(const View& x, const RotaryArgs& args) {
   if (n == 0) return;
   Visit(x.type, [&](auto type) {
     using T = decltype(type);
-    RotateKernel<<<NumBlocks(n), kThreads>>>(Data<T>(x), args);
+    Launch(RotateKernel<T>, {NumBlocks(n), kThreads}, Data<T>(x), args);
   });
 }
 

@@ -1,0 +1,56 @@
+// What the attention kernels share: where heads lie, and who takes which.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
+#define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "engine/backend/cuda/device_math.h"
+
+namespace dsat::engine::cuda {
+
+// First elements of head h (of queries) or g (of keys and values) of sequence b.
+struct Heads {
+  int64_t T, C, H, G, hd;
+  int64_t qkv_stride;  // Elements of a row of qkv.
+  float scale;
+
+  __device__ int64_t KvHead(int64_t h) const { return h / (H / G); }
+  __device__ int64_t Q(int64_t b, int64_t h) const { return b * T * qkv_stride + h * hd; }
+  __device__ int64_t K(int64_t b, int64_t g) const { return Q(b, H + g); }
+  __device__ int64_t V(int64_t b, int64_t g) const { return K(b, G + g); }
+  __device__ int64_t Out(int64_t b, int64_t h) const { return b * T * C + h * hd; }
+  __device__ int64_t Stat(int64_t b, int64_t h) const { return (b * H + h) * T; }  // lse, delta
+};
+inline Heads HeadsOf(const AttentionArgs& args) {
+  const int64_t hd = args.C / args.H;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(hd));
+  return {args.T, args.C, args.H, args.G, hd, args.C + 2 * args.G * hd, scale};
+}
+
+// More shared memory than a kernel is given unasked; what is wrong with it, the launch reports.
+template <typename Kernel>
+int AllowShared(Kernel kernel, int bytes) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  return bytes;
+}
+
+// attention_tensor_{forward,backward}.cu: by tensor cores; as AttentionForward and
+// AttentionBackward, the latter with delta computed.
+//
+// REQUIRES: TensorCoresTake(args).
+void TensorAttentionForward(const AttentionArgs& args);
+void TensorAttentionBackward(const AttentionArgs& args);
+
+// Rows are copied 16 bytes at a time.
+inline bool TensorCoresTake(const AttentionArgs& args) {
+  const int64_t hd = args.C / args.H;
+  bool aligned = true;
+  for (const View* view : {&args.out, &args.qkv, &args.dqkv, &args.dout})
+    aligned = aligned && reinterpret_cast<uintptr_t>(view->data) % 16 == 0;
+  return args.qkv.type != Type::kF32 && hd % 8 == 0 && hd <= 128 && aligned;
+}
+
+}  // namespace dsat::engine::cuda
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_

@@ -1,0 +1,50 @@
+// NCCL, looked up when it is first used.
+#include "engine/backend/cuda/nccl.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace dsat::engine::nccl {
+namespace {
+
+constexpr int kLeastVersion = 21400;  // The first with communicators that do not block.
+
+template <typename Function>
+void Find(void* library, const char* name, Function& function, std::string& problem) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr && problem.empty()) problem = fmt::format("NCCL has no {}", name);
+}
+
+}  // namespace
+
+std::string Load(Api& api, const char* name) {
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return dlerror();
+  std::string problem;
+  const auto find = [&](const char* call, auto& function) {
+    Find(library, call, function, problem);
+  };
+  int (*get_version)(int*) = nullptr;
+  find("ncclGetVersion", get_version);
+  if (get_version == nullptr || get_version(&api.version) != kSuccess) return problem;
+  if (api.version < kLeastVersion)
+    return fmt::format("{} is NCCL {}; expected 21400 (2.14) or newer", name, api.version);
+  find("ncclGetUniqueId", api.get_unique_id);
+  find("ncclCommInitRankConfig", api.init);
+  find("ncclCommFinalize", api.finalize);
+  find("ncclCommDestroy", api.destroy);
+  find("ncclCommAbort", api.abort);
+  find("ncclCommGetAsyncError", api.get_async_error);
+  find("ncclGetErrorString", api.error_string);
+  find("ncclGroupStart", api.group_start);
+  find("ncclGroupEnd", api.group_end);
+  find("ncclAllReduce", api.all_reduce);
+  find("ncclReduceScatter", api.reduce_scatter);
+  find("ncclAllGather", api.all_gather);
+  find("ncclBroadcast", api.broadcast);
+  find("ncclSend", api.send);
+  find("ncclRecv", api.receive);
+  return problem;
+}
+
+}  // namespace dsat::engine::nccl

@@ -1,0 +1,64 @@
+// The part of NCCL that dsat calls, by its documented names and numbers (NVIDIA's NCCL
+// documentation, chapter "NCCL API"; NCCL 2.14 and later): its header is not needed to build, its
+// library not to start.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
+#define DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace dsat::engine::nccl {
+
+using Comm = void*;
+using Stream = void*;  // A cudaStream_t.
+
+enum Result : int { kSuccess = 0, kInProgress = 7 };  // All others are errors.
+enum Type : int { kUint8 = 1, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9 };
+enum Operation : int { kSum = 0 };
+
+struct UniqueId {
+  char bytes[128];
+};
+
+// As of NCCL 2.14; later versions take shorter ones for what they say they are.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;  // No call waits for other ranks: get_async_error says when it is done.
+};
+
+struct Api {
+  int version = 0;  // 22809 is 2.28.9.
+  int (*get_unique_id)(UniqueId*);
+  int (*init)(Comm*, int size, UniqueId, int rank, Config*);
+  int (*finalize)(Comm);
+  int (*destroy)(Comm);
+  int (*abort)(Comm);
+  int (*get_async_error)(Comm, int* result);
+  const char* (*error_string)(int result);
+  int (*group_start)();
+  int (*group_end)();
+  int (*all_reduce)(const void* from, void* to, size_t count, int type, int operation, Comm,
+                    Stream);
+  // `count` elements are what one rank receives, or sends.
+  int (*reduce_scatter)(const void* from, void* to, size_t count, int type, int operation, Comm,
+                        Stream);
+  int (*all_gather)(const void* from, void* to, size_t count, int type, Comm, Stream);
+  int (*broadcast)(const void* from, void* to, size_t count, int type, int root, Comm, Stream);
+  int (*send)(const void* from, size_t count, int type, int peer, Comm, Stream);
+  int (*receive)(void* to, size_t count, int type, int peer, Comm, Stream);
+};
+
+inline constexpr char kLibrary[] = "libnccl.so.2";
+
+// The library, looked up when this is called; once opened it stays. Gives what is wrong, or "".
+std::string Load(Api& api, const char* library = kLibrary);
+
+// The default stream of the calling thread, which has this name in every library of CUDA's.
+inline const Stream kStreamPerThread = reinterpret_cast<Stream>(2);
+
+}  // namespace dsat::engine::nccl
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_H_

@@ -1,0 +1,60 @@
+// One communicator of NCCL, and the watch over its calls: NCCL itself waits for a dead peer for
+// ever, and a GPU that waits cannot be asked for anything else.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
+#define DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/backend/cuda/nccl.h"
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+
+namespace dsat::engine {
+
+// What a communicator works with: NCCL, the kernels whose marks tell when its work is done, and
+// the stream of a calling thread.
+struct NcclDevice {
+  nccl::Api api;
+  std::shared_ptr<Kernels> kernels;
+  nccl::Stream stream = nullptr;
+};
+
+// Not thread-safe.
+class NcclComm {
+ public:
+  // The ranks of `host`, which exchanges what they need to meet; a collective call. `host` must
+  // outlive this. Throws as Run.
+  NcclComm(const NcclDevice& device, ProcessGroup& host);
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+  ~NcclComm();
+
+  // `enqueue` asks NCCL for work of this communicator on the stream and gives NCCL's result.
+  // Returns when the GPU has done it: only so can what goes wrong end the call. Throws
+  // kUnavailable if NCCL reports an error, a peer has ended or left, or an earlier call has failed;
+  // kDeadlineExceeded after the host group's time-out. The communicator is aborted then, so that
+  // the GPU is free again. `call` is for messages.
+  void Run(const std::string& call, const std::function<int(nccl::Comm)>& enqueue);
+  // Every further call throws.
+  void Break() { Abort(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Check(int result, const std::string& call) const;
+  bool IsSettled(const std::string& call) const;
+  void Await(const std::string& call, const std::function<bool()>& is_done) const;
+  bool IsDoneSoon(const std::function<bool()>& is_done) const;
+  void Abort();
+
+  const NcclDevice& device_;
+  ProcessGroup& host_;
+  nccl::Comm comm_ = nullptr;  // nullptr after an error.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_

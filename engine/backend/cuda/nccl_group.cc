@@ -1,0 +1,275 @@
+// Collectives between GPUs by NCCL.
+#include "engine/backend/cuda/nccl_group.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/backend/staged_group.h"
+#include "engine/comm/rendezvous.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kBlockBytes = 64;  // A memory source gives multiples of it.
+constexpr auto kCallBytes = static_cast<int64_t>(sizeof(Call));
+
+int TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return nccl::kFloat32;
+    case DType::kBF16:
+      return nccl::kBfloat16;
+    case DType::kF16:
+      return nccl::kFloat16;
+  }
+  DSAT_CHECK(false, "{}", static_cast<int>(dtype));
+}
+
+class NcclGroup final : public ProcessGroup {
+ public:
+  NcclGroup(std::unique_ptr<ProcessGroup> host, MemorySource& memory, const NcclDevice& device)
+      : ProcessGroup(host->rank(), host->size()),
+        host_(std::move(host)),
+        memory_(memory),
+        device_(device),
+        calls_(host_->Allocate(size() * kCallBytes)),
+        comm_(std::make_unique<NcclComm>(device_, *host_)) {}
+  ~NcclGroup() override {
+    comm_.reset();  // Nothing uses the buffers any more.
+    for (const Block& block : blocks_)
+      memory_.Free(block.data, block.bytes);
+  }
+
+  CommBuffer Allocate(int64_t bytes) override;
+  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
+  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
+  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
+  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
+  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
+  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
+  void Send(const void* data, int64_t bytes, int peer) override;
+  void Recv(void* data, int64_t bytes, int peer) override;
+  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
+  double SumScalar(double value) override { return host_->SumScalar(value); }
+  double MaxScalar(double value) override { return host_->MaxScalar(value); }
+  void Barrier() override { host_->Barrier(); }
+  void CheckPeers(const std::string& call, Clock::time_point since) override {
+    host_->CheckPeers(call, since);
+  }
+
+ private:
+  struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  static char* Row(const CommBuffer& buffer, int row, int64_t row_bytes) {
+    return static_cast<char*>(buffer.data) + row * row_bytes;
+  }
+  // Zeroed. nullptr if there is no more.
+  void* TakeBlock(int64_t bytes);
+  void Meet(const Call& call);
+  // Meets, then lets NCCL work.
+  void Run(const Call& call, const std::function<int(nccl::Comm)>& enqueue) {
+    Meet(call);
+    comm_->Run(call.ToString(), enqueue);
+  }
+  // Moves are sends and receives between any ranks, all at once.
+  int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const;
+
+  std::unique_ptr<ProcessGroup> host_;
+  MemorySource& memory_;
+  const NcclDevice device_;
+  CommBuffer calls_;  // What every rank is about to do.
+  std::vector<Block> blocks_;
+  int num_buffers_ = 0;
+  CommBuffer exchanged_;  // Rows that AllToAll has received.
+  std::vector<char> message_;
+  std::unique_ptr<NcclComm> comm_;
+};
+
+void NcclGroup::Meet(const Call& call) {
+  const auto row = [&](int rank) { return Row(calls_, rank, kCallBytes); };
+  std::memcpy(row(rank()), &call, sizeof(Call));
+  try {
+    host_->AllGather(calls_, kCallBytes);
+  } catch (...) {
+    comm_->Break();
+    throw;
+  }
+  const auto call_of = [&](int rank) {
+    Call other;
+    std::memcpy(&other, row(rank), sizeof(Call));
+    return other;
+  };
+  const Call first = call_of(0);
+  for (int rank = 1; rank < size(); ++rank) {
+    const Call other = call_of(rank);
+    if (other == first) continue;
+    comm_->Break();
+    Throw(ErrorCode::kInternal, "ranks issued different calls: rank 0 {}, rank {} {}",
+          first.ToString(), rank, other.ToString());
+  }
+}
+
+void* NcclGroup::TakeBlock(int64_t bytes) {
+  const int64_t rounded = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  if (rounded == 0) return nullptr;
+  void* data = memory_.Allocate(rounded);
+  if (data == nullptr) return nullptr;
+  blocks_.push_back({data, rounded});
+  device_.kernels->Fill({data, rounded / BytesPerElem(DType::kF32), DType::kF32}, 0);
+  return data;
+}
+
+CommBuffer NcclGroup::Allocate(int64_t bytes) {
+  DSAT_CHECK(bytes >= 0);
+  Meet({.kind = Call::Kind::kAllocate, .count = bytes});
+  void* data = TakeBlock(bytes);
+  const bool failed = data == nullptr && bytes > 0;
+  if (host_->MaxScalar(failed ? 1 : 0) > 0) {
+    Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
+  }
+  return {num_buffers_++, data, bytes};
+}
+
+void NcclGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+  CountRows(buffer, dtype, row_elems, size() - 1);
+  Run({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
+    return device_.api.reduce_scatter(
+        buffer.data, Row(buffer, rank(), row_elems * BytesPerElem(dtype)),
+        static_cast<size_t>(row_elems), TypeOf(dtype), nccl::kSum, comm, device_.stream);
+  });
+}
+
+void NcclGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
+  Run({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
+    return device_.api.all_reduce(buffer.data, buffer.data, static_cast<size_t>(size() * row_elems),
+                                  TypeOf(dtype), nccl::kSum, comm, device_.stream);
+  });
+}
+
+void NcclGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+  CountRows(buffer, dtype, row_elems, size() - 1);
+  Run({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
+    return device_.api.all_gather(Row(buffer, rank(), row_elems * BytesPerElem(dtype)), buffer.data,
+                                  static_cast<size_t>(row_elems), TypeOf(dtype), comm,
+                                  device_.stream);
+  });
+}
+
+void NcclGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
+  CountRows(buffer, row_bytes, size() - 1);
+  Run({.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes},
+      [&](nccl::Comm comm) {
+        return device_.api.all_gather(Row(buffer, rank(), row_bytes), buffer.data,
+                                      static_cast<size_t>(row_bytes), nccl::kUint8, comm,
+                                      device_.stream);
+      });
+}
+
+void NcclGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
+  CountBroadcast(buffer, dtype, row_elems, root_row);
+  Run({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems}, [&](nccl::Comm comm) {
+    char* row = Row(buffer, root_row, row_elems * BytesPerElem(dtype));
+    return device_.api.broadcast(row, row, static_cast<size_t>(row_elems), TypeOf(dtype), root_row,
+                                 comm, device_.stream);
+  });
+}
+
+int NcclGroup::Together(
+    const std::function<void(const std::function<void(int)>& check)>& moves) const {
+  int first_error = nccl::kSuccess;
+  const auto check = [&](int result) {
+    if (first_error == nccl::kSuccess && result != nccl::kInProgress) first_error = result;
+  };
+  check(device_.api.group_start());
+  moves(check);
+  const int end = device_.api.group_end();
+  return first_error == nccl::kSuccess ? end : first_error;
+}
+
+// NCCL cannot exchange rows in place. The way back is a message of this rank to itself, which NCCL
+// makes a copy on the GPU.
+void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
+  CountRows(buffer, row_bytes, size() - 1);
+  const int64_t bytes = size() * row_bytes;
+  if (exchanged_.bytes < bytes) exchanged_ = Allocate(bytes);
+  const auto count = static_cast<size_t>(row_bytes);
+  const auto& [api, kernels, stream] = device_;
+  const Call call = {.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes};
+  Run(call, [&](nccl::Comm comm) {
+    return Together([&](const auto& check) {
+      for (int peer = 0; peer < size(); ++peer) {
+        check(api.send(Row(buffer, peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
+        check(
+            api.receive(Row(exchanged_, peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
+      }
+    });
+  });
+  comm_->Run(call.ToString(), [&](nccl::Comm comm) {
+    return Together([&](const auto& check) {
+      check(api.send(exchanged_.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
+                     stream));
+      check(
+          api.receive(buffer.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm, stream));
+    });
+  });
+}
+
+void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+  if (!memory_.Holds(data)) return host_->Send(data, bytes, peer);
+  message_.resize(static_cast<size_t>(bytes));
+  device_.kernels->Download(message_.data(), data, bytes);
+  host_->Send(message_.data(), bytes, peer);
+}
+
+void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
+  CheckPeer(bytes, peer);
+  if (!memory_.Holds(data)) return host_->Recv(data, bytes, peer);
+  message_.resize(static_cast<size_t>(bytes));
+  host_->Recv(message_.data(), bytes, peer);
+  device_.kernels->Upload(data, message_.data(), bytes);
+}
+
+std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
+  auto part = host_->Split(color_of_rank);
+  if (part == nullptr) return nullptr;
+  if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, device_.kernels);
+  return std::make_unique<NcclGroup>(std::move(part), memory_, device_);
+}
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
+                                            MemorySource& memory, const NcclDevice& device) {
+  return std::make_unique<NcclGroup>(std::move(host), memory, device);
+}
+
+std::string WhyNoNccl(ProcessGroup& host, const std::string& gpu, const std::string& missing) {
+  constexpr size_t kNameBytes = 64;
+  if (host.size() == 1) return "there is one rank";
+  const CommBuffer rows = host.Allocate(host.size() * static_cast<int64_t>(kNameBytes));
+  char* names = static_cast<char*>(rows.data);
+  gpu.copy(names + static_cast<size_t>(host.rank()) * kNameBytes, kNameBytes - 1);
+  host.AllGather(rows, kNameBytes);
+  // Before anything that may differ: a collective call.
+  const int without = static_cast<int>(host.MaxScalar(missing.empty() ? 0 : host.rank() + 1));
+  const auto name_of = [&](int rank) { return names + static_cast<size_t>(rank) * kNameBytes; };
+  for (int rank = 1; rank < host.size(); ++rank) {
+    for (int other = 0; other < rank; ++other) {
+      if (std::strcmp(name_of(rank), name_of(other)) != 0) continue;
+      return fmt::format("ranks {} and {} share GPU {}, which NCCL refuses", other, rank,
+                         name_of(rank));
+    }
+  }
+  if (without == 0) return "";
+  return fmt::format("rank {} cannot load NCCL{}", without - 1,
+                     missing.empty() ? "" : ": " + missing);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,83 @@
+// Eight numbers at a time: 16 bytes of memory, or twice that, in one or two accesses, so that a
+// kernel that does little with what it reads is as fast as memory.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
+#define DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
+
+#include <cstring>
+
+#include "engine/backend/cuda/device_math.h"
+
+namespace dsat::engine::cuda {
+
+constexpr int kOctet = 8;
+
+struct Octet {
+  float x[kOctet];
+
+  __device__ float& operator[](int j) { return x[j]; }
+  __device__ float operator[](int j) const { return x[j]; }
+};
+
+// A thread's octets are FirstOctet(), that plus OctetStride(), ... below n.
+inline int NumOctetBlocks(int64_t n) {
+  return NumBlocks((n + kOctet - 1) / kOctet);
+}
+__device__ inline int64_t FirstOctet() {
+  return kOctet * FirstIndex();
+}
+__device__ inline int64_t OctetStride() {
+  return kOctet * IndexStride();
+}
+
+template <typename T>
+__device__ bool TakesWords(const T* data) {
+  return reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
+}
+
+// data[i, i + 8), one by one where the address is not a multiple of 16 bytes; 0 from n on.
+template <typename T>
+__device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
+  Octet octet;
+  if (TakesWords(data + i) && i + kOctet <= n) {
+    constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
+    uint4 words[kWords];
+#pragma unroll
+    for (int k = 0; k < kWords; ++k)
+      words[k] = reinterpret_cast<const uint4*>(data + i)[k];
+    T values[kOctet];
+    memcpy(values, words, sizeof(values));
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      octet[j] = ToFloat(values[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      octet[j] = i + j < n ? ToFloat(data[i + j]) : 0.0F;
+  }
+  return octet;
+}
+
+// The other way round; nothing from n on.
+template <typename T>
+__device__ void StoreOctet(T* data, int64_t i, int64_t n, const Octet& octet) {
+  if (TakesWords(data + i) && i + kOctet <= n) {
+    T values[kOctet];
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      values[j] = FromFloat<T>(octet[j]);
+    constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
+    uint4 words[kWords];
+    memcpy(words, values, sizeof(values));
+#pragma unroll
+    for (int k = 0; k < kWords; ++k)
+      reinterpret_cast<uint4*>(data + i)[k] = words[k];
+  } else {
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      if (i + j < n) data[i + j] = FromFloat<T>(octet[j]);
+  }
+}
+
+}  // namespace dsat::engine::cuda
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_OCTET_H_

@@ -1,0 +1,152 @@
+// What the NCCL group says when a call goes wrong, and when NCCL cannot be used. That its results
+// are those of the contract is process_group_test_over_nccl's to show.
+#include "engine/backend/cuda/nccl_group.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tests/engine/run_ranks.h"
+#include "tests/engine/test_group.h"
+
+namespace dsat::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// A function of the fake library: "FakeNcclLose", "FakeNcclFail".
+void TellNccl(const char* what, int rank) {
+  void* library = dlopen(DSAT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+  reinterpret_cast<void (*)(int)>(dlsym(library, what))(rank);
+}
+
+Error ErrorOf(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {ErrorCode::kUnknown, ""};
+}
+
+// Runs fn on every rank of an NCCL group over host memory.
+void RunNccl(int size, milliseconds timeout, const std::function<void(ProcessGroup& group)>& fn) {
+  auto hosts = MakeThreadGroups(size, timeout);
+  RunThreads(size, [&](int rank) {
+    SystemMemory memory;
+    const auto group =
+        MakeNcclGroup(std::move(hosts[static_cast<size_t>(rank)]), memory, HostNccl());
+    fn(*group);
+  });
+}
+
+TEST(NcclGroupTest, AnErrorOfNcclEndsTheCallOnEveryRank) {
+  RunNccl(3, kTestTimeout, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(3 * 4);
+    group.AllReduce(buffer, DType::kF32, 1);
+    if (group.rank() == 0) TellNccl("FakeNcclFail", 1);
+    group.Barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    const Error error = ErrorOf([&] { group.AllReduce(buffer, DType::kF32, 1); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kTestTimeout / 2);
+    EXPECT_THAT(error.what(),
+                HasSubstr(group.rank() == 1 ? "all_reduce(buffer 0, f32, rows of 1): NCCL: remote"
+                                            : "has left the group"));
+  });
+}
+
+TEST(NcclGroupTest, AfterAnErrorEveryCallIsRefused) {
+  RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    group.Barrier();
+    if (group.rank() == 1) return;
+    EXPECT_THAT(ErrorOf([&] { group.AllGather(buffer, DType::kF32, 1); }).what(),
+                HasSubstr("rank 1"));
+    const Error again = ErrorOf([&] { group.AllGather(buffer, DType::kF32, 1); });
+    EXPECT_EQ(again.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(again.what(), HasSubstr("failed before"));
+  });
+}
+
+TEST(NcclGroupTest, WorkThatDoesNotEndIsAbortedAfterTheTimeout) {
+  RunNccl(2, milliseconds{300}, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    if (group.rank() == 0) TellNccl("FakeNcclLose", 1);
+    group.Barrier();
+    const Error error = ErrorOf([&] { group.ReduceScatter(buffer, DType::kBF16, 2); });
+    // The other rank may see first that this one has given up.
+    if (error.code() != ErrorCode::kUnavailable) {
+      EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+      EXPECT_THAT(error.what(), HasSubstr("reduce_scatter(buffer 0, bf16, rows of 2): not done "
+                                          "within 300 ms"));
+    }
+  });
+}
+
+TEST(NcclGroupTest, DifferentCallsAreNamedInsteadOfAHang) {
+  RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    const Error error = ErrorOf([&] {
+      group.rank() == 0 ? group.AllReduce(buffer, DType::kF32, 1)
+                        : group.AllGather(buffer, DType::kF32, 1);
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 all_reduce(buffer 0, f32, rows of 1), rank 1 "
+                                        "all_gather(buffer 0, f32, rows of 1)"));
+  });
+}
+
+// Host memory up to a limit.
+class LittleMemory final : public MemorySource {
+ public:
+  void* Allocate(int64_t bytes) override {
+    return bytes > 4096 ? nullptr : system_.Allocate(bytes);
+  }
+  void Free(void* block, int64_t bytes) override { system_.Free(block, bytes); }
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
+
+ private:
+  SystemMemory system_;
+};
+
+TEST(NcclGroupTest, MemoryThatOneRankLacksIsRefusedOnAllAndTheGroupGoesOn) {
+  RunRanks(2, [](ProcessGroup& host) {
+    SystemMemory plenty;
+    LittleMemory little;
+    MemorySource& memory =
+        host.rank() == 0 ? static_cast<MemorySource&>(plenty) : static_cast<MemorySource&>(little);
+    const auto group = MakeNcclGroup(host.Split(std::vector<int>{0, 0}), memory, HostNccl());
+    EXPECT_EQ(ErrorOf([&] { group->Allocate(8192); }).code(), ErrorCode::kResourceExhausted);
+    const CommBuffer buffer = group->Allocate(2 * 4);
+    static_cast<float*>(buffer.data)[0] = 3;
+    group->AllReduce(buffer, DType::kF32, 1);
+    EXPECT_EQ(static_cast<float*>(buffer.data)[0], 6);
+  });
+}
+
+TEST(NcclGroupTest, OneGpuPerRankAndNcclOnEachAreWantedOrTheReasonIsGiven) {
+  RunRanks(3, [](ProcessGroup& host) {
+    const int rank = host.rank();
+    EXPECT_EQ(WhyNoNccl(host, fmt::format("0000:{}b:00.0", rank), ""), "");
+    EXPECT_EQ(WhyNoNccl(host, rank == 1 ? "0000:1b:00.0" : "0000:3b:00.0", ""),
+              "ranks 0 and 2 share GPU 0000:3b:00.0, which NCCL refuses");
+    const std::string missing = rank == 2 ? "libnccl.so.2: no such file" : "";
+    EXPECT_EQ(WhyNoNccl(host, fmt::format("0000:{}b:00.0", rank), missing),
+              rank == 2 ? "rank 2 cannot load NCCL: libnccl.so.2: no such file"
+                        : "rank 2 cannot load NCCL");
+  });
+}
+
+}  // namespace
+}  // namespace dsat::engine
