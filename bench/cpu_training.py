@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from dsat_trial import UNUSED, RanksFailed, run_dsat, run_ranks
+
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = {
     "small": {"n_layer": 6, "n_embd": 384, "n_head": 6, "vocab_size": 256},
@@ -25,14 +27,6 @@ MODELS = {
 }
 SEQ_LEN = 256
 NEVER = 1 << 30
-# Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
-UNUSED = {
-    "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
-    "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "", "checkpoint_tag": "",
-    "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
-    "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
-                "num_samples": 1, "json": False},
-}
 
 
 def make_task(args, model, dtype, stage):
@@ -64,38 +58,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_ranks(command, ranks, threads, environment, pass_fds=()):
-    """Runs one process per rank; gives rank 0's last line of output as JSON."""
-    common = {
-        **os.environ,
-        **environment,
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "OMP_NUM_THREADS": str(threads),
-        "DSAT_NUM_THREADS": str(threads),
-    }
-    with tempfile.TemporaryFile("w+") as log:
-        processes = [
-            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                             stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
-            for rank in range(ranks)
-        ]
-        outputs = [process.communicate()[0] for process in processes]
-        if any(process.returncode != 0 for process in processes):
-            log.seek(0)
-            sys.exit(f"{' '.join(map(str, command))} failed:\n{log.read()[-4000:]}")
-    return json.loads(outputs[0].strip().splitlines()[-1])
-
-
-def run_dsat(args, task_path, ranks, threads):
-    group = os.memfd_create("dsat-group")
-    environment = {"DSAT_GROUP_FD": str(group)}
-    command = [pathlib.Path(args.build) / "dsat-trial", task_path]
-    try:
-        metrics = run_ranks(command, ranks, threads, environment, (group,))["measurement"]
-    finally:
-        os.close(group)
-    return {name: metrics[name]["value"] for name in ("latency", "forward", "backward", "step")}
+def measure_dsat(args, task_path, ranks, threads):
+    return run_dsat(args.build, task_path, ranks, threads)
 
 
 def run_peer(args, task_path, ranks, threads):
@@ -112,7 +76,7 @@ def run_peer(args, task_path, ranks, threads):
 
 def measure(args, task, ranks, threads):
     """The best rounds of dsat, and of its peer if there is one."""
-    sides = [run_dsat] + ([run_peer] if args.peer_python else [])
+    sides = [measure_dsat] + ([run_peer] if args.peer_python else [])
     results = [[] for _ in sides]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(task, file)
@@ -167,4 +131,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RanksFailed as failure:
+        sys.exit(str(failure))

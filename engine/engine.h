@@ -49,7 +49,7 @@ struct StepResult {
   double latency_ms = 0;         // The whole step, until the slowest rank has ended it.
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
-  int64_t activation_bytes = 0;  // Kept by one micro-batch's forward pass.
+  int64_t activation_bytes = 0;  // The most that one micro-batch's activations take at a time.
   double idle_ms = 0;            // Of latency_ms, waiting for other pipeline stages.
 };
 

@@ -1,6 +1,7 @@
 // The interpreter of plans.
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -36,6 +37,7 @@ void Executor::Begin(const StepInputs& inputs) {
   inputs_ = inputs;
   outputs_ = {};
   next_ = 0;
+  live_bytes_.assign(activations_.size(), 0);
 }
 
 int Executor::micro_batch() const {
@@ -75,10 +77,9 @@ void Executor::Execute(const Instruction& i) {
 void Executor::ExecuteCompute(const Instruction& i) {
   Activations& activations = ActivationsOf(i);
   const Arena& arena = states_.memory().device;
-  const int64_t bytes_before = arena.live_bytes();
+  int64_t bytes_before = arena.live_bytes();
   switch (i.op) {
     case Op::kLoadBatch:
-      if (i.phase == Phase::kForward) outputs_.activation_bytes = 0;
       batch_ = loader_.ToDevice(
           given_batch_ != nullptr ? *given_batch_ : loader_.Load(inputs_.step, i.micro_batch));
       return;
@@ -86,9 +87,12 @@ void Executor::ExecuteCompute(const Instruction& i) {
     case Op::kRecompute:
       Forward(i);
       break;
-    case Op::kBackward:
-      Backward(i);
+    case Op::kBackward: {
+      const std::vector<Tensor> grads = WholeGrads(i.unit);  // Are no activations.
+      bytes_before = arena.live_bytes();
+      Backward(i, grads);
       break;
+    }
     case Op::kDropSaved:
       activations.DropSaved(i.unit);
       break;
@@ -119,7 +123,9 @@ void Executor::ExecuteCompute(const Instruction& i) {
     default:
       DSAT_CHECK(false, "{}", ToString(i));
   }
-  if (i.phase == Phase::kForward) outputs_.activation_bytes += arena.live_bytes() - bytes_before;
+  int64_t& live_bytes = LiveBytesOf(i);
+  live_bytes += arena.live_bytes() - bytes_before;
+  outputs_.activation_bytes = std::max(outputs_.activation_bytes, live_bytes);
 }
 
 void Executor::ExecuteMove(const Instruction& i) {
@@ -203,10 +209,12 @@ void Executor::Forward(const Instruction& i) {
   outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
 }
 
-void Executor::Backward(const Instruction& i) {
+std::vector<Tensor> Executor::WholeGrads(int unit) {
+  return plan_.writes_grads[unit] ? states_.LayerGrads(unit) : std::vector<Tensor>();
+}
+
+void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  std::vector<Tensor> grads;
-  if (plan_.writes_grads[i.unit]) grads = states_.LayerGrads(i.unit);
   ActivationsOf(i).Backward(*model_.layers[i.unit], i.unit, Context(params, grads));
 }
 

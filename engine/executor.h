@@ -32,8 +32,9 @@ struct StepOutputs {
   std::array<double, 3> phase_ms = {};  // By Phase.
   double idle_ms = 0;                   // Of it, waiting for other pipeline stages.
   int64_t forward_flops = 0;            // All micro-batches.
-  int64_t flops = 0;             // Forward and backward; what is computed again does not count.
-  int64_t activation_bytes = 0;  // Kept by the forward passes of one micro-batch for its backward.
+  int64_t flops = 0;  // Forward and backward; what is computed again does not count.
+  int64_t activation_bytes =
+      0;  // The most that a micro-batch's activations, and their gradients, take at a time.
 };
 
 // Whom this rank exchanges more with than model state.
@@ -85,16 +86,21 @@ class Executor {
   void ExecuteStep(const Instruction& instruction);
   LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
   void Forward(const Instruction& i);
-  void Backward(const Instruction& i);
+  // Where the unit's backward adds to; empty if it has none of its own.
+  std::vector<Tensor> WholeGrads(int unit);
+  void Backward(const Instruction& i, const std::vector<Tensor>& grads);
   void Norm();
   void Update(int sub_group);
   void MeanLoss();
   // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
   // loss's.
   double MeanFactor() const;
-  Activations& ActivationsOf(const Instruction& i) {
-    return activations_[static_cast<size_t>(i.micro_batch % plan_.num_in_flight)];
+  size_t InFlight(const Instruction& i) const {
+    return static_cast<size_t>(i.micro_batch % plan_.num_in_flight);
   }
+  Activations& ActivationsOf(const Instruction& i) { return activations_[InFlight(i)]; }
+  // Of the micro-batch's activations in device memory, those computed again included.
+  int64_t& LiveBytesOf(const Instruction& i) { return live_bytes_[InFlight(i)]; }
 
   const Model& model_;
   const Plan& plan_;
@@ -113,6 +119,7 @@ class Executor {
   Tensor logits_;
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.
+  std::vector<int64_t> live_bytes_;       // As activations_.
   OnInstruction on_instruction_;
 };
 

@@ -25,6 +25,33 @@ Metric SummariseSteps(std::span<const StepResult> steps,
   return Summarise(std::move(values));
 }
 
+Metric Scaled(Metric metric, double factor) {
+  metric.value *= factor;
+  metric.spread *= factor;
+  return metric;
+}
+
+// FLOPS_per_gpu, samples and tokens per second.
+void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measurement& measurement) {
+  constexpr double kMsPerSecond = 1000;
+  // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
+  constexpr double kPassesPerStep = 3;
+  const auto batch = static_cast<double>(scale.train_batch_size);
+  const Metric flops = SummariseSteps(steps, [](const StepResult& step) {
+    return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
+           step.latency_ms;
+  });
+  const Metric throughput = SummariseSteps(
+      steps, [batch](const StepResult& step) { return batch * kMsPerSecond / step.latency_ms; });
+  measurement["FLOPS_per_gpu"] = flops;
+  measurement["throughput"] = throughput;
+  if (scale.tokens_per_sample > 0) {
+    measurement["tokens_per_second"] =
+        Scaled(throughput, static_cast<double>(scale.tokens_per_sample));
+  }
+  if (scale.peak_flops > 0) measurement["MFU"] = Scaled(flops, 1 / scale.peak_flops);
+}
+
 }  // namespace
 
 Metric Summarise(std::vector<double> values) {
@@ -35,19 +62,10 @@ Metric Summarise(std::vector<double> values) {
           .samples = static_cast<int64_t>(values.size())};
 }
 
-Measurement MeasurementOf(std::span<const StepResult> steps, int64_t train_batch_size,
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
                           int64_t peak_bytes) {
-  constexpr double kMsPerSecond = 1000;
-  // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
-  constexpr double kPassesPerStep = 3;
-  const auto batch = static_cast<double>(train_batch_size);
   Measurement measurement;
-  measurement["FLOPS_per_gpu"] = SummariseSteps(steps, [](const StepResult& step) {
-    return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
-           step.latency_ms;
-  });
-  measurement["throughput"] = SummariseSteps(
-      steps, [batch](const StepResult& step) { return batch * kMsPerSecond / step.latency_ms; });
+  AddRates(steps, scale, measurement);
   measurement["latency"] = SummariseSteps(steps, std::mem_fn(&StepResult::latency_ms));
   measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
   measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));

@@ -15,8 +15,15 @@ namespace dsat::engine {
 // REQUIRES: values is not empty.
 Metric Summarise(std::vector<double> values);
 
+// What a step works on, beside its times.
+struct StepScale {
+  int64_t train_batch_size = 1;
+  int64_t tokens_per_sample = 0;  // 0 if samples are not text.
+  double peak_flops = 0;          // Of a rank's device, in a second; 0 if unknown.
+};
+
 // REQUIRES: steps is not empty.
-Measurement MeasurementOf(std::span<const StepResult> steps, int64_t train_batch_size,
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
                           int64_t peak_bytes);
 
 }  // namespace dsat::engine

@@ -13,13 +13,14 @@
 namespace dsat::engine {
 
 struct Prediction {
-  int64_t peak_bytes = 0;                   // device memory, highest point of a steady step
-  int64_t state_bytes = 0;                  // device memory between steps
-  int64_t activation_bytes_per_sample = 0;  // alive after one forward pass at micro-batch size 1
-  int64_t step_flops = 0;                   // forward and backward of one optimizer step, this rank
-  int64_t forward_flops = 0;                // forward passes only
-  Traffic step_traffic;                     // sent by this rank in one optimizer step
-  int64_t host_peak_bytes = 0;              // host memory, as peak_bytes
+  int64_t peak_bytes = 0;   // device memory, highest point of a steady step
+  int64_t state_bytes = 0;  // device memory between steps
+  int64_t activation_bytes_per_sample =
+      0;                        // the most that they take at a time, at micro-batch size 1
+  int64_t step_flops = 0;       // forward and backward of one optimizer step, this rank
+  int64_t forward_flops = 0;    // forward passes only
+  Traffic step_traffic;         // sent by this rank in one optimizer step
+  int64_t host_peak_bytes = 0;  // host memory, as peak_bytes
   int64_t host_state_bytes = 0;
   TierTraffic tier_traffic;    // between device and host memory in one optimizer step
   AioTraffic disk_traffic;     // with disk in one optimizer step

@@ -20,9 +20,11 @@ struct MetricInfo {
   bool searchable;
 };
 
-constexpr std::array<MetricInfo, 9> kMetrics = {{
+constexpr std::array<MetricInfo, 11> kMetrics = {{
     {"FLOPS_per_gpu", "FLOP/s", false, true},
     {"throughput", "samples/s", false, true},
+    {"tokens_per_second", "tokens/s", false, false},
+    {"MFU", "of peak", false, false},
     {"latency", "ms", true, true},
     {"forward", "ms", true, true},
     {"backward", "ms", true, true},

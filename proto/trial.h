@@ -44,6 +44,10 @@ struct Metric {
 // Metric name -> value. The names and units, everywhere in dsat:
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as DeepSpeed)
 //   throughput     samples/s over all ranks: train_batch_size / latency
+//   tokens_per_second  over all ranks: throughput x sequence length; text only
+//   MFU            model FLOPs utilisation: FLOPS_per_gpu / the device's peak for the type it
+//                  computes in (Chowdhery et al. 2022, appendix B: attention as full products,
+//                  nothing for recomputing); devices of a known peak only
 //   latency        ms per optimizer step, wall clock
 //   forward        ms per optimizer step in forward passes (all micro-batches)
 //   backward       ms per optimizer step in backward passes, gradient communication included
@@ -67,7 +71,7 @@ struct PointResult {
 struct ModelProfile {
   int64_t num_params = 0;
   int64_t trainable_num_params = 0;
-  int64_t activation_bytes_per_sample = 0;  // Alive after a forward pass at micro-batch size 1.
+  int64_t activation_bytes_per_sample = 0;  // The most at a time, at micro-batch size 1.
   int64_t device_memory_bytes = 0;          // What one rank may use.
   int64_t forward_flops_per_sample = 0;     // 0 if unknown.
   int64_t two_units_num_params = 0;         // Of the two largest units together; 0 if unknown.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "base/error.h"
 
@@ -104,6 +105,18 @@ std::vector<std::string> ClusterNames() {
     names.emplace_back(preset.name);
   names.emplace_back("cpu");
   return names;
+}
+
+double PeakFlopsOf(const std::string& gpu, DType dtype) {
+  std::string name = gpu;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  // Cards and pairs of cards run at lower clocks than the modules of these nodes.
+  if (name.find("pcie") != name.npos || name.find("nvl") != name.npos) return 0;
+  for (const Preset& preset : kPresets) {
+    if (name.find(preset.name) == name.npos) continue;
+    return (dtype == DType::kF32 ? preset.teraflops_f32 : preset.teraflops_16bit) * kTera;
+  }
+  return 0;
 }
 
 }  // namespace dsat::engine

@@ -43,6 +43,10 @@ struct Cluster {
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
 
+// Of matrix products of `dtype`, in a second, by what a driver calls the GPU ("NVIDIA H200"); 0 for
+// what is none of the above.
+double PeakFlopsOf(const std::string& gpu, DType dtype);
+
 }  // namespace dsat::engine
 
 #endif  // DSAT_ENGINE_ESTIMATE_CLUSTER_H_

@@ -13,6 +13,7 @@
 #include "engine/backend/open_device.h"
 #include "engine/data/model_fit.h"
 #include "engine/engine.h"
+#include "engine/estimate/cluster.h"
 #include "engine/initialize.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
@@ -74,6 +75,7 @@ class Trial {
   void LogStep(const Engine& engine, const StepResult& step);
   void Save(Engine& engine, const StepResult& step);
   void SetPoint(const Point& point);
+  StepScale Scale() const;
 
   const TrialTask& task_;
   const RankEnvironment& environment_;
@@ -131,6 +133,12 @@ void Trial::SetPoint(const Point& point) {
                                    (environment_.world_size / config_.pipeline.num_stages);
 }
 
+StepScale Trial::Scale() const {
+  return {.train_batch_size = config_.batch.train_batch_size,
+          .tokens_per_sample = seq_len_ > 1 ? seq_len_ : 0,
+          .peak_flops = PeakFlopsOf(device_->name(), config_.dtype())};
+}
+
 // One step and its report. False if all ranks are to stop: decided together, or one would wait for
 // another for ever.
 bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
@@ -157,8 +165,7 @@ void Trial::Profile() {
       .forward_flops_per_sample = steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
   };
-  const int64_t batch = config_.batch.train_batch_size;
-  reporter_.Measured({point, MeasurementOf(steps, batch, peak_bytes)}, profile);
+  reporter_.Measured({point, MeasurementOf(steps, Scale(), peak_bytes)}, profile);
 }
 
 void Trial::Measure() {
@@ -186,8 +193,7 @@ std::optional<Point> Trial::MeasurePoint(const Point& point) {
       static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
   if (environment_.rank != 0) return std::nullopt;
   const auto measured = std::span(steps).subspan(static_cast<size_t>(task_.start_profile_step));
-  return reporter_.Measured(
-      {point, MeasurementOf(measured, config_.batch.train_batch_size, peak_bytes)}, std::nullopt);
+  return reporter_.Measured({point, MeasurementOf(measured, Scale(), peak_bytes)}, std::nullopt);
 }
 
 // Rank 0's next point, on every rank.

@@ -54,16 +54,26 @@ TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
   }
 }
 
-// The two messages at the end of the examples, from what they are about.
+// The messages at the end of the examples, from what they are about.
 TEST(EngineDocsTest, TheRefusalsAreAsTheyAreWritten) {
   const Workspace work;
   const std::vector<std::string> commands = BlocksOf("sh");
   ASSERT_EQ(RunCommands(work, commands.at(0).substr(0, commands.at(0).find("\ndsat "))), 0);
   const std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md");
-  for (const char* config :
-       {R"({"train_batch_size": 4, "zero_optimization": {"stage": 2}, "pipeline": {"stages": 2}})",
-        R"({"train_batch_size": 4,
-            "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"}) {
+  const size_t first = docs.find("\nds_config.json: /");
+  int num_told = 0;
+  for (size_t at = first; at != docs.npos && at < docs.find("\n```", first); ++num_told)
+    at = docs.find("\nds_config.json: /", at + 1);
+  const std::vector<const char*> configs = {
+      R"({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 3,
+          "gradient_accumulation_steps": 2})",
+      R"({"train_batch_size": 4,
+          "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}})",
+      R"({"train_batch_size": 4, "zero_optimization": {"stage": 2}, "pipeline": {"stages": 2}})",
+      R"({"train_batch_size": 4,
+            "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"};
+  EXPECT_EQ(num_told, std::ssize(configs));
+  for (const char* config : configs) {
     work.Write("ds_config.json", config);
     const Finished train = work.Dsat({"train", "gpt.yaml", "--steps", "1"});
     EXPECT_NE(train.exit_code, 0);

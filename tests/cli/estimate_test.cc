@@ -45,6 +45,13 @@ class EstimateTest : public testing::Test {
   Workspace work;
 };
 
+TEST_F(EstimateTest, TheExampleForAGpuFitsOne) {
+  const Json said = EstimateJson(
+      {std::string(DSAT_SOURCE_DIR) + "/examples/gpt2-124m/deepspeed.yaml", "--device", "h200"});
+  EXPECT_EQ(said.at("parameters"), 124'439'808);
+  EXPECT_TRUE(said.at("estimate").at("fits"));
+}
+
 TEST_F(EstimateTest, SaysWhatIsNeededWhereTimeGoesAndThatItFits) {
   const Finished run = Estimate({"--model", "124M", "--device", "v100", "--ranks", "8"});
   ASSERT_EQ(run.exit_code, 0) << run.err;

@@ -115,7 +115,8 @@ TEST(MetricsTest, AMeasurementHasEveryMetricInItsUnit) {
   step.step_ms = 50;
   step.forward_flops = 2'000'000;
   step.loss = 1.5;
-  const Measurement measurement = MeasurementOf(std::vector<StepResult>{step, step}, 16, 4096);
+  const Measurement measurement =
+      MeasurementOf(std::vector<StepResult>{step, step}, {.train_batch_size = 16}, 4096);
   EXPECT_EQ(measurement.at("FLOPS_per_gpu").value, 3 * 2e6 / 0.5);
   EXPECT_EQ(measurement.at("throughput").value, 32);
   EXPECT_EQ(measurement.at("latency").value, 500);
@@ -127,8 +128,14 @@ TEST(MetricsTest, AMeasurementHasEveryMetricInItsUnit) {
   EXPECT_EQ(measurement.at("latency").samples, 2);
   EXPECT_FALSE(measurement.contains("pipeline_idle"));
   step.idle_ms = 125;
-  const Measurement pipelined = MeasurementOf(std::vector<StepResult>{step, step}, 16, 4096);
+  const Measurement pipelined =
+      MeasurementOf(std::vector<StepResult>{step, step},
+                    {.train_batch_size = 16, .tokens_per_sample = 128, .peak_flops = 24e6}, 4096);
   EXPECT_EQ(pipelined.at("pipeline_idle").value, 0.25);
+  EXPECT_FALSE(measurement.contains("tokens_per_second"));
+  EXPECT_EQ(pipelined.at("tokens_per_second").value, 32 * 128);
+  EXPECT_FALSE(measurement.contains("MFU"));
+  EXPECT_EQ(pipelined.at("MFU").value, 12e6 / 24e6);
 }
 
 }  // namespace

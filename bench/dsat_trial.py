@@ -1,0 +1,61 @@
+"""Lone measurements by dsat-trial, and processes like its ranks: common to the training benchmarks."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+
+# Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
+UNUSED = {
+    "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
+    "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
+    "checkpoint_tag": "", "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
+    "trace": {"path": "", "first_step": 0, "last_step": 0},
+    "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
+                "num_samples": 1, "json": False},
+}
+OUT_OF_MEMORY = 3  # dsat-trial's exit code for what does not fit.
+
+
+class RanksFailed(Exception):
+    """The ranks did not end well; `exit_code` is the first that says so."""
+
+    def __init__(self, command, exit_code, log):
+        super().__init__(f"{' '.join(map(str, command))} ended with {exit_code}:\n{log[-4000:]}")
+        self.exit_code = exit_code
+
+
+def run_ranks(command, ranks, threads, environment, pass_fds=()):
+    """Runs one process per rank; gives rank 0's last line of output as JSON."""
+    common = {
+        **os.environ,
+        **environment,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": str(threads),
+        "DSAT_NUM_THREADS": str(threads),
+    }
+    with tempfile.TemporaryFile("w+") as log:
+        processes = [
+            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                             stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
+            for rank in range(ranks)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+        exit_codes = [process.returncode for process in processes if process.returncode != 0]
+        if exit_codes:
+            log.seek(0)
+            raise RanksFailed(command, exit_codes[0], log.read())
+    return json.loads(outputs[0].strip().splitlines()[-1])
+
+
+def run_dsat(build, task_path, ranks, threads):
+    """Gives the metrics of a task (proto/trial.h), by name."""
+    group = os.memfd_create("dsat-group")
+    environment = {"DSAT_GROUP_FD": str(group)}
+    command = [pathlib.Path(build) / "dsat-trial", task_path]
+    try:
+        metrics = run_ranks(command, ranks, threads, environment, (group,))["measurement"]
+    finally:
+        os.close(group)
+    return {name: metric["value"] for name, metric in metrics.items()}
