@@ -27,7 +27,8 @@ fs::path ProgramDir() {
   return fs::read_symlink("/proc/self/exe").parent_path();
 }
 
-// The newest checkpoint of a training in `out_dir`, "" if there is none (engine/checkpoint.h).
+// The newest checkpoint of a training in `out_dir`, "" if there is none
+// (engine/checkpoint/checkpoint.h).
 std::string NewestCheckpoint(const std::string& out_dir) {
   const std::string dir = out_dir + "/checkpoint";
   if (!fs::exists(dir + "/latest")) return "";

@@ -1,10 +1,10 @@
 // The training engine.
 #include "engine/engine.h"
 
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/export/save_16bit_model.h"
-#include "engine/lr_schedule.h"
-#include "engine/optimizer.h"
+#include "engine/optimizer/lr_schedule.h"
+#include "engine/optimizer/optimizer.h"
 
 namespace dsat::engine {
 namespace {

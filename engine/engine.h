@@ -13,18 +13,18 @@
 #include <vector>
 
 #include "base/json.h"
-#include "engine/batch_loader.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
-#include "engine/executor.h"
-#include "engine/loss_scaler.h"
+#include "engine/executor/batch_loader.h"
+#include "engine/executor/executor.h"
+#include "engine/executor/pipeline.h"
 #include "engine/model/layer.h"
-#include "engine/pipeline.h"
+#include "engine/optimizer/loss_scaler.h"
 #include "engine/plan/plan.h"
-#include "engine/redistribute.h"
+#include "engine/state/redistribute.h"
+#include "engine/state/unit_state.h"
 #include "engine/trace.h"
-#include "engine/unit_state.h"
 
 namespace dsat::engine {
 
@@ -115,8 +115,8 @@ class Engine {
   AioTraffic disk_traffic() const;
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
-  // <dir>/latest (engine/checkpoint.h). `tag` empty: "global_step<steps taken>", as DeepSpeed's. A
-  // collective call. Throws by file name; training can go on.
+  // <dir>/latest (engine/checkpoint/checkpoint.h). `tag` empty: "global_step<steps taken>", as
+  // DeepSpeed's. A collective call. Throws by file name; training can go on.
   void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
                       const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number

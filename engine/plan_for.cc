@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "engine/engine.h"
-#include "engine/optimizer.h"
-#include "engine/pipeline.h"
+#include "engine/executor/pipeline.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/plan/build_plan.h"
 
 namespace dsat::engine {

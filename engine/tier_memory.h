@@ -8,7 +8,7 @@
 
 #include "engine/backend/device.h"
 #include "engine/memory/arena.h"
-#include "engine/unit_state.h"
+#include "engine/state/unit_state.h"
 
 namespace dsat::engine {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/optimizer.h"
+#include "engine/optimizer/optimizer.h"
 
 namespace dsat::engine {
 namespace {

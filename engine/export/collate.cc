@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/export/convert.h"
+#include "engine/export/safetensors.h"
 #include "engine/export/tensor_file.h"
-#include "engine/safetensors.h"
 
 namespace dsat::engine {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/comm/process_group.h"
 #include "engine/model/layer.h"
-#include "engine/unit_state.h"
+#include "engine/state/unit_state.h"
 
 namespace dsat::engine {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/export/safetensors.h"
 #include "engine/export/torch_file.h"
-#include "engine/safetensors.h"
 
 namespace dsat::engine {
 

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "engine/safetensors.h"
+#include "engine/export/safetensors.h"
 
 namespace dsat::engine {
 namespace {

@@ -1,5 +1,5 @@
 // The communication thread: order, waiting, errors.
-#include "engine/background.h"
+#include "engine/state/background.h"
 
 #include <gtest/gtest.h>
 

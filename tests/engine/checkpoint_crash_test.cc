@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "engine/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "tests/engine/training.h"
 
 namespace {

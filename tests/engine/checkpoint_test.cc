@@ -1,5 +1,5 @@
 // Checkpoints: what is loaded is what was saved, at any number of ranks; broken ones are refused.
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "engine/checkpoint_manifest.h"
-#include "engine/safetensors.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/export/safetensors.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {

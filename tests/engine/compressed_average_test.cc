@@ -1,5 +1,5 @@
 // The compressed mean against the algorithm in double, and what error feedback makes of it.
-#include "engine/compressed_average.h"
+#include "engine/optimizer/compressed_average.h"
 
 #include <gtest/gtest.h>
 

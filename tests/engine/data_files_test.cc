@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/batch_loader.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/data/shuffle.h"
+#include "engine/executor/batch_loader.h"
 #include "engine/model/models.h"
 
 namespace dsat::engine {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/safetensors.h"
+#include "engine/export/safetensors.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {

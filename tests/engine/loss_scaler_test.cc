@@ -1,5 +1,5 @@
 // The loss scale, step by step, as DeepSpeed 0.19.6's DynamicLossScaler moves it.
-#include "engine/loss_scaler.h"
+#include "engine/optimizer/loss_scaler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Schedules against the numbers that DeepSpeed 0.19.6 gives, and against their formulas.
-#include "engine/lr_schedule.h"
+#include "engine/optimizer/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

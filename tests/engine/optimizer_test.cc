@@ -1,5 +1,5 @@
 // Which update a configuration asks for, and what is reported of the steps.
-#include "engine/optimizer.h"
+#include "engine/optimizer/optimizer.h"
 
 #include <gtest/gtest.h>
 

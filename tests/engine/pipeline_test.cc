@@ -1,10 +1,10 @@
 // Pipelines train as one stage does, whatever the partition, the ranks and the settings beside.
-#include "engine/pipeline.h"
+#include "engine/executor/pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/safetensors.h"
+#include "engine/export/safetensors.h"
 #include "tests/engine/expect_predicted.h"
 
 namespace dsat::engine {

@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "engine/export/collate.h"
 #include "engine/export/convert.h"
+#include "engine/export/safetensors.h"
 #include "engine/export/torch_file.h"
-#include "engine/safetensors.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {

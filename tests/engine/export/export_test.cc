@@ -10,12 +10,12 @@
 #include <map>
 
 #include "base/files.h"
-#include "engine/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/export/collate.h"
 #include "engine/export/convert.h"
 #include "engine/export/crc32.h"
+#include "engine/export/safetensors.h"
 #include "engine/export/tensor_file.h"
-#include "engine/safetensors.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {

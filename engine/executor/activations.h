@@ -1,0 +1,46 @@
+// What one micro-batch keeps on this pipeline stage from its forward to its backward.
+#ifndef DSAT_ENGINE_EXECUTOR_ACTIVATIONS_H_
+#define DSAT_ENGINE_EXECUTOR_ACTIVATIONS_H_
+
+#include <vector>
+
+#include "engine/comm/process_group.h"
+#include "engine/model/layer.h"
+#include "engine/state/unit_state.h"
+
+namespace dsat::engine {
+
+class Activations {
+ public:
+  // `memory` must outlive this.
+  Activations(size_t num_units, const Memory& memory)
+      : memory_(&memory), inputs_(num_units + 1), inputs_on_host_(num_units), saved_(num_units) {}
+
+  // The unit's forward: its output becomes the input of the next one.
+  void Forward(const Layer& layer, int unit, const LayerContext& context);
+  void Backward(const Layer& layer, int unit, const LayerContext& context);
+
+  void DropSaved(int unit) { saved_[unit].clear(); }
+  void DropInput(int unit) { inputs_[unit].Free(); }
+  void DropGrad() { grad_.Free(); }
+  // The unit's input moves to host memory, and back.
+  void StoreInput(int unit);
+  void FetchInput(int unit);
+
+  // To and from the neighbouring pipeline stages. What is sent is freed.
+  void ReceiveInput(int unit, int64_t bytes, ProcessGroup& pipeline);
+  void SendOutput(int unit, ProcessGroup& pipeline);
+  void ReceiveGrad(int64_t bytes, ProcessGroup& pipeline);
+  void SendGrad(ProcessGroup& pipeline);
+
+ private:
+  const Memory* memory_;
+  std::vector<Buffer> inputs_;  // Per unit; the last is the output of the last unit.
+  std::vector<Buffer> inputs_on_host_;
+  std::vector<Saved> saved_;
+  Buffer grad_;  // Of the output of the unit whose backward comes next.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_EXECUTOR_ACTIVATIONS_H_
