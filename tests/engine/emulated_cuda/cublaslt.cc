@@ -1,4 +1,4 @@
-// cuBLASLt's functions that dsat calls, on the emulated GPU: plain loops over columns, sums in f32.
+// cuBLASLt's functions that dsat calls, on the emulated GPU: products by Eigen, sums in f32.
 // What the library refuses, or leaves undefined, ends in an error here.
 #include "engine/backend/cuda/cublaslt.h"
 
@@ -6,8 +6,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <Eigen/Core>
 #include <map>
-#include <vector>
 
 #include "tests/engine/emulated_cuda/gpu.h"
 #include "tests/engine/emulated_cuda/memory.h"
@@ -77,16 +77,15 @@ void Store(void* data, int64_t i, int type, float value) {
   }
 }
 
-// op(matrix) as f32, column by column without gaps.
-std::vector<float> Gather(const Operand& operand, bool transposed) {
+// op(matrix) in f32.
+Eigen::MatrixXf Gather(const Operand& operand, bool transposed) {
   const Matrix& m = *operand.matrix;
-  std::vector<float> all(static_cast<size_t>(m.rows * m.cols));
+  Eigen::MatrixXf all(m.rows, m.cols);
   for (int64_t col = 0; col < m.cols; ++col) {
-    for (int64_t row = 0; row < m.rows; ++row) {
-      const int64_t to = transposed ? row * m.cols + col : col * m.rows + row;
-      all[static_cast<size_t>(to)] = Load(operand.data, col * m.stride + row, m.type);
-    }
+    for (int64_t row = 0; row < m.rows; ++row)
+      all(row, col) = Load(operand.data, col * m.stride + row, m.type);
   }
+  if (transposed) all.transposeInPlace();
   return all;
 }
 
@@ -99,26 +98,16 @@ struct Problem {
 };
 
 void Multiply(const Problem& p) {
-  const std::vector<float> a = Gather({&p.a, p.a_data}, p.product.transpose_a != 0);
-  const std::vector<float> b = Gather({&p.b, p.b_data}, p.product.transpose_b != 0);
-  const int64_t rows = p.result.rows, type = p.result.type;
-  const int64_t depth = static_cast<int64_t>(a.size()) / rows;
-  std::vector<float> sums(static_cast<size_t>(rows));
-  for (int64_t col = 0; col < p.result.cols; ++col) {
-    sums.assign(sums.size(), 0.0F);
-    for (int64_t k = 0; k < depth; ++k) {
-      const float factor = b[static_cast<size_t>(col * depth + k)];
-      const float* column = a.data() + k * rows;
-      for (int64_t row = 0; row < rows; ++row)
-        sums[static_cast<size_t>(row)] += column[row] * factor;
-    }
-    for (int64_t row = 0; row < rows; ++row) {
+  const Eigen::MatrixXf sums = Gather({&p.a, p.a_data}, p.product.transpose_a != 0) *
+                               Gather({&p.b, p.b_data}, p.product.transpose_b != 0);
+  const int type = p.result.type;
+  for (int64_t col = 0; col < sums.cols(); ++col) {
+    for (int64_t row = 0; row < sums.rows(); ++row) {
       const int64_t at = col * p.result.stride + row;
-      float value = p.alpha * sums[static_cast<size_t>(row)];
-      if (p.beta != 0) value += p.beta * Load(p.c_data, at, static_cast<int>(type));
-      if (p.product.epilogue == cublaslt::kAddBias)
-        value += Load(p.product.bias, row, static_cast<int>(type));
-      Store(p.d_data, at, static_cast<int>(type), value);
+      float value = p.alpha * sums(row, col);
+      if (p.beta != 0) value += p.beta * Load(p.c_data, at, type);
+      if (p.product.epilogue == cublaslt::kAddBias) value += Load(p.product.bias, row, type);
+      Store(p.d_data, at, type, value);
     }
   }
 }
