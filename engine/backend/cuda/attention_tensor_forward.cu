@@ -8,8 +8,7 @@
 // on sm_90. Sums, scores and kept queries then take 160 registers a lane, and all of them up to
 // 255: two blocks a multiprocessor, eight warps, two for each scheduler, so that the exponentials
 // of one hide behind the products of the other. For 128 channels that leaves scores of 32 keys
-// instead of
-// 64. Shared memory, 48 and 64 KiB a block, is no limit beside that.
+// instead of 64. Shared memory, 48 and 64 KiB a block, is no limit beside that.
 #include "engine/backend/cuda/attention_tile.h"
 
 namespace dsat::engine::cuda {
