@@ -1,19 +1,9 @@
 // cuBLASLt, looked up when it is first used.
 #include "engine/backend/cuda/cublaslt.h"
 
-#include <dlfcn.h>
-#include <fmt/format.h>
+#include "engine/backend/cuda/find_function.h"
 
 namespace dsat::engine::cublaslt {
-namespace {
-
-template <typename Function>
-void Find(void* library, const char* name, Function& function, std::string& problem) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) problem = fmt::format("cuBLASLt has no {}", name);
-}
-
-}  // namespace
 
 std::string Load(Api& api) {
   const std::string name = fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000);
@@ -25,7 +15,7 @@ std::string Load(Api& api) {
   }
   std::string problem;
   const auto find = [&](const char* function, auto& pointer) {
-    Find(library, function, pointer, problem);
+    FindFunction(library, "cuBLASLt", function, pointer, problem);
   };
   find("cublasLtCreate", api.create);
   find("cublasLtDestroy", api.destroy);

@@ -1,19 +1,12 @@
 // NCCL, looked up when it is first used.
 #include "engine/backend/cuda/nccl.h"
 
-#include <dlfcn.h>
-#include <fmt/format.h>
+#include "engine/backend/cuda/find_function.h"
 
 namespace dsat::engine::nccl {
 namespace {
 
 constexpr int kLeastVersion = 21400;  // The first with communicators that do not block.
-
-template <typename Function>
-void Find(void* library, const char* name, Function& function, std::string& problem) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr && problem.empty()) problem = fmt::format("NCCL has no {}", name);
-}
 
 }  // namespace
 
@@ -22,11 +15,12 @@ std::string Load(Api& api, const char* name) {
   if (library == nullptr) return dlerror();
   std::string problem;
   const auto find = [&](const char* call, auto& function) {
-    Find(library, call, function, problem);
+    FindFunction(library, "NCCL", call, function, problem);
   };
   int (*get_version)(int*) = nullptr;
   find("ncclGetVersion", get_version);
-  if (get_version == nullptr || get_version(&api.version) != kSuccess) return problem;
+  if (get_version == nullptr) return problem;
+  if (get_version(&api.version) != kSuccess) return fmt::format("{} gives no version", name);
   if (api.version < kLeastVersion)
     return fmt::format("{} is NCCL {}; expected 21400 (2.14) or newer", name, api.version);
   find("ncclGetUniqueId", api.get_unique_id);

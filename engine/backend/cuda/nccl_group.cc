@@ -31,11 +31,12 @@ class NcclGroup final : public ProcessGroup {
  public:
   NcclGroup(std::unique_ptr<ProcessGroup> host, MemorySource& memory, const NcclDevice& device)
       : ProcessGroup(host->rank(), host->size()),
-        host_(std::move(host)),
+        host_(*host),
+        messages_(MakeStagedGroup(std::move(host), memory, device.kernels)),
         memory_(memory),
         device_(device),
-        calls_(host_->Allocate(size() * kCallBytes)),
-        comm_(std::make_unique<NcclComm>(device_, *host_)) {}
+        calls_(host_.Allocate(size() * kCallBytes)),
+        comm_(std::make_unique<NcclComm>(device_, host_)) {}
   ~NcclGroup() override {
     comm_.reset();  // Nothing uses the buffers any more.
     for (const Block& block : blocks_)
@@ -49,14 +50,17 @@ class NcclGroup final : public ProcessGroup {
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
   void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
+  void Send(const void* data, int64_t bytes, int peer) override {
+    CountSend(bytes, peer);
+    messages_->Send(data, bytes, peer);
+  }
+  void Recv(void* data, int64_t bytes, int peer) override { messages_->Recv(data, bytes, peer); }
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override { return host_->SumScalar(value); }
-  double MaxScalar(double value) override { return host_->MaxScalar(value); }
-  void Barrier() override { host_->Barrier(); }
+  double SumScalar(double value) override { return host_.SumScalar(value); }
+  double MaxScalar(double value) override { return host_.MaxScalar(value); }
+  void Barrier() override { host_.Barrier(); }
   void CheckPeers(const std::string& call, Clock::time_point since) override {
-    host_->CheckPeers(call, since);
+    host_.CheckPeers(call, since);
   }
 
  private:
@@ -79,14 +83,14 @@ class NcclGroup final : public ProcessGroup {
   // Moves are sends and receives between any ranks, all at once.
   int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const;
 
-  std::unique_ptr<ProcessGroup> host_;
+  ProcessGroup& host_;                      // The ranks over host memory,
+  std::unique_ptr<ProcessGroup> messages_;  // of which this group is made.
   MemorySource& memory_;
   const NcclDevice device_;
   CommBuffer calls_;  // What every rank is about to do.
   std::vector<Block> blocks_;
   int num_buffers_ = 0;
   CommBuffer exchanged_;  // Rows that AllToAll has received.
-  std::vector<char> message_;
   std::unique_ptr<NcclComm> comm_;
 };
 
@@ -94,7 +98,7 @@ void NcclGroup::Meet(const Call& call) {
   const auto row = [&](int rank) { return Row(calls_, rank, kCallBytes); };
   std::memcpy(row(rank()), &call, sizeof(Call));
   try {
-    host_->AllGather(calls_, kCallBytes);
+    host_.AllGather(calls_, kCallBytes);
   } catch (...) {
     comm_->Break();
     throw;
@@ -129,7 +133,7 @@ CommBuffer NcclGroup::Allocate(int64_t bytes) {
   Meet({.kind = Call::Kind::kAllocate, .count = bytes});
   void* data = TakeBlock(bytes);
   const bool failed = data == nullptr && bytes > 0;
-  if (host_->MaxScalar(failed ? 1 : 0) > 0) {
+  if (host_.MaxScalar(failed ? 1 : 0) > 0) {
     Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
   }
   return {num_buffers_++, data, bytes};
@@ -220,24 +224,8 @@ void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
   });
 }
 
-void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  if (!memory_.Holds(data)) return host_->Send(data, bytes, peer);
-  message_.resize(static_cast<size_t>(bytes));
-  device_.kernels->Download(message_.data(), data, bytes);
-  host_->Send(message_.data(), bytes, peer);
-}
-
-void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  if (!memory_.Holds(data)) return host_->Recv(data, bytes, peer);
-  message_.resize(static_cast<size_t>(bytes));
-  host_->Recv(message_.data(), bytes, peer);
-  device_.kernels->Upload(data, message_.data(), bytes);
-}
-
 std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
-  auto part = host_->Split(color_of_rank);
+  auto part = host_.Split(color_of_rank);
   if (part == nullptr) return nullptr;
   if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, device_.kernels);
   return std::make_unique<NcclGroup>(std::move(part), memory_, device_);

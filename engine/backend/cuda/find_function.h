@@ -1,0 +1,24 @@
+// Functions of libraries that are opened when they are first used.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_FIND_FUNCTION_H_
+#define DSAT_ENGINE_BACKEND_CUDA_FIND_FUNCTION_H_
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <string>
+
+namespace dsat::engine {
+
+// Sets `function` to the library's `name`, to nullptr if it has none; `problem` then says so of
+// `library_name`, unless it says something already.
+template <typename Function>
+void FindFunction(void* library, const char* library_name, const char* name, Function& function,
+                  std::string& problem) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr && problem.empty())
+    problem = fmt::format("{} has no {}", library_name, name);
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_FIND_FUNCTION_H_
