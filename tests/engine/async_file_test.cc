@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/engine/error_of.h"
 
 namespace dsat::engine {
 namespace {
@@ -67,16 +68,6 @@ void Read(AsyncFile& file, int64_t offset, void* data, int64_t bytes) {
 }
 void Write(AsyncFile& file, int64_t offset, const void* data, int64_t bytes) {
   file.Wait(file.WriteAsync(offset, data, bytes));
-}
-
-Error ErrorOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorCode::kUnknown, ""};
 }
 
 class AsyncFileTest : public testing::TestWithParam<AioEngine> {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/engine/error_of.h"
 #include "tests/engine/run_ranks.h"
 #include "tests/engine/test_group.h"
 
@@ -26,16 +27,6 @@ using testing::HasSubstr;
 void TellNccl(const char* what, int rank) {
   void* library = dlopen(DSAT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(dlsym(library, what))(rank);
-}
-
-Error ErrorOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorCode::kUnknown, ""};
 }
 
 // Runs fn on every rank of an NCCL group over host memory.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/comm/process_group.h"
+#include "tests/engine/error_of.h"
 #include "tests/engine/run_ranks.h"
 
 namespace dsat::engine {
@@ -20,17 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-// What `fn` throws; a test failure if it throws nothing.
-Error ErrorOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {ErrorCode::kUnknown, ""};
-}
 
 // A child process, ended and reaped with the object.
 class Child {
