@@ -13,7 +13,7 @@ namespace {
 
 // The fenced blocks of a language in docs/engine.md, in order.
 std::vector<std::string> BlocksOf(const std::string& language) {
-  const std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md");
+  const std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/engine.md");
   const std::string fence = "\n```" + language + "\n";
   std::vector<std::string> blocks;
   for (size_t at = docs.find(fence); at != docs.npos; at = docs.find(fence, at)) {
@@ -59,7 +59,7 @@ TEST(EngineDocsTest, TheRefusalsAreAsTheyAreWritten) {
   const Workspace work;
   const std::vector<std::string> commands = BlocksOf("sh");
   ASSERT_EQ(RunCommands(work, commands.at(0).substr(0, commands.at(0).find("\ndsat "))), 0);
-  const std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md");
+  const std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/engine.md");
   const size_t first = docs.find("\nds_config.json: /");
   int num_told = 0;
   for (size_t at = first; at != docs.npos && at < docs.find("\n```", first); ++num_told)

@@ -46,8 +46,8 @@ class EstimateTest : public testing::Test {
 };
 
 TEST_F(EstimateTest, TheExampleForAGpuFitsOne) {
-  const Json said = EstimateJson(
-      {std::string(DSAT_SOURCE_DIR) + "/examples/gpt2-124m/deepspeed.yaml", "--device", "h200"});
+  const Json said =
+      EstimateJson({DSAT_SOURCE_DIR "/examples/gpt2-124m/deepspeed.yaml", "--device", "h200"});
   EXPECT_EQ(said.at("parameters"), 124'439'808);
   EXPECT_TRUE(said.at("estimate").at("fits"));
 }

@@ -35,7 +35,7 @@ class SchemaTest : public ::testing::Test {
   }
 
   const Store store_ = Store::InMemory();
-  const std::string docs_ = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/schema.md");
+  const std::string docs_ = ReadFile(DSAT_SOURCE_DIR "/docs/schema.md");
 };
 
 // The part of the page under the relation's heading.

@@ -70,8 +70,8 @@ std::string RowsUnder(const std::string& docs, const std::string& heading) {
 
 // What docs/ds_config.md should hold lies in the build folder after a failure.
 void ExpectRows(const std::string& heading, const std::string& rows, const std::string& file) {
-  std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/ds_config.md");
-  std::string path = std::string(DSAT_BINARY_DIR) + "/" + file;
+  std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/ds_config.md");
+  std::string path = DSAT_BINARY_DIR "/" + file;
   bool same = RowsUnder(docs, heading) == rows;
   if (!same) WriteFileAtomic(path, rows);
   EXPECT_TRUE(same) << "docs/ds_config.md, \"" << heading << "\": copy the rows from " << path;

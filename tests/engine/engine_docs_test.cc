@@ -98,7 +98,7 @@ TEST_F(EngineDocsTest, AnEngineIsInitializedAsItIsWritten) {
 // The lines of the docs' C++, in their order, without indentation.
 std::vector<std::string> DocumentedLines() {
   std::vector<std::string> lines;
-  std::istringstream docs(ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/engine.md"));
+  std::istringstream docs(ReadFile(DSAT_SOURCE_DIR "/docs/engine.md"));
   bool inside = false;
   for (std::string line; std::getline(docs, line);) {
     if (line.starts_with("```")) {
@@ -111,8 +111,7 @@ std::vector<std::string> DocumentedLines() {
 }
 
 TEST(EngineDocsTextTest, TheDocsSayWhatIsRunHere) {
-  const std::string here =
-      ReadFile(std::string(DSAT_SOURCE_DIR) + "/tests/engine/engine_docs_test.cc");
+  const std::string here = ReadFile(DSAT_SOURCE_DIR "/tests/engine/engine_docs_test.cc");
   const std::vector<std::string> lines = DocumentedLines();
   EXPECT_GE(lines.size(), 15u);
   size_t at = 0;

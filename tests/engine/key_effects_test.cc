@@ -330,7 +330,7 @@ TEST(KeyEffectsTest, EveryHonouredKeyIsCovered) {
     EXPECT_EQ(covered, 1) << key.pointer;
   }
   for (const Elsewhere& row : kElsewhere) {
-    std::string test = ReadFile(std::string(DSAT_SOURCE_DIR) + "/" + row.file);
+    std::string test = ReadFile(std::string(DSAT_SOURCE_DIR "/") + row.file);
     EXPECT_THAT(test, testing::HasSubstr(row.test)) << row.pointer;
   }
 }

@@ -65,7 +65,7 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
   EXPECT_TRUE(fs::exists(dir_ + "/prefix/bin/dsat-trial"));
 
   // A copy, so that nothing of the tree is beside it.
-  fs::copy(std::string(DSAT_SOURCE_DIR) + "/examples/own-model", dir_ + "/own-model");
+  fs::copy(DSAT_SOURCE_DIR "/examples/own-model", dir_ + "/own-model");
   ASSERT_EQ(Run(fmt::format("{0} -S own-model -B build -DCMAKE_PREFIX_PATH=$PWD/prefix"
                             " -DCMAKE_CXX_COMPILER={1} && {0} --build build",
                             CMAKE_PROGRAM, CXX_PROGRAM)),

@@ -59,7 +59,7 @@ class TrialProcessTest : public testing::Test {
     for (std::string& variable : environment)
       env.push_back(variable.data());
     env.push_back(nullptr);
-    std::string program = std::string(DSAT_BINARY_DIR) + "/dsat-trial";
+    std::string program = DSAT_BINARY_DIR "/dsat-trial";
     std::string task = dir_ + "/task.json";
     char* argv[] = {program.data(), task.data(), nullptr};
     pid_t pid = -1;

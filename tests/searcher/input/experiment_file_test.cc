@@ -328,7 +328,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
 }
 
 TEST_F(ExperimentFileTest, TheExamplesOfTheDocumentationPass) {
-  std::string docs = ReadFile(std::string(DSAT_SOURCE_DIR) + "/docs/experiment-file.md");
+  std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/experiment-file.md");
   const std::string kOpen = "```yaml\n";
   Write("ds_config.json", R"({"train_batch_size": 8, "optimizer": {"type": "AdamW"}})");
   int examples = 0;
