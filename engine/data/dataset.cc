@@ -143,8 +143,12 @@ std::vector<std::string> PathsFrom(const JsonBlock& block) {
 std::vector<std::string> FilesFrom(const Request& request) {
   std::vector<std::string> files;
   for (const std::string& path : PathsFrom(request.block)) {
-    const auto found = FindFiles(std::filesystem::path(request.base_dir) / path);
-    files.insert(files.end(), found.begin(), found.end());
+    try {
+      const auto found = FindFiles(std::filesystem::path(request.base_dir) / path);
+      files.insert(files.end(), found.begin(), found.end());
+    } catch (const Error& error) {
+      throw Error(error.code(), request.block.PointerTo("path") + ": " + error.what());
+    }
   }
   return files;
 }
@@ -155,7 +159,13 @@ std::string FileFrom(const Request& request, const std::string& key) {
     Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", request.block.PointerTo(key),
           path.dump());
   }
-  return std::filesystem::path(request.base_dir) / path.get<std::string>();
+  const auto file = std::filesystem::path(request.base_dir) / path.get<std::string>();
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) {
+    Throw(ErrorCode::kNotFound, "{}: {}: no such file", request.block.PointerTo(key),
+          file.string());
+  }
+  return file;
 }
 
 std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& type) {

@@ -170,9 +170,12 @@ TEST_F(DatasetTest, GlobsAndListsWork) {
 
 TEST_F(DatasetTest, MissingFilesAreNamed) {
   ExpectError({{"type", "text"}, {"path", "none.txt"}}, ErrorCode::kNotFound,
-              (folder_ / "none.txt").string() + ": no such file or folder");
+              "/data/path: " + (folder_ / "none.txt").string() + ": no such file or folder");
   ExpectError({{"type", "text"}, {"path", "*.none"}}, ErrorCode::kNotFound,
-              (folder_ / "*.none").string() + ": no file matches");
+              "/data/path: " + (folder_ / "*.none").string() + ": no file matches");
+  Write("b.idx", "");
+  ExpectError({{"type", "idx"}, {"images", "a.idx"}, {"labels", "b.idx"}}, ErrorCode::kNotFound,
+              "/data/images: " + (folder_ / "a.idx").string() + ": no such file");
   Write("a.txt", "abc");
   ExpectError({{"type", "text"}, {"path", {"a.txt", "b.txt"}}}, ErrorCode::kNotFound, "b.txt");
 }
