@@ -43,7 +43,7 @@ Json ToJson(const engine::CollateResult& result, const CollateFlags& flags) {
           {"tag", result.tag},
           {"format", result.format},
           {"dtype", flags.dtype},
-          {"parameters", result.num_parameters},
+          {"tensors", result.num_tensors},
           {"elements", result.num_elems},
           {"bytes", result.file_bytes}};
 }
@@ -74,8 +74,8 @@ int RunCommand(const Flags& flags, const CollateFlags& collate) {
   if (flags.json) {
     fmt::print("{}\n", ToJson(result, collate).dump(2));
   } else {
-    fmt::print("{}: {} parameters, {} elements, {}, {}, of checkpoint {}\n", collate.out,
-               result.num_parameters, result.num_elems, collate.dtype,
+    fmt::print("{}: {} tensors, {} elements, {}, {}, of checkpoint {}\n", collate.out,
+               result.num_tensors, result.num_elems, collate.dtype,
                HumanBytes(result.file_bytes), result.tag);
   }
   return 0;

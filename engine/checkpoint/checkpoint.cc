@@ -87,6 +87,16 @@ std::map<std::string, std::vector<int64_t>> ShapesOf(const Model& model) {
   return shapes;
 }
 
+std::map<std::string, std::vector<LinearPart>> LinearsOf(const Model& model) {
+  std::map<std::string, std::vector<LinearPart>> linears;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params()) {
+      if (!spec.linears.empty()) linears[spec.name] = spec.linears;
+    }
+  }
+  return linears;
+}
+
 // The number that rank `root` has, on every rank.
 double FromRank(ProcessGroup& group, int root, double value) {
   return group.SumScalar(group.rank() == root ? value : 0);
@@ -210,7 +220,9 @@ void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model&
   const std::vector<CheckpointFile> files = ExchangeSums(file, revision, group);
   RunTogether(group, kSaving, [&] {
     if (group.rank() != 0) return;
-    Publish(dir, tag, {states.dtype(), ShapesOf(model), files, notes.engine, notes.client_state});
+    Publish(dir, tag,
+            {states.dtype(), ShapesOf(model), LinearsOf(model), files, notes.engine,
+             notes.client_state});
   });
 }
 

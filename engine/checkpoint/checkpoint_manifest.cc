@@ -30,6 +30,16 @@ std::string SumOf(Json manifest) {
   return Hex(Crc32(0, manifest.dump()));
 }
 
+// {"qkv.weight": [["q.weight", 64], ["k.weight", 16], ...]}, the outs of each.
+Json LinearsToJson(const std::map<std::string, std::vector<LinearPart>>& linears) {
+  Json json = Json::object();
+  for (const auto& [name, parts] : linears) {
+    for (const LinearPart& part : parts)
+      json[name].push_back({part.name, part.outs});
+  }
+  return json;
+}
+
 Json FilesToJson(const std::vector<CheckpointFile>& files) {
   Json json = Json::array();
   for (const CheckpointFile& file : files)
@@ -44,6 +54,11 @@ CheckpointManifest Parse(const Json& json) {
     if (json.at("dtype") == SafetensorsName(dtype)) manifest.dtype = dtype;
   }
   json.at("parameters").get_to(manifest.parameters);
+  const Json linears = json.value("linears", Json::object());
+  for (const auto& [name, parts] : linears.items()) {
+    for (const Json& part : parts)
+      manifest.linears[name].push_back({part.at(0), part.at(1)});
+  }
   for (const Json& file : json.at("files")) {
     const std::string crc = file.at("crc32");
     manifest.files.push_back(
@@ -158,6 +173,7 @@ void WriteManifest(const std::string& folder, const CheckpointManifest& manifest
   Json json = {{"format", kFormat},
                {"dtype", SafetensorsName(manifest.dtype)},
                {"parameters", manifest.parameters},
+               {"linears", LinearsToJson(manifest.linears)},
                {"files", FilesToJson(manifest.files)},
                {"engine", manifest.engine},
                {"client_state", manifest.client_state}};

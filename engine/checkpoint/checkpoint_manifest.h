@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/export/published.h"
 #include "engine/tensor.h"
 
 namespace dsat::engine {
@@ -28,6 +29,7 @@ struct CheckpointFile {
 struct CheckpointManifest {
   DType dtype = DType::kF32;                               // Of the parameters.
   std::map<std::string, std::vector<int64_t>> parameters;  // Name -> shape.
+  std::map<std::string, std::vector<LinearPart>> linears;  // Of those that are published as such.
   std::vector<CheckpointFile> files;
   Json engine = Json::object();        // What the engine continues from: steps taken, ...
   Json client_state = Json::object();  // What the caller asked to keep.

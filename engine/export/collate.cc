@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/export/convert.h"
+#include "engine/export/published.h"
 #include "engine/export/safetensors.h"
 #include "engine/export/tensor_file.h"
 
@@ -91,7 +92,7 @@ class Block {
 };
 
 // Writes a piece, converted; tells `on_bytes` of the bytes read.
-void CopyPiece(const SavedPiece& piece, Block& converted, TensorFileWriter& out,
+void CopyPiece(const SavedPiece& piece, Block& converted, PublishedWriter& out,
                const std::function<void(int64_t)>& on_bytes) {
   Block block(piece.entry->dtype);
   for (int64_t begin = 0; begin < piece.entry->num_elems; begin += kBlockElems) {
@@ -133,23 +134,26 @@ CollateResult Collate(const CollateOptions& options,
     VerifyFile(folder, file, on_bytes);
     files.emplace_back(folder + "/" + file.name);
   }
-  std::vector<TensorSpec> specs;
+  std::vector<PublishedParam> published;
   std::vector<std::vector<SavedPiece>> parameters;
   for (const auto& [name, shape] : manifest.parameters) {
-    specs.push_back({name, dtype, shape});
-    parameters.push_back(FindParameter(specs.back(), files, folder));
-    result.num_elems += specs.back().NumElems();
+    const TensorSpec spec{name, dtype, shape};
+    parameters.push_back(FindParameter(spec, files, folder));
+    const auto linears = manifest.linears.find(name);
+    published.push_back({name, shape, {}});
+    if (linears != manifest.linears.end()) published.back().linears = linears->second;
+    result.num_tensors += static_cast<int64_t>(published.back().Tensors(dtype).size());
+    result.num_elems += spec.NumElems();
   }
-  result.num_parameters = static_cast<int64_t>(specs.size());
   all_bytes = done_bytes + PieceBytes(parameters);
 
-  const auto out = MakeTensorFileWriter(result.format, options.out, std::move(specs));
+  PublishedWriter out(result.format, options.out, dtype, std::move(published));
   Block converted(dtype);
   for (const std::vector<SavedPiece>& pieces : parameters) {
     for (const SavedPiece& piece : pieces)
-      CopyPiece(piece, converted, *out, on_bytes);
+      CopyPiece(piece, converted, out, on_bytes);
   }
-  out->Commit();
+  out.Commit();
   result.file_bytes = static_cast<int64_t>(fs::file_size(options.out));
   return result;
 }

@@ -20,13 +20,14 @@ struct CollateOptions {
 
 struct CollateResult {
   std::string tag = {}, format = {};
-  int64_t num_parameters = 0;
+  int64_t num_tensors = 0;
   int64_t num_elems = 0;
   int64_t file_bytes = 0;
 };
 
-// Parameters have the model's names and shapes; their values are the f32 master copies where there
-// are any. A tied parameter is there once. Memory in use does not depend on the model's size. `out`
+// Parameters are there as published (published.h): with the names and shapes that Hugging Face's
+// files of GPT-2 and Llama have. Their values are the f32 master copies where there are any. A tied
+// parameter is there once. Memory in use depends on the largest parameter, not on the model. `out`
 // appears whole or not at all. `progress` is told of the bytes done, of so many; what it throws
 // ends the work. Throws kInvalidArgument naming the option, kAlreadyExists naming `out`, and as
 // LoadCheckpoint for files that are missing or damaged.

@@ -10,7 +10,7 @@
 
 #include "base/files.h"
 #include "engine/comm/run_together.h"
-#include "engine/export/tensor_file.h"
+#include "engine/export/published.h"
 
 namespace dsat::engine {
 namespace {
@@ -29,17 +29,17 @@ std::vector<int> SavedUnits(const Model& model, bool exclude_frozen) {
   return units;
 }
 
-std::unique_ptr<TensorFileWriter> Open(const std::string& dir, const std::string& name,
-                                       const Model& model, DType dtype,
-                                       const std::vector<int>& units) {
-  std::vector<TensorSpec> specs;
+std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string& name,
+                                      const Model& model, DType dtype,
+                                      const std::vector<int>& units) {
+  std::vector<PublishedParam> params;
   for (const int u : units) {
     for (const ParamSpec& spec : model.layers[static_cast<size_t>(u)]->params())
-      specs.push_back({spec.name, dtype, spec.shape});
+      params.push_back(spec.Published());
   }
   MakeWritableFolder(dir);
   const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";
-  return MakeTensorFileWriter(format, dir + "/" + name, std::move(specs));
+  return std::make_unique<PublishedWriter>(format, dir + "/" + name, dtype, std::move(params));
 }
 
 // A rank on which something goes wrong takes part to the end: nobody may be left waiting for it.
@@ -67,7 +67,7 @@ class ModelWriter {
  public:
   // `out` is there on rank 0 only.
   ModelWriter(const Model& model, UnitStates& states, int data_parallel_size, ProcessGroup& group,
-              TensorFileWriter* out)
+              PublishedWriter* out)
       : model_(model),
         states_(states),
         data_parallel_size_(data_parallel_size),
@@ -141,7 +141,7 @@ class ModelWriter {
   UnitStates& states_;
   const int data_parallel_size_;
   ProcessGroup& group_;
-  TensorFileWriter* out_;
+  PublishedWriter* out_;
   UnitLayout layout_;  // Of the unit under way.
   FirstFailure failure_;
 };
@@ -152,7 +152,7 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
                     const Model& model, UnitStates& states, int data_parallel_size,
                     ProcessGroup& group) {
   const std::vector<int> units = SavedUnits(model, exclude_frozen);
-  std::unique_ptr<TensorFileWriter> out;
+  std::unique_ptr<PublishedWriter> out;
   RunTogether(group, kSaving, [&] {
     if (name.empty() || name.find('/') != name.npos) {
       Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file's name",

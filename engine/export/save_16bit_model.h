@@ -11,12 +11,13 @@
 
 namespace dsat::engine {
 
-// Rank 0 writes <dir>/<name>, whole or not at all; a name that ends in .safetensors gives that
-// format, every other one what torch.load reads. `exclude_frozen`: without the parameters of frozen
-// layers. What rests elsewhere, sharded, on disk or on other pipeline stages, comes to rank 0 unit
-// by unit and block by block: a rank needs memory for its part of one unit. A collective call of
-// `group`, all ranks. Throws kInvalidArgument if `name` is no file's name, and by file name; the
-// other ranks then throw kAborted, and training can go on.
+// Rank 0 writes <dir>/<name>, parameters as published (published.h), whole or not at all; a name
+// that ends in .safetensors gives that format, every other one what torch.load reads.
+// `exclude_frozen`: without the parameters of frozen layers. What rests elsewhere, sharded, on disk
+// or on other pipeline stages, comes to rank 0 unit by unit and block by block: a rank needs memory
+// for its part of one unit. A collective call of `group`, all ranks. Throws kInvalidArgument if
+// `name` is no file's name, and by file name; the other ranks then throw kAborted, and training can
+// go on.
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
                     const Model& model, UnitStates& states, int data_parallel_size,
                     ProcessGroup& group);

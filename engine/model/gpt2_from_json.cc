@@ -65,18 +65,11 @@ Gpt2Shape ReadConfig(const ForeignConfig& config) {
   return shape;
 }
 
-// Conv1D weights are (in, out), as ours.
-ForeignNames NamesOf(const Model& model) {
-  ForeignNames names;
-  names.optional_prefix = "transformer.";
-  // Causal masks of older files, and a copy of the tied embedding.
-  names.ignored = {"*h.*.attn.bias", "*h.*.attn.masked_bias", "lm_head.weight"};
-  for (const auto& layer : model.layers) {
-    for (const ParamSpec& param : layer->params())
-      names.params[param.name] = SameTensor(param);
-  }
-  return names;
-}
+// Causal masks of older files, and a copy of the tied embedding. Conv1D weights are (in, out), as
+// ours.
+const ForeignFiles kFiles = {
+    .optional_prefix = "transformer.",
+    .ignored = {"*h.*.attn.bias", "*h.*.attn.masked_bias", "lm_head.weight"}};
 
 }  // namespace
 
@@ -95,7 +88,7 @@ Model Gpt2FromJson(const JsonBlock& block, const std::string& base_dir) {
   model.description = fmt::format("gpt2 {} layers, {} wide, {} heads, {} parameters", shape.n_layer,
                                   shape.n_embd, shape.n_head, HumanCount(NumParams(model)));
   if (block.Has("weights"))
-    model.weights = OpenForeignWeights(PathFrom(block, "weights", base_dir), NamesOf(model));
+    model.weights = OpenForeignWeights(PathFrom(block, "weights", base_dir), model, kFiles);
   return model;
 }
 

@@ -39,7 +39,7 @@ void Scatter(char* staged, const std::vector<char>& column, int64_t first, int64
 
 class ForeignWeights final : public WeightSource {
  public:
-  ForeignWeights(const std::string& path, const ForeignNames& names);
+  ForeignWeights(const std::string& path, const Model& model, const ForeignFiles& expected);
 
   void Read(Kernels& kernels, const std::string& param, int64_t begin, Tensor dst) const override;
 
@@ -52,7 +52,7 @@ class ForeignWeights final : public WeightSource {
 
   void OpenFiles(const std::string& path);
   bool Has(const std::string& name) const;
-  Source Locate(const ForeignParam& param, const std::string& prefix,
+  Source Locate(const ParamSpec& param, const std::string& prefix,
                 std::vector<std::string>& mistakes) const;
   void Stage(const Source& source, int64_t begin, Tensor staged) const;
   static void StageTransposed(const Source& source, int64_t begin, Tensor staged);
@@ -98,11 +98,11 @@ bool ForeignWeights::Has(const std::string& name) const {
   return tensors_.contains(name) || unreadable_.contains(name);
 }
 
-ForeignWeights::Source ForeignWeights::Locate(const ForeignParam& param, const std::string& prefix,
+ForeignWeights::Source ForeignWeights::Locate(const ParamSpec& param, const std::string& prefix,
                                               std::vector<std::string>& mistakes) const {
-  Source source{.parts = {}, .transposed = param.transposed};
-  for (const ForeignParam::Part& part : param.parts) {
-    const std::string name = prefix + part.name;
+  Source source{.parts = {}, .transposed = !param.linears.empty()};
+  for (const TensorSpec& tensor : param.Published().Tensors(DType::kF32)) {
+    const std::string name = prefix + tensor.name;
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       const auto other = unreadable_.find(name);
@@ -113,9 +113,9 @@ ForeignWeights::Source ForeignWeights::Locate(const ForeignParam& param, const s
       continue;
     }
     const SafetensorsFile::Entry& entry = *found->second.entry;
-    if (entry.shape != part.shape) {
+    if (entry.shape != tensor.shape) {
       mistakes.push_back(fmt::format("{} is [{}], the model's is [{}]", name,
-                                     fmt::join(entry.shape, ", "), fmt::join(part.shape, ", ")));
+                                     fmt::join(entry.shape, ", "), fmt::join(tensor.shape, ", ")));
     } else if (!source.parts.empty() && entry.dtype != source.dtype) {
       mistakes.push_back(fmt::format("{} has another dtype than its neighbours", name));
     }
@@ -125,21 +125,24 @@ ForeignWeights::Source ForeignWeights::Locate(const ForeignParam& param, const s
   return source;
 }
 
-ForeignWeights::ForeignWeights(const std::string& path, const ForeignNames& names) {
+ForeignWeights::ForeignWeights(const std::string& path, const Model& model,
+                               const ForeignFiles& expected) {
   OpenFiles(path);
-  const std::string& first = names.params.begin()->second.parts[0].name;
-  const std::string prefix = Has(names.optional_prefix + first) ? names.optional_prefix : "";
+  const std::string& first = model.layers[0]->params()[0].name;
+  const std::string prefix = Has(expected.optional_prefix + first) ? expected.optional_prefix : "";
   std::vector<std::string> mistakes;
   std::set<std::string> known;
-  for (const auto& [name, param] : names.params) {
-    sources_[name] = Locate(param, prefix, mistakes);
-    for (const ForeignParam::Part& part : param.parts)
-      known.insert(prefix + part.name);
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& param : layer->params()) {
+      sources_[param.name] = Locate(param, prefix, mistakes);
+      for (const TensorSpec& tensor : param.Published().Tensors(DType::kF32))
+        known.insert(prefix + tensor.name);
+    }
   }
   const auto ignored = [&](const std::string& name) {
-    return std::any_of(names.ignored.begin(), names.ignored.end(), [&](const std::string& glob) {
-      return fnmatch(glob.c_str(), name.c_str(), 0) == 0;
-    });
+    return std::any_of(
+        expected.ignored.begin(), expected.ignored.end(),
+        [&](const std::string& glob) { return fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
   };
   for (const auto& [name, located] : tensors_) {
     if (!known.contains(name) && !ignored(name)) mistakes.push_back(name + " is not the model's");
@@ -205,25 +208,9 @@ void ForeignWeights::StageTransposed(const Source& source, int64_t begin, Tensor
 
 }  // namespace
 
-ForeignParam TransposedLinears(const ParamSpec& param, const std::vector<std::string>& names,
-                               const std::vector<int64_t>& outs) {
-  ForeignParam foreign{.parts = {}, .transposed = true};
-  int64_t sum = 0;
-  for (size_t i = 0; i < names.size(); ++i) {
-    foreign.parts.push_back({names[i], {outs[i], param.shape[0]}});
-    sum += outs[i];
-  }
-  DSAT_CHECK(sum == param.shape[1], "{} columns of {}", sum, param.shape[1]);
-  return foreign;
-}
-
-ForeignParam SameTensor(const ParamSpec& param) {
-  return {.parts = {{param.name, param.shape}}};
-}
-
-std::shared_ptr<const WeightSource> OpenForeignWeights(const std::string& path,
-                                                       const ForeignNames& names) {
-  return std::make_shared<ForeignWeights>(path, names);
+std::shared_ptr<const WeightSource> OpenForeignWeights(const std::string& path, const Model& model,
+                                                       const ForeignFiles& files) {
+  return std::make_shared<ForeignWeights>(path, model, files);
 }
 
 }  // namespace dsat::engine

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/backend/kernels.h"
+#include "engine/export/published.h"
 #include "engine/image_shape.h"
 #include "engine/memory/arena.h"
 #include "engine/model/weight_source.h"
@@ -26,7 +27,9 @@ struct ParamSpec {
   std::vector<int64_t> shape;
   enum class Init { kNormal, kZero, kOne } init = Init::kZero;
   float stddev = 0;
+  std::vector<LinearPart> linears = {};  // As which others publish it, if not as it is.
   int64_t NumElems() const;
+  PublishedParam Published() const { return {name, shape, linears}; }
 };
 
 // A parameter of another layer that this one also uses (the tied output embedding).

@@ -35,17 +35,28 @@ std::unique_ptr<Layer> MakeBlock(const LlamaShape& shape, int64_t index) {
   const int64_t kv_channels = shape.num_key_value_heads * head_channels;
   const std::string name = fmt::format("model.layers.{}", index);
   ParamSpecs params;
-  const auto add = [&](const char* suffix, std::vector<int64_t> dims) {
-    const bool norm = dims.size() == 1;
-    params.push_back({fmt::format("{}.{}.weight", name, suffix), std::move(dims),
-                      norm ? Init::kOne : Init::kNormal, norm ? 0 : kStddev});
+  const auto weight = [&](const char* suffix) { return fmt::format("{}.{}.weight", name, suffix); };
+  const auto add_norm = [&](const char* suffix) {
+    params.push_back({weight(suffix), {C}, Init::kOne});
   };
-  add("input_layernorm", {C});
-  add("self_attn.qkv_proj", {C, C + 2 * kv_channels});
-  add("self_attn.o_proj", {C, C});
-  add("post_attention_layernorm", {C});
-  add("mlp.gate_up_proj", {C, 2 * F});
-  add("mlp.down_proj", {F, C});
+  // As one parameter what is computed together.
+  const auto add_linear = [&](const char* suffix, int64_t in, std::vector<LinearPart> linears) {
+    int64_t outs = 0;
+    for (LinearPart& linear : linears) {
+      linear.name = weight(linear.name.c_str());
+      outs += linear.outs;
+    }
+    params.push_back({weight(suffix), {in, outs}, Init::kNormal, kStddev, std::move(linears)});
+  };
+  add_norm("input_layernorm");
+  add_linear("self_attn.qkv_proj", C,
+             {{"self_attn.q_proj", C},
+              {"self_attn.k_proj", kv_channels},
+              {"self_attn.v_proj", kv_channels}});
+  add_linear("self_attn.o_proj", C, {{"self_attn.o_proj", C}});
+  add_norm("post_attention_layernorm");
+  add_linear("mlp.gate_up_proj", C, {{"mlp.gate_proj", F}, {"mlp.up_proj", F}});
+  add_linear("mlp.down_proj", F, {{"mlp.down_proj", C}});
   BlockShape block{.C = C, .H = shape.num_attention_heads, .G = shape.num_key_value_heads, .F = F};
   block.norm = NormOf(shape);
   block.bias = false;

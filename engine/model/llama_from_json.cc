@@ -83,35 +83,10 @@ LlamaShape ReadShape(const JsonBlock& block, LlamaShape shape) {
   return shape;
 }
 
-ForeignParam OriginOf(const ParamSpec& param, const LlamaShape& shape) {
-  const int64_t out = param.shape.back();
-  const auto replaced = [&](const std::string& from, const std::string& to) {
-    std::string name = param.name;
-    return name.replace(name.find(from), from.size(), to);
-  };
-  if (param.name.ends_with("qkv_proj.weight")) {
-    const int64_t kv = shape.num_key_value_heads * (shape.hidden_size / shape.num_attention_heads);
-    return TransposedLinears(param,
-                             {replaced("qkv", "q"), replaced("qkv", "k"), replaced("qkv", "v")},
-                             {shape.hidden_size, kv, kv});
-  }
-  if (param.name.ends_with("gate_up_proj.weight")) {
-    return TransposedLinears(param, {replaced("gate_up", "gate"), replaced("gate_up", "up")},
-                             {out / 2, out / 2});
-  }
-  if (param.name.ends_with("_proj.weight")) return TransposedLinears(param, {param.name}, {out});
-  return SameTensor(param);
-}
-
-ForeignNames NamesOf(const Model& model, const LlamaShape& shape) {
-  ForeignNames names;
-  names.ignored = {"*.rotary_emb.inv_freq"};
-  if (shape.tie_word_embeddings) names.ignored.emplace_back("lm_head.weight");  // A copy.
-  for (const auto& layer : model.layers) {
-    for (const ParamSpec& param : layer->params())
-      names.params[param.name] = OriginOf(param, shape);
-  }
-  return names;
+ForeignFiles FilesOf(const LlamaShape& shape) {
+  ForeignFiles files{.ignored = {"*.rotary_emb.inv_freq"}};
+  if (shape.tie_word_embeddings) files.ignored.emplace_back("lm_head.weight");  // A copy.
+  return files;
 }
 
 }  // namespace
@@ -131,7 +106,7 @@ Model LlamaFromJson(const JsonBlock& block, const std::string& base_dir) {
                   shape.num_hidden_layers, shape.hidden_size, shape.num_attention_heads,
                   shape.num_key_value_heads, HumanCount(NumParams(model)));
   if (block.Has("weights"))
-    model.weights = OpenForeignWeights(PathFrom(block, "weights", base_dir), NamesOf(model, shape));
+    model.weights = OpenForeignWeights(PathFrom(block, "weights", base_dir), model, FilesOf(shape));
   return model;
 }
 

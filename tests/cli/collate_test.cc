@@ -44,7 +44,7 @@ TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
   const Finished text = work.Dsat({"collate", "run/checkpoint", "model.safetensors"});
   ASSERT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(text.err, "");
-  EXPECT_THAT(text.out, HasSubstr("model.safetensors: 28 parameters"));
+  EXPECT_THAT(text.out, HasSubstr("model.safetensors: 28 tensors"));
   EXPECT_THAT(text.out, HasSubstr("global_step2"));
   const std::string content = ReadFile(work.Path("model.safetensors"));
   EXPECT_THAT(content.substr(0, 4000), HasSubstr("\"h.1.attn.c_attn.weight\""));
@@ -56,7 +56,7 @@ TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
                          {"tag", "global_step2"},
                          {"format", "bin"},
                          {"dtype", "fp16"},
-                         {"parameters", 28},
+                         {"tensors", 28},
                          {"elements", kNumElems},
                          {"bytes", std::filesystem::file_size(work.Path("model.bin"))}};
   EXPECT_EQ(Json::parse(json.out), expected);

@@ -29,16 +29,19 @@ inline Model TinyGpt2() {
 }
 
 // Grouped queries, an output embedding of its own.
+inline Json TinyLlamaBlock() {
+  return {{"type", "llama"},
+          {"num_hidden_layers", 2},
+          {"hidden_size", 24},
+          {"intermediate_size", 40},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 16},
+          {"vocab_size", 61}};
+}
+
 inline Model TinyLlama() {
-  return MakeModel({{"type", "llama"},
-                    {"num_hidden_layers", 2},
-                    {"hidden_size", 24},
-                    {"intermediate_size", 40},
-                    {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},
-                    {"max_position_embeddings", 16},
-                    {"vocab_size", 61}},
-                   "/model");
+  return MakeModel(TinyLlamaBlock(), "/model");
 }
 
 inline Model TinyResnet() {

@@ -63,10 +63,10 @@ void WriteModel(const std::string& dir) {
   }
 }
 
-// An f32 GPT-2 as two folders that Hugging Face's from_pretrained takes, and the loss that the
+// An f32 model as two folders that Hugging Face's from_pretrained takes, and the loss that the
 // engine has on the samples of its next step.
-void WriteHuggingFace(const std::string& dir) {
-  const Model model = TinyGpt2();
+void WriteHuggingFace(const std::string& dir, const Model& model, const Json& config_json) {
+  MakeWritableFolder(dir);
   const auto data = Synthetic();
   Json step;
   RunRanks(1, [&](ProcessGroup& group) {
@@ -89,13 +89,7 @@ void WriteHuggingFace(const std::string& dir) {
   for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
     const std::string folder = fmt::format("{}/{}.d", dir, name);
     MakeWritableFolder(folder);
-    WriteJsonFile(folder + "/config.json", {{"model_type", "gpt2"},
-                                            {"n_layer", 2},
-                                            {"n_embd", 24},
-                                            {"n_head", 2},
-                                            {"n_positions", 16},
-                                            {"vocab_size", 61},
-                                            {"attn_implementation", "eager"}});
+    WriteJsonFile(folder + "/config.json", config_json);
     Collate({.dir = dir + "/f32", .out = folder + "/" + name}, [](int64_t, int64_t) {});
   }
 }
@@ -107,7 +101,23 @@ void WriteAll(const std::string& dir) {
   SafetensorsWriter safetensors(dir + "/plain.safetensors", {{"format", "pt"}}, kSpecs);
   WriteFormula(safetensors);
   WriteModel(dir);
-  WriteHuggingFace(dir);
+  WriteHuggingFace(dir + "/gpt2", TinyGpt2(),
+                   {{"model_type", "gpt2"},
+                    {"n_layer", 2},
+                    {"n_embd", 24},
+                    {"n_head", 2},
+                    {"n_positions", 16},
+                    {"vocab_size", 61},
+                    {"attn_implementation", "eager"}});
+  Json llama = TinyLlamaBlock();
+  llama.erase("type");
+  llama.update({{"model_type", "llama"},
+                {"hidden_act", "silu"},
+                {"rms_norm_eps", 1e-6},
+                {"rope_theta", 10000.0},
+                {"tie_word_embeddings", false},
+                {"attn_implementation", "eager"}});
+  WriteHuggingFace(dir + "/llama", TinyLlama(), llama);
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ TEST_F(ExportTest, ACollatedFileHasTheMastersOfAnyStageAndNumberOfRanks) {
                     });
         EXPECT_EQ(last_done, last_all);
         EXPECT_EQ(result.tag, "global_step2");
-        EXPECT_EQ(result.num_parameters, static_cast<int64_t>(expected.size()));
+        EXPECT_EQ(result.num_tensors, static_cast<int64_t>(expected.size()));
         EXPECT_EQ(Read(Path("model.safetensors"), NamesOf(model)), expected);
       }
     }
@@ -305,6 +305,55 @@ TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
     EXPECT_EQ(saved.size(), NamesOf(model).size());
     EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
   }
+}
+
+TEST_F(ExportTest, ALlamaIsPublishedAsLinearsAndReadBack) {
+  const Model model = TinyLlama();
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.zero.gather_16bit_weights_on_model_save = true;
+  const auto trained = Train(model, config, 2);
+  const std::string path = Path("model.safetensors");
+  Collate({.dir = Checkpoint(), .out = path}, [](int64_t, int64_t) {});
+
+  const std::string layer = "model.layers.1.";
+  const auto linear = [&](const char* name) { return layer + name + ".weight"; };
+  const std::vector<std::string> linears = {linear("self_attn.q_proj"), linear("self_attn.k_proj"),
+                                            linear("self_attn.v_proj"), linear("self_attn.o_proj"),
+                                            linear("mlp.gate_proj"),    linear("mlp.up_proj"),
+                                            linear("mlp.down_proj")};
+  const auto published = Read(path, linears);
+  ASSERT_EQ(published.size(), linears.size());
+  // Row `out` of a Linear is a column of the parameter that it is part of.
+  const auto expect = [&](const char* part, const char* whole, size_t first_col) {
+    const std::vector<float>& values = published.at(linear(part));
+    const std::vector<float>& param = trained.at(linear(whole));
+    const auto [in, cols] = [&] {
+      for (const ParamSpec& spec : model.layers[2]->params()) {
+        if (spec.name == linear(whole)) return std::pair(spec.shape[0], spec.shape[1]);
+      }
+      return std::pair<int64_t, int64_t>();
+    }();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t out = i / static_cast<size_t>(in), row = i % static_cast<size_t>(in);
+      EXPECT_EQ(values[i], param.at(row * static_cast<size_t>(cols) + first_col + out)) << part;
+    }
+    return first_col + values.size() / static_cast<size_t>(in);
+  };
+  size_t next = expect("self_attn.q_proj", "self_attn.qkv_proj", 0);
+  next = expect("self_attn.k_proj", "self_attn.qkv_proj", next);
+  expect("self_attn.v_proj", "self_attn.qkv_proj", next);
+  expect("mlp.up_proj", "mlp.gate_up_proj", expect("mlp.gate_proj", "mlp.gate_up_proj", 0));
+  expect("mlp.down_proj", "mlp.down_proj", 0);
+
+  Json from_file = TinyLlamaBlock();
+  from_file["weights"] = path;
+  OnRanks(2, MakeModel(from_file, "/model"), config, [&](Engine& engine) {
+    engine.SaveCheckpoint(Path("again"));
+    engine.Save16BitModel(dir_, "saved.safetensors");
+  });
+  Collate({.dir = Path("again"), .out = Path("again.safetensors")}, [](int64_t, int64_t) {});
+  EXPECT_EQ(ReadFile(Path("again.safetensors")), ReadFile(path));
+  EXPECT_EQ(Read(Path("saved.safetensors"), linears), published);
 }
 
 TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {

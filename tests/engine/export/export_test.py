@@ -106,11 +106,16 @@ def check_safetensors(folder):
 
 
 def check_transformers(folder):
+    check_causal_lm(os.path.join(folder, "gpt2"), GPT2LMHeadModel)
+    check_causal_lm(os.path.join(folder, "llama"), LlamaForCausalLM)
+
+
+def check_causal_lm(folder, kind):
     with open(os.path.join(folder, "step.json")) as file:
         step = json.load(file)
     tokens, targets = torch.tensor(step["tokens"]), torch.tensor(step["targets"])
     for name in ["model.safetensors", "pytorch_model.bin"]:
-        model, info = GPT2LMHeadModel.from_pretrained(
+        model, info = kind.from_pretrained(
             os.path.join(folder, name + ".d"), output_loading_info=True, local_files_only=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info
         with torch.no_grad():
@@ -133,7 +138,7 @@ if what == "safetensors":
         skip("safetensors")
 if what == "transformers":
     try:
-        from transformers import GPT2LMHeadModel
+        from transformers import GPT2LMHeadModel, LlamaForCausalLM
     except ImportError:
         skip("transformers")
 with tempfile.TemporaryDirectory() as folder:
