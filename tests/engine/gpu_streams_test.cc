@@ -201,6 +201,13 @@ TEST(GpuLanesTest, ALongTraceUsesTheEventsOfPassedSpansAgainAndKeepsEverySpan) {
   EXPECT_EQ(events.back().end - events.front().begin, milliseconds(num_spans));
 }
 
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("{}Ranks{}Stage{}{}{}", std::string(c.device).ends_with("nccl") ? "Nccl" : "",
+                     c.num_ranks, c.stage, c.overlap ? "Overlap" : "",
+                     c.optimizer == Tier::kHost ? "OptimizerOnHost" : "");
+}
+
 class GpuLanesOfTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Ways, GpuLanesOfTest,
                          testing::Values(Case{"emulated-cuda", 1, 0, false, Tier::kDevice},
@@ -208,7 +215,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, GpuLanesOfTest,
                                          Case{"emulated-cuda", 1, 3, true, Tier::kHost},
                                          Case{"emulated-cuda", 2, 2, false, Tier::kDevice},
                                          Case{"emulated-nccl", 2, 2, true, Tier::kDevice},
-                                         Case{"emulated-nccl", 2, 3, true, Tier::kHost}));
+                                         Case{"emulated-nccl", 2, 3, true, Tier::kHost}),
+                         NameOf);
 
 // Does one thing at a time.
 void ExpectInOrder(const std::vector<TraceEvent>& events) {
