@@ -1,6 +1,8 @@
 // The training engine.
 #include "engine/engine.h"
 
+#include <algorithm>
+
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/export/save_16bit_model.h"
 #include "engine/optimizer/lr_schedule.h"
@@ -23,6 +25,34 @@ std::vector<int64_t> UnitSizes(const UnitStates& states) {
   for (int u = 0; u < states.num_units(); ++u)
     sizes.push_back(states.unit(u).layout.num_elems);
   return sizes;
+}
+
+// Whether the device does something for the instruction, on the stream of the thread that runs it.
+bool AsksDevice(const Instruction& i, const Plan& plan) {
+  const auto on_device = [&](const SubGroup& g) { return plan.GradTier(g.unit) == Tier::kDevice; };
+  switch (i.op) {
+    case Op::kLoadBatch:
+    case Op::kForward:
+    case Op::kRecompute:
+    case Op::kBackward:
+    case Op::kStoreInput:
+    case Op::kFetchInput:
+    case Op::kReceiveInput:
+    case Op::kSendOutput:
+    case Op::kReceiveGrad:
+    case Op::kSendGrad:
+    case Op::kPack:
+    case Op::kWait:
+    case Op::kFoldGrad:
+    case Op::kSumTied:
+      return true;
+    case Op::kNorm:
+      return std::ranges::any_of(plan.sub_groups, on_device);
+    case Op::kUpdate:
+      return on_device(plan.sub_groups[i.sub_group]);
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -125,32 +155,29 @@ StepResult Engine::EndStep() {
 
 // Who is told of the instructions of `executor`: the trace, if there is one.
 void Engine::Watch(Executor& executor, const Plan& plan) {
-  if (trace_ == nullptr) return executor.set_on_instruction(nullptr);
-  executor.set_on_instruction([this, &plan](const Instruction& done, auto begin, auto end) {
-    TraceEvent event = EventOf(done, plan);
-    event.begin = begin;
-    event.end = end;
-    trace_->Add(std::move(event));
+  if (trace_ == nullptr) return executor.set_around(nullptr);
+  executor.set_around([this, &plan](const Instruction& i, const auto& run) {
+    Kernels& kernels = resources_.memory.kernels;
+    const TraceSpan span(trace_, EventOf(i, plan), AsksDevice(i, plan) ? &kernels : nullptr);
+    run();
   });
 }
 
-TraceEvent Engine::EventOf(const Instruction& done, const Plan& plan) const {
+TraceEvent Engine::EventOf(const Instruction& i, const Plan& plan) const {
   TraceEvent event = {.lane = Trace::kCompute,
-                      .name = Name(done.op),
-                      .phase = Name(done.phase),
-                      .micro_batch = done.micro_batch,
-                      .unit = done.unit,
-                      .sub_group = done.sub_group};
-  if (done.transfer >= 0) {
-    event.about = ToString(plan.transfers[done.transfer], done.transfer);
-  } else if (done.unit >= 0) {
-    event.about = resources_.model.layers[done.unit]->name();
+                      .name = Name(i.op),
+                      .phase = Name(i.phase),
+                      .micro_batch = i.micro_batch,
+                      .unit = i.unit,
+                      .sub_group = i.sub_group};
+  if (i.transfer >= 0) {
+    event.about = ToString(plan.transfers[i.transfer], i.transfer);
+  } else if (i.unit >= 0) {
+    event.about = resources_.model.layers[i.unit]->name();
   }
   const Neighbours& neighbours = executor_.neighbours();
-  if (done.op == Op::kReceiveInput || done.op == Op::kSendGrad)
-    event.bytes = neighbours.input_bytes;
-  if (done.op == Op::kSendOutput || done.op == Op::kReceiveGrad)
-    event.bytes = neighbours.output_bytes;
+  if (i.op == Op::kReceiveInput || i.op == Op::kSendGrad) event.bytes = neighbours.input_bytes;
+  if (i.op == Op::kSendOutput || i.op == Op::kReceiveGrad) event.bytes = neighbours.output_bytes;
   return event;
 }
 

@@ -98,11 +98,11 @@ class Engine {
   // Of the next step.
   double lr() const;
 
-  void set_on_instruction(OnInstruction done) { executor_.set_on_instruction(std::move(done)); }
+  void set_around(AroundInstruction around) { executor_.set_around(std::move(around)); }
 
   // From the next step on `trace` is told of steps, instructions, collectives, copies and disk
-  // requests, in place of whom set_on_instruction named; it must live as long as the engine, or
-  // until the next call. nullptr: no longer. REQUIRES: no step is under way.
+  // requests, and of what a GPU's streams do, in place of whom set_around named; it must live as
+  // long as the engine, or until the next call. nullptr: no longer. REQUIRES: no step is under way.
   void set_trace(Trace* trace);
 
   int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
@@ -136,7 +136,7 @@ class Engine {
   void RequirePhase(Phase phase, const char* call) const;
   Neighbours MakeNeighbours();
   void Watch(Executor& executor, const Plan& plan);
-  TraceEvent EventOf(const Instruction& done, const Plan& plan) const;
+  TraceEvent EventOf(const Instruction& i, const Plan& plan) const;
 
   const Resources resources_;
   const DsConfig config_;

@@ -72,7 +72,10 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
-  engine.set_on_instruction([&](const Instruction& done, auto, auto) { timeline.Ran(done); });
+  engine.set_around([&](const Instruction& instruction, const auto& run) {
+    run();
+    timeline.Ran(instruction);
+  });
   const StepResult step = engine.TrainBatch();
   prediction.step_time = timeline.time();
   prediction.computed_flops = resources.kernels->flops() - flops_before;

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -56,23 +57,42 @@ class Trace {
   std::vector<TraceEvent> events_;
 };
 
-// Adds an event that lasts as long as this does; nothing without a trace.
+// A device with queues of its own, one per thread, that do what they are asked for later.
+class TracedDevice {
+ public:
+  virtual ~TracedDevice() = default;
+  // While the device is traced: what the calling thread asks for from BeginSpan on to EndSpan is
+  // an event, too, on a lane of the device beside that of `event`. It begins when the thread's
+  // queue has come to it and ends when the queue has done it. Thread-safe. EndSpan does not throw:
+  // without an event, if the device fails.
+  virtual std::shared_ptr<void> BeginSpan() { return nullptr; }
+  virtual void EndSpan(std::shared_ptr<void>, TraceEvent) {}
+};
+
+// Adds an event that lasts as long as this does; nothing without a trace. With a `device`, which
+// has the same trace, its own times as well.
 class TraceSpan {
  public:
-  TraceSpan(Trace* trace, TraceEvent event) : trace_(trace), event_(std::move(event)) {
-    if (trace_ != nullptr) event_.begin = TraceEvent::Clock::now();
+  TraceSpan(Trace* trace, TraceEvent event, TracedDevice* device = nullptr)
+      : trace_(trace), device_(device), event_(std::move(event)) {
+    if (trace_ == nullptr) return;
+    event_.begin = TraceEvent::Clock::now();
+    if (device_ != nullptr) on_device_ = device_->BeginSpan();
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
   ~TraceSpan() {
     if (trace_ == nullptr) return;
     event_.end = TraceEvent::Clock::now();
-    trace_->Add(std::move(event_));
+    trace_->Add(event_);
+    if (device_ != nullptr) device_->EndSpan(std::move(on_device_), std::move(event_));
   }
 
  private:
   Trace* const trace_;
+  TracedDevice* const device_;
   TraceEvent event_;
+  std::shared_ptr<void> on_device_;
 };
 
 }  // namespace dsat::engine

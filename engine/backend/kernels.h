@@ -134,10 +134,8 @@ inline constexpr int64_t kMaxCudaHeadChannels = 256;
 // A point in the work that a thread has asked a device for; nullptr: it has all been done.
 using StreamMark = std::shared_ptr<void>;
 
-class Kernels {
+class Kernels : public TracedDevice {
  public:
-  virtual ~Kernels() = default;
-
   // Device memory that the backend keeps for itself, whatever it computes, in bytes.
   virtual int64_t WorkspaceBytes() const { return 0; }
 
@@ -165,21 +163,21 @@ class Kernels {
   // a trace is the calling thread's.
   void CopyToHost(Tensor host, Tensor device, const char* lane = kCopyLane) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
-    const TraceSpan span(trace_, CopyEvent("to host", device.bytes(), lane));
+    const TraceSpan span(trace_, CopyEvent("to host", device.bytes(), lane), this);
     to_host_bytes_ += device.bytes();
     Download(host.data, device.data, device.bytes());
   }
   void CopyToDevice(Tensor device, Tensor host, const char* lane = kCopyLane) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
-    const TraceSpan span(trace_, CopyEvent("to device", host.bytes(), lane));
+    const TraceSpan span(trace_, CopyEvent("to device", host.bytes(), lane), this);
     to_device_bytes_ += host.bytes();
     Upload(device.data, host.data, host.bytes());
   }
   TierTraffic tier_traffic() const { return {to_host_bytes_, to_device_bytes_}; }
 
-  // From here on `trace` is told what the backend's queues do, on lanes of theirs: on a CPU there
-  // are only the copies between tiers, which the caller's thread makes. nullptr: no longer. Called
-  // while nothing is under way.
+  // From here on `trace` is told of the copies between tiers, and of what the backend's own queues
+  // do in spans (TracedDevice), of which a CPU has none. nullptr: no longer; all is in the trace
+  // then. Called while nothing is under way.
   virtual void set_trace(Trace* trace) {
     trace_ = trace;
     if (trace != nullptr) trace->Lane(kCopyLane);

@@ -55,9 +55,8 @@ void Executor::Run(const Batch* batch) {
   for (; !AtEnd() && NextPhase() == phase; ++next_) {
     const Instruction& instruction = plan_.instructions[next_];
     const int64_t flops_before = kernels.flops();
-    Execute(instruction);
+    around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
     const Clock::time_point after = Clock::now();
-    if (on_instruction_) on_instruction_(instruction, before, after);
     const double ms = MsBetween(before, after);
     outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
     const bool waits = instruction.op == Op::kReceiveInput || instruction.op == Op::kReceiveGrad;

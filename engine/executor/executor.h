@@ -47,10 +47,8 @@ struct Neighbours {
   int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
 };
 
-// Told of every instruction after it has run, and when that was.
-using OnInstruction =
-    std::function<void(const Instruction&, std::chrono::steady_clock::time_point begin,
-                       std::chrono::steady_clock::time_point end)>;
+// Called in place of every instruction, which it runs by calling `run` once.
+using AroundInstruction = std::function<void(const Instruction&, const std::function<void()>& run)>;
 
 class Executor {
  public:
@@ -77,7 +75,7 @@ class Executor {
   // The micro-batch whose instructions come next; after the last of them, that.
   int micro_batch() const;
   const Neighbours& neighbours() const { return neighbours_; }
-  void set_on_instruction(OnInstruction done) { on_instruction_ = std::move(done); }
+  void set_around(AroundInstruction around) { around_ = std::move(around); }
 
  private:
   void Execute(const Instruction& instruction);
@@ -120,7 +118,7 @@ class Executor {
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.
   std::vector<int64_t> live_bytes_;       // As activations_.
-  OnInstruction on_instruction_;
+  AroundInstruction around_;
 };
 
 }  // namespace dsat::engine

@@ -121,7 +121,8 @@ TraceEvent Redistributor::EventOf(const Transfer& transfer) const {
 }
 
 void Redistributor::Run(const Transfer& transfer) {
-  const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{});
+  const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{},
+                       &states_.memory().kernels);
   const CommBuffer& bucket = buckets_[transfer.bucket];
   const DType dtype = TravelType(transfer);
   switch (transfer.collective) {
@@ -139,12 +140,14 @@ void Redistributor::Run(const Transfer& transfer) {
 
 void Redistributor::Wait(const Transfer& transfer) {
   if (background_ != nullptr) {
-    const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"});
+    Kernels& kernels = states_.memory().kernels;
+    const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"},
+                         &kernels);
     const auto entry = under_way_.find(&transfer);
     background_->Wait(entry->second.ticket);
     arrived_ = std::move(entry->second.arrived);
     under_way_.erase(entry);
-    states_.memory().kernels.After(arrived_);
+    kernels.After(arrived_);
   }
   int64_t begin = 0;
   for (const Segment& segment : transfer.segments) {

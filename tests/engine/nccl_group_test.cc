@@ -84,6 +84,17 @@ TEST(NcclGroupTest, WorkThatDoesNotEndIsAbortedAfterTheTimeout) {
   });
 }
 
+TEST(NcclGroupTest, AMessageOfAPeerThatHasLeftIsAnErrorThatNamesIt) {
+  RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
+    float number = 0;
+    if (group.rank() == 1) return group.Send(&number, sizeof(number), 0);
+    group.Recv(&number, sizeof(number), 1);
+    const Error error = ErrorOf([&] { group.Recv(&number, sizeof(number), 1); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+  });
+}
+
 TEST(NcclGroupTest, DifferentCallsAreNamedInsteadOfAHang) {
   RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(2 * 4);

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
@@ -37,7 +38,8 @@ std::string MissingLibrary() {
   return cublaslt::Load(api);
 }
 
-CudaKernels::CudaKernels(int gpu) : gpu_(gpu) {
+CudaKernels::CudaKernels(int gpu)
+    : gpu_(gpu), marks_(std::make_shared<EventPool>(cudaEventDisableTiming)), times_(gpu) {
   CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
   sums_ = static_cast<double*>(AllocateOnGpu(2 * sizeof(double), "sums"));
 }
@@ -60,26 +62,26 @@ void* CudaKernels::Workspace(int64_t bytes) {
 // Marks and copies come from any thread, and a new one has no GPU chosen yet.
 StreamMark CudaKernels::Mark() {
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  cudaEvent_t event = nullptr;
-  CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  StreamMark mark(event, [](void* old) { cudaEventDestroy(static_cast<cudaEvent_t>(old)); });
-  CheckCuda(cudaEventRecord(event, cuda::Stream()), "cudaEventRecord");
-  return mark;
+  return marks_->Record();
 }
 
 void CudaKernels::After(const StreamMark& mark) {
   if (mark == nullptr) return;
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), static_cast<cudaEvent_t>(mark.get()), 0),
-            "cudaStreamWaitEvent");
+  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), EventOf(mark), 0), "cudaStreamWaitEvent");
 }
 
 bool CudaKernels::HasPassed(const StreamMark& mark) {
-  if (mark == nullptr) return true;
-  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(mark.get()));
-  if (state == cudaErrorNotReady) return false;
-  CheckCuda(state, "cudaEventQuery");
-  return true;
+  return mark == nullptr || engine::HasPassed(mark);
+}
+
+void CudaKernels::set_trace(Trace* trace) {
+  Kernels::set_trace(trace);
+  times_.set_trace(trace);
+}
+
+void CudaKernels::EndSpan(StreamMark begin, TraceEvent event) {
+  times_.EndSpan(std::move(begin), std::move(event));
 }
 
 void CudaKernels::Upload(void* device, const void* host, int64_t bytes) {

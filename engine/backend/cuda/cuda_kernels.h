@@ -6,10 +6,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "engine/backend/cost.h"
+#include "engine/backend/cuda/event_pool.h"
 #include "engine/backend/cuda/matmul.h"
+#include "engine/backend/cuda/stream_times.h"
 #include "engine/backend/kernels.h"
 
 namespace dsat::engine {
@@ -19,7 +22,7 @@ std::string MissingLibrary();
 
 // A thread's work on a GPU runs on CUDA's default stream of that thread, and its marks are events.
 // Results do not depend on timing. Every call throws kUnavailable naming the kernel if the GPU
-// reports an error. But for marks and copies not thread-safe: one per rank.
+// reports an error. But for marks, spans and copies not thread-safe: one per rank.
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(int gpu);
@@ -31,6 +34,9 @@ class CudaKernels final : public Kernels {
   StreamMark Mark() override;
   void After(const StreamMark& mark) override;
   bool HasPassed(const StreamMark& mark) override;
+  void set_trace(Trace* trace) override;
+  StreamMark BeginSpan() override { return times_.BeginSpan(); }
+  void EndSpan(StreamMark begin, TraceEvent event) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;
@@ -112,6 +118,8 @@ class CudaKernels final : public Kernels {
   void* Workspace(int64_t bytes);
 
   int gpu_;
+  const std::shared_ptr<EventPool> marks_;
+  StreamTimes times_;
   CudaMatmul matmul_;
   double* sums_ = nullptr;  // Two numbers on the device that kernels give the host.
   void* workspace_ = nullptr;

@@ -16,7 +16,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin2";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin3";
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();

@@ -152,6 +152,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin2() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin3() {
   return &dsat::engine::kPlugin;
 }

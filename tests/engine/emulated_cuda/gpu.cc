@@ -45,14 +45,31 @@ std::shared_ptr<Queue> Gpu::Find(cudaStream_t stream) {
 Point Gpu::Enqueue(const std::shared_ptr<Queue>& queue, std::function<void()> work,
                    std::vector<Point> after) {
   const std::lock_guard lock(mutex_);
+  return Push(queue, {std::move(work), std::move(after), nullptr});
+}
+
+Point Gpu::TakeTime(const std::shared_ptr<Queue>& queue, std::shared_ptr<int64_t> time) {
+  const std::lock_guard lock(mutex_);
+  const Point point = Push(queue, {nullptr, {}, std::move(time)});
+  const bool idle = queue->work_.size() == 1 && queue->work_.front().after.empty();
+  if (idle) Run(*queue, point.count);
+  return point;
+}
+
+int64_t Gpu::ticks() {
+  const std::lock_guard lock(mutex_);
+  return ticks_;
+}
+
+Point Gpu::Push(const std::shared_ptr<Queue>& queue, Queue::Work work) {
   // Those of threads that have ended and of streams that are gone.
   std::erase_if(queues_, [](const auto& q) { return q.use_count() == 1 && q->work_.empty(); });
   for (const auto& other : queues_) {
     const bool ordered = queue->blocking_ && other->blocking_ && other != queue &&
                          (queue == legacy_ || other == legacy_);
-    if (ordered && !other->work_.empty()) after.push_back({other, other->issued_});
+    if (ordered && !other->work_.empty()) work.after.push_back({other, other->issued_});
   }
-  queue->work_.push_back({std::move(work), std::move(after)});
+  queue->work_.push_back(std::move(work));
   return {queue, ++queue->issued_};
 }
 
@@ -82,9 +99,14 @@ void Gpu::FinishAll() {
 void Gpu::Run(Queue& queue, int64_t count) {
   while (queue.done_ < count) {
     // What it comes after was put into its queue before: there is no circle.
-    for (const Point& point : queue.work_.front().after)
+    const Queue::Work& work = queue.work_.front();
+    for (const Point& point : work.after)
       Run(*point.queue, point.count);
-    queue.work_.front().run();
+    if (work.run) {
+      work.run();
+      ++ticks_;
+    }
+    if (work.time) *work.time = ticks_;
     queue.work_.pop_front();
     ++queue.done_;
   }

@@ -2,7 +2,8 @@
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
-#include <chrono>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -20,12 +21,16 @@ using emulated_cuda::Point;
 struct CUevent_st {
   bool timed = true;
   Point point = {};
-  std::shared_ptr<std::chrono::steady_clock::time_point> time = {};
+  std::shared_ptr<int64_t> time = {};  // In ticks.
 };
 
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+
+struct {
+  std::atomic<int64_t> num_made = 0, num_timed = 0, num_alive = 0;
+} events;
 
 cudaError_t Report(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
@@ -87,6 +92,11 @@ bool IsPossible(const emulated_cuda::Launch& launch) {
 }  // namespace
 
 namespace emulated_cuda {
+
+EventCounts CountEvents() {
+  return {
+      .num_made = events.num_made, .num_timed = events.num_timed, .num_alive = events.num_alive};
+}
 
 void CheckArgument(int position, const void* data) {
   DSAT_CHECK(data == nullptr || Memory::Get().Owns(data),
@@ -240,42 +250,50 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
   if (event->point.queue == nullptr) return cudaSuccess;  // Never recorded.
-  Gpu::Get().Enqueue(queue, [] {}, {event->point});
+  Gpu::Get().Enqueue(queue, nullptr, {event->point});
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st{.timed = flags != cudaEventDisableTiming};
+  ++events.num_made;
+  ++events.num_alive;
+  if ((*event)->timed) ++events.num_timed;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  --events.num_alive;
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
-  event->time = std::make_shared<std::chrono::steady_clock::time_point>();
-  event->point =
-      Gpu::Get().Enqueue(queue, [time = event->time] { *time = std::chrono::steady_clock::now(); });
+  if (!event->timed) {
+    event->point = Gpu::Get().Enqueue(queue, nullptr);
+    return cudaSuccess;
+  }
+  event->time = std::make_shared<int64_t>();
+  event->point = Gpu::Get().TakeTime(queue, event->time);
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->point.queue != nullptr) Gpu::Get().Finish(event->point);
   return cudaSuccess;
 }
-// Who asks again finds that it is done.
+// Who asks again finds that it is done. What is not is the last error, too.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->point.queue == nullptr || Gpu::Get().IsDone(event->point)) return cudaSuccess;
   Gpu::Get().Finish(event->point);
-  return cudaErrorNotReady;
+  return Report(cudaErrorNotReady);
 }
+// A tick is a millisecond.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  const bool recorded = begin->time != nullptr && end->time != nullptr;
-  if (!recorded || !begin->timed || !end->timed) return Report(cudaErrorInvalidResourceHandle);
+  const bool timed = begin->time != nullptr && end->time != nullptr;
+  if (!timed) return Report(cudaErrorInvalidResourceHandle);
   if (!Gpu::Get().IsDone(begin->point) || !Gpu::Get().IsDone(end->point))
     return Report(cudaErrorNotReady);
-  *milliseconds = std::chrono::duration<float, std::milli>(*end->time - *begin->time).count();
+  *milliseconds = static_cast<float>(*end->time - *begin->time);
   return cudaSuccess;
 }
 

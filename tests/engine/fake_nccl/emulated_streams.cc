@@ -19,7 +19,7 @@ void Do(const std::vector<Place>& places, const std::function<void()>& work) {
     points.push_back(*static_cast<const Point*>(place.get()));
   const Point done = Gpu::Get().Enqueue(points[0].queue, work, points);
   for (const Point& point : points)
-    if (point.queue != done.queue) Gpu::Get().Enqueue(point.queue, [] {}, {done});
+    if (point.queue != done.queue) Gpu::Get().Enqueue(point.queue, nullptr, {done});
 }
 
 }  // namespace fake_nccl

@@ -1,0 +1,51 @@
+// CUDA events that are used again.
+#include "engine/backend/cuda/event_pool.h"
+
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
+
+namespace dsat::engine {
+
+EventPool::~EventPool() {
+  for (const cudaEvent_t event : free_)
+    cudaEventDestroy(event);
+}
+
+StreamMark EventPool::Record() {
+  StreamMark mark = Take();
+  CheckCuda(cudaEventRecord(EventOf(mark), cuda::Stream()), "cudaEventRecord");
+  return mark;
+}
+
+// A stream that still waits for an event's old record does so after it is recorded anew
+// (cudaStreamWaitEvent takes what was captured when it was called).
+StreamMark EventPool::Take() {
+  cudaEvent_t event = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(num_events_ + 1);  // So that coming back cannot fail.
+      CheckCuda(cudaEventCreateWithFlags(&event, flags_), "cudaEventCreateWithFlags");
+      ++num_events_;
+    } else {
+      event = free_.back();
+      free_.pop_back();
+    }
+  }
+  return {event, [pool = shared_from_this()](void* old) {
+            const std::lock_guard lock(pool->mutex_);
+            pool->free_.push_back(static_cast<cudaEvent_t>(old));
+          }};
+}
+
+bool HasPassed(const StreamMark& mark) {
+  const cudaError_t state = cudaEventQuery(EventOf(mark));
+  if (state != cudaErrorNotReady) {
+    CheckCuda(state, "cudaEventQuery");
+    return true;
+  }
+  cudaGetLastError();  // Or the next launch would report it.
+  return false;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,47 @@
+// CUDA events that are used again: making one costs more than recording it.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_EVENT_POOL_H_
+#define DSAT_ENGINE_BACKEND_CUDA_EVENT_POOL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+
+namespace dsat::engine {
+
+// Of one GPU. Thread-safe. Lives until its last event has been let go, and destroys them all then.
+class EventPool : public std::enable_shared_from_this<EventPool> {
+ public:
+  // `flags` are cudaEventCreateWithFlags's.
+  explicit EventPool(unsigned flags) : flags_(flags) {}
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  ~EventPool();
+
+  // An event that nobody holds, recorded now on the calling thread's stream; it comes back when
+  // its last holder lets it go. Throws kUnavailable. REQUIRES: the thread has chosen the GPU, and
+  // a shared_ptr owns the pool.
+  StreamMark Record();
+
+ private:
+  StreamMark Take();
+
+  const unsigned flags_;
+  std::mutex mutex_;  // Over the next two.
+  std::vector<cudaEvent_t> free_;
+  size_t num_events_ = 0;
+};
+
+inline cudaEvent_t EventOf(const StreamMark& mark) {
+  return static_cast<cudaEvent_t>(mark.get());
+}
+// As Kernels::HasPassed. REQUIRES: not nullptr.
+bool HasPassed(const StreamMark& mark);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_EVENT_POOL_H_

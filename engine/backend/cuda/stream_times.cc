@@ -1,0 +1,82 @@
+// When the streams of a GPU did what they were asked for.
+#include "engine/backend/cuda/stream_times.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/backend/cuda/cuda_error.h"
+
+namespace dsat::engine {
+namespace {
+
+// So many spans of a step or two are kept before anybody asks whether they have passed.
+constexpr size_t kFewSpans = 512;
+
+}  // namespace
+
+void StreamTimes::set_trace(Trace* trace) {
+  for (Span& span : std::exchange(spans_, {})) {
+    CheckCuda(cudaEventSynchronize(EventOf(span.end)), "cudaEventSynchronize");
+    Add(span);
+  }
+  anchor_ = nullptr;
+  events_ = nullptr;
+  trace_ = trace;
+  if (trace_ == nullptr) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  events_ = std::make_shared<EventPool>(cudaEventDefault);
+  DropAnchor();
+}
+
+// The time lies between two of the host's: of a few tries the one with the least in between.
+void StreamTimes::DropAnchor() {
+  constexpr int kNumTries = 10;
+  auto least = Clock::duration::max();
+  for (int i = 0; i < kNumTries; ++i) {
+    const auto before = Clock::now();
+    StreamMark anchor = events_->Record();
+    CheckCuda(cudaEventSynchronize(EventOf(anchor)), "cudaEventSynchronize");
+    const auto between = Clock::now() - before;
+    if (between >= least) continue;
+    least = between;
+    anchor_ = std::move(anchor);
+    anchored_at_ = before + between / 2;
+  }
+}
+
+StreamMark StreamTimes::BeginSpan() {
+  if (trace_ == nullptr) return nullptr;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  return events_->Record();
+}
+
+void StreamTimes::EndSpan(StreamMark begin, TraceEvent event) {
+  if (begin == nullptr) return;
+  try {
+    StreamMark end = events_->Record();
+    const std::lock_guard lock(mutex_);
+    spans_.push_back({std::move(begin), std::move(end), std::move(event)});
+    while (spans_.size() > kFewSpans && HasPassed(spans_.front().end)) {
+      Add(spans_.front());
+      spans_.pop_front();
+    }
+  } catch (const Error&) {
+    // Whoever waits for the work meets it, too.
+  }
+}
+
+StreamTimes::Clock::time_point StreamTimes::TimeOf(const StreamMark& mark) const {
+  float ms = 0;
+  CheckCuda(cudaEventElapsedTime(&ms, EventOf(anchor_), EventOf(mark)), "cudaEventElapsedTime");
+  return anchored_at_ +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+}
+
+void StreamTimes::Add(Span& span) {
+  span.event.begin = TimeOf(span.begin);
+  span.event.end = TimeOf(span.end);
+  span.event.lane = trace_->Lane("gpu " + trace_->lanes()[static_cast<size_t>(span.event.lane)]);
+  trace_->Add(std::move(span.event));
+}
+
+}  // namespace dsat::engine
