@@ -35,7 +35,6 @@ class CpuKernels : public Kernels {
 
   // linear.cc
   void Matmul(const MatmulArgs& args) override;
-  void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) override;
 
   // layer_norm.cc
   void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,

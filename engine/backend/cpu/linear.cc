@@ -1,4 +1,4 @@
-// What a linear layer needs: products and the gradient of its bias.
+// What a linear layer needs: products, and with that of its weight the gradient of its bias.
 #include <algorithm>
 
 #include "engine/backend/cost.h"
@@ -13,13 +13,13 @@ constexpr int64_t kColumns = 256;  // Columns of one piece of work: a sum per co
 constexpr int64_t kRows = 64;      // Rows added up before they join the sum, for accuracy.
 
 // db[col] += the sum of dy[:, col] for `num_cols` <= kColumns columns.
-template <typename DB, typename DY>
-void AddColumnSums(DB* db, const DY* dy, int64_t M, int64_t N, int64_t num_cols) {
+template <typename T>
+void AddColumnSums(T* db, const T* dy, int64_t M, int64_t N, int64_t num_cols) {
   float sums[kColumns] = {};
   for (int64_t row = 0; row < M; row += kRows) {
     float part[kColumns] = {};
     for (int64_t r = row; r < std::min(M, row + kRows); ++r) {
-      const DY* in = dy + r * N;
+      const T* in = dy + r * N;
       for (int64_t c = 0; c < num_cols; ++c)
         part[c] += ToFloat(in[c]);
     }
@@ -27,28 +27,26 @@ void AddColumnSums(DB* db, const DY* dy, int64_t M, int64_t N, int64_t num_cols)
       sums[c] += part[c];
   }
   for (int64_t c = 0; c < num_cols; ++c)
-    db[c] = FromFloat<DB>(ToFloat(db[c]) + sums[c]);
+    db[c] = FromFloat<T>(ToFloat(db[c]) + sums[c]);
 }
 
 }  // namespace
 
 void CpuKernels::Matmul(const MatmulArgs& args) {
+  args.Check();
   flops_ += MatmulFlops(args);
+  if (args.M == 0 || args.N == 0) return;
   matmul_.Run(args);
-}
-
-void CpuKernels::BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) {
-  DSAT_CHECK(db.num_elems >= N && dy.num_elems >= M * N, "{} x {}: {} and {} elements", M, N,
-             db.num_elems, dy.num_elems);
-  VisitDType(db.dtype, [&](auto db_type) {
-    VisitDType(dy.dtype, [&](auto dy_type) {
-      auto* out = Data<decltype(db_type)>(db);
-      const auto* in = Data<decltype(dy_type)>(dy);
-      ParallelFor(num_threads_, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {
-        const int64_t col = piece * kColumns;
-        AddColumnSums(out + col, in + col, M, N, std::min(kColumns, N - col));
-      });
-    });
+  if (args.column_sums.num_elems == 0) return;
+  VisitDType(args.b.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* sums = Data<T>(args.column_sums);
+    const T* b = Data<T>(args.b);
+    ParallelFor(num_threads_, (args.N + kColumns - 1) / kColumns, args.K * args.N,
+                [=, K = args.K, N = args.N](int64_t piece) {
+                  const int64_t col = piece * kColumns;
+                  AddColumnSums(sums + col, b + col, K, N, std::min(kColumns, N - col));
+                });
   });
 }
 

@@ -28,7 +28,8 @@ struct GemmArgs {
 // Runs on the calling thread alone, also outside of parallel regions.
 void SgemmOnThisThread(const GemmArgs<float>& args);
 
-// Products of any mix of dtypes.
+// Products of any mix of dtypes, and all that goes with them but column_sums: a tile of c starts
+// from what is added, and goes through the activation while it is in a cache.
 //
 // A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
 // thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
@@ -40,7 +41,7 @@ class MatmulRunner {
   explicit MatmulRunner(int num_threads);
   ~MatmulRunner();
 
-  // Not thread-safe.
+  // Not thread-safe. REQUIRES: args.Check() has passed; M and N are not 0.
   void Run(const MatmulArgs& args);
 
   // Whether the processor multiplies bf16.
