@@ -168,8 +168,7 @@ bool IsSupportedEpilogue(const Product& product, const Matrix& result) {
     case cublaslt::kGeluAux:
     case cublaslt::kGeluAuxBias:
     case cublaslt::kGeluGradient:
-      return product.aux_stride >= result.rows && product.aux_stride % 8 == 0 &&
-             IsAligned(product.aux, 16);
+      return product.aux_stride >= result.rows && IsAligned(product.aux, 16);
     case cublaslt::kBiasGradientA:
       return product.transpose_a == cublaslt::kNormal;
     default:
@@ -351,8 +350,11 @@ Status cublasLtMatmul(Handle, Descriptor product, const void* alpha, const void*
       (!p.product.HasVector() || IsThere(p.Vector(), p.product.vector)) &&
       (!p.product.HasAux() || IsThere(p.Aux(), p.product.aux)) && workspace_bytes >= relied[4] &&
       Memory::Get().Holds(workspace, workspace_bytes);
+  // What the documentation demands, and the library may not look at.
+  const bool defined = !p.product.HasAux() || p.product.aux_stride % 8 == 0;
   const auto queue = emulated_cuda::Gpu::Get().Find(stream);
-  if (!IsSupported(p.product, p.a, p.b, p.result) || !aligned || !there || queue == nullptr)
+  if (!IsSupported(p.product, p.a, p.b, p.result) || !aligned || !there || !defined ||
+      queue == nullptr)
     return kInvalidValue;
   emulated_cuda::Gpu::Get().Enqueue(queue, [p] { Multiply(p); });
   CountOf(p.product.epilogue)++;

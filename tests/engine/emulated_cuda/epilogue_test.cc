@@ -2,8 +2,11 @@
 // none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "tests/engine/emulated_cuda/cublaslt.h"
 #include "tests/engine/model_runner.h"
@@ -49,6 +52,33 @@ TEST(EpilogueTest, Gpt2TakesThemAllInEveryBlock) {
 TEST(EpilogueTest, OtherModelsTakeTheGradientsOfTheirBiases) {
   EXPECT_EQ(StepOf(TinyMlp(), DType::kBF16).counts, (Counts{3, 0, 0, 0, 3}));
   EXPECT_EQ(StepOf(TinyLlama(), DType::kBF16).counts, (Counts{}));
+}
+
+TEST(EpilogueTest, WhatIsNotAlignedForOneIsDoneAfterTheProduct) {
+  const auto device = MakeTestDevice("emulated-cuda");
+  const auto kernels = device->MakeKernels();
+  Arena arena("device memory", Arena::Kind::kReal, 0, &device->memory());
+  std::vector<Buffer> buffers;
+  // (8, 8), `offset` elements of two bytes behind the start of a block.
+  const auto matrix = [&](int64_t offset) {
+    buffers.push_back(arena.Allocate(DType::kBF16, 80, "a matrix"));
+    const Tensor block = buffers.back().AsTensor(DType::kBF16);
+    kernels->Fill(block, 0.5F);
+    return block.Slice(offset, 64);
+  };
+  using Offsets = std::pair<int64_t, int64_t>;  // Of the bias and of GELU's input.
+  for (const auto& [bias, input] : {Offsets{0, 0}, {0, 1}, {0, 8}, {1, 8}}) {
+    const int64_t before = emulated_cuda::NumProducts(cublaslt::kGeluAuxBias);
+    kernels->Matmul({.M = 8,
+                     .N = 8,
+                     .K = 8,
+                     .a = matrix(0),
+                     .b = matrix(0),
+                     .c = matrix(0),
+                     .bias = matrix(bias),
+                     .before_gelu = matrix(input)});
+    EXPECT_EQ(emulated_cuda::NumProducts(cublaslt::kGeluAuxBias) - before, input == 1 ? 0 : 1);
+  }
 }
 
 TEST(EpilogueTest, ALibraryWithoutThemGivesTheSameGradients) {
