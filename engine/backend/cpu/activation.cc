@@ -1,11 +1,25 @@
 // Activation functions, element by element.
 #include "engine/backend/cpu/cpu_kernels.h"
-#include "engine/backend/cpu/gelu.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 
 namespace dsat::engine {
 namespace {
+
+// 0.5 (1 + tanh(u)) = sigmoid(2 u), which keeps its relative accuracy where tanh is near -1.
+// Here 2 u = kSlope (x + kCubic x^3).
+constexpr float kSlope = 1.5957691216F;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715F;
+
+float Gelu(float x) {
+  return x * Sigmoid(kSlope * (x + kCubic * x * x * x));
+}
+
+float GeluDerivative(float x) {
+  const float s = Sigmoid(kSlope * (x + kCubic * x * x * x));
+  const float inner = kSlope * (1.0F + 3.0F * kCubic * x * x);
+  return s + x * s * (1.0F - s) * inner;
+}
 
 // y[i] = fn(x[i]).
 template <typename Fn>

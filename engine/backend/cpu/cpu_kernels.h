@@ -108,6 +108,8 @@ class CpuKernels : public Kernels {
                        bool accumulate) override;
 
  private:
+  // sums (N) += those of the columns of x (M, N), of one dtype. linear.cc
+  void AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N);
   // Whether the products of attention over `qkv` take bf16 operands.
   bool AttendsInBf16(const Tensor& qkv) const;
 

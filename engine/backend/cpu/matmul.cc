@@ -12,7 +12,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/backend/cpu/gelu.h"
 #include "engine/backend/cpu/onednn.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
@@ -90,11 +89,6 @@ void StoreBlock(const Tensor& dst, int64_t offset, int64_t stride, const float* 
   });
 }
 
-// Where a product is rounded to.
-const Tensor& ProductOf(const MatmulArgs& args) {
-  return args.before_gelu.num_elems > 0 ? args.before_gelu : args.c;
-}
-
 char* At(const Tensor& t, int64_t offset) {
   return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
 }
@@ -126,28 +120,6 @@ void CopyRows(char* to, const char* from, const MatmulArgs& args, const Tile& ti
     const int64_t begin = row * args.N * bytes;
     std::memcpy(to + begin, from + begin, static_cast<size_t>(tile.cols * bytes));
   }
-}
-
-// From the product, rounded, to c.
-void Activate(const MatmulArgs& args, const Tile& tile) {
-  const bool forward = args.before_gelu.num_elems > 0;
-  if (!forward && args.gelu_input.num_elems == 0) return;
-  VisitDType(args.c.dtype, [&](auto type) {
-    using T = decltype(type);
-    T* c = Data<T>(args.c) + OffsetC(args, tile);
-    const T* x = Data<T>(forward ? args.before_gelu : args.gelu_input) + OffsetC(args, tile);
-    for (int64_t row = 0; row < tile.rows; ++row, c += args.N, x += args.N) {
-      if (forward) {
-#pragma omp simd
-        for (int64_t i = 0; i < tile.cols; ++i)
-          c[i] = FromFloat<T>(Gelu(ToFloat(x[i])));
-      } else {
-#pragma omp simd
-        for (int64_t i = 0; i < tile.cols; ++i)
-          c[i] = FromFloat<T>(ToFloat(c[i]) * GeluDerivative(ToFloat(x[i])));
-      }
-    }
-  });
 }
 
 }  // namespace
@@ -225,18 +197,13 @@ void MatmulRunner::Impl::ForEachTile(const MatmulArgs& args, const Fn& fn) {
 }
 
 void MatmulRunner::Impl::Run(const MatmulArgs& args) {
-  const bool f32 = IsF32(args.a) && IsF32(args.b) && IsF32(args.c);
-  const bool bf16 = bf16_native_ && IsBf16Product(args);
-  ForEachTile(args, [&](const Tile& tile, int thread) {
-    if (f32) {
-      RunF32Tile(args, tile);
-    } else if (bf16) {
-      RunBf16Tile(args, tile, thread);
-    } else {
-      RunConvertedTile(args, tile, thread);
-    }
-    Activate(args, tile);
-  });
+  if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
+    ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
+  } else if (bf16_native_ && IsBf16Product(args)) {
+    ForEachTile(args, [&](const Tile& tile, int thread) { RunBf16Tile(args, tile, thread); });
+  } else {
+    ForEachTile(args, [&](const Tile& tile, int thread) { RunConvertedTile(args, tile, thread); });
+  }
 }
 
 void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
@@ -248,7 +215,7 @@ void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
   gemm.lda = RowStrideA(args);
   gemm.b = args.b.f32() + OffsetB(args, tile);
   gemm.ldb = RowStrideB(args);
-  gemm.c = ProductOf(args).f32() + OffsetC(args, tile);
+  gemm.c = args.c.f32() + OffsetC(args, tile);
   gemm.ldc = args.N;
   gemm.accumulate = StartFromAddends(gemm.c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
@@ -275,7 +242,7 @@ void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& ti
   gemm.ldc = tile.cols;
   gemm.accumulate = StartFromAddends(c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
-  StoreBlock(ProductOf(args), OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
+  StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
 }
 
 void MatmulRunner::Impl::RunBf16Tile(const MatmulArgs& args, const Tile& tile, int thread) {
@@ -288,7 +255,7 @@ void MatmulRunner::Impl::RunBf16Tile(const MatmulArgs& args, const Tile& tile, i
   shape.accumulate = args.addend.num_elems > 0;
   shape.c = args.c.dtype;
   if (args.bias.num_elems > 0) shape.bias = args.bias.dtype;
-  char* const c = At(ProductOf(args), OffsetC(args, tile));
+  char* const c = At(args.c, OffsetC(args, tile));
   if (shape.accumulate) CopyRows(c, At(args.addend, OffsetC(args, tile)), args, tile);
   const void* bias = shape.bias ? At(args.bias, tile.col) : nullptr;
   RunPrimitive(shape, {At(args.a, OffsetA(args, tile)), At(args.b, OffsetB(args, tile)), bias, c},
