@@ -47,6 +47,15 @@ void SetRates(benchmark::State& state, const Kernels& kernels, int64_t bytes_per
   if (bytes_per_iteration > 0) state.SetBytesProcessed(state.iterations() * bytes_per_iteration);
 }
 
+void RunMatmul(benchmark::State& state, Bench& bench, const MatmulArgs& args) {
+  bench.kernels().Matmul(args);  // Generates code.
+  const int64_t before = bench.kernels().flops();
+  for (auto _ : state)
+    bench.kernels().Matmul(args);
+  state.counters["FLOP/s"] = benchmark::Counter(
+      static_cast<double>(bench.kernels().flops() - before), benchmark::Counter::kIsRate);
+}
+
 // Arguments M, N, K, transpose_a, transpose_b, threads.
 void BM_Matmul(benchmark::State& state, DType dtype) {
   Bench bench(state.range(5));
@@ -56,12 +65,7 @@ void BM_Matmul(benchmark::State& state, DType dtype) {
   args.a = bench.New(dtype, args.M * args.K);
   args.b = bench.New(dtype, args.K * args.N);
   args.c = bench.New(dtype, args.M * args.N);
-  bench.kernels().Matmul(args);  // Generates code.
-  const int64_t before = bench.kernels().flops();
-  for (auto _ : state)
-    bench.kernels().Matmul(args);
-  state.counters["FLOP/s"] = benchmark::Counter(
-      static_cast<double>(bench.kernels().flops() - before), benchmark::Counter::kIsRate);
+  RunMatmul(state, bench, args);
 }
 
 // The products of one linear layer of in x out features: y = x w^T, dx = dy w, dw = dy^T x.
@@ -83,6 +87,39 @@ void GptLayers(benchmark::internal::Benchmark* b) {
 }
 BENCHMARK_CAPTURE(BM_Matmul, f32, DType::kF32)->Apply(GptLayers);
 BENCHMARK_CAPTURE(BM_Matmul, bf16, DType::kBF16)->Apply(GptLayers);
+
+// Argument threads.
+void Threads(benchmark::internal::Benchmark* b) {
+  b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
+}
+
+// The products of a perceptron from C to 4 C channels with what goes with them, and without.
+enum class Extra { kNone, kAddend, kGelu, kGeluGradient, kColumnSums };
+void BM_MatmulWith(benchmark::State& state, DType dtype, Extra extra) {
+  Bench bench(state.range(0));
+  const bool of_weight = extra == Extra::kColumnSums;
+  MatmulArgs args{.M = of_weight ? kC : kRows, .N = 4 * kC, .K = of_weight ? kRows : kC};
+  args.transpose_a = of_weight;
+  args.a = bench.New(dtype, args.M * args.K);
+  args.b = bench.New(dtype, args.K * args.N);
+  args.c = bench.New(dtype, args.M * args.N);
+  const Tensor other = bench.New(dtype, args.M * args.N);
+  if (extra == Extra::kAddend) args.addend = other;
+  if (extra == Extra::kGelu) args.before_gelu = other;
+  if (extra == Extra::kGeluGradient) args.gelu_input = other;
+  if (extra == Extra::kColumnSums) args.column_sums = bench.New(dtype, args.N);
+  RunMatmul(state, bench, args);
+}
+BENCHMARK_CAPTURE(BM_MatmulWith, f32_nothing, DType::kF32, Extra::kNone)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, f32_addend, DType::kF32, Extra::kAddend)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, f32_gelu, DType::kF32, Extra::kGelu)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, f32_dgelu, DType::kF32, Extra::kGeluGradient)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, f32_dbias, DType::kF32, Extra::kColumnSums)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, bf16_nothing, DType::kBF16, Extra::kNone)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, bf16_addend, DType::kBF16, Extra::kAddend)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, bf16_gelu, DType::kBF16, Extra::kGelu)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, bf16_dgelu, DType::kBF16, Extra::kGeluGradient)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_MatmulWith, bf16_dbias, DType::kBF16, Extra::kColumnSums)->Apply(Threads);
 
 // Arguments T, threads. FLOP/s are those of full products; half of them are in the future.
 void BM_Attention(benchmark::State& state, DType dtype, bool backward) {
@@ -113,10 +150,6 @@ BENCHMARK_CAPTURE(BM_Attention, bf16_forward, DType::kBF16, false)->Apply(Sequen
 BENCHMARK_CAPTURE(BM_Attention, bf16_backward, DType::kBF16, true)->Apply(Sequences);
 
 // Everything below: argument threads; bytes are those that must be read and written.
-void Threads(benchmark::internal::Benchmark* b) {
-  b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
-}
-
 void SetParameters(benchmark::State& state, int64_t num_parameters) {
   state.counters["parameters/s"] = benchmark::Counter(
       static_cast<double>(state.iterations() * num_parameters), benchmark::Counter::kIsRate);
@@ -228,17 +261,6 @@ void BM_CrossEntropy(benchmark::State& state, DType dtype) {
 }
 BENCHMARK_CAPTURE(BM_CrossEntropy, f32, DType::kF32)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_CrossEntropy, bf16, DType::kBF16)->Apply(Threads);
-
-void BM_BiasGrad(benchmark::State& state, DType dtype) {
-  Bench bench(state.range(0));
-  const Tensor dy = bench.New(dtype, kRows * 4 * kC);
-  const Tensor db = bench.New(dtype, 4 * kC);
-  for (auto _ : state)
-    bench.kernels().BiasGrad(db, dy, kRows, 4 * kC);
-  SetRates(state, bench.kernels(), dy.bytes());
-}
-BENCHMARK_CAPTURE(BM_BiasGrad, f32, DType::kF32)->Apply(Threads);
-BENCHMARK_CAPTURE(BM_BiasGrad, bf16, DType::kBF16)->Apply(Threads);
 
 }  // namespace
 }  // namespace dsat::engine

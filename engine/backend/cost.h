@@ -9,7 +9,7 @@
 
 namespace dsat::engine {
 
-// 2 M N K; bias and accumulation are not counted.
+// 2 M N K; what goes with the product is not counted.
 int64_t MatmulFlops(const MatmulArgs& args);
 // Full products: QK^T and PV are 2 B T T C each.
 int64_t AttentionForwardFlops(const AttentionShape& shape);

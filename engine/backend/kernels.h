@@ -27,7 +27,8 @@
 
 namespace dsat::engine {
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)] [+ c].
+// c (M, N) = op(a) (M, K) * op(b) (K, N) + bias + addend, rounded once, and what else can be had
+// from the product before its numbers go to memory. What is empty is not wanted.
 struct MatmulArgs {
   int64_t M = 0, N = 0, K = 0;
   Tensor a{};  // (M, K), or (K, M) if transpose_a
@@ -35,8 +36,29 @@ struct MatmulArgs {
   Tensor c{};  // (M, N)
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;  // c += instead of c =
-  Tensor bias = {};         // (N), or empty
+  Tensor bias = {};    // (N)
+  Tensor addend = {};  // (M, N) of c's dtype; may be c, which is added to then.
+  // At most one of these three.
+  Tensor before_gelu = {};  // (M, N) of c's dtype: the sum is written here, and c = gelu of it.
+  Tensor gelu_input = {};   // (M, N) of c's dtype: c = the sum * gelu'(gelu_input).
+  Tensor column_sums = {};  // (N) of b's dtype: += the sums of b's columns. b is not transposed.
+
+  void Check() const {
+    const auto has = [](const Tensor& t, int64_t n, DType dtype) {
+      return t.num_elems == 0 || (t.num_elems >= n && t.dtype == dtype);
+    };
+    DSAT_CHECK(M >= 0 && N >= 0 && K > 0, "{} x {} x {}", M, N, K);
+    DSAT_CHECK(a.num_elems >= M * K && b.num_elems >= K * N && c.num_elems >= M * N,
+               "{} x {} x {}: {}, {} and {} elements", M, N, K, a.num_elems, b.num_elems,
+               c.num_elems);
+    DSAT_CHECK(has(bias, N, bias.dtype) && has(addend, M * N, c.dtype) &&
+                   has(before_gelu, M * N, c.dtype) && has(gelu_input, M * N, c.dtype) &&
+                   has(column_sums, N, b.dtype),
+               "{} x {} x {}: what goes with the product does not fit it", M, N, K);
+    const auto wanted = [](const Tensor& t) { return t.num_elems > 0 ? 1 : 0; };
+    DSAT_CHECK(wanted(before_gelu) + wanted(gelu_input) + wanted(column_sums) <= 1 &&
+               (column_sums.num_elems == 0 || !transpose_b));
+  }
 };
 
 // Causal self-attention over H heads of C / H channels, scaled by 1 / sqrt(C / H). Each of G heads
@@ -193,8 +215,6 @@ class Kernels : public TracedDevice {
   virtual double SumOfSquares(Tensor t) = 0;
 
   virtual void Matmul(const MatmulArgs& args) = 0;
-  // db (N) += column sums of dy (M, N).
-  virtual void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) = 0;
 
   // y (N, C) = LayerNorm(x (N, C)) * weight (C) + bias (C), eps 1e-5; saves mean (N), rstd (N).
   virtual void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,

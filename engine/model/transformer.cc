@@ -79,9 +79,9 @@ class TransformerBlock final : public Layer {
   Tensor Bias(const LayerContext& ctx, size_t weight) const {
     return shape_.bias ? ctx.params[weight + 1] : Tensor{};
   }
-  void Apply(const LayerContext& ctx, size_t weight, Tensor y, Tensor x,
-             const LinearShape& shape) const {
-    LinearForward(ctx.kernels, y, x, ctx.params[weight], Bias(ctx, weight), shape);
+  void Apply(const LayerContext& ctx, size_t weight, Tensor y, Tensor x, const LinearShape& shape,
+             const LinearExtras& extras = {}) const {
+    LinearForward(ctx.kernels, y, x, ctx.params[weight], Bias(ctx, weight), shape, extras);
   }
   void AddParamGrads(const LayerContext& ctx, size_t weight, Tensor dy, Tensor x,
                      const LinearShape& shape) const {
@@ -159,7 +159,8 @@ Buffer TransformerBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved
   return PerceptronForward(ctx, saved);
 }
 
-// x (N, C) + projection(attention(norm(x))).
+// x (N, C) + projection(attention(norm(x))). The sum is the product's: with the norm that follows,
+// four (N, C) tensors go through memory; with a kernel of sum and norm it would be five.
 Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
                                        Saved& saved) const {
   const int64_t N = ctx.NumTokens();
@@ -185,8 +186,7 @@ Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
   scratch.Free();
 
   Buffer middle = ctx.arena.Allocate(dtype, N * C, "residual stream");
-  Apply(ctx, proj_, middle.AsTensor(dtype), attended, {N, C, C});
-  ctx.kernels.Add(middle.AsTensor(dtype), middle.AsTensor(dtype), x.AsTensor(dtype));
+  Apply(ctx, proj_, middle.AsTensor(dtype), attended, {N, C, C}, {.addend = x.AsTensor(dtype)});
   return middle;
 }
 
@@ -200,15 +200,19 @@ Buffer TransformerBlock::PerceptronForward(const LayerContext& ctx, Saved& saved
   Buffer normed = Normed(ctx, middle, norm2_, StatsIn(ctx, saved[kStats]).norm2);
   saved[kFcOut] = ctx.arena.Allocate(dtype, FcChannels() * N, "perceptron before activation");
   const Tensor fc = saved[kFcOut].AsTensor(dtype);
-  Apply(ctx, fc_, fc, normed.AsTensor(dtype), {N, C, FcChannels()});
+  Buffer active = ctx.arena.Allocate(dtype, shape_.F * N, "activation output");
+  const LinearShape fc_shape{N, C, FcChannels()};
+  if (shape_.gated) {
+    Apply(ctx, fc_, fc, normed.AsTensor(dtype), fc_shape);
+    Activate(ctx, active.AsTensor(dtype), fc);
+  } else {
+    Apply(ctx, fc_, active.AsTensor(dtype), normed.AsTensor(dtype), fc_shape, {.before_gelu = fc});
+  }
   normed.Free();
 
-  Buffer active = ctx.arena.Allocate(dtype, shape_.F * N, "activation output");
-  Activate(ctx, active.AsTensor(dtype), fc);
   Buffer y = ctx.arena.Allocate(dtype, N * C, "block output");
-  Apply(ctx, down_, y.AsTensor(dtype), active.AsTensor(dtype), {N, shape_.F, C});
-  active.Free();
-  ctx.kernels.Add(y.AsTensor(dtype), y.AsTensor(dtype), middle);
+  Apply(ctx, down_, y.AsTensor(dtype), active.AsTensor(dtype), {N, shape_.F, C},
+        {.addend = middle});
   return y;
 }
 
@@ -259,12 +263,12 @@ Buffer TransformerBlock::FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved
   if (ctx.Trains(down_)) Activate(ctx, active, fc);
   AddParamGrads(ctx, down_, dy, active, shape);
   const Tensor dactive = hidden.AsTensor(dtype);  // In the same memory.
-  LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape);
   if (!shape_.gated) {
-    ctx.kernels.GeluBackward(dactive, dactive, fc);
+    LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape, /*gelu_input=*/fc);
     saved[kFcOut].Free();
     return hidden;
   }
+  LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape);
   Buffer dfc = ctx.arena.Allocate(dtype, shape.N * FcChannels(), "perceptron gradient");
   ctx.kernels.SwigluBackward(dfc.AsTensor(dtype), dactive, fc, shape.N, shape_.F);
   saved[kFcOut].Free();
@@ -380,7 +384,7 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
                         .b = normed.AsTensor(ctx.dtype),
                         .c = ctx.Grad(embedding_),
                         .transpose_a = true,
-                        .accumulate = true});
+                        .addend = ctx.Grad(embedding_)});
   }
   const Tensor dnormed = normed.AsTensor(ctx.dtype);  // Its values have served.
   ctx.kernels.Matmul(

@@ -78,11 +78,13 @@ class Everything {
       MatmulArgs args{.M = kM, .N = 2 * kC, .K = kK};
       args.transpose_a = (flags & 1) != 0;
       args.transpose_b = (flags & 2) != 0;
-      args.accumulate = (flags & 4) != 0;
       args.a = New(kM * kK);
       args.b = New(kK * 2 * kC);
       args.c = New(kM * 2 * kC);
+      if ((flags & 4) != 0) args.addend = flags < 8 ? args.c : New(kM * 2 * kC);
       if ((flags & 8) != 0) args.bias = New(2 * kC);
+      if (flags % 5 == 1) args.before_gelu = New(kM * 2 * kC);
+      if (flags % 5 == 2) args.gelu_input = New(kM * 2 * kC);
       kernels_.Matmul(args);
     }
     // The gradient of a weight: few outputs, long sums.
@@ -92,8 +94,15 @@ class Everything {
                      .a = New(90 * 3000),
                      .b = New(70 * 3000),
                      .c = New(90 * 70),
-                     .transpose_a = true});
-    kernels_.BiasGrad(New(4 * kC), New(kN * 4 * kC), kN, 4 * kC);
+                     .transpose_a = true,
+                     .column_sums = New(70)});
+    kernels_.Matmul({.M = 9,
+                     .N = 4 * kC,
+                     .K = kN,
+                     .a = New(9 * kN),
+                     .b = New(kN * 4 * kC),
+                     .c = New(9 * 4 * kC),
+                     .column_sums = New(4 * kC)});
   }
 
   void RunLayerNorm() {

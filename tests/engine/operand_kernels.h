@@ -34,10 +34,9 @@ class OperandKernels : public Kernels {
   }
   void Matmul(const MatmulArgs& given) override {
     MatmulArgs args = given;
-    Run({args.a, args.b, args.c, args.bias}, [&] { inner_->Matmul(args); });
-  }
-  void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) override {
-    Run({db, dy}, [&] { inner_->BiasGrad(db, dy, M, N); });
+    Run({args.a, args.b, args.c, args.bias, args.addend, args.before_gelu, args.gelu_input,
+         args.column_sums},
+        [&] { inner_->Matmul(args); });
   }
   void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
                         int64_t N, int64_t C) override {

@@ -22,8 +22,10 @@ class CountingKernels : public Kernels {
   void Scale(Tensor, float) override {}
   double SumOfSquares(Tensor) override { return 0; }
 
-  void Matmul(const MatmulArgs& args) override { flops_ += MatmulFlops(args); }
-  void BiasGrad(Tensor, Tensor, int64_t, int64_t) override {}
+  void Matmul(const MatmulArgs& args) override {
+    args.Check();
+    flops_ += MatmulFlops(args);
+  }
 
   void LayerNormForward(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int64_t, int64_t) override {
   }

@@ -35,7 +35,6 @@ class CpuKernels : public Kernels {
 
   // linear.cc
   void Matmul(const MatmulArgs& args) override;
-  void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) override;
 
   // layer_norm.cc
   void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
@@ -109,6 +108,8 @@ class CpuKernels : public Kernels {
                        bool accumulate) override;
 
  private:
+  // sums (N) += those of the columns of x (M, N), of one dtype. linear.cc
+  void AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N);
   // Whether the products of attention over `qkv` take bf16 operands.
   bool AttendsInBf16(const Tensor& qkv) const;
 

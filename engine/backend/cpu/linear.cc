@@ -1,4 +1,4 @@
-// What a linear layer needs: products and the gradient of its bias.
+// What a linear layer needs: products, and with that of its weight the gradient of its bias.
 #include <algorithm>
 
 #include "engine/backend/cost.h"
@@ -12,14 +12,14 @@ namespace {
 constexpr int64_t kColumns = 256;  // Columns of one piece of work: a sum per column, in L1.
 constexpr int64_t kRows = 64;      // Rows added up before they join the sum, for accuracy.
 
-// db[col] += the sum of dy[:, col] for `num_cols` <= kColumns columns.
-template <typename DB, typename DY>
-void AddColumnSums(DB* db, const DY* dy, int64_t M, int64_t N, int64_t num_cols) {
+// out[col] += the sum of x[:, col] for `num_cols` <= kColumns columns.
+template <typename T>
+void AddPieceSums(T* out, const T* x, int64_t M, int64_t N, int64_t num_cols) {
   float sums[kColumns] = {};
   for (int64_t row = 0; row < M; row += kRows) {
     float part[kColumns] = {};
     for (int64_t r = row; r < std::min(M, row + kRows); ++r) {
-      const DY* in = dy + r * N;
+      const T* in = x + r * N;
       for (int64_t c = 0; c < num_cols; ++c)
         part[c] += ToFloat(in[c]);
     }
@@ -27,27 +27,33 @@ void AddColumnSums(DB* db, const DY* dy, int64_t M, int64_t N, int64_t num_cols)
       sums[c] += part[c];
   }
   for (int64_t c = 0; c < num_cols; ++c)
-    db[c] = FromFloat<DB>(ToFloat(db[c]) + sums[c]);
+    out[c] = FromFloat<T>(ToFloat(out[c]) + sums[c]);
 }
 
 }  // namespace
 
+// A tile goes to memory before GELU: it is no faster in the tile, whose rows are short.
 void CpuKernels::Matmul(const MatmulArgs& args) {
+  args.Check();
   flops_ += MatmulFlops(args);
-  matmul_.Run(args);
+  if (args.M == 0 || args.N == 0) return;
+  const Tensor c = args.c.Slice(0, args.M * args.N);
+  MatmulArgs product = args;
+  if (args.before_gelu.num_elems > 0) product.c = args.before_gelu.Slice(0, c.num_elems);
+  matmul_.Run(product);
+  if (args.before_gelu.num_elems > 0) GeluForward(c, product.c);
+  if (args.gelu_input.num_elems > 0) GeluBackward(c, c, args.gelu_input.Slice(0, c.num_elems));
+  if (args.column_sums.num_elems > 0) AddColumnSums(args.column_sums, args.b, args.K, args.N);
 }
 
-void CpuKernels::BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) {
-  DSAT_CHECK(db.num_elems >= N && dy.num_elems >= M * N, "{} x {}: {} and {} elements", M, N,
-             db.num_elems, dy.num_elems);
-  VisitDType(db.dtype, [&](auto db_type) {
-    VisitDType(dy.dtype, [&](auto dy_type) {
-      auto* out = Data<decltype(db_type)>(db);
-      const auto* in = Data<decltype(dy_type)>(dy);
-      ParallelFor(num_threads_, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {
-        const int64_t col = piece * kColumns;
-        AddColumnSums(out + col, in + col, M, N, std::min(kColumns, N - col));
-      });
+void CpuKernels::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
+  VisitDType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = Data<T>(sums);
+    const T* in = Data<T>(x);
+    ParallelFor(num_threads_, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {
+      const int64_t col = piece * kColumns;
+      AddPieceSums(out + col, in + col, M, N, std::min(kColumns, N - col));
     });
   });
 }

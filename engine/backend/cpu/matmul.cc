@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -62,19 +63,20 @@ bool IsBf16Product(const MatmulArgs& args) {
          args.c.dtype != DType::kF16 && args.bias.dtype != DType::kF16;
 }
 
-// dst (rows, cols) = the block of `src` that begins at `offset` and has `stride` elements a row.
-void LoadBlock(float* dst, const Tensor& src, int64_t offset, int64_t stride, int64_t rows,
-               int64_t cols) {
+// dst (rows, cols, row stride ld) = the block of `src` that begins at `offset` and has `stride`
+// elements a row.
+void LoadBlock(float* dst, int64_t ld, const Tensor& src, int64_t offset, int64_t stride,
+               int64_t rows, int64_t cols) {
   VisitDType(src.dtype, [&](auto type) {
     const auto* block = Data<decltype(type)>(src) + offset;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; ++c)
-        dst[r * cols + c] = ToFloat(block[r * stride + c]);
+        dst[r * ld + c] = ToFloat(block[r * stride + c]);
     }
   });
 }
 
-// The reverse.
+// The reverse, from a dense block.
 void StoreBlock(const Tensor& dst, int64_t offset, int64_t stride, const float* src, int64_t rows,
                 int64_t cols) {
   VisitDType(dst.dtype, [&](auto type) {
@@ -87,27 +89,37 @@ void StoreBlock(const Tensor& dst, int64_t offset, int64_t stride, const float* 
   });
 }
 
-// c (rows, cols, row stride ldc) = bias[col...] + c if `accumulate`, else = bias[col...].
-void StartFromBias(float* c, int64_t ldc, const MatmulArgs& args, const Tile& tile) {
-  const float keep = args.accumulate ? 1.0F : 0.0F;
+char* At(const Tensor& t, int64_t offset) {
+  return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
+}
+
+// The tile of sums (rows, cols, row stride ld) that a product is added to = bias + addend. False if
+// it has neither: then nothing is written.
+bool StartFromAddends(float* sums, int64_t ld, const MatmulArgs& args, const Tile& tile) {
+  const bool has_addend = args.addend.num_elems > 0;
+  const int64_t offset = OffsetC(args, tile);
+  if (has_addend && At(args.addend, offset) != reinterpret_cast<char*>(sums))
+    LoadBlock(sums, ld, args.addend, offset, args.N, tile.rows, tile.cols);
+  if (args.bias.num_elems == 0) return has_addend;
   VisitDType(args.bias.dtype, [&](auto type) {
     const auto* bias = Data<decltype(type)>(args.bias) + tile.col;
     for (int64_t row = 0; row < tile.rows; ++row) {
-      float* out = c + row * ldc;
-      for (int64_t col = 0; col < tile.cols; ++col) {
-        out[col] = (keep == 0.0F ? 0.0F : out[col]) + ToFloat(bias[col]);
-      }
+      float* out = sums + row * ld;
+      for (int64_t col = 0; col < tile.cols; ++col)
+        out[col] = (has_addend ? out[col] : 0.0F) + ToFloat(bias[col]);
     }
   });
+  return true;
 }
 
-void CheckShapes(const MatmulArgs& args) {
-  DSAT_CHECK(args.M >= 0 && args.N >= 0 && args.K > 0, "{} x {} x {}", args.M, args.N, args.K);
-  DSAT_CHECK(args.a.num_elems >= args.M * args.K, "a has {} elements", args.a.num_elems);
-  DSAT_CHECK(args.b.num_elems >= args.K * args.N, "b has {} elements", args.b.num_elems);
-  DSAT_CHECK(args.c.num_elems >= args.M * args.N, "c has {} elements", args.c.num_elems);
-  DSAT_CHECK(args.bias.data == nullptr || args.bias.num_elems >= args.N, "bias has {} elements",
-             args.bias.num_elems);
+// A tile of `to` = that of `from`, both in matrices like c; they may be the same.
+void CopyRows(char* to, const char* from, const MatmulArgs& args, const Tile& tile) {
+  if (to == from) return;
+  const int64_t bytes = BytesPerElem(args.c.dtype);
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    const int64_t begin = row * args.N * bytes;
+    std::memcpy(to + begin, from + begin, static_cast<size_t>(tile.cols * bytes));
+  }
 }
 
 }  // namespace
@@ -185,8 +197,6 @@ void MatmulRunner::Impl::ForEachTile(const MatmulArgs& args, const Fn& fn) {
 }
 
 void MatmulRunner::Impl::Run(const MatmulArgs& args) {
-  CheckShapes(args);
-  if (args.M == 0 || args.N == 0) return;
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
     ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
   } else if (bf16_native_ && IsBf16Product(args)) {
@@ -207,8 +217,7 @@ void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
   gemm.ldb = RowStrideB(args);
   gemm.c = args.c.f32() + OffsetC(args, tile);
   gemm.ldc = args.N;
-  gemm.accumulate = args.accumulate || args.bias.data != nullptr;
-  if (args.bias.data != nullptr) StartFromBias(gemm.c, gemm.ldc, args, tile);
+  gemm.accumulate = StartFromAddends(gemm.c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
 }
 
@@ -223,17 +232,15 @@ void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& ti
   gemm.K = args.K;
   gemm.a = a;
   gemm.lda = args.transpose_a ? tile.rows : args.K;
-  LoadBlock(a, args.a, OffsetA(args, tile), RowStrideA(args), args.transpose_a ? args.K : tile.rows,
-            gemm.lda);
+  LoadBlock(a, gemm.lda, args.a, OffsetA(args, tile), RowStrideA(args),
+            args.transpose_a ? args.K : tile.rows, gemm.lda);
   gemm.b = b;
   gemm.ldb = args.transpose_b ? args.K : tile.cols;
-  LoadBlock(b, args.b, OffsetB(args, tile), RowStrideB(args), args.transpose_b ? tile.cols : args.K,
-            gemm.ldb);
+  LoadBlock(b, gemm.ldb, args.b, OffsetB(args, tile), RowStrideB(args),
+            args.transpose_b ? tile.cols : args.K, gemm.ldb);
   gemm.c = c;
   gemm.ldc = tile.cols;
-  gemm.accumulate = args.accumulate || args.bias.data != nullptr;
-  if (args.accumulate) LoadBlock(c, args.c, OffsetC(args, tile), args.N, tile.rows, tile.cols);
-  if (args.bias.data != nullptr) StartFromBias(c, gemm.ldc, args, tile);
+  gemm.accumulate = StartFromAddends(c, gemm.ldc, args, tile);
   SgemmOnThisThread(gemm);
   StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
 }
@@ -245,16 +252,13 @@ void MatmulRunner::Impl::RunBf16Tile(const MatmulArgs& args, const Tile& tile, i
   shape.ldc = args.N;
   shape.transpose_a = args.transpose_a;
   shape.transpose_b = args.transpose_b;
-  shape.accumulate = args.accumulate;
+  shape.accumulate = args.addend.num_elems > 0;
   shape.c = args.c.dtype;
-  if (args.bias.data != nullptr) shape.bias = args.bias.dtype;
-  const auto at = [](const Tensor& t, int64_t offset) {
-    return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
-  };
-  const void* bias = shape.bias ? at(args.bias, tile.col) : nullptr;
-  RunPrimitive(shape,
-               {at(args.a, OffsetA(args, tile)), at(args.b, OffsetB(args, tile)), bias,
-                at(args.c, OffsetC(args, tile))},
+  if (args.bias.num_elems > 0) shape.bias = args.bias.dtype;
+  char* const c = At(args.c, OffsetC(args, tile));
+  if (shape.accumulate) CopyRows(c, At(args.addend, OffsetC(args, tile)), args, tile);
+  const void* bias = shape.bias ? At(args.bias, tile.col) : nullptr;
+  RunPrimitive(shape, {At(args.a, OffsetA(args, tile)), At(args.b, OffsetB(args, tile)), bias, c},
                thread);
 }
 

@@ -28,7 +28,7 @@ struct GemmArgs {
 // Runs on the calling thread alone, also outside of parallel regions.
 void SgemmOnThisThread(const GemmArgs<float>& args);
 
-// Products of any mix of dtypes.
+// Products of any mix of dtypes with a bias and an addend: a tile of c starts from them.
 //
 // A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
 // thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
@@ -40,7 +40,8 @@ class MatmulRunner {
   explicit MatmulRunner(int num_threads);
   ~MatmulRunner();
 
-  // Not thread-safe.
+  // Not thread-safe. What else MatmulArgs has is not looked at. REQUIRES: args.Check() has passed;
+  // M and N are not 0.
   void Run(const MatmulArgs& args);
 
   // Whether the processor multiplies bf16.

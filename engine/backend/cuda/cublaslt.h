@@ -16,11 +16,27 @@ namespace dsat::engine::cublaslt {
 using Handle = void*;
 using Descriptor = void*;  // Of a product, a matrix, a preference.
 using Status = int;        // 0: success.
+constexpr Status kNotSupported = 15;
 
 enum Operation : int32_t { kNormal = 0, kTransposed = 1 };
 enum ComputeType : int { kCompute32F = 68 };
-enum ProductAttribute : int { kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8 };
-enum Epilogue : uint32_t { kNoEpilogue = 1, kAddBias = 4 };
+enum ProductAttribute : int {
+  kTransposeA = 3,
+  kTransposeB = 4,
+  kEpilogue = 7,
+  kBiasPointer = 8,  // (rows of D) of D's type: a bias, or a gradient of one.
+  kAuxPointer = 11,  // (rows of D, columns of D) of D's type: GELU's input.
+  kAuxStride = 12    // Its leading dimension, of 64 bits, a multiple of 8.
+};
+// D = of A B + C. The two with a bias add it before GELU.
+enum Epilogue : uint32_t {
+  kNoEpilogue = 1,
+  kAddBias = 4,
+  kGeluAux = 32 | 128,  // GELU; its input is written.
+  kGeluAuxBias = kGeluAux | kAddBias,
+  kGeluGradient = 64 | 128,  // Times GELU's derivative at the input, which is read.
+  kBiasGradientA = 256       // The sums of A's rows are written; A is not transposed.
+};
 enum PreferenceAttribute : int {
   kMaxWorkspaceBytes = 1,
   kMinAlignmentA = 5,

@@ -138,23 +138,40 @@ void CudaKernels::Add(Tensor y, Tensor a, Tensor b) {
 }
 
 void CudaKernels::Matmul(const MatmulArgs& args) {
+  args.Check();
   flops_ += MatmulFlops(args);
-  DSAT_CHECK(args.a.num_elems >= args.M * args.K && args.b.num_elems >= args.K * args.N &&
-                 args.c.num_elems >= args.M * args.N,
-             "{} x {} x {}", args.M, args.N, args.K);
   if (args.M * args.N == 0) return;
-  // What cuBLASLt multiplies: two of one type, into that or f32. A bias is added before the result
-  // is rounded.
-  const DType from = args.a.dtype, to = args.c.dtype;
-  const bool same =
-      from == args.b.dtype && to == from && (args.bias.num_elems == 0 || args.bias.dtype == to);
-  same || (from == args.b.dtype && to == DType::kF32) ? Multiply(args) : MultiplyInF32(args);
+  if (!MultiplyFused(args)) {
+    MatmulArgs product = args;
+    if (args.before_gelu.num_elems > 0) product.c = args.before_gelu;
+    product.before_gelu = product.gelu_input = product.column_sums = {};
+    Multiply(product);
+    FinishProduct(args);
+  }
   CheckLaunch("Matmul");
 }
 
+// All of it by one call of cuBLASLt, where that can.
+bool CudaKernels::MultiplyFused(const MatmulArgs& args) {
+  const DType from = args.a.dtype, to = args.c.dtype;
+  if (from != args.b.dtype || (to != from && to != DType::kF32)) return false;
+  if (args.bias.num_elems > 0 && args.bias.dtype != to) return false;
+  MatmulArgs product = args;
+  Tensor& sums = product.column_sums;
+  if (sums.num_elems > 0) sums = {Workspace(args.N * BytesPerElem(to)), args.N, to};
+  if (matmul_.TryRun(product) != 0) return false;
+  if (sums.num_elems > 0) cuda::Accumulate(ViewOf(args.column_sums.Slice(0, args.N)), ViewOf(sums));
+  return true;
+}
+
+// A product, its bias and its addend, by as many calls as it takes.
 void CudaKernels::Multiply(MatmulArgs args) {
+  const DType from = args.a.dtype, to = args.c.dtype;
   const Tensor bias = args.bias;
-  const bool apart = bias.num_elems > 0 && bias.dtype != args.c.dtype;
+  const bool apart = bias.num_elems > 0 && bias.dtype != to;
+  // Only in f32 may a bias be added later: the result is rounded once.
+  if (from != args.b.dtype || (to != DType::kF32 && (to != from || apart)))
+    return MultiplyInF32(args);
   if (apart) args.bias = {};
   matmul_.Run(args);
   if (apart) cuda::AddBias(ViewOf(args.c), ViewOf(bias), args.M, args.N);
@@ -168,20 +185,28 @@ void CudaKernels::MultiplyInF32(const MatmulArgs& args) {
   auto* next = static_cast<float*>(Workspace(total * BytesPerElem(DType::kF32)));
   MatmulArgs in_f32 = args;
   Tensor* const copies[] = {&in_f32.a, &in_f32.b, &in_f32.c};
+  const Tensor originals[] = {args.a, args.b, args.addend};
   for (int i = 0; i < 3; ++i) {
-    const Tensor original = copies[i]->Slice(0, sizes[i]);
     *copies[i] = {next, sizes[i], DType::kF32};
     next += rounded(sizes[i]);
-    if (i < 2 || args.accumulate) cuda::Convert(ViewOf(*copies[i]), ViewOf(original));
+    if (originals[i].num_elems > 0)
+      cuda::Convert(ViewOf(*copies[i]), ViewOf(originals[i].Slice(0, sizes[i])));
   }
+  if (args.addend.num_elems > 0) in_f32.addend = in_f32.c;
   Multiply(in_f32);
   cuda::Convert(ViewOf(args.c.Slice(0, sizes[2])), ViewOf(in_f32.c));
 }
 
-void CudaKernels::BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) {
-  DSAT_CHECK(dy.num_elems >= M * N && db.num_elems >= N, "dy {} of {} x {}", dy.num_elems, M, N);
-  cuda::BiasGrad(ViewOf(db), ViewOf(dy), M, N, Workspace(cuda::ColumnWorkspaceBytes(M, N)));
-  CheckLaunch("BiasGrad");
+// What goes with a product, after it.
+void CudaKernels::FinishProduct(const MatmulArgs& args) {
+  const auto matrix = [&](const Tensor& t) { return ViewOf(t.Slice(0, args.M * args.N)); };
+  if (args.before_gelu.num_elems > 0) cuda::GeluForward(matrix(args.c), matrix(args.before_gelu));
+  if (args.gelu_input.num_elems > 0)
+    cuda::GeluBackward(matrix(args.c), matrix(args.c), matrix(args.gelu_input));
+  if (args.column_sums.num_elems > 0) {
+    cuda::BiasGrad(ViewOf(args.column_sums), ViewOf(args.b), args.K, args.N,
+                   Workspace(cuda::ColumnWorkspaceBytes(args.K, args.N)));
+  }
 }
 
 void CudaKernels::LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,

@@ -47,7 +47,6 @@ class CudaKernels final : public Kernels {
   void Add(Tensor y, Tensor a, Tensor b) override;
 
   void Matmul(const MatmulArgs& args) override;
-  void BiasGrad(Tensor db, Tensor dy, int64_t M, int64_t N) override;
 
   void LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight, Tensor bias,
                         int64_t N, int64_t C) override;
@@ -111,9 +110,11 @@ class CudaKernels final : public Kernels {
 
  private:
   void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
-  // A product of types that cuBLASLt takes, but for the type of a bias of f32; and one of any.
+  // The parts of Matmul.
+  bool MultiplyFused(const MatmulArgs& args);
   void Multiply(MatmulArgs args);
   void MultiplyInF32(const MatmulArgs& args);
+  void FinishProduct(const MatmulArgs& args);
   // Device memory of at least `bytes` that the next kernel may use.
   void* Workspace(int64_t bytes);
 

@@ -1,4 +1,4 @@
-// What matrix products do not do: gradients of biases, and biases where cuBLASLt does not add them.
+// Gradients of biases, and biases, where cuBLASLt does not make them with a product.
 #include "engine/backend/cuda/column_sums.h"
 
 namespace dsat::engine::cuda {

@@ -4,7 +4,7 @@
 // c^T = op(b)^T op(a)^T, with b first.
 #include "engine/backend/cuda/matmul.h"
 
-#include <algorithm>
+#include <optional>
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
@@ -32,10 +32,39 @@ int CudaType(DType dtype) {
 }
 
 // The largest power of two, up to what cuBLASLt asks about, that divides the address.
-uint32_t AlignmentOf(const Tensor& t) {
+uint32_t AlignmentOf(const void* data) {
   constexpr uintptr_t kMost = 256;
-  const auto address = reinterpret_cast<uintptr_t>(t.data) | kMost;
+  const auto address = reinterpret_cast<uintptr_t>(data) | kMost;
   return static_cast<uint32_t>(address & (~address + 1));
+}
+
+bool Has(const Tensor& t) {
+  return t.num_elems > 0;
+}
+
+// The library's C; without an addend it is not read.
+const void* AddendOf(const MatmulArgs& args) {
+  return (Has(args.addend) ? args.addend : args.c).data;
+}
+// The epilogue's vector and matrix; nullptr if there is none.
+const void* VectorOf(const MatmulArgs& args) {
+  if (Has(args.column_sums)) return args.column_sums.data;
+  return Has(args.bias) ? args.bias.data : nullptr;
+}
+const void* AuxOf(const MatmulArgs& args) {
+  if (Has(args.before_gelu)) return args.before_gelu.data;
+  return Has(args.gelu_input) ? args.gelu_input.data : nullptr;
+}
+
+// That does all that goes with the product, if there is one.
+std::optional<cublaslt::Epilogue> EpilogueOf(const MatmulArgs& args) {
+  const bool bias = Has(args.bias), gradient = Has(args.gelu_input) || Has(args.column_sums);
+  const bool odd_aux = AuxOf(args) != nullptr && args.N % 8 != 0;  // See kAuxStride.
+  if ((gradient && bias) || odd_aux) return std::nullopt;
+  if (Has(args.before_gelu)) return bias ? cublaslt::kGeluAuxBias : cublaslt::kGeluAux;
+  if (Has(args.gelu_input)) return cublaslt::kGeluGradient;
+  if (Has(args.column_sums)) return cublaslt::kBiasGradientA;
+  return bias ? cublaslt::kAddBias : cublaslt::kNoEpilogue;
 }
 
 }  // namespace
@@ -59,19 +88,21 @@ void CudaMatmul::Open() {
   Check(api_.create(&handle_), "cublasLtCreate");
 }
 
-CudaMatmul::Plan& CudaMatmul::PlanFor(const MatmulArgs& args) {
-  const bool has_bias = args.bias.num_elems > 0;
-  const Key key = {args.M,
-                   args.N,
-                   args.K,
-                   args.a.dtype,
-                   args.c.dtype,
-                   args.transpose_a,
-                   args.transpose_b,
-                   has_bias,
-                   AlignmentOf(args.a),
-                   AlignmentOf(args.b),
-                   AlignmentOf(args.c)};
+CudaMatmul::Plan& CudaMatmul::PlanFor(const MatmulArgs& args, cublaslt::Epilogue epilogue) {
+  const Key key = {.M = args.M,
+                   .N = args.N,
+                   .K = args.K,
+                   .from = args.a.dtype,
+                   .to = args.c.dtype,
+                   .transpose_a = args.transpose_a,
+                   .transpose_b = args.transpose_b,
+                   .epilogue = epilogue,
+                   .align_a = AlignmentOf(args.a.data),
+                   .align_b = AlignmentOf(args.b.data),
+                   .align_addend = AlignmentOf(AddendOf(args)),
+                   .align_c = AlignmentOf(args.c.data),
+                   .align_vector = AlignmentOf(VectorOf(args)),
+                   .align_aux = AlignmentOf(AuxOf(args))};
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   return plans_[key] = MakePlan(args, key);
 }
@@ -80,13 +111,11 @@ CudaMatmul::Plan CudaMatmul::MakePlan(const MatmulArgs& args, const Key& key) co
   Plan plan;
   Check(api_.product_create(&plan.product, cublaslt::kCompute32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-  const auto set = [&](int attribute, auto value) {
-    Check(api_.product_set(plan.product, attribute, &value, sizeof(value)),
-          "cublasLtMatmulDescSetAttribute");
-  };
+  const auto set = [&](int attribute, auto value) { Set(plan.product, attribute, value); };
   set(cublaslt::kTransposeA, args.transpose_b ? cublaslt::kTransposed : cublaslt::kNormal);
   set(cublaslt::kTransposeB, args.transpose_a ? cublaslt::kTransposed : cublaslt::kNormal);
-  set(cublaslt::kEpilogue, args.bias.num_elems > 0 ? cublaslt::kAddBias : cublaslt::kNoEpilogue);
+  set(cublaslt::kEpilogue, key.epilogue);
+  if (AuxOf(args) != nullptr) set(cublaslt::kAuxStride, args.N);
   // A row-major (rows, cols) matrix, as cuBLASLt sees it.
   const auto matrix = [&](cublaslt::Descriptor& descriptor, DType dtype, int64_t rows,
                           int64_t cols) {
@@ -99,8 +128,20 @@ CudaMatmul::Plan CudaMatmul::MakePlan(const MatmulArgs& args, const Key& key) co
   args.transpose_a ? matrix(plan.second, args.a.dtype, args.K, args.M)
                    : matrix(plan.second, args.a.dtype, args.M, args.K);
   matrix(plan.result, args.c.dtype, args.M, args.N);
+  SetPointers(plan, args);  // The choice depends on their alignment.
   Choose(key, plan);
   return plan;
+}
+
+void CudaMatmul::SetPointers(const Plan& plan, const MatmulArgs& args) const {
+  if (const void* vector = VectorOf(args)) Set(plan.product, cublaslt::kBiasPointer, vector);
+  if (const void* aux = AuxOf(args)) Set(plan.product, cublaslt::kAuxPointer, aux);
+}
+
+template <typename T>
+void CudaMatmul::Set(cublaslt::Descriptor product, int attribute, T value) const {
+  Check(api_.product_set(product, attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
 }
 
 void CudaMatmul::Choose(const Key& key, Plan& plan) const {
@@ -111,37 +152,39 @@ void CudaMatmul::Choose(const Key& key, Plan& plan) const {
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(cublaslt::kMaxWorkspaceBytes, uint64_t{kWorkspaceBytes});
-  set(cublaslt::kMinAlignmentA, std::get<9>(key));  // b is first.
-  set(cublaslt::kMinAlignmentB, std::get<8>(key));
-  set(cublaslt::kMinAlignmentC, std::get<10>(key));
-  set(cublaslt::kMinAlignmentD, std::get<10>(key));
+  set(cublaslt::kMinAlignmentA, key.align_b);  // b is first.
+  set(cublaslt::kMinAlignmentB, key.align_a);
+  set(cublaslt::kMinAlignmentC, key.align_addend);
+  set(cublaslt::kMinAlignmentD, key.align_c);
   cublaslt::Choice choice = {};
   int found = 0;
-  Check(api_.choose(handle_, plan.product, plan.first, plan.second, plan.result, plan.result,
-                    preference, 1, &choice, &found),
-        "cublasLtMatmulAlgoGetHeuristic");
+  plan.state = api_.choose(handle_, plan.product, plan.first, plan.second, plan.result, plan.result,
+                           preference, 1, &choice, &found);
   api_.preference_destroy(preference);
-  if (found == 0) {
-    Throw(ErrorCode::kUnavailable, "GPU: cuBLASLt has no algorithm for {} x {} x {}",
-          std::get<0>(key), std::get<1>(key), std::get<2>(key));
-  }
+  if (plan.state == 0) plan.state = found == 0 ? cublaslt::kNotSupported : choice.state;
   plan.algorithm = choice.algorithm;
 }
 
-void CudaMatmul::Run(const MatmulArgs& args) {
+cublaslt::Status CudaMatmul::TryRun(const MatmulArgs& args) {
+  const std::optional<cublaslt::Epilogue> epilogue = EpilogueOf(args);
+  if (!epilogue) return cublaslt::kNotSupported;
   Open();
-  Plan& plan = PlanFor(args);
-  if (args.bias.num_elems > 0) {
-    DSAT_CHECK(args.bias.dtype == args.c.dtype);
-    Check(api_.product_set(plan.product, cublaslt::kBiasPointer, &args.bias.data,
-                           sizeof(args.bias.data)),
-          "cublasLtMatmulDescSetAttribute");
-  }
-  const float alpha = 1, beta = args.accumulate ? 1 : 0;
+  Plan& plan = PlanFor(args, *epilogue);
+  if (plan.state != 0) return plan.state;
+  SetPointers(plan, args);
+  const float alpha = 1, beta = Has(args.addend) ? 1 : 0;
   Check(api_.multiply(handle_, plan.product, &alpha, args.b.data, plan.first, args.a.data,
-                      plan.second, &beta, args.c.data, plan.result, args.c.data, plan.result,
+                      plan.second, &beta, AddendOf(args), plan.result, args.c.data, plan.result,
                       &plan.algorithm, workspace_, kWorkspaceBytes, cuda::Stream()),
         "cublasLtMatmul");
+  return 0;
+}
+
+void CudaMatmul::Run(const MatmulArgs& args) {
+  const cublaslt::Status status = TryRun(args);
+  if (status == 0) return;
+  Throw(ErrorCode::kUnavailable, "GPU: cuBLASLt has no algorithm for {} x {} x {}: status {}",
+        args.M, args.N, args.K, status);
 }
 
 }  // namespace dsat::engine

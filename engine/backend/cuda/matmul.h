@@ -2,9 +2,9 @@
 #ifndef DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
-#include <tuple>
 
 #include "engine/backend/cuda/cublaslt.h"
 #include "engine/backend/kernels.h"
@@ -19,22 +19,37 @@ class CudaMatmul {
   CudaMatmul& operator=(const CudaMatmul&) = delete;
   ~CudaMatmul();
 
-  // As Kernels::Matmul; a bias must have c's type. Throws kUnavailable if cuBLASLt fails.
+  // As Kernels::Matmul, but that column_sums are written, not added to. a and b have one type; c
+  // and the vectors have that, too, or are f32. Gives 0, or, with nothing done, why cuBLASLt cannot
+  // do all of it in one call. Throws kUnavailable if it fails.
+  cublaslt::Status TryRun(const MatmulArgs& args);
+  // Throws kUnavailable for all of that.
   void Run(const MatmulArgs& args);
 
  private:
-  // All that the choice of an algorithm depends on: sizes, types, flags, alignments in bytes.
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool, bool, bool, uint32_t,
-                         uint32_t, uint32_t>;
+  // All that the choice of an algorithm depends on.
+  struct Key {
+    int64_t M, N, K;
+    DType from, to;
+    bool transpose_a, transpose_b;
+    cublaslt::Epilogue epilogue;
+    // Alignments in bytes, as far as the library asks; `vector` and `aux` are the epilogue's.
+    uint32_t align_a, align_b, align_addend, align_c, align_vector, align_aux;
+    auto operator<=>(const Key&) const = default;
+  };
   struct Plan {
     cublaslt::Descriptor product = nullptr;
     cublaslt::Descriptor first = nullptr, second = nullptr, result = nullptr;
     cublaslt::Algorithm algorithm = {};
+    cublaslt::Status state = 0;  // Of the choice: not 0 if there is no algorithm.
   };
 
   void Open();
-  Plan& PlanFor(const MatmulArgs& args);
+  Plan& PlanFor(const MatmulArgs& args, cublaslt::Epilogue epilogue);
   Plan MakePlan(const MatmulArgs& args, const Key& key) const;
+  void SetPointers(const Plan& plan, const MatmulArgs& args) const;
+  template <typename T>
+  void Set(cublaslt::Descriptor product, int attribute, T value) const;
   void Choose(const Key& key, Plan& plan) const;
 
   cublaslt::Api api_ = {};
