@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/files.h"
+#include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -28,7 +29,7 @@ std::vector<std::string> BlocksOf(const std::string& language) {
 int RunCommands(const Workspace& work, const std::string& commands) {
   work.Write("commands.sh", commands);
   return std::system(fmt::format("cd {} && PATH={}:$PATH bash -e commands.sh > shown.txt 2>&1",
-                                 work.Path(""), DSAT_BINARY_DIR)
+                                 work.Path(""), BuildFolder())
                          .c_str());
 }
 

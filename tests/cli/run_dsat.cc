@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/build_folder.h"
 
 namespace dsat {
 namespace {
@@ -28,7 +29,7 @@ namespace {
   dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
   dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
   unsetenv("DSAT_DB");
-  const std::string binary = DSAT_BINARY_DIR "/dsat";
+  const std::string binary = BuildFolder() + "/dsat";
   std::vector<char*> argv = {const_cast<char*>(binary.c_str())};
   for (const std::string& arg : args)
     argv.push_back(const_cast<char*>(arg.c_str()));

@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "engine/config/keys.h"
 #include "engine/config/rules.h"
+#include "tests/build_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -71,7 +72,7 @@ std::string RowsUnder(const std::string& docs, const std::string& heading) {
 // What docs/ds_config.md should hold lies in the build folder after a failure.
 void ExpectRows(const std::string& heading, const std::string& rows, const std::string& file) {
   std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/ds_config.md");
-  std::string path = DSAT_BINARY_DIR "/" + file;
+  std::string path = BuildFolder() + "/" + file;
   bool same = RowsUnder(docs, heading) == rows;
   if (!same) WriteFileAtomic(path, rows);
   EXPECT_TRUE(same) << "docs/ds_config.md, \"" << heading << "\": copy the rows from " << path;

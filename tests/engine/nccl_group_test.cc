@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/build_folder.h"
 #include "tests/engine/error_of.h"
 #include "tests/engine/run_ranks.h"
 #include "tests/engine/test_group.h"
@@ -25,7 +26,7 @@ using testing::HasSubstr;
 
 // A function of the fake library: "FakeNcclLose", "FakeNcclFail".
 void TellNccl(const char* what, int rank) {
-  void* library = dlopen(DSAT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen((BuildFolder() + "/libfake_nccl.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(dlsym(library, what))(rank);
 }
 

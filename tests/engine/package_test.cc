@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/build_folder.h"
 
 namespace dsat {
 namespace {
@@ -59,7 +60,7 @@ class PackageTest : public testing::Test {
 };
 
 TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
-  ASSERT_EQ(Run(fmt::format("{} --install {} --prefix prefix", CMAKE_PROGRAM, DSAT_BINARY_DIR)), 0)
+  ASSERT_EQ(Run(fmt::format("{} --install {} --prefix prefix", CMAKE_PROGRAM, BuildFolder())), 0)
       << Log();
   EXPECT_EQ(Run("prefix/bin/dsat --version"), 0) << Log();
   EXPECT_TRUE(fs::exists(dir_ + "/prefix/bin/dsat-trial"));

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend/cuda/nccl_group.h"
+#include "tests/build_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -19,7 +20,7 @@ std::unique_ptr<ProcessGroup> CopyOf(ProcessGroup& group) {
 
 NcclDevice HostNccl() {
   NcclDevice device = {.api = {}, .kernels = MakeCpuKernels(1)};
-  const std::string problem = nccl::Load(device.api, DSAT_FAKE_NCCL);
+  const std::string problem = nccl::Load(device.api, (BuildFolder() + "/libfake_nccl.so").c_str());
   DSAT_CHECK(problem.empty(), "{}", problem);
   return device;
 }

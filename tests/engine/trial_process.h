@@ -14,6 +14,7 @@
 
 #include "base/files.h"
 #include "proto/trial_task.h"
+#include "tests/build_folder.h"
 #include "tests/engine/run_ranks.h"
 
 namespace dsat::engine {
@@ -59,7 +60,7 @@ class TrialProcessTest : public testing::Test {
     for (std::string& variable : environment)
       env.push_back(variable.data());
     env.push_back(nullptr);
-    std::string program = DSAT_BINARY_DIR "/dsat-trial";
+    std::string program = BuildFolder() + "/dsat-trial";
     std::string task = dir_ + "/task.json";
     char* argv[] = {program.data(), task.data(), nullptr};
     pid_t pid = -1;

@@ -25,6 +25,7 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/runner_lock.h"
+#include "tests/build_folder.h"
 #include "tests/db/store_fixtures.h"
 
 namespace dsat {
@@ -36,7 +37,7 @@ using testing::HasSubstr;
 using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behaviour per attempt.
 using Kind = RunnerEvent::Kind;
 
-const char kFake[] = DSAT_BINARY_DIR "/fake_trial";
+const std::string kFake = BuildFolder() + "/fake_trial";
 
 class RunnerTest : public testing::Test {
  protected:
@@ -326,7 +327,7 @@ class RunnerKillTest : public RunnerTest {
       argv.push_back(argument.data());
     argv.push_back(nullptr);
     pid_t pid = 0;
-    ASSERT_EQ(posix_spawn(&pid, kFake, nullptr, nullptr, argv.data(), environ), 0);
+    ASSERT_EQ(posix_spawn(&pid, kFake.c_str(), nullptr, nullptr, argv.data(), environ), 0);
     while (NumLaunches() < launches && kill(pid, 0) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
