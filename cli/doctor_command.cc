@@ -20,8 +20,8 @@ namespace dsat::cli {
 namespace {
 
 using engine::CudaGpu;
-using engine::CudaLink;
 using engine::CudaStatus;
+using engine::DeviceSpeed;
 using engine::Machine;
 
 struct Findings {
@@ -29,8 +29,8 @@ struct Findings {
   double copy_bytes_per_s = 0;
   bool io_uring = false;
   CudaStatus cuda;
-  std::vector<CudaLink> links;  // By GPU; none if no GPU can be used.
-  std::string problem;          // Of what was measured last, "" if nothing.
+  std::vector<DeviceSpeed> speeds;  // By GPU; none if no GPU can be used.
+  std::string problem;              // Of what was measured last, "" if nothing.
 };
 
 Findings Examine() {
@@ -43,10 +43,10 @@ Findings Examine() {
   if (!found.problem.empty()) return found;
   try {
     for (size_t gpu = 0; gpu < found.cuda.gpus.size(); ++gpu)
-      found.links.push_back(engine::MeasureCudaLink(static_cast<int>(gpu)));
+      found.speeds.push_back(engine::MeasureCudaSpeed(static_cast<int>(gpu)));
   } catch (const Error& error) {
     found.problem = error.what();
-    found.links.clear();
+    found.speeds.clear();
   }
   return found;
 }
@@ -74,10 +74,12 @@ Json ToJson(const Findings& found) {
                  {"free_bytes", gpu.free_bytes},
                  {"capability", gpu.capability},
                  {"multiprocessors", gpu.num_multiprocessors}};
-    if (i < found.links.size()) {
-      json["to_device_bytes_per_s"] = found.links[i].to_device;
-      json["to_host_bytes_per_s"] = found.links[i].to_host;
-      json["on_device_bytes_per_s"] = found.links[i].on_device;
+    if (i < found.speeds.size()) {
+      const DeviceSpeed& speed = found.speeds[i];
+      json["to_device_bytes_per_s"] = speed.to_device;
+      json["to_host_bytes_per_s"] = speed.to_host;
+      json["copy_bytes_per_s"] = speed.copy;
+      json["bf16_matmul_flops_per_s"] = speed.matmul_flops;
     }
     gpus.push_back(json);
   }
@@ -111,10 +113,12 @@ void PrintGpus(const Findings& found) {
         fmt::format("{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors", i,
                     gpu.name, HumanBytes(gpu.free_bytes), HumanBytes(gpu.memory_bytes),
                     gpu.capability / 10, gpu.capability % 10, gpu.num_multiprocessors);
-    if (i < found.links.size()) {
-      text += fmt::format("; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it",
-                          found.links[i].to_device / 1e9, found.links[i].to_host / 1e9,
-                          found.links[i].on_device / 1e9);
+    if (i < found.speeds.size()) {
+      const DeviceSpeed& speed = found.speeds[i];
+      text += fmt::format(
+          "; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} TFLOP/s in bf16 "
+          "products",
+          speed.to_device / 1e9, speed.to_host / 1e9, speed.copy / 1e9, speed.matmul_flops / 1e12);
     }
     Line("GPU", text);
   }

@@ -80,6 +80,17 @@ std::string DescribeProfile(const Experiment& experiment) {
       static_cast<double>(profile.num_params) / 1e6,
       static_cast<double>(profile.trainable_num_params) / 1e6,
       HumanBytes(profile.device_memory_bytes), HumanBytes(profile.activation_bytes_per_sample));
+  if (profile.matmul_flops_per_s > 0 && profile.copy_bytes_per_s > 0) {
+    text += fmt::format(
+        "\nspeed of a rank: {} in products of matrices, {:.1f} GB/s copied",
+        DescribeMetric("FLOPS_per_gpu", static_cast<double>(profile.matmul_flops_per_s)),
+        static_cast<double>(profile.copy_bytes_per_s) / 1e9);
+  }
+  if (profile.to_device_bytes_per_s > 0) {
+    text += fmt::format(", {:.1f} GB/s to the device, {:.1f} GB/s from it",
+                        static_cast<double>(profile.to_device_bytes_per_s) / 1e9,
+                        static_cast<double>(profile.to_host_bytes_per_s) / 1e9);
+  }
   const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
                            spec.options.compat_determined);
   for (const int stage : spec.options.zero_stages) {

@@ -31,15 +31,15 @@ void VisitFields(Visitor& visit, T& options) {
   visit("divisor", options.divisor);
 }
 
-template <typename Visitor, typename T>
-requires std::same_as<std::remove_const_t<T>, ModelProfile>
-void VisitFields(Visitor& visit, T& profile) {
-  visit("num_params", profile.num_params);
-  visit("trainable_num_params", profile.trainable_num_params);
-  visit("activation_bytes_per_sample", profile.activation_bytes_per_sample);
-  visit("device_memory_bytes", profile.device_memory_bytes);
-  visit("forward_flops_per_sample", profile.forward_flops_per_sample);
-  visit("two_units_num_params", profile.two_units_num_params);
+// A profile has its own reader, since people write them, too.
+static void to_json(Json& json, const ModelProfile& profile) {
+  json = ToJson(profile);
+}
+static void from_json(const Json& json, ModelProfile& profile) {
+  profile = ProfileFromJson(json, "profile");
+}
+static bool Fits(const Json& json, const ModelProfile*) {
+  return json.is_object();
 }
 
 template <typename Visitor, typename T>

@@ -179,7 +179,11 @@ Json ToJson(const ModelProfile& profile) {
           {"activation_bytes_per_sample", profile.activation_bytes_per_sample},
           {"device_memory_bytes", profile.device_memory_bytes},
           {"forward_flops_per_sample", profile.forward_flops_per_sample},
-          {"two_units_num_params", profile.two_units_num_params}};
+          {"two_units_num_params", profile.two_units_num_params},
+          {"matmul_flops_per_s", profile.matmul_flops_per_s},
+          {"copy_bytes_per_s", profile.copy_bytes_per_s},
+          {"to_device_bytes_per_s", profile.to_device_bytes_per_s},
+          {"to_host_bytes_per_s", profile.to_host_bytes_per_s}};
 }
 
 Json ToJson(const Assignment& assignment) {
@@ -219,7 +223,9 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   const Json json = WithOurProfileNames(given);
   static const std::vector<std::string> kKeys = {
       "num_params",          "trainable_num_params",     "activation_bytes_per_sample",
-      "device_memory_bytes", "forward_flops_per_sample", "two_units_num_params"};
+      "device_memory_bytes", "forward_flops_per_sample", "two_units_num_params",
+      "matmul_flops_per_s",  "copy_bytes_per_s",         "to_device_bytes_per_s",
+      "to_host_bytes_per_s"};
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
@@ -232,12 +238,13 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   profile.trainable_num_params = number("trainable_num_params", 1);
   profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 0);
   profile.device_memory_bytes = number("device_memory_bytes", 1);
-  if (json.contains("forward_flops_per_sample")) {
-    profile.forward_flops_per_sample = number("forward_flops_per_sample", 0);
-  }
-  if (json.contains("two_units_num_params")) {
-    profile.two_units_num_params = number("two_units_num_params", 0);
-  }
+  auto optional = [&](const char* key) { return json.contains(key) ? number(key, 0) : 0; };
+  profile.forward_flops_per_sample = optional("forward_flops_per_sample");
+  profile.two_units_num_params = optional("two_units_num_params");
+  profile.matmul_flops_per_s = optional("matmul_flops_per_s");
+  profile.copy_bytes_per_s = optional("copy_bytes_per_s");
+  profile.to_device_bytes_per_s = optional("to_device_bytes_per_s");
+  profile.to_host_bytes_per_s = optional("to_host_bytes_per_s");
   return profile;
 }
 

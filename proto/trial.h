@@ -75,6 +75,11 @@ struct ModelProfile {
   int64_t device_memory_bytes = 0;          // What one rank may use.
   int64_t forward_flops_per_sample = 0;     // 0 if unknown.
   int64_t two_units_num_params = 0;         // Of the two largest units together; 0 if unknown.
+  // What one rank's device reaches while all ranks' do; 0 if unknown.
+  int64_t matmul_flops_per_s = 0;     // In products of large matrices, in the training's precision.
+  int64_t copy_bytes_per_s = 0;       // Bytes copied within its memory.
+  int64_t to_device_bytes_per_s = 0;  // Bytes copied to it from the host's, if that is another;
+  int64_t to_host_bytes_per_s = 0;    // and back.
 };
 
 // How a trial, or one attempt at it, ended.

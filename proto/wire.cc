@@ -89,6 +89,10 @@ v1::ModelProfile ToProto(const ModelProfile& profile) {
   proto.set_device_memory_bytes(profile.device_memory_bytes);
   proto.set_forward_flops_per_sample(profile.forward_flops_per_sample);
   proto.set_two_units_num_params(profile.two_units_num_params);
+  proto.set_matmul_flops_per_s(profile.matmul_flops_per_s);
+  proto.set_copy_bytes_per_s(profile.copy_bytes_per_s);
+  proto.set_to_device_bytes_per_s(profile.to_device_bytes_per_s);
+  proto.set_to_host_bytes_per_s(profile.to_host_bytes_per_s);
   return proto;
 }
 
@@ -143,6 +147,10 @@ ModelProfile FromProto(const v1::ModelProfile& profile) {
   value.device_memory_bytes = profile.device_memory_bytes();
   value.forward_flops_per_sample = profile.forward_flops_per_sample();
   value.two_units_num_params = profile.two_units_num_params();
+  value.matmul_flops_per_s = profile.matmul_flops_per_s();
+  value.copy_bytes_per_s = profile.copy_bytes_per_s();
+  value.to_device_bytes_per_s = profile.to_device_bytes_per_s();
+  value.to_host_bytes_per_s = profile.to_host_bytes_per_s();
   return ProfileFromJson(ToJson(value), "profile");
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "engine/backend/device_speed.h"
 #include "engine/backend/open_device.h"
 #include "engine/data/model_fit.h"
 #include "engine/engine.h"
@@ -150,11 +152,16 @@ bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResul
 void Trial::Profile() {
   const Point point;
   SetPoint(point);
-  Engine engine(MakeResources(), config_, Seed());
   std::vector<StepResult> steps;
-  if (!Step(engine, "measuring", steps)) return;
+  {
+    Engine engine(MakeResources(), config_, Seed());
+    if (!Step(engine, "measuring", steps)) return;
+  }
   const auto peak_bytes =
       static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
+  // Now that all memory is free again, and on all ranks at once, as they will train.
+  const DeviceSpeed speed =
+      MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
@@ -164,6 +171,10 @@ void Trial::Profile() {
           DeviceMemoryBytes(task_, environment_, *device_) - memory_.kernels().WorkspaceBytes(),
       .forward_flops_per_sample = steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
+      .matmul_flops_per_s = std::llround(speed.matmul_flops),
+      .copy_bytes_per_s = std::llround(speed.copy),
+      .to_device_bytes_per_s = std::llround(speed.to_device),
+      .to_host_bytes_per_s = std::llround(speed.to_host),
   };
   reporter_.Measured({point, MeasurementOf(steps, Scale(), peak_bytes)}, profile);
 }

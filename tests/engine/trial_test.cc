@@ -45,6 +45,9 @@ TEST_F(TrialTest, TheProfileDescribesTheModel) {
   EXPECT_EQ(profile.two_units_num_params, 2 * block);
   EXPECT_EQ(profile.device_memory_bytes, 50'000'000);
   EXPECT_GT(profile.activation_bytes_per_sample, 16 * C * 4);
+  EXPECT_GT(profile.matmul_flops_per_s, 1000);
+  EXPECT_GT(profile.copy_bytes_per_s, 1000);
+  EXPECT_EQ(profile.to_device_bytes_per_s, 0);  // The CPU's memory is the host's.
   // 2 FLOPs per weight and token in the products, the tied head's included, and attention.
   const int64_t T = 16;
   const int64_t products = 2 * T * (2 * 12 * C * C + 64 * C);

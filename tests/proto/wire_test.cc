@@ -23,7 +23,7 @@ Trial FullTrial() {
   trial.reason = "größer";
   trial.points = {{{4, 2}, {{"throughput", {12.5, 0.25, 3}}, {"latency", {640, 1, 3}}}},
                   {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
-  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77};
+  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22};
   return trial;
 }
 
@@ -59,6 +59,10 @@ TEST(WireTest, ATrialComesBackWhole) {
   EXPECT_EQ(back.profile->device_memory_bytes, 1 << 30);
   EXPECT_EQ(back.profile->forward_flops_per_sample, 99);
   EXPECT_EQ(back.profile->two_units_num_params, 77);
+  EXPECT_EQ(back.profile->matmul_flops_per_s, 55);
+  EXPECT_EQ(back.profile->copy_bytes_per_s, 44);
+  EXPECT_EQ(back.profile->to_device_bytes_per_s, 33);
+  EXPECT_EQ(back.profile->to_host_bytes_per_s, 22);
 }
 
 TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {

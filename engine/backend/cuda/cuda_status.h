@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/device_speed.h"
+
 namespace dsat::engine {
 
 struct CudaGpu {
@@ -28,15 +30,9 @@ struct CudaStatus {
 // Loads what it needs to find out. Never throws for what a machine lacks.
 CudaStatus ProbeCuda();
 
-// Copies of a large block between the host's page-locked memory and a GPU's, and within the GPU's,
-// in bytes copied a second.
-struct CudaLink {
-  double to_device = 0;
-  double to_host = 0;
-  double on_device = 0;
-};
-// REQUIRES: the GPU is in a ProbeCuda without a problem. Throws kUnavailable.
-CudaLink MeasureCudaLink(int gpu);
+// In bf16; the host's memory is page-locked. REQUIRES: the GPU is in a ProbeCuda without a problem.
+// Throws kUnavailable.
+DeviceSpeed MeasureCudaSpeed(int gpu);
 
 }  // namespace dsat::engine
 

@@ -1,0 +1,121 @@
+// How fast a device computes and copies.
+#include "engine/backend/device_speed.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/rng.h"
+#include "engine/backend/kernels.h"
+#include "engine/memory/arena.h"
+
+namespace dsat::engine {
+namespace {
+
+// More than the caches, of a processor's core and of a GPU.
+constexpr int64_t kMostHostBytes = int64_t{64} << 20, kMostBytes = int64_t{256} << 20;
+constexpr const char* kUse = "a measurement of speed";
+
+int64_t BytesLeft(const Arena& arena) {
+  return arena.limit_bytes() == 0 ? INT64_MAX : arena.limit_bytes() - arena.live_bytes();
+}
+
+double BestSeconds(const std::function<void()>& work) {
+  constexpr int kTries = 4;
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    best = i == 0 ? passed.count() : std::min(best, passed.count());
+  }
+  return best;
+}
+
+// A GPU has done all when it has handed over what was written last.
+void Finish(Kernels& kernels, Tensor written) {
+  std::array<char, 4> bytes{};
+  kernels.Download(bytes.data(), written.data, BytesPerElem(written.dtype));
+}
+
+// (n, n) numbers in [-1, 1): products of equal numbers take less power, and so less time.
+Buffer Matrix(Kernels& kernels, Arena& device, Arena& host, int64_t n, DType dtype) {
+  constexpr int64_t kPeriod = 4099;
+  const Buffer numbers = host.Allocate(DType::kF32, n * n, kUse);
+  auto* out = static_cast<float*>(numbers.data());
+  Rng rng(0, 0, "device_speed");
+  for (int64_t i = 0; i < std::min(kPeriod, n * n); ++i)
+    out[i] = static_cast<float>(2 * rng.Uniform() - 1);
+  for (int64_t i = kPeriod; i < n * n; ++i)
+    out[i] = out[i - kPeriod];
+  const Buffer wide = device.Allocate(DType::kF32, n * n, kUse);
+  kernels.Upload(wide.data(), numbers.data(), wide.bytes());
+  Buffer matrix = device.Allocate(dtype, n * n, kUse);
+  kernels.Cast(matrix.AsTensor(dtype), wide.AsTensor(DType::kF32));
+  Finish(kernels, matrix.AsTensor(dtype));
+  return matrix;
+}
+
+double MatmulFlops(Kernels& kernels, Arena& device, Arena& host, int64_t n, DType dtype) {
+  const Buffer a = Matrix(kernels, device, host, n, dtype);
+  const Buffer b = Matrix(kernels, device, host, n, dtype);
+  const Buffer c = device.Allocate(dtype, n * n, kUse);
+  const double seconds = BestSeconds([&] {
+    kernels.Matmul({.M = n,
+                    .N = n,
+                    .K = n,
+                    .a = a.AsTensor(dtype),
+                    .b = b.AsTensor(dtype),
+                    .c = c.AsTensor(dtype)});
+    Finish(kernels, c.AsTensor(dtype));
+  });
+  const double flops = 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  return flops / seconds;
+}
+
+// Larger products are nearer to the limit, and take longer.
+double BestMatmulFlops(Kernels& kernels, Arena& device, Arena& host, DType dtype) {
+  constexpr int64_t kLeast = 256, kMost = 8192;
+  constexpr double kLongEnoughSeconds = 5e-3;
+  const int64_t bytes_per_number = 3 * BytesPerElem(dtype) + 4;  // See Matrix.
+  double best = 0;
+  for (int64_t n = kLeast; n <= kMost; n *= 2) {
+    if (n * n * bytes_per_number > BytesLeft(device) || n * n * 4 > BytesLeft(host)) break;
+    const double flops = MatmulFlops(kernels, device, host, n, dtype);
+    best = std::max(best, flops);
+    if (2 * static_cast<double>(n * n * n) / flops > kLongEnoughSeconds) break;
+  }
+  return best;
+}
+
+}  // namespace
+
+DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DType dtype) {
+  DeviceSpeed speed;
+  speed.matmul_flops = BestMatmulFlops(kernels, device, host, dtype);
+  const int64_t most = device.host_visible() ? kMostHostBytes : kMostBytes;
+  const int64_t bytes = std::min({most, BytesLeft(device) / 2, BytesLeft(host)}) / 64 * 64;
+  if (bytes == 0) return speed;
+  const Buffer from = device.Allocate(bytes, kUse), to = device.Allocate(bytes, kUse);
+  const Buffer other = host.Allocate(bytes, kUse);
+  std::memset(other.data(), 0, static_cast<size_t>(bytes));
+  const auto rate = [bytes](const std::function<void()>& copy) {
+    return static_cast<double>(bytes) / BestSeconds(copy);
+  };
+  const double to_device = rate([&] { kernels.Upload(from.data(), other.data(), bytes); });
+  const double to_host = rate([&] { kernels.Download(other.data(), from.data(), bytes); });
+  if (!device.host_visible()) {
+    speed.to_device = to_device;
+    speed.to_host = to_host;
+  }
+  speed.copy = rate([&] {
+    kernels.Cast(to.AsTensor(DType::kF32), from.AsTensor(DType::kF32));
+    Finish(kernels, to.AsTensor(DType::kF32));
+  });
+  return speed;
+}
+
+}  // namespace dsat::engine
