@@ -80,16 +80,17 @@ std::string DescribeProfile(const Experiment& experiment) {
       static_cast<double>(profile.num_params) / 1e6,
       static_cast<double>(profile.trainable_num_params) / 1e6,
       HumanBytes(profile.device_memory_bytes), HumanBytes(profile.activation_bytes_per_sample));
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   if (profile.matmul_flops_per_s > 0 && profile.copy_bytes_per_s > 0) {
-    text += fmt::format(
-        "\nspeed of a rank: {} in products of matrices, {:.1f} GB/s copied",
-        DescribeMetric("FLOPS_per_gpu", static_cast<double>(profile.matmul_flops_per_s)),
-        static_cast<double>(profile.copy_bytes_per_s) / 1e9);
-  }
-  if (profile.to_device_bytes_per_s > 0) {
-    text += fmt::format(", {:.1f} GB/s to the device, {:.1f} GB/s from it",
-                        static_cast<double>(profile.to_device_bytes_per_s) / 1e9,
-                        static_cast<double>(profile.to_host_bytes_per_s) / 1e9);
+    const auto flops = static_cast<double>(profile.matmul_flops_per_s);
+    text +=
+        fmt::format("\nspeed of a rank: {} in products of matrices, {:.1f} GB/s copied",
+                    DescribeMetric("FLOPS_per_gpu", flops), gigabytes(profile.copy_bytes_per_s));
+    if (profile.to_device_bytes_per_s > 0) {
+      text += fmt::format(", {:.1f} GB/s to the device, {:.1f} GB/s from it",
+                          gigabytes(profile.to_device_bytes_per_s),
+                          gigabytes(profile.to_host_bytes_per_s));
+    }
   }
   const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
                            spec.options.compat_determined);

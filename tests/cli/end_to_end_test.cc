@@ -73,6 +73,7 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_EQ(written, best["ds_config"]);
   EXPECT_TRUE(ReadJsonFile(work.Path("out/metrics.json")).is_object());
 
+  EXPECT_THAT(search.out, HasSubstr("\nspeed of a rank: "));
   EXPECT_THAT(search.out, HasSubstr("loss"));
   const Finished train = work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json",
                                     "--steps", "3", "--out", "trained"});
