@@ -92,6 +92,12 @@ std::string DescribeProfile(const Experiment& experiment) {
                           gigabytes(profile.to_host_bytes_per_s));
     }
   }
+  if (profile.micro_batch_1_peak_bytes > 0) {
+    text += fmt::format("\npeak memory of a rank: {} at micro-batch 1",
+                        HumanBytes(profile.micro_batch_1_peak_bytes));
+    if (profile.micro_batch_2_peak_bytes > 0)
+      text += fmt::format(", {} at 2", HumanBytes(profile.micro_batch_2_peak_bytes));
+  }
   const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
                            spec.options.compat_determined);
   for (const int stage : spec.options.zero_stages) {

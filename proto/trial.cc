@@ -183,7 +183,9 @@ Json ToJson(const ModelProfile& profile) {
           {"matmul_flops_per_s", profile.matmul_flops_per_s},
           {"copy_bytes_per_s", profile.copy_bytes_per_s},
           {"to_device_bytes_per_s", profile.to_device_bytes_per_s},
-          {"to_host_bytes_per_s", profile.to_host_bytes_per_s}};
+          {"to_host_bytes_per_s", profile.to_host_bytes_per_s},
+          {"micro_batch_1_peak_bytes", profile.micro_batch_1_peak_bytes},
+          {"micro_batch_2_peak_bytes", profile.micro_batch_2_peak_bytes}};
 }
 
 Json ToJson(const Assignment& assignment) {
@@ -225,7 +227,7 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
       "num_params",          "trainable_num_params",     "activation_bytes_per_sample",
       "device_memory_bytes", "forward_flops_per_sample", "two_units_num_params",
       "matmul_flops_per_s",  "copy_bytes_per_s",         "to_device_bytes_per_s",
-      "to_host_bytes_per_s"};
+      "to_host_bytes_per_s", "micro_batch_1_peak_bytes", "micro_batch_2_peak_bytes"};
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
@@ -245,6 +247,8 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   profile.copy_bytes_per_s = optional("copy_bytes_per_s");
   profile.to_device_bytes_per_s = optional("to_device_bytes_per_s");
   profile.to_host_bytes_per_s = optional("to_host_bytes_per_s");
+  profile.micro_batch_1_peak_bytes = optional("micro_batch_1_peak_bytes");
+  profile.micro_batch_2_peak_bytes = optional("micro_batch_2_peak_bytes");
   return profile;
 }
 

@@ -80,6 +80,11 @@ struct ModelProfile {
   int64_t copy_bytes_per_s = 0;       // Bytes copied within its memory.
   int64_t to_device_bytes_per_s = 0;  // Bytes copied to it from the host's, if that is another;
   int64_t to_host_bytes_per_s = 0;    // and back.
+  // Highest device memory in use on any rank, the kernels' workspace included, in a step of one
+  // micro-batch of 1 sample, and of 2; 0 if not measured: 2 are not run if they are predicted not
+  // to fit.
+  int64_t micro_batch_1_peak_bytes = 0;
+  int64_t micro_batch_2_peak_bytes = 0;
 };
 
 // How a trial, or one attempt at it, ended.

@@ -93,6 +93,8 @@ v1::ModelProfile ToProto(const ModelProfile& profile) {
   proto.set_copy_bytes_per_s(profile.copy_bytes_per_s);
   proto.set_to_device_bytes_per_s(profile.to_device_bytes_per_s);
   proto.set_to_host_bytes_per_s(profile.to_host_bytes_per_s);
+  proto.set_micro_batch_1_peak_bytes(profile.micro_batch_1_peak_bytes);
+  proto.set_micro_batch_2_peak_bytes(profile.micro_batch_2_peak_bytes);
   return proto;
 }
 
@@ -151,6 +153,8 @@ ModelProfile FromProto(const v1::ModelProfile& profile) {
   value.copy_bytes_per_s = profile.copy_bytes_per_s();
   value.to_device_bytes_per_s = profile.to_device_bytes_per_s();
   value.to_host_bytes_per_s = profile.to_host_bytes_per_s();
+  value.micro_batch_1_peak_bytes = profile.micro_batch_1_peak_bytes();
+  value.micro_batch_2_peak_bytes = profile.micro_batch_2_peak_bytes();
   return ProfileFromJson(ToJson(value), "profile");
 }
 

@@ -19,6 +19,7 @@
 #include "engine/initialize.h"
 #include "engine/metrics.h"
 #include "engine/model/models.h"
+#include "engine/predict.h"
 #include "engine/tier_memory.h"
 #include "engine/trial/inference.h"
 #include "engine/trial/step_tracer.h"
@@ -56,6 +57,12 @@ int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
   return task.ds_config.contains("seed") ? config.seed : task.seed;
 }
 
+// What was measured at one point.
+struct PointRun {
+  std::vector<StepResult> steps;
+  int64_t peak_bytes = 0;  // The highest of any rank, from the engine's start on.
+};
+
 class Trial {
  public:
   Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -66,13 +73,16 @@ class Trial {
   Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
+  bool IsPredictedToFit(const Point& point);
   void Measure();
   std::optional<Point> MeasurePoint(const Point& point);
   void Train();
   void Validate(Engine& engine);
   void Evaluate();
   void Predict();
+  std::optional<PointRun> RunPoint(const Point& point, int64_t first, int64_t last);
   bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
+  void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
   void Save(Engine& engine, const StepResult& step);
@@ -149,16 +159,53 @@ bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResul
   return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
 }
 
-void Trial::Profile() {
-  const Point point;
+// Runs the steps up to the `last`, and measures them from the `first` on. nullopt if all ranks are
+// to stop.
+std::optional<PointRun> Trial::RunPoint(const Point& point, int64_t first, int64_t last) {
   SetPoint(point);
-  std::vector<StepResult> steps;
-  {
-    Engine engine(MakeResources(), config_, Seed());
-    if (!Step(engine, "measuring", steps)) return;
+  memory_.device().ResetPeak();
+  Engine engine(MakeResources(), config_, Seed());
+  PointRun run;
+  for (int64_t step = 0; step <= last; ++step) {
+    if (step == first) run.steps.clear();
+    if (!Step(engine, step >= first ? "measuring" : "warm-up", run.steps)) return std::nullopt;
   }
-  const auto peak_bytes =
+  run.peak_bytes =
       static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
+  return run;
+}
+
+// Between points: gives the last one's communication memory back.
+void Trial::RenewGroup() {
+  group_.reset();
+  group_ = device_->MakeGroup(JoinGroup(environment_));
+}
+
+// Whether the point leaves every rank an eighth of its memory. All ranks decide together, before
+// one starts and runs out of memory while the others wait for it.
+bool Trial::IsPredictedToFit(const Point& point) {
+  SetPoint(point);
+  const Prediction predicted =
+      engine::Predict(model_, config_, seq_len_, environment_.rank, environment_.world_size,
+                      environment_.num_threads, /*speeds=*/{}, device_->kind());
+  const auto fits = [](int64_t bytes, int64_t memory_bytes) {
+    return bytes <= memory_bytes - memory_bytes / 8;
+  };
+  const bool fits_here =
+      fits(predicted.peak_bytes, DeviceMemoryBytes(task_, environment_, *device_)) &&
+      (task_.host_memory_bytes == 0 || fits(predicted.host_peak_bytes, task_.host_memory_bytes));
+  return group_->MaxScalar(fits_here ? 0 : 1) == 0;
+}
+
+void Trial::Profile() {
+  const Point one{.micro_batch_size = 1}, two{.micro_batch_size = 2};
+  const std::optional<PointRun> at_one = RunPoint(one, 0, 0);
+  if (!at_one) return;
+  const PointResult result = {one, MeasurementOf(at_one->steps, Scale(), at_one->peak_bytes)};
+  RenewGroup();
+  std::optional<PointRun> at_two = PointRun{};  // Stays so if it would not fit.
+  if (IsPredictedToFit(two)) at_two = RunPoint(two, 0, 0);
+  if (!at_two) return;
   // Now that all memory is free again, and on all ranks at once, as they will train.
   const DeviceSpeed speed =
       MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
@@ -166,17 +213,19 @@ void Trial::Profile() {
   const ModelProfile profile = {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
-      .activation_bytes_per_sample = steps[0].activation_bytes,
+      .activation_bytes_per_sample = at_one->steps[0].activation_bytes,
       .device_memory_bytes =
           DeviceMemoryBytes(task_, environment_, *device_) - memory_.kernels().WorkspaceBytes(),
-      .forward_flops_per_sample = steps[0].forward_flops,
+      .forward_flops_per_sample = at_one->steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
       .matmul_flops_per_s = std::llround(speed.matmul_flops),
       .copy_bytes_per_s = std::llround(speed.copy),
       .to_device_bytes_per_s = std::llround(speed.to_device),
       .to_host_bytes_per_s = std::llround(speed.to_host),
+      .micro_batch_1_peak_bytes = at_one->peak_bytes,
+      .micro_batch_2_peak_bytes = at_two->peak_bytes,
   };
-  reporter_.Measured({point, MeasurementOf(steps, Scale(), peak_bytes)}, profile);
+  reporter_.Measured(result, profile);
 }
 
 void Trial::Measure() {
@@ -184,27 +233,16 @@ void Trial::Measure() {
       Point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
   while (point) {
     point = Agree(MeasurePoint(*point));
-    if (!point) return;
-    group_.reset();  // Gives the last point's communication memory back.
-    group_ = device_->MakeGroup(JoinGroup(environment_));
+    if (point) RenewGroup();
   }
 }
 
 // Measures one point; gives, on rank 0, the next.
 std::optional<Point> Trial::MeasurePoint(const Point& point) {
-  SetPoint(point);
-  memory_.device().ResetPeak();
-  Engine engine(MakeResources(), config_, Seed());
-  std::vector<StepResult> steps;
-  for (int64_t step = 0; step <= task_.end_profile_step; ++step) {
-    const bool measured = step >= task_.start_profile_step;
-    if (!Step(engine, measured ? "measuring" : "warm-up", steps)) return std::nullopt;
-  }
-  const auto peak_bytes =
-      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
-  if (environment_.rank != 0) return std::nullopt;
-  const auto measured = std::span(steps).subspan(static_cast<size_t>(task_.start_profile_step));
-  return reporter_.Measured({point, MeasurementOf(measured, Scale(), peak_bytes)}, std::nullopt);
+  const auto run = RunPoint(point, task_.start_profile_step, task_.end_profile_step);
+  if (!run || environment_.rank != 0) return std::nullopt;
+  return reporter_.Measured({point, MeasurementOf(run->steps, Scale(), run->peak_bytes)},
+                            std::nullopt);
 }
 
 // Rank 0's next point, on every rank.

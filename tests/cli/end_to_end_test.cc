@@ -74,6 +74,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_TRUE(ReadJsonFile(work.Path("out/metrics.json")).is_object());
 
   EXPECT_THAT(search.out, HasSubstr("\nspeed of a rank: "));
+  EXPECT_THAT(search.out, testing::ContainsRegex("\npeak memory of a rank: [0-9.]+ [KM]iB at "
+                                                 "micro-batch 1, [0-9.]+ [KM]iB at 2\n"));
   EXPECT_THAT(search.out, HasSubstr("loss"));
   const Finished train = work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json",
                                     "--steps", "3", "--out", "trained"});

@@ -60,13 +60,12 @@ class TrialProcessTest : public testing::Test {
     for (std::string& variable : environment)
       env.push_back(variable.data());
     env.push_back(nullptr);
-    std::string program = BuildFolder() + "/dsat-trial";
     std::string task = dir_ + "/task.json";
-    char* argv[] = {program.data(), task.data(), nullptr};
+    char* argv[] = {program_.data(), task.data(), nullptr};
     pid_t pid = -1;
-    const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, env.data());
+    const int error = posix_spawn(&pid, program_.c_str(), &actions, nullptr, argv, env.data());
     posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) ThrowErrno("posix_spawn " + program, error);
+    if (error != 0) ThrowErrno("posix_spawn " + program_, error);
     return pid;
   }
 
@@ -90,6 +89,7 @@ class TrialProcessTest : public testing::Test {
   std::string Err(int rank) const { return fmt::format("{}/err.{}", dir_, rank); }
 
   std::string dir_;
+  std::string program_ = BuildFolder() + "/dsat-trial";
   TrialTask task_;
   std::string token_;
   std::vector<pid_t> pids_;  // Of the last Run.

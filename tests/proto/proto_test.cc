@@ -46,7 +46,7 @@ ExperimentSpec FullSpec() {
   spec.ds_config = {{"train_batch_size", 8}};
   spec.max_restarts = 3;
   spec.max_length_steps = 7;
-  spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1};
+  spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12};
   spec.options = {11, 12, 13, "latency", {1, 3}, 14, 4, 6, true, true, 15, 16, 1.5, 17, 18, 19, 20};
   return spec;
 }
@@ -188,6 +188,7 @@ TEST(ProfileTest, ReadsWholeFloatsAndRefusesTheRest) {
   EXPECT_EQ(profile.num_params, 1500000000);
   EXPECT_EQ(profile.forward_flops_per_sample, 0);
   EXPECT_EQ(profile.matmul_flops_per_s, 0);
+  EXPECT_EQ(profile.micro_batch_1_peak_bytes, 0);
   EXPECT_EQ(ToJson(ProfileFromJson(ToJson(profile), "p")), ToJson(profile));
   for (const auto& [key, value] : good.items()) {
     Json bad = good;

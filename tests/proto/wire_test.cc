@@ -23,7 +23,7 @@ Trial FullTrial() {
   trial.reason = "größer";
   trial.points = {{{4, 2}, {{"throughput", {12.5, 0.25, 3}}, {"latency", {640, 1, 3}}}},
                   {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
-  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22};
+  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22, 11, 12};
   return trial;
 }
 
@@ -63,6 +63,8 @@ TEST(WireTest, ATrialComesBackWhole) {
   EXPECT_EQ(back.profile->copy_bytes_per_s, 44);
   EXPECT_EQ(back.profile->to_device_bytes_per_s, 33);
   EXPECT_EQ(back.profile->to_host_bytes_per_s, 22);
+  EXPECT_EQ(back.profile->micro_batch_1_peak_bytes, 11);
+  EXPECT_EQ(back.profile->micro_batch_2_peak_bytes, 12);
 }
 
 TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
