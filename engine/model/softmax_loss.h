@@ -8,8 +8,9 @@
 namespace dsat::engine {
 
 // Stores the mean loss over the batch's B * T tokens in *ctx.loss (if set) and turns
-// logits (B * T, V) into their gradient, times ctx.loss_grad_scale.
-void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V);
+// logits into their gradient, times ctx.loss_grad_scale. Their rows are `stride` long: V classes,
+// and whatever else, which becomes 0.
+void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t stride);
 
 // Of x (B, T, C), the last position of each row: (B, C). What prediction goes on with.
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C);

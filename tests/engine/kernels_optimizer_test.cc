@@ -236,7 +236,9 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 17);
   AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
   args.grad_scale = 0.5F;
+  constexpr int64_t kStill = 21;  // Elements that have had no gradient.
   kernels().Fill(operands.v(), 0.25F);
+  kernels().Fill(operands.v().Slice(0, kStill), 0);
   Reference& reference = operands.reference();
   reference.v.assign(kManyElems, 0.25);
   for (args.step = 1; args.step <= kSteps; ++args.step) {
@@ -245,7 +247,9 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
     for (size_t i = 0; i < grad.size(); ++i) {
       reference.m[i] =
           args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
-      reference.param[i] -= args.lr * LambDirection(reference, i, args);
+      const bool moves = std::cmp_greater_equal(i, kStill);
+      reference.param[i] -= args.lr * (moves ? LambDirection(reference, i, args)
+                                             : args.weight_decay * reference.param[i]);
     }
     kernels().MomentumStep(args);
     kernels().FrozenAdamStep(args);
