@@ -123,7 +123,7 @@ class OutputLayer final : public Layer {
     saved.push_back(ctx.arena.Allocate(ctx.dtype, shape.N * V_, "logits"));
     const Tensor logits = saved[0].AsTensor(ctx.dtype);
     LinearForward(ctx.kernels, logits, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
-    SoftmaxLossInPlace(ctx, logits, V_, V_);
+    SoftmaxLossInPlace(ctx, logits, V_);
     return {};
   }
 

@@ -277,7 +277,7 @@ class ImageHead final : public Layer {
     saved[kLogits] = ctx.arena.Allocate(ctx.dtype, B * classes_, "logits");
     const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
     Classify(ctx, logits, pooled);
-    SoftmaxLossInPlace(ctx, logits, classes_, classes_);
+    SoftmaxLossInPlace(ctx, logits, classes_);
     saved[kPooled] = std::move(pooled);
     return {};
   }

@@ -369,7 +369,7 @@ Buffer LanguageHead::Forward(const LayerContext& ctx, const Buffer& x, Saved& sa
   saved[kLogits] = ctx.arena.Allocate(ctx.dtype, N * stride, "logits");
   const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
   Project(ctx, normed, logits, N, stride);
-  SoftmaxLossInPlace(ctx, logits, V_, stride);
+  SoftmaxLossInPlace(ctx, logits, V_, stride - V_);
   return {};
 }
 

@@ -241,15 +241,15 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   kernels().Fill(operands.v().Slice(0, kStill), 0);
   Reference& reference = operands.reference();
   reference.v.assign(kManyElems, 0.25);
+  std::fill_n(reference.v.begin(), kStill, 0.0);
   for (args.step = 1; args.step <= kSteps; ++args.step) {
     operands.Next(args);
     const Doubles grad = operands.grad();
     for (size_t i = 0; i < grad.size(); ++i) {
       reference.m[i] =
           args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
-      const bool moves = std::cmp_greater_equal(i, kStill);
-      reference.param[i] -= args.lr * (moves ? LambDirection(reference, i, args)
-                                             : args.weight_decay * reference.param[i]);
+      reference.param[i] -= args.lr * (reference.v[i] > 0 ? LambDirection(reference, i, args)
+                                                          : args.weight_decay * reference.param[i]);
     }
     kernels().MomentumStep(args);
     kernels().FrozenAdamStep(args);

@@ -84,7 +84,7 @@ inline void SetPrecision(DsConfig& config, DType dtype) {
 
 // So many that the last two update.
 inline int NumStepsFor(const DsConfig& config) {
-  return config.fp16.enabled ? 5 : 2;
+  return config.fp16.enabled ? 6 : 2;
 }
 
 // What one rank of a training saw.
