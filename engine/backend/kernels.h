@@ -322,7 +322,8 @@ class Kernels : public TracedDevice {
   // m = beta1 m + (1 - beta1) grad; nothing else is written.
   virtual void MomentumStep(const AdamArgs& args) = 0;
   // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
-  // read.
+  // read. The first term is 0 where v is: what has had no gradient has no direction, whatever sign
+  // its momentum has travelled as.
   virtual void FrozenAdamStep(const AdamArgs& args) = 0;
   // With x (n) = values (n) + error (n), both f32, and *scale = |x| / sqrt(n): bit i % 8 of
   // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what *scale times that sign misses of

@@ -157,10 +157,10 @@ std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dt
     bytes.push_back(x.bytes());
     std::vector<Tensor> params;
     for (const ParamSpec& spec : layer->params())
-      params.push_back({nullptr, spec.NumElems(), dtype});
+      params.push_back({nullptr, spec.StoredElems(), dtype});
     for (const TiedParam& tied : layer->tied()) {
       const ParamSpec& spec = model.layers[tied.layer]->params()[tied.param];
-      params.push_back({nullptr, spec.NumElems(), dtype});
+      params.push_back({nullptr, spec.StoredElems(), dtype});
     }
     double loss = 0;
     Saved saved;

@@ -10,6 +10,10 @@ int64_t ParamSpec::NumElems() const {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+int64_t ParamSpec::StoredElems() const {
+  return spare_rows == 0 ? NumElems() : NumElems() / shape[0] * (shape[0] + spare_rows);
+}
+
 namespace {
 
 int64_t NumElems(const Layer& layer) {

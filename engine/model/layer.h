@@ -28,7 +28,11 @@ struct ParamSpec {
   enum class Init { kNormal, kZero, kOne } init = Init::kZero;
   float stddev = 0;
   std::vector<LinearPart> linears = {};  // As which others publish it, if not as it is.
+  // Rows of zeros behind it that layers see, too: not parameters, and never saved.
+  int64_t spare_rows = 0;
   int64_t NumElems() const;
+  // With the spare rows, which must have no gradient but zeros.
+  int64_t StoredElems() const;
   PublishedParam Published() const { return {name, shape, linears}; }
 };
 

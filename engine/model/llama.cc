@@ -85,15 +85,16 @@ Model MakeLlama(const LlamaShape& shape) {
   model.vocab_size = V;
   model.max_seq_len = shape.max_position_embeddings;
   model.head_channels = shape.hidden_size / shape.num_attention_heads;
-  model.layers.push_back(
-      MakeTokenEmbedding({{"model.embed_tokens.weight", {V, C}, Init::kNormal, kStddev}}));
+  ParamSpec tokens = {"model.embed_tokens.weight", {V, C}, Init::kNormal, kStddev};
+  ParamSpec logits = {"lm_head.weight", {V, C}, Init::kNormal, kStddev};
+  const bool tied = shape.tie_word_embeddings;
+  (tied ? tokens : logits).spare_rows = SpareRows(V);
+  model.layers.push_back(MakeTokenEmbedding({std::move(tokens)}));
   for (int64_t index = 0; index < shape.num_hidden_layers; ++index)
     model.layers.push_back(MakeBlock(shape, index));
   ParamSpecs head = {{"model.norm.weight", {C}, Init::kOne}};
-  if (!shape.tie_word_embeddings)
-    head.push_back({"lm_head.weight", {V, C}, Init::kNormal, kStddev});
-  model.layers.push_back(
-      MakeLanguageHead(NormOf(shape), V, shape.tie_word_embeddings, std::move(head)));
+  if (!tied) head.push_back(std::move(logits));
+  model.layers.push_back(MakeLanguageHead(NormOf(shape), V, tied, std::move(head)));
   return model;
 }
 

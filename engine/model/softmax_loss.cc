@@ -5,11 +5,11 @@
 
 namespace dsat::engine {
 
-void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V) {
+void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t num_spare) {
   const int64_t N = ctx.NumTokens();
   const float grad_scale = ctx.loss_grad_scale / static_cast<float>(N);
   const double sum =
-      ctx.kernels.CrossEntropyInPlace(logits, ctx.batch.targets, N, V, V, grad_scale);
+      ctx.kernels.CrossEntropyInPlace(logits, ctx.batch.targets, N, V + num_spare, V, grad_scale);
   if (ctx.loss != nullptr) *ctx.loss = sum / static_cast<double>(N);
 }
 

@@ -320,7 +320,13 @@ class LanguageHead final : public Layer {
 
   // Of N rows; the norm's numbers for backward are left in `stats`.
   Buffer Normed(const LayerContext& ctx, const Buffer& x, int64_t N, Buffer& stats) const;
-  void Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N) const;
+  // logits (N, V) = normed (N, C) * the embedding's first V rows^T.
+  void Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N,
+               int64_t V) const;
+  // Rows of the embedding, spare ones included: products take them all.
+  int64_t Stride(const LayerContext& ctx) const {
+    return ctx.params[embedding_].num_elems / norm_.C;
+  }
 
   Norm norm_;
   int64_t V_;
@@ -338,11 +344,10 @@ Buffer LanguageHead::Normed(const LayerContext& ctx, const Buffer& x, int64_t N,
   return y;
 }
 
-// logits (N, V) = normed (N, C) * embedding^T.
-void LanguageHead::Project(const LayerContext& ctx, const Buffer& normed, Tensor logits,
-                           int64_t N) const {
+void LanguageHead::Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N,
+                           int64_t V) const {
   ctx.kernels.Matmul({.M = N,
-                      .N = V_,
+                      .N = V,
                       .K = norm_.C,
                       .a = normed.AsTensor(ctx.dtype),
                       .b = ctx.params[embedding_],
@@ -354,16 +359,17 @@ Buffer LanguageHead::Forward(const LayerContext& ctx, const Buffer& x, Saved& sa
   if (ctx.Predicts()) {
     const Buffer last = LastPositions(ctx, x, norm_.C);
     Buffer stats;
-    Project(ctx, Normed(ctx, last, ctx.batch.B, stats), ctx.logits, ctx.batch.B);
+    Project(ctx, Normed(ctx, last, ctx.batch.B, stats), ctx.logits, ctx.batch.B, V_);
     return {};
   }
   const int64_t N = ctx.NumTokens();
+  const int64_t stride = Stride(ctx);
   saved.resize(kNumKept);
   const Buffer normed = Normed(ctx, x, N, saved[kStats]);
-  saved[kLogits] = ctx.arena.Allocate(ctx.dtype, N * V_, "logits");
+  saved[kLogits] = ctx.arena.Allocate(ctx.dtype, N * stride, "logits");
   const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
-  Project(ctx, normed, logits, N);
-  SoftmaxLossInPlace(ctx, logits, V_);
+  Project(ctx, normed, logits, N, stride);
+  SoftmaxLossInPlace(ctx, logits, V_, stride - V_);
   return {};
 }
 
@@ -371,13 +377,14 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
                               Saved& saved) const {
   const int64_t N = ctx.NumTokens();
   const int64_t C = norm_.C;
+  const int64_t stride = Stride(ctx);
   const Tensor in = x.AsTensor(ctx.dtype);
   const Tensor stats = saved[kStats].AsTensor(DType::kF32);
   const Tensor dlogits = saved[kLogits].AsTensor(ctx.dtype);
   Buffer normed = ctx.arena.Allocate(ctx.dtype, N * C, "final norm output");
   if (ctx.Trains(embedding_)) {
     norm_.Forward(ctx, normed.AsTensor(ctx.dtype), stats, in, kNorm, N);
-    ctx.kernels.Matmul({.M = V_,
+    ctx.kernels.Matmul({.M = stride,
                         .N = C,
                         .K = N,
                         .a = dlogits,
@@ -388,7 +395,7 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
   }
   const Tensor dnormed = normed.AsTensor(ctx.dtype);  // Its values have served.
   ctx.kernels.Matmul(
-      {.M = N, .N = C, .K = V_, .a = dlogits, .b = ctx.params[embedding_], .c = dnormed});
+      {.M = N, .N = C, .K = stride, .a = dlogits, .b = ctx.params[embedding_], .c = dnormed});
   saved[kLogits].Free();
 
   Buffer dx = ctx.arena.Allocate(ctx.dtype, N * C, "head input gradient");
@@ -399,6 +406,12 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
 }
 
 }  // namespace
+
+int64_t SpareRows(int64_t V) {
+  constexpr int64_t kMultiple = 64;
+  const int64_t spare = (kMultiple - V % kMultiple) % kMultiple;
+  return 100 * spare <= V ? spare : 0;
+}
 
 std::unique_ptr<Layer> MakeTokenEmbedding(ParamSpecs params) {
   return std::make_unique<TokenEmbedding>(std::move(params));

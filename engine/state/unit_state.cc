@@ -23,7 +23,7 @@ UnitLayout LayoutOf(const Layer& layer, int world_size) {
   UnitLayout layout;
   for (const ParamSpec& spec : layer.params()) {
     layout.offsets.push_back(layout.num_elems);
-    layout.num_elems += RoundUp(spec.NumElems(), kAlignElems);
+    layout.num_elems += RoundUp(spec.StoredElems(), kAlignElems);
   }
   layout.num_elems = RoundUp(layout.num_elems, world_size * kAlignElems);
   return layout;
@@ -362,7 +362,7 @@ template <typename WholeOf>
 std::vector<Tensor> UnitStates::Views(int u, WholeOf whole_of) const {
   std::vector<Tensor> views;
   const auto add = [&](int layer, size_t param, const Tensor& whole) {
-    const int64_t num_elems = model_.layers[layer]->params()[param].NumElems();
+    const int64_t num_elems = model_.layers[layer]->params()[param].StoredElems();
     const bool empty = whole.num_elems == 0;
     views.push_back(empty ? Tensor{} : whole.Slice(units_[layer].layout.offsets[param], num_elems));
   };

@@ -1,7 +1,8 @@
 // The model state of every unit on this rank: where parameters, gradients and optimizer state rest.
 //
-// Parameters of a unit lie one after another in one flat vector of the model's dtype, each aligned
-// to kAlignElems, the whole padded with zeros to P equal slices; rank r's slice is the r-th.
+// Parameters of a unit lie one after another, each with its spare rows, in one flat vector of the
+// model's dtype, each aligned to kAlignElems, the whole padded with zeros to P equal slices; rank
+// r's slice is the r-th.
 // Gradients, the f32 master copy and the f32 moments have the same order. Each rests on the tier
 // that the plan gives it: in device memory, in host memory, or in a file.
 #ifndef DSAT_ENGINE_STATE_UNIT_STATE_H_

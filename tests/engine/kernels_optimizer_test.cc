@@ -236,16 +236,20 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 17);
   AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
   args.grad_scale = 0.5F;
+  constexpr int64_t kStill = 21;  // Elements that have had no gradient.
   kernels().Fill(operands.v(), 0.25F);
+  kernels().Fill(operands.v().Slice(0, kStill), 0);
   Reference& reference = operands.reference();
   reference.v.assign(kManyElems, 0.25);
+  std::fill_n(reference.v.begin(), kStill, 0.0);
   for (args.step = 1; args.step <= kSteps; ++args.step) {
     operands.Next(args);
     const Doubles grad = operands.grad();
     for (size_t i = 0; i < grad.size(); ++i) {
       reference.m[i] =
           args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
-      reference.param[i] -= args.lr * LambDirection(reference, i, args);
+      reference.param[i] -= args.lr * (reference.v[i] > 0 ? LambDirection(reference, i, args)
+                                                          : args.weight_decay * reference.param[i]);
     }
     kernels().MomentumStep(args);
     kernels().FrozenAdamStep(args);

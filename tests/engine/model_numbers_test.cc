@@ -45,7 +45,8 @@ Params ParamsOf(ModelRunner& runner) {
   for (size_t layer = 0; layer < runner.model().layers.size(); ++layer) {
     const auto& specs = runner.model().layers[layer]->params();
     for (size_t i = 0; i < specs.size(); ++i) {
-      const std::vector<float> values = runner.Values(runner.param(layer, i));
+      const Tensor param = runner.param(layer, i).Slice(0, specs[i].NumElems());
+      const std::vector<float> values = runner.Values(param);
       params[specs[i].name] = Vector(values.begin(), values.end());
     }
   }
@@ -181,10 +182,19 @@ double ReferenceMlpLoss(const Params& params, const RandomBatch& batch, int64_t 
   return sum / static_cast<double>(batch.B * batch.T);
 }
 
+// With one spare row behind the embedding.
+Json With127Tokens(Json json) {
+  json["vocab_size"] = 127;
+  return json;
+}
+
 TEST(ModelNumbersTest, Gpt2LossIsTheReferences) {
-  ModelRunner runner = MakeRunner(kTinyGpt2, DType::kF32, 0.3);
-  const RandomBatch batch(3, 5, 11);
-  EXPECT_NEAR(runner.Loss(batch.view()), ReferenceGpt2Loss(ParamsOf(runner), batch, 8, 2, 2), 1e-5);
+  for (const Json& json : {kTinyGpt2, With127Tokens(kTinyGpt2)}) {
+    ModelRunner runner = MakeRunner(json, DType::kF32, 0.3);
+    const RandomBatch batch(3, 5, json["vocab_size"]);
+    EXPECT_NEAR(runner.Loss(batch.view()), ReferenceGpt2Loss(ParamsOf(runner), batch, 8, 2, 2),
+                1e-5);
+  }
 }
 
 TEST(ModelNumbersTest, MlpLossIsTheReferences) {
@@ -248,6 +258,34 @@ TEST(ModelNumbersTest, LlamaGradientsAreFiniteDifferences) {
   untied["tie_word_embeddings"] = false;
   untied["num_hidden_layers"] = 1;
   CheckGradients(untied, 5e-3F, 2e-3);
+}
+
+// Whatever lies there: a product with it is left out, or multiplied by 0.
+TEST(ModelNumbersTest, SpareRowsOfTheEmbeddingChangeNothing) {
+  Json untied = With127Tokens(kTinyLlama);
+  untied["tie_word_embeddings"] = false;
+  for (const Json& json : {With127Tokens(kTinyGpt2), With127Tokens(kTinyLlama), untied}) {
+    ModelRunner zeros = MakeRunner(json, DType::kF32, 0.3);
+    ModelRunner numbers = MakeRunner(json, DType::kF32, 0.3);
+    const size_t last = zeros.model().layers.size() - 1;
+    const size_t layer = json == untied ? last : 0, i = json == untied ? 1 : 0;
+    const ParamSpec& embedding = zeros.model().layers[layer]->params()[i];
+    ASSERT_EQ(embedding.spare_rows, 1) << embedding.name;
+    const int64_t num_spare = embedding.StoredElems() - embedding.NumElems();
+    ASSERT_EQ(num_spare, embedding.shape[1]);
+    const auto spare = [&](Tensor t) { return t.Slice(embedding.NumElems(), num_spare); };
+    numbers.kernels().Fill(spare(numbers.param(layer, i)), 1000);
+    const RandomBatch batch(zeros.model(), 2, 5);
+    EXPECT_EQ(zeros.Forward(batch.view()), numbers.Forward(batch.view()));
+    zeros.Backward();
+    numbers.Backward();
+    for (size_t l = 0; l <= last; ++l) {
+      for (size_t p = 0; p < zeros.model().layers[l]->params().size(); ++p)
+        EXPECT_EQ(zeros.Values(zeros.grad(l, p)), numbers.Values(numbers.grad(l, p)));
+    }
+    for (const float gradient : numbers.Values(spare(numbers.grad(layer, i))))
+      EXPECT_EQ(gradient, 0);
+  }
 }
 
 TEST(ModelNumbersTest, MlpGradientsAreFiniteDifferences) {

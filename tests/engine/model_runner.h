@@ -58,8 +58,8 @@ class ModelRunner {
         grads_(model_.layers.size()) {
     for (size_t i = 0; i < model_.layers.size(); ++i) {
       for (const ParamSpec& spec : model_.layers[i]->params()) {
-        params_[i].push_back(arena_.Allocate(dtype_, spec.NumElems(), "parameter"));
-        const int64_t trained = IsFrozen(i) ? 0 : spec.NumElems();
+        params_[i].push_back(arena_.Allocate(dtype_, spec.StoredElems(), "parameter"));
+        const int64_t trained = IsFrozen(i) ? 0 : spec.StoredElems();
         grads_[i].push_back(arena_.Allocate(dtype_, trained, "gradient"));
         if (kind == Arena::Kind::kReal) Initialize(spec, params_[i].back(), extra_stddev);
       }
@@ -134,9 +134,16 @@ class ModelRunner {
   Arena& arena() { return arena_; }
   const std::vector<Saved>& saved() const { return saved_; }
   const std::vector<Buffer>& inputs() const { return inputs_; }
-  Tensor param(size_t layer, size_t i) const { return params_[layer][i].AsTensor(dtype_); }
+  // Both with their spare rows.
+  Tensor param(size_t layer, size_t i) const {
+    return params_[layer][i].AsTensor(dtype_).Slice(0, Spec(layer, i).StoredElems());
+  }
   // Empty if the layer is frozen.
-  Tensor grad(size_t layer, size_t i) const { return grads_[layer][i].AsTensor(dtype_); }
+  Tensor grad(size_t layer, size_t i) const {
+    return IsFrozen(layer)
+               ? Tensor{}
+               : grads_[layer][i].AsTensor(dtype_).Slice(0, Spec(layer, i).StoredElems());
+  }
   bool IsFrozen(size_t layer) const { return !model_.frozen.empty() && model_.frozen[layer]; }
 
   // A tensor's values as f32.
@@ -147,7 +154,9 @@ class ModelRunner {
   }
 
  private:
+  const ParamSpec& Spec(size_t layer, size_t i) const { return model_.layers[layer]->params()[i]; }
   void Initialize(const ParamSpec& spec, const Buffer& buffer, double extra_stddev) {
+    kernels_->Fill(buffer.AsTensor(dtype_), 0);
     if (model_.weights != nullptr) {
       model_.weights->Read(*kernels_, spec.name, 0,
                            buffer.AsTensor(dtype_).Slice(0, spec.NumElems()));
@@ -159,7 +168,8 @@ class ModelRunner {
       const double start = spec.init == ParamSpec::Init::kOne ? 1 : spec.stddev * rng.Normal();
       values.push_back(static_cast<float>(start + extra_stddev * rng.Normal()));
     }
-    kernels_->Cast(buffer.AsTensor(dtype_), {values.data(), spec.NumElems(), DType::kF32});
+    kernels_->Cast(buffer.AsTensor(dtype_).Slice(0, spec.NumElems()),
+                   {values.data(), spec.NumElems(), DType::kF32});
   }
 
   // Parameters of the layer, then those it borrows; the same for gradients.

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "engine/model/models.h"
+#include "engine/model/transformer.h"
 #include "tests/engine/model_runner.h"
 
 namespace dsat::engine {
@@ -39,6 +41,14 @@ TEST(ModelTest, KeysOverrideThePreset) {
   EXPECT_EQ(model.vocab_size, 256);
   EXPECT_EQ(model.max_seq_len, 1024);
   EXPECT_EQ(model.description, "gpt2 2 layers, 1024 wide, 16 heads, 26.5 M parameters");
+}
+
+TEST(ModelTest, EmbeddingsGrowToWholeCacheLinesOfLogitsWhereThatIsCheap) {
+  const std::map<int64_t, int64_t> spare_rows = {{2, 0},      {61, 0},    {64, 0},    {127, 1},
+                                                 {1000, 0},   {6336, 0},  {6337, 63}, {32000, 0},
+                                                 {50257, 47}, {128256, 0}};
+  for (const auto& [vocabulary, expected] : spare_rows)
+    EXPECT_EQ(SpareRows(vocabulary), expected) << vocabulary;
 }
 
 TEST(ModelTest, MlpHasTheSizeOfItsLayers) {
@@ -263,6 +273,15 @@ TEST(ModelKeptTest, Gpt2KeepsWhatItsHeaderSays) {
     EXPECT_EQ(SavedBytes(runner.saved().back()), num_tokens * (e * 100 + 8));
     EXPECT_EQ(runner.inputs()[2].bytes(), num_tokens * e * 32);
   }
+}
+
+TEST(ModelKeptTest, LogitsHaveAColumnForEverySpareRow) {
+  Json json = kSmallGpt2;
+  json["vocab_size"] = 127;
+  ModelRunner runner(MakeModel(json, "/model"), Arena::Kind::kCounting, MakeCountingKernels(1),
+                     DType::kBF16, 0);
+  runner.Forward({.B = 2, .T = 16});
+  EXPECT_EQ(SavedBytes(runner.saved().back()), 32 * (2 * 128 + 8));
 }
 
 TEST(ModelKeptTest, LlamaKeepsWhatItsHeaderSays) {

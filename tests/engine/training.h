@@ -17,18 +17,19 @@ namespace dsat::engine {
 
 constexpr int64_t kSeqLen = 16;
 
-// Tied embeddings, a unit of small parameters, sizes that do not divide by the ranks.
+// Tied embeddings with a spare row, a unit of small parameters, sizes that do not divide by the
+// ranks.
 inline Model TinyGpt2() {
   return MakeModel({{"type", "gpt2"},
                     {"n_layer", 2},
                     {"n_embd", 24},
                     {"n_head", 2},
                     {"n_positions", 16},
-                    {"vocab_size", 61}},
+                    {"vocab_size", 127}},
                    "/model");
 }
 
-// Grouped queries, an output embedding of its own.
+// Grouped queries, an output embedding of its own, with a spare row.
 inline Json TinyLlamaBlock() {
   return {{"type", "llama"},
           {"num_hidden_layers", 2},
@@ -37,7 +38,7 @@ inline Json TinyLlamaBlock() {
           {"num_attention_heads", 4},
           {"num_key_value_heads", 2},
           {"max_position_embeddings", 16},
-          {"vocab_size", 61}};
+          {"vocab_size", 127}};
 }
 
 inline Model TinyLlama() {
@@ -83,7 +84,7 @@ inline void SetPrecision(DsConfig& config, DType dtype) {
 
 // So many that the last two update.
 inline int NumStepsFor(const DsConfig& config) {
-  return config.fp16.enabled ? 5 : 2;
+  return config.fp16.enabled ? 6 : 2;
 }
 
 // What one rank of a training saw.

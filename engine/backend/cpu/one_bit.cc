@@ -66,7 +66,7 @@ void CpuKernels::FrozenAdamStep(const AdamArgs& args) {
 #pragma omp simd
                      for (int64_t i = begin; i < end; ++i) {
                        const float before = master[i];
-                       const float direction = m[i] / (std::sqrt(v[i]) + eps);
+                       const float direction = v[i] > 0.0F ? m[i] / (std::sqrt(v[i]) + eps) : 0.0F;
                        const float after = before - lr * (direction + weight_decay * before);
                        master[i] = after;
                        param[i] = FromFloat<Param>(after);

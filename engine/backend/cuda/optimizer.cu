@@ -120,7 +120,8 @@ struct FrozenAdam : Applies {
   float lr, eps, weight_decay;
 
   __device__ float operator()(float, float before, float m, float v) const {
-    return before - lr * (m / (sqrtf(v) + eps) + weight_decay * before);
+    const float direction = v > 0.0F ? m / (sqrtf(v) + eps) : 0.0F;
+    return before - lr * (direction + weight_decay * before);
   }
 };
 
