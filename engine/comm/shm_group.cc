@@ -37,6 +37,7 @@ class ShmGroup final : public ProcessGroup {
   void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
   void Send(const void* data, int64_t bytes, int peer) override;
   void Recv(void* data, int64_t bytes, int peer) override;
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
@@ -221,6 +222,11 @@ void ShmGroup::Send(const void* data, int64_t bytes, int peer) {
 void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
   CheckPeer(bytes, peer);
   mailboxes_.Recv(data, bytes, peer);
+}
+
+void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
+  Send(sent, bytes, peer);
+  Recv(received, bytes, peer);
 }
 
 int64_t HashOf(std::span<const int> colors) {

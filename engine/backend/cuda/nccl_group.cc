@@ -55,6 +55,10 @@ class NcclGroup final : public ProcessGroup {
     messages_->Send(data, bytes, peer);
   }
   void Recv(void* data, int64_t bytes, int peer) override { messages_->Recv(data, bytes, peer); }
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override {
+    CountSend(bytes, peer);
+    messages_->Exchange(sent, received, bytes, peer);
+  }
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override { return host_.SumScalar(value); }
   double MaxScalar(double value) override { return host_.MaxScalar(value); }
