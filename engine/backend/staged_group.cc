@@ -69,8 +69,8 @@ class StagedGroup final : public ProcessGroup {
   double SumScalar(double value) override { return host_->SumScalar(value); }
   double MaxScalar(double value) override { return host_->MaxScalar(value); }
   void Barrier() override { host_->Barrier(); }
-  void CheckPeers(const std::string& call, Clock::time_point since) override {
-    host_->CheckPeers(call, since);
+  void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
+    host_->CheckPeers(call, peer, since);
   }
 
  private:

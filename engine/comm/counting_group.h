@@ -34,7 +34,7 @@ class CountingGroup final : public ProcessGroup {
   double SumScalar(double value) override { return value; }
   double MaxScalar(double value) override { return value; }
   void Barrier() override {}
-  void CheckPeers(const std::string&, Clock::time_point) override {}
+  void CheckPeers(const std::string&, int, Clock::time_point) override {}
 
  private:
   Memory kind_;

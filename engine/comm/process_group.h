@@ -98,11 +98,12 @@ class ProcessGroup {
   virtual double MaxScalar(double value) = 0;
   virtual void Barrier() = 0;
 
-  // For who has waited for peers by other means since `since`, in what errors name `call`. Throws
-  // where a call of this group would go on waiting no longer: kUnavailable if a peer has ended or
-  // left, kDeadlineExceeded after the time-out. Not a collective call.
+  // For who has waited for `peer`, or kAllPeers, by other means since `since`, in what errors name
+  // `call`. Throws where a call of this group would go on waiting no longer: kUnavailable if the
+  // peer has ended or left, kDeadlineExceeded after the time-out. Not a collective call.
   using Clock = std::chrono::steady_clock;
-  virtual void CheckPeers(const std::string& call, Clock::time_point since) = 0;
+  static constexpr int kAllPeers = -1;
+  virtual void CheckPeers(const std::string& call, int peer, Clock::time_point since) = 0;
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}

@@ -42,8 +42,8 @@ class ShmGroup final : public ProcessGroup {
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
   void Barrier() override { rendezvous_.Meet({.kind = Call::Kind::kBarrier}); }
-  void CheckPeers(const std::string& call, Clock::time_point since) override {
-    rendezvous_.CheckPeers(call, since);
+  void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
+    rendezvous_.CheckPeers(call, peer, since);
   }
 
  private:
