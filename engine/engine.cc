@@ -41,6 +41,8 @@ bool AsksDevice(const Instruction& i, const Plan& plan) {
     case Op::kSendOutput:
     case Op::kReceiveGrad:
     case Op::kSendGrad:
+    case Op::kSendOutputReceiveGrad:
+    case Op::kSendGradReceiveInput:
     case Op::kPack:
     case Op::kWait:
     case Op::kFoldGrad:
@@ -176,8 +178,8 @@ TraceEvent Engine::EventOf(const Instruction& i, const Plan& plan) const {
     event.about = resources_.model.layers[i.unit]->name();
   }
   const Neighbours& neighbours = executor_.neighbours();
-  if (i.op == Op::kReceiveInput || i.op == Op::kSendGrad) event.bytes = neighbours.input_bytes;
-  if (i.op == Op::kSendOutput || i.op == Op::kReceiveGrad) event.bytes = neighbours.output_bytes;
+  if (NeighbourOf(i.op) < 0) event.bytes = neighbours.input_bytes;
+  if (NeighbourOf(i.op) > 0) event.bytes = neighbours.output_bytes;
   return event;
 }
 

@@ -50,7 +50,7 @@ struct StepResult {
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
   int64_t activation_bytes = 0;  // The most that one micro-batch's activations take at a time.
-  double idle_ms = 0;            // Of latency_ms, waiting for other pipeline stages.
+  double idle_ms = 0;            // Of latency_ms, in messages between pipeline stages.
 };
 
 class Engine {

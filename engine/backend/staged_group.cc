@@ -60,6 +60,7 @@ class StagedGroup final : public ProcessGroup {
   }
   void Send(const void* data, int64_t bytes, int peer) override;
   void Recv(void* data, int64_t bytes, int peer) override;
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
     auto part = host_->Split(color_of_rank);
     if (part == nullptr) return nullptr;
@@ -68,8 +69,8 @@ class StagedGroup final : public ProcessGroup {
   double SumScalar(double value) override { return host_->SumScalar(value); }
   double MaxScalar(double value) override { return host_->MaxScalar(value); }
   void Barrier() override { host_->Barrier(); }
-  void CheckPeers(const std::string& call, Clock::time_point since) override {
-    host_->CheckPeers(call, since);
+  void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
+    host_->CheckPeers(call, peer, since);
   }
 
  private:
@@ -134,6 +135,16 @@ void StagedGroup::Recv(void* data, int64_t bytes, int peer) {
   message_.resize(static_cast<size_t>(bytes));
   host_->Recv(message_.data(), bytes, peer);
   copies_->Upload(data, message_.data(), bytes);
+}
+
+void StagedGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+  if (!memory_.Holds(sent)) return host_->Exchange(sent, received, bytes, peer);
+  message_.resize(static_cast<size_t>(2 * bytes));
+  char* from_peer = message_.data() + bytes;
+  copies_->Download(message_.data(), sent, bytes);
+  host_->Exchange(message_.data(), from_peer, bytes, peer);
+  copies_->Upload(received, from_peer, bytes);
 }
 
 }  // namespace

@@ -42,6 +42,10 @@ void CountingGroup::Recv(void*, int64_t bytes, int peer) {
   CheckPeer(bytes, peer);
 }
 
+void CountingGroup::Exchange(const void*, void*, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+}
+
 std::unique_ptr<ProcessGroup> CountingGroup::Split(std::span<const int> color_of_rank) {
   const Subgroup subgroup = SubgroupOf(color_of_rank);
   if (subgroup.size == 0) return nullptr;

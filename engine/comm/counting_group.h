@@ -29,11 +29,12 @@ class CountingGroup final : public ProcessGroup {
   void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
   void Send(const void* data, int64_t bytes, int peer) override;
   void Recv(void* data, int64_t bytes, int peer) override;
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override { return value; }
   double MaxScalar(double value) override { return value; }
   void Barrier() override {}
-  void CheckPeers(const std::string&, Clock::time_point) override {}
+  void CheckPeers(const std::string&, int, Clock::time_point) override {}
 
  private:
   Memory kind_;

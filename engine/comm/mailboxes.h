@@ -24,7 +24,7 @@ class Mailboxes {
   // Gives the memory of received messages back; what is still to be received stays.
   ~Mailboxes();
 
-  // As ProcessGroup's.
+  // As of MakeShmGroup's groups.
   void Send(const void* data, int64_t bytes, int peer);
   void Recv(void* data, int64_t bytes, int peer);
 

@@ -27,11 +27,12 @@ struct CommBuffer {
 
 // Calls and bytes this rank has sent, by what a ring sends (docs/engine.md): (P - 1) / P of the
 // buffer for all_gather, reduce_scatter and all_to_all, twice that for all_reduce, the row for
-// broadcast (nothing on the rank before the root, where the ring ends), the message for Send.
+// broadcast (nothing on the rank before the root, where the ring ends), the message for Send and
+// Exchange.
 struct Traffic {
   int64_t num_collectives = 0;
   int64_t sent_bytes = 0;
-  int64_t num_messages = 0;  // Sends.
+  int64_t num_messages = 0;  // Sends and Exchanges.
   Traffic& operator+=(const Traffic& other) {
     num_collectives += other.num_collectives;
     sent_bytes += other.sent_bytes;
@@ -73,17 +74,17 @@ class ProcessGroup {
   // Afterwards row q holds what was rank q's row rank(), for every q.
   virtual void AllToAll(const CommBuffer& buffer, int64_t row_bytes) = 0;
 
-  // Point to point, between any two ranks, from and to any memory. Messages of one rank to another
-  // arrive in order; a Recv of another size than the Send's is kInternal, naming both.
+  // Point to point, between any two ranks, from and to any memory, of one kind (a device's or the
+  // host's) on both sides. Messages of one rank to another arrive in order; a Recv or Exchange of
+  // another size than the peer's call is kInternal, naming both.
   //
-  // Send returns when the message is copied out, whatever its size: a mailbox per ordered pair
-  // holds one message, in shared memory that grows to the largest sent. It waits only while the
-  // peer has not received the message before. Recv waits for the message.
-  // So what cannot deadlock where one message fits between each two ranks, in each direction, does
-  // not: Send before Recv on both sides, around a ring, a pipeline's one forward and one backward
-  // in turn. A rank inside a collective receives nothing. REQUIRES: peer is another rank.
+  // Recv waits for the message. Send may return before the peer receives, or only then: two ranks
+  // that Send to each other before they Recv may wait for ever. Where messages cross, both ranks
+  // Exchange, which sends and receives as many bytes at once. A rank inside a collective receives
+  // nothing. REQUIRES: peer is another rank; `sent` and `received` do not overlap.
   virtual void Send(const void* data, int64_t bytes, int peer) = 0;
   virtual void Recv(void* data, int64_t bytes, int peer) = 0;
+  virtual void Exchange(const void* sent, void* received, int64_t bytes, int peer) = 0;
 
   // A collective call, with the same colors everywhere: color_of_rank[r] is rank r's. Gives the
   // group of the ranks with this rank's color, in the order of their ranks here; nullptr if this
@@ -97,18 +98,19 @@ class ProcessGroup {
   virtual double MaxScalar(double value) = 0;
   virtual void Barrier() = 0;
 
-  // For who has waited for peers by other means since `since`, in what errors name `call`. Throws
-  // where a call of this group would go on waiting no longer: kUnavailable if a peer has ended or
-  // left, kDeadlineExceeded after the time-out. Not a collective call.
+  // For who has waited for `peer`, or kAllPeers, by other means since `since`, in what errors name
+  // `call`. Throws where a call of this group would go on waiting no longer: kUnavailable if the
+  // peer has ended or left, kDeadlineExceeded after the time-out. Not a collective call.
   using Clock = std::chrono::steady_clock;
-  virtual void CheckPeers(const std::string& call, Clock::time_point since) = 0;
+  static constexpr int kAllPeers = -1;
+  virtual void CheckPeers(const std::string& call, int peer, Clock::time_point since) = 0;
 
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Every implementation calls one of these in every collective and every Send; scalars, barriers
-  // and splits carry no model state and are not counted. `sent_rows`: by what a ring sends.
-  // REQUIRES: the buffer holds size() rows.
+  // Every implementation calls one of these in every collective, Send and Exchange; scalars,
+  // barriers and splits carry no model state and are not counted. `sent_rows`: by what a ring
+  // sends. REQUIRES: the buffer holds size() rows.
   void CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows);
   void CountRows(const CommBuffer& buffer, DType dtype, int64_t row_elems, int64_t sent_rows) {
     CountRows(buffer, row_elems * BytesPerElem(dtype), sent_rows);
@@ -135,14 +137,18 @@ class ProcessGroup {
 // supervisor; borrowed, empty at first). Returns when all ranks have joined. One file may serve one
 // group after another if each ended without an error. Size 1 needs no file (`shared_fd` -1).
 //
+// Send returns when the message is copied out, whatever its size: a mailbox per ordered pair holds
+// one message, in shared memory that grows to the largest sent. It waits only while the peer has
+// not received the message before, so two ranks may Send to each other before they Recv.
+//
 // This and every call below throws
 //   kDeadlineExceeded  naming the peers that did not come within `timeout`;
 //   kUnavailable       within about 100 ms after a peer's process has ended (pidfd) or a peer's
 //                      group object was destroyed: "rank 2 (pid 123) has ended". What it had sent
 //                      before can still be received;
 //   kInternal          naming both calls if two ranks issued different ones (a bug of the caller);
-//   kResourceExhausted from Allocate, Split and Send if the memory cannot be had; the group stays
-//                      usable.
+//   kResourceExhausted from Allocate, Split, Send and Exchange if the memory cannot be had; the
+//                      group stays usable.
 // After any of the others the group is broken: every further call throws.
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout);

@@ -95,6 +95,8 @@ std::string Call::ToString() const {
       return fmt::format("send({} bytes to rank {})", count, rank);
     case Kind::kRecv:
       return fmt::format("recv({} bytes from rank {})", count, rank);
+    case Kind::kExchange:
+      return fmt::format("exchange({} bytes with rank {})", count, rank);
   }
   return "unknown call";
 }
@@ -235,8 +237,8 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
                    timeout_.count()));
 }
 
-void Rendezvous::CheckPeers(const std::string& call, Clock::time_point since) {
-  CheckAwaited([this](int rank) { return rank != rank_; }, call);
+void Rendezvous::CheckPeers(const std::string& call, int peer, Clock::time_point since) {
+  CheckAwaited([&](int rank) { return peer < 0 ? rank != rank_ : rank == peer; }, call);
   if (Clock::now() - since < timeout_) return;
   Fail(ErrorCode::kDeadlineExceeded,
        fmt::format("rank {} in {}: not done within {} ms", rank_, call, timeout_.count()));

@@ -34,13 +34,14 @@ struct Call {
     kBarrier,
     kSend,
     kRecv,
+    kExchange,
   };
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kF32;
   int32_t buffer = -1;
-  int32_t rank = -1;  // The root of kBroadcast, the peer of kSend and kRecv.
-  // Ranks of kJoin; bytes of kAllocate, kSend and kRecv; elements (or bytes) of a row of the
-  // collectives; a hash of the colors of kSplit.
+  int32_t rank = -1;  // The root of kBroadcast, the peer of kSend, kRecv and kExchange.
+  // Ranks of kJoin; bytes of kAllocate, kSend, kRecv and kExchange; elements (or bytes) of a row of
+  // the collectives; a hash of the colors of kSplit.
   int64_t count = 0;
   bool operator==(const Call&) const = default;
   // "reduce_scatter(buffer 3, bf16, rows of 1024)".
@@ -76,9 +77,9 @@ class Rendezvous {
   // that wrap around). `call` is for messages. Throws as Wait, about this peer; what a peer has
   // published before it ended or left still counts.
   void WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value, const Call& call);
-  // Throws as Wait does of ranks that ended or left, or if the time-out has passed since `since`;
-  // `call` is for messages.
-  void CheckPeers(const std::string& call, std::chrono::steady_clock::time_point since);
+  // Throws as Wait does if `peer` (negative: any) has ended or left, or if the time-out has passed
+  // since `since`; `call` is for messages.
+  void CheckPeers(const std::string& call, int peer, std::chrono::steady_clock::time_point since);
   // Sets a word in shared memory and wakes who waits for it. What was written before can be read by
   // who has seen the value.
   static void Publish(std::atomic<uint32_t>& word, uint32_t value);

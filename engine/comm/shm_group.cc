@@ -37,12 +37,13 @@ class ShmGroup final : public ProcessGroup {
   void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
   void Send(const void* data, int64_t bytes, int peer) override;
   void Recv(void* data, int64_t bytes, int peer) override;
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
   void Barrier() override { rendezvous_.Meet({.kind = Call::Kind::kBarrier}); }
-  void CheckPeers(const std::string& call, Clock::time_point since) override {
-    rendezvous_.CheckPeers(call, since);
+  void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
+    rendezvous_.CheckPeers(call, peer, since);
   }
 
  private:
@@ -221,6 +222,11 @@ void ShmGroup::Send(const void* data, int64_t bytes, int peer) {
 void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
   CheckPeer(bytes, peer);
   mailboxes_.Recv(data, bytes, peer);
+}
+
+void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
+  Send(sent, bytes, peer);
+  Recv(received, bytes, peer);
 }
 
 int64_t HashOf(std::span<const int> colors) {

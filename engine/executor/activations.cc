@@ -37,25 +37,12 @@ void Activations::FetchInput(int unit) {
   on_host.Free();
 }
 
-void Activations::ReceiveInput(int unit, int64_t bytes, ProcessGroup& pipeline) {
-  inputs_[unit] = memory_->device.Allocate(bytes, "input from the stage before");
-  pipeline.Recv(inputs_[unit].data(), bytes, pipeline.rank() - 1);
+Buffer& Activations::NewInput(int unit, int64_t bytes) {
+  return inputs_[unit] = memory_->device.Allocate(bytes, "input from the stage before");
 }
 
-void Activations::SendOutput(int unit, ProcessGroup& pipeline) {
-  Buffer& output = inputs_[unit + 1];
-  pipeline.Send(output.data(), output.bytes(), pipeline.rank() + 1);
-  output.Free();
-}
-
-void Activations::ReceiveGrad(int64_t bytes, ProcessGroup& pipeline) {
-  grad_ = memory_->device.Allocate(bytes, "gradient from the stage after");
-  pipeline.Recv(grad_.data(), bytes, pipeline.rank() + 1);
-}
-
-void Activations::SendGrad(ProcessGroup& pipeline) {
-  pipeline.Send(grad_.data(), grad_.bytes(), pipeline.rank() - 1);
-  grad_.Free();
+Buffer& Activations::NewGrad(int64_t bytes) {
+  return grad_ = memory_->device.Allocate(bytes, "gradient from the stage after");
 }
 
 }  // namespace dsat::engine

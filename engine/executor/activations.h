@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "engine/comm/process_group.h"
 #include "engine/model/layer.h"
 #include "engine/state/unit_state.h"
 
@@ -27,11 +26,11 @@ class Activations {
   void StoreInput(int unit);
   void FetchInput(int unit);
 
-  // To and from the neighbouring pipeline stages. What is sent is freed.
-  void ReceiveInput(int unit, int64_t bytes, ProcessGroup& pipeline);
-  void SendOutput(int unit, ProcessGroup& pipeline);
-  void ReceiveGrad(int64_t bytes, ProcessGroup& pipeline);
-  void SendGrad(ProcessGroup& pipeline);
+  // What goes to the neighbouring pipeline stages, and memory for what comes from there.
+  Buffer& Output(int unit) { return inputs_[unit + 1]; }
+  Buffer& Grad() { return grad_; }
+  Buffer& NewInput(int unit, int64_t bytes);
+  Buffer& NewGrad(int64_t bytes);
 
  private:
   const Memory* memory_;

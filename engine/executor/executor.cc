@@ -59,8 +59,7 @@ void Executor::Run(const Batch* batch) {
     const Clock::time_point after = Clock::now();
     const double ms = MsBetween(before, after);
     outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
-    const bool waits = instruction.op == Op::kReceiveInput || instruction.op == Op::kReceiveGrad;
-    if (waits) outputs_.idle_ms += ms;
+    if (NeighbourOf(instruction.op) != 0) outputs_.idle_ms += ms;
     if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
     before = after;
   }
@@ -68,13 +67,14 @@ void Executor::Run(const Batch* batch) {
 
 // In the order of Op.
 void Executor::Execute(const Instruction& i) {
-  if (i.op < Op::kPack) return ExecuteCompute(i);
+  if (i.op < Op::kReceiveInput) return ExecuteCompute(i);
+  if (i.op < Op::kPack) return ExecuteMessage(i);
   if (i.op < Op::kSumTied) return ExecuteMove(i);
   ExecuteStep(i);
 }
 
 void Executor::ExecuteCompute(const Instruction& i) {
-  Activations& activations = ActivationsOf(i);
+  Activations& activations = ActivationsOf(i.micro_batch);
   const Arena& arena = states_.memory().device;
   int64_t bytes_before = arena.live_bytes();
   switch (i.op) {
@@ -107,23 +107,52 @@ void Executor::ExecuteCompute(const Instruction& i) {
     case Op::kFetchInput:
       activations.FetchInput(i.unit);
       break;
-    case Op::kReceiveInput:
-      activations.ReceiveInput(i.unit, neighbours_.input_bytes, *neighbours_.pipeline);
-      break;
-    case Op::kSendOutput:
-      activations.SendOutput(i.unit, *neighbours_.pipeline);
-      break;
-    case Op::kReceiveGrad:
-      activations.ReceiveGrad(neighbours_.output_bytes, *neighbours_.pipeline);
-      break;
-    case Op::kSendGrad:
-      activations.SendGrad(*neighbours_.pipeline);
-      break;
     default:
       DSAT_CHECK(false, "{}", ToString(i));
   }
-  int64_t& live_bytes = LiveBytesOf(i);
-  live_bytes += arena.live_bytes() - bytes_before;
+  Count(i.micro_batch, arena.live_bytes() - bytes_before);
+}
+
+// What is sent is freed. Where messages cross, two micro-batches have memory for a while.
+void Executor::ExecuteMessage(const Instruction& i) {
+  const bool sends = i.op != Op::kReceiveInput && i.op != Op::kReceiveGrad;
+  const bool receives = i.op != Op::kSendOutput && i.op != Op::kSendGrad;
+  const int sent_micro_batch = receives ? i.sent_micro_batch : i.micro_batch;
+  ProcessGroup& pipeline = *neighbours_.pipeline;
+  const int peer = pipeline.rank() + NeighbourOf(i.op);
+  const Arena& arena = states_.memory().device;
+  const int64_t bytes_before = arena.live_bytes();
+  Buffer* received = receives ? &NewReceived(i) : nullptr;
+  Buffer* sent = sends ? &SentBy(sent_micro_batch, i) : nullptr;
+  const int64_t bytes_between = arena.live_bytes();
+  if (sends && receives) {
+    pipeline.Exchange(sent->data(), received->data(), received->bytes(), peer);
+  } else if (sends) {
+    pipeline.Send(sent->data(), sent->bytes(), peer);
+  } else {
+    pipeline.Recv(received->data(), received->bytes(), peer);
+  }
+  if (sends) {
+    sent->Free();
+    Count(sent_micro_batch, arena.live_bytes() - bytes_between);
+  }
+  Count(i.micro_batch, bytes_between - bytes_before);
+}
+
+Buffer& Executor::NewReceived(const Instruction& i) {
+  Activations& activations = ActivationsOf(i.micro_batch);
+  return NeighbourOf(i.op) > 0 ? activations.NewGrad(neighbours_.output_bytes)
+                               : activations.NewInput(i.unit, neighbours_.input_bytes);
+}
+
+Buffer& Executor::SentBy(int micro_batch, const Instruction& i) {
+  Activations& activations = ActivationsOf(micro_batch);
+  return NeighbourOf(i.op) > 0 ? activations.Output(i.unit) : activations.Grad();
+}
+
+void Executor::Count(int micro_batch, int64_t bytes) {
+  int64_t& live_bytes = live_bytes_[InFlight(micro_batch)];
+  live_bytes += bytes;
   outputs_.activation_bytes = std::max(outputs_.activation_bytes, live_bytes);
 }
 
@@ -202,7 +231,7 @@ void Executor::Forward(const Instruction& i) {
   const int64_t flops_before = states_.memory().kernels.flops();
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
   micro_batch_loss_ = 0;
-  ActivationsOf(i).Forward(*model_.layers[i.unit], i.unit, Context(params, {}));
+  ActivationsOf(i.micro_batch).Forward(*model_.layers[i.unit], i.unit, Context(params, {}));
   if (i.op == Op::kRecompute) return;
   outputs_.loss += micro_batch_loss_;
   outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
@@ -214,7 +243,7 @@ std::vector<Tensor> Executor::WholeGrads(int unit) {
 
 void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  ActivationsOf(i).Backward(*model_.layers[i.unit], i.unit, Context(params, grads));
+  ActivationsOf(i.micro_batch).Backward(*model_.layers[i.unit], i.unit, Context(params, grads));
 }
 
 void Executor::Norm() {

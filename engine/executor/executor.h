@@ -30,7 +30,7 @@ struct StepOutputs {
   double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
   bool skipped = false;  // The norm was not finite: no update was made, on any rank.
   std::array<double, 3> phase_ms = {};  // By Phase.
-  double idle_ms = 0;                   // Of it, waiting for other pipeline stages.
+  double idle_ms = 0;                   // Of it, in messages between pipeline stages.
   int64_t forward_flops = 0;            // All micro-batches.
   int64_t flops = 0;  // Forward and backward; what is computed again does not count.
   int64_t activation_bytes =
@@ -80,6 +80,7 @@ class Executor {
  private:
   void Execute(const Instruction& instruction);
   void ExecuteCompute(const Instruction& instruction);
+  void ExecuteMessage(const Instruction& instruction);
   void ExecuteMove(const Instruction& instruction);
   void ExecuteStep(const Instruction& instruction);
   LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
@@ -93,12 +94,15 @@ class Executor {
   // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
   // loss's.
   double MeanFactor() const;
-  size_t InFlight(const Instruction& i) const {
-    return static_cast<size_t>(i.micro_batch % plan_.num_in_flight);
+  size_t InFlight(int micro_batch) const {
+    return static_cast<size_t>(micro_batch % plan_.num_in_flight);
   }
-  Activations& ActivationsOf(const Instruction& i) { return activations_[InFlight(i)]; }
-  // Of the micro-batch's activations in device memory, those computed again included.
-  int64_t& LiveBytesOf(const Instruction& i) { return live_bytes_[InFlight(i)]; }
+  Activations& ActivationsOf(int micro_batch) { return activations_[InFlight(micro_batch)]; }
+  // Memory for what the instruction receives, and what it sends.
+  Buffer& NewReceived(const Instruction& i);
+  Buffer& SentBy(int micro_batch, const Instruction& i);
+  // The micro-batch's activations take so many bytes of device memory more.
+  void Count(int micro_batch, int64_t bytes);
 
   const Model& model_;
   const Plan& plan_;
@@ -117,7 +121,7 @@ class Executor {
   Tensor logits_;
   double micro_batch_loss_ = 0;
   std::vector<Activations> activations_;  // By micro-batch in flight.
-  std::vector<int64_t> live_bytes_;       // As activations_.
+  std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
   AroundInstruction around_;
 };
 

@@ -14,7 +14,15 @@ const char* Name(Placement placement) {
 }
 
 // What an instruction's number in parentheses is.
-enum class Of : uint8_t { kNothing, kMicroBatch, kMicroBatchAndUnit, kUnit, kTransfer, kSubGroup };
+enum class Of : uint8_t {
+  kNothing,
+  kMicroBatch,
+  kMicroBatchAndUnit,
+  kTwoMicroBatches,  // And the unit of both.
+  kUnit,
+  kTransfer,
+  kSubGroup,
+};
 
 struct OpText {
   const char* name;
@@ -37,6 +45,8 @@ constexpr OpText kOps[] = {
     {"send_output", Of::kMicroBatchAndUnit, true},
     {"receive_grad", Of::kMicroBatchAndUnit, true},
     {"send_grad", Of::kMicroBatchAndUnit, true},
+    {"send_output_receive_grad", Of::kTwoMicroBatches, true},
+    {"send_grad_receive_input", Of::kTwoMicroBatches, true},
     {"pack", Of::kTransfer, false},
     {"start", Of::kTransfer, false},
     {"wait", Of::kTransfer, true},
@@ -62,6 +72,21 @@ const OpText& TextOf(Op op) {
 
 }  // namespace
 
+int NeighbourOf(Op op) {
+  switch (op) {
+    case Op::kSendOutput:
+    case Op::kReceiveGrad:
+    case Op::kSendOutputReceiveGrad:
+      return 1;
+    case Op::kReceiveInput:
+    case Op::kSendGrad:
+    case Op::kSendGradReceiveInput:
+      return -1;
+    default:
+      return 0;
+  }
+}
+
 const char* Name(Op op) {
   return TextOf(op).name;
 }
@@ -85,6 +110,9 @@ std::string ToString(const Instruction& i) {
       return fmt::format("{}({})", text.name, i.micro_batch);
     case Of::kMicroBatchAndUnit:
       return fmt::format("{}({}.{})", text.name, i.micro_batch, i.unit);
+    case Of::kTwoMicroBatches:
+      return fmt::format("{}({}.{},{}.{})", text.name, i.sent_micro_batch, i.unit, i.micro_batch,
+                         i.unit);
     case Of::kUnit:
       return fmt::format("{}({})", text.name, i.unit);
     case Of::kTransfer:

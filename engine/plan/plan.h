@@ -31,10 +31,12 @@ enum class Op : uint8_t {
   kStoreInput,  // The unit's input moves to host memory,
   kFetchInput,  // and back.
   // Pipelines: between this stage and its neighbours.
-  kReceiveInput,  // The unit's input, from the stage before.
-  kSendOutput,    // The unit's output, to the stage after; it is freed.
-  kReceiveGrad,   // The gradient of the unit's output, from the stage after.
-  kSendGrad,      // The gradient of the unit's input, to the stage before; it is freed.
+  kReceiveInput,           // The unit's input, from the stage before.
+  kSendOutput,             // The unit's output, to the stage after; it is freed.
+  kReceiveGrad,            // The gradient of the unit's output, from the stage after.
+  kSendGrad,               // The gradient of the unit's input, to the stage before; it is freed.
+  kSendOutputReceiveGrad,  // Both at once, where these messages cross,
+  kSendGradReceiveInput,   // and these.
   // Moving state.
   kPack,        // This rank's part of the unit's segment into the transfer's bucket.
   kStart,       // The transfer's collective begins.
@@ -66,6 +68,9 @@ struct Instruction {
   int micro_batch = -1;
   int transfer = -1;   // Index in Plan::transfers.
   int sub_group = -1;  // Index in Plan::sub_groups.
+  // Where messages cross: the micro-batch of the one that goes; `micro_batch` is that of the one
+  // that comes.
+  int sent_micro_batch = -1;
   bool operator==(const Instruction&) const = default;
 };
 
@@ -135,13 +140,18 @@ struct Plan {
   }
 };
 
+// Where the instruction's message goes to, comes from, or both: 1 for the stage after, -1 for the
+// stage before, 0 if it has none.
+int NeighbourOf(Op op);
+
 // "forward", "reduce-scatter", "backward".
 const char* Name(Op op);
 const char* Name(Collective collective);
 const char* Name(Phase phase);
 
 // One instruction per word, one line per compute instruction or collective, for people and tests:
-// "forward(0.2)" is micro-batch 0, unit 2; "start(t3)" is transfer 3.
+// "forward(0.2)" is micro-batch 0, unit 2; "start(t3)" is transfer 3;
+// "send_output_receive_grad(1.2,0.2)" sends of micro-batch 1 and receives of 0.
 std::string ToString(const Instruction& instruction);
 // "reduce-scatter grad to shard, bucket 0, rows of 48: unit 1 [0, +32), unit 0 [16, +16)".
 std::string ToString(const Transfer& transfer);

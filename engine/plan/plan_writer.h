@@ -26,7 +26,11 @@ class PlanWriter {
 
   void set_phase(Phase phase) { phase_ = phase; }
   void Emit(const Compute& compute) {
-    plan_.instructions.push_back({compute.op, compute.phase, compute.unit, compute.micro_batch});
+    plan_.instructions.push_back({.op = compute.op,
+                                  .phase = compute.phase,
+                                  .unit = compute.unit,
+                                  .micro_batch = compute.micro_batch,
+                                  .sent_micro_batch = compute.sent_micro_batch});
   }
   void Emit(Op op, int unit = -1) { plan_.instructions.push_back({op, phase_, unit}); }
   void EmitSubGroup(Op op, int sub_group) {

@@ -19,6 +19,7 @@ class Scheduler {
   void Backward(int micro_batch);
   void Recompute(int micro_batch, int begin, int end);
   void Load(int micro_batch);
+  void Receive(Op op, int micro_batch, int unit);
   void Emit(Op op, int micro_batch, int unit) { list_.push_back({op, phase_, micro_batch, unit}); }
 
   bool has_first() const { return options_.first_unit == 0; }
@@ -47,10 +48,25 @@ void Scheduler::Load(int micro_batch) {
   Emit(Op::kLoadBatch, micro_batch, -1);
 }
 
+// If nothing was computed since something was sent to the same stage, the two messages cross, and
+// one instruction does both: before the load, for which that stage need not wait. But with fewer
+// micro-batches than stages from here on, the stage after has every input before its first
+// backward.
+void Scheduler::Receive(Op op, int micro_batch, int unit) {
+  const bool grad = op == Op::kReceiveGrad;
+  const auto is_no_load = [](const Compute& c) { return c.op != Op::kLoadBatch; };
+  const auto last = std::find_if(list_.rbegin(), list_.rend(), is_no_load);
+  const bool sent = last != list_.rend() && last->op == (grad ? Op::kSendOutput : Op::kSendGrad);
+  const bool alternates_after = options_.num_micro_batches >= options_.num_stages - options_.stage;
+  if (!sent || (grad && !alternates_after)) return Emit(op, micro_batch, unit);
+  *last = {grad ? Op::kSendOutputReceiveGrad : Op::kSendGradReceiveInput, phase_, micro_batch, unit,
+           last->micro_batch};
+}
+
 void Scheduler::Forward(int micro_batch) {
   phase_ = Phase::kForward;
   Load(micro_batch);
-  if (!has_first()) Emit(Op::kReceiveInput, micro_batch, options_.first_unit);
+  if (!has_first()) Receive(Op::kReceiveInput, micro_batch, options_.first_unit);
   for (int u = options_.first_unit; u < options_.end_unit; ++u) {
     Emit(Op::kForward, micro_batch, u);
     DropAfterForward(micro_batch, u);
@@ -74,7 +90,7 @@ void Scheduler::Backward(int micro_batch) {
   phase_ = Phase::kBackward;
   if (options_.end_unit <= first_backward()) return;
   Load(micro_batch);
-  if (!has_last()) Emit(Op::kReceiveGrad, micro_batch, options_.end_unit - 1);
+  if (!has_last()) Receive(Op::kReceiveGrad, micro_batch, options_.end_unit - 1);
   int recomputed_from = options_.end_unit;
   for (int u = options_.end_unit - 1; u >= first_backward(); --u) {
     if (u < end_checkpointed() && u < recomputed_from) {

@@ -31,10 +31,13 @@ struct Compute {
   Phase phase;
   int micro_batch;
   int unit;
+  int sent_micro_batch = -1;  // As Instruction's.
 };
 
 // Forwards run ahead of backwards by as many micro-batches as there are stages after this one
-// (PipeDream-Flush, Narayanan et al. 2021). REQUIRES: 0 <= first_unit < end_unit <= num_units.
+// (PipeDream-Flush, Narayanan et al. 2021). Where an output and a gradient cross between two
+// stages, both send and receive in one instruction: all stages come to their ends also if a message
+// is sent only while it is received. REQUIRES: 0 <= first_unit < end_unit <= num_units.
 std::vector<Compute> Schedule(const ScheduleOptions& options);
 
 // Micro-batches that are between their forward and their backward at once.

@@ -57,12 +57,21 @@ TEST(GuardedDeviceTest, CommunicationMemoryIsTheDevices) {
       own.Send(&number, sizeof(number), 1);
       own.Send(buffer.data, sizeof(number), 1);
     } else {
-      own.Recv(buffer.data, sizeof(number), 0);
       own.Recv(&number, sizeof(number), 0);
-      kernels.Download(sums.data(), buffer.data, 4);
-      EXPECT_EQ(sums[0], 7);
-      EXPECT_EQ(number, 3);
+      EXPECT_EQ(number, 7);
+      kernels.Fill(all, 0);
+      own.Recv(buffer.data, sizeof(number), 0);
+      kernels.Download(sums.data(), buffer.data, 8);
+      EXPECT_EQ(sums[0], 3);
+      EXPECT_EQ(sums[1], 0);
     }
+    kernels.Fill(all.Slice(0, 4), static_cast<float>(group.rank()));
+    own.Exchange(buffer.data, all.Slice(4, 4).data, 16, 1 - group.rank());
+    own.Exchange(&number, sums.data(), sizeof(number), 1 - group.rank());
+    EXPECT_EQ(sums[0], 7);
+    kernels.Download(sums.data(), buffer.data, 32);
+    EXPECT_EQ(sums[0], static_cast<float>(group.rank()));
+    EXPECT_EQ(sums[7], static_cast<float>(1 - group.rank()));
   });
 }
 

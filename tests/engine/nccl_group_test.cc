@@ -6,10 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -93,6 +95,99 @@ TEST(NcclGroupTest, AMessageOfAPeerThatHasLeftIsAnErrorThatNamesIt) {
     const Error error = ErrorOf([&] { group.Recv(&number, sizeof(number), 1); });
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+  });
+}
+
+TEST(NcclGroupTest, ASendEndsWhenThePeerReceives) {
+  std::atomic<bool> has_sent = false;
+  RunNccl(2, kTestTimeout, [&](ProcessGroup& group) {
+    float number = 7;
+    if (group.rank() == 0) {
+      group.Send(&number, sizeof(number), 1);
+      has_sent = true;
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds{100});
+    EXPECT_FALSE(has_sent);
+    number = 0;
+    group.Recv(&number, sizeof(number), 0);
+    EXPECT_EQ(number, 7);
+  });
+}
+
+TEST(NcclGroupTest, MessagesThatDoNotMatchAreNamedInsteadOfAHang) {
+  const auto expect_error = [](ProcessGroup& group, const std::function<void()>& call,
+                               const std::string& rank_0, const std::string& rank_1) {
+    const Error error = ErrorOf(call);
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_EQ(error.what(), fmt::format("ranks issued different calls: rank {} {}, rank {} {}",
+                                        group.rank(), group.rank() == 0 ? rank_0 : rank_1,
+                                        1 - group.rank(), group.rank() == 0 ? rank_1 : rank_0));
+  };
+  char data[20] = {}, other[20] = {};
+  RunNccl(2, kTestTimeout, [&](ProcessGroup& group) {
+    expect_error(
+        group, [&] { group.Send(data, 20, 1 - group.rank()); }, "send(20 bytes to rank 1)",
+        "send(20 bytes to rank 0)");
+  });
+  RunNccl(2, kTestTimeout, [&](ProcessGroup& group) {
+    const auto call = [&] {
+      group.rank() == 0 ? group.Send(data, 20, 1) : group.Recv(other, 19, 0);
+    };
+    expect_error(group, call, "send(20 bytes to rank 1)", "recv(19 bytes from rank 0)");
+  });
+  RunNccl(2, kTestTimeout, [&](ProcessGroup& group) {
+    const auto call = [&] {
+      group.rank() == 0 ? group.Send(data, 20, 1) : group.Exchange(data, other, 20, 0);
+    };
+    expect_error(group, call, "send(20 bytes to rank 1)", "exchange(20 bytes with rank 0)");
+  });
+}
+
+// Rank 2 is nobody's concern.
+TEST(NcclGroupTest, AMessageThatDoesNotEndIsAbortedAfterTheTimeout) {
+  RunNccl(3, milliseconds{300}, [](ProcessGroup& group) {
+    if (group.rank() == 0) TellNccl("FakeNcclLose", 1);
+    group.Barrier();
+    if (group.rank() == 2) return;
+    float number = 0, other = 0;
+    const int peer = 1 - group.rank();
+    const Error error = ErrorOf([&] { group.Exchange(&number, &other, sizeof(number), peer); });
+    // The other rank may see first that this one has given up.
+    if (error.code() != ErrorCode::kUnavailable) {
+      EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("exchange(4 bytes with rank {}): not done "
+                                                      "within 300 ms",
+                                                      peer)));
+    }
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("rank 2")));
+  });
+}
+
+// Of which nothing is the group's.
+class DistantMemory final : public MemorySource {
+ public:
+  void* Allocate(int64_t bytes) override { return system_.Allocate(bytes); }
+  void Free(void* block, int64_t bytes) override { system_.Free(block, bytes); }
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return false; }
+
+ private:
+  SystemMemory system_;
+};
+
+TEST(NcclGroupTest, MessagesOfHostMemoryAreTheHostGroups) {
+  RunRanks(2, [](ProcessGroup& host) {
+    DistantMemory memory;
+    const auto group = MakeNcclGroup(host.Split(std::vector<int>{0, 0}), memory, HostNccl());
+    const int peer = 1 - group->rank();
+    const auto mine = static_cast<float>(group->rank());
+    float number = -1;
+    group->Send(&mine, sizeof(mine), peer);  // And does not wait.
+    group->Recv(&number, sizeof(number), peer);
+    EXPECT_EQ(number, 1 - mine);
+    group->Exchange(&number, &number, 0, peer);
+    EXPECT_EQ(group->traffic(), (Traffic{.sent_bytes = 4, .num_messages = 2}));
   });
 }
 

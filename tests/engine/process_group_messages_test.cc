@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/comm/process_group.h"
+#include "engine/plan/schedule.h"
 #include "tests/engine/run_ranks.h"
 #include "tests/engine/test_group.h"
 
@@ -34,6 +35,12 @@ void ExpectMessage(ProcessGroup& group, int number, int64_t bytes, int peer) {
   ASSERT_EQ(received, Message(peer, number, bytes)) << "message " << number << " of " << bytes;
 }
 
+void ExchangeMessages(ProcessGroup& group, int sent, int received, int64_t bytes, int peer) {
+  std::vector<char> from_peer(static_cast<size_t>(bytes));
+  group.Exchange(Message(group.rank(), sent, bytes).data(), from_peer.data(), bytes, peer);
+  ASSERT_EQ(from_peer, Message(peer, received, bytes)) << "message " << received << " of " << bytes;
+}
+
 // Nothing, below and at a page, a chunk of 256 KiB and its neighbours, many chunks; then smaller.
 constexpr int64_t kSizes[] = {0,         1,         4096, 4097, (256 << 10) - 1,
                               256 << 10, 3'000'001, 5,    0,    70'000};
@@ -50,8 +57,85 @@ TEST(MessagesTest, ArriveInOrderWhateverTheirSize) {
   });
 }
 
-TEST(MessagesTest, BothRanksMaySendBeforeTheyReceive) {
+TEST(MessagesTest, CrossInAnExchangeWhateverTheirSize) {
   RunGroups(2, [](ProcessGroup& group) {
+    for (int number = 0; number < static_cast<int>(std::size(kSizes)); ++number)
+      ExchangeMessages(group, number, number, kSizes[number], 1 - group.rank());
+  });
+}
+
+TEST(MessagesTest, EveryPairOfRanksHasItsOwnOrder) {
+  RunGroups(4, [](ProcessGroup& group) {
+    for (int number = 0; number < 20; ++number) {
+      const int64_t bytes = 1000 + 100 * number;
+      for (int from = 0; from < group.size(); ++from) {
+        for (int to = group.size() - 1; to >= 0; --to) {
+          if (from != to && group.rank() == from) SendMessage(group, number, bytes, to);
+          if (from != to && group.rank() == to) ExpectMessage(group, number, bytes, from);
+        }
+      }
+    }
+  });
+}
+
+// What a stage sends of each micro-batch is a message of its own.
+int NumberOf(int micro_batch, bool is_grad) {
+  return 2 * micro_batch + (is_grad ? 1 : 0);
+}
+
+// The messages of a pipeline of a unit per rank.
+void RunPipeline(ProcessGroup& group, int64_t num_micro_batches, int64_t bytes) {
+  const ScheduleOptions options = {.num_units = group.size(),
+                                   .first_unit = group.rank(),
+                                   .end_unit = group.rank() + 1,
+                                   .num_stages = group.size(),
+                                   .stage = group.rank(),
+                                   .num_micro_batches = num_micro_batches};
+  for (const Compute& c : Schedule(options)) {
+    const int peer = group.rank() + NeighbourOf(c.op);
+    switch (c.op) {
+      case Op::kReceiveInput:
+      case Op::kReceiveGrad:
+        ExpectMessage(group, NumberOf(c.micro_batch, c.op == Op::kReceiveGrad), bytes, peer);
+        break;
+      case Op::kSendOutput:
+      case Op::kSendGrad:
+        SendMessage(group, NumberOf(c.micro_batch, c.op == Op::kSendGrad), bytes, peer);
+        break;
+      case Op::kSendOutputReceiveGrad:
+      case Op::kSendGradReceiveInput: {
+        const bool sends_grad = c.op == Op::kSendGradReceiveInput;
+        ExchangeMessages(group, NumberOf(c.sent_micro_batch, sends_grad),
+                         NumberOf(c.micro_batch, !sends_grad), bytes, peer);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+TEST(MessagesTest, OneForwardOneBackwardDoesNotDeadlock) {
+  RunGroups(4, [](ProcessGroup& group) {
+    for (const int num_micro_batches : {1, 2, 3, 4, 8})
+      RunPipeline(group, num_micro_batches, 300'000);
+  });
+}
+
+TEST(MessagesTest, MixWithCollectives) {
+  RunGroups(4, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(4 * 4);
+    for (int round = 0; round < 50; ++round) {
+      ExchangeMessages(group, round, round, 500, group.rank() ^ 1);
+      EXPECT_EQ(group.SumScalar(1), 4);
+      ExchangeMessages(group, round, round, 700, group.rank() ^ 2);
+      group.AllReduce(buffer, DType::kF32, 1);
+    }
+  });
+}
+
+TEST(MailboxesTest, BothRanksMaySendBeforeTheyReceive) {
+  RunRanks(2, [](ProcessGroup& group) {
     const int peer = 1 - group.rank();
     for (int number = 0; number < static_cast<int>(std::size(kSizes)); ++number) {
       SendMessage(group, number, kSizes[number], peer);
@@ -60,12 +144,13 @@ TEST(MessagesTest, BothRanksMaySendBeforeTheyReceive) {
   });
 }
 
-TEST(MessagesTest, EveryPairOfRanksHasItsOwnOrder) {
-  RunGroups(4, [](ProcessGroup& group) {
+TEST(MailboxesTest, HoldAMessageOfEveryPairDuringCollectives) {
+  RunRanks(4, [](ProcessGroup& group) {
     for (int number = 0; number < 20; ++number) {
       for (int peer = 0; peer < group.size(); ++peer) {
         if (peer != group.rank()) SendMessage(group, number, 1000 + 100 * number, peer);
       }
+      EXPECT_EQ(group.SumScalar(1), 4);
       for (int peer = group.size() - 1; peer >= 0; --peer) {
         if (peer != group.rank()) ExpectMessage(group, number, 1000 + 100 * number, peer);
       }
@@ -73,51 +158,8 @@ TEST(MessagesTest, EveryPairOfRanksHasItsOwnOrder) {
   });
 }
 
-// The order of a pipeline of `size` stages, one forward and one backward in turn: rank r warms up
-// with size - 1 - r forwards.
-void RunOneForwardOneBackward(ProcessGroup& group, int num_micro_batches, int64_t bytes) {
-  const bool first = group.rank() == 0;
-  const bool last = group.rank() == group.size() - 1;
-  const auto forward = [&](int micro_batch) {
-    if (!first) ExpectMessage(group, micro_batch, bytes, group.rank() - 1);
-    if (!last) SendMessage(group, micro_batch, bytes, group.rank() + 1);
-  };
-  const auto backward = [&](int micro_batch) {
-    if (!last) ExpectMessage(group, micro_batch, bytes, group.rank() + 1);
-    if (!first) SendMessage(group, micro_batch, bytes, group.rank() - 1);
-  };
-  const int num_warm_up = std::min(num_micro_batches, group.size() - 1 - group.rank());
-  for (int i = 0; i < num_warm_up; ++i)
-    forward(i);
-  for (int i = num_warm_up; i < num_micro_batches; ++i) {
-    forward(i);
-    backward(i - num_warm_up);
-  }
-  for (int i = num_micro_batches - num_warm_up; i < num_micro_batches; ++i)
-    backward(i);
-}
-
-TEST(MessagesTest, OneForwardOneBackwardDoesNotDeadlock) {
-  RunGroups(4, [](ProcessGroup& group) {
-    for (const int num_micro_batches : {1, 3, 8})
-      RunOneForwardOneBackward(group, num_micro_batches, 300'000);
-  });
-}
-
-TEST(MessagesTest, MixWithCollectives) {
-  RunGroups(3, [](ProcessGroup& group) {
-    const CommBuffer buffer = group.Allocate(3 * 4);
-    for (int round = 0; round < 50; ++round) {
-      SendMessage(group, round, 500, (group.rank() + 1) % 3);
-      EXPECT_EQ(group.SumScalar(1), 3);  // With a message on its way on every rank.
-      ExpectMessage(group, round, 500, (group.rank() + 2) % 3);
-      group.AllReduce(buffer, DType::kF32, 1);
-    }
-  });
-}
-
-TEST(MessagesTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
-  RunGroups(2, [](ProcessGroup& group) {
+TEST(MailboxesTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
+  RunRanks(2, [](ProcessGroup& group) {
     if (group.rank() == 0) {
       SendMessage(group, 0, 1'000'000, 1);
       return;
@@ -127,7 +169,7 @@ TEST(MessagesTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
   });
 }
 
-TEST(MessagesTest, PassBetweenProcesses) {
+TEST(MailboxesTest, PassMessagesBetweenProcesses) {
   const UniqueFd file = MakeMemoryFile();
   const auto check = [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);

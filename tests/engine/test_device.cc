@@ -68,7 +68,9 @@ std::unique_ptr<Device> MakeTestDevice() {
 }
 
 DeviceKind TestDeviceKind() {
-  return TestDeviceName().ends_with("cuda") ? DeviceKind::kCuda : DeviceKind::kCpu;
+  const std::string name = TestDeviceName();
+  const bool cuda = name.ends_with("cuda") || name == "emulated-nccl";
+  return cuda ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
 std::unique_ptr<Kernels> MakeTestKernels() {

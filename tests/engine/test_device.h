@@ -13,7 +13,7 @@
 namespace dsat::engine {
 
 // "cpu" (or nothing), "guarded" (guarded_device.h), "emulated-cuda" (the CUDA backend on the CPU,
-// where it is built) or "cuda".
+// where it is built), "emulated-nccl" (the same, as if every rank had a GPU) or "cuda".
 std::unique_ptr<Device> MakeTestDevice(const std::string& name);
 // By DSAT_TEST_DEVICE; and what its kernels are, without making it.
 std::unique_ptr<Device> MakeTestDevice();

@@ -280,11 +280,14 @@ TEST(TraceTest, CopiesAndDiskRequestsCarryTheBytesThatWereCounted) {
 
 TEST(TraceTest, APipelinesMessagesCarryTheirBytes) {
   const std::vector<TracedRank> ranks = TrainTraced(InPipeline(), 2);
-  const int64_t sent_bytes = BytesOf(ranks[0].Instructions(), "send_output");
-  EXPECT_EQ(sent_bytes, 2 * 6 * kSeqLen * 24 * 4);  // Micro-batches, B, T, C, f32.
-  EXPECT_EQ(BytesOf(ranks[1].Instructions(), "receive_input"), sent_bytes);
-  EXPECT_EQ(BytesOf(ranks[0].Instructions(), "receive_grad"),
-            BytesOf(ranks[1].Instructions(), "send_grad"));
+  const int64_t message_bytes = 6 * kSeqLen * 24 * 4;  // B, T, C, f32.
+  const auto before = ranks[0].Instructions();
+  const auto after = ranks[1].Instructions();
+  // Of two micro-batches; each way where messages cross.
+  for (const char* name : {"send_output", "send_output_receive_grad", "receive_grad"})
+    EXPECT_EQ(BytesOf(before, name), message_bytes) << name;
+  for (const char* name : {"receive_input", "send_grad_receive_input", "send_grad"})
+    EXPECT_EQ(BytesOf(after, name), message_bytes) << name;
 }
 
 TEST(TraceTest, TheTextHasAProcessPerRankAThreadPerLaneAndEveryEvent) {

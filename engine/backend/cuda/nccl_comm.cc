@@ -63,7 +63,7 @@ NcclComm::NcclComm(const NcclDevice& device, ProcessGroup& host) : device_(devic
   const nccl::UniqueId id = AgreeOnId(device.api, host);
   try {
     Check(device.api.init(&comm_, host.size(), id, host.rank(), &config), call);
-    Await(call, [&] { return IsSettled(call); });
+    Await(call, ProcessGroup::kAllPeers, [&] { return IsSettled(call); });
   } catch (...) {
     Abort();
     throw;
@@ -82,16 +82,17 @@ NcclComm::~NcclComm() {
   state == nccl::kSuccess ? device_.api.destroy(comm_) : device_.api.abort(comm_);
 }
 
-void NcclComm::Run(const std::string& call, const std::function<int(nccl::Comm)>& enqueue) {
+void NcclComm::Run(const std::string& call, int peer,
+                   const std::function<int(nccl::Comm)>& enqueue) {
   if (comm_ == nullptr) {
     Throw(ErrorCode::kUnavailable, "rank {} in {}: NCCL's group has failed before", host_.rank(),
           call);
   }
   try {
     Check(enqueue(comm_), call);
-    Await(call, [&] { return IsSettled(call); });
+    Await(call, peer, [&] { return IsSettled(call); });
     const StreamMark end = device_.kernels->Mark();
-    Await(call, [&] { return IsSettled(call) && device_.kernels->HasPassed(end); });
+    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->HasPassed(end); });
   } catch (...) {
     Abort();
     throw;
@@ -111,14 +112,15 @@ bool NcclComm::IsSettled(const std::string& call) const {
   return state == nccl::kSuccess;
 }
 
-void NcclComm::Await(const std::string& call, const std::function<bool()>& is_done) const {
+void NcclComm::Await(const std::string& call, int peer,
+                     const std::function<bool()>& is_done) const {
   const auto begin = Clock::now();
   auto next_look = begin + kWatchPeriod;
   const auto watch = [&] {
     if (Clock::now() < next_look) return true;
     next_look = Clock::now() + kWatchPeriod;
     try {
-      host_.CheckPeers(call, begin);
+      host_.CheckPeers(call, peer, begin);
     } catch (const Error&) {
       if (!IsDoneSoon(is_done)) throw;
       return false;

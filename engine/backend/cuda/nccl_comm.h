@@ -32,12 +32,12 @@ class NcclComm {
   NcclComm& operator=(const NcclComm&) = delete;
   ~NcclComm();
 
-  // `enqueue` asks NCCL for work of this communicator on the stream and gives NCCL's result.
-  // Returns when the GPU has done it: only so can what goes wrong end the call. Throws
-  // kUnavailable if NCCL reports an error, a peer has ended or left, or an earlier call has failed;
-  // kDeadlineExceeded after the host group's time-out. The communicator is aborted then, so that
-  // the GPU is free again. `call` is for messages.
-  void Run(const std::string& call, const std::function<int(nccl::Comm)>& enqueue);
+  // `enqueue` asks NCCL for work of this communicator with `peer`, or ProcessGroup::kAllPeers, on
+  // the stream and gives NCCL's result. Returns when the GPU has done it: only so can what goes
+  // wrong end the call. Throws kUnavailable if NCCL reports an error, the peer has ended or left,
+  // or an earlier call has failed; kDeadlineExceeded after the host group's time-out. The
+  // communicator is aborted then, so that the GPU is free again. `call` is for messages.
+  void Run(const std::string& call, int peer, const std::function<int(nccl::Comm)>& enqueue);
   // Every further call throws.
   void Break() { Abort(); }
 
@@ -46,7 +46,7 @@ class NcclComm {
 
   void Check(int result, const std::string& call) const;
   bool IsSettled(const std::string& call) const;
-  void Await(const std::string& call, const std::function<bool()>& is_done) const;
+  void Await(const std::string& call, int peer, const std::function<bool()>& is_done) const;
   bool IsDoneSoon(const std::function<bool()>& is_done) const;
   void Abort();
 

@@ -1,4 +1,4 @@
-// Collectives between GPUs by NCCL.
+// Collectives and messages between GPUs by NCCL.
 #include "engine/backend/cuda/nccl_group.h"
 
 #include <cstring>
@@ -27,16 +27,24 @@ int TypeOf(DType dtype) {
   DSAT_CHECK(false, "{}", static_cast<int>(dtype));
 }
 
+// What the peer of rank `rank` is to call.
+Call CounterpartOf(const Call& call, int rank) {
+  using Kind = Call::Kind;
+  const Kind kind = call.kind == Kind::kSend   ? Kind::kRecv
+                    : call.kind == Kind::kRecv ? Kind::kSend
+                                               : call.kind;
+  return {.kind = kind, .rank = rank, .count = call.count};
+}
+
 class NcclGroup final : public ProcessGroup {
  public:
   NcclGroup(std::unique_ptr<ProcessGroup> host, MemorySource& memory, const NcclDevice& device)
       : ProcessGroup(host->rank(), host->size()),
-        host_(*host),
-        messages_(MakeStagedGroup(std::move(host), memory, device.kernels)),
+        host_(std::move(host)),
         memory_(memory),
         device_(device),
-        calls_(host_.Allocate(size() * kCallBytes)),
-        comm_(std::make_unique<NcclComm>(device_, host_)) {}
+        calls_(host_->Allocate(size() * kCallBytes)),
+        comm_(std::make_unique<NcclComm>(device_, *host_)) {}
   ~NcclGroup() override {
     comm_.reset();  // Nothing uses the buffers any more.
     for (const Block& block : blocks_)
@@ -50,17 +58,15 @@ class NcclGroup final : public ProcessGroup {
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
   void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override {
-    CountSend(bytes, peer);
-    messages_->Send(data, bytes, peer);
-  }
-  void Recv(void* data, int64_t bytes, int peer) override { messages_->Recv(data, bytes, peer); }
+  void Send(const void* data, int64_t bytes, int peer) override;
+  void Recv(void* data, int64_t bytes, int peer) override;
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override { return host_.SumScalar(value); }
-  double MaxScalar(double value) override { return host_.MaxScalar(value); }
-  void Barrier() override { host_.Barrier(); }
-  void CheckPeers(const std::string& call, Clock::time_point since) override {
-    host_.CheckPeers(call, since);
+  double SumScalar(double value) override { return host_->SumScalar(value); }
+  double MaxScalar(double value) override { return host_->MaxScalar(value); }
+  void Barrier() override { host_->Barrier(); }
+  void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
+    host_->CheckPeers(call, peer, since);
   }
 
  private:
@@ -75,16 +81,20 @@ class NcclGroup final : public ProcessGroup {
   // Zeroed. nullptr if there is no more.
   void* TakeBlock(int64_t bytes);
   void Meet(const Call& call);
-  // Meets, then lets NCCL work.
+  void MeetPeer(const Call& call);
+  // Meets the other ranks, or the message's peer, then lets NCCL work.
   void Run(const Call& call, const std::function<int(nccl::Comm)>& enqueue) {
     Meet(call);
-    comm_->Run(call.ToString(), enqueue);
+    comm_->Run(call.ToString(), kAllPeers, enqueue);
+  }
+  void RunMessage(const Call& call, const std::function<int(nccl::Comm)>& enqueue) {
+    MeetPeer(call);
+    comm_->Run(call.ToString(), call.rank, enqueue);
   }
   // Moves are sends and receives between any ranks, all at once.
   int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const;
 
-  ProcessGroup& host_;                      // The ranks over host memory,
-  std::unique_ptr<ProcessGroup> messages_;  // of which this group is made.
+  std::unique_ptr<ProcessGroup> host_;
   MemorySource& memory_;
   const NcclDevice device_;
   CommBuffer calls_;  // What every rank is about to do.
@@ -98,7 +108,7 @@ void NcclGroup::Meet(const Call& call) {
   const auto row = [&](int rank) { return Row(calls_, rank, kCallBytes); };
   std::memcpy(row(rank()), &call, sizeof(Call));
   try {
-    host_.AllGather(calls_, kCallBytes);
+    host_->AllGather(calls_, kCallBytes);
   } catch (...) {
     comm_->Break();
     throw;
@@ -118,6 +128,20 @@ void NcclGroup::Meet(const Call& call) {
   }
 }
 
+void NcclGroup::MeetPeer(const Call& call) {
+  Call other;
+  try {
+    host_->Exchange(&call, &other, kCallBytes, call.rank);
+  } catch (...) {
+    comm_->Break();
+    throw;
+  }
+  if (other == CounterpartOf(call, rank())) return;
+  comm_->Break();
+  Throw(ErrorCode::kInternal, "ranks issued different calls: rank {} {}, rank {} {}", rank(),
+        call.ToString(), call.rank, other.ToString());
+}
+
 void* NcclGroup::TakeBlock(int64_t bytes) {
   const int64_t rounded = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   if (rounded == 0) return nullptr;
@@ -133,7 +157,7 @@ CommBuffer NcclGroup::Allocate(int64_t bytes) {
   Meet({.kind = Call::Kind::kAllocate, .count = bytes});
   void* data = TakeBlock(bytes);
   const bool failed = data == nullptr && bytes > 0;
-  if (host_.MaxScalar(failed ? 1 : 0) > 0) {
+  if (host_->MaxScalar(failed ? 1 : 0) > 0) {
     Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
   }
   return {num_buffers_++, data, bytes};
@@ -214,7 +238,7 @@ void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
       }
     });
   });
-  comm_->Run(call.ToString(), [&](nccl::Comm comm) {
+  comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
     return Together([&](const auto& check) {
       check(api.send(exchanged_.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
                      stream));
@@ -224,8 +248,39 @@ void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
   });
 }
 
+void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+  if (!memory_.Holds(data)) return host_->Send(data, bytes, peer);
+  RunMessage({.kind = Call::Kind::kSend, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
+    return device_.api.send(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
+                            device_.stream);
+  });
+}
+
+void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
+  CheckPeer(bytes, peer);
+  if (!memory_.Holds(data)) return host_->Recv(data, bytes, peer);
+  RunMessage({.kind = Call::Kind::kRecv, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
+    return device_.api.receive(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
+                               device_.stream);
+  });
+}
+
+void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
+  CountSend(bytes, peer);
+  if (!memory_.Holds(sent)) return host_->Exchange(sent, received, bytes, peer);
+  const auto count = static_cast<size_t>(bytes);
+  const nccl::Api& api = device_.api;
+  RunMessage({.kind = Call::Kind::kExchange, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
+    return Together([&](const auto& check) {
+      check(api.send(sent, count, nccl::kUint8, peer, comm, device_.stream));
+      check(api.receive(received, count, nccl::kUint8, peer, comm, device_.stream));
+    });
+  });
+}
+
 std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
-  auto part = host_.Split(color_of_rank);
+  auto part = host_->Split(color_of_rank);
   if (part == nullptr) return nullptr;
   if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, device_.kernels);
   return std::make_unique<NcclGroup>(std::move(part), memory_, device_);

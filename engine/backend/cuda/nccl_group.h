@@ -1,4 +1,4 @@
-// Collectives between GPUs by NCCL: one GPU per rank.
+// Collectives and messages between GPUs by NCCL: one GPU per rank.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_GROUP_H_
 #define DSAT_ENGINE_BACKEND_CUDA_NCCL_GROUP_H_
 
@@ -14,20 +14,18 @@ namespace dsat::engine {
 // The ranks of `host`, a group over host memory, each with a GPU of its own; buffers are `memory`,
 // messages may be that or the host's. A collective call.
 //
-// Every call first meets on `host`, and so names ranks that do something else, end, leave or do not
-// come as that group does; then NCCL moves the rows; what may go wrong there is NcclComm::Run's. A
-// group is broken after any error but kResourceExhausted.
+// Every call first meets on `host`, all ranks for a collective, the two for a message, and so names
+// ranks that do something else, end, leave or do not come as that group does; then NCCL moves the
+// bytes; what may go wrong there is NcclComm::Run's. A group is broken after any error but
+// kResourceExhausted.
 //
-// Messages go through host memory (staged_group.h), not NCCL. Send returns before its peer
-// receives, and a pipeline's schedule counts on that: a stage sends an output, then receives a
-// gradient, while the next one sends that gradient, then receives the output. A send of NCCL's ends
-// when the peer has received, and what is to cross must be in one group call on both sides (its
-// documentation, "Point-to-point communication"), so that these two would wait for each other for
-// ever. A communicator for each direction, with a thread that waits in it, would not: but NCCL asks
-// that communicators are used one after another, in the same order on all ranks ("Using multiple
-// NCCL communicators concurrently"), and that thread's messages would be beside everything else,
-// from a block of device memory that no plan counts. What can be done is a schedule that sends and
-// receives in one instruction where messages cross.
+// A Send ends when the peer has received. An Exchange is one group call on both sides, as NCCL
+// wants it of what is to cross (its documentation, "Point-to-point communication"); two ranks that
+// Send to each other are told so. Messages of host memory are left to `host`.
+//
+// NCCL wants communicators used one after another, in the same order on all ranks ("Using multiple
+// NCCL communicators concurrently"). So do ranks that are in several groups: one thread issues, and
+// every call ends before the next. Plans of pipelines overlap nothing.
 //
 // What differs from process_group.h: NCCL chooses the order of a sum by topology and size, and
 // rounds bf16 and f16 where a partial sum changes GPUs. Every rank gets the same bits from

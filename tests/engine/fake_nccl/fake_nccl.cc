@@ -1,7 +1,7 @@
 // A libnccl.so.2 whose ranks are threads of one process: the calls that dsat makes, with their
 // documented rules. Communicators do not block; an operation is done when all its ranks have asked
-// for it. Sums are formed in f32 in the order of the ranks. What cannot go wrong by itself here is
-// made to by FakeNcclLose and FakeNcclFail.
+// for it, a send when its peer has asked to receive. Sums are formed in f32 in the order of the
+// ranks. What cannot go wrong by itself here is made to by FakeNcclLose and FakeNcclFail.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -175,6 +175,10 @@ void PostMessage(Communicator& comm, const Operation& operation) {
     return;
   }
   const Operation other = waiting.front();
+  if (other.count != operation.count || other.type != operation.type) {
+    comm.error = kInvalidUsage;
+    return;
+  }
   waiting.erase(waiting.begin());
   const Operation& from = sends ? operation : other;
   const Operation& to = sends ? other : operation;
