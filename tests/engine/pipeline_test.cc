@@ -168,6 +168,12 @@ constexpr Row kRows[] = {
      }},
 };
 
+// The CPU's AdamW and a GPU's agree to a few units of the last place, not to the bit.
+bool UpdatesByOtherKernels(const DsConfig& config) {
+  return TestDeviceKind() == DeviceKind::kCuda &&
+         config.zero.offload_optimizer.tier != Tier::kDevice;
+}
+
 // In f16 the overflow of one stage is every stage's.
 void ExpectRowsLeaveTheSameBits(const Model& model, const DsConfig& plain, int world_size) {
   const int num_steps = NumStepsFor(plain);
@@ -182,7 +188,13 @@ void ExpectRowsLeaveTheSameBits(const Model& model, const DsConfig& plain, int w
     row.apply(config);
     const auto runs = Train(model, config, world_size, num_steps);
     ExpectSkips(runs, Skips(plain_runs[0]));
-    EXPECT_EQ(WholeParams(model, runs, config), WholeParams(model, plain_runs, plain));
+    const std::vector<float> params = WholeParams(model, runs, config);
+    const std::vector<float> expected = WholeParams(model, plain_runs, plain);
+    if (UpdatesByOtherKernels(config)) {
+      EXPECT_LT(RelativeDistance(params, expected), plain.dtype() == DType::kF32 ? 1e-6 : 1e-3);
+    } else {
+      EXPECT_EQ(params, expected);
+    }
     ExpectPredicted(model, config, runs);
   }
 }
