@@ -130,6 +130,9 @@ struct DsConfig {
   BatchSizes batch;
   bool bf16 = false;                // Not with fp16.enabled; f32 with neither.
   bool check_grad_overflow = true;  // false, for bf16 only: no step is skipped.
+  // For bf16, Adam and AdamW only; the second not without the first.
+  bool bf16_master_weights_and_grads = false;
+  bool bf16_optimizer_states = false;
   Fp16Config fp16;
   double gradient_clipping = 1.0;  // 0 = off
   // Gradients are divided by it before they are reduced, and multiplied after.
@@ -153,6 +156,10 @@ struct DsConfig {
   }
   // In which gradients accumulate.
   DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
+  // Of what the optimizer updates: the parameter itself, where the type is the model's and it is
+  // on the optimizer's tier, else a copy of it.
+  DType master_dtype() const { return bf16_master_weights_and_grads ? DType::kBF16 : DType::kF32; }
+  DType moment_dtype() const { return bf16_optimizer_states ? DType::kBF16 : DType::kF32; }
   // In which they travel over so many data-parallel ranks, and what they are divided by before. One
   // rank's may move between tiers, but as they are.
   DType travel_dtype(int num_ranks) const {

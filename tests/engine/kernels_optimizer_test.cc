@@ -96,6 +96,42 @@ TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
   }
 }
 
+// bf16 parameters without an f32 copy. Every step begins at what the last one has rounded.
+void ExpectBf16AdamAsFormula(DType moment_dtype, bool has_copy, bool decoupled_weight_decay) {
+  const auto kernels = MakeTestKernels();
+  Random random(20);
+  TestTensor param = random.Normal(DType::kBF16, kManyElems), copy = param;
+  TestTensor m = TestTensor::Zeros(moment_dtype, kManyElems), v = m;
+  AdamArgs args{.param = param.get(), .master = has_copy ? copy.get() : param.get()};
+  args.m = m.get();
+  args.v = v.get();
+  args.lr = 0.05F;
+  args.weight_decay = 0.1F;
+  args.decoupled_weight_decay = decoupled_weight_decay;
+  args.eps = 1e-3F;  // Where gradient and L2 term cancel, the direction does not hang on rounding.
+  args.grad_scale = 0.5F;
+  for (args.step = 1; args.step <= kSteps; ++args.step) {
+    TestTensor grad = random.Normal(DType::kBF16, kManyElems);
+    args.grad = grad.get();
+    Reference expected = {param.Values(), m.Values(), v.Values()};
+    AdamReference(expected, grad.Values(), args);
+    kernels->AdamStep(args);
+    ExpectClose(param, expected.param, DType::kBF16);
+    ExpectClose(m, expected.m, moment_dtype);
+    ExpectClose(v, expected.v, moment_dtype);
+    EXPECT_EQ(has_copy, copy.bytes() == param.bytes());
+  }
+}
+
+TEST(Bf16AdamTest, StateInBf16FollowsTheFormulaRoundedOnce) {
+  for (const DType moment_dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool has_copy : {false, true}) {
+      for (const bool decoupled_weight_decay : {false, true})
+        ExpectBf16AdamAsFormula(moment_dtype, has_copy, decoupled_weight_decay);
+    }
+  }
+}
+
 void SgdReference(Reference& state, const Doubles& grad, const SgdArgs& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
     const double g = grad[i] * a.grad_scale + a.weight_decay * state.param[i];

@@ -29,32 +29,62 @@ struct AdamFactors {
   float v_scale = 0;    // 1 / sqrt(1 - beta2^step)
 };
 
+// The elements of AdamArgs' tensors.
+template <typename Param, typename Master, typename Grad, typename Moment>
+struct AdamElements {
+  Param* param;
+  Master* master;
+  const Grad* grad;
+  Moment *m, *v;
+};
+
+template <typename Param, typename Master, typename Grad, typename Moment>
+void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
+                const AdamElements<Param, Master, Grad, Moment>& e) {
+  ParallelBlocks(num_threads, num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) {
+      const float before = ToFloat(e.master[i]);
+      const float g = ToFloat(e.grad[i]) * f.grad_scale + f.l2 * before;
+      const float mean = f.beta1 * ToFloat(e.m[i]) + (1.0F - f.beta1) * g;
+      const float square = f.beta2 * ToFloat(e.v[i]) + (1.0F - f.beta2) * g * g;
+      const float after =
+          f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
+      e.m[i] = FromFloat<Moment>(mean);
+      e.v[i] = FromFloat<Moment>(square);
+      e.master[i] = FromFloat<Master>(after);
+      e.param[i] = FromFloat<Param>(after);
+    }
+  });
+}
+
+// Of a bf16 parameter without an f32 copy.
+template <typename Moment>
+void UpdateBf16Adam(int num_threads, const AdamArgs& args) {
+  CheckUpdate(args);
+  UpdateAdam(num_threads, args.param.num_elems, AdamFactors(args),
+             AdamElements<Bf16, Bf16, Bf16, Moment>{args.param.bf16(), args.master.bf16(),
+                                                    args.grad.bf16(), Data<Moment>(args.m),
+                                                    Data<Moment>(args.v)});
+}
+
 }  // namespace
 
 void CpuKernels::AdamStep(const AdamArgs& args) {
   CheckState(args.m, args.param);
   CheckState(args.v, args.param);
+  if (args.master.dtype == DType::kBF16) {
+    return args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16>(num_threads_, args)
+                                        : UpdateBf16Adam<float>(num_threads_, args);
+  }
   const AdamFactors f(args);
   float* m = args.m.f32();
   float* v = args.v.f32();
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(
-        num_threads_, args.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-          for (int64_t i = begin; i < end; ++i) {
-            const float before = master[i];
-            const float g = ToFloat(grad[i]) * f.grad_scale + f.l2 * before;
-            const float mean = f.beta1 * m[i] + (1.0F - f.beta1) * g;
-            const float square = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
-            const float after =
-                f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
-            m[i] = mean;
-            v[i] = square;
-            master[i] = after;
-            param[i] = FromFloat<Param>(after);
-          }
-        });
-  });
+  VisitUpdate(args,
+              [&]<typename Param, typename Grad>(Param* param, float* master, const Grad* grad) {
+                UpdateAdam(num_threads_, args.param.num_elems, f,
+                           AdamElements<Param, float, Grad, float>{param, master, grad, m, v});
+              });
 }
 
 void CpuKernels::SgdStep(const SgdArgs& args) {

@@ -5,16 +5,16 @@ namespace dsat::engine::cuda {
 namespace {
 
 // What an update reads and writes beside parameters: moments m and v, where they are not nullptr.
-template <typename G>
+template <typename G, typename M = float>
 struct States {
-  float *m, *v;
+  M *m, *v;
   const G* grad;
 };
 
 // step(gradient, master, m, v) for every element gives the new master. A Step says whether it reads
 // the gradient and whether it writes the moments.
-template <typename P, typename G, typename Step>
-__global__ void UpdateKernel(P* param, float* master, States<G> states, int64_t n, float grad_scale,
+template <typename P, typename W, typename G, typename M, typename Step>
+__global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n, float grad_scale,
                              Step step) {
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
@@ -33,17 +33,20 @@ __global__ void UpdateKernel(P* param, float* master, States<G> states, int64_t 
   }
 }
 
+template <typename P, typename W, typename G, typename M, typename Step>
+void LaunchUpdate(const Update& u, const Step& step) {
+  if (u.param.n == 0) return;
+  Launch(UpdateKernel<P, W, G, M, Step>, {NumOctetBlocks(u.param.n), kThreads}, Data<P>(u.param),
+         Data<W>(u.master), States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, u.param.n,
+         u.grad_scale, step);
+}
+
+// Of an f32 master copy and moments.
 template <typename Step>
 void Run(const Update& u, const Step& step) {
-  if (u.param.n == 0) return;
   Visit(u.param.type, [&](auto param) {
-    Visit(u.grad.type, [&](auto grad) {
-      using P = decltype(param);
-      using G = decltype(grad);
-      Launch(UpdateKernel<P, G, Step>, {NumOctetBlocks(u.param.n), kThreads}, Data<P>(u.param),
-             u.master.f32(), States<G>{u.m.f32(), u.v.f32(), Data<G>(u.grad)}, u.param.n,
-             u.grad_scale, step);
-    });
+    Visit(u.grad.type,
+          [&](auto grad) { LaunchUpdate<decltype(param), float, decltype(grad), float>(u, step); });
   });
 }
 
@@ -172,7 +175,11 @@ __global__ void MomentumKernel(float* m, const G* grad, int64_t n, float keep, f
 }  // namespace
 
 void AdamStep(const Update& u, const AdamFactors& factors) {
-  Run(u, Adam{{}, u.beta1, u.beta2, u.eps, factors});
+  using B = __nv_bfloat16;
+  const Adam step{{}, u.beta1, u.beta2, u.eps, factors};
+  if (u.master.type == Type::kF32) return Run(u, step);
+  u.m.type == Type::kF32 ? LaunchUpdate<B, B, B, float>(u, step)
+                         : LaunchUpdate<B, B, B, B>(u, step);
 }
 
 void SgdStep(const Update& u, const SgdFactors& factors) {
