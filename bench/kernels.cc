@@ -156,9 +156,9 @@ void SetParameters(benchmark::State& state, int64_t num_parameters) {
 }
 
 // 10 M parameters. bf16: bf16 gradients and parameters beside f32 states; then without a master
-// copy, and with bf16 moments, too.
+// copy, and with bf16 moments, too; and rounded at random.
 void BM_Adam(benchmark::State& state, DType dtype, DType master = DType::kF32,
-             DType moments = DType::kF32) {
+             DType moments = DType::kF32, bool rounds_at_random = false) {
   constexpr int64_t kParameters = 10'000'000;
   Bench bench(state.range(0));
   AdamArgs args;
@@ -168,6 +168,7 @@ void BM_Adam(benchmark::State& state, DType dtype, DType master = DType::kF32,
   args.m = bench.New(moments, kParameters);
   args.v = bench.New(moments, kParameters);
   args.lr = 1e-3F;
+  if (rounds_at_random) args.rounding = RoundingBits{.key = 1};
   for (auto _ : state)
     bench.kernels().AdamStep(args);
   SetParameters(state, kParameters);
@@ -180,6 +181,10 @@ BENCHMARK_CAPTURE(BM_Adam, bf16, DType::kBF16)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, f16, DType::kF16)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, bf16_master, DType::kBF16, DType::kBF16)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, bf16_states, DType::kBF16, DType::kBF16, DType::kBF16)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_at_random, DType::kBF16, DType::kF32, DType::kF32, true)
+    ->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_states_at_random, DType::kBF16, DType::kBF16, DType::kBF16, true)
+    ->Apply(Threads);
 
 // The same update in one pass over memory per operation, as a tensor library without fusion makes
 // it: what fusing saves is the ratio of parameters/s.

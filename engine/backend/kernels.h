@@ -20,8 +20,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "engine/backend/stochastic_rounding.h"
 #include "engine/tensor.h"
 #include "engine/trace.h"
 
@@ -112,6 +114,9 @@ struct AdamArgs {
   bool bias_correction = true;
   int64_t step = 1;      // 1 at the first update
   float grad_scale = 1;  // multiplies the gradient first (clipping, loss scale, averaging)
+  // AdamStep only: how `param`, then bf16, is rounded, and a bf16 `master` with it. Else to
+  // nearest.
+  std::optional<RoundingBits> rounding = {};
 };
 
 struct SgdArgs {

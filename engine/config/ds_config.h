@@ -81,6 +81,7 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
   bool adam_w_mode = true;
+  bool stochastic_rounding = false;    // adam, adamw: of bf16 parameters
   double momentum = 0, dampening = 0;  // sgd
   bool nesterov = false;
   double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
@@ -184,6 +185,10 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
 // each, for keys that DeepSpeed ignores.
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t world_size);
+
+// Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
+// built-in engine's own, in a config for a DeepSpeed script.
+void RefuseOwnKeys(const Json& ds_config, const std::string& source);
 
 // ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
 // and value for what the built-in engine cannot honour; adds a warning by name for every key that

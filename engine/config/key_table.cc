@@ -64,6 +64,10 @@ constexpr Key kKeys[] = {
     Flag("/optimizer/params/adam_w_mode", "true", kHonours)
         .For(kAdam)
         .Note("false: weight decay as L2 regularisation; type Adam only"),
+    Flag("/optimizer/params/stochastic_rounding", "false", kHonours)
+        .For(kAdam)
+        .Own()
+        .Note("of bf16 parameters; dsat's own, refused for a DeepSpeed script"),
     Flag("/optimizer/params/amsgrad", "false", kRefuses).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/torch_adam", "false", kWarns).For(kAdam),
     Flag("/optimizer/params/set_grad_none", "true", kWarns).For("adam adamw lion"),

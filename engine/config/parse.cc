@@ -181,6 +181,13 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.eps = s.Number(kParams + "eps");
   optimizer.bias_correction = s.Is(kParams + "bias_correction");
   optimizer.adam_w_mode = optimizer.type == "adamw" || s.Is(kParams + "adam_w_mode");
+  optimizer.stochastic_rounding = s.Is(kParams + "stochastic_rounding");
+  if (optimizer.stochastic_rounding && !s.Is("/bf16/enabled")) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {}stochastic_rounding is true; expected false unless /bf16/enabled is: bf16 "
+          "parameters are what it rounds",
+          source, kParams);
+  }
   optimizer.momentum = s.Number(kParams + "momentum");
   optimizer.dampening = s.Number(kParams + "dampening");
   optimizer.nesterov = s.Is(kParams + "nesterov");

@@ -342,6 +342,8 @@ OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
   const Unit& unit = units_[group.unit];
   const auto part = [&](const Tensor& all) { return all.Slice(group.offset, group.num_elems); };
   OptimizerView view;
+  view.rounding = {options_.seed, group.unit,
+                   BeginOf(plan_.optimizer_home, group.unit) + group.offset};
   view.grad = part(ReducedGrad(group.unit));
   if (group.on_disk) {
     view.moments = Swapped(index);

@@ -74,14 +74,23 @@ struct StatePart {
   Tensor data;
 };
 
+// What the random bits of elements are a function of when they are rounded, beside the update.
+struct RoundingSource {
+  uint64_t seed = 0;
+  int unit = 0;
+  int64_t begin = 0;  // The first element in the unit.
+};
+
 // What one optimizer call updates: tensors of equal length, in memory of the optimizer's tier.
 struct OptimizerView {
   Tensor param, master, grad;
   std::vector<Tensor> moments;
+  RoundingSource rounding;
 
   // Elements [begin, begin + num_elems) of each.
   OptimizerView Slice(int64_t begin, int64_t num_elems) const {
     OptimizerView part = *this;
+    part.rounding.begin += begin;
     for (Tensor* t : {&part.param, &part.master, &part.grad})
       *t = t->Slice(begin, num_elems);
     for (Tensor& moment : part.moments)

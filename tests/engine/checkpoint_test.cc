@@ -153,6 +153,7 @@ constexpr Place kPlaces[] = {
        c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
        c.zero.sub_group_size = 1001;
      }},
+    {"rounded at random", 2, [](DsConfig& c) { c.optimizer.stochastic_rounding = true; }},
     {"two pipeline stages", 0, [](DsConfig& c) { c.pipeline.num_stages = 2; }},
     {"two pipeline stages, optimizer on host", 1,
      [](DsConfig& c) {

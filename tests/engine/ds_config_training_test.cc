@@ -118,6 +118,24 @@ TEST(ParseTest, Bf16StateIsOfBf16ModelsAndTheirGradients) {
                         "/bf16/bf16_master_weights_and_grads is true"));
 }
 
+TEST(ParseTest, StochasticRoundingIsOfBf16ParametersAndAdam) {
+  const Json config =
+      J("{'train_batch_size': 2, 'bf16': {'enabled': true},"
+        " 'optimizer': {'type': 'Adam', 'params': {'stochastic_rounding': true}}}");
+  EXPECT_TRUE(Parse(config).optimizer.stochastic_rounding);
+  EXPECT_FALSE(Parse(J("{'train_batch_size': 2}")).optimizer.stochastic_rounding);
+  const auto refusal = [&](const char* pointer, const char* value) {
+    Json changed = config;
+    SetAtPointer(changed, pointer, J(value));
+    return ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(changed); });
+  };
+  EXPECT_THAT(refusal("/bf16/enabled", "false"),
+              HasSubstr("/optimizer/params/stochastic_rounding is true; expected false unless "
+                        "/bf16/enabled is"));
+  EXPECT_THAT(refusal("/optimizer/type", "'Lion'"),
+              HasSubstr("/optimizer/params/stochastic_rounding is true: unknown key"));
+}
+
 TEST(ParseTest, OptimizersHaveTheirOwnKeysAndDefaults) {
   const OptimizerConfig lamb =
       Parse(With("{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 5, 'min_coeff': 0.5}}}"))

@@ -205,12 +205,13 @@ class Everything {
     for (const DType moment_dtype : {DType::kF32, DType::kBF16}) {
       const Tensor v = New(moment_dtype, kMany);
       kernels_.Fill(v, 0.1F);
-      kernels_.AdamStep({.param = New(kMany),
-                         .master = New(kMany),
-                         .grad = New(kMany),
-                         .m = New(moment_dtype, kMany),
-                         .v = v,
-                         .lr = 0.1F});
+      AdamArgs args{.param = New(kMany), .master = New(kMany), .grad = New(kMany)};
+      args.m = New(moment_dtype, kMany);
+      args.v = v;
+      args.lr = 0.1F;
+      kernels_.AdamStep(args);
+      args.rounding = RoundingBits{.key = 3};
+      kernels_.AdamStep(args);
     }
   }
 

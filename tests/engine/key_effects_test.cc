@@ -102,6 +102,7 @@ constexpr Effect kEffects[] = {
     {"/optimizer/params/bias_correction", Look::kSteps, "{}", "false"},
     {"/optimizer/params/adam_w_mode", Look::kSteps,
      "{'optimizer': {'type': 'Adam', 'params': {'weight_decay': 0.1}}}", "false"},
+    {"/optimizer/params/stochastic_rounding", Look::kSteps, kBf16, "true"},
     {"/optimizer/params/momentum", Look::kSteps, kSgd, "0.5"},
     {"/optimizer/params/dampening", Look::kSteps, kSgd, "0.5"},
     {"/optimizer/params/nesterov", Look::kSteps, kSgd, "true"},

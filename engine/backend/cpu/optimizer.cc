@@ -1,5 +1,7 @@
 // Optimizer updates: one pass that reads and writes every state once.
+#include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
@@ -29,6 +31,19 @@ struct AdamFactors {
   float v_scale = 0;    // 1 / sqrt(1 - beta2^step)
 };
 
+// As FromFloat rounds.
+struct Nearest {
+  float operator()(float x, int64_t) const { return x; }
+};
+
+// To bf16.
+struct AtRandom {
+  float operator()(float x, int64_t i) const {
+    return std::bit_cast<float>(RoundAtRandom(std::bit_cast<uint32_t>(x), bits(i)));
+  }
+  RoundingBits bits;
+};
+
 // The elements of AdamArgs' tensors.
 template <typename Param, typename Master, typename Grad, typename Moment>
 struct AdamElements {
@@ -38,9 +53,10 @@ struct AdamElements {
   Moment *m, *v;
 };
 
-template <typename Param, typename Master, typename Grad, typename Moment>
+// A master copy in the parameter's type is rounded with it.
+template <typename Param, typename Master, typename Grad, typename Moment, typename Round>
 void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
-                const AdamElements<Param, Master, Grad, Moment>& e) {
+                const AdamElements<Param, Master, Grad, Moment>& e, const Round& round) {
   ParallelBlocks(num_threads, num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
@@ -52,20 +68,21 @@ void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
           f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
       e.m[i] = FromFloat<Moment>(mean);
       e.v[i] = FromFloat<Moment>(square);
-      e.master[i] = FromFloat<Master>(after);
-      e.param[i] = FromFloat<Param>(after);
+      const float rounded = round(after, i);
+      e.master[i] = FromFloat<Master>(std::is_same_v<Master, Param> ? rounded : after);
+      e.param[i] = FromFloat<Param>(rounded);
     }
   });
 }
 
-// Of a bf16 parameter without an f32 copy.
-template <typename Moment>
-void UpdateBf16Adam(int num_threads, const AdamArgs& args) {
-  CheckUpdate(args);
-  UpdateAdam(num_threads, args.param.num_elems, AdamFactors(args),
-             AdamElements<Bf16, Bf16, Bf16, Moment>{args.param.bf16(), args.master.bf16(),
-                                                    args.grad.bf16(), Data<Moment>(args.m),
-                                                    Data<Moment>(args.v)});
+// Of a bf16 parameter, rounded as `args` say. `master` and `grad` are of its elements.
+template <typename Master, typename Grad, typename Moment>
+void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const Grad* grad) {
+  const AdamFactors f(args);
+  const AdamElements<Bf16, Master, Grad, Moment> e{args.param.bf16(), master, grad,
+                                                   Data<Moment>(args.m), Data<Moment>(args.v)};
+  args.rounding ? UpdateAdam(num_threads, args.param.num_elems, f, e, AtRandom{*args.rounding})
+                : UpdateAdam(num_threads, args.param.num_elems, f, e, Nearest());
 }
 
 }  // namespace
@@ -73,17 +90,23 @@ void UpdateBf16Adam(int num_threads, const AdamArgs& args) {
 void CpuKernels::AdamStep(const AdamArgs& args) {
   CheckState(args.m, args.param);
   CheckState(args.v, args.param);
+  DSAT_CHECK(!args.rounding || args.param.dtype == DType::kBF16);
   if (args.master.dtype == DType::kBF16) {
-    return args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16>(num_threads_, args)
-                                        : UpdateBf16Adam<float>(num_threads_, args);
+    CheckUpdate(args);
+    const auto update = args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16, Bf16, Bf16>
+                                                     : UpdateBf16Adam<Bf16, Bf16, float>;
+    return update(num_threads_, args, args.master.bf16(), args.grad.bf16());
   }
-  const AdamFactors f(args);
-  float* m = args.m.f32();
-  float* v = args.v.f32();
   VisitUpdate(args,
               [&]<typename Param, typename Grad>(Param* param, float* master, const Grad* grad) {
-                UpdateAdam(num_threads_, args.param.num_elems, f,
-                           AdamElements<Param, float, Grad, float>{param, master, grad, m, v});
+                if constexpr (std::is_same_v<Param, Bf16>) {
+                  UpdateBf16Adam<float, Grad, float>(num_threads_, args, master, grad);
+                } else {
+                  UpdateAdam(num_threads_, args.param.num_elems, AdamFactors(args),
+                             AdamElements<Param, float, Grad, float>{param, master, grad,
+                                                                     args.m.f32(), args.v.f32()},
+                             Nearest());
+                }
               });
 }
 

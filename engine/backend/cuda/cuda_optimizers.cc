@@ -57,7 +57,11 @@ void CudaKernels::AdamStep(const AdamArgs& args) {
   factors.l2 = args.decoupled_weight_decay ? 0.0F : args.weight_decay;
   factors.step_size = static_cast<float>(args.lr / correction1);
   factors.v_scale = static_cast<float>(1 / std::sqrt(correction2));
-  cuda::AdamStep(AdamUpdateOf(args, MomentType(args)), factors);
+  cuda::Update update = AdamUpdateOf(args, MomentType(args));
+  DSAT_CHECK(!args.rounding || args.param.dtype == DType::kBF16);
+  update.rounds_at_random = args.rounding.has_value();
+  update.rounding = args.rounding.value_or(RoundingBits{});
+  cuda::AdamStep(update, factors);
   CheckLaunch("AdamStep");
 }
 
