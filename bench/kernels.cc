@@ -155,26 +155,36 @@ void SetParameters(benchmark::State& state, int64_t num_parameters) {
       static_cast<double>(state.iterations() * num_parameters), benchmark::Counter::kIsRate);
 }
 
-// 10 M parameters. bf16: bf16 gradients and parameters beside f32 states.
-void BM_Adam(benchmark::State& state, DType dtype) {
+// 10 M parameters. bf16: bf16 gradients and parameters beside f32 states; then without a master
+// copy, and with bf16 moments, too; and rounded at random.
+void BM_Adam(benchmark::State& state, DType dtype, DType master = DType::kF32,
+             DType moments = DType::kF32, bool rounds_at_random = false) {
   constexpr int64_t kParameters = 10'000'000;
   Bench bench(state.range(0));
   AdamArgs args;
-  args.master = bench.New(DType::kF32, kParameters);
-  args.param = dtype == DType::kF32 ? args.master : bench.New(dtype, kParameters);
+  args.master = bench.New(master, kParameters);
+  args.param = dtype == master ? args.master : bench.New(dtype, kParameters);
   args.grad = bench.New(dtype, kParameters);
-  args.m = bench.New(DType::kF32, kParameters);
-  args.v = bench.New(DType::kF32, kParameters);
+  args.m = bench.New(moments, kParameters);
+  args.v = bench.New(moments, kParameters);
   args.lr = 1e-3F;
+  if (rounds_at_random) args.rounding = RoundingBits{.key = 1};
   for (auto _ : state)
     bench.kernels().AdamStep(args);
   SetParameters(state, kParameters);
-  const int64_t model_bytes = dtype == DType::kF32 ? 4 : 2 + 2;
-  SetRates(state, bench.kernels(), kParameters * (24 + model_bytes));
+  const int64_t state_bytes = 2 * BytesPerElem(master) + 4 * BytesPerElem(moments);
+  const int64_t model_bytes = BytesPerElem(dtype) * (dtype == master ? 1 : 2);
+  SetRates(state, bench.kernels(), kParameters * (state_bytes + model_bytes));
 }
 BENCHMARK_CAPTURE(BM_Adam, f32, DType::kF32)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, bf16, DType::kBF16)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_Adam, f16, DType::kF16)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_master, DType::kBF16, DType::kBF16)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_states, DType::kBF16, DType::kBF16, DType::kBF16)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_at_random, DType::kBF16, DType::kF32, DType::kF32, true)
+    ->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Adam, bf16_states_at_random, DType::kBF16, DType::kBF16, DType::kBF16, true)
+    ->Apply(Threads);
 
 // The same update in one pass over memory per operation, as a tensor library without fusion makes
 // it: what fusing saves is the ratio of parameters/s.

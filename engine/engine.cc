@@ -14,6 +14,8 @@ namespace {
 StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
   return {.dtype = config.dtype(),
           .grad_dtype = config.grad_dtype(),
+          .master_dtype = config.master_dtype(),
+          .moment_dtype = config.moment_dtype(),
           .num_moments = NumMoments(config.optimizer),
           .seed = seed,
           .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},

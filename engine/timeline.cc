@@ -124,11 +124,14 @@ double Timeline::TransferMs(const Transfer& transfer) const {
          (broadcasts ? plan_.world_size : 1) * speeds_.call_seconds * kMsPerSecond;
 }
 
-// Master copy and moments are read and written, the gradient read, the parameter written.
+// Master copy and moments are read and written, the gradient read, the parameter written if the
+// master copy is of another type.
 double Timeline::UpdateMs(const SubGroup& group) const {
-  const int64_t elem_bytes = 8 * (1 + NumMoments(config_.optimizer)) +
+  const DType master = config_.master_dtype();
+  const int64_t moments = NumMoments(config_.optimizer) * BytesPerElem(config_.moment_dtype());
+  const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
                              BytesPerElem(config_.grad_accum_type.value_or(config_.dtype())) +
-                             (config_.dtype() == DType::kF32 ? 0 : BytesPerElem(config_.dtype()));
+                             (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
   const bool on_device = plan_.GradTier(group.unit) == Tier::kDevice;
   return MsFor(static_cast<double>(group.num_elems * elem_bytes),
                on_device ? speeds_.device_bytes : speeds_.host_bytes);

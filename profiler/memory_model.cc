@@ -24,7 +24,7 @@ int64_t Elems(const Json& config, const std::string& key, int64_t otherwise) {
   return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, kMost));
 }
 
-// fp32 values that the optimizer keeps for each parameter, master weights aside.
+// Values that the optimizer keeps for each parameter, master weights aside.
 int64_t OptimizerMoments(const Json& config) {
   constexpr int64_t kAdam = 2;
   const Json* type = FindAtPointer(config, "/optimizer/type");
@@ -63,7 +63,13 @@ StageMemory MemoryModel::ForStage(int stage) const {
   const int64_t width = half ? 2 : 4;
   const int64_t grad_width = compat_determined_ ? 4 : width;
   const int64_t moments = compat_determined_ ? 2 : OptimizerMoments(ds_config_);
-  const int64_t optimizer_width = 4 * (moments + (half ? 1 : 0));  // The master copy, if narrower.
+  // A master copy of narrower parameters, unless they serve themselves.
+  const auto is_bf16 = [&](const char* key) {
+    return !compat_determined_ && IsTrue(ds_config_, "/bf16/enabled") && IsTrue(ds_config_, key);
+  };
+  const int64_t moment_width = is_bf16("/bf16/bf16_optimizer_states") ? 2 : 4;
+  const int64_t master_width = half && !is_bf16("/bf16/bf16_master_weights_and_grads") ? 4 : 0;
+  const int64_t optimizer_width = moments * moment_width + master_width;
 
   const engine::StateHomes homes = engine::ZeroStageHomes(stage);
   return {

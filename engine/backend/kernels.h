@@ -4,12 +4,12 @@
 // the copies below touch that, and they take no other. On a CPU it is host memory like any other.
 //
 // Tensors are row-major and dense; images are (N, height, width, channels). Activations, parameters
-// and gradients of one model have one dtype (f32, bf16 or f16); statistics (mean, rstd, lse) and
-// optimizer states are always f32; sums are formed in f32. Gradients of parameters are accumulated
-// (+=), gradients of activations are written (=), unless said otherwise; those of parameters that
-// are empty are not wanted. Kernels do not throw (but kUnavailable if a GPU fails); what workspace
-// they need beyond their arguments is kept from call to call. The CPU backend's results do not
-// depend on the number of threads, bit for bit.
+// and gradients of one model have one dtype (f32, bf16 or f16); statistics (mean, rstd, lse) are
+// always f32, optimizer states but for AdamStep's; sums are formed in f32. Gradients of parameters
+// are accumulated (+=), gradients of activations are written (=), unless said otherwise; those of
+// parameters that are empty are not wanted. Kernels do not throw (but kUnavailable if a GPU fails);
+// what workspace they need beyond their arguments is kept from call to call. The CPU backend's
+// results do not depend on the number of threads, bit for bit.
 //
 // A thread is a stream: what one thread asks a device for (kernels, copies, collectives) happens in
 // the order of its calls, perhaps long after they have returned; what several threads ask for
@@ -20,8 +20,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "engine/backend/stochastic_rounding.h"
 #include "engine/tensor.h"
 #include "engine/trace.h"
 
@@ -105,11 +107,16 @@ struct AdamArgs {
   Tensor grad{};    // (n)
   Tensor m{};       // (n) f32
   Tensor v{};       // (n) f32
+  // AdamStep only: if `param` and `grad` are bf16, `master` may be, too, in `param`'s memory or its
+  // own, and then `m` and `v` may be. Arithmetic is f32; each is rounded once, when it is written.
   float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
   bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
   bool bias_correction = true;
   int64_t step = 1;      // 1 at the first update
   float grad_scale = 1;  // multiplies the gradient first (clipping, loss scale, averaging)
+  // AdamStep only: how `param`, then bf16, is rounded, and a bf16 `master` with it. Else to
+  // nearest.
+  std::optional<RoundingBits> rounding = {};
 };
 
 struct SgdArgs {

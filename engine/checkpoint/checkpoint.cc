@@ -18,6 +18,8 @@ namespace dsat::engine {
 namespace {
 
 constexpr char kSaving[] = "saving a checkpoint", kLoading[] = "loading a checkpoint";
+constexpr char kMaster[] = "master/";
+constexpr int64_t kConvertedElems = int64_t{1} << 18;  // At a time.
 
 // Elements [begin, end) of a parameter, as they rest in `data`.
 struct Piece {
@@ -26,9 +28,9 @@ struct Piece {
   Tensor data;
 };
 
-// The master copy of f32 parameters, where there is one, is the parameters again.
-std::string NameIn(const std::string& state, DType dtype) {
-  return state == "master" && dtype == DType::kF32 ? "param" : state;
+// A master copy in the parameters' own dtype is the parameters again.
+std::string NameIn(const StatePart& part, DType dtype) {
+  return part.state == "master" && part.data.dtype == dtype ? "param" : part.state;
 }
 
 // The pieces of a state that lie in elements [begin, end) of the unit and rest here.
@@ -42,7 +44,7 @@ std::vector<Piece> PiecesIn(const Layer& layer, const UnitLayout& layout, const 
     const int64_t to =
         std::min({end, part.begin + part.data.num_elems, param_begin + specs[i].NumElems()});
     if (from >= to) continue;
-    pieces.push_back({NameIn(part.state, dtype) + "/" + specs[i].name, from - param_begin,
+    pieces.push_back({NameIn(part, dtype) + "/" + specs[i].name, from - param_begin,
                       part.data.Slice(from - part.begin, to - from)});
   }
   return pieces;
@@ -55,7 +57,7 @@ void VisitPieces(const Model& model, UnitStates& states, UnitStates::Access acce
     if (!states.IsSavedHere(u)) continue;
     const int64_t begin = states.rank() * states.SliceElems(u);
     states.Visit(u, access, [&](const StatePart& part) {
-      if (part.state[0] == 'm' && NameIn(part.state, states.dtype()) == "param") return;
+      if (part.state[0] == 'm' && NameIn(part, states.dtype()) == "param") return;
       for (const Piece& piece : PiecesIn(*model.layers[u], states.unit(u).layout, part,
                                          states.dtype(), begin, begin + states.SliceElems(u)))
         visitor(piece);
@@ -157,20 +159,39 @@ void VerifyShare(const CheckpointManifest& manifest, const std::string& folder,
   }
 }
 
+// As SafetensorsFile::Read, converting dtypes.
+void ReadAs(const SafetensorsFile& file, const SafetensorsFile::Entry& entry, int64_t begin,
+            Tensor dst, const Memory& memory) {
+  if (entry.dtype == dst.dtype) return file.Read(entry, begin, dst);
+  const int64_t room_elems = std::min(dst.num_elems, kConvertedElems);
+  const Buffer room = memory.host.Allocate(entry.dtype, room_elems, "state on its way");
+  for (int64_t from = 0; from < dst.num_elems; from += room_elems) {
+    const int64_t count = std::min(room_elems, dst.num_elems - from);
+    const Tensor saved = room.AsTensor(entry.dtype).Slice(0, count);
+    file.Read(entry, begin + from, saved);
+    memory.host_kernels.Cast(dst.Slice(from, count), saved);
+  }
+}
+
 // Copies what `file` has of the piece; gives the number of elements.
-int64_t ReadPiece(SafetensorsFile& file, const Piece& piece) {
+int64_t ReadPiece(const SafetensorsFile& file, const Piece& piece, const Memory& memory) {
   const SafetensorsFile::Entry* entry = file.Find(piece.name);
   if (entry == nullptr) return 0;
-  if (entry->dtype != piece.data.dtype) {
-    Throw(ErrorCode::kDataLoss, "{}: {} is {}; expected {}", file.path(), piece.name,
-          SafetensorsName(entry->dtype), SafetensorsName(piece.data.dtype));
-  }
   const int64_t saved_begin = file.BeginOf(piece.name);
   const int64_t from = std::max(saved_begin, piece.begin);
   const int64_t to = std::min(saved_begin + entry->num_elems, piece.begin + piece.data.num_elems);
   if (from >= to) return 0;
-  file.Read(*entry, from - saved_begin, piece.data.Slice(from - piece.begin, to - from));
+  ReadAs(file, *entry, from - saved_begin, piece.data.Slice(from - piece.begin, to - from), memory);
   return to - from;
+}
+
+// The state's name in the files: what was trained without a master copy is its own.
+std::string SavedName(const std::string& name, const std::vector<SafetensorsFile>& files) {
+  const auto has = [&](const SafetensorsFile& file) { return file.Find(name) != nullptr; };
+  const bool is_master = name.starts_with(kMaster);
+  return !is_master || std::ranges::any_of(files, has)
+             ? name
+             : "param/" + name.substr(sizeof(kMaster) - 1);
 }
 
 void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest,
@@ -178,10 +199,11 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
   std::vector<SafetensorsFile> files;
   for (const CheckpointFile& file : manifest.files)
     files.emplace_back(folder + "/" + file.name);
-  const auto read = [&](const Piece& piece) {
+  const auto read = [&](Piece piece) {
+    piece.name = SavedName(piece.name, files);
     int64_t num_read = 0;
-    for (SafetensorsFile& file : files)
-      num_read += ReadPiece(file, piece);
+    for (const SafetensorsFile& file : files)
+      num_read += ReadPiece(file, piece, states.memory());
     if (num_read == piece.data.num_elems) return;
     Throw(ErrorCode::kDataLoss,
           "{}: {} of {} elements of {} are there; was it saved with this optimizer?", folder,

@@ -2,8 +2,9 @@
 //
 // <dir>/<tag>/rank_<r>.safetensors holds the r-th slice of all state, cut at parameter boundaries:
 // tensor "<state>/<parameter>" with the index of its first element in the parameter as metadata
-// under the same name. States: "param", "master" (f32 copy of 16-bit parameters), "moment0",
-// "moment1". engine/checkpoint/checkpoint_manifest.h says what makes these files a checkpoint.
+// under the same name. States: "param", "master" (f32 copy of 16-bit parameters, if that is what
+// the optimizer updates), "moment0", "moment1". engine/checkpoint/checkpoint_manifest.h says what
+// makes these files a checkpoint.
 #ifndef DSAT_ENGINE_CHECKPOINT_CHECKPOINT_H_
 #define DSAT_ENGINE_CHECKPOINT_CHECKPOINT_H_
 
@@ -30,11 +31,12 @@ struct CheckpointNotes {
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                     UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
 
-// Overwrites `states`. `tag` empty: the one in <dir>/latest. A collective call; each rank checks
-// the sums of some of the files. Throws kNotFound by file name, kInvalidArgument naming what does
-// not fit this model, dtype or optimizer, kDataLoss naming a file that is damaged, with both sums,
-// or a parameter that is not whole; the other ranks then throw kAborted. The states are undefined
-// if it threw kDataLoss or kAborted.
+// Overwrites `states`, converting what was saved in another type than it rests in here: moments,
+// and master copies from and to parameters that had none. `tag` empty: the one in <dir>/latest. A
+// collective call; each rank checks the sums of some of the files. Throws kNotFound by file name,
+// kInvalidArgument naming what does not fit this model, dtype or optimizer, kDataLoss naming a file
+// that is damaged, with both sums, or a parameter that is not whole; the other ranks then throw
+// kAborted. The states are undefined if it threw kDataLoss or kAborted.
 CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                                UnitStates& states, ProcessGroup& group);
 

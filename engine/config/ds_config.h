@@ -81,6 +81,7 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
   bool adam_w_mode = true;
+  bool stochastic_rounding = false;    // adam, adamw: of bf16 parameters
   double momentum = 0, dampening = 0;  // sgd
   bool nesterov = false;
   double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
@@ -130,6 +131,9 @@ struct DsConfig {
   BatchSizes batch;
   bool bf16 = false;                // Not with fp16.enabled; f32 with neither.
   bool check_grad_overflow = true;  // false, for bf16 only: no step is skipped.
+  // For bf16, Adam and AdamW only; the second not without the first.
+  bool bf16_master_weights_and_grads = false;
+  bool bf16_optimizer_states = false;
   Fp16Config fp16;
   double gradient_clipping = 1.0;  // 0 = off
   // Gradients are divided by it before they are reduced, and multiplied after.
@@ -153,6 +157,10 @@ struct DsConfig {
   }
   // In which gradients accumulate.
   DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
+  // Of what the optimizer updates: the parameter itself, where the type is the model's and it is
+  // on the optimizer's tier, else a copy of it.
+  DType master_dtype() const { return bf16_master_weights_and_grads ? DType::kBF16 : DType::kF32; }
+  DType moment_dtype() const { return bf16_optimizer_states ? DType::kBF16 : DType::kF32; }
   // In which they travel over so many data-parallel ranks, and what they are divided by before. One
   // rank's may move between tiers, but as they are.
   DType travel_dtype(int num_ranks) const {
@@ -177,6 +185,10 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
 // each, for keys that DeepSpeed ignores.
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t world_size);
+
+// Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
+// built-in engine's own, in a config for a DeepSpeed script.
+void RefuseOwnKeys(const Json& ds_config, const std::string& source);
 
 // ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
 // and value for what the built-in engine cannot honour; adds a warning by name for every key that

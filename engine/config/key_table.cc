@@ -64,6 +64,10 @@ constexpr Key kKeys[] = {
     Flag("/optimizer/params/adam_w_mode", "true", kHonours)
         .For(kAdam)
         .Note("false: weight decay as L2 regularisation; type Adam only"),
+    Flag("/optimizer/params/stochastic_rounding", "false", kHonours)
+        .For(kAdam)
+        .Own()
+        .Note("of bf16 parameters; dsat's own, refused for a DeepSpeed script"),
     Flag("/optimizer/params/amsgrad", "false", kRefuses).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/torch_adam", "false", kWarns).For(kAdam),
     Flag("/optimizer/params/set_grad_none", "true", kWarns).For("adam adamw lion"),
@@ -226,8 +230,8 @@ constexpr Key kKeys[] = {
     Flag("/bf16/enabled", "false", kHonours),
     Flag("/bf16/immediate_grad_update", "false", kRefuses),
     Flag("/bf16/check_grad_overflow", "true", kHonours),
-    Flag("/bf16/bf16_master_weights_and_grads", "false", kRefuses),
-    Flag("/bf16/bf16_optimizer_states", "false", kRefuses),
+    Flag("/bf16/bf16_master_weights_and_grads", "false", kHonours).Note("Adam and AdamW only"),
+    Flag("/bf16/bf16_optimizer_states", "false", kHonours).Note("Adam and AdamW only"),
     Alias("/bfloat16", "/bf16"),
     Section("/fp16"),
     Flag("/fp16/enabled", "false", kHonours),

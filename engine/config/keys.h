@@ -47,6 +47,7 @@ struct Key {
   bool below_max = false;     // `max` itself is excluded.
   const char* choices = "";   // Valid texts, separated by blanks.
   const char* variants = "";  // Valid under these values of `type` (lower case) only.
+  bool own = false;           // A parameter of the built-in engine's: DeepSpeed's fail on it.
 
   constexpr Key From(double value) const { return With(&Key::min, value); }
   constexpr Key To(double value) const { return With(&Key::max, value); }
@@ -54,6 +55,7 @@ struct Key {
   constexpr Key Below(double value) const { return To(value).With(&Key::below_max, true); }
   constexpr Key OneOf(const char* texts) const { return With(&Key::choices, texts); }
   constexpr Key For(const char* types) const { return With(&Key::variants, types); }
+  constexpr Key Own() const { return With(&Key::own, true); }
   constexpr Key Note(const char* text) const { return With(&Key::note, text); }
 
  private:

@@ -36,6 +36,39 @@ void CheckBuiltin(const Settings& settings, const std::string& source,
   }
 }
 
+// "fp16", "bf16" and "fp32", or torch's other names for them.
+std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
+  if (s.Given(pointer) == nullptr) return std::nullopt;
+  const std::string name = s.Lower(pointer);
+  if (IsOneOf(name, "fp32 float32")) return DType::kF32;
+  return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
+}
+
+// What the rules, which are DeepSpeed's, leave open.
+void CheckBf16State(const Settings& s, const std::string& source) {
+  const std::string type = s.Lower("/optimizer/type");
+  for (const char* key : {"/bf16/bf16_master_weights_and_grads", "/bf16/bf16_optimizer_states"}) {
+    if (!s.Is(key)) continue;
+    if (!s.Is("/bf16/enabled")) {
+      Throw(ErrorCode::kInvalidArgument, "{}: {} is true; expected false unless /bf16/enabled is",
+            source, key);
+    }
+    if (!type.empty() && !IsOneOf(type, "adam adamw")) {
+      Throw(ErrorCode::kUnimplemented,
+            "{}: {} is true; the built-in engine has it for Adam and AdamW only, and "
+            "/optimizer/type is \"{}\" ({})",
+            source, key, s.Text("/optimizer/type"), kElsewhere);
+    }
+  }
+  const std::optional<DType> grads = ReadType(s, "/data_types/grad_accum_dtype");
+  if (!s.Is("/bf16/bf16_master_weights_and_grads") || grads.value_or(DType::kBF16) == DType::kBF16)
+    return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: /data_types/grad_accum_dtype is \"{}\"; expected \"bf16\", since "
+        "/bf16/bf16_master_weights_and_grads is true",
+        source, s.Text("/data_types/grad_accum_dtype"));
+}
+
 Tier TierOf(const std::string& device) {
   return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
 }
@@ -85,14 +118,6 @@ PipelineConfig ReadPipeline(const Settings& s) {
   const Json stages = s.Get("/pipeline/stages");
   return {.num_stages = stages.is_number_integer() ? stages.get<int>() : 1,
           .partition = s.Text("/pipeline/partition")};
-}
-
-// "fp16", "bf16" and "fp32", or torch's other names for them.
-std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
-  if (s.Given(pointer) == nullptr) return std::nullopt;
-  const std::string name = s.Lower(pointer);
-  if (IsOneOf(name, "fp32 float32")) return DType::kF32;
-  return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
 }
 
 // Prescaled gradients are divided by all ranks before they are summed, others by the factor. A sum
@@ -156,6 +181,13 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.eps = s.Number(kParams + "eps");
   optimizer.bias_correction = s.Is(kParams + "bias_correction");
   optimizer.adam_w_mode = optimizer.type == "adamw" || s.Is(kParams + "adam_w_mode");
+  optimizer.stochastic_rounding = s.Is(kParams + "stochastic_rounding");
+  if (optimizer.stochastic_rounding && !s.Is("/bf16/enabled")) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {}stochastic_rounding is true; expected false unless /bf16/enabled is: bf16 "
+          "parameters are what it rounds",
+          source, kParams);
+  }
   optimizer.momentum = s.Number(kParams + "momentum");
   optimizer.dampening = s.Number(kParams + "dampening");
   optimizer.nesterov = s.Is(kParams + "nesterov");
@@ -257,10 +289,13 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
               "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);
   RequireNumbers(settings, source);
   CheckBuiltin(settings, source, &found);
+  CheckBf16State(settings, source);
   DsConfig config;
   config.batch = ResolveBatchSizes(ds_config, source, world_size);
   config.bf16 = settings.Is("/bf16/enabled");
   config.check_grad_overflow = settings.Is("/bf16/check_grad_overflow") || !config.bf16;
+  config.bf16_master_weights_and_grads = settings.Is("/bf16/bf16_master_weights_and_grads");
+  config.bf16_optimizer_states = settings.Is("/bf16/bf16_optimizer_states");
   config.fp16 = ReadFp16(settings);
   config.gradient_clipping = settings.Number("/gradient_clipping");
   if (settings.Given("/steps_per_print") != nullptr) {

@@ -122,6 +122,20 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
 
 }  // namespace
 
+void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
+  const Settings settings(ds_config, source);
+  for (const Key& key : Keys()) {
+    const Json* given = settings.Given(key.pointer);
+    // Another optimizer, of a package that DeepSpeed does not know either, may have it.
+    const bool known = IsOneOf(settings.Lower("/optimizer/type"), key.variants);
+    if (!key.own || given == nullptr || !known) continue;
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} is {}; expected no such key, which DeepSpeed does not know: it is of the builtin "
+          "entrypoint",
+          source, key.pointer, given->dump());
+  }
+}
+
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t world_size) {
   if (!ds_config.is_object()) {

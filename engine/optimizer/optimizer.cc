@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -17,6 +19,12 @@ Args MakeArgs(const OptimizerConfig& config, const OptimizerView& view, float gr
   args.weight_decay = static_cast<float>(config.weight_decay);
   args.grad_scale = grad_scale;
   return args;
+}
+
+RoundingBits BitsOf(const RoundingSource& source, int64_t step) {
+  Rng random(source.seed, static_cast<uint64_t>(source.unit), "stochastic rounding");
+  random.Seek(static_cast<uint64_t>(step));
+  return {.key = random.NextU64(), .begin = source.begin};
 }
 
 void SgdUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
@@ -67,6 +75,7 @@ AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, 
   // DeepSpeed's OnebitAdam takes the setting and does not correct.
   args.bias_correction = config.bias_correction && !IsOneBit(config);
   args.step = step;
+  if (config.stochastic_rounding) args.rounding = BitsOf(view.rounding, step);
   return args;
 }
 

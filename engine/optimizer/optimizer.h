@@ -10,7 +10,7 @@
 
 namespace dsat::engine {
 
-// f32 vectors it keeps per parameter element: 2 for Adam and LAMB; 1 for Adagrad, Lion and SGD with
+// Vectors it keeps per parameter element: 2 for Adam and LAMB; 1 for Adagrad, Lion and SGD with
 // momentum; 0 for SGD without.
 int NumMoments(const OptimizerConfig& config);
 

@@ -55,7 +55,7 @@ void Updater::Update(int sub_group) {
   Buffer staged;
   if (!crosses) {
     view.param = target;
-  } else if (target.dtype == DType::kF32) {
+  } else if (target.dtype == view.master.dtype) {
     view.param = view.master;
   } else {
     staged = memory.arena(tier).Allocate(target.dtype, target.num_elems, "updated parameters");

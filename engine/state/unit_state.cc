@@ -69,9 +69,12 @@ UnitStates::UnitStates(const Model& model, const Plan& plan, const StateOptions&
 }
 
 void UnitStates::MakeSwapFiles() {
+  int64_t elem_bytes = 0;
+  for (const DType dtype : SwappedTypes())
+    elem_bytes += BytesPerElem(dtype);
   std::vector<int64_t> state_bytes;
   for (const SubGroup& group : plan_.sub_groups)
-    state_bytes.push_back(group.on_disk ? NumSwapped() * 4 * group.num_elems : 0);
+    state_bytes.push_back(group.on_disk ? elem_bytes * group.num_elems : 0);
   std::vector<int64_t> slice_bytes;
   for (int u = 0; u < num_units(); ++u) {
     slice_bytes.push_back(OnDisk(u) ? SliceElems(u) * BytesPerElem(options_.dtype) : 0);
@@ -85,12 +88,31 @@ void UnitStates::MakeSwapFiles() {
   }
 }
 
+std::vector<DType> UnitStates::SwappedTypes() const {
+  std::vector<DType> types(static_cast<size_t>(options_.num_moments), options_.moment_dtype);
+  types.push_back(options_.master_dtype);
+  return types;
+}
+
+std::vector<Tensor> UnitStates::Swapped(int sub_group) const {
+  const int64_t num_elems = plan_.sub_groups[sub_group].num_elems;
+  std::vector<Tensor> tensors;
+  int64_t begin = 0;  // In bytes.
+  for (const DType dtype : SwappedTypes()) {
+    const Tensor region = state_swap_->Get(sub_group, dtype);
+    tensors.push_back(region.Slice(begin / BytesPerElem(dtype), num_elems));
+    begin += tensors.back().bytes();
+  }
+  return tensors;
+}
+
 int64_t UnitStates::HomeElems(Placement home, int u) const {
   return home == Placement::kShard ? SliceElems(u) : units_[u].layout.num_elems;
 }
 
 bool UnitStates::HasMaster(int u) const {
-  return options_.dtype != DType::kF32 || plan_.optimizer_tiers[u] != plan_.param_tiers[u] ||
+  return options_.dtype != options_.master_dtype ||
+         plan_.optimizer_tiers[u] != plan_.param_tiers[u] ||
          plan_.optimizer_tiers[u] == Tier::kNvme;
 }
 
@@ -104,9 +126,11 @@ void UnitStates::AllocateUnit(int u) {
   if (!plan_.trained[u] || tier == Tier::kNvme) return;
   Arena& arena = memory_.arena(tier);
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
-  if (HasMaster(u)) unit.master = arena.Allocate(DType::kF32, num_elems, "master parameters");
+  if (HasMaster(u)) {
+    unit.master = arena.Allocate(options_.master_dtype, num_elems, "master parameters");
+  }
   for (int i = 0; i < options_.num_moments; ++i) {
-    unit.moments.push_back(arena.Allocate(DType::kF32, num_elems, "optimizer state"));
+    unit.moments.push_back(arena.Allocate(options_.moment_dtype, num_elems, "optimizer state"));
   }
 }
 
@@ -145,13 +169,13 @@ void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
   const Unit& unit = units_[u];
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
-  const auto show = [&](const std::string& name, const Buffer& buffer) {
-    Show({name, begin, buffer.AsTensor(DType::kF32).Slice(0, num_elems)}, plan_.optimizer_tiers[u],
+  const auto show = [&](const std::string& name, const Buffer& buffer, DType dtype) {
+    Show({name, begin, buffer.AsTensor(dtype).Slice(0, num_elems)}, plan_.optimizer_tiers[u],
          access, visitor);
   };
-  if (unit.master) show("master", unit.master);
+  if (unit.master) show("master", unit.master, options_.master_dtype);
   for (size_t i = 0; i < unit.moments.size(); ++i)
-    show(fmt::format("moment{}", i), unit.moments[i]);
+    show(fmt::format("moment{}", i), unit.moments[i], options_.moment_dtype);
 }
 
 void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor) {
@@ -191,19 +215,19 @@ void UnitStates::VisitSwapped(int u, Access access, const Visitor& visitor) {
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   std::vector<Buffer> buffers;
   std::vector<Tensor> tensors;
-  for (int i = 0; i < NumSwapped(); ++i) {
+  for (const DType dtype : SwappedTypes()) {
     if (access == Access::kShape) {
-      tensors.push_back({nullptr, num_elems, DType::kF32});
+      tensors.push_back({nullptr, num_elems, dtype});
       continue;
     }
-    buffers.push_back(memory_.host.Allocate(DType::kF32, num_elems, "swap buffers"));
-    tensors.push_back(buffers.back().AsTensor(DType::kF32).Slice(0, num_elems));
+    buffers.push_back(memory_.host.Allocate(dtype, num_elems, "swap buffers"));
+    tensors.push_back(buffers.back().AsTensor(dtype).Slice(0, num_elems));
   }
   if (access != Access::kShape) MoveSwapped(u, Access::kRead, tensors);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
-  visitor({"master", begin, tensors[0]});
-  for (int i = 1; i < NumSwapped(); ++i)
-    visitor({fmt::format("moment{}", i - 1), begin, tensors[static_cast<size_t>(i)]});
+  visitor({"master", begin, tensors.back()});
+  for (int i = 0; i < options_.num_moments; ++i)
+    visitor({fmt::format("moment{}", i), begin, tensors[static_cast<size_t>(i)]});
   if (access == Access::kWrite) MoveSwapped(u, Access::kWrite, tensors);
 }
 
@@ -215,11 +239,10 @@ void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& te
     const bool read = access == Access::kRead;
     read ? state_swap_->Read(g) : state_swap_->Create(g);
     if (read) state_swap_->Await(g);
-    const Tensor all = state_swap_->Get(g, DType::kF32);
-    for (int i = 0; i < NumSwapped(); ++i) {
-      const Tensor swapped = all.Slice(i * group.num_elems, group.num_elems);
-      const Tensor part = tensors[static_cast<size_t>(i)].Slice(group.offset, group.num_elems);
-      memory_.host_kernels.Cast(read ? part : swapped, read ? swapped : part);
+    const std::vector<Tensor> swapped = Swapped(g);
+    for (size_t i = 0; i < swapped.size(); ++i) {
+      const Tensor part = tensors[i].Slice(group.offset, group.num_elems);
+      memory_.host_kernels.Cast(read ? part : swapped[i], read ? swapped[i] : part);
     }
     if (read) {
       state_swap_->Free(g);
@@ -319,20 +342,21 @@ OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
   const Unit& unit = units_[group.unit];
   const auto part = [&](const Tensor& all) { return all.Slice(group.offset, group.num_elems); };
   OptimizerView view;
+  view.rounding = {options_.seed, group.unit,
+                   BeginOf(plan_.optimizer_home, group.unit) + group.offset};
   view.grad = part(ReducedGrad(group.unit));
   if (group.on_disk) {
-    const Tensor all = state_swap_->Get(index, DType::kF32);
-    view.master = all.Slice(0, group.num_elems);
-    for (int i = 1; i <= options_.num_moments; ++i)
-      view.moments.push_back(all.Slice(i * group.num_elems, group.num_elems));
+    view.moments = Swapped(index);
+    view.master = view.moments.back();
+    view.moments.pop_back();
     return view;
   }
   if (plan_.param_tiers[group.unit] == plan_.optimizer_tiers[group.unit]) {
     view.param = ParamOf(group);
   }
-  view.master = unit.master ? part(unit.master.AsTensor(DType::kF32)) : view.param;
+  view.master = unit.master ? part(unit.master.AsTensor(options_.master_dtype)) : view.param;
   for (const Buffer& moment : unit.moments)
-    view.moments.push_back(part(moment.AsTensor(DType::kF32)));
+    view.moments.push_back(part(moment.AsTensor(options_.moment_dtype)));
   return view;
 }
 

@@ -3,8 +3,8 @@
 // Parameters of a unit lie one after another, each with its spare rows, in one flat vector of the
 // model's dtype, each aligned to kAlignElems, the whole padded with zeros to P equal slices; rank
 // r's slice is the r-th.
-// Gradients, the f32 master copy and the f32 moments have the same order. Each rests on the tier
-// that the plan gives it: in device memory, in host memory, or in a file.
+// Gradients, the master copy and the moments have the same order. Each rests on the tier that the
+// plan gives it: in device memory, in host memory, or in a file.
 #ifndef DSAT_ENGINE_STATE_UNIT_STATE_H_
 #define DSAT_ENGINE_STATE_UNIT_STATE_H_
 
@@ -47,6 +47,9 @@ struct Memory {
 struct StateOptions {
   DType dtype = DType::kF32;       // Of parameters and activations.
   DType grad_dtype = DType::kF32;  // In which gradients of micro-batches accumulate.
+  // Of what the optimizer updates, and of its moments; the latter no wider.
+  DType master_dtype = DType::kF32;
+  DType moment_dtype = DType::kF32;
   int num_moments = 0;
   uint64_t seed = 0;
   SwapOptions optimizer_swap;  // For state on the nvme tier.
@@ -60,8 +63,8 @@ struct Unit {
   Buffer grad;                  // Whole; from the first backward that writes it.
   Buffer grad_sum;              // Whole, in grad_dtype, if gradients are folded into it.
   Buffer grad_slice;            // This rank's slice of the reduced gradient, if it rests sharded.
-  Buffer master;                // f32, over the optimizer's home. Not if the parameter serves.
-  std::vector<Buffer> moments;  // f32, over the optimizer's home.
+  Buffer master;                // Over the optimizer's home. Not if the parameter serves.
+  std::vector<Buffer> moments;  // Over the optimizer's home.
 };
 
 // Part of a unit's resting state: elements [begin, begin + data.num_elems) of the unit.
@@ -71,14 +74,23 @@ struct StatePart {
   Tensor data;
 };
 
+// What the random bits of elements are a function of when they are rounded, beside the update.
+struct RoundingSource {
+  uint64_t seed = 0;
+  int unit = 0;
+  int64_t begin = 0;  // The first element in the unit.
+};
+
 // What one optimizer call updates: tensors of equal length, in memory of the optimizer's tier.
 struct OptimizerView {
   Tensor param, master, grad;
   std::vector<Tensor> moments;
+  RoundingSource rounding;
 
   // Elements [begin, begin + num_elems) of each.
   OptimizerView Slice(int64_t begin, int64_t num_elems) const {
     OptimizerView part = *this;
+    part.rounding.begin += begin;
     for (Tensor* t : {&part.param, &part.master, &part.grad})
       *t = t->Slice(begin, num_elems);
     for (Tensor& moment : part.moments)
@@ -164,7 +176,9 @@ class UnitStates {
     return home == Placement::kShard ? rank_ * SliceElems(u) : 0;
   }
   Tensor GradSum(int u);
-  int NumSwapped() const { return options_.num_moments + 1; }
+  // Of a state on disk: its moments, then its master copy. What is wider lies first.
+  std::vector<DType> SwappedTypes() const;
+  std::vector<Tensor> Swapped(int sub_group) const;
   void MakeSwapFiles();
   void AllocateUnit(int u);
   void InitUnit(int u);
@@ -182,7 +196,7 @@ class UnitStates {
   const int rank_;
   const Memory memory_;
   std::vector<Unit> units_;
-  std::optional<SwapFile> state_swap_;  // A region per sub-group: master, then the moments.
+  std::optional<SwapFile> state_swap_;  // A region per sub-group.
   std::optional<SwapFile> slice_swap_;  // A region per unit.
 };
 

@@ -348,9 +348,11 @@ class SpecReader {
     if (spec_.ds_config_path.empty() && spec_.ds_config.empty()) {
       document_.Fail(config, "is missing; expected the path of a ds_config file");
     }
-    spec_.entrypoint[0] == "builtin" ? CheckBuiltin() : CheckCommand();
+    const bool builtin = spec_.entrypoint[0] == "builtin";
+    builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
+    if (!builtin) engine::RefuseOwnKeys(spec_.ds_config, source);
     std::vector<std::string> found =
         engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
     warnings_->insert(warnings_->end(), found.begin(), found.end());

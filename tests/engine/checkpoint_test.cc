@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/export/safetensors.h"
+#include "tests/engine/kernels_testing.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {
@@ -115,7 +116,12 @@ TEST_F(CheckpointTest, AnyNumberOfRanksAndAnyStageCanContinue) {
   }
 }
 
-// Where state may rest beside a device: on two ranks.
+void SetBf16State(DsConfig& config, bool moments) {
+  config.bf16 = config.bf16_master_weights_and_grads = true;
+  config.bf16_optimizer_states = moments;
+}
+
+// Where state may rest beside a device, and in what: on two ranks.
 struct Place {
   const char* name;
   int stage;
@@ -140,6 +146,14 @@ constexpr Place kPlaces[] = {
        c.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
        c.zero.offload_param.max_in_cpu = 3000;
      }},
+    {"bf16 state", 3, [](DsConfig& c) { SetBf16State(c, true); }},
+    {"bf16 master copy on disk", 1,
+     [](DsConfig& c) {
+       SetBf16State(c, false);
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.sub_group_size = 1001;
+     }},
+    {"rounded at random", 2, [](DsConfig& c) { c.optimizer.stochastic_rounding = true; }},
     {"two pipeline stages", 0, [](DsConfig& c) { c.pipeline.num_stages = 2; }},
     {"two pipeline stages, optimizer on host", 1,
      [](DsConfig& c) {
@@ -179,6 +193,49 @@ TEST_F(CheckpointTest, EachPlaceContinuesWhatAnotherHasSaved) {
       EXPECT_EQ(Run(model, ConfigAt(to), 2, 0, true, false).params, saved.params);
       EXPECT_NEAR(Run(model, ConfigAt(to), 2, 1, true, false).losses[0], next.losses[0], 1e-3);
     }
+  }
+}
+
+// The state of a parameter in a checkpoint of one rank.
+TestTensor Saved(const std::string& dir, const std::string& name) {
+  const SafetensorsFile file(dir + "/saved/rank_00000.safetensors");
+  const SafetensorsFile::Entry& entry = *file.Find(name);
+  TestTensor tensor = TestTensor::Zeros(entry.dtype, entry.num_elems);
+  file.Read(entry, 0, tensor.get());
+  return tensor;
+}
+
+// To bf16 by rounding, to f32 exactly; and what the model computes is the same.
+TEST_F(CheckpointTest, StateInAnotherTypeIsConverted) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  const std::string name = model.layers[0]->params()[0].name;
+  DsConfig f32 = TinyConfig(1, 1, 1), bf16 = f32;
+  f32.bf16 = true;
+  SetBf16State(bf16, true);
+  for (const bool to_bf16 : {true, false}) {
+    const std::string from = dir_ + (to_bf16 ? "/a" : "/b"), to = from + "_converted";
+    RunRanks(1, [&](ProcessGroup& group) {
+      TestDevice device(group), other(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), to_bf16 ? f32 : bf16, 7);
+      for (int step = 0; step < 3; ++step)
+        engine.TrainBatch();
+      engine.SaveCheckpoint(from, "saved");
+      Engine next(other.For(model, data.get(), kSeqLen), to_bf16 ? bf16 : f32, 8);
+      next.LoadCheckpoint(from);
+      next.SaveCheckpoint(to, "saved");
+    });
+    EXPECT_EQ(Saved(to, "param/" + name).bytes(), Saved(from, "param/" + name).bytes());
+    for (const std::string moment : {"moment0/", "moment1/"}) {
+      const DType dtype = to_bf16 ? DType::kBF16 : DType::kF32;
+      const TestTensor expected(dtype, Saved(from, moment + name).Values());
+      EXPECT_EQ(Saved(to, moment + name).bytes(), expected.bytes());
+    }
+    const std::string without = to_bf16 ? to : from, with = to_bf16 ? from : to;
+    EXPECT_EQ(SafetensorsFile(without + "/saved/rank_00000.safetensors").Find("master/" + name),
+              nullptr);
+    if (to_bf16) continue;
+    EXPECT_EQ(Saved(with, "master/" + name).Values(), Saved(without, "param/" + name).Values());
   }
 }
 

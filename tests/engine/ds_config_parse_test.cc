@@ -163,9 +163,11 @@ TEST(ParseTest, WhatItCannotHonourIsRefusedByName) {
   };
   const Case cases[] = {
       {"{'optimizer': {'type': 'OneBitLamb'}}", "/optimizer/type is \"OneBitLamb\""},
-      {"{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
-       " 'optimizer': {'type': 'Adam'}, 'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
-       "/bf16/bf16_master_weights_and_grads is true"},
+      {"{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true,"
+       " 'bf16_optimizer_states': true},"
+       " 'optimizer': {'type': 'Lion'}, 'zero_optimization': {'stage': 2}}",
+       "/bf16/bf16_master_weights_and_grads is true; the built-in engine has it for Adam and AdamW "
+       "only, and /optimizer/type is \"Lion\""},
       {"{'zero_optimization': {'stage': 3, 'zero_quantized_weights': true}}",
        "/zero_optimization/zero_quantized_weights is true"},
       {"{'optimizer': {'type': 'Lamb', 'params': {'eps_inside_sqrt': true}}}",

@@ -211,6 +211,97 @@ TEST(EquivalenceTest, EveryOptimizerGivesTheSameBitsOnEveryTier) {
   }
 }
 
+// With and without bf16 moments: DeepSpeed wants stage 1 at least, or offload.
+std::vector<DsConfig> Bf16StateConfigs(int world_size) {
+  DsConfig config = OptimizerCase("adamw", DType::kBF16);
+  config.batch = TinyConfig(1, world_size, 1).batch;
+  config.zero = TinyConfig(1, world_size, 1).zero;
+  config.bf16_master_weights_and_grads = true;
+  std::vector<DsConfig> configs(2, config);
+  configs[1].bf16_optimizer_states = true;
+  return configs;
+}
+
+// Gives the parameters.
+std::vector<float> ExpectSameBitsAtEveryStageAndOnEveryTier(DsConfig config, int world_size) {
+  const Model model = TinyGpt2();
+  std::vector<float> expected = WholeParams(model, Train(model, config, world_size, kSteps));
+  for (const int stage : {1, 2, 3}) {
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+      for (const Tier param_tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+        if (stage < 3 && param_tier != Tier::kDevice) continue;
+        config.zero.stage = stage;
+        config.zero.sub_group_size = 501;  // Odd: what is 4 bytes wide lies at multiples of 4.
+        config.zero.offload_optimizer = {.tier = tier, .nvme_path = testing::TempDir()};
+        config.zero.offload_param = {.tier = param_tier, .nvme_path = testing::TempDir()};
+        config.zero.offload_param.max_in_cpu = 0;
+        const auto runs = Train(model, config, world_size, kSteps);
+        EXPECT_EQ(WholeParams(model, runs), expected) << world_size << " ranks, stage " << stage;
+      }
+    }
+  }
+  return expected;
+}
+
+TEST(EquivalenceTest, Bf16StateGivesTheSameBitsAtEveryStageAndOnEveryTier) {
+  for (const int world_size : {1, 2}) {
+    for (const DsConfig& config : Bf16StateConfigs(world_size))
+      ExpectSameBitsAtEveryStageAndOnEveryTier(config, world_size);
+  }
+}
+
+// With an f32 master copy, and without.
+TEST(EquivalenceTest, StochasticRoundingGivesTheSameBitsAtEveryStageAndOnEveryTier) {
+  for (const int world_size : {1, 2}) {
+    for (DsConfig& config : Bf16StateConfigs(world_size)) {
+      config.bf16_master_weights_and_grads = config.bf16_optimizer_states;
+      config.optimizer.stochastic_rounding = true;
+      const std::vector<float> params =
+          ExpectSameBitsAtEveryStageAndOnEveryTier(config, world_size);
+      config.optimizer.stochastic_rounding = false;
+      const Model model = TinyGpt2();
+      const auto nearest = Train(model, config, world_size, kSteps);
+      EXPECT_NE(WholeParams(model, nearest), params);
+      EXPECT_LT(RelativeDistance(WholeParams(model, nearest), params), 2e-2);
+    }
+  }
+}
+
+TEST(EquivalenceTest, PipelineStagesRoundWhatBothHoldAlike) {
+  const Model model = TinyGpt2();
+  DsConfig config = Bf16StateConfigs(1)[1];
+  config.batch = TinyConfig(1, 1, 3).batch;
+  config.optimizer.stochastic_rounding = true;
+  config.pipeline.num_stages = 2;
+  const auto runs = Train(model, config, 2, kSteps);
+  ASSERT_FALSE(runs[0].params[0].empty());
+  EXPECT_EQ(runs[0].params[0], runs[1].params[0]);  // The tied embedding.
+}
+
+TEST(EquivalenceTest, Bf16StateFollowsF32State) {
+  const Model model = TinyGpt2();
+  for (DsConfig config : Bf16StateConfigs(2)) {
+    config.optimizer.lr = 0.001;
+    const std::vector<float> bf16 = WholeParams(model, Train(model, config, 2, kSteps));
+    config.bf16_master_weights_and_grads = config.bf16_optimizer_states = false;
+    const std::vector<float> f32 = WholeParams(model, Train(model, config, 2, kSteps));
+    EXPECT_LT(RelativeDistance(bf16, f32), 1e-2);
+    EXPECT_GT(RelativeDistance(bf16, f32), 1e-6);
+  }
+}
+
+TEST(EquivalenceTest, PipelineStagesTrainAsOneRankDoesWithBf16State) {
+  const Model model = TinyGpt2();
+  for (DsConfig config : Bf16StateConfigs(1)) {
+    config.batch = TinyConfig(1, 1, 3).batch;
+    const auto one = Train(model, config, 1, kSteps);
+    config.pipeline.num_stages = 2;
+    const auto runs = Train(model, config, 2, kSteps);
+    for (int step = 0; step < kSteps; ++step)
+      EXPECT_NEAR(runs[0].steps[step].loss, one[0].steps[step].loss, 1e-3) << step;
+  }
+}
+
 TEST(EquivalenceTest, PipelineStagesTrainAsOneRankDoesWithLamb) {
   const Model model = TinyGpt2();
   DsConfig config = TinyConfig(0, 1, 3);

@@ -197,6 +197,22 @@ class Everything {
                        .m = New(DType::kF32, kMany),
                        .lr = 0.1F});
     RunTwoPartOptimizers(v);
+    if (dtype_ == DType::kBF16) RunBf16Adam();
+  }
+
+  // Without an f32 copy of the parameters.
+  void RunBf16Adam() {
+    for (const DType moment_dtype : {DType::kF32, DType::kBF16}) {
+      const Tensor v = New(moment_dtype, kMany);
+      kernels_.Fill(v, 0.1F);
+      AdamArgs args{.param = New(kMany), .master = New(kMany), .grad = New(kMany)};
+      args.m = New(moment_dtype, kMany);
+      args.v = v;
+      args.lr = 0.1F;
+      kernels_.AdamStep(args);
+      args.rounding = RoundingBits{.key = 3};
+      kernels_.AdamStep(args);
+    }
   }
 
   void RunTwoPartOptimizers(const Tensor& v) {

@@ -1,6 +1,9 @@
 // Optimizer kernels against formulas in double.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <numeric>
+
 #include "tests/engine/kernels_testing.h"
 
 namespace dsat::engine {
@@ -94,6 +97,168 @@ TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
     // Where gradient and L2 term cancel, the direction of a step (lr long) hangs on rounding.
     operands.ExpectAsReference(args.decoupled_weight_decay ? 1 : 20);
   }
+}
+
+// bf16 parameters without an f32 copy. Every step begins at what the last one has rounded.
+void ExpectBf16AdamAsFormula(DType moment_dtype, bool has_copy, bool decoupled_weight_decay) {
+  const auto kernels = MakeTestKernels();
+  Random random(20);
+  TestTensor param = random.Normal(DType::kBF16, kManyElems), copy = param;
+  TestTensor m = TestTensor::Zeros(moment_dtype, kManyElems), v = m;
+  AdamArgs args{.param = param.get(), .master = has_copy ? copy.get() : param.get()};
+  args.m = m.get();
+  args.v = v.get();
+  args.lr = 0.05F;
+  args.weight_decay = 0.1F;
+  args.decoupled_weight_decay = decoupled_weight_decay;
+  args.eps = 1e-3F;  // Where gradient and L2 term cancel, the direction does not hang on rounding.
+  args.grad_scale = 0.5F;
+  for (args.step = 1; args.step <= kSteps; ++args.step) {
+    TestTensor grad = random.Normal(DType::kBF16, kManyElems);
+    args.grad = grad.get();
+    Reference expected = {param.Values(), m.Values(), v.Values()};
+    AdamReference(expected, grad.Values(), args);
+    kernels->AdamStep(args);
+    ExpectClose(param, expected.param, DType::kBF16);
+    ExpectClose(m, expected.m, moment_dtype);
+    ExpectClose(v, expected.v, moment_dtype);
+    EXPECT_EQ(has_copy, copy.bytes() == param.bytes());
+  }
+}
+
+TEST(Bf16AdamTest, StateInBf16FollowsTheFormulaRoundedOnce) {
+  for (const DType moment_dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool has_copy : {false, true}) {
+      for (const bool decoupled_weight_decay : {false, true})
+        ExpectBf16AdamAsFormula(moment_dtype, has_copy, decoupled_weight_decay);
+    }
+  }
+}
+
+double FloatOf(uint32_t bits) {
+  return std::bit_cast<float>(bits);
+}
+
+TEST(StochasticRoundingTest, OfAllRandomBitsTheMeanIsTheNumber) {
+  for (const float x : {1.0F, 1.003F, -1.003F, 0.99999F, 3e38F, -1e-39F, 0.0F, 1e-30F}) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    const uint32_t below = bits & 0xFFFF0000U, above = below + 0x10000U;
+    double sum = 0;
+    for (uint32_t random = 0; random < 0x10000U; ++random) {
+      const uint32_t rounded = RoundAtRandom(bits, random);
+      EXPECT_TRUE(rounded == below || (rounded == above && bits != below)) << x;
+      sum += FloatOf(rounded);
+    }
+    EXPECT_DOUBLE_EQ(sum / 0x10000, x);
+  }
+}
+
+TEST(StochasticRoundingTest, InfinityAndNaNStayWhatTheyAre) {
+  for (const uint32_t random : {0U, 0x8000U, 0xFFFFU}) {
+    for (const uint32_t infinity : {0x7F800000U, 0xFF800000U})
+      EXPECT_EQ(RoundAtRandom(infinity, random), infinity);
+    for (const uint32_t nan : {0x7F800001U, 0x7FC00000U, 0x7FFFFFFFU, 0xFF80FFFFU, 0xFFFFFFFFU})
+      EXPECT_TRUE(std::isnan(FloatOf(RoundAtRandom(nan, random)))) << nan;
+  }
+  EXPECT_EQ(RoundAtRandom(0x7F7FFFFFU, 0), 0x7F7F0000U);
+  EXPECT_EQ(RoundAtRandom(0x7F7FFFFFU, 0xFFFFU), 0x7F800000U);
+}
+
+// Steps of Adam that are `lr` long, of parameters that begin at `begin`.
+class EqualSteps {
+ public:
+  EqualSteps(const Doubles& begin, float lr)
+      : param_(DType::kBF16, begin), master_(DType::kF32, begin) {
+    args_ = {.param = param_.get(), .grad = grad_.get(), .m = m_.get(), .v = v_.get(), .lr = lr};
+  }
+  AdamArgs& WithMaster() {
+    args_.master = master_.get();
+    return args_;
+  }
+  AdamArgs& WithoutMaster() {
+    args_.master = param_.get();
+    return args_;
+  }
+  const TestTensor& param() const { return param_; }
+  const TestTensor& master() const { return master_; }
+
+ private:
+  TestTensor param_, master_;
+  TestTensor grad_{DType::kBF16, Doubles(kManyElems, 1.0)};
+  TestTensor m_ = TestTensor::Zeros(DType::kF32, kManyElems), v_ = m_;
+  AdamArgs args_;
+};
+
+double Mean(const Doubles& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+TEST(StochasticRoundingTest, EachParameterIsANeighbourOfItsMasterCopyAndTheMeanIsTheirs) {
+  const auto kernels = MakeTestKernels();
+  EqualSteps steps(Random(21).Normal(kManyElems), 0.01F);
+  AdamArgs& args = steps.WithMaster();
+  args.rounding = RoundingBits{.key = 7};
+  kernels->AdamStep(args);
+  const Doubles master = steps.master().Values(), param = steps.param().Values();
+  Doubles errors;  // In last places.
+  for (size_t i = 0; i < master.size(); ++i) {
+    const double place = std::ldexp(1.0, std::ilogb(master[i]) - 7);
+    errors.push_back((param[i] - master[i]) / place);
+    ASSERT_LT(std::abs(errors.back()), 1) << i;
+  }
+  // One standard deviation of an error is sqrt(1 / 6) of a place.
+  EXPECT_LT(std::abs(Mean(errors)), 4 * std::sqrt(1.0 / 6 / kManyElems));
+}
+
+TEST(StochasticRoundingTest, StepsThatRoundingToNearestLosesAreMadeOnAverage) {
+  const auto kernels = MakeTestKernels();
+  constexpr int kNumSteps = 64;
+  constexpr float kStep = 1.0F / 4096;  // A sixteenth of the last place below 1.
+  for (const bool at_random : {false, true}) {
+    EqualSteps steps(Doubles(kManyElems, 1.0), kStep);
+    AdamArgs& args = steps.WithoutMaster();
+    for (args.step = 1; args.step <= kNumSteps; ++args.step) {
+      if (at_random) args.rounding = RoundingBits{.key = static_cast<uint64_t>(args.step) << 20};
+      kernels->AdamStep(args);
+    }
+    const double expected = at_random ? 1 - kNumSteps * kStep : 1;
+    EXPECT_NEAR(Mean(steps.param().Values()), expected, 1.5e-4);
+  }
+}
+
+TEST(StochasticRoundingTest, TheBitsAreThoseOfTheElementWhereverTheTensorIsCut) {
+  const auto kernels = MakeTestKernels();
+  const Doubles begin = Random(22).Normal(kManyElems);
+  EqualSteps whole(begin, 0.01F), cut(begin, 0.01F);
+  constexpr int64_t kFar = int64_t{3} << 32;
+  AdamArgs args = whole.WithoutMaster();
+  args.rounding = RoundingBits{.key = 9, .begin = kFar};
+  kernels->AdamStep(args);
+  const AdamArgs all = cut.WithoutMaster();
+  for (int64_t from = 0; from < kManyElems;) {
+    const int64_t count = std::min<int64_t>(kManyElems - from, from == 0 ? 17 : 30011);
+    args = all;
+    for (Tensor* t : {&args.param, &args.master, &args.grad, &args.m, &args.v})
+      *t = t->Slice(from, count);
+    args.rounding = RoundingBits{.key = 9, .begin = kFar + from};
+    kernels->AdamStep(args);
+    from += count;
+  }
+  EXPECT_EQ(cut.param().bytes(), whole.param().bytes());
+}
+
+// Where nothing but rounding is done: the same bits as the CPU's.
+TEST(StochasticRoundingTest, DevicesAgreeOnTheBits) {
+  const auto kernels = MakeTestKernels(), cpu = MakeCpuKernels(2);
+  const Doubles begin = Random(23).Normal(kManyElems);
+  EqualSteps here(begin, 0), there(begin, 0);
+  for (EqualSteps* steps : {&here, &there}) {
+    AdamArgs& args = steps->WithMaster();
+    args.rounding = RoundingBits{.key = 0x123456789ABCDEF0U, .begin = 5};
+    (steps == &here ? kernels : cpu)->AdamStep(args);
+  }
+  EXPECT_EQ(here.param().bytes(), there.param().bytes());
+  EXPECT_NE(here.param().bytes(), TestTensor(DType::kBF16, begin).bytes());
 }
 
 void SgdReference(Reference& state, const Doubles& grad, const SgdArgs& a) {

@@ -80,6 +80,12 @@ constexpr char kParamOnDisk[] =
     " 'offload_param': {'device': 'nvme', 'nvme_path': '/tmp', 'max_in_cpu': 0}}}";
 constexpr char kManySamples[] = "{'train_micro_batch_size_per_gpu': 32}";
 constexpr char kBf16[] = "{'bf16': {'enabled': true}, 'gradient_accumulation_steps': 2}";
+constexpr char kBf16OnHost[] =
+    "{'bf16': {'enabled': true},"
+    " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}";
+constexpr char kBf16MasterOnHost[] =
+    "{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+    " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}";
 constexpr char kFp16[] = "{'fp16': {'enabled': true}}";
 constexpr char kOverflow[] = "{'fp16': {'enabled': true, 'initial_scale_power': 40}}";
 
@@ -96,6 +102,7 @@ constexpr Effect kEffects[] = {
     {"/optimizer/params/bias_correction", Look::kSteps, "{}", "false"},
     {"/optimizer/params/adam_w_mode", Look::kSteps,
      "{'optimizer': {'type': 'Adam', 'params': {'weight_decay': 0.1}}}", "false"},
+    {"/optimizer/params/stochastic_rounding", Look::kSteps, kBf16, "true"},
     {"/optimizer/params/momentum", Look::kSteps, kSgd, "0.5"},
     {"/optimizer/params/dampening", Look::kSteps, kSgd, "0.5"},
     {"/optimizer/params/nesterov", Look::kSteps, kSgd, "true"},
@@ -172,6 +179,8 @@ constexpr Effect kEffects[] = {
     {"/zero_optimization/offload_param/max_in_cpu", Look::kTiers, kParamOnDisk, "4000"},
 
     {"/bf16/enabled", Look::kMemory, "{}", "true"},
+    {"/bf16/bf16_master_weights_and_grads", Look::kMemory, kBf16OnHost, "true"},
+    {"/bf16/bf16_optimizer_states", Look::kMemory, kBf16MasterOnHost, "true"},
     {"/bf16/check_grad_overflow", Look::kSteps,
      "{'bf16': {'enabled': true}, 'optimizer': {'type': 'SGD', 'params': {'lr': 1e30}}}", "false"},
     {"/fp16/enabled", Look::kMemory, "{}", "true"},

@@ -96,6 +96,34 @@ TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
   }
 }
 
+// docs/engine.md, "Memory": 8 and 4 bytes of optimizer state where the parameter serves, 10 and 6
+// beside it.
+TEST(PredictionTest, Bf16StateCostsWhatItsDocumentationSays) {
+  const Model model = TinyGpt2();
+  constexpr int kP = 2;
+  const int64_t psi = PaddedElems(model, kP);
+  for (const bool bf16_moments : {false, true}) {
+    for (const int stage : {1, 2, 3}) {
+      DsConfig config = TinyConfig(stage, kP, 1);
+      config.bf16 = true;
+      const auto predict = [&] { return Predict(model, config, kSeqLen, 0, kP, 1); };
+      const Prediction f32 = predict();
+      config.bf16_master_weights_and_grads = true;
+      config.bf16_optimizer_states = bf16_moments;
+      const int64_t bytes = bf16_moments ? 4 : 8;
+      EXPECT_NEAR(f32.state_bytes - predict().state_bytes, (12 - bytes) * psi / kP, 64 * 5)
+          << stage;
+      ExpectPredicted(model, config, kP);
+      config.zero.offload_optimizer.tier = Tier::kHost;
+      EXPECT_NEAR(predict().host_state_bytes, (2 + bytes) * psi / kP, 64 * 5);
+      ExpectPredicted(model, config, kP);
+      config.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+      EXPECT_NEAR(predict().disk_traffic.read_bytes, (2 + bytes) * psi / kP, 4096 * 5);
+      ExpectPredicted(model, config, kP);
+    }
+  }
+}
+
 // docs/engine.md, "Traffic": bytes a rank sends per step, in f32, for one unit that is fetched,
 // reduced and gathered whole.
 TEST(PredictionTest, TrafficFollowsTheFormulasOfZero) {

@@ -67,7 +67,7 @@ TEST(TimelineTest, OffloadCostsItsCopies) {
 }
 
 TEST(TimelineTest, AnUpdateReadsAndWritesTheOptimizersState) {
-  const DsConfig config = TinyConfig(0, 1, 1);
+  DsConfig config = TinyConfig(0, 1, 1);
   const Model model = TinyGpt2();
   int64_t elems = 0;
   for (const auto& layer : model.layers)
@@ -75,6 +75,9 @@ TEST(TimelineTest, AnUpdateReadsAndWritesTheOptimizersState) {
   // f32 Adam: parameter and two moments both ways, the gradient twice: for the norm, and here.
   const Speeds speeds = {.device_bytes = 1e6};
   EXPECT_NEAR(TimeOf(config, 1, speeds).update_ms, static_cast<double>(elems) * 32 / 1e3, 1e-6);
+  // bf16, all of it: the same numbers of 2 bytes.
+  config.bf16 = config.bf16_master_weights_and_grads = config.bf16_optimizer_states = true;
+  EXPECT_NEAR(TimeOf(config, 1, speeds).update_ms, static_cast<double>(elems) * 16 / 1e3, 1e-6);
 }
 
 TEST(TimelineTest, PipelinedReadsAndWritesOfTheDiskAreHiddenBehindTheUpdate) {

@@ -56,6 +56,18 @@ TEST(MemoryModelTest, InFp32ThereIsNoMasterCopy) {
   EXPECT_EQ(memory.buffer_bytes, 0);
 }
 
+TEST(MemoryModelTest, Bf16StatesHaveNoMasterCopyAndMomentsOfTwoBytes) {
+  Json config = kBf16;
+  config["bf16"]["bf16_master_weights_and_grads"] = true;
+  const auto optimizer_bytes = [&](bool compat) {
+    return MemoryModel(Profile(1000, 1, 1), config, 1, compat).ForStage(1).optimizer_bytes;
+  };
+  EXPECT_EQ(optimizer_bytes(false), 8000);
+  config["bf16"]["bf16_optimizer_states"] = true;
+  EXPECT_EQ(optimizer_bytes(false), 4000);
+  EXPECT_EQ(optimizer_bytes(true), 8000);
+}
+
 TEST(MemoryModelTest, FrozenParametersHaveNeitherGradientsNorOptimizerStates) {
   ModelProfile profile = Profile(1000, 1, 1);
   profile.trainable_num_params = 10;

@@ -1,5 +1,7 @@
 // Optimizer updates: one pass that reads and writes every state once.
+#include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
@@ -29,32 +31,83 @@ struct AdamFactors {
   float v_scale = 0;    // 1 / sqrt(1 - beta2^step)
 };
 
+// As FromFloat rounds.
+struct Nearest {
+  float operator()(float x, int64_t) const { return x; }
+};
+
+// To bf16.
+struct AtRandom {
+  float operator()(float x, int64_t i) const {
+    return std::bit_cast<float>(RoundAtRandom(std::bit_cast<uint32_t>(x), bits(i)));
+  }
+  RoundingBits bits;
+};
+
+// The elements of AdamArgs' tensors.
+template <typename Param, typename Master, typename Grad, typename Moment>
+struct AdamElements {
+  Param* param;
+  Master* master;
+  const Grad* grad;
+  Moment *m, *v;
+};
+
+// A master copy in the parameter's type is rounded with it.
+template <typename Param, typename Master, typename Grad, typename Moment, typename Round>
+void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
+                const AdamElements<Param, Master, Grad, Moment>& e, const Round& round) {
+  ParallelBlocks(num_threads, num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) {
+      const float before = ToFloat(e.master[i]);
+      const float g = ToFloat(e.grad[i]) * f.grad_scale + f.l2 * before;
+      const float mean = f.beta1 * ToFloat(e.m[i]) + (1.0F - f.beta1) * g;
+      const float square = f.beta2 * ToFloat(e.v[i]) + (1.0F - f.beta2) * g * g;
+      const float after =
+          f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
+      e.m[i] = FromFloat<Moment>(mean);
+      e.v[i] = FromFloat<Moment>(square);
+      const float rounded = round(after, i);
+      e.master[i] = FromFloat<Master>(std::is_same_v<Master, Param> ? rounded : after);
+      e.param[i] = FromFloat<Param>(rounded);
+    }
+  });
+}
+
+// Of a bf16 parameter, rounded as `args` say. `master` and `grad` are of its elements.
+template <typename Master, typename Grad, typename Moment>
+void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const Grad* grad) {
+  const AdamFactors f(args);
+  const AdamElements<Bf16, Master, Grad, Moment> e{args.param.bf16(), master, grad,
+                                                   Data<Moment>(args.m), Data<Moment>(args.v)};
+  args.rounding ? UpdateAdam(num_threads, args.param.num_elems, f, e, AtRandom{*args.rounding})
+                : UpdateAdam(num_threads, args.param.num_elems, f, e, Nearest());
+}
+
 }  // namespace
 
 void CpuKernels::AdamStep(const AdamArgs& args) {
   CheckState(args.m, args.param);
   CheckState(args.v, args.param);
-  const AdamFactors f(args);
-  float* m = args.m.f32();
-  float* v = args.v.f32();
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(
-        num_threads_, args.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-          for (int64_t i = begin; i < end; ++i) {
-            const float before = master[i];
-            const float g = ToFloat(grad[i]) * f.grad_scale + f.l2 * before;
-            const float mean = f.beta1 * m[i] + (1.0F - f.beta1) * g;
-            const float square = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
-            const float after =
-                f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
-            m[i] = mean;
-            v[i] = square;
-            master[i] = after;
-            param[i] = FromFloat<Param>(after);
-          }
-        });
-  });
+  DSAT_CHECK(!args.rounding || args.param.dtype == DType::kBF16);
+  if (args.master.dtype == DType::kBF16) {
+    CheckUpdate(args);
+    const auto update = args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16, Bf16, Bf16>
+                                                     : UpdateBf16Adam<Bf16, Bf16, float>;
+    return update(num_threads_, args, args.master.bf16(), args.grad.bf16());
+  }
+  VisitUpdate(args,
+              [&]<typename Param, typename Grad>(Param* param, float* master, const Grad* grad) {
+                if constexpr (std::is_same_v<Param, Bf16>) {
+                  UpdateBf16Adam<float, Grad, float>(num_threads_, args, master, grad);
+                } else {
+                  UpdateAdam(num_threads_, args.param.num_elems, AdamFactors(args),
+                             AdamElements<Param, float, Grad, float>{param, master, grad,
+                                                                     args.m.f32(), args.v.f32()},
+                             Nearest());
+                }
+              });
 }
 
 void CpuKernels::SgdStep(const SgdArgs& args) {

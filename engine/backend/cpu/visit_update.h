@@ -12,11 +12,16 @@ inline void CheckState(const Tensor& state, const Tensor& param) {
              state.num_elems, param.num_elems);
 }
 
+template <typename Args>
+void CheckUpdate(const Args& args) {
+  CheckState(args.master, args.param);
+  CheckState(args.grad, args.param);
+}
+
 // Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name.
 template <typename Args, typename Update>
 void VisitUpdate(const Args& args, const Update& update) {
-  CheckState(args.master, args.param);
-  CheckState(args.grad, args.param);
+  CheckUpdate(args);
   VisitDType(args.param.dtype, [&](auto param_type) {
     VisitDType(args.grad.dtype, [&](auto grad_type) {
       update(Data<decltype(param_type)>(args.param), args.master.f32(),

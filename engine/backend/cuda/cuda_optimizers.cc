@@ -22,20 +22,28 @@ cuda::Update UpdateOf(const Args& args) {
   return update;
 }
 
-cuda::View StateOf(const Tensor& state, const Tensor& param) {
-  DSAT_CHECK(state.dtype == DType::kF32 && state.num_elems == param.num_elems,
+cuda::View StateOf(const Tensor& state, const Tensor& param, DType dtype = DType::kF32) {
+  DSAT_CHECK(state.dtype == dtype && state.num_elems == param.num_elems,
              "optimizer state {} of {} elements", state.num_elems, param.num_elems);
   return ViewOf(state);
 }
 
-cuda::Update AdamUpdateOf(const AdamArgs& args) {
+cuda::Update AdamUpdateOf(const AdamArgs& args, DType moment_dtype = DType::kF32) {
   cuda::Update update = UpdateOf(args);
-  update.m = StateOf(args.m, args.param);
-  update.v = StateOf(args.v, args.param);
+  update.m = StateOf(args.m, args.param, moment_dtype);
+  update.v = StateOf(args.v, args.param, moment_dtype);
   update.beta1 = args.beta1;
   update.beta2 = args.beta2;
   update.eps = args.eps;
   return update;
+}
+
+// f32; or beside bf16 parameters without an f32 copy, bf16 if the first is.
+DType MomentType(const AdamArgs& args) {
+  if (args.master.dtype == DType::kF32) return DType::kF32;
+  for (const Tensor& t : {args.param, args.master, args.grad})
+    DSAT_CHECK(t.dtype == DType::kBF16);
+  return args.m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace
@@ -49,7 +57,11 @@ void CudaKernels::AdamStep(const AdamArgs& args) {
   factors.l2 = args.decoupled_weight_decay ? 0.0F : args.weight_decay;
   factors.step_size = static_cast<float>(args.lr / correction1);
   factors.v_scale = static_cast<float>(1 / std::sqrt(correction2));
-  cuda::AdamStep(AdamUpdateOf(args), factors);
+  cuda::Update update = AdamUpdateOf(args, MomentType(args));
+  DSAT_CHECK(!args.rounding || args.param.dtype == DType::kBF16);
+  update.rounds_at_random = args.rounding.has_value();
+  update.rounding = args.rounding.value_or(RoundingBits{});
+  cuda::AdamStep(update, factors);
   CheckLaunch("AdamStep");
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "engine/backend/stochastic_rounding.h"
+
 namespace dsat::engine::cuda {
 
 // DType's values, and Tensor's fields.
@@ -103,6 +105,8 @@ struct Update {
   View param, master, grad;
   View m, v;  // Or momentum buffer, or sum of squares, in `m`.
   float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, grad_scale = 1;
+  bool rounds_at_random = false;  // AdamStep; by `rounding`.
+  RoundingBits rounding;
 };
 // As the CPU backend prepares them: decoupled decay multiplies by `shrink`, the other adds `l2`.
 struct AdamFactors {

@@ -1,21 +1,36 @@
 // Optimizer updates: one pass that reads and writes every state once.
+#include <type_traits>
+
 #include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
 
 // What an update reads and writes beside parameters: moments m and v, where they are not nullptr.
-template <typename G>
+template <typename G, typename M = float>
 struct States {
-  float *m, *v;
+  M *m, *v;
   const G* grad;
 };
 
+// As StoreOctet rounds.
+struct Nearest {
+  __device__ float operator()(float x, int64_t) const { return x; }
+};
+
+struct AtRandom {
+  __device__ float operator()(float x, int64_t i) const {
+    return __uint_as_float(RoundAtRandom(__float_as_uint(x), bits(i)));
+  }
+  RoundingBits bits;
+};
+
 // step(gradient, master, m, v) for every element gives the new master. A Step says whether it reads
-// the gradient and whether it writes the moments.
-template <typename P, typename G, typename Step>
-__global__ void UpdateKernel(P* param, float* master, States<G> states, int64_t n, float grad_scale,
-                             Step step) {
+// the gradient and whether it writes the moments. round(x, i) is what is stored of element i in the
+// type of the parameter.
+template <typename P, typename W, typename G, typename M, typename Step, typename Round>
+__global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n, float grad_scale,
+                             Step step, Round round) {
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
     if constexpr (Step::kReadsGrad) grad = LoadOctet(states.grad, i, n);
@@ -28,22 +43,30 @@ __global__ void UpdateKernel(P* param, float* master, States<G> states, int64_t 
       if (states.m != nullptr) StoreOctet(states.m, i, n, m);
       if (states.v != nullptr) StoreOctet(states.v, i, n, v);
     }
-    StoreOctet(master, i, n, weights);
-    StoreOctet(param, i, n, weights);
+    Octet rounded;
+#pragma unroll
+    for (int j = 0; j < kOctet; ++j)
+      rounded[j] = round(weights[j], i + j);
+    StoreOctet(master, i, n, std::is_same_v<W, P> ? rounded : weights);
+    StoreOctet(param, i, n, rounded);
   }
 }
 
+template <typename P, typename W, typename G, typename M, typename Step, typename Round = Nearest>
+void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
+  if (u.param.n == 0) return;
+  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(u.param.n), kThreads},
+         Data<P>(u.param), Data<W>(u.master),
+         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, u.param.n, u.grad_scale, step,
+         round);
+}
+
+// Of an f32 master copy and moments.
 template <typename Step>
 void Run(const Update& u, const Step& step) {
-  if (u.param.n == 0) return;
   Visit(u.param.type, [&](auto param) {
-    Visit(u.grad.type, [&](auto grad) {
-      using P = decltype(param);
-      using G = decltype(grad);
-      Launch(UpdateKernel<P, G, Step>, {NumOctetBlocks(u.param.n), kThreads}, Data<P>(u.param),
-             u.master.f32(), States<G>{u.m.f32(), u.v.f32(), Data<G>(u.grad)}, u.param.n,
-             u.grad_scale, step);
-    });
+    Visit(u.grad.type,
+          [&](auto grad) { LaunchUpdate<decltype(param), float, decltype(grad), float>(u, step); });
   });
 }
 
@@ -172,7 +195,20 @@ __global__ void MomentumKernel(float* m, const G* grad, int64_t n, float keep, f
 }  // namespace
 
 void AdamStep(const Update& u, const AdamFactors& factors) {
-  Run(u, Adam{{}, u.beta1, u.beta2, u.eps, factors});
+  using B = __nv_bfloat16;
+  const Adam step{{}, u.beta1, u.beta2, u.eps, factors};
+  const bool has_copy = u.master.type == Type::kF32;
+  if (has_copy && !u.rounds_at_random) return Run(u, step);
+  if (has_copy) {
+    return Visit(u.grad.type, [&](auto grad) {
+      LaunchUpdate<B, float, decltype(grad), float>(u, step, AtRandom{u.rounding});
+    });
+  }
+  const auto run = [&](const auto& round) {
+    u.m.type == Type::kF32 ? LaunchUpdate<B, B, B, float>(u, step, round)
+                           : LaunchUpdate<B, B, B, B>(u, step, round);
+  };
+  u.rounds_at_random ? run(AtRandom{u.rounding}) : run(Nearest());
 }
 
 void SgdStep(const Update& u, const SgdFactors& factors) {

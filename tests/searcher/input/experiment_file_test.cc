@@ -232,6 +232,19 @@ TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's")));
 }
 
+TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
+  Write("ds_config.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
+      "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
+  EXPECT_THAT(
+      Refusal(External("")),
+      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key, which "
+                "DeepSpeed does not know: it is of the builtin entrypoint"));
+  Read(kBuiltin);
+  Write("ds_config.json", R"({"train_batch_size": 8,
+      "optimizer": {"type": "Apollo", "params": {"stochastic_rounding": true}}})");
+  Read(External(""));
+}
+
 TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
   struct Case {
     std::string yaml;
