@@ -6,6 +6,7 @@
 
 #include "engine/export/safetensors.h"
 #include "tests/engine/expect_predicted.h"
+#include "tests/engine/expect_same_bits.h"
 
 namespace dsat::engine {
 namespace {
@@ -93,16 +94,6 @@ struct Case {
 constexpr Case kCases[] = {{2, 1, 1}, {2, 1, 4}, {3, 1, 3}, {2, 2, 3}, {3, 2, 2}, {5, 1, 6}};
 constexpr DType kPrecisions[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += a[i] * a[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
 // The gradient of the tied embedding is summed in another order than on one rank, so the bits
 // differ there.
 void ExpectStagesTrainAsOne(const Model& model, DsConfig config, double tolerance) {
@@ -168,12 +159,6 @@ constexpr Row kRows[] = {
      }},
 };
 
-// The CPU's AdamW and a GPU's agree to a few units of the last place, not to the bit.
-bool UpdatesByOtherKernels(const DsConfig& config) {
-  return TestDeviceKind() == DeviceKind::kCuda &&
-         config.zero.offload_optimizer.tier != Tier::kDevice;
-}
-
 // In f16 the overflow of one stage is every stage's.
 void ExpectRowsLeaveTheSameBits(const Model& model, const DsConfig& plain, int world_size) {
   const int num_steps = NumStepsFor(plain);
@@ -188,13 +173,7 @@ void ExpectRowsLeaveTheSameBits(const Model& model, const DsConfig& plain, int w
     row.apply(config);
     const auto runs = Train(model, config, world_size, num_steps);
     ExpectSkips(runs, Skips(plain_runs[0]));
-    const std::vector<float> params = WholeParams(model, runs, config);
-    const std::vector<float> expected = WholeParams(model, plain_runs, plain);
-    if (UpdatesByOtherKernels(config)) {
-      EXPECT_LT(RelativeDistance(params, expected), plain.dtype() == DType::kF32 ? 1e-6 : 1e-3);
-    } else {
-      EXPECT_EQ(params, expected);
-    }
+    ExpectSameBits(WholeParams(model, runs, config), WholeParams(model, plain_runs, plain), config);
     ExpectPredicted(model, config, runs);
   }
 }

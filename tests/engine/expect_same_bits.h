@@ -1,0 +1,43 @@
+// What two trainings that differ in where state is, not in what is computed, end with.
+#ifndef DSAT_TESTS_ENGINE_EXPECT_SAME_BITS_H_
+#define DSAT_TESTS_ENGINE_EXPECT_SAME_BITS_H_
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "engine/config/ds_config.h"
+#include "tests/engine/test_device.h"
+
+namespace dsat::engine {
+
+// |a - b| / |a|.
+inline double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += a[i] * a[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// That a training by `config` has ended with what one whose optimizer works on the device has. If
+// that is a GPU and this one's works on the host, other kernels have made the updates, which agree
+// to a few units of the last place.
+inline void ExpectSameBits(const std::vector<float>& params, const std::vector<float>& expected,
+                           const DsConfig& config) {
+  const bool other_kernels =
+      TestDeviceKind() == DeviceKind::kCuda && config.zero.offload_optimizer.tier != Tier::kDevice;
+  if (!other_kernels) {
+    EXPECT_EQ(params, expected);
+    return;
+  }
+  ASSERT_EQ(params.size(), expected.size());
+  EXPECT_LT(RelativeDistance(params, expected), config.dtype() == DType::kF32 ? 1e-5 : 1e-2);
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_EXPECT_SAME_BITS_H_
