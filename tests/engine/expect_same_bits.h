@@ -25,7 +25,8 @@ inline double RelativeDistance(const std::vector<float>& a, const std::vector<fl
 
 // That a training by `config` has ended with what one whose optimizer works on the device has. If
 // that is a GPU and this one's works on the host, other kernels have made the updates, which agree
-// to a few units of the last place.
+// to a few units of the last place. Lion's steps are signs: where the sum is next to nothing, such
+// a unit turns one round.
 inline void ExpectSameBits(const std::vector<float>& params, const std::vector<float>& expected,
                            const DsConfig& config) {
   const bool other_kernels =
@@ -35,7 +36,8 @@ inline void ExpectSameBits(const std::vector<float>& params, const std::vector<f
     return;
   }
   ASSERT_EQ(params.size(), expected.size());
-  EXPECT_LT(RelativeDistance(params, expected), config.dtype() == DType::kF32 ? 1e-5 : 1e-2);
+  const bool coarse = config.dtype() != DType::kF32 || config.optimizer.type == "lion";
+  EXPECT_LT(RelativeDistance(params, expected), coarse ? 2e-2 : 1e-5);
 }
 
 }  // namespace dsat::engine
