@@ -97,6 +97,12 @@ TEST(ParseTest, PrecisionAndItsLossScale) {
   EXPECT_TRUE(Parse(With("{'bf16': {'check_grad_overflow': false}}")).check_grad_overflow);
 }
 
+// What is said of `config` with another value at `pointer`.
+std::string RefusalWith(Json config, const char* pointer, const char* value) {
+  SetAtPointer(config, pointer, J(value));
+  return ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(config); });
+}
+
 TEST(ParseTest, Bf16StateIsOfBf16ModelsAndTheirGradients) {
   const Json both =
       J("{'train_batch_size': 2, 'zero_optimization': {'stage': 1}, 'bf16': {'enabled': true,"
@@ -105,15 +111,10 @@ TEST(ParseTest, Bf16StateIsOfBf16ModelsAndTheirGradients) {
   EXPECT_EQ(Parse(both).moment_dtype(), DType::kBF16);
   EXPECT_EQ(Parse(J("{'train_batch_size': 2}")).master_dtype(), DType::kF32);
   EXPECT_EQ(Parse(J("{'train_batch_size': 2}")).moment_dtype(), DType::kF32);
-  const auto refusal = [&](const char* pointer, const char* value) {
-    Json config = both;
-    SetAtPointer(config, pointer, J(value));
-    return ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(config); });
-  };
-  EXPECT_THAT(refusal("/bf16/enabled", "false"),
+  EXPECT_THAT(RefusalWith(both, "/bf16/enabled", "false"),
               HasSubstr("/bf16/bf16_master_weights_and_grads is true; expected false unless "
                         "/bf16/enabled is"));
-  EXPECT_THAT(refusal("/data_types/grad_accum_dtype", "'fp32'"),
+  EXPECT_THAT(RefusalWith(both, "/data_types/grad_accum_dtype", "'fp32'"),
               HasSubstr("/data_types/grad_accum_dtype is \"fp32\"; expected \"bf16\", since "
                         "/bf16/bf16_master_weights_and_grads is true"));
 }
@@ -124,15 +125,10 @@ TEST(ParseTest, StochasticRoundingIsOfBf16ParametersAndAdam) {
         " 'optimizer': {'type': 'Adam', 'params': {'stochastic_rounding': true}}}");
   EXPECT_TRUE(Parse(config).optimizer.stochastic_rounding);
   EXPECT_FALSE(Parse(J("{'train_batch_size': 2}")).optimizer.stochastic_rounding);
-  const auto refusal = [&](const char* pointer, const char* value) {
-    Json changed = config;
-    SetAtPointer(changed, pointer, J(value));
-    return ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(changed); });
-  };
-  EXPECT_THAT(refusal("/bf16/enabled", "false"),
+  EXPECT_THAT(RefusalWith(config, "/bf16/enabled", "false"),
               HasSubstr("/optimizer/params/stochastic_rounding is true; expected false unless "
                         "/bf16/enabled is"));
-  EXPECT_THAT(refusal("/optimizer/type", "'Lion'"),
+  EXPECT_THAT(RefusalWith(config, "/optimizer/type", "'Lion'"),
               HasSubstr("/optimizer/params/stochastic_rounding is true: unknown key"));
 }
 

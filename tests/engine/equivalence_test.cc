@@ -4,6 +4,7 @@
 
 #include "engine/export/safetensors.h"
 #include "tests/engine/expect_same_bits.h"
+#include "tests/engine/relative_distance.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {

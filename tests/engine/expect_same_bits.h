@@ -4,24 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <vector>
 
 #include "engine/config/ds_config.h"
+#include "tests/engine/relative_distance.h"
 #include "tests/engine/test_device.h"
 
 namespace dsat::engine {
-
-// |a - b| / |a|.
-inline double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += a[i] * a[i];
-  }
-  return std::sqrt(difference / norm);
-}
 
 // That a training by `config` has ended with what one whose optimizer works on the device has. If
 // that is a GPU and this one's works on the host, other kernels have made the updates, which agree

@@ -10,6 +10,7 @@
 #include "engine/model/llama.h"
 #include "engine/model/models.h"
 #include "tests/engine/model_runner.h"
+#include "tests/engine/relative_distance.h"
 
 namespace dsat::engine {
 namespace {
@@ -204,17 +205,6 @@ TEST(ModelNumbersTest, MlpLossIsTheReferences) {
 }
 
 // ---- Gradients. ----
-
-// |a - b| / |b|.
-double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
 
 std::vector<float> FiniteDifferences(ModelRunner& runner, Tensor param, const RandomBatch& batch,
                                      float step) {

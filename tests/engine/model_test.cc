@@ -261,10 +261,14 @@ int64_t SavedBytes(const Saved& saved) {
   return sum;
 }
 
+ModelRunner CountingRunner(const Json& json, DType dtype) {
+  return ModelRunner(MakeModel(json, "/model"), Arena::Kind::kCounting, MakeCountingKernels(1),
+                     dtype, 0);
+}
+
 TEST(ModelKeptTest, Gpt2KeepsWhatItsHeaderSays) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    ModelRunner runner(MakeModel(kSmallGpt2, "/model"), Arena::Kind::kCounting,
-                       MakeCountingKernels(1), dtype, 0);
+    ModelRunner runner = CountingRunner(kSmallGpt2, dtype);
     runner.Forward({.B = 2, .T = 16});
     const int64_t e = BytesPerElem(dtype);
     const int64_t num_tokens = 2 * 16;
@@ -278,15 +282,13 @@ TEST(ModelKeptTest, Gpt2KeepsWhatItsHeaderSays) {
 TEST(ModelKeptTest, LogitsHaveAColumnForEverySpareRow) {
   Json json = kSmallGpt2;
   json["vocab_size"] = 127;
-  ModelRunner runner(MakeModel(json, "/model"), Arena::Kind::kCounting, MakeCountingKernels(1),
-                     DType::kBF16, 0);
+  ModelRunner runner = CountingRunner(json, DType::kBF16);
   runner.Forward({.B = 2, .T = 16});
   EXPECT_EQ(SavedBytes(runner.saved().back()), 32 * (2 * 128 + 8));
 }
 
 TEST(ModelKeptTest, LlamaKeepsWhatItsHeaderSays) {
-  ModelRunner runner(MakeModel(kSmallLlama, "/model"), Arena::Kind::kCounting,
-                     MakeCountingKernels(1), DType::kBF16, 0);
+  ModelRunner runner = CountingRunner(kSmallLlama, DType::kBF16);
   runner.Forward({.B = 2, .T = 16});
   const int64_t K = 2 * 32 / 4;
   EXPECT_EQ(SavedBytes(runner.saved()[1]), 32 * (2 * (3 * 32 + 2 * K + 2 * 80) + 4 * (2 + 4)));
@@ -296,8 +298,7 @@ TEST(ModelKeptTest, LlamaKeepsWhatItsHeaderSays) {
 TEST(ModelKeptTest, ResnetKeepsWhatItsHeaderSays) {
   Json json = kSmallResnet;
   json["image_size"] = 16;
-  ModelRunner runner(MakeModel(json, "/model"), Arena::Kind::kCounting, MakeCountingKernels(1),
-                     DType::kBF16, 0);
+  ModelRunner runner = CountingRunner(json, DType::kBF16);
   runner.Forward({.B = 4, .T = 1});
   EXPECT_EQ(SavedBytes(runner.saved()[0]), 4 * (2 * 256 * 8 + 8 * 8));
   EXPECT_EQ(SavedBytes(runner.saved()[1]), 4 * (2 * 2 * 256 * 8 + 16 * 8));
@@ -305,8 +306,7 @@ TEST(ModelKeptTest, ResnetKeepsWhatItsHeaderSays) {
 }
 
 TEST(ModelKeptTest, MlpKeepsWhatItsHeaderSays) {
-  ModelRunner runner(MakeModel(kSmallMlp, "/model"), Arena::Kind::kCounting, MakeCountingKernels(1),
-                     DType::kBF16, 0);
+  ModelRunner runner = CountingRunner(kSmallMlp, DType::kBF16);
   runner.Forward({.B = 2, .T = 16});
   EXPECT_EQ(SavedBytes(runner.saved()[0]), 0);
   EXPECT_EQ(SavedBytes(runner.saved()[1]), 32 * 2 * 48);

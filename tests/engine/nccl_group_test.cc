@@ -164,21 +164,26 @@ TEST(NcclGroupTest, AMessageThatDoesNotEndIsAbortedAfterTheTimeout) {
   });
 }
 
-// Of which nothing is the group's.
-class DistantMemory final : public MemorySource {
+// Host memory in blocks of at most so many bytes, which may deny that it holds anything.
+class PickyMemory final : public MemorySource {
  public:
-  void* Allocate(int64_t bytes) override { return system_.Allocate(bytes); }
+  PickyMemory(int64_t most_bytes, bool holds) : most_bytes_(most_bytes), holds_(holds) {}
+  void* Allocate(int64_t bytes) override {
+    return bytes > most_bytes_ ? nullptr : system_.Allocate(bytes);
+  }
   void Free(void* block, int64_t bytes) override { system_.Free(block, bytes); }
   bool host_visible() const override { return true; }
-  bool Holds(const void*) override { return false; }
+  bool Holds(const void*) override { return holds_; }
 
  private:
+  int64_t most_bytes_;
+  bool holds_;
   SystemMemory system_;
 };
 
 TEST(NcclGroupTest, MessagesOfHostMemoryAreTheHostGroups) {
   RunRanks(2, [](ProcessGroup& host) {
-    DistantMemory memory;
+    PickyMemory memory(INT64_MAX, /*holds=*/false);
     const auto group = MakeNcclGroup(host.Split(std::vector<int>{0, 0}), memory, HostNccl());
     const int peer = 1 - group->rank();
     const auto mine = static_cast<float>(group->rank());
@@ -204,24 +209,10 @@ TEST(NcclGroupTest, DifferentCallsAreNamedInsteadOfAHang) {
   });
 }
 
-// Host memory up to a limit.
-class LittleMemory final : public MemorySource {
- public:
-  void* Allocate(int64_t bytes) override {
-    return bytes > 4096 ? nullptr : system_.Allocate(bytes);
-  }
-  void Free(void* block, int64_t bytes) override { system_.Free(block, bytes); }
-  bool host_visible() const override { return true; }
-  bool Holds(const void*) override { return true; }
-
- private:
-  SystemMemory system_;
-};
-
 TEST(NcclGroupTest, MemoryThatOneRankLacksIsRefusedOnAllAndTheGroupGoesOn) {
   RunRanks(2, [](ProcessGroup& host) {
     SystemMemory plenty;
-    LittleMemory little;
+    PickyMemory little(4096, /*holds=*/true);
     MemorySource& memory =
         host.rank() == 0 ? static_cast<MemorySource&>(plenty) : static_cast<MemorySource&>(little);
     const auto group = MakeNcclGroup(host.Split(std::vector<int>{0, 0}), memory, HostNccl());

@@ -7,6 +7,7 @@
 #include "engine/export/safetensors.h"
 #include "tests/engine/expect_predicted.h"
 #include "tests/engine/expect_same_bits.h"
+#include "tests/engine/relative_distance.h"
 
 namespace dsat::engine {
 namespace {
