@@ -4,13 +4,12 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/version.h"
 #include "cli/flags_parser.h"
 #include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
-
-constexpr char kVersion[] = "dsat 0.1.0";
 
 constexpr char kIntro[] =
     "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
@@ -98,7 +97,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   parser.app.name("dsat");
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
-  parser.app.set_version_flag("--version", kVersion);
+  parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
   parser.app.get_formatter()->column_width(34);
   AddSearchCommands(parser);
   AddTrainingCommands(parser);

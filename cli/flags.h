@@ -137,9 +137,7 @@ struct AioBenchFlags {
   std::vector<int> parallelisms = {1, 2};
   std::string engine;  // "" = the best there is
 };
-struct SuperviseFlags {  // hidden: the process above the ranks of one trial
-  int control_fd = 3;
-};
+struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
 using Command =
     std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,

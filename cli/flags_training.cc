@@ -224,9 +224,7 @@ void AddTrainingCommands(Parser& parser) {
   AddAioBench(parser);
   parser.Add("doctor", "What this machine has, and what is missing", parser.doctor,
              /*uses_db=*/false);
-  CLI::App& supervise = parser.Add("supervise", "", parser.supervise, /*uses_db=*/false);
-  supervise.group("");  // Hidden.
-  supervise.add_option("--control-fd", parser.supervise.control_fd)->capture_default_str();
+  parser.Add("supervise", "", parser.supervise, /*uses_db=*/false).group("");  // Hidden.
 }
 
 }  // namespace dsat::cli

@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -61,19 +59,6 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
                              : ours != nullptr               ? ours
                                                              : "";
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
-}
-
-// A path as a shell reads it back.
-std::string ShellWord(const std::string& path) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c >= 0x80 ||
-           std::string_view("/._-+=:@%,").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  if (!path.empty() && std::all_of(path.begin(), path.end(), plain)) return path;
-  std::string quoted = "'";
-  for (const char c : path)
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 // The first line of a search: what it will do, or where it goes on.

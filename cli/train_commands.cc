@@ -222,8 +222,8 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   return ExitCodeOf(run);
 }
 
-int RunCommand(const Flags&, const SuperviseFlags& supervise) {
-  return SuperviseMain(supervise.control_fd);
+int RunCommand(const Flags&, const SuperviseFlags&) {
+  return SuperviseMain();
 }
 
 }  // namespace dsat::cli

@@ -1,26 +1,20 @@
 // dsat's own engine as a launch target: one dsat-trial process per rank, reporting by gRPC.
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include "base/num_cores.h"
 #include "proto/trial_task.h"
 #include "searcher/launch/exit_classifier.h"
 #include "searcher/launch/launcher.h"
+#include "searcher/launch/placement.h"
 
 namespace dsat {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Cores that this process may run on.
-int64_t NumCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 Json ObjectAt(const Json& object, const char* key) {
   return object.contains(key) ? object.at(key) : Json::object();
@@ -42,6 +36,8 @@ class BuiltinTarget : public LaunchTarget {
 
  private:
   TrialTask MakeTask(const LaunchRequest& request) const;
+  std::map<std::string, std::string> EnvironmentOf(const LaunchRequest& request,
+                                                   const RankPlace& place) const;
 
   ExperimentSpec spec_;
   std::string trial_binary_;
@@ -74,29 +70,47 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   return task;
 }
 
+// Of all ranks on one host.
+std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequest& request,
+                                                                const RankPlace& place) const {
+  std::map<std::string, std::string> env;
+  int64_t num_cores = NumCores();
+  if (!request.hosts.empty()) {
+    const LaunchHost& host = request.hosts[static_cast<size_t>(place.host)];
+    env = host.environment;
+    if (!host.reach.empty()) num_cores = host.num_cores;
+  }
+  const std::string num_threads = std::to_string(std::max<int64_t>(1, num_cores / place.local_size));
+  env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
+  env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
+  env[kEnvToken] = request.token;
+  env[kEnvNumThreads] = num_threads;
+  env["OMP_NUM_THREADS"] = num_threads;
+  // Waiting ranks leave the core to those that work.
+  env["OMP_WAIT_POLICY"] = "PASSIVE";
+  if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
+  if (place.num_nodes > 1) env.merge(MeetingEnvironment(request));
+  for (const auto& [name, value] : spec_.environment)
+    env[name] = value;
+  return env;
+}
+
 std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
-  const std::string task_path = fs::absolute(request.dir) / "task.json";
+  const fs::path dir = fs::absolute(request.dir);
+  const std::string task_path = dir / "task.json";
   WriteJsonFile(task_path, ToJson(MakeTask(request)));
-  const int64_t num_ranks = spec_.slots_per_trial;
-  const std::string num_ranks_text = std::to_string(num_ranks);
-  const std::string num_threads = std::to_string(std::max<int64_t>(1, NumCores() / num_ranks));
   std::vector<RankCommand> commands;
-  for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    const std::string rank_text = std::to_string(rank);
+  for (const RankPlace& place : PlaceRanks(request, spec_.slots_per_trial)) {
+    const auto rank = static_cast<int64_t>(commands.size());
     RankCommand command;
     command.argv = {trial_binary_, task_path};
-    command.env = {{"RANK", rank_text},
-                   {"LOCAL_RANK", rank_text},
-                   {"WORLD_SIZE", num_ranks_text},
-                   {"LOCAL_WORLD_SIZE", num_ranks_text},
-                   {kEnvToken, request.token},
-                   {kEnvNumThreads, num_threads},
-                   {"OMP_NUM_THREADS", num_threads},
-                   // Waiting ranks leave the core to those that work.
-                   {"OMP_WAIT_POLICY", "PASSIVE"}};
-    for (const auto& [name, value] : spec_.environment)
-      command.env[name] = value;
-    command.log_path = fmt::format("{}/rank{}.log", request.dir, rank);
+    command.env = EnvironmentOf(request, place);
+    command.env["RANK"] = std::to_string(rank);
+    command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
+    command.log_path = dir / fmt::format("rank{}.log", rank);
+    command.host = place.host;
+    command.files = {task_path};
+    command.shares_folder = request.full_run;  // Its checkpoints.
     commands.push_back(std::move(command));
   }
   return commands;

@@ -63,32 +63,6 @@ Json ReadUnfinishedJson(const std::string& path) {
   return file ? Json::parse(file, nullptr, /*allow_exceptions=*/false) : Json();
 }
 
-// CUDA_VISIBLE_DEVICES for `slots`, which count among the devices visible to us; nullopt = as it
-// is.
-std::optional<std::string> VisibleDevices(const std::vector<int64_t>& slots) {
-  if (slots.empty()) return std::nullopt;
-  std::vector<std::string> ours;
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::string_view rest = visible != nullptr ? visible : "";
-  while (!rest.empty()) {
-    const std::string_view device = rest.substr(0, rest.find(','));
-    ours.emplace_back(device);
-    rest.remove_prefix(std::min(rest.size(), device.size() + 1));
-  }
-  std::string result;
-  for (const int64_t slot : slots) {
-    if (!result.empty()) result += ',';
-    if (visible == nullptr) {
-      result += std::to_string(slot);
-    } else if (slot < static_cast<int64_t>(ours.size())) {
-      result += ours[static_cast<size_t>(slot)];
-    } else {
-      return std::nullopt;  // The slots are not devices.
-    }
-  }
-  return result;
-}
-
 class CommandTarget : public LaunchTarget {
  public:
   explicit CommandTarget(const ExperimentSpec& spec) : spec_(spec) {}

@@ -3,9 +3,15 @@
 //   runner ──posix_spawn──► dsat supervise (one per attempt) ──fork──► rank 0 .. rank P-1
 //
 // The supervisor is single-threaded and a child subreaper in a session of its own. It ends every
-// process below it when a rank ends badly, when it is told to stop, and when the pipe to the runner
+// process below it when a rank ends badly, when it is told to stop, and when the line to the runner
 // closes (Ctrl-C, kill -9): no process is ever orphaned. If the supervisor itself is killed, the
 // kernel kills the ranks.
+//
+// Ranks on several hosts have a supervisor on each, and the line to it is ssh's:
+//
+//   runner ──posix_spawn──► ssh worker-1 ──network──► dsat supervise ──fork──► rank 4 .. rank 7
+//
+// A rank that ends badly on one host ends those on the others; so does a line that breaks.
 #ifndef DSAT_SEARCHER_LAUNCH_LAUNCHER_H_
 #define DSAT_SEARCHER_LAUNCH_LAUNCHER_H_
 
@@ -23,6 +29,24 @@
 
 namespace dsat {
 
+// A machine that ranks run on.
+struct LaunchHost {
+  std::string name = "localhost";
+  std::vector<std::string> reach = {};  // The command that runs a shell's command line there, given
+                                        // as one more argument; empty = this machine.
+  std::vector<int64_t> slots = {};      // Device indices that trials may use.
+  std::string address = "127.0.0.1";    // Where the other hosts reach it.
+  int64_t num_cores = 0;
+  std::map<std::string, std::string> environment = {};  // Of its ranks, below their own.
+};
+
+// One slot of a host.
+struct Slot {
+  int64_t host = 0;   // Index of LaunchRequest::hosts.
+  int64_t index = 0;  // Of the device.
+  auto operator<=>(const Slot&) const = default;
+};
+
 // One launch to make.
 struct LaunchRequest {
   ExperimentId experiment = 0;
@@ -37,8 +61,9 @@ struct LaunchRequest {
   std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;      // Folder that all attempts of the experiment share (compiled
                                // extensions); "" = the parent of `dir`.
-  std::vector<int64_t> slots;  // The machine's slots (device indices) that this attempt may use,
-                               // one per rank; empty = not pinned.
+  std::vector<LaunchHost> hosts;  // Where slots are; empty = this machine.
+  std::vector<Slot> slots;     // That this attempt may use, one per rank, those of a host together;
+                               // empty = not pinned, on this machine.
   std::string report_address;  // gRPC target of the runner's TrialService.
   std::string token;
 };
@@ -52,6 +77,10 @@ struct RankCommand {
   // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
   // as "<nanoseconds of the monotonic clock> <line>" when it arrives.
   std::string stamp_marker;
+  int64_t host = 0;  // Index of the hosts that SupervisedProcess::Start is given.
+  std::vector<std::string> files = {};  // Below the attempt's folder, that it reads: another host
+                                        // that does not share the folder gets copies.
+  bool shares_folder = false;           // What it leaves there is needed here.
 };
 
 // Where the stamped lines of a log are kept.
@@ -113,12 +142,16 @@ struct GraceTimes {
 // threads.
 class SupervisedProcess {
  public:
-  // Starts `<dsat_binary> supervise` with the ranks' commands, each run in `work_dir`. Throws if
-  // the supervisor cannot be started; a rank that cannot be started is a failed rank of the report.
-  // REQUIRES: `ranks` is not empty.
+  // Starts `<dsat_binary> supervise` on every host that has a rank, with the commands of its ranks,
+  // each run in `work_dir`, an absolute path. `hosts` empty: all ranks are here. On a host that
+  // does not share `work_dir`, a folder of its own takes its place while the ranks run: paths below
+  // it in commands and logs are changed, and the logs come back. Throws if a supervisor, or the
+  // command that reaches its host, cannot be started; a rank that cannot be started, and a host
+  // that cannot be reached, is a failed rank of the report. REQUIRES: `ranks` is not empty.
   static SupervisedProcess Start(const std::string& dsat_binary,
                                  const std::vector<RankCommand>& ranks, const std::string& work_dir,
-                                 const GraceTimes& grace = {});
+                                 const GraceTimes& grace = {},
+                                 const std::vector<LaunchHost>& hosts = {});
   SupervisedProcess(SupervisedProcess&&) noexcept;
   SupervisedProcess& operator=(SupervisedProcess&&) noexcept;
   ~SupervisedProcess();
@@ -138,13 +171,10 @@ class SupervisedProcess {
   std::unique_ptr<Impl> impl_;
 };
 
-// main() of the `dsat supervise` process: reads the commands from `control_fd`, runs them, writes
-// the report to it. Returns the exit code. Linux: PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, pidfds.
-// REQUIRES: the process has one thread.
-int SuperviseMain(int control_fd);
-
-// Where SupervisedProcess puts the supervisor's end of the control socket.
-inline constexpr int kSupervisorControlFd = 3;
+// main() of the `dsat supervise` process: reads the commands from standard input, runs them, writes
+// the report to standard output. Returns the exit code. Linux: PR_SET_CHILD_SUBREAPER,
+// PR_SET_PDEATHSIG, pidfds. REQUIRES: the process has one thread.
+int SuperviseMain();
 
 }  // namespace dsat
 

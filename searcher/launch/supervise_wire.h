@@ -1,17 +1,21 @@
-// What a runner and a supervisor say to each other: one line of JSON per message on a socket.
+// What a runner and a supervisor say to each other: one line of JSON per message, over a socket or
+// over what ssh makes of one.
 //
-//   runner → supervisor:  the order, once; then {"stop_grace_ms": n} at any time; its end = the end
-//   supervisor → runner:  the report, once
+//   supervisor → runner:  {"hello": ...} at once; {"failed_rank": n} when one ends badly by itself;
+//                         {"report": ...}, last
+//   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n} or
+//                         {"sibling_failed": true}, a rank on another host; its end = the end
 #ifndef DSAT_SEARCHER_LAUNCH_SUPERVISE_WIRE_H_
 #define DSAT_SEARCHER_LAUNCH_SUPERVISE_WIRE_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
 #include "base/unique_fd.h"
+#include "searcher/launch/launcher.h"
 
 namespace dsat {
 
@@ -19,23 +23,43 @@ struct SuperviseOrder {
   std::vector<RankCommand> ranks;
   std::string work_dir;
   GraceTimes grace;
+  bool remote = false;  // The runner is on another host.
+  std::map<std::string, std::string> files = {};  // Of the ranks, by path; for a remote supervisor.
+};
+
+// Who a supervisor is.
+struct SuperviseHello {
+  std::string version;
+  int64_t num_cores = 0;
+  std::string address;         // Of its host, as the runner reaches it by ssh; "" = not known.
+  std::string runner_address;  // Of the runner's host, as its host sees it; "" = not known.
+};
+
+// What is told about ranks after their end.
+struct SuperviseReport {
+  ExitReport exit;  // log_tail: the supervisor's own words, if it could not start a rank.
+  // The ends of the ranks' logs by their paths here, of a host that has had them to itself.
+  std::map<std::string, std::string> logs = {};
 };
 
 // The FromJson functions throw nlohmann's exceptions: both ends are the same program.
 Json ToJson(const SuperviseOrder& order);
 SuperviseOrder SuperviseOrderFromJson(const Json& json);
-// log_tail carries the supervisor's own words, if it could not start a rank.
-Json ToJson(const ExitReport& report);
-ExitReport ExitReportFromJson(const Json& json);
+Json ToJson(const SuperviseHello& hello);
+SuperviseHello SuperviseHelloFromJson(const Json& json);
+Json ToJson(const SuperviseReport& report);
+SuperviseReport SuperviseReportFromJson(const Json& json);
 
-// Lines over a stream socket that it owns. Not thread-safe.
-class LineSocket {
+// Lines from one stream and to another, which it owns: sockets or pipes. Not thread-safe.
+class LineChannel {
  public:
-  explicit LineSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+  LineChannel(UniqueFd in, UniqueFd out) : in_(std::move(in)), out_(std::move(out)) {}
+  // Both directions of a socket.
+  explicit LineChannel(UniqueFd socket);
 
-  // -1 once closed.
-  int fd() const { return fd_.get(); }
-  void Close() { fd_.Reset(); }
+  // Readable when something has arrived; -1 once closed.
+  int fd() const { return in_.get(); }
+  void Close();
   // Sends a line; blocks while the peer's buffer is full. False if the peer is gone.
   bool Send(const Json& message);
   // Takes what has arrived; does not block. False if nothing can come any more.
@@ -44,7 +68,8 @@ class LineSocket {
   std::optional<std::string> NextLine();
 
  private:
-  UniqueFd fd_;
+  UniqueFd in_;
+  UniqueFd out_;
   std::string received_;
 };
 

@@ -1,138 +1,161 @@
-// The runner's end of a supervisor: starts it, talks to it, collects it.
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+// The runner's end of an attempt's supervisors: starts them, talks to them, makes one report of
+// theirs.
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/launch/host_process.h"
 #include "searcher/launch/launcher.h"
-#include "searcher/launch/process_tree.h"
 #include "searcher/launch/supervise_wire.h"
 
 namespace dsat {
 namespace {
 
 constexpr int kTailLines = 50;
-// Longer than a supervisor tries to kill what hangs in the kernel.
-constexpr int kLastWaitMs = 25000;
 
-struct SocketPair {
-  UniqueFd ours;
-  UniqueFd theirs;
+// The ranks of one host.
+struct Part {
+  HostProcess process;
+  std::vector<int> ranks;               // What the supervisor calls 0, 1, ...
+  std::optional<SuperviseReport> report = {};
 };
 
-SocketPair MakeSocketPair() {
-  int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) ThrowErrno("socketpair", errno);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+std::map<std::string, std::string> ContentsOf(const std::vector<RankCommand>& ranks) {
+  std::map<std::string, std::string> contents;
+  for (const RankCommand& rank : ranks) {
+    for (const std::string& path : rank.files)
+      if (!contents.contains(path)) contents[path] = ReadFile(path);
+  }
+  return contents;
 }
-
-// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as the
-// first descriptor after the standard ones. The rest of our files is closed by the supervisor.
-class SpawnSettings {
- public:
-  explicit SpawnSettings(int control_fd) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions_, control_fd, kSupervisorControlFd);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t signals;
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  ~SpawnSettings() {
-    posix_spawnattr_destroy(&attributes_);
-    posix_spawn_file_actions_destroy(&actions_);
-  }
-
-  pid_t Spawn(const std::string& binary) const {
-    std::string program = binary;
-    std::string command = "supervise";
-    char* const argv[] = {program.data(), command.data(), nullptr};
-    pid_t pid = 0;
-    const int error = posix_spawn(&pid, binary.c_str(), &actions_, &attributes_, argv, environ);
-    if (error != 0) ThrowErrno(binary + " supervise", error);
-    return pid;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
 
 }  // namespace
 
 struct SupervisedProcess::Impl {
-  Impl(UniqueFd socket, pid_t supervisor, const std::vector<RankCommand>& ranks)
-      : control(std::move(socket)), pid(supervisor), pid_fd(OpenProcess(supervisor)) {
-    for (const RankCommand& rank : ranks)
-      log_paths.push_back(rank.log_path);
-  }
-  ~Impl() {
-    if (report) return;
-    control.Close();  // The supervisor kills everything below it and ends.
-    pollfd ended = {pid_fd.get(), POLLIN, 0};
-    if (pid_fd.get() >= 0 && poll(&ended, 1, kLastWaitMs) == 0) kill(pid, SIGKILL);
-    Collect();
+  Impl() : news(epoll_create1(EPOLL_CLOEXEC)) {
+    if (!news) ThrowErrno("epoll_create1", errno);
   }
 
-  // Waits for the supervisor, which has closed its socket, and gives its exit status.
-  int Collect() const {
-    int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    return status;
-  }
-  ExitReport Finish(const std::optional<std::string>& line) const;
+  void Start(const std::string& dsat_binary, const LaunchHost& host, SuperviseOrder order,
+             std::vector<int> rank_numbers);
+  void Hear(Part& part);
+  void OnReport(Part& part, SuperviseReport report);
+  void OnFailure(const Part& part, int rank);
+  SuperviseReport Lost(Part& part) const;
+  ExitReport Merged() const;
 
-  LineSocket control;
-  pid_t pid;
-  UniqueFd pid_fd;
-  std::vector<std::string> log_paths;
+  UniqueFd news;  // An epoll over the lines.
+  std::vector<Part> parts;
+  std::vector<std::string> log_paths;  // By rank.
+  int first_failed_rank = -1;
   std::optional<ExitReport> report;
 };
 
-ExitReport SupervisedProcess::Impl::Finish(const std::optional<std::string>& line) const {
-  const int status = Collect();
-  ExitReport result;
-  if (line) {
-    result = ExitReportFromJson(Json::parse(*line));
-  } else {
-    result.first_failed_rank = 0;
-    result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    result.log_tail = "dsat: the supervisor of the ranks ended without a report";
+void SupervisedProcess::Impl::Start(const std::string& dsat_binary, const LaunchHost& host,
+                                    SuperviseOrder order, std::vector<int> rank_numbers) {
+  Part& part = parts.emplace_back(Part{HostProcess(host, dsat_binary), std::move(rank_numbers)});
+  epoll_event event = {.events = EPOLLIN, .data = {}};
+  if (epoll_ctl(news.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
+    ThrowErrno("epoll_ctl", errno);
+  // If the supervisor is gone already, Poll says so.
+  part.process.Send(ToJson(order));
+}
+
+void SupervisedProcess::Impl::Hear(Part& part) {
+  while (const std::optional<Json> message = part.process.Next()) {
+    if (const auto failed = message->find("failed_rank"); failed != message->end())
+      OnFailure(part, failed->get<int>());
+    if (const auto last = message->find("report"); last != message->end())
+      OnReport(part, SuperviseReportFromJson(*last));
   }
-  const std::string& log = log_paths[std::max(result.first_failed_rank, 0)];
-  const std::string tail = TailLines(log, kTailLines);
-  const std::string between = tail.empty() || tail.back() == '\n' ? "" : "\n";
-  result.log_tail = result.log_tail.empty() ? tail : tail + between + result.log_tail;
-  return result;
+  if (!part.process.ended()) return;
+  part.process.Collect();
+  epoll_ctl(news.get(), EPOLL_CTL_DEL, part.process.fd(), nullptr);
+  if (!part.report) OnReport(part, Lost(part));
+}
+
+// Only the first is to blame; what is left elsewhere waits for nobody.
+void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
+  if (first_failed_rank >= 0) return;
+  first_failed_rank = part.ranks.at(static_cast<size_t>(rank));
+  for (Part& other : parts) {
+    if (&other != &part && !other.report) other.process.Send({{"sibling_failed", true}});
+  }
+}
+
+void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
+  if (ended.exit.first_failed_rank >= 0) OnFailure(part, ended.exit.first_failed_rank);
+  for (const auto& [path, text] : ended.logs) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) continue;
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  part.report = std::move(ended);
+}
+
+SuperviseReport SupervisedProcess::Impl::Lost(Part& part) const {
+  SuperviseReport lost;
+  lost.exit.first_failed_rank = 0;
+  lost.exit.exit_code = part.process.Collect();
+  lost.exit.log_tail = part.process.WhyNoReport();
+  return lost;
+}
+
+ExitReport SupervisedProcess::Impl::Merged() const {
+  ExitReport all;
+  all.first_failed_rank = first_failed_rank;
+  all.exit_codes.assign(log_paths.size(), -1);
+  const size_t told = static_cast<size_t>(std::max(first_failed_rank, 0));
+  std::string words;  // Of the supervisor of the rank whose log is shown.
+  for (const Part& part : parts) {
+    const ExitReport& exit = part.report->exit;
+    all.killed_by_us |= exit.killed_by_us;
+    all.oom_kills += exit.oom_kills;
+    all.elapsed = std::max(all.elapsed, exit.elapsed);
+    for (size_t i = 0; i < part.ranks.size() && i < exit.exit_codes.size(); ++i)
+      all.exit_codes[static_cast<size_t>(part.ranks[i])] = exit.exit_codes[i];
+    if (std::find(part.ranks.begin(), part.ranks.end(), static_cast<int>(told)) == part.ranks.end())
+      continue;
+    all.exit_code = exit.exit_code;
+    words = exit.log_tail;
+  }
+  if (std::count(all.exit_codes.begin(), all.exit_codes.end(), -1) > 0) all.exit_codes.clear();
+  all.log_tail = TailLines(log_paths[told], kTailLines);
+  if (words.empty()) return all;
+  const bool line_is_open = !all.log_tail.empty() && all.log_tail.back() != '\n';
+  all.log_tail += (line_is_open ? "\n" : "") + words;
+  return all;
 }
 
 SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
                                            const std::vector<RankCommand>& ranks,
-                                           const std::string& work_dir, const GraceTimes& grace) {
+                                           const std::string& work_dir, const GraceTimes& grace,
+                                           const std::vector<LaunchHost>& hosts) {
   DSAT_CHECK(!ranks.empty());
-  SocketPair sockets = MakeSocketPair();
-  const pid_t pid = SpawnSettings(sockets.theirs.get()).Spawn(dsat_binary);
-  sockets.theirs.Reset();
-  auto impl = std::make_unique<Impl>(std::move(sockets.ours), pid, ranks);
-  // If the supervisor is gone already, Poll says so.
-  impl->control.Send(ToJson(SuperviseOrder{ranks, work_dir, grace}));
+  std::map<int64_t, SuperviseOrder> orders;
+  std::map<int64_t, std::vector<int>> numbers;
+  auto impl = std::make_unique<Impl>();
+  for (const RankCommand& rank : ranks) {
+    SuperviseOrder& order = orders.try_emplace(rank.host, SuperviseOrder{{}, work_dir, grace})
+                                .first->second;
+    numbers[rank.host].push_back(static_cast<int>(impl->log_paths.size()));
+    order.ranks.push_back(rank);
+    impl->log_paths.push_back(rank.log_path);
+  }
+  impl->parts.reserve(orders.size());
+  for (auto& [index, order] : orders) {
+    const LaunchHost host = hosts.empty() ? LaunchHost{} : hosts.at(static_cast<size_t>(index));
+    order.remote = !host.reach.empty();
+    if (order.remote) order.files = ContentsOf(order.ranks);
+    impl->Start(dsat_binary, host, std::move(order), numbers[index]);
+  }
   return SupervisedProcess(std::move(impl));
 }
 
@@ -142,18 +165,21 @@ SupervisedProcess& SupervisedProcess::operator=(SupervisedProcess&&) noexcept = 
 SupervisedProcess::~SupervisedProcess() = default;
 
 int SupervisedProcess::fd() const {
-  return impl_->control.fd();
+  return impl_->news.get();
 }
 
 std::optional<ExitReport> SupervisedProcess::Poll() {
-  if (!impl_->report && !impl_->control.Receive()) {
-    impl_->report = impl_->Finish(impl_->control.NextLine());
-  }
+  if (impl_->report) return impl_->report;
+  for (Part& part : impl_->parts)
+    if (!part.process.ended()) impl_->Hear(part);
+  const auto ended = [](const Part& part) { return part.process.ended(); };
+  if (std::all_of(impl_->parts.begin(), impl_->parts.end(), ended)) impl_->report = impl_->Merged();
   return impl_->report;
 }
 
 void SupervisedProcess::Stop(std::chrono::milliseconds grace) {
-  impl_->control.Send({{"stop_grace_ms", grace.count()}});
+  for (Part& part : impl_->parts)
+    if (!part.process.ended()) part.process.Send({{"stop_grace_ms", grace.count()}});
 }
 
 }  // namespace dsat

@@ -16,16 +16,21 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <cstdlib>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/num_cores.h"
+#include "base/version.h"
 #include "searcher/launch/launcher.h"
 #include "searcher/launch/line_stamper.h"
 #include "searcher/launch/oom_evidence.h"
 #include "searcher/launch/process_tree.h"
 #include "searcher/launch/rank_process.h"
+#include "searcher/launch/remote_folder.h"
 #include "searcher/launch/supervise_wire.h"
 
 namespace dsat {
@@ -45,16 +50,17 @@ int ExitCodeOf(int wait_status) {
 
 class Supervisor {
  public:
-  Supervisor(LineSocket& control, SuperviseOrder order, int signal_fd)
+  Supervisor(LineChannel& control, SuperviseOrder order, int signal_fd)
       : control_(control), order_(std::move(order)), signal_fd_(signal_fd) {}
 
   // Returns when nothing is left below.
-  ExitReport Run();
+  SuperviseReport Run();
 
  private:
   enum class Phase {
     kRunning,      // No limit.
-    kSiblings,     // A rank ended badly; the others may notice by themselves until the deadline.
+    kSiblings,     // A rank ended badly, here or on another host; the others may notice by
+                   // themselves until the deadline.
     kTerminating,  // All have got SIGTERM, and have until the deadline.
     kKilling,      // Rounds of SIGKILL; given up at the deadline.
   };
@@ -62,17 +68,20 @@ class Supervisor {
   void StartRanks();
   bool Reap();
   void RankEnded(int rank, int exit_code);
+  void AwaitSiblings();
   void Escalate();
   void Terminate(milliseconds grace);
   void Kill();
   void Wait();
   void Listen();
+  void OnMessage(const Json& message);
   void StopAsked(milliseconds grace);
   int PollTimeoutMs() const;
 
-  LineSocket& control_;
+  LineChannel& control_;
   SuperviseOrder order_;
   int signal_fd_;
+  std::optional<RemoteFolder> folder_;  // None where the runner is.
   ExitReport report_;
   std::vector<pid_t> pids_;  // By rank.
   size_t num_ended_ = 0;
@@ -84,8 +93,11 @@ class Supervisor {
 void Supervisor::StartRanks() {
   const UniqueFd group(memfd_create("dsat-group", 0));
   if (group.get() < 0) ThrowErrno("memfd_create", errno);
-  for (const RankCommand& command : order_.ranks) {
-    const std::string& dir = command.work_dir.empty() ? order_.work_dir : command.work_dir;
+  if (order_.remote) folder_.emplace(order_);
+  for (const RankCommand& ordered : order_.ranks) {
+    const RankCommand command = folder_ ? folder_->Moved(ordered) : ordered;
+    const std::string& start = folder_ ? folder_->path() : order_.work_dir;
+    const std::string& dir = command.work_dir.empty() ? start : command.work_dir;
     pids_.push_back(StartRank(command, dir, group.get()));
     report_.exit_codes.push_back(-1);
     if (command.stamp_marker.empty()) continue;
@@ -104,6 +116,11 @@ void Supervisor::RankEnded(int rank, int exit_code) {
   if (exit_code == 0 || !by_itself) return;
   report_.first_failed_rank = rank;
   report_.exit_code = exit_code;
+  if (control_.fd() >= 0) control_.Send({{"failed_rank", rank}});
+  AwaitSiblings();
+}
+
+void Supervisor::AwaitSiblings() {
   phase_ = Phase::kSiblings;
   deadline_ = Clock::now() + order_.grace.siblings;
 }
@@ -162,11 +179,17 @@ void Supervisor::Listen() {
   if (control_.fd() < 0) return;
   const bool connected = control_.Receive();
   while (const std::optional<std::string> line = control_.NextLine()) {
-    StopAsked(milliseconds(Json::parse(*line).at("stop_grace_ms").get<int64_t>()));
+    OnMessage(Json::parse(*line));
   }
   if (connected) return;
   control_.Close();  // The runner is gone: nobody will miss the ranks' last words.
   Kill();
+}
+
+void Supervisor::OnMessage(const Json& message) {
+  if (const auto grace = message.find("stop_grace_ms"); grace != message.end())
+    StopAsked(milliseconds(grace->get<int64_t>()));
+  if (message.contains("sibling_failed") && phase_ == Phase::kRunning) AwaitSiblings();
 }
 
 int Supervisor::PollTimeoutMs() const {
@@ -184,7 +207,7 @@ void Supervisor::Wait() {
   Listen();
 }
 
-ExitReport Supervisor::Run() {
+SuperviseReport Supervisor::Run() {
   const Clock::time_point begin = Clock::now();
   const std::optional<int64_t> oom_kills = CountOomKills();
   try {
@@ -208,19 +231,32 @@ ExitReport Supervisor::Run() {
     stamper->Follow();
   report_.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
   if (oom_kills) report_.oom_kills = CountOomKills().value_or(*oom_kills) - *oom_kills;
-  return report_;
+  return {report_, folder_ ? folder_->Logs(order_.ranks) : std::map<std::string, std::string>{}};
 }
 
-// Descriptors 0 to 2 open, nothing else but the control socket: what we leave open, the ranks and
-// the runner's other children could keep alive.
-void TidyFiles(int control_fd) {
-  int fd = 0;
-  while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= 2) {
+// The line to the runner, moved away from standard input and output, which are empty then. Nothing
+// else is open: what we leave open, the ranks and the runner's other children could keep alive.
+LineChannel TakeControl() {
+  close_range(STDERR_FILENO + 1, ~0U, 0);
+  UniqueFd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  UniqueFd out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!in || !out) ThrowErrno("standard input and output", errno);
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) ThrowErrno("/dev/null", errno);
+  dup2(null.get(), STDIN_FILENO);
+  dup2(null.get(), STDOUT_FILENO);
+  if (fcntl(STDERR_FILENO, F_GETFD) < 0) dup2(null.get(), STDERR_FILENO);
+  return {std::move(in), std::move(out)};
+}
+
+// ssh's server tells both ends of the connection: "client port server port".
+SuperviseHello MakeHello() {
+  SuperviseHello hello = {.version = kVersion, .num_cores = NumCores()};
+  if (const char* const connection = std::getenv("SSH_CONNECTION"); connection != nullptr) {
+    std::string port;
+    std::istringstream(connection) >> hello.runner_address >> port >> hello.address;
   }
-  if (fd > 2) close(fd);
-  if (control_fd > 3) close_range(3, static_cast<unsigned>(control_fd) - 1, 0);
-  close_range(static_cast<unsigned>(control_fd) + 1, ~0U, 0);
-  fcntl(control_fd, F_SETFD, FD_CLOEXEC);
+  return hello;
 }
 
 UniqueFd BlockSignals() {
@@ -235,7 +271,7 @@ UniqueFd BlockSignals() {
   return fd;
 }
 
-std::optional<SuperviseOrder> ReceiveOrder(LineSocket& control) {
+std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
   while (true) {
     if (const auto line = control.NextLine()) return SuperviseOrderFromJson(Json::parse(*line));
     pollfd fd = {control.fd(), POLLIN, 0};
@@ -246,17 +282,17 @@ std::optional<SuperviseOrder> ReceiveOrder(LineSocket& control) {
 
 }  // namespace
 
-int SuperviseMain(int control_fd) {
-  TidyFiles(control_fd);
+int SuperviseMain() {
+  LineChannel control = TakeControl();
   setsid();  // Fails if we lead a session already, which is as good.
   const UniqueFd signals = BlockSignals();
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) ThrowErrno("PR_SET_CHILD_SUBREAPER", errno);
-  LineSocket control{UniqueFd(control_fd)};
+  control.Send({{"hello", ToJson(MakeHello())}});
   std::optional<SuperviseOrder> order = ReceiveOrder(control);
   if (!order) return 1;  // The runner went away before it said what to run.
   Supervisor supervisor(control, *std::move(order), signals.get());
-  const ExitReport report = supervisor.Run();
-  return control.fd() >= 0 && control.Send(ToJson(report)) ? 0 : 1;
+  const SuperviseReport report = supervisor.Run();
+  return control.fd() >= 0 && control.Send({{"report", ToJson(report)}}) ? 0 : 1;
 }
 
 }  // namespace dsat

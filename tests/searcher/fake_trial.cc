@@ -146,7 +146,7 @@ int RunMain(char** argv) {
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "supervise") return dsat::SuperviseMain(dsat::kSupervisorControlFd);
+  if (command == "supervise") return dsat::SuperviseMain();
   try {
     if (command == "run" && argc == 6) return dsat::RunMain(argv);
     return dsat::TrialMain(command);

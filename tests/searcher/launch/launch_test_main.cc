@@ -45,7 +45,7 @@ int BeRunner(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "supervise") return dsat::SuperviseMain(dsat::kSupervisorControlFd);
+  if (mode == "supervise") return dsat::SuperviseMain();
   if (mode == "runner") return dsat::BeRunner(argc, argv);
   if (mode == "daemon") return dsat::LeaveDaemon();
   if (mode == "run-away") return dsat::RunAway(false);

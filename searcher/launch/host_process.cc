@@ -1,0 +1,170 @@
+// One supervisor as the runner sees it.
+#include "searcher/launch/host_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/launch/process_tree.h"
+
+namespace dsat {
+namespace {
+
+// Longer than a supervisor tries to kill what hangs in the kernel.
+constexpr int kLastWaitMs = 25000;
+// What a shell says of a command that is not there.
+constexpr int kExitNotFound = 127;
+
+struct SocketPair {
+  UniqueFd ours;
+  UniqueFd theirs;
+};
+
+SocketPair MakeSocketPair() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) ThrowErrno("socketpair", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as standard
+// input and output, no other open files but standard error.
+class SpawnSettings {
+ public:
+  SpawnSettings(int control_fd, int error_fd) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDOUT_FILENO);
+    if (error_fd >= 0) posix_spawn_file_actions_adddup2(&actions_, error_fd, STDERR_FILENO);
+    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setflags(&attributes_,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    sigset_t signals;
+    sigemptyset(&signals);
+    posix_spawnattr_setsigmask(&attributes_, &signals);
+    sigfillset(&signals);
+    posix_spawnattr_setsigdefault(&attributes_, &signals);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  ~SpawnSettings() {
+    posix_spawnattr_destroy(&attributes_);
+    posix_spawn_file_actions_destroy(&actions_);
+  }
+
+  pid_t Spawn(std::vector<std::string> words, const std::string& what) const {
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t pid = 0;
+    const int error =
+        posix_spawnp(&pid, words[0].c_str(), &actions_, &attributes_, argv.data(), environ);
+    if (error != 0) ThrowErrno(what, error);
+    return pid;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+UniqueFd MakeErrorFile(bool remote) {
+  if (!remote) return UniqueFd();
+  UniqueFd file(memfd_create("dsat-errors", MFD_CLOEXEC));
+  if (!file) ThrowErrno("memfd_create", errno);
+  return file;
+}
+
+std::string LastLineOf(int fd) {
+  char buffer[4096];
+  const off_t size = lseek(fd, 0, SEEK_END);
+  const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(buffer)));
+  const ssize_t n = pread(fd, buffer, sizeof(buffer), begin);
+  std::string text(buffer, n > 0 ? static_cast<size_t>(n) : 0);
+  const size_t end = text.find_last_not_of("\r\n ");
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  return Printable(text.substr(text.rfind('\n') + 1));
+}
+
+}  // namespace
+
+HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
+    : name_(host.name),
+      remote_(!host.reach.empty()),
+      binary_(dsat_binary),
+      errors_(MakeErrorFile(remote_)),
+      line_{UniqueFd(), UniqueFd()} {
+  SocketPair sockets = MakeSocketPair();
+  std::vector<std::string> words = {dsat_binary, "supervise"};
+  if (remote_) {
+    words = host.reach;
+    words.push_back(fmt::format("exec {} supervise", ShellWord(dsat_binary)));
+  }
+  const std::string what = remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
+  pid_ = SpawnSettings(sockets.theirs.get(), errors_.get()).Spawn(std::move(words), what);
+  line_ = LineChannel(std::move(sockets.ours));
+}
+
+HostProcess::HostProcess(HostProcess&& other) noexcept
+    : name_(std::move(other.name_)),
+      remote_(other.remote_),
+      binary_(std::move(other.binary_)),
+      errors_(std::move(other.errors_)),
+      line_(std::move(other.line_)),
+      pid_(std::exchange(other.pid_, -1)),
+      exit_code_(other.exit_code_),
+      ended_(other.ended_) {}
+
+HostProcess::~HostProcess() {
+  if (pid_ < 0) return;
+  line_.Close();  // The supervisor kills everything below it and ends.
+  const UniqueFd process = OpenProcess(pid_);
+  pollfd end = {process.get(), POLLIN, 0};
+  if (process && poll(&end, 1, kLastWaitMs) == 0) kill(pid_, SIGKILL);
+  Collect();
+}
+
+std::optional<Json> HostProcess::Next() {
+  if (!ended_ && !line_.Receive()) ended_ = true;
+  while (const std::optional<std::string> line = line_.NextLine()) {
+    Json message = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    if (message.is_object()) return message;  // A shell over there may greet us with anything else.
+  }
+  return std::nullopt;
+}
+
+int HostProcess::Collect() {
+  if (pid_ < 0) return exit_code_;
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return exit_code_;
+}
+
+std::string HostProcess::WhyNoReport() const {
+  if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
+  if (exit_code_ == kExitNotFound) {
+    return fmt::format("host {}: {} is not there; expected dsat at the same path as on this host",
+                       name_, binary_);
+  }
+  const std::string said = LastLineOf(errors_.get());
+  return fmt::format("host {}: {}", name_,
+                     said.empty() ? fmt::format("the connection ended (exit code {})", exit_code_)
+                                  : said);
+}
+
+}  // namespace dsat
