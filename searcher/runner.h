@@ -8,12 +8,15 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "db/store.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
+#include "searcher/launch/hosts.h"
 
 namespace dsat {
 
@@ -27,8 +30,12 @@ struct RunnerOptions {
   std::chrono::seconds trial_timeout{3600};
   // Steps of a full training between two checkpoints; 0 = a tenth of all.
   int64_t checkpoint_interval = 0;
-  int64_t eval_interval = 0;  // Of a full training of the built-in engine; 0: none.
-  TraceTask trace = {};       // The same; its path is absolute, and writable.
+  int64_t eval_interval = 0;      // Of a full training of the built-in engine; 0: none.
+  TraceTask trace = {};           // The same; its path is absolute, and writable.
+  std::vector<Host> hosts = {};   // Where ranks are started; empty = on this machine.
+  std::string ssh = kDefaultSsh;  // A command line; only with `hosts`, as what follows.
+  std::string master_addr = {};   // Where ranks meet; "" = the first host's own address.
+  std::map<std::string, std::string> host_environment = {};  // Of every rank, below the spec's.
 };
 
 // What a watcher (the progress display) is told; called on the loop's thread.
