@@ -42,6 +42,15 @@ void CheckUsage(const Command&) {}
 
 void CheckUsage(const SearchFlags& search) {
   ValidateOptions(search.options);
+  CheckHosts(search.run.hosts);
+}
+
+void CheckUsage(const ResumeFlags& resume) {
+  CheckHosts(resume.run.hosts);
+}
+
+void CheckUsage(const TrainFlags& train) {
+  CheckHosts(train.run.hosts);
 }
 
 void CheckUsage(const CreateFlags& create) {
@@ -84,11 +93,11 @@ void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
 void AddTimeouts(CLI::App& app, RunFlags& run) {
   app.add_option("--hang-timeout", run.hang_timeout_s,
                  "Kill a run after so many seconds without a step")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
   app.add_option("--start-timeout", run.start_timeout_s,
                  "Kill a run that has not shown itself after so many seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
 }
 

@@ -10,6 +10,7 @@
 
 #include "proto/experiment.h"
 #include "proto/trial_task.h"
+#include "searcher/launch/hosts.h"
 
 namespace dsat::cli {
 
@@ -18,13 +19,22 @@ inline constexpr int kExitFailure = 1;        // An error, or an experiment that
 inline constexpr int kExitUsage = 2;          // The command line is wrong.
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; the experiment can be resumed.
 
-// How trials are run on this machine.
+// Which hosts trials run on.
+struct HostFlags {
+  std::string hostfile;  // "" = this machine, and nothing else is given.
+  HostFilters filters;
+  std::string ssh = kDefaultSsh;
+  std::string master_addr;  // "" = the first host's own
+};
+
+// How trials are run.
 struct RunFlags {
   std::string out_dir;  // "" = dsat-out/<experiment number>
   int64_t num_slots = 0;
   int64_t hang_timeout_s = 120;
   int64_t start_timeout_s = 300;
   int64_t trial_timeout_s = 3600;
+  HostFlags hosts;
 };
 
 struct SearchFlags {  // dsat asha|binary|random|grid

@@ -19,6 +19,20 @@ void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
 // How long to wait for a trial, or for the full run.
 void AddTimeouts(CLI::App& app, RunFlags& run);
 
+// What a number must be. An error names the option and the value: "--steps: 0; expected a whole
+// number of 1 or more". CLI11's own ranges print their limits in hundreds of digits.
+CLI::Validator WholeNumberFrom1();
+CLI::Validator WholeNumberFrom0();
+CLI::Validator NumberAbove0();
+CLI::Validator NumberFrom0();
+
+// flags_hosts.cc: which hosts trials run on. DeepSpeed calls the filters --include and --exclude.
+enum class FilterNames { kLong, kAndDeepSpeeds };
+// Gives --hostfile.
+CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names);
+// Throws kInvalidArgument for what only several of these options together can get wrong.
+void CheckHosts(const HostFlags& hosts);
+
 // Each command's flags live here while CLI11 fills them in; the chosen one becomes Flags::command.
 struct Parser {
   CLI::App app;

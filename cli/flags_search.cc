@@ -13,11 +13,12 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       ->type_name("DIR");
   app.add_option("--slots", run.num_slots,
                  "Slots of this machine that trials may use at once (default: its cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1())
+      ->excludes(AddHosts(app, run.hosts, FilterNames::kLong));
   AddTimeouts(app, run);
   app.add_option("--trial-timeout", run.trial_timeout_s,
                  "Kill a trial that runs longer than so many seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
 }
 
@@ -25,14 +26,14 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
 void AddSearchOptions(CLI::App& app, SearchOptions& options) {
   app.add_option("--max-trials", options.max_trials,
                  "Trials in all, the profiling trial and the submitted configuration included")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
   app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
                  "Trials that may run at the same time")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
   app.add_option("--max-slots", options.max_slots, "Slots of all running trials together")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   app.add_option("--metric", options.metric, "What to optimise")
       ->check(CLI::IsMember(SearchMetrics()))
       ->capture_default_str();
@@ -42,14 +43,14 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--random-seed", options.random_seed, "The same seed gives the same search")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_option("--start-profile-step", options.start_profile_step,
                  "First optimizer step measured, counted from 0")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_option("--end-profile-step", options.end_profile_step, "Last optimizer step measured")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_flag("--run-full-experiment", options.run_full_experiment,
                "Then train to the end (searcher.max_length) with the best configuration");
@@ -67,29 +68,29 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
   if (method == "random") {
     app.add_option("--trials-per-random-config", options.trials_per_random_config,
                    "Micro-batch sizes tried for one drawn configuration")
-        ->check(CLI::PositiveNumber)
+        ->check(WholeNumberFrom1())
         ->capture_default_str();
     app.add_option("--early-stopping", options.early_stopping,
                    "Stop after so many trials without a new best")
-        ->check(CLI::PositiveNumber);
+        ->check(WholeNumberFrom1());
   }
   if (method == "binary" || method == "asha") {
     app.add_option("--search-range-factor", options.search_range_factor,
                    "Stretches the micro-batch range of the binary search")
-        ->check(CLI::PositiveNumber)
+        ->check(NumberAbove0())
         ->capture_default_str();
   }
   if (method == "asha") {
     app.add_option("--max-rungs", options.max_rungs, "Rungs of the ladder")
-        ->check(CLI::PositiveNumber)
+        ->check(WholeNumberFrom1())
         ->capture_default_str();
     app.add_option("--min-binary-search-trials", options.min_binary_search_trials,
                    "Binary-search trials of a configuration in the lowest rung")
-        ->check(CLI::PositiveNumber)
+        ->check(WholeNumberFrom1())
         ->capture_default_str();
     app.add_option("--asha-early-stopping", options.asha_early_stopping,
                    "Multiplies the trials of each rung by divisor to this power")
-        ->check(CLI::NonNegativeNumber)
+        ->check(WholeNumberFrom0())
         ->capture_default_str();
     app.add_option("--divisor", options.divisor,
                    "One of so many configurations is promoted to the next rung")
@@ -147,7 +148,7 @@ void AddAskTellCommands(Parser& parser) {
   AddExperiment(tell, parser.tell.experiment);
   tell.add_option("--trial", parser.tell.trial, "Number of the trial")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(WholeNumberFrom0());
   CLI::Option* metrics = tell.add_option("--metrics", parser.tell.metrics,
                                          "Succeeded: metrics as JSON, {\"throughput\": 12.5, ...}; "
                                          "- reads standard input")

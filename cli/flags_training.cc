@@ -53,7 +53,7 @@ void AddTrainCommand(Parser& parser) {
                   "a strategy such as stage_2_offload")
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   train
       .add_option("--out", parser.train.run.out_dir,
                   "Folder for logs and the newest checkpoint; training goes on from a checkpoint "
@@ -63,14 +63,15 @@ void AddTrainCommand(Parser& parser) {
       .add_option("--checkpoint-interval", parser.train.checkpoint_interval,
                   "Save a checkpoint every so many steps, besides the one at the end "
                   "(default: a tenth of the steps)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   train
       .add_option("--eval-interval", parser.train.eval_interval,
                   "Print the validation loss every so many steps and at the end; the data need a "
                   "\"validation\" (default: never)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   AddTrace(train, parser.train.trace);
   AddTimeouts(train, parser.train.run);
+  AddHosts(train, parser.train.run.hosts, FilterNames::kAndDeepSpeeds);
 }
 
 void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
@@ -94,21 +95,21 @@ void AddInferenceCommands(Parser& parser) {
       ->required()
       ->type_name("TEXT");
   predict.add_option("--max-new-tokens", flags.predict.max_new_tokens, "Tokens to write")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
   predict
       .add_option("--temperature", flags.predict.temperature,
                   "Below 1: more probable tokens; 0: always the most probable one")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberFrom0())
       ->capture_default_str();
   predict.add_option("--top-k", flags.predict.top_k, "Of the k most probable tokens only; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberFrom0())
       ->capture_default_str();
   predict.add_option("--num-samples", flags.predict.num_samples, "How many texts")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->capture_default_str();
   predict.add_option("--seed", flags.seed, "The same seed gives the same text")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberFrom0())
       ->capture_default_str();
 }
 
@@ -117,17 +118,16 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
                  "v100, a100, h100, h200 or cpu: memory and speeds of a node of them "
                  "(default: cpu with CONFIG.yaml, else a100)");
   sub.add_option("--ranks", flags.ranks, "Devices in all (default: slots_per_trial, or 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   sub.add_option("--nodes", flags.nodes, "Full nodes, in place of --ranks")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberFrom1())
       ->excludes("--ranks");
   sub.add_option("--ranks-per-node", flags.ranks_per_node, "Devices of a node")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   sub.add_option("--device-memory", flags.device_memory, "Of a device, such as 32GiB");
   sub.add_option("--host-memory", flags.host_memory, "Of a node, such as 1.5TB");
   sub.add_option("--disk-space", flags.disk_space, "Of a node");
-  sub.add_option("--flops", flags.flops, "Peak of a device, such as 312e12")
-      ->check(CLI::PositiveNumber);
+  sub.add_option("--flops", flags.flops, "Peak of a device, such as 312e12")->check(NumberAbove0());
   sub.add_option("--efficiency", flags.efficiency, "Share of the peak that training reaches")
       ->check(CLI::Range(0.001, 1.0));
   sub.add_option("--link", flags.link, "Bytes a second between devices of a node, such as 300GB");
@@ -157,9 +157,9 @@ void AddEstimateCommand(Parser& parser) {
       ->type_name("/KEY=JSON")
       ->allow_extra_args(false);
   sub.add_option("--micro-batch", flags.micro_batch, "Over it: train_micro_batch_size_per_gpu")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   sub.add_option("--seq-len", flags.seq_len, "T (default: the data's, or the model's longest)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFrom1());
   sub.add_option_function<std::string>(
          "--stages", [&flags](const std::string& value) { flags.all_stages = value == "all"; },
          "\"all\": a row for every ZeRO stage and offload")

@@ -14,8 +14,10 @@
 
 namespace dsat::cli {
 
-// Where this build's programs are and how trials run.
-RunnerOptions MakeRunnerOptions(const RunFlags& run, const std::string& out_dir);
+// Where this build's programs are and how trials run, on which hosts; out_dir is left to be set.
+// Reads the hostfile and .deepspeed_env, and throws if they are wrong: called before anything is
+// recorded or started.
+RunnerOptions MakeRunnerOptions(const RunFlags& run);
 
 // Reads an experiment file, logs its warnings and gives them in `warnings`.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,

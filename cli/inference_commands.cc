@@ -92,7 +92,7 @@ std::string ReadAll(int fd) {
 // kAborted if a signal has ended it.
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const TaskFile file(task);
-  const std::string program = MakeRunnerOptions({}, "").trial_binary;
+  const std::string program = MakeRunnerOptions({}).trial_binary;
   setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);

@@ -74,9 +74,9 @@ std::string Heading(const Experiment& experiment) {
                      spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
 }
 
-ExperimentState Search(const RunFlags& run, const std::string& out_dir, Experiment& experiment) {
+ExperimentState Search(const RunnerOptions& options, Experiment& experiment) {
   ProgressDisplay display(isatty(STDERR_FILENO) != 0);
-  Runner runner(experiment, MakeRunnerOptions(run, out_dir),
+  Runner runner(experiment, options,
                 [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
   fmt::print(stderr, "{}\n", Heading(experiment));
   // The signals are blocked before the runner starts a thread; Run starts them.
@@ -85,18 +85,22 @@ ExperimentState Search(const RunFlags& run, const std::string& out_dir, Experime
 }
 
 // The full run with the best configuration, nullopt if none was asked for.
-std::optional<FullRun> RunBest(const Flags& flags, const RunFlags& run, const std::string& out_dir,
+std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                                const Experiment& experiment) {
   const dsat::Search& search = experiment.search();
   if (!search.spec().options.run_full_experiment || !search.Best()) return std::nullopt;
-  return RunFull(search.spec(), *BestConfig(search), MakeRunnerOptions(run, out_dir + "/full"),
+  options.out_dir += "/full";
+  return RunFull(search.spec(), *BestConfig(search), options,
                  flags.json ? StepsTo::kStderr : StepsTo::kStdout);
 }
 
 // Searches, prints the ranking and where the best is, and trains with it if that was asked for.
-int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
+// `options` are those that MakeRunnerOptions has made of `run`.
+int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
+              Experiment& experiment) {
   const std::string out_dir = OutDir(run, experiment);
-  if (Search(run, out_dir, experiment) == ExperimentState::kActive) {
+  options.out_dir = out_dir;
+  if (Search(options, experiment) == ExperimentState::kActive) {
     fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{} goes on\n",
                experiment.id(), ShellWord(flags.db),
                OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir));
@@ -107,7 +111,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, Experiment& experiment) {
     if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
     std::fflush(stdout);
   }
-  const std::optional<FullRun> full = RunBest(flags, run, out_dir, experiment);
+  const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
     Json summary = SummaryJson(experiment, out_dir);
     if (full) summary["full_run"] = ToJson(*full);
@@ -136,6 +140,7 @@ void LogNew(const std::vector<std::string>& warnings, const std::vector<std::str
 }
 
 int RunCommand(const Flags& flags, const SearchFlags& search) {
+  const RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
@@ -153,13 +158,14 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
   if (context) context->Keep();
-  return RunSearch(flags, search.run, experiment);
+  return RunSearch(flags, search.run, options, experiment);
 }
 
 int RunCommand(const Flags& flags, const ResumeFlags& resume) {
+  const RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
-  return RunSearch(flags, resume.run, experiment);
+  return RunSearch(flags, resume.run, options, experiment);
 }
 
 }  // namespace dsat::cli

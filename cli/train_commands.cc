@@ -22,11 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of this program; dsat-trial lies beside it, in the build as in an installation.
-fs::path ProgramDir() {
-  return fs::read_symlink("/proc/self/exe").parent_path();
-}
-
 // The newest checkpoint of a training in `out_dir`, "" if there is none
 // (engine/checkpoint/checkpoint.h).
 std::string NewestCheckpoint(const std::string& out_dir) {
@@ -136,16 +131,6 @@ void PrintEnd(const FullRun& run, bool builtin) {
 
 }  // namespace
 
-RunnerOptions MakeRunnerOptions(const RunFlags& run, const std::string& out_dir) {
-  return {.dsat_binary = fs::read_symlink("/proc/self/exe").string(),
-          .trial_binary = (ProgramDir() / "dsat-trial").string(),
-          .out_dir = out_dir,
-          .num_slots = run.num_slots,
-          .hang_timeout = std::chrono::seconds(run.hang_timeout_s),
-          .start_timeout = std::chrono::seconds(run.start_timeout_s),
-          .trial_timeout = std::chrono::seconds(run.trial_timeout_s)};
-}
-
 FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
                 StepsTo steps_to) {
   MakeWritableFolder(options.out_dir);
@@ -203,6 +188,7 @@ int ExitCodeOf(const FullRun& run) {
 }
 
 int RunCommand(const Flags& flags, const TrainFlags& train) {
+  RunnerOptions options = MakeRunnerOptions(train.run);
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(train.config, train.model_dir, &read);
   if (!train.ds_config.empty()) {
@@ -212,7 +198,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   if (train.steps) spec.max_length_steps = *train.steps;
   LogNew(CheckSpec(spec), read);
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
-  RunnerOptions options = MakeRunnerOptions(train.run, fs::absolute(out).string());
+  options.out_dir = fs::absolute(out).string();
   options.checkpoint_interval = train.checkpoint_interval;
   options.eval_interval = train.eval_interval;
   options.trace = PrepareTrace(train.trace, spec);

@@ -21,6 +21,7 @@
 #include "searcher/launch/exit_classifier.h"
 #include "searcher/launch/launcher.h"
 #include "searcher/launch/line_stamper.h"
+#include "searcher/launch/placement.h"
 #include "searcher/launch/torch_extensions.h"
 
 namespace dsat {
@@ -92,7 +93,8 @@ class CommandTarget : public LaunchTarget {
   };
 
   int64_t num_commands() const;
-  std::map<std::string, std::string> CommonEnv(const LaunchRequest& request) const;
+  std::map<std::string, std::string> CommonEnv(const LaunchRequest& request,
+                                               const RankPlace& place) const;
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -118,9 +120,13 @@ int64_t CommandTarget::num_commands() const {
   return FindRankLauncher(spec_.entrypoint) ? 1 : spec_.slots_per_trial;
 }
 
-std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest& request) const {
-  std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
-                                            {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
+// Of all ranks on one host.
+std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest& request,
+                                                            const RankPlace& place) const {
+  std::map<std::string, std::string> env;
+  if (!request.hosts.empty()) env = request.hosts[static_cast<size_t>(place.host)].environment;
+  env["PYTHONUNBUFFERED"] = "1";
+  env["DSAT_TRIAL_ID"] = std::to_string(request.trial);
   // A folder that the user has warmed up is better than ours; a full run is as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
@@ -134,7 +140,8 @@ std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest&
   }
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
-  if (const auto devices = VisibleDevices(request.slots)) env["CUDA_VISIBLE_DEVICES"] = *devices;
+  for (const auto& [name, value] : DeviceEnvironment(request, place.host))
+    env[name] = value;
   return env;
 }
 
@@ -152,29 +159,32 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   }
   given_[request.dir] = {};
 
+  const std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
   const int port = FreePort();
-  RankCommand command;
-  command.argv = ArgvForTrial(spec_.entrypoint, request.ds_config, files.config, port);
-  command.env = CommonEnv(request);
-  command.work_dir = spec_.model_dir;
-  command.log_path = files.log(0);
-  command.stamp_marker = kStepLineMarker;
-  if (FindRankLauncher(spec_.entrypoint)) return {command};
-
-  const std::string num_ranks = std::to_string(spec_.slots_per_trial);
-  command.env.insert({{"WORLD_SIZE", num_ranks},
-                      {"LOCAL_SIZE", num_ranks},
-                      {"LOCAL_WORLD_SIZE", num_ranks},
-                      {"CROSS_RANK", "0"},
-                      {"CROSS_SIZE", "1"},
-                      {"MASTER_ADDR", "127.0.0.1"},
-                      {"MASTER_PORT", std::to_string(port)}});
+  const std::vector<std::string> argv =
+      ArgvForTrial(spec_.entrypoint, request.ds_config, files.config, port);
   std::vector<RankCommand> commands;
-  for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank) {
-    command.env["RANK"] = command.env["LOCAL_RANK"] = std::to_string(rank);
+  for (int64_t rank = 0; rank < num_commands(); ++rank) {
+    const RankPlace& place = places[static_cast<size_t>(rank)];
+    RankCommand& command = commands.emplace_back();
+    command.argv = argv;
+    command.env = CommonEnv(request, place);
+    command.work_dir = spec_.model_dir;
     command.log_path = files.log(rank);
-    if (rank > 0) command.stamp_marker.clear();  // Rank 0 speaks for all.
-    commands.push_back(command);
+    command.host = place.host;
+    command.files = {files.config};
+    command.shares_folder = true;  // What the hooks write, and the logs.
+    if (rank == 0) command.stamp_marker = kStepLineMarker;  // Rank 0 speaks for all.
+    if (FindRankLauncher(spec_.entrypoint)) continue;
+    command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
+                        {"LOCAL_SIZE", std::to_string(place.local_size)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
+                        {"CROSS_RANK", std::to_string(place.node)},
+                        {"CROSS_SIZE", std::to_string(place.num_nodes)}});
+    if (place.num_nodes > 1) command.env.merge(MeetingEnvironment(request));
+    command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
+    command.env["RANK"] = std::to_string(rank);
+    command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
   }
   return commands;
 }

@@ -1,0 +1,64 @@
+// The command line, parsed: what numbers must be.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "base/files.h"
+#include "cli/flags_parser.h"
+
+namespace dsat::cli {
+namespace {
+
+// The help shows these names behind an option's type.
+constexpr char kPositive[] = "POSITIVE";
+constexpr char kNonNegative[] = "NONNEGATIVE";
+
+std::string Refusal(const std::string& text, const std::string& expected) {
+  return fmt::format("{}; expected {}", text.empty() ? "nothing" : Printable(text), expected);
+}
+
+CLI::Validator WholeNumberFrom(int64_t least, const char* name) {
+  return CLI::Validator(
+      [least](std::string& text) -> std::string {
+        int64_t number = 0;
+        const char* const end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, number);
+        // CLI11 would take 010 for 8.
+        const bool octal = text.size() > 1 && text[0] == '0';
+        if (error == std::errc() && stop == end && !octal && number >= least) return "";
+        return Refusal(text, fmt::format("a whole number of {} or more", least));
+      },
+      name);
+}
+
+CLI::Validator Number(bool zero, const char* expected, const char* name) {
+  return CLI::Validator(
+      [zero, expected](std::string& text) -> std::string {
+        double number = 0;
+        const bool read = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
+        if (read && (number > 0 || (zero && number == 0))) return "";
+        return Refusal(text, expected);
+      },
+      name);
+}
+
+}  // namespace
+
+CLI::Validator WholeNumberFrom1() {
+  return WholeNumberFrom(1, kPositive);
+}
+
+CLI::Validator WholeNumberFrom0() {
+  return WholeNumberFrom(0, kNonNegative);
+}
+
+CLI::Validator NumberAbove0() {
+  return Number(false, "a number above 0", kPositive);
+}
+
+CLI::Validator NumberFrom0() {
+  return Number(true, "a number of 0 or more", kNonNegative);
+}
+
+}  // namespace dsat::cli

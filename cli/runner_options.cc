@@ -1,0 +1,52 @@
+// How trials run: the programs of this build, the flags, and the hosts with their environment.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/full_run.h"
+#include "searcher/launch/host_environment.h"
+
+namespace dsat::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string EnvironmentOr(const char* name, const char* otherwise) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
+// What ranks on other hosts get of our environment, and over it of .deepspeed_env.
+std::map<std::string, std::string> HostEnvironment() {
+  std::vector<std::string> ours;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    ours.emplace_back(*variable);
+  std::map<std::string, std::string> variables = ReadDeepSpeedEnv(
+      EnvironmentOr("DS_ENV_FILE", ".deepspeed_env"), {EnvironmentOr("HOME", "."), "."});
+  variables.merge(ExportedVariables(ours));
+  return variables;
+}
+
+}  // namespace
+
+RunnerOptions MakeRunnerOptions(const RunFlags& run) {
+  // dsat-trial lies beside this program, in the build as in an installation.
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  RunnerOptions options{.dsat_binary = program.string(),
+                        .trial_binary = (program.parent_path() / "dsat-trial").string(),
+                        .out_dir = "",
+                        .num_slots = run.num_slots,
+                        .hang_timeout = std::chrono::seconds(run.hang_timeout_s),
+                        .start_timeout = std::chrono::seconds(run.start_timeout_s),
+                        .trial_timeout = std::chrono::seconds(run.trial_timeout_s)};
+  if (run.hosts.hostfile.empty()) return options;
+  options.machines = ReachHosts(SelectHosts(ReadHostfile(run.hosts.hostfile), run.hosts.filters),
+                                {.ssh = run.hosts.ssh,
+                                 .master_addr = run.hosts.master_addr,
+                                 .environment = HostEnvironment()},
+                                options.dsat_binary);
+  return options;
+}
+
+}  // namespace dsat::cli
