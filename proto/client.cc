@@ -18,7 +18,6 @@ constexpr std::chrono::seconds kDeadline{10};
 constexpr size_t kMaxUnixName = 107;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  CheckLocalAddress(address);
   grpc::ChannelArguments arguments;
   // gRPC waits a whole second after a failed first connection by default.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
@@ -162,6 +161,7 @@ ExperimentClient& ExperimentClient::operator=(ExperimentClient&&) noexcept = def
 ExperimentClient::~ExperimentClient() = default;
 
 ExperimentClient ExperimentClient::Connect(const std::string& address, const std::string& token) {
+  CheckLocalAddress(address);
   return ExperimentClient(std::unique_ptr<Impl>(new Impl{{address, token}}));
 }
 

@@ -33,7 +33,8 @@ void CheckLocalAddress(const std::string& address);
 // A rank's line to the search runner. Thread-safe.
 class TrialClient {
  public:
-  // Does not wait for the connection: the first call does. Throws as CheckLocalAddress.
+  // Does not wait for the connection: the first call does. `address` is what the rank's launcher
+  // says, which may be on another host.
   static TrialClient Connect(const std::string& address, const std::string& token,
                              const AttemptRef& attempt);
   TrialClient(TrialClient&&) noexcept;

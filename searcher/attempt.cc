@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <vector>
 
 namespace dsat {
@@ -23,7 +24,9 @@ Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const Lau
     : target_(target),
       request_(request),
       limits_(limits),
-      process_(SupervisedProcess::Start(dsat_binary, target->Prepare(request), request.dir)) {}
+      process_(SupervisedProcess::Start(dsat_binary, target->Prepare(request),
+                                        std::filesystem::absolute(request.dir), GraceTimes{},
+                                        request.hosts)) {}
 
 void Attempt::OnProgress(int64_t step) {
   heard_ = true;

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
+#include "searcher/launch/placement.h"
 #include "searcher/event_queue.h"
 #include "searcher/runner.h"
 #include "searcher/service.h"
@@ -61,7 +62,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options, const OnProgress& on_progress,
                         const std::function<int64_t()>& num_cancels) {
   EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
+  TrialServer server(&queue, options.machines.runner_address);
   server.Admit(kFullRun);
   const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, options.trial_binary);
   LaunchRequest request;
@@ -75,6 +76,11 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   request.dir = options.out_dir;
   request.report_address = server.address();
   request.token = server.token();
+  request.hosts = options.machines.hosts;
+  if (!request.hosts.empty()) {
+    CheckHosts(spec, request.hosts);
+    request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
+  }
   MakeWritableFolder(request.dir);
   // The user's own command shows no sign of life when DeepSpeed's hooks are off.
   AttemptLimits limits;

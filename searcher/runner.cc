@@ -24,6 +24,7 @@
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
 #include "searcher/launch/launcher.h"
+#include "searcher/launch/placement.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
@@ -63,7 +64,8 @@ struct Runner::Impl {
   // Starting.
   void SettleOldAttempts();
   bool HasFreeSlots() const;
-  std::vector<int64_t> FreeSlots() const;
+  std::vector<Slot> FreeSlots() const;
+  int64_t NumSlots() const;
   std::optional<Trial> NextTrial();
   void Start(const Trial& trial);
   std::optional<Outcome> Refusal(const Trial& trial);
@@ -95,7 +97,10 @@ struct Runner::Impl {
   RunnerLock lock;
   UniqueFd cancel_fd;
   uint64_t cancels = 0;
-  int64_t slots = 0;
+  std::vector<LaunchHost> hosts;  // This machine, if no others were given.
+  // Trials get slots of their own: not if nobody knows how many devices there are (slots are cores
+  // then), or if ranks have to share them.
+  bool is_pinned = false;
 
   EventQueue<TrialMessage> queue;
   std::unique_ptr<TrialServer> server;
@@ -140,15 +145,18 @@ void Runner::Impl::Open() {
   MakeWritableFolder(options.out_dir);
   MakeWritableFolder(options.out_dir + "/trials");
   target = MakeTarget(spec, options.trial_binary);
-  server = std::make_unique<TrialServer>(&queue);
-  slots = options.num_slots > 0 ? options.num_slots
-                                : std::max<int64_t>(1, std::thread::hardware_concurrency());
-  if (spec.slots_per_trial > slots) {
+  server = std::make_unique<TrialServer>(&queue, options.machines.runner_address);
+  hosts = options.machines.hosts.empty() ? std::vector{ThisMachine(spec, options.num_slots)}
+                                         : options.machines.hosts;
+  const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
+  CheckHosts(spec, hosts);
+  is_pinned = are_known && spec.slots_per_trial <= NumSlots();
+  if (spec.slots_per_trial > NumSlots()) {
     Notify(
         RunnerEvent::Kind::kNote, -1, 0, 0,
         fmt::format("a trial needs {} slots and there are {}: trials run one at a time and their "
                     "ranks share cores, which makes them slower than they would be apart",
-                    spec.slots_per_trial, slots));
+                    spec.slots_per_trial, NumSlots()));
   }
 }
 
@@ -194,23 +202,26 @@ void Runner::Impl::SettleOldAttempts() {
 }
 
 bool Runner::Impl::HasFreeSlots() const {
+  if (attempts.empty()) return true;
+  if (is_pinned) return !FreeSlots().empty();
   const int64_t each = experiment.search().spec().slots_per_trial;
-  return attempts.empty() || (static_cast<int64_t>(attempts.size()) + 1) * each <= slots;
+  return (static_cast<int64_t>(attempts.size()) + 1) * each <= NumSlots();
 }
 
-// The lowest slots that nothing runs on, one per rank. None, so that nothing is pinned, if nobody
-// said how many slots there are (they are cores then) or if ranks have to share them.
-std::vector<int64_t> Runner::Impl::FreeSlots() const {
-  const int64_t each = experiment.search().spec().slots_per_trial;
-  if (options.num_slots == 0 || each > slots) return {};
-  std::set<int64_t> free;
-  for (int64_t slot = 0; slot < slots; ++slot)
-    free.insert(slot);
-  for (const auto& [id, attempt] : attempts) {
-    for (const int64_t slot : attempt.request().slots)
-      free.erase(slot);
-  }
-  return {free.begin(), std::next(free.begin(), each)};
+// Those of the next trial; none if nothing is pinned.
+std::vector<Slot> Runner::Impl::FreeSlots() const {
+  if (!is_pinned) return {};
+  std::set<Slot> used;
+  for (const auto& [id, attempt] : attempts)
+    used.insert(attempt.request().slots.begin(), attempt.request().slots.end());
+  return FindSlots(hosts, used, experiment.search().spec().slots_per_trial);
+}
+
+int64_t Runner::Impl::NumSlots() const {
+  int64_t count = 0;
+  for (const LaunchHost& host : hosts)
+    count += static_cast<int64_t>(host.slots.size());
+  return count;
 }
 
 // A trial that runs in the record but not here (the last runner died, or its attempt has failed),
@@ -255,6 +266,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.ds_config = trial.ds_config;
   request.shared_dir = options.out_dir + "/trials";
   request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
+  request.hosts = hosts;
   request.slots = FreeSlots();
   request.report_address = server->address();
   request.token = server->token();

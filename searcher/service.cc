@@ -225,8 +225,13 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 }  // namespace
 
 struct TrialServer::Impl {
-  explicit Impl(EventQueue<TrialMessage>* queue_in)
-      : queue(queue_in), service(queue, token), listener("", &service) {}
+  Impl(EventQueue<TrialMessage>* queue_in, const std::string& host)
+      : queue(queue_in), service(queue, token), listener(AnyPortOf(host), &service) {}
+
+  static std::string AnyPortOf(const std::string& host) {
+    if (host.empty()) return "";
+    return host.find(':') == std::string::npos ? host + ":0" : "[" + host + "]:0";
+  }
 
   EventQueue<TrialMessage>* queue;
   std::string token = RandomToken();
@@ -234,7 +239,8 @@ struct TrialServer::Impl {
   Listener listener;
 };
 
-TrialServer::TrialServer(EventQueue<TrialMessage>* queue) : impl_(std::make_unique<Impl>(queue)) {}
+TrialServer::TrialServer(EventQueue<TrialMessage>* queue, const std::string& host)
+    : impl_(std::make_unique<Impl>(queue, host)) {}
 TrialServer::~TrialServer() {
   impl_->queue->Close();
 }
@@ -253,7 +259,12 @@ void TrialServer::Dismiss(const AttemptRef& attempt) {
 
 struct ExperimentServer::Impl {
   Impl(const std::string& database, const std::string& address)
-      : service(database, token), listener(address, &service) {}
+      : service(database, token), listener(LocalAddress(address), &service) {}
+
+  static const std::string& LocalAddress(const std::string& address) {
+    if (!address.empty()) CheckLocalAddress(address);
+    return address;
+  }
 
   std::string token = RandomToken();
   ExperimentServiceImpl service;

@@ -1,7 +1,8 @@
 // The servers of the two services of proto/dsat.proto, without a trace of gRPC in this header.
 //
-// Both listen within this machine only (CheckLocalAddress in proto/client.h). Every call must carry
-// the server's token; a call without it ends with UNAUTHENTICATED before it is looked at.
+// Both listen within this machine only (CheckLocalAddress in proto/client.h), but for ranks on other
+// hosts. Every call must carry the server's token; a call without it ends with UNAUTHENTICATED
+// before it is looked at.
 #ifndef DSAT_SEARCHER_SERVICE_H_
 #define DSAT_SEARCHER_SERVICE_H_
 
@@ -44,10 +45,12 @@ using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMe
 // TrialService of a runner. Its threads only push onto the queue; the loop decides.
 class TrialServer {
  public:
-  // Listens on an abstract unix socket of a random name: it is no file, so that nothing is left
-  // behind even if this process is killed. `queue` must outlive the server. Throws kUnavailable if
-  // it cannot listen.
-  explicit TrialServer(EventQueue<TrialMessage>* queue);
+  // `host` "": listens on an abstract unix socket of a random name: it is no file, so that nothing
+  // is left behind even if this process is killed. Else at any free port of `host`, a numeric
+  // address of this machine's that ranks on other hosts reach: their token travels in clear, as
+  // what they tell each other does. `queue` must outlive the server. Throws kUnavailable if it
+  // cannot listen.
+  explicit TrialServer(EventQueue<TrialMessage>* queue, const std::string& host = "");
   // Closes the queue, so that no call keeps waiting for an answer.
   ~TrialServer();
 

@@ -131,7 +131,6 @@ Listener::Listener(const std::string& address, grpc::Service* service) : address
   // A name outside the file system: nothing is left of it, however this process ends. It is as hard
   // to guess as the token, so that nobody can have taken it.
   if (address_.empty()) address_ = fmt::format("{}dsat-{}", kAbstractPrefix, RandomToken());
-  CheckLocalAddress(address_);
   CheckFree(address_);
   int port = 0;
   grpc::ServerBuilder builder;

@@ -123,10 +123,12 @@ int64_t CommandTarget::num_commands() const {
 // Of all ranks on one host.
 std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest& request,
                                                             const RankPlace& place) const {
-  std::map<std::string, std::string> env;
-  if (!request.hosts.empty()) env = request.hosts[static_cast<size_t>(place.host)].environment;
-  env["PYTHONUNBUFFERED"] = "1";
-  env["DSAT_TRIAL_ID"] = std::to_string(request.trial);
+  std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
+                                            {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
+  if (!request.hosts.empty()) {
+    const auto& given = request.hosts[static_cast<size_t>(place.host)].environment;
+    env.insert(given.begin(), given.end());
+  }
   // A folder that the user has warmed up is better than ours; a full run is as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");

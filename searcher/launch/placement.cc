@@ -6,9 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/num_cores.h"
 #include "base/rng.h"
+#include "searcher/launch/deepspeed_command.h"
 
 namespace dsat {
 namespace {
@@ -39,7 +43,26 @@ std::optional<std::vector<std::string>> OwnDevices() {
   return devices;
 }
 
+// "/dev/nvidia0" and so on, one per GPU.
+int64_t NumDeviceFiles() {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::error_code error;
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    const std::string number = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
+  }
+  return count;
+}
+
 }  // namespace
+
+int64_t NumVisibleGpus() {
+  const int64_t all = NumDeviceFiles();
+  const auto own = OwnDevices();
+  return own ? std::min(all, static_cast<int64_t>(own->size())) : all;
+}
 
 std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
                             int64_t num_ranks) {
@@ -56,6 +79,43 @@ std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set
     if (found.size() == wanted) return found;
   }
   return {};
+}
+
+bool UsesGpus(const ExperimentSpec& spec) {
+  const bool may_use = !IsBuiltin(spec) || spec.device != "cpu";
+  return may_use && NumVisibleGpus() > 0;
+}
+
+LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
+  if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : NumCores();
+  LaunchHost host;
+  for (int64_t slot = 0; slot < num_slots; ++slot)
+    host.slots.push_back(slot);
+  return host;
+}
+
+void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
+  const auto is_here = [](const LaunchHost& host) { return host.reach.empty(); };
+  if (std::all_of(hosts.begin(), hosts.end(), is_here)) return;
+  const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
+  if (slots.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.slots_per_trial: {}; the hosts have fewer slots: list more hosts, or lower it",
+          spec.slots_per_trial);
+  }
+  if (IsBuiltin(spec)) return;
+  const auto launcher = FindRankLauncher(spec.entrypoint);
+  if (launcher && slots.back().host != slots.front().host) {
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: `{}` starts ranks on one host, and a trial of {} slots needs several: give "
+          "the script's own command (python train.py ...), so that dsat starts its ranks",
+          launcher->name, spec.slots_per_trial);
+  }
+  if (spec.device_memory_bytes == 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.device_memory: not given; expected the memory of one device, which this "
+          "machine cannot ask other hosts for");
+  }
 }
 
 std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks) {

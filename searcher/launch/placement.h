@@ -20,6 +20,17 @@ namespace dsat {
 std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
                             int64_t num_ranks);
 
+// True if trials of `spec` run on this machine's GPUs, where it has any: each slot is one then.
+bool UsesGpus(const ExperimentSpec& spec);
+// This machine with `num_slots` slots; 0: its GPUs if trials use them, else its cores.
+LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots);
+// Throws kInvalidArgument if trials of `spec` cannot run on `hosts`, of which at least one is not
+// this machine, saying why.
+void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
+
+// GPUs of this machine that we may use, by the driver's device files and CUDA_VISIBLE_DEVICES.
+int64_t NumVisibleGpus();
+
 // A rank's place among the ranks of its attempt.
 struct RankPlace {
   int64_t host = 0;  // Index of LaunchRequest::hosts.

@@ -53,7 +53,8 @@ struct Route {
   std::string here;
 };
 Route RouteTo(const std::string& name) {
-  const addrinfo hints = {.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(name.c_str(), kDiscardPort, &hints, &found) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);

@@ -31,8 +31,8 @@ struct SuperviseOrder {
 struct SuperviseHello {
   std::string version;
   int64_t num_cores = 0;
-  std::string address;         // Of its host, as the runner reaches it by ssh; "" = not known.
-  std::string runner_address;  // Of the runner's host, as its host sees it; "" = not known.
+  std::string address = {};         // Of its host, as ssh reaches it; "" = not known.
+  std::string runner_address = {};  // Of the runner's host, as its host sees it; "" = not known.
 };
 
 // What is told about ranks after their end.

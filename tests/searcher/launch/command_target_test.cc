@@ -279,7 +279,7 @@ TEST_F(CommandTargetTest, TheExperimentsEnvironmentIsOnTop) {
 }
 
 TEST_F(CommandTargetTest, SlotsChooseAmongTheVisibleDevices) {
-  request_.slots = {2, 3};
+  request_.slots = {{0, 2}, {0, 3}};
   unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_EQ(Commands()[0].env.at("CUDA_VISIBLE_DEVICES"), "2,3");
   setenv("CUDA_VISIBLE_DEVICES", "4,GPU-ab,6,7", 1);
