@@ -34,6 +34,9 @@ int64_t ParseBytes(std::string_view text, const std::string& what);
 // can neither break a line nor steer a terminal. UTF-8 stays.
 std::string Printable(std::string_view text);
 
+// `text` without the blanks around it: spaces, tabs and carriage returns.
+std::string Trimmed(std::string_view text);
+
 // The candidate with the smallest edit distance to `word`, or "" if none is close.
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates);
 
