@@ -177,6 +177,13 @@ std::string ShellWord(const std::string& text) {
   return quoted + "'";
 }
 
+std::string Trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\v\f\r";
+  const size_t first = text.find_first_not_of(blanks);
+  if (first == text.npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(blanks) - first + 1));
+}
+
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates) {
   std::string nearest;
   size_t best = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;

@@ -37,6 +37,9 @@ std::string Printable(std::string_view text);
 // `text` as a shell reads it back: as it is, or in single quotes.
 std::string ShellWord(const std::string& text);
 
+// `text` without the blanks around it: spaces, tabs and carriage returns.
+std::string Trimmed(std::string_view text);
+
 // The candidate with the smallest edit distance to `word`, or "" if none is close.
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates);
 

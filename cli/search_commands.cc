@@ -61,6 +61,23 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
 }
 
+// The options that gave `hosts`, as a shell reads them back, each behind a blank.
+std::string HostOptions(const HostFlags& hosts) {
+  if (hosts.hostfile.empty()) return "";
+  std::string options;
+  const auto add = [&options](const char* name, const std::string& value, const std::string& none) {
+    if (value != none) options += fmt::format(" {} {}", name, ShellWord(value));
+  };
+  add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
+  add("--include-hosts", hosts.filters.include, "");
+  add("--exclude-hosts", hosts.filters.exclude, "");
+  add("--num_nodes", std::to_string(hosts.filters.num_nodes), "0");
+  add("--num_gpus", std::to_string(hosts.filters.num_gpus), "0");
+  add("--ssh", hosts.ssh, kDefaultSsh);
+  add("--master_addr", hosts.master_addr, "");
+  return options;
+}
+
 // The first line of a search: what it will do, or where it goes on.
 std::string Heading(const Experiment& experiment) {
   const ExperimentSpec& spec = experiment.search().spec();
@@ -101,9 +118,10 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   const std::string out_dir = OutDir(run, experiment);
   options.out_dir = out_dir;
   if (Search(options, experiment) == ExperimentState::kActive) {
-    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{} goes on\n",
+    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{}{} goes on\n",
                experiment.id(), ShellWord(flags.db),
-               OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir));
+               OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
+               HostOptions(run.hosts));
     return kExitInterrupted;
   }
   if (!flags.json) {

@@ -18,13 +18,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kExportedPrefixes = {"MLFLOW", "MV2", "NCCL", "PYTHON",
                                                                "UCX"};
-constexpr char kBlanks[] = " \t\v\f\r";
-
-std::string Trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == text.npos) return "";
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 // True for what a shell takes for the name of a variable.
 bool IsVariableName(std::string_view name) {

@@ -157,14 +157,11 @@ int HostProcess::Collect() {
 
 std::string HostProcess::WhyNoReport() const {
   if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
-  if (exit_code_ == kExitNotFound) {
-    return fmt::format("host {}: {} is not there; expected dsat at the same path as on this host",
-                       name_, binary_);
-  }
-  const std::string said = LastLineOf(errors_.get());
-  return fmt::format("host {}: {}", name_,
-                     said.empty() ? fmt::format("the connection ended (exit code {})", exit_code_)
-                                  : said);
+  std::string said = LastLineOf(errors_.get());
+  if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
+  if (exit_code_ == kExitNotFound)
+    said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);
+  return fmt::format("host {}: {}", name_, said);
 }
 
 }  // namespace dsat

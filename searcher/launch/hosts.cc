@@ -27,12 +27,6 @@ constexpr char kInclude[] = "--include-hosts";
 constexpr char kExclude[] = "--exclude-hosts";
 constexpr char kFilterGrammar[] = "NAME[:SLOT[,SLOT...]][@NAME...]";
 
-std::string Trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(kBlanks);
-  if (first == text.npos) return "";
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
 bool IsHostCharacter(unsigned char c) {
   return c < 0x80 && (std::isalnum(c) != 0 || std::string_view("._-:[]").find(
                                                   static_cast<char>(c)) != std::string_view::npos);

@@ -21,10 +21,10 @@ struct Host {
 // that occurs several times, for all slots written with it. Names are those of the hostfile, the
 // longest that fits, so that USER@HOST and addresses with colons can be written, too.
 struct HostFilters {
-  std::string include;    // "" = everything
-  std::string exclude;    // "" = nothing
-  int64_t num_nodes = 0;  // The first so many hosts; 0 = all.
-  int64_t num_gpus = 0;   // Slots 0 to num_gpus - 1 of each host; 0 = all.
+  std::string include = {};  // "" = everything
+  std::string exclude = {};  // "" = nothing
+  int64_t num_nodes = 0;     // The first so many hosts; 0 = all.
+  int64_t num_gpus = 0;      // Slots 0 to num_gpus - 1 of each host; 0 = all.
 };
 
 // The command that runs its further arguments on a host, named by the first of them.

@@ -109,7 +109,7 @@ void WaitForAnswers(std::vector<Question>& questions) {
   }
 }
 
-void CheckAnswers(const std::vector<Question>& questions) {
+void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh) {
   std::string problems;
   for (const Question& question : questions) {
     if (!question.problem.empty()) problems += (problems.empty() ? "" : "; ") + question.problem;
@@ -117,7 +117,7 @@ void CheckAnswers(const std::vector<Question>& questions) {
   if (!problems.empty()) {
     Throw(ErrorCode::kUnavailable,
           "{}; expected hosts that `{} HOST true` reaches without a password", problems,
-          kDefaultSsh);
+          ssh);
   }
   for (const Question& question : questions) {
     if (question.answer->version == kVersion) continue;
@@ -144,7 +144,7 @@ ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access
     questions.push_back({&added, HostProcess(added, dsat_binary)});
   }
   WaitForAnswers(questions);
-  CheckAnswers(questions);
+  CheckAnswers(questions, access.ssh);
   for (const Question& question : questions) {
     const SuperviseHello& hello = *question.answer;
     const std::string name = NetworkName(question.host->name);

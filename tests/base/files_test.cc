@@ -191,6 +191,13 @@ TEST(NearestWordTest, SuggestsOnlyWhatIsClose) {
   EXPECT_EQ(NearestWord("stage", {}), "");
 }
 
+TEST(TrimmedTest, TakesBlanksFromBothEnds) {
+  EXPECT_EQ(Trimmed(" \ta b\r"), "a b");
+  EXPECT_EQ(Trimmed("a"), "a");
+  EXPECT_EQ(Trimmed(" \t "), "");
+  EXPECT_EQ(Trimmed(""), "");
+}
+
 TEST(PrintableTest, WritesControlCharactersOutAndKeepsUtf8) {
   EXPECT_EQ(Printable("plain \xc3\xbc"), "plain \xc3\xbc");
   EXPECT_EQ(Printable(std::string_view("a\nb\tc\x1b[0m\x7f\0", 11)), "a\\nb\\tc\\x1b[0m\\x7f\\x00");
