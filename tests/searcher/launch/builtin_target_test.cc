@@ -88,6 +88,50 @@ TEST_F(BuiltinTargetTest, TheExperimentsEnvironmentIsOnTop) {
   }
 }
 
+TEST_F(BuiltinTargetTest, RanksOnSeveralHostsAreToldWhereTheyAreAndWhereTheyMeet) {
+  spec_.slots_per_trial = 3;
+  request_.hosts = {{.name = "a",
+                     .reach = {"ssh", "a"},
+                     .slots = {0, 1},
+                     .address = "10.0.0.1",
+                     .num_cores = 8,
+                     .environment = {{"NCCL_DEBUG", "INFO"}, {"WORLD_SIZE", "never"}}},
+                    {.name = "b", .reach = {"ssh", "b"}, .slots = {5}, .num_cores = 6}};
+  request_.slots = {{0, 0}, {0, 1}, {1, 5}};
+  const std::vector<RankCommand> commands = Commands();
+  ASSERT_EQ(commands.size(), 3u);
+  EXPECT_EQ(commands[1].host, 0);
+  EXPECT_EQ(commands[2].host, 1);
+  EXPECT_THAT(commands[1].env, Contains(Pair("LOCAL_RANK", "1")));
+  EXPECT_THAT(commands[1].env, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
+  EXPECT_THAT(commands[1].env, Contains(Pair("NCCL_DEBUG", "INFO")));
+  EXPECT_THAT(commands[1].env, Contains(Pair("WORLD_SIZE", "3"))) << "ours is on top";
+  EXPECT_THAT(commands[1].env, Contains(Pair("OMP_NUM_THREADS", "4"))) << "of that host's cores";
+  EXPECT_THAT(commands[2].env, Contains(Pair("RANK", "2")));
+  EXPECT_THAT(commands[2].env, Contains(Pair("LOCAL_RANK", "0")));
+  EXPECT_THAT(commands[2].env, Contains(Pair("LOCAL_WORLD_SIZE", "1")));
+  EXPECT_THAT(commands[2].env, Contains(Pair("OMP_NUM_THREADS", "6")));
+  EXPECT_THAT(commands[2].env, Contains(Pair("CUDA_VISIBLE_DEVICES", "5")));
+  for (const RankCommand& command : commands) {
+    EXPECT_THAT(command.env, Contains(Pair("MASTER_ADDR", "10.0.0.1")));
+    EXPECT_EQ(command.env.at("MASTER_PORT"), commands[0].env.at("MASTER_PORT"));
+    EXPECT_THAT(command.files, ElementsAre(request_.dir + "/task.json"));
+    EXPECT_FALSE(command.shares_folder) << "a trial leaves nothing but its log";
+  }
+  request_.full_run = true;
+  EXPECT_TRUE(Commands()[0].shares_folder) << "checkpoints";
+}
+
+TEST_F(BuiltinTargetTest, OnTheProcessorDevicesAreNotChosen) {
+  spec_.device = "cpu";
+  request_.hosts = {{.name = "a", .reach = {"ssh", "a"}, .slots = {0, 1}, .num_cores = 8}};
+  request_.slots = {{0, 0}, {0, 1}};
+  for (const RankCommand& command : Commands()) {
+    EXPECT_EQ(command.env.count("CUDA_VISIBLE_DEVICES"), 0u);
+    EXPECT_EQ(command.env.count("MASTER_ADDR"), 0u) << "one host: the ranks share memory";
+  }
+}
+
 TEST_F(BuiltinTargetTest, TheTaskSaysWhatToRun) {
   const TrialTask task = Task();
   EXPECT_EQ(task.mode, TrialTask::Mode::kMeasure);

@@ -278,6 +278,32 @@ TEST_F(CommandTargetTest, TheExperimentsEnvironmentIsOnTop) {
   }
 }
 
+TEST_F(CommandTargetTest, RanksOnSeveralHostsAreToldWhereTheyAreAndWhereTheyMeet) {
+  request_.hosts = {{.name = "a",
+                     .reach = {"ssh", "a"},
+                     .slots = {0},
+                     .address = "10.0.0.1",
+                     .environment = {{"NCCL_DEBUG", "INFO"}}},
+                    {.name = "b", .reach = {"ssh", "b"}, .slots = {3}}};
+  request_.slots = {{0, 0}, {1, 3}};
+  const std::vector<RankCommand> commands = Commands();
+  ASSERT_EQ(commands.size(), 2u);
+  EXPECT_THAT(commands[0].env, Contains(Pair("NCCL_DEBUG", "INFO")));
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const RankCommand& command = commands[rank];
+    const std::string text = std::to_string(rank);
+    EXPECT_EQ(command.host, static_cast<int64_t>(rank));
+    EXPECT_TRUE(command.shares_folder) << "the hooks write there";
+    EXPECT_THAT(command.env, Contains(Pair("RANK", text)));
+    EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", "0")));
+    EXPECT_THAT(command.env, Contains(Pair("LOCAL_SIZE", "1")));
+    EXPECT_THAT(command.env, Contains(Pair("CROSS_RANK", text)));
+    EXPECT_THAT(command.env, Contains(Pair("CROSS_SIZE", "2")));
+    EXPECT_THAT(command.env, Contains(Pair("MASTER_ADDR", "10.0.0.1")));
+    EXPECT_THAT(command.env, Contains(Pair("CUDA_VISIBLE_DEVICES", rank == 0 ? "0" : "3")));
+  }
+}
+
 TEST_F(CommandTargetTest, SlotsChooseAmongTheVisibleDevices) {
   request_.slots = {{0, 2}, {0, 3}};
   unsetenv("CUDA_VISIBLE_DEVICES");
