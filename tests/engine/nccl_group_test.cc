@@ -34,7 +34,7 @@ void TellNccl(const char* what, int rank) {
 
 // Runs fn on every rank of an NCCL group over host memory.
 void RunNccl(int size, milliseconds timeout, const std::function<void(ProcessGroup& group)>& fn) {
-  auto hosts = MakeThreadGroups(size, timeout);
+  auto hosts = MakeRanks(size, timeout);
   RunThreads(size, [&](int rank) {
     SystemMemory memory;
     const auto group =

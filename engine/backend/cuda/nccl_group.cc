@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
-#include "engine/comm/rendezvous.h"
+#include "engine/comm/call.h"
 
 namespace dsat::engine {
 namespace {
@@ -123,8 +123,7 @@ void NcclGroup::Meet(const Call& call) {
     const Call other = call_of(rank);
     if (other == first) continue;
     comm_->Break();
-    Throw(ErrorCode::kInternal, "ranks issued different calls: rank 0 {}, rank {} {}",
-          first.ToString(), rank, other.ToString());
+    throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
   }
 }
 
@@ -138,8 +137,7 @@ void NcclGroup::MeetPeer(const Call& call) {
   }
   if (other == CounterpartOf(call, rank())) return;
   comm_->Break();
-  Throw(ErrorCode::kInternal, "ranks issued different calls: rank {} {}, rank {} {}", rank(),
-        call.ToString(), call.rank, other.ToString());
+  throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
 }
 
 void* NcclGroup::TakeBlock(int64_t bytes) {
