@@ -59,9 +59,8 @@ inline std::vector<std::unique_ptr<ProcessGroup>> MakeRanks(int size,
   if (kind == nullptr || std::string(kind) != "tcp") return MakeThreadGroups(size, timeout);
   const TcpPlace place;
   std::vector<std::unique_ptr<ProcessGroup>> groups(static_cast<size_t>(size));
-  RunThreads(size, [&](int rank) {
-    groups[static_cast<size_t>(rank)] = place.Join(rank, size, timeout);
-  });
+  RunThreads(
+      size, [&](int rank) { groups[static_cast<size_t>(rank)] = place.Join(rank, size, timeout); });
   return groups;
 }
 

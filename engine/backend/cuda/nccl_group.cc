@@ -291,19 +291,23 @@ std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
   return std::make_unique<NcclGroup>(std::move(host), memory, device);
 }
 
-std::string WhyNoNccl(ProcessGroup& host, const std::string& gpu, const std::string& missing) {
-  constexpr size_t kNameBytes = 64;
+std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,
+                      const std::string& missing) {
+  constexpr size_t kGpuBytes = 64;
+  constexpr size_t kNameBytes = 2 * kGpuBytes;  // The GPU, then the machine.
   if (host.size() == 1) return "there is one rank";
   const CommBuffer rows = host.Allocate(host.size() * static_cast<int64_t>(kNameBytes));
   char* names = static_cast<char*>(rows.data);
-  gpu.copy(names + static_cast<size_t>(host.rank()) * kNameBytes, kNameBytes - 1);
+  char* own = names + static_cast<size_t>(host.rank()) * kNameBytes;
+  gpu.copy(own, kGpuBytes - 1);
+  machine.copy(own + kGpuBytes, kGpuBytes - 1);
   host.AllGather(rows, kNameBytes);
   // Before anything that may differ: a collective call.
   const int without = static_cast<int>(host.MaxScalar(missing.empty() ? 0 : host.rank() + 1));
   const auto name_of = [&](int rank) { return names + static_cast<size_t>(rank) * kNameBytes; };
   for (int rank = 1; rank < host.size(); ++rank) {
     for (int other = 0; other < rank; ++other) {
-      if (std::strcmp(name_of(rank), name_of(other)) != 0) continue;
+      if (std::memcmp(name_of(rank), name_of(other), kNameBytes) != 0) continue;
       return fmt::format("ranks {} and {} share GPU {}, which NCCL refuses", other, rank,
                          name_of(rank));
     }
