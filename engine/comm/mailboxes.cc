@@ -91,9 +91,7 @@ void Mailboxes::Recv(void* data, int64_t bytes, int peer) {
   rendezvous_.WaitForPeer(peer, box.progress, ++side.progress, call);
   if (box.bytes != bytes) {
     const Call sent{.kind = Call::Kind::kSend, .rank = rank_, .count = box.bytes};
-    rendezvous_.Fail(ErrorCode::kInternal,
-                     fmt::format("ranks issued different calls: rank {} {}, rank {} {}", peer,
-                                 sent.ToString(), rank_, call.ToString()));
+    rendezvous_.Fail(ErrorCode::kInternal, DifferentCalls(peer, sent, rank_, call));
   }
   if (side.offset != box.offset) {
     side.memory = file_.Map(box.offset, box.capacity);

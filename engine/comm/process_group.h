@@ -8,6 +8,7 @@
 #define DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -119,6 +120,9 @@ class ProcessGroup {
   void CountSend(int64_t bytes, int peer);
   void CheckPeer(int64_t bytes, int peer) const;
 
+  // Of what MaxScalar compares: NaN if one is.
+  static double Larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
+
   // Whom Split puts together with this rank.
   struct Subgroup {
     int rank = 0;   // This rank's, there.
@@ -152,7 +156,43 @@ class ProcessGroup {
 // After any of the others the group is broken: every further call throws.
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout);
-// As many ranks, for as many threads of this process: the same transport over a file of its own.
+// How the ranks of several hosts meet.
+struct TcpGroupArgs {
+  int rank = 0;
+  int size = 1;
+  std::string master_address;  // Of rank 0's host, as every rank reaches it: a number or a name.
+  int master_port = 0;         // Where rank 0 listens until all have come.
+  std::string key;             // The same on every rank, and secret; may be empty.
+  std::chrono::milliseconds timeout{};
+  // Of rank 0: a socket that listens there already (borrowed), so that who starts the ranks can let
+  // the kernel choose the port; -1: none. It may serve one group after another.
+  int listening_fd = -1;
+};
+
+// Ranks on several hosts, over TCP. Returns when all have joined; rank 0 may come last. The network
+// must be trusted, as with NCCL or Gloo: nothing is encrypted, and a hash of the key, which keeps
+// strangers and ranks of other groups out, can be read and used again by who listens in.
+//
+// Rank 0 listens at the master's address if that is one of its host's, else, or if the master is a
+// name that is a loopback address here, at all of them; every rank, at any free port of the address
+// from which it reached rank 0. All ranks must be able to connect to all.
+//
+// Collectives are direct: every rank sends each peer what that one needs, and nothing twice; those
+// of a row from one rank send it size() - 1 times. Send returns when the network has taken the
+// message, of which it holds some 100 KB to some MB: a larger one waits for the receiver.
+//
+// Errors are MakeShmGroup's, with addresses: "rank 2 (10.0.0.3, pid 123) has ended". Besides,
+//   kDeadlineExceeded  if nothing moves for `timeout`; a host that vanished is noticed within half
+//   a
+//                      minute (kUnavailable) or by it;
+//   kUnavailable       from rank 0 if the port is taken, from others if a rank cannot be reached;
+//   kUnauthenticated   on a rank that came with another key, kInternal with another size or as a
+//                      rank that has come; the others wait on;
+//   kNotFound          if the master's name is of no host;
+//   kResourceExhausted from Allocate if the memory cannot be had, from Split if no socket can.
+std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args);
+
+// MakeShmGroup's, for as many threads of this process, over a file of its own.
 std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(int size,
                                                             std::chrono::milliseconds timeout);
 // Moves nothing; counts what `rank` of `size` would send. Sums and maxima return their argument.

@@ -60,47 +60,6 @@ bool AtLeast(uint32_t a, uint32_t b) {
 
 }  // namespace
 
-std::string Call::ToString() const {
-  constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
-  const char* type = kTypes[static_cast<size_t>(dtype)];
-  const auto rows = [&](const char* name) {
-    return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, type, count);
-  };
-  switch (kind) {
-    case Kind::kJoin:
-      return "join";
-    case Kind::kAllocate:
-      return fmt::format("allocate({} bytes)", count);
-    case Kind::kReduceScatter:
-      return rows("reduce_scatter");
-    case Kind::kAllGather:
-      return rows("all_gather");
-    case Kind::kAllReduce:
-      return rows("all_reduce");
-    case Kind::kAllGatherBytes:
-      return fmt::format("all_gather(buffer {}, rows of {} bytes)", buffer, count);
-    case Kind::kAllToAll:
-      return fmt::format("all_to_all(buffer {}, rows of {} bytes)", buffer, count);
-    case Kind::kBroadcast:
-      return fmt::format("broadcast(buffer {}, {}, row {} of {})", buffer, type, rank, count);
-    case Kind::kSplit:
-      return fmt::format("split(colors of hash {:x})", count);
-    case Kind::kSum:
-      return "sum of a number";
-    case Kind::kMax:
-      return "maximum of a number";
-    case Kind::kBarrier:
-      return "barrier";
-    case Kind::kSend:
-      return fmt::format("send({} bytes to rank {})", count, rank);
-    case Kind::kRecv:
-      return fmt::format("recv({} bytes from rank {})", count, rank);
-    case Kind::kExchange:
-      return fmt::format("exchange({} bytes with rank {})", count, rank);
-  }
-  return "unknown call";
-}
-
 // Zero pages are a valid start for both.
 struct alignas(64) Rendezvous::Slot {
   std::atomic<int32_t> pid;
@@ -173,8 +132,7 @@ void Rendezvous::Meet(const Call& call, double value) {
   for (int rank = 1; rank < size_; ++rank) {
     const Call& other = SlotOf(rank).calls[last_meeting_ % 2];
     if (other == first) continue;
-    Fail(ErrorCode::kInternal, fmt::format("ranks issued different calls: rank 0 {}, rank {} {}",
-                                           first.ToString(), rank, other.ToString()));
+    Fail(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
   }
 }
 

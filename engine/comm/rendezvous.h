@@ -11,42 +11,11 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "engine/comm/call.h"
 #include "engine/comm/mapping.h"
 #include "engine/comm/shared_file.h"
-#include "engine/tensor.h"
 
 namespace dsat::engine {
-
-// What a rank is about to do. All ranks must come to a collective with the same call.
-struct Call {
-  enum class Kind : int32_t {
-    kJoin,
-    kAllocate,
-    kReduceScatter,
-    kAllGather,
-    kAllReduce,
-    kAllGatherBytes,
-    kAllToAll,
-    kBroadcast,
-    kSplit,
-    kSum,
-    kMax,
-    kBarrier,
-    kSend,
-    kRecv,
-    kExchange,
-  };
-  Kind kind = Kind::kBarrier;
-  DType dtype = DType::kF32;
-  int32_t buffer = -1;
-  int32_t rank = -1;  // The root of kBroadcast, the peer of kSend, kRecv and kExchange.
-  // Ranks of kJoin; bytes of kAllocate, kSend, kRecv and kExchange; elements (or bytes) of a row of
-  // the collectives; a hash of the colors of kSplit.
-  int64_t count = 0;
-  bool operator==(const Call&) const = default;
-  // "reduce_scatter(buffer 3, bf16, rows of 1024)".
-  std::string ToString() const;
-};
 
 // One rank's end. Not thread-safe. After an Error the group is broken: every rank gets an Error.
 //

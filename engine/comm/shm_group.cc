@@ -2,14 +2,11 @@
 // are read where they are. One pass over the data and two or three barriers a collective.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/rng.h"
 #include "engine/comm/counting_group.h"
 #include "engine/comm/mailboxes.h"
 #include "engine/comm/mapping.h"
@@ -229,19 +226,13 @@ void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int pee
   Recv(received, bytes, peer);
 }
 
-int64_t HashOf(std::span<const int> colors) {
-  const std::string_view bytes(reinterpret_cast<const char*>(colors.data()), colors.size_bytes());
-  return static_cast<int64_t>(StableHash(bytes) >> 1);
-}
-
 std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
   const Subgroup subgroup = SubgroupOf(color_of_rank);
   // The first rank of each color takes the pages where its group will meet, and tells the others.
   // They stay taken until the file goes: nobody knows who leaves last.
   const bool leads = subgroup.size > 1 && subgroup.rank == 0;
   const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
-  rendezvous_.Meet({.kind = Call::Kind::kSplit, .count = HashOf(color_of_rank)},
-                   static_cast<double>(offset));
+  rendezvous_.Meet(SplitCall(color_of_rank), static_cast<double>(offset));
   for (int rank = 0; rank < size(); ++rank) {
     if (rendezvous_.ValueOf(rank) >= 0) continue;
     Throw(ErrorCode::kResourceExhausted, "communication memory for subgroups: {}",
@@ -266,10 +257,8 @@ double ShmGroup::SumScalar(double value) {
 double ShmGroup::MaxScalar(double value) {
   rendezvous_.Meet({.kind = Call::Kind::kMax}, value);
   double maximum = rendezvous_.ValueOf(0);
-  for (int rank = 1; rank < size(); ++rank) {
-    const double other = rendezvous_.ValueOf(rank);
-    if (other > maximum || std::isnan(other)) maximum = other;
-  }
+  for (int rank = 1; rank < size(); ++rank)
+    maximum = Larger(maximum, rendezvous_.ValueOf(rank));
   return maximum;
 }
 

@@ -34,7 +34,7 @@ void TellNccl(const char* what, int rank) {
 
 // Runs fn on every rank of an NCCL group over host memory.
 void RunNccl(int size, milliseconds timeout, const std::function<void(ProcessGroup& group)>& fn) {
-  auto hosts = MakeThreadGroups(size, timeout);
+  auto hosts = MakeRanks(size, timeout);
   RunThreads(size, [&](int rank) {
     SystemMemory memory;
     const auto group =
@@ -227,13 +227,21 @@ TEST(NcclGroupTest, MemoryThatOneRankLacksIsRefusedOnAllAndTheGroupGoesOn) {
 TEST(NcclGroupTest, OneGpuPerRankAndNcclOnEachAreWantedOrTheReasonIsGiven) {
   RunRanks(3, [](ProcessGroup& host) {
     const int rank = host.rank();
-    EXPECT_EQ(WhyNoNccl(host, fmt::format("0000:{}b:00.0", rank), ""), "");
-    EXPECT_EQ(WhyNoNccl(host, rank == 1 ? "0000:1b:00.0" : "0000:3b:00.0", ""),
+    const std::string own = fmt::format("0000:{}b:00.0", rank);
+    EXPECT_EQ(WhyNoNccl(host, "one", own, ""), "");
+    EXPECT_EQ(WhyNoNccl(host, "one", rank == 1 ? "0000:1b:00.0" : "0000:3b:00.0", ""),
               "ranks 0 and 2 share GPU 0000:3b:00.0, which NCCL refuses");
     const std::string missing = rank == 2 ? "libnccl.so.2: no such file" : "";
-    EXPECT_EQ(WhyNoNccl(host, fmt::format("0000:{}b:00.0", rank), missing),
+    EXPECT_EQ(WhyNoNccl(host, "one", own, missing),
               rank == 2 ? "rank 2 cannot load NCCL: libnccl.so.2: no such file"
                         : "rank 2 cannot load NCCL");
+  });
+}
+
+TEST(NcclGroupTest, GpusOfTwoMachinesMayHaveOneAddress) {
+  RunRanks(3, [](ProcessGroup& host) {
+    const std::string gpu = host.rank() == 1 ? "0000:1b:00.0" : "0000:3b:00.0";
+    EXPECT_EQ(WhyNoNccl(host, host.rank() == 2 ? "other" : "one", gpu, ""), "");
   });
 }
 

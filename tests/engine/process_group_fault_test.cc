@@ -1,9 +1,7 @@
 // What a process group says when peers die, stay away, or do something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "engine/comm/process_group.h"
+#include "tests/engine/child.h"
 #include "tests/engine/error_of.h"
 #include "tests/engine/run_ranks.h"
 
@@ -21,38 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-// A child process, ended and reaped with the object.
-class Child {
- public:
-  explicit Child(const std::function<void()>& fn) : pid_(fork()) {
-    if (pid_ != 0) return;
-    try {
-      fn();
-    } catch (const Error&) {
-    }
-    _exit(0);  // Without destructors, as a crash.
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    Kill();
-    Reap();
-  }
-
-  pid_t pid() const { return pid_; }
-  void Kill() const {
-    if (!reaped_) kill(pid_, SIGKILL);
-  }
-  void Reap() {
-    if (!reaped_) waitpid(pid_, nullptr, 0);
-    reaped_ = true;
-  }
-
- private:
-  pid_t pid_;
-  bool reaped_ = false;
-};
 
 void ExpectEnded(const Error& error, int rank, pid_t pid) {
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);

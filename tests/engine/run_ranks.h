@@ -1,19 +1,24 @@
-// Several ranks in one test process: a thread each.
+// Several ranks in one test process: a thread each. They talk through shared memory, or over TCP if
+// DSAT_TEST_GROUP is "tcp".
 #ifndef DSAT_TESTS_ENGINE_RUN_RANKS_H_
 #define DSAT_TESTS_ENGINE_RUN_RANKS_H_
 
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "engine/comm/process_group.h"
+#include "tests/engine/tcp_ranks.h"
 
 namespace dsat::engine {
 
@@ -47,11 +52,23 @@ inline void RunThreads(int size, const std::function<void(int rank)>& fn) {
   if (first_failure) std::rethrow_exception(first_failure);
 }
 
+// The ends of a group of `size`, by rank.
+inline std::vector<std::unique_ptr<ProcessGroup>> MakeRanks(int size,
+                                                            std::chrono::milliseconds timeout) {
+  const char* kind = std::getenv("DSAT_TEST_GROUP");
+  if (kind == nullptr || std::string(kind) != "tcp") return MakeThreadGroups(size, timeout);
+  const TcpPlace place;
+  std::vector<std::unique_ptr<ProcessGroup>> groups(static_cast<size_t>(size));
+  RunThreads(
+      size, [&](int rank) { groups[static_cast<size_t>(rank)] = place.Join(rank, size, timeout); });
+  return groups;
+}
+
 // Runs fn(group) on every rank of a group of `size`. As RunThreads about failures; the ranks that
 // wait for one that failed end with it.
 inline void RunRanks(int size, const std::function<void(ProcessGroup& group)>& fn,
                      std::chrono::milliseconds timeout = kTestTimeout) {
-  auto groups = MakeThreadGroups(size, timeout);
+  auto groups = MakeRanks(size, timeout);
   RunThreads(size, [&](int rank) {
     // Ends with its thread: peers that wait for a rank that failed must see it go.
     const auto group = std::move(groups[static_cast<size_t>(rank)]);

@@ -1,5 +1,4 @@
-// The process groups that the contract suites run over: those of a host's ranks, or, over these,
-// the kind that DSAT_TEST_GROUP names.
+// The process groups that the contract suites run over: the kind that DSAT_TEST_GROUP names.
 #ifndef DSAT_TESTS_ENGINE_TEST_GROUP_H_
 #define DSAT_TESTS_ENGINE_TEST_GROUP_H_
 
@@ -16,8 +15,8 @@ namespace dsat::engine {
 // The fake NCCL over host memory and the CPU's kernels.
 NcclDevice HostNccl();
 
-// Runs fn(group) on every rank of a group of `size`, as RunRanks does: a host's group ("", not
-// set), or NCCL's over host memory ("nccl").
+// Runs fn(group) on every rank of a group of `size`, as RunRanks does: a host's group (not set),
+// one over TCP ("tcp"), or NCCL's over host memory and a host's group ("nccl").
 void RunGroups(int size, const std::function<void(ProcessGroup& group)>& fn);
 
 }  // namespace dsat::engine

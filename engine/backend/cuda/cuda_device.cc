@@ -2,6 +2,8 @@
 #include "engine/backend/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +13,13 @@
 
 namespace dsat::engine {
 namespace {
+
+// Which run of which kernel this is: the same in all containers of a host. "" if nobody says.
+std::string BootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
 
 class CudaDevice final : public Device {
  public:
@@ -49,7 +58,7 @@ class CudaDevice final : public Device {
 std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
   NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = nccl::kStreamPerThread};
   if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, device.kernels);
-  const std::string obstacle = WhyNoNccl(*host, gpu_.address, nccl::Load(device.api));
+  const std::string obstacle = WhyNoNccl(*host, BootId(), gpu_.address, nccl::Load(device.api));
   if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);
   if (host->rank() == 0 && !std::exchange(has_told_, true))
     Log(LogLevel::kWarn, "collectives go through host memory, not NCCL", {{"why", obstacle}});

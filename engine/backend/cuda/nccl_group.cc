@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
-#include "engine/comm/rendezvous.h"
+#include "engine/comm/call.h"
 
 namespace dsat::engine {
 namespace {
@@ -123,8 +123,7 @@ void NcclGroup::Meet(const Call& call) {
     const Call other = call_of(rank);
     if (other == first) continue;
     comm_->Break();
-    Throw(ErrorCode::kInternal, "ranks issued different calls: rank 0 {}, rank {} {}",
-          first.ToString(), rank, other.ToString());
+    throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
   }
 }
 
@@ -138,8 +137,7 @@ void NcclGroup::MeetPeer(const Call& call) {
   }
   if (other == CounterpartOf(call, rank())) return;
   comm_->Break();
-  Throw(ErrorCode::kInternal, "ranks issued different calls: rank {} {}, rank {} {}", rank(),
-        call.ToString(), call.rank, other.ToString());
+  throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
 }
 
 void* NcclGroup::TakeBlock(int64_t bytes) {
@@ -293,19 +291,23 @@ std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
   return std::make_unique<NcclGroup>(std::move(host), memory, device);
 }
 
-std::string WhyNoNccl(ProcessGroup& host, const std::string& gpu, const std::string& missing) {
-  constexpr size_t kNameBytes = 64;
+std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,
+                      const std::string& missing) {
+  constexpr size_t kGpuBytes = 64;
+  constexpr size_t kNameBytes = 2 * kGpuBytes;  // The GPU, then the machine.
   if (host.size() == 1) return "there is one rank";
   const CommBuffer rows = host.Allocate(host.size() * static_cast<int64_t>(kNameBytes));
   char* names = static_cast<char*>(rows.data);
-  gpu.copy(names + static_cast<size_t>(host.rank()) * kNameBytes, kNameBytes - 1);
+  char* own = names + static_cast<size_t>(host.rank()) * kNameBytes;
+  gpu.copy(own, kGpuBytes - 1);
+  machine.copy(own + kGpuBytes, kGpuBytes - 1);
   host.AllGather(rows, kNameBytes);
   // Before anything that may differ: a collective call.
   const int without = static_cast<int>(host.MaxScalar(missing.empty() ? 0 : host.rank() + 1));
   const auto name_of = [&](int rank) { return names + static_cast<size_t>(rank) * kNameBytes; };
   for (int rank = 1; rank < host.size(); ++rank) {
     for (int other = 0; other < rank; ++other) {
-      if (std::strcmp(name_of(rank), name_of(other)) != 0) continue;
+      if (std::memcmp(name_of(rank), name_of(other), kNameBytes) != 0) continue;
       return fmt::format("ranks {} and {} share GPU {}, which NCCL refuses", other, rank,
                          name_of(rank));
     }

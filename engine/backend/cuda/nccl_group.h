@@ -36,9 +36,11 @@ namespace dsat::engine {
 std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
                                             MemorySource& memory, const NcclDevice& device);
 
-// Why the ranks of `host` cannot use NCCL; "" on all of them if they can. `gpu` names this
-// rank's, `missing` is what nccl::Load has said here. A collective call.
-std::string WhyNoNccl(ProcessGroup& host, const std::string& gpu, const std::string& missing);
+// Why the ranks of `host` cannot use NCCL; "" on all of them if they can. `machine` is the same
+// where ranks run on the same kernel, `gpu` names this rank's there, `missing` is what nccl::Load
+// has said here. A collective call.
+std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,
+                      const std::string& missing);
 
 }  // namespace dsat::engine
 

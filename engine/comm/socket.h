@@ -1,0 +1,63 @@
+// TCP connections and where they lead, for the ranks of several hosts.
+#ifndef DSAT_ENGINE_COMM_SOCKET_H_
+#define DSAT_ENGINE_COMM_SOCKET_H_
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace dsat::engine {
+
+// An IPv4 or IPv6 address and a port. Its bytes mean the same on every rank.
+class SocketAddress {
+ public:
+  SocketAddress() = default;
+  SocketAddress(const sockaddr* address, socklen_t bytes);
+  // Where the connection, or the listener, is on this side and on the other.
+  static SocketAddress OfThisSide(int fd);
+  static SocketAddress OfOtherSide(int fd);
+
+  int port() const;
+  // The same host at another port, all of this host's addresses, and another host at this port.
+  SocketAddress WithPort(int port) const;
+  SocketAddress Wildcard() const;
+  SocketAddress OnHostOf(const SocketAddress& other) const { return other.WithPort(port()); }
+  bool is_loopback() const;
+
+  std::string Host() const;      // "10.0.0.3", "fd00::3".
+  std::string ToString() const;  // "10.0.0.3:29500", "[fd00::3]:29500".
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t bytes() const;
+
+ private:
+  sockaddr_storage storage_{};
+};
+
+// The addresses of a host, which is a name or a number. Throws kNotFound naming it; kUnavailable if
+// who knows does not answer.
+std::vector<SocketAddress> Resolve(const std::string& host, int port);
+
+// The sockets below are closed on exec and never block.
+
+// Listens at `address`; port 0: one that is free. Throws naming the address.
+UniqueFd ListenAt(const SocketAddress& address);
+
+// A connection to `address`; empty, with errno set, if there is none by `deadline`.
+UniqueFd ConnectTo(const SocketAddress& address, std::chrono::steady_clock::time_point deadline);
+
+// What every connection of a group wants: small messages go at once, and where nothing is on its
+// way, a host that has vanished ends the connection within half a minute.
+void Tune(int fd);
+
+// Waits for `events` (poll's) on `fd`; false after the deadline.
+bool WaitFor(int fd, short events, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_COMM_SOCKET_H_

@@ -1,0 +1,146 @@
+// The other ranks of a group on several hosts: connections to them, and the watch over them.
+//
+// A rank that leaves says so where it receives messages, in the direction that nothing else goes:
+// who reads there learns at once, and without reading anything else, that it went, and whether in
+// good order. A process that ends closes its connections without a word.
+#include "engine/comm/tcp_peers.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "engine/comm/socket.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kFarewell = 'x';
+// Between the end of one connection and that of another of the same process.
+constexpr std::chrono::milliseconds kFarewellDelay{500};
+
+}  // namespace
+
+TcpPeers::TcpPeers(Roster roster, std::vector<PeerSockets> sockets,
+                   std::chrono::milliseconds timeout)
+    : roster_(std::move(roster)), timeout_(timeout), connections_(sockets.size()) {
+  for (int peer = 0; peer < roster_.size(); ++peer) {
+    if (peer == roster_.rank) continue;
+    const auto index = static_cast<size_t>(peer);
+    PeerSockets& of_peer = sockets[index];
+    connections_[index] = {Link(std::move(of_peer.collectives)), Link(std::move(of_peer.outgoing)),
+                           Link(std::move(of_peer.incoming)), ""};
+    others_.push_back(peer);
+    to_others_.push_back(&connections_[index].collectives);
+  }
+}
+
+TcpPeers::~TcpPeers() {
+  Leave();
+}
+
+void TcpPeers::Leave() {
+  for (const int peer : others_) {
+    const int fd = incoming(peer).fd();
+    if (fd >= 0) send(fd, &kFarewell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  for (Connections& each : connections_) {
+    each.collectives.Close();
+    each.outgoing.Close();
+    each.incoming.Close();
+  }
+}
+
+void TcpPeers::Fail(ErrorCode code, const std::string& message) {
+  is_broken_ = true;
+  Leave();
+  throw Error(code, message);
+}
+
+void TcpPeers::CheckNotBroken(const std::string& call) const {
+  if (!is_broken_) return;
+  Throw(ErrorCode::kUnavailable, "rank {} in {}: the process group has failed before", roster_.rank,
+        call);
+}
+
+void TcpPeers::MoveCollectives(const Call& call, const std::function<bool()>& done,
+                               const std::function<void()>& look) {
+  Move(call, to_others_, others_, done, look);
+}
+
+void TcpPeers::MoveMessages(const Call& call, int peer, const std::function<bool()>& done) {
+  // First what has come: it may explain why nothing can go.
+  Link* const links[] = {&incoming(peer), &outgoing(peer)};
+  const int peers[] = {peer, peer};
+  Move(call, links, peers, done, nullptr);
+}
+
+void TcpPeers::Move(const Call& call, std::span<Link* const> links, std::span<const int> peers,
+                    const std::function<bool()>& done, const std::function<void()>& look) {
+  size_t lost = 0;
+  const Moved moved = MoveUntil(links, done, timeout_, &lost);
+  if (moved == Moved::kAll) return;
+  if (look) look();
+  if (moved == Moved::kLost) {
+    const std::string how = HowItWent(peers[lost], *links[lost]);
+    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} {}", roster_.rank, call.ToString(),
+                                              roster_.Describe(peers[lost]), how));
+  }
+  std::set<int> awaited;  // A peer may have two links.
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (links[i]->is_busy()) awaited.insert(peers[i]);
+  }
+  std::string missing;
+  for (const int peer : awaited)
+    missing += (missing.empty() ? "" : ", ") + roster_.Describe(peer);
+  Fail(ErrorCode::kDeadlineExceeded,
+       fmt::format("rank {} in {}: {} did not come within {} ms", roster_.rank, call.ToString(),
+                   missing, timeout_.count()));
+}
+
+bool TcpPeers::HasGone(int peer) {
+  Connections& connections = connections_[static_cast<size_t>(peer)];
+  if (!connections.farewell.empty()) return true;
+  char byte = 0;
+  const ssize_t received = recv(connections.outgoing.fd(), &byte, 1, MSG_DONTWAIT);
+  if (received > 0) {
+    connections.farewell = "has left the group";
+  } else if (received == 0 || errno == ECONNRESET || errno == EPIPE) {
+    connections.farewell = "has ended";
+  } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+    connections.farewell = fmt::format("cannot be reached any more: {}", std::strerror(errno));
+  }
+  return !connections.farewell.empty();
+}
+
+// Of a peer whose connection `lost` has ended.
+std::string TcpPeers::HowItWent(int peer, const Link& lost) {
+  WaitFor(outgoing(peer).fd(), POLLIN | POLLRDHUP, Clock::now() + kFarewellDelay);
+  if (HasGone(peer)) return connections_[static_cast<size_t>(peer)].farewell;
+  return fmt::format("cannot be reached any more: {}",
+                     lost.error() == 0 ? "connection closed" : std::strerror(lost.error()));
+}
+
+void TcpPeers::CheckHere(const std::string& call, int peer) {
+  CheckNotBroken(call);
+  if (!HasGone(peer)) return;
+  Fail(ErrorCode::kUnavailable,
+       fmt::format("rank {} in {}: {} {}", roster_.rank, call, roster_.Describe(peer),
+                   connections_[static_cast<size_t>(peer)].farewell));
+}
+
+void TcpPeers::CheckPeers(const std::string& call, int peer, Clock::time_point since) {
+  CheckNotBroken(call);
+  for (const int other : others_) {
+    if (peer < 0 || other == peer) CheckHere(call, other);
+  }
+  if (Clock::now() - since < timeout_) return;
+  Fail(ErrorCode::kDeadlineExceeded,
+       fmt::format("rank {} in {}: not done within {} ms", roster_.rank, call, timeout_.count()));
+}
+
+}  // namespace dsat::engine
