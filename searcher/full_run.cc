@@ -10,8 +10,8 @@
 #include "base/files.h"
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
-#include "searcher/launch/placement.h"
 #include "searcher/event_queue.h"
+#include "searcher/launch/placement.h"
 #include "searcher/runner.h"
 #include "searcher/service.h"
 

@@ -28,9 +28,9 @@ struct RunnerOptions {
   std::chrono::seconds trial_timeout{3600};
   // Steps of a full training between two checkpoints; 0 = a tenth of all.
   int64_t checkpoint_interval = 0;
-  int64_t eval_interval = 0;      // Of a full training of the built-in engine; 0: none.
-  TraceTask trace = {};           // The same; its path is absolute, and writable.
-  ReachedHosts machines = {};     // Where ranks are started; without hosts, on this machine.
+  int64_t eval_interval = 0;   // Of a full training of the built-in engine; 0: none.
+  TraceTask trace = {};        // The same; its path is absolute, and writable.
+  ReachedHosts machines = {};  // Where ranks are started; without hosts, on this machine.
 };
 
 // What a watcher (the progress display) is told; called on the loop's thread.

@@ -1,8 +1,8 @@
 // The servers of the two services of proto/dsat.proto, without a trace of gRPC in this header.
 //
-// Both listen within this machine only (CheckLocalAddress in proto/client.h), but for ranks on other
-// hosts. Every call must carry the server's token; a call without it ends with UNAUTHENTICATED
-// before it is looked at.
+// Both listen within this machine only (CheckLocalAddress in proto/client.h), but for ranks on
+// other hosts. Every call must carry the server's token; a call without it ends with
+// UNAUTHENTICATED before it is looked at.
 #ifndef DSAT_SEARCHER_SERVICE_H_
 #define DSAT_SEARCHER_SERVICE_H_
 

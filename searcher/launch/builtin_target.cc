@@ -80,7 +80,8 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
     env = host.environment;
     if (!host.reach.empty()) num_cores = host.num_cores;
   }
-  const std::string num_threads = std::to_string(std::max<int64_t>(1, num_cores / place.local_size));
+  const std::string num_threads =
+      std::to_string(std::max<int64_t>(1, num_cores / place.local_size));
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
   env[kEnvToken] = request.token;

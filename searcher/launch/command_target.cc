@@ -175,7 +175,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.log_path = files.log(rank);
     command.host = place.host;
     command.files = {files.config};
-    command.shares_folder = true;  // What the hooks write, and the logs.
+    command.shares_folder = true;                           // What the hooks write, and the logs.
     if (rank == 0) command.stamp_marker = kStepLineMarker;  // Rank 0 speaks for all.
     if (FindRankLauncher(spec_.entrypoint)) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},

@@ -37,8 +37,8 @@ SocketPair MakeSocketPair() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as standard
-// input and output, no other open files but standard error.
+// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as
+// standard input and output, no other open files but standard error.
 class SpawnSettings {
  public:
   SpawnSettings(int control_fd, int error_fd) {
@@ -112,7 +112,8 @@ HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
     words = host.reach;
     words.push_back(fmt::format("exec {} supervise", ShellWord(dsat_binary)));
   }
-  const std::string what = remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
+  const std::string what =
+      remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
   pid_ = SpawnSettings(sockets.theirs.get(), errors_.get()).Spawn(std::move(words), what);
   line_ = LineChannel(std::move(sockets.ours));
 }

@@ -28,7 +28,9 @@ struct HostFilters {
 };
 
 // The command that runs its further arguments on a host, named by the first of them.
-inline constexpr char kDefaultSsh[] = "ssh -o BatchMode=yes";
+// It asks for no password, and ends when the host has not answered for 45 s.
+inline constexpr char kDefaultSsh[] =
+    "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15";
 
 // Throws kInvalidArgument unless `name` can be handed to ssh and to a shell as it is: letters,
 // digits and . _ - : [ ] only, at most with USER@ before it, neither part beginning with '-'.

@@ -58,9 +58,9 @@ struct LaunchRequest {
   int64_t eval_interval = 0;        // and from one validation to the next.
   TraceTask trace = {};             // Of a full run of the built-in engine.
   Json ds_config;                   // What to run.
-  std::string dir;             // Folder of this attempt: configs and logs; exists and is writable.
-  std::string shared_dir;      // Folder that all attempts of the experiment share (compiled
-                               // extensions); "" = the parent of `dir`.
+  std::string dir;         // Folder of this attempt: configs and logs; exists and is writable.
+  std::string shared_dir;  // Folder that all attempts of the experiment share (compiled
+                           // extensions); "" = the parent of `dir`.
   std::vector<LaunchHost> hosts;  // Where slots are; empty = this machine.
   std::vector<Slot> slots;     // That this attempt may use, one per rank, those of a host together;
                                // empty = not pinned, on this machine.

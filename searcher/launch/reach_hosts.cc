@@ -116,13 +116,13 @@ void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh
   }
   if (!problems.empty()) {
     Throw(ErrorCode::kUnavailable,
-          "{}; expected hosts that `{} HOST true` reaches without a password", problems,
-          ssh);
+          "{}; expected hosts that `{} HOST true` reaches without a password", problems, ssh);
   }
   for (const Question& question : questions) {
     if (question.answer->version == kVersion) continue;
-    Throw(ErrorCode::kFailedPrecondition, "host {}: dsat {} is there, and {} here; expected the same",
-          question.host->name, question.answer->version, kVersion);
+    Throw(ErrorCode::kFailedPrecondition,
+          "host {}: dsat {} is there, and {} here; expected the same", question.host->name,
+          question.answer->version, kVersion);
   }
 }
 

@@ -23,7 +23,7 @@ struct SuperviseOrder {
   std::vector<RankCommand> ranks;
   std::string work_dir;
   GraceTimes grace;
-  bool remote = false;  // The runner is on another host.
+  bool remote = false;                            // The runner is on another host.
   std::map<std::string, std::string> files = {};  // Of the ranks, by path; for a remote supervisor.
 };
 

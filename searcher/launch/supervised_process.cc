@@ -23,7 +23,7 @@ constexpr int kTailLines = 50;
 // The ranks of one host.
 struct Part {
   HostProcess process;
-  std::vector<int> ranks;               // What the supervisor calls 0, 1, ...
+  std::vector<int> ranks;  // What the supervisor calls 0, 1, ...
   std::optional<SuperviseReport> report = {};
 };
 
@@ -143,8 +143,8 @@ SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
   std::map<int64_t, std::vector<int>> numbers;
   auto impl = std::make_unique<Impl>();
   for (const RankCommand& rank : ranks) {
-    SuperviseOrder& order = orders.try_emplace(rank.host, SuperviseOrder{{}, work_dir, grace})
-                                .first->second;
+    SuperviseOrder& order =
+        orders.try_emplace(rank.host, SuperviseOrder{{}, work_dir, grace}).first->second;
     numbers[rank.host].push_back(static_cast<int>(impl->log_paths.size()));
     order.ranks.push_back(rank);
     impl->log_paths.push_back(rank.log_path);

@@ -14,9 +14,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <optional>
-#include <cstdlib>
 #include <sstream>
 #include <utility>
 #include <vector>

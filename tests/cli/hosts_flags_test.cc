@@ -35,9 +35,10 @@ class HostsFlagsTest : public testing::Test {
 TEST_F(HostsFlagsTest, HelpShowsThemWhereTrialsAreRun) {
   for (const char* command : {"asha", "binary", "random", "grid", "resume", "train"}) {
     const std::string help = work_.Dsat({command, "--help"}).out;
-    for (const char* option : {"-H,--hostfile FILE", "--num_nodes,--num-nodes",
-                               "--num_gpus,--num-gpus", "--include-hosts", "--exclude-hosts",
-                               "--ssh COMMAND=ssh -o BatchMode=yes", "--master_addr,--master-addr"})
+    for (const char* option :
+         {"-H,--hostfile FILE", "--num_nodes,--num-nodes", "--num_gpus,--num-gpus",
+          "--include-hosts", "--exclude-hosts",
+          "--ssh COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=20", "--master_addr,--master-addr"})
       EXPECT_THAT(help, HasSubstr(option)) << command;
   }
   EXPECT_THAT(work_.Dsat({"train", "--help"}).out, HasSubstr("--include-hosts,--include "));

@@ -105,11 +105,12 @@ TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
 
 TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
   TestFolder folder;
-  SupervisedProcess process = StartOn(
-      folder, {"w0", "w1"},
-      {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1),
-       RankOn(folder, 1, 2, "while [ ! -e \"$0\"/ready0 ] || [ ! -e \"$0\"/ready1 ]; do sleep 0.01; "
-                            "done; echo its last words; exit 7")});
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"},
+              {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1),
+               RankOn(folder, 1, 2,
+                      "while [ ! -e \"$0\"/ready0 ] || [ ! -e \"$0\"/ready1 ]; do sleep 0.01; "
+                      "done; echo its last words; exit 7")});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 2);
   EXPECT_EQ(report.exit_code, 7);
@@ -123,8 +124,9 @@ TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
   TestFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
-              {RankOn(folder, 0, 0, "while [ ! -e \"$0\"/failed ]; do sleep 0.01; done; sleep 0.2; "
-                                    "exit 5"),
+              {RankOn(folder, 0, 0,
+                      "while [ ! -e \"$0\"/failed ]; do sleep 0.01; done; sleep 0.2; "
+                      "exit 5"),
                RankOn(folder, 1, 1, ": > \"$0\"/failed; exit 7")},
               {milliseconds(15000), milliseconds(100)});
   const ExitReport report = WaitForReport(process);
@@ -168,11 +170,11 @@ TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
 
 TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
   TestFolder folder;
-  SupervisedProcess process =
-      StartOn(folder, {"w0", "w1"},
-              {StayingRank(folder, 0, 0),
-               RankOn(folder, 1, 1, "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; "
-                                    "kill -KILL $PPID; sleep 100")});
+  SupervisedProcess process = StartOn(
+      folder, {"w0", "w1"},
+      {StayingRank(folder, 0, 0), RankOn(folder, 1, 1,
+                                         "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; "
+                                         "kill -KILL $PPID; sleep 100")});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 1);
   EXPECT_EQ(report.exit_code, 128 + SIGKILL);
@@ -208,9 +210,8 @@ TEST(ReachHostsTest, HostsSayWhoTheyAreAndHowTheySeeUs) {
 }
 
 TEST(ReachHostsTest, AGivenAddressIsTheFirstHosts) {
-  const ReachedHosts reached = ReachHosts({{"w0", {0}}, {"w1", {0}}},
-                                          {.ssh = kFakeSsh, .master_addr = "10.9.8.7"},
-                                          SelfBinary());
+  const ReachedHosts reached = ReachHosts(
+      {{"w0", {0}}, {"w1", {0}}}, {.ssh = kFakeSsh, .master_addr = "10.9.8.7"}, SelfBinary());
   EXPECT_EQ(reached.hosts[0].address, "10.9.8.7");
   EXPECT_EQ(reached.hosts[1].address, "127.0.0.3");
 }
@@ -255,9 +256,8 @@ TEST(ReachHostsTest, AnotherVersionIsRefused) {
                         "\"\", \"runner_address\": \"\"}}'\n"
                         "cat > /dev/null\n";
   std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
-  EXPECT_THAT(
-      ReachError({{"old", {0}}}, ssh, SelfBinary(), ErrorCode::kFailedPrecondition),
-      HasSubstr("host old: dsat 0.0.1 is there"));
+  EXPECT_THAT(ReachError({{"old", {0}}}, ssh, SelfBinary(), ErrorCode::kFailedPrecondition),
+              HasSubstr("host old: dsat 0.0.1 is there"));
 }
 
 }  // namespace

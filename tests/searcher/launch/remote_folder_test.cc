@@ -42,8 +42,8 @@ TEST(RemoteFolderTest, AFolderWithTheRunnersFilesIsUsedAsItIs) {
   {
     const RemoteFolder here(order);
     EXPECT_EQ(here.path(), folder.path());
-    EXPECT_THAT(here.Moved(order.ranks[0]).argv, ElementsAre("/bin/trial", folder / "task.json",
-                                                             folder.path() + "x"));
+    EXPECT_THAT(here.Moved(order.ranks[0]).argv,
+                ElementsAre("/bin/trial", folder / "task.json", folder.path() + "x"));
     Write(folder / "rank0.log", "text");
     EXPECT_THAT(here.Logs(order.ranks), IsEmpty()) << "the runner sees it itself";
   }
@@ -60,8 +60,7 @@ TEST(RemoteFolderTest, WithoutThemATemporaryFolderTakesItsPlaceAndTheLogsGoBack)
     EXPECT_NE(path, order.work_dir);
     EXPECT_EQ(ReadFile(path + "/task.json"), "{\"a\": 1}");
     const RankCommand moved = here.Moved(order.ranks[0]);
-    EXPECT_THAT(moved.argv,
-                ElementsAre("/bin/trial", path + "/task.json", order.ranks[0].argv[2]));
+    EXPECT_THAT(moved.argv, ElementsAre("/bin/trial", path + "/task.json", order.ranks[0].argv[2]));
     EXPECT_EQ(moved.log_path, path + "/rank0.log");
     EXPECT_EQ(moved.work_dir, "/models");
     Write(moved.log_path, std::string(300'000, 'x') + "the end");

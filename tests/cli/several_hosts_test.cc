@@ -1,0 +1,153 @@
+// Trials and trainings on several hosts, played by this machine
+// (tests/searcher/launch/fake_ssh.sh), by the real programs: ranks meet over TCP and report over
+// TCP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kExperimentFile[] = R"(
+entrypoint: builtin
+resources: {slots_per_trial: 3, device_memory: 64MiB}
+searcher: {name: single, max_length: 6}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_clipping": 1.0,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 2}
+})";
+
+class SeveralHostsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", kDsConfig);
+    work.Write("hosts", "w0 slots=2\nw1 slots=2\n");
+  }
+  static std::vector<std::string> OnHosts(std::vector<std::string> args) {
+    const std::string ssh = std::string(DSAT_SOURCE_DIR) + "/tests/searcher/launch/fake_ssh.sh";
+    args.insert(args.end(), {"--hostfile", "hosts", "--ssh", ssh});
+    return args;
+  }
+  // Processes (no zombies) whose command line names this test's folder.
+  std::vector<std::string> Survivors() const {
+    std::vector<std::string> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+      std::ostringstream text;
+      text << std::ifstream(entry.path() / "cmdline").rdbuf();
+      if (text.str().find(work.Path("")) != std::string::npos) found.push_back(text.str());
+    }
+    return found;
+  }
+
+  Workspace work;
+};
+
+TEST_F(SeveralHostsTest, ATrainingEndsWithTheSameCheckpointAsOnOneHost) {
+  const Finished here = work.Dsat({"train", "deepspeed.yaml", "--out", "here"});
+  ASSERT_EQ(here.exit_code, 0) << here.err;
+  const Finished there = work.Dsat(OnHosts({"train", "deepspeed.yaml", "--out", "there"}));
+  ASSERT_EQ(there.exit_code, 0) << there.err;
+  int num_files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(work.Path("here/checkpoint"))) {
+    if (!entry.path().string().ends_with(".safetensors")) continue;
+    const fs::path other =
+        work.Path("there/checkpoint") / fs::relative(entry.path(), work.Path("here/checkpoint"));
+    EXPECT_TRUE(ReadFile(entry.path()) == ReadFile(other)) << other;
+    ++num_files;
+  }
+  EXPECT_EQ(num_files, 3);
+}
+
+TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
+  const Finished run =
+      work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "3", "--out", "out", "--json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const Json& trial : Json::parse(run.out).at("trials"))
+    EXPECT_EQ(trial.at("state"), "succeeded") << trial;
+  EXPECT_TRUE(fs::exists(work.Path("out/ds_config.json")));
+  EXPECT_TRUE(fs::exists(work.Path("out/trials/2/attempt0/rank2.log")));
+}
+
+TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
+  std::string file = kExperimentFile;
+  file.replace(file.find("slots_per_trial: 3"), 18, "slots_per_trial: 1");
+  work.Write("deepspeed.yaml", file);
+  const Finished run = work.Dsat(
+      OnHosts({"random", "deepspeed.yaml", "--max-trials", "5", "--out", "out", "--json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out).at("trials").size(), 5u);
+  const std::string overlaps =
+      work.Dsat({"query",
+                 "SELECT COUNT(*) FROM attempts a JOIN attempts b ON a.trial < b.trial "
+                 "WHERE a.started_at < b.ended_at AND b.started_at < a.ended_at"})
+          .out;
+  EXPECT_THAT(overlaps, testing::ContainsRegex("[1-9]"));
+}
+
+TEST_F(SeveralHostsTest, ARankThatIsKilledEndsTheTrainingOnAllHosts) {
+  const pid_t pid = work.StartDsat(
+      OnHosts({"train", "deepspeed.yaml", "--out", "out", "--steps", "1000000"}), "train");
+  ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
+  const std::string task = work.Path("out/task.json");
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    std::ostringstream command, environment;
+    command << std::ifstream(entry.path() / "cmdline").rdbuf();
+    environment << std::ifstream(entry.path() / "environ").rdbuf();
+    const bool is_last = environment.str().find(std::string("\0RANK=2\0", 8)) != std::string::npos;
+    if (is_last && command.str().find(task) != std::string::npos)
+      kill(std::stoi(entry.path().filename()), SIGKILL);
+  }
+  EXPECT_EQ(WaitFor(pid), 1);
+  EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("training failed: rank 2 was killed"));
+  EXPECT_THAT(Survivors(), IsEmpty());
+}
+
+TEST_F(SeveralHostsTest, AnInterruptSavesACheckpointAndLeavesNothing) {
+  const pid_t pid = work.StartDsat(
+      OnHosts({"train", "deepspeed.yaml", "--out", "out", "--steps", "1000000"}), "train");
+  ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
+  kill(pid, SIGINT);
+  EXPECT_EQ(WaitFor(pid), 130);
+  EXPECT_TRUE(fs::exists(work.Path("out/checkpoint/latest")));
+  EXPECT_THAT(Survivors(), IsEmpty());
+}
+
+TEST_F(SeveralHostsTest, AHostThatCannotBeReachedLeavesNoExperiment) {
+  work.Write("hosts", "w0 slots=2\ngone slots=2\n");
+  const Finished run = work.Dsat(OnHosts({"asha", "deepspeed.yaml"}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("host gone: ssh: Could not resolve hostname gone"),
+                             HasSubstr("reaches without a password")));
+  EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
+}
+
+TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByName) {
+  work.Write("hosts", "w0 slots=1\nw1 slots=1\n");
+  const Finished run = work.Dsat(OnHosts({"train", "deepspeed.yaml"}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("resources.slots_per_trial: 3; the hosts have fewer slots"));
+}
+
+}  // namespace
+}  // namespace dsat
