@@ -102,6 +102,18 @@ TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {
   return trace;
 }
 
+// A rank on another host writes to the folder that all hosts share.
+TraceTask TraceOnHosts(TraceTask trace, const std::string& out_dir) {
+  if (!trace.path.empty()) trace.path = out_dir + "/trace.json";
+  return trace;
+}
+
+void FetchTrace(const std::string& written, const std::string& wanted) {
+  if (written == wanted || !fs::exists(written)) return;
+  fs::copy_file(written, wanted, fs::copy_options::overwrite_existing);
+  fs::remove(written);
+}
+
 void PrintTrace(const TraceTask& trace) {
   if (trace.path.empty()) return;
   if (fs::exists(trace.path)) {
@@ -201,10 +213,12 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   options.out_dir = fs::absolute(out).string();
   options.checkpoint_interval = train.checkpoint_interval;
   options.eval_interval = train.eval_interval;
-  options.trace = PrepareTrace(train.trace, spec);
+  const TraceTask trace = PrepareTrace(train.trace, spec);
+  options.trace = options.machines.hosts.empty() ? trace : TraceOnHosts(trace, options.out_dir);
   const FullRun run =
       RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout);
-  PrintTrace(options.trace);
+  FetchTrace(options.trace.path, trace.path);
+  PrintTrace(trace);
   return ExitCodeOf(run);
 }
 

@@ -23,6 +23,8 @@ namespace {
 
 // Longer than a supervisor tries to kill what hangs in the kernel.
 constexpr int kLastWaitMs = 25000;
+// Well within GraceTimes::silence.
+constexpr std::chrono::seconds kAlivePeriod{10};
 // What a shell says of a command that is not there.
 constexpr int kExitNotFound = 127;
 
@@ -126,7 +128,8 @@ HostProcess::HostProcess(HostProcess&& other) noexcept
       line_(std::move(other.line_)),
       pid_(std::exchange(other.pid_, -1)),
       exit_code_(other.exit_code_),
-      ended_(other.ended_) {}
+      ended_(other.ended_),
+      said_alive_(other.said_alive_) {}
 
 HostProcess::~HostProcess() {
   if (pid_ < 0) return;
@@ -135,6 +138,13 @@ HostProcess::~HostProcess() {
   pollfd end = {process.get(), POLLIN, 0};
   if (process && poll(&end, 1, kLastWaitMs) == 0) kill(pid_, SIGKILL);
   Collect();
+}
+
+void HostProcess::SayAlive() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!remote_ || ended_ || now - said_alive_ < kAlivePeriod) return;
+  said_alive_ = now;
+  Send({{"alive", true}});
 }
 
 std::optional<Json> HostProcess::Next() {

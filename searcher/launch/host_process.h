@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -28,6 +29,8 @@ class HostProcess {
   // Readable when Next may have something.
   int fd() const { return line_.fd(); }
   void Send(const Json& message) { line_.Send(message); }
+  // To a supervisor on another host, now and then: that its runner is alive.
+  void SayAlive();
   // The next message that has arrived; does not block. nullopt with ended(): there is no more.
   std::optional<Json> Next();
   bool ended() const { return ended_; }
@@ -46,6 +49,7 @@ class HostProcess {
   pid_t pid_ = -1;  // -1: collected.
   int exit_code_ = 0;
   bool ended_ = false;
+  std::chrono::steady_clock::time_point said_alive_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace dsat

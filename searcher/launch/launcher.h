@@ -135,6 +135,9 @@ struct GraceTimes {
   std::chrono::milliseconds siblings{
       2000};  // After a rank ended badly, before SIGTERM to the rest.
   std::chrono::milliseconds terminate{2000};  // After SIGTERM, before SIGKILL.
+  // Of the runner's silence, before a supervisor on another host takes it for gone: a line may be
+  // cut where neither end can see it.
+  std::chrono::milliseconds silence{60'000};
 };
 
 // A running supervisor and the ranks below it. Destroying it kills them all and waits for their
@@ -158,7 +161,8 @@ class SupervisedProcess {
 
   // A file descriptor that becomes readable when Poll has news.
   int fd() const;
-  // The exit report once everything below the supervisor has ended; nullopt before. Does not block.
+  // The exit report once everything below the supervisors has ended; nullopt before. Does not
+  // block. Called at least every few seconds, so that supervisors on other hosts know that we live.
   // Gives the same report when called again.
   std::optional<ExitReport> Poll();
   // Asks for the end: SIGTERM to the ranks, SIGKILL after the grace time. Returns at once. A second

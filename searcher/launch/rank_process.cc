@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "proto/trial_task.h"
 #include "base/unique_fd.h"
+#include "proto/trial_task.h"
 
 namespace dsat {
 namespace {

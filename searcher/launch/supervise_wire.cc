@@ -53,6 +53,7 @@ Json ToJson(const SuperviseOrder& order) {
           {"work_dir", order.work_dir},
           {"sibling_grace_ms", order.grace.siblings.count()},
           {"terminate_grace_ms", order.grace.terminate.count()},
+          {"silence_ms", order.grace.silence.count()},
           {"remote", order.remote},
           {"files", order.files}};
 }
@@ -64,6 +65,7 @@ SuperviseOrder SuperviseOrderFromJson(const Json& json) {
   order.work_dir = json.at("work_dir");
   order.grace.siblings = std::chrono::milliseconds(json.at("sibling_grace_ms").get<int64_t>());
   order.grace.terminate = std::chrono::milliseconds(json.at("terminate_grace_ms").get<int64_t>());
+  order.grace.silence = std::chrono::milliseconds(json.at("silence_ms").get<int64_t>());
   order.remote = json.at("remote");
   order.files = json.at("files");
   return order;

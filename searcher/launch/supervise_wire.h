@@ -3,8 +3,9 @@
 //
 //   supervisor → runner:  {"hello": ...} at once; {"failed_rank": n} when one ends badly by itself;
 //                         {"report": ...}, last
-//   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n} or
-//                         {"sibling_failed": true}, a rank on another host; its end = the end
+//   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n},
+//                         {"sibling_failed": true} (a rank on another host) or {"alive": true};
+//                         its end = the end
 #ifndef DSAT_SEARCHER_LAUNCH_SUPERVISE_WIRE_H_
 #define DSAT_SEARCHER_LAUNCH_SUPERVISE_WIRE_H_
 

@@ -170,8 +170,11 @@ int SupervisedProcess::fd() const {
 
 std::optional<ExitReport> SupervisedProcess::Poll() {
   if (impl_->report) return impl_->report;
-  for (Part& part : impl_->parts)
-    if (!part.process.ended()) impl_->Hear(part);
+  for (Part& part : impl_->parts) {
+    if (part.process.ended()) continue;
+    part.process.SayAlive();
+    impl_->Hear(part);
+  }
   const auto ended = [](const Part& part) { return part.process.ended(); };
   if (std::all_of(impl_->parts.begin(), impl_->parts.end(), ended)) impl_->report = impl_->Merged();
   return impl_->report;

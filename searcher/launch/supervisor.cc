@@ -74,6 +74,8 @@ class Supervisor {
   void Kill();
   void Wait();
   void Listen();
+  bool IsForgotten() const;
+  void LoseRunner();
   void OnMessage(const Json& message);
   void StopAsked(milliseconds grace);
   int PollTimeoutMs() const;
@@ -88,6 +90,7 @@ class Supervisor {
   std::vector<std::unique_ptr<LineStamper>> stampers_;
   Phase phase_ = Phase::kRunning;
   Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point last_heard_ = Clock::now();  // Of the runner.
 };
 
 void Supervisor::StartRanks() {
@@ -179,10 +182,19 @@ void Supervisor::Listen() {
   if (control_.fd() < 0) return;
   const bool connected = control_.Receive();
   while (const std::optional<std::string> line = control_.NextLine()) {
+    last_heard_ = Clock::now();
     OnMessage(Json::parse(*line));
   }
-  if (connected) return;
-  control_.Close();  // The runner is gone: nobody will miss the ranks' last words.
+  if (!connected || IsForgotten()) LoseRunner();
+}
+
+bool Supervisor::IsForgotten() const {
+  return order_.remote && Clock::now() - last_heard_ > order_.grace.silence;
+}
+
+// Nobody will miss the ranks' last words.
+void Supervisor::LoseRunner() {
+  control_.Close();
   Kill();
 }
 
@@ -194,8 +206,9 @@ void Supervisor::OnMessage(const Json& message) {
 
 int Supervisor::PollTimeoutMs() const {
   if (phase_ == Phase::kKilling) return static_cast<int>(kKillRound.count());
-  if (deadline_ == Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+  if (deadline_ == Clock::time_point::max() && !order_.remote) return -1;
+  const Clock::time_point silence = order_.remote ? last_heard_ + order_.grace.silence : deadline_;
+  const auto left = std::chrono::ceil<milliseconds>(std::min(deadline_, silence) - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
 }
 

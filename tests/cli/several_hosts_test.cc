@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "base/files.h"
@@ -77,6 +78,18 @@ TEST_F(SeveralHostsTest, ATrainingEndsWithTheSameCheckpointAsOnOneHost) {
     ++num_files;
   }
   EXPECT_EQ(num_files, 3);
+}
+
+TEST_F(SeveralHostsTest, ATraceHasTheRanksOfAllHostsAndLiesHere) {
+  const Finished run =
+      work.Dsat(OnHosts({"train", "deepspeed.yaml", "--out", "out", "--trace", "trace.json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::set<int> ranks;
+  const Json trace = ReadJsonFile(work.Path("trace.json"));
+  for (const Json& event : trace.at("traceEvents"))
+    ranks.insert(event.at("pid").get<int>());
+  EXPECT_THAT(ranks, testing::ElementsAre(0, 1, 2));
+  EXPECT_FALSE(fs::exists(work.Path("out/trace.json")));
 }
 
 TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {

@@ -182,6 +182,17 @@ TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
+TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
+  TestFolder folder;
+  GraceTimes grace = kShortGrace;
+  grace.silence = milliseconds(1000);
+  SupervisedProcess process = StartOn(folder, {"w0"}, {StayingRank(folder, 0, 0)}, grace);
+  // Nobody calls Poll, as if the line were cut.
+  ASSERT_TRUE(AreReady(folder, {0}));
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+  EXPECT_EQ(WaitForReport(process).first_failed_rank, 0);
+}
+
 TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
   TestFolder folder;
   RankCommand rank = RankApart(folder, 0, 0, "exit 0");
