@@ -1,0 +1,169 @@
+// Hosts that are reached by the real ssh: a server of this test's own listens at two of this
+// machine's loopback addresses. Skipped where OpenSSH's server is not installed.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "base/files.h"
+#include "base/unique_fd.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr char kServer[] = "/usr/sbin/sshd";
+constexpr char kPrivilegesFolder[] = "/run/sshd";  // That it wants when root starts it.
+
+constexpr char kExperimentFile[] = R"(
+entrypoint: builtin
+resources: {slots_per_trial: 2}
+searcher: {name: single, max_length: 4}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 2,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 3}
+})";
+
+int FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = inet_addr("127.0.0.2");
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(fd.get(), any, size), 0);
+  EXPECT_EQ(getsockname(fd.get(), any, &size), 0);
+  return ntohs(address.sin_port);
+}
+
+std::string TextOf(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class RealSshTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(kServer)) GTEST_SKIP() << kServer << " is not there";
+    if (geteuid() == 0 && !fs::exists(kPrivilegesFolder))
+      GTEST_SKIP() << kPrivilegesFolder << " is not there";
+    for (const char* key : {"host_key", "user_key"})
+      ASSERT_EQ(Run(fmt::format("ssh-keygen -q -t ed25519 -N '' -f {}", work.Path(key))), 0);
+    const int port = FreePort();
+    work.Write("sshd_config", fmt::format("Port {}\nListenAddress 127.0.0.2\n"
+                                          "ListenAddress 127.0.0.3\nHostKey {}\n"
+                                          "AuthorizedKeysFile {}\nPidFile none\n"
+                                          "PasswordAuthentication no\nStrictModes no\n",
+                                          port, work.Path("host_key"), work.Path("user_key.pub")));
+    work.Write("ssh_config", fmt::format("Host w0\n  HostName 127.0.0.2\n"
+                                         "Host w1\n  HostName 127.0.0.3\n"
+                                         "Host *\n  Port {}\n  IdentityFile {}\n"
+                                         "  UserKnownHostsFile /dev/null\n"
+                                         "  StrictHostKeyChecking no\n  LogLevel ERROR\n",
+                                         port, work.Path("user_key")));
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", kDsConfig);
+    work.Write("hosts", "w0 slots=1\nw1 slots=1\n");
+    StartServer();
+  }
+
+  void TearDown() override {
+    if (!server_) return;
+    kill(*server_, SIGTERM);
+    WaitFor(*server_);
+  }
+
+  static int Run(const std::string& command) { return std::system(command.c_str()); }
+
+  void StartServer() {
+    server_ = fork();
+    if (*server_ == 0) {
+      execl(kServer, kServer, "-D", "-f", work.Path("sshd_config").c_str(), nullptr);
+      _exit(127);
+    }
+    const std::string probe =
+        fmt::format("ssh -F {} -o BatchMode=yes w1 true 2>/dev/null", work.Path("ssh_config"));
+    for (int i = 0; i < 100 && Run(probe) != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ASSERT_EQ(Run(probe), 0) << "the server does not answer";
+  }
+
+  std::vector<std::string> Train(const std::vector<std::string>& more) const {
+    std::vector<std::string> args = {
+        "train",      "deepspeed.yaml",
+        "--out",      "out",
+        "--hostfile", "hosts",
+        "--ssh",      "ssh -o BatchMode=yes -F " + work.Path("ssh_config")};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+  // Processes (no zombies) whose command line has both texts.
+  static std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other) {
+    std::vector<pid_t> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+      const std::string text = TextOf(entry.path() / "cmdline");
+      if (text.find(one) == std::string::npos || text.find(other) == std::string::npos) continue;
+      found.push_back(std::stoi(entry.path().filename()));
+    }
+    return found;
+  }
+
+  Workspace work;
+  std::optional<pid_t> server_;
+};
+
+TEST_F(RealSshTest, ATrainingRunsOnBothHosts) {
+  const Finished run = work.Dsat(Train({}));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("4/4"));
+  EXPECT_TRUE(fs::exists(work.Path("out/checkpoint/latest")));
+}
+
+TEST_F(RealSshTest, AConnectionThatBreaksEndsTheTrainingOnBothHosts) {
+  const pid_t pid = work.StartDsat(Train({"--steps", "1000000"}), "train");
+  ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
+  const std::vector<pid_t> lines = ProcessesWith("ssh_config", "w1");
+  ASSERT_EQ(lines.size(), 1u);
+  kill(lines[0], SIGKILL);
+  EXPECT_EQ(WaitFor(pid), 1);
+  EXPECT_THAT(TextOf(work.Path("train.err")), HasSubstr("host w1: the connection ended"));
+  // The other end hears of it a moment later than we do.
+  for (int i = 0; i < 200 && !ProcessesWith("dsat-trial", work.Path("")).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(ProcessesWith("dsat-trial", work.Path("")).empty());
+}
+
+TEST_F(RealSshTest, AHostWithoutAServerIsNamedInSshsWords) {
+  work.Write("hosts", "w0 slots=1\n127.0.0.9 slots=1\n");
+  const Finished run = work.Dsat(Train({}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("host 127.0.0.9: ssh: connect to host 127.0.0.9 port"));
+  EXPECT_THAT(run.err, HasSubstr("Connection refused"));
+}
+
+}  // namespace
+}  // namespace dsat
