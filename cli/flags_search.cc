@@ -11,8 +11,10 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
                  "Folder for ds_config.json, metrics.json and the trials' logs "
                  "(default: dsat-out/EXPERIMENT)")
       ->type_name("DIR");
-  app.add_option("--slots", run.num_slots,
-                 "Slots of this machine that trials may use at once (default: its cores)")
+  app.add_option(
+         "--slots", run.num_slots,
+         "Slots of this machine that trials may use at once (default: its GPUs if trials use them, "
+         "else its cores)")
       ->check(WholeNumberFrom1())
       ->excludes(AddHosts(app, run.hosts, FilterNames::kLong));
   AddTimeouts(app, run);

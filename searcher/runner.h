@@ -22,7 +22,7 @@ struct RunnerOptions {
   std::string dsat_binary;                  // For `dsat supervise`.
   std::string trial_binary;                 // dsat-trial.
   std::string out_dir;                      // ds_config.json, metrics.json and trials/ go here.
-  int64_t num_slots = 0;                    // Slots of this machine; 0 = as many as fit its cores.
+  int64_t num_slots = 0;                    // Slots of this machine; 0 = its GPUs or its cores.
   std::chrono::seconds hang_timeout{120};   // Without progress, counted from the first step on.
   std::chrono::seconds start_timeout{300};  // Without a first sign of life.
   std::chrono::seconds trial_timeout{3600};
