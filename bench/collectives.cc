@@ -1,6 +1,6 @@
 // Speed of the shared-memory collectives and messages between real processes, beside a plain memory
-// copy between the same processes: `bench_collectives [ranks]`. docs/benchmarks.md defines the
-// columns.
+// copy between the same processes; and of those over TCP on this host, beside shared memory's:
+// `bench_collectives [ranks]`. docs/benchmarks.md defines the columns.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
+#include "engine/comm/socket.h"
 
 namespace dsat::engine {
 namespace {
@@ -121,8 +122,51 @@ std::vector<Case> MakeCases(ProcessGroup& group, int64_t bytes) {
   return cases;
 }
 
-void RunRank(int group_fd, int copy_fd, int rank, int size) {
+// The cases that both kinds of groups have, with messages that cross between two ranks.
+std::vector<Case> MakeSharedCases(ProcessGroup& group, int64_t bytes) {
+  std::vector<Case> cases = MakeCases(group, bytes);
+  cases.pop_back();  // Over TCP a large Send waits for its receiver.
+  const int peer = group.rank() ^ 1;
+  if (group.size() % 2 != 0) return cases;
+  const auto messages = std::make_shared<std::vector<char>>(static_cast<size_t>(2 * bytes));
+  cases.push_back({"exchange", "bytes", 1, [=, &group] {
+                     group.Exchange(messages->data(), messages->data() + bytes, bytes, peer);
+                   }});
+  return cases;
+}
+
+// One call over TCP, and one through shared memory, in turn.
+void CompareOverTcp(ProcessGroup& shm, ProcessGroup& tcp) {
+  const auto [tcp_barrier, shm_barrier] = Measure(
+      shm, [&] { tcp.Barrier(); }, [&] { shm.Barrier(); });
+  if (shm.rank() == 0) {
+    fmt::print("\nover TCP on this host, barrier {:.1f} us with one of shared memory\n",
+               tcp_barrier.median * 1e6);
+    fmt::print("{:<15} {:<5} {:>10} {:>11} {:>11} {:>12} {:>8}\n", "call", "type", "bytes",
+               "median us", "best us", "algbw GB/s", "of shm");
+  }
+  for (const int64_t bytes : {int64_t{4} << 10, int64_t{256} << 10, int64_t{4} << 20, kMaxBytes}) {
+    const std::vector<Case> over_tcp = MakeSharedCases(tcp, bytes);
+    const std::vector<Case> over_shm = MakeSharedCases(shm, bytes);
+    for (size_t i = 0; i < over_tcp.size(); ++i) {
+      const auto [seconds, shm_seconds] = Measure(shm, over_tcp[i].call, over_shm[i].call);
+      if (shm.rank() != 0) continue;
+      fmt::print("{:<15} {:<5} {:>10} {:>11.1f} {:>11.1f} {:>12.2f} {:>8.2f}\n", over_tcp[i].name,
+                 over_tcp[i].type, bytes, seconds.median * 1e6, seconds.best * 1e6,
+                 static_cast<double>(bytes) / seconds.best / 1e9, shm_seconds.best / seconds.best);
+    }
+  }
+}
+
+void RunRank(int group_fd, int copy_fd, const UniqueFd& listener, int rank, int size) {
   const auto group = MakeShmGroup(group_fd, rank, size, kTimeout);
+  const auto tcp = MakeTcpGroup({.rank = rank,
+                                 .size = size,
+                                 .master_address = "127.0.0.1",
+                                 .master_port = SocketAddress::OfThisSide(listener.get()).port(),
+                                 .key = "",
+                                 .timeout = kTimeout,
+                                 .listening_fd = rank == 0 ? listener.get() : -1});
   const Mapping blocks(copy_fd, 0, 2 * size * kMaxBytes);
   const auto barrier = [&] { group->Barrier(); };
   const double barrier_seconds = Measure(*group, barrier, barrier).first.median / 2;
@@ -138,18 +182,20 @@ void RunRank(int group_fd, int copy_fd, int rank, int size) {
       if (rank == 0) PrintRow(each, bytes, seconds, copy_seconds);
     }
   }
+  CompareOverTcp(*group, *tcp);
 }
 
 int Main(int size) {
   const UniqueFd group_file = MakeMemoryFile("bench-group");
   const UniqueFd copy_file = MakeMemoryFile("bench-copy");
   if (ftruncate(copy_file.get(), 2 * size * kMaxBytes) != 0) ThrowErrno("ftruncate", errno);
+  const UniqueFd listener = ListenAt(Resolve("127.0.0.1", 0).front());
   for (int rank = 1; rank < size; ++rank) {
     if (fork() != 0) continue;
-    RunRank(group_file.get(), copy_file.get(), rank, size);
+    RunRank(group_file.get(), copy_file.get(), listener, rank, size);
     _exit(0);
   }
-  RunRank(group_file.get(), copy_file.get(), 0, size);
+  RunRank(group_file.get(), copy_file.get(), listener, 0, size);
   while (wait(nullptr) > 0) {
   }
   return 0;

@@ -59,7 +59,7 @@ struct TrialTask {
 };
 
 // Environment of a rank, beside torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call
+inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call, and between hosts
 inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // memory file shared by the ranks
 inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
 

@@ -9,8 +9,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -73,10 +75,9 @@ void TcpPeers::MoveCollectives(const Call& call, const std::function<bool()>& do
 }
 
 void TcpPeers::MoveMessages(const Call& call, int peer, const std::function<bool()>& done) {
-  // First what has come: it may explain why nothing can go.
-  Link* const links[] = {&incoming(peer), &outgoing(peer)};
+  Link* const links[] = {&outgoing(peer), &incoming(peer)};
   const int peers[] = {peer, peer};
-  Move(call, links, peers, done, nullptr);
+  Move(call, links, peers, done, [] {});
 }
 
 void TcpPeers::Move(const Call& call, std::span<Link* const> links, std::span<const int> peers,
@@ -84,7 +85,11 @@ void TcpPeers::Move(const Call& call, std::span<Link* const> links, std::span<co
   size_t lost = 0;
   const Moved moved = MoveUntil(links, done, timeout_, &lost);
   if (moved == Moved::kAll) return;
-  if (look) look();
+  if (moved == Moved::kLost && look) {
+    ReceiveWhatComes(links);
+    if (done()) return;
+    look();
+  }
   if (moved == Moved::kLost) {
     const std::string how = HowItWent(peers[lost], *links[lost]);
     Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} {}", roster_.rank, call.ToString(),
@@ -100,6 +105,19 @@ void TcpPeers::Move(const Call& call, std::span<Link* const> links, std::span<co
   Fail(ErrorCode::kDeadlineExceeded,
        fmt::format("rank {} in {}: {} did not come within {} ms", roster_.rank, call.ToString(),
                    missing, timeout_.count()));
+}
+
+// A peer that went has sent this first, if on another connection than the one that ended.
+void TcpPeers::ReceiveWhatComes(std::span<Link* const> links) {
+  std::vector<Link*> receiving;
+  std::copy_if(links.begin(), links.end(), std::back_inserter(receiving),
+               [](const Link* link) { return link->is_receiving(); });
+  const auto have_received = [&] {
+    return std::none_of(receiving.begin(), receiving.end(),
+                        [](const Link* link) { return link->is_receiving(); });
+  };
+  size_t lost = 0;
+  MoveUntil(receiving, have_received, kFarewellDelay, &lost);
 }
 
 bool TcpPeers::HasGone(int peer) {

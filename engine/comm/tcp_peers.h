@@ -33,9 +33,10 @@ class TcpPeers {
   Link& incoming(int peer) { return connections_[static_cast<size_t>(peer)].incoming; }
 
   // Moves over all collectives, or over both ways of messages with one peer, until `done`. Throws
-  // kUnavailable if a peer with something to move has ended or left, before which `look`, if there
-  // is one, may throw what explains it; kDeadlineExceeded naming those peers if nothing has moved
-  // for the time-out. `call` is for messages.
+  // kUnavailable if a peer with something to move has ended or left, kDeadlineExceeded naming those
+  // peers if nothing has moved for the time-out. `call` is for messages. If there is a `look`, and
+  // always for messages, a loss counts only when what others, or the peer, had sent has come and is
+  // not what was wanted; `look` may then throw what explains the loss.
   void MoveCollectives(const Call& call, const std::function<bool()>& done,
                        const std::function<void()>& look = nullptr);
   void MoveMessages(const Call& call, int peer, const std::function<bool()>& done);
@@ -60,6 +61,7 @@ class TcpPeers {
   // Over links with `peers`, one each.
   void Move(const Call& call, std::span<Link* const> links, std::span<const int> peers,
             const std::function<bool()>& done, const std::function<void()>& look);
+  static void ReceiveWhatComes(std::span<Link* const> links);
   bool HasGone(int peer);
   std::string HowItWent(int peer, const Link& lost);
   void Leave();

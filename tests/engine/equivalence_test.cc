@@ -5,6 +5,7 @@
 #include "engine/export/safetensors.h"
 #include "tests/engine/expect_same_bits.h"
 #include "tests/engine/relative_distance.h"
+#include "tests/engine/tcp_ranks.h"
 #include "tests/engine/training.h"
 
 namespace dsat::engine {
@@ -88,6 +89,29 @@ TEST(EquivalenceTest, EveryMovementOfStateGivesTheSameBits) {
         if (reference.empty()) reference = params;
         ASSERT_EQ(params, reference) << Describe(c, zero);
       }
+    }
+  }
+}
+
+// As between hosts.
+TEST(EquivalenceTest, RanksOverTcpGiveTheBitsOfSharedMemory) {
+  const Model model = TinyGpt2();
+  const auto data = SyntheticFor(model);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      ZeroConfig zero = TinyConfig(stage, 1, 1).zero;
+      zero.overlap_comm = stage % 2 == 1;
+      zero.reduce_bucket_size = kSmallBucket;
+      zero.allgather_bucket_size = kSmallBucket;
+      const DsConfig config = ConfigOf({dtype, 4, 1}, zero);
+      std::vector<RankRun> over_tcp(4);
+      const TcpPlace place;
+      RunThreads(4, [&](int rank) {
+        const auto group = place.Join(rank, 4, kTestTimeout);
+        over_tcp[static_cast<size_t>(rank)] = RunRank(model, config, kSteps, *data, *group);
+      });
+      EXPECT_EQ(WholeParams(model, over_tcp), WholeParams(model, Train(model, config, 4, kSteps)))
+          << Describe({dtype, 4, 1}, zero);
     }
   }
 }
