@@ -1,5 +1,6 @@
 // The command line, parsed: which hosts trials run on.
 #include "base/error.h"
+#include "base/files.h"
 #include "cli/flags_parser.h"
 #include "searcher/input/experiment_document.h"
 
@@ -17,11 +18,11 @@ void CheckSsh(const std::string& ssh) {
     const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == ssh;
     if (!words.empty() && !words[0].empty() && !needs_shell) return;
   } catch (const Error& error) {
-    Throw(ErrorCode::kInvalidArgument, "--ssh {}: {}", ssh, error.what());
+    Throw(ErrorCode::kInvalidArgument, "--ssh {}: {}", Printable(ssh), error.what());
   }
   Throw(ErrorCode::kInvalidArgument,
-        "--ssh \"{}\": expected a command without variables, pipes and patterns, such as {}", ssh,
-        kDefaultSsh);
+        "--ssh \"{}\": expected a command without variables, pipes and patterns, such as {}",
+        Printable(ssh), kDefaultSsh);
 }
 
 }  // namespace

@@ -52,8 +52,7 @@ Host ParseEntry(const std::string& line) {
   const size_t second = line.find_first_not_of(kBlanks, name_end);
   const std::string rest = second == line.npos ? "" : line.substr(second);
   const std::optional<int64_t> num_slots =
-      rest.starts_with(kSlots) ? LeadingNumber(std::string_view(rest).substr(kSlots.size()))
-                               : std::nullopt;
+      rest.starts_with(kSlots) ? LeadingNumber(rest.substr(kSlots.size())) : std::nullopt;
   // A carriage return within a line would hide the entries behind it.
   if (!num_slots || line.find('\r') != line.npos)
     refuse(fmt::format("\"{}\" is no entry", Printable(line)));
@@ -164,13 +163,10 @@ std::vector<Host> Include(const std::vector<Host>& hosts, const std::string& fil
 }
 
 std::vector<Host> Exclude(std::vector<Host> hosts, const std::string& filter) {
-  for (const auto& [index, slots] : ReadFilter(kExclude, filter, hosts)) {
-    std::vector<int64_t>& left = hosts[index].slots;
-    if (slots.empty()) {
-      left.clear();
-    } else {
-      std::erase_if(left, [&slots](int64_t slot) { return slots.contains(slot); });
-    }
+  for (const auto& [index, named] : ReadFilter(kExclude, filter, hosts)) {
+    const std::set<int64_t>& slots = named;
+    std::erase_if(hosts[index].slots,
+                  [&slots](int64_t slot) { return slots.empty() || slots.contains(slot); });
   }
   return hosts;
 }
