@@ -24,13 +24,18 @@ using engine::CudaStatus;
 using engine::DeviceSpeed;
 using engine::Machine;
 
+struct UsableGpu {
+  int64_t free_bytes = 0;
+  DeviceSpeed speed;
+};
+
 struct Findings {
   Machine machine;
   double copy_bytes_per_s = 0;
   bool io_uring = false;
   CudaStatus cuda;
-  std::vector<DeviceSpeed> speeds;  // By GPU; none if no GPU can be used.
-  std::string problem;              // Of what was measured last, "" if nothing.
+  std::vector<UsableGpu> usable;  // By GPU; none if no GPU can be used.
+  std::string problem;            // Of what was measured last, "" if nothing.
 };
 
 Findings Examine() {
@@ -42,11 +47,11 @@ Findings Examine() {
   found.problem = found.cuda.problem;
   if (!found.problem.empty()) return found;
   try {
-    for (size_t gpu = 0; gpu < found.cuda.gpus.size(); ++gpu)
-      found.speeds.push_back(engine::MeasureCudaSpeed(static_cast<int>(gpu)));
+    for (int gpu = 0; gpu < static_cast<int>(found.cuda.gpus.size()); ++gpu)
+      found.usable.push_back({engine::FreeCudaMemory(gpu), engine::MeasureCudaSpeed(gpu)});
   } catch (const Error& error) {
     found.problem = error.what();
-    found.speeds.clear();
+    found.usable.clear();
   }
   return found;
 }
@@ -71,11 +76,11 @@ Json ToJson(const Findings& found) {
     const CudaGpu& gpu = found.cuda.gpus[i];
     Json json = {{"name", gpu.name},
                  {"memory_bytes", gpu.memory_bytes},
-                 {"free_bytes", gpu.free_bytes},
                  {"capability", gpu.capability},
                  {"multiprocessors", gpu.num_multiprocessors}};
-    if (i < found.speeds.size()) {
-      const DeviceSpeed& speed = found.speeds[i];
+    if (i < found.usable.size()) {
+      const DeviceSpeed& speed = found.usable[i].speed;
+      json["free_bytes"] = found.usable[i].free_bytes;
       json["to_device_bytes_per_s"] = speed.to_device;
       json["to_host_bytes_per_s"] = speed.to_host;
       json["copy_bytes_per_s"] = speed.copy;
@@ -109,16 +114,17 @@ void Line(const char* what, const std::string& text) {
 void PrintGpus(const Findings& found) {
   for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
     const CudaGpu& gpu = found.cuda.gpus[i];
-    std::string text =
-        fmt::format("{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors", i,
-                    gpu.name, HumanBytes(gpu.free_bytes), HumanBytes(gpu.memory_bytes),
-                    gpu.capability / 10, gpu.capability % 10, gpu.num_multiprocessors);
-    if (i < found.speeds.size()) {
-      const DeviceSpeed& speed = found.speeds[i];
+    std::string text = fmt::format("{}: {}, {}, compute capability {}.{}, {} multiprocessors", i,
+                                   gpu.name, HumanBytes(gpu.memory_bytes), gpu.capability / 10,
+                                   gpu.capability % 10, gpu.num_multiprocessors);
+    if (i < found.usable.size()) {
+      const DeviceSpeed& speed = found.usable[i].speed;
       text += fmt::format(
-          "; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} TFLOP/s in bf16 "
+          "; {} free; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} "
+          "TFLOP/s in bf16 "
           "products",
-          speed.to_device / 1e9, speed.to_host / 1e9, speed.copy / 1e9, speed.matmul_flops / 1e12);
+          HumanBytes(found.usable[i].free_bytes), speed.to_device / 1e9, speed.to_host / 1e9,
+          speed.copy / 1e9, speed.matmul_flops / 1e12);
     }
     Line("GPU", text);
   }

@@ -1,4 +1,5 @@
 // How trials run: the programs of this build, the flags, and the hosts with their environment.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -28,6 +29,16 @@ std::map<std::string, std::string> HostEnvironment() {
   return variables;
 }
 
+// "hosts: worker-0 (4 slots), worker-1 (4 slots)".
+std::string HostsLine(const std::vector<LaunchHost>& hosts) {
+  std::string line;
+  for (const LaunchHost& host : hosts) {
+    line += fmt::format("{}{} ({} slot{})", line.empty() ? "hosts: " : ", ", host.name,
+                        host.slots.size(), host.slots.size() == 1 ? "" : "s");
+  }
+  return line;
+}
+
 }  // namespace
 
 RunnerOptions MakeRunnerOptions(const RunFlags& run) {
@@ -46,6 +57,7 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run) {
                                  .master_addr = run.hosts.master_addr,
                                  .environment = HostEnvironment()},
                                 options.dsat_binary);
+  fmt::print(stderr, "{}\n", HostsLine(options.machines.hosts));
   return options;
 }
 

@@ -22,6 +22,7 @@
 #include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
+#include "searcher/launch/placement.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
 
@@ -167,7 +168,8 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   spec.options = search.options;
   spec.start_dir = fs::current_path().string();
   spec.out_dir = search.run.out_dir;
-  LogNew(CheckSpec(spec), read);
+  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  CheckHosts(spec, options.machines.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   // Nothing is recorded for a search that could not leave its results anywhere.

@@ -16,6 +16,7 @@
 #include "engine/config/strategies.h"
 #include "searcher/input/preflight.h"
 #include "searcher/launch/launcher.h"
+#include "searcher/launch/placement.h"
 
 namespace dsat::cli {
 namespace {
@@ -208,13 +209,14 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
     spec.ds_config_path = train.ds_config;
   }
   if (train.steps) spec.max_length_steps = *train.steps;
-  LogNew(CheckSpec(spec), read);
+  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   options.out_dir = fs::absolute(out).string();
   options.checkpoint_interval = train.checkpoint_interval;
   options.eval_interval = train.eval_interval;
   const TraceTask trace = PrepareTrace(train.trace, spec);
-  options.trace = options.machines.hosts.empty() ? trace : TraceOnHosts(trace, options.out_dir);
+  options.trace =
+      AreElsewhere(options.machines.hosts) ? TraceOnHosts(trace, options.out_dir) : trace;
   const FullRun run =
       RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout);
   FetchTrace(options.trace.path, trace.path);

@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 

@@ -142,8 +142,8 @@ Listener::Listener(const std::string& address, grpc::Service* service) : address
   if (server_ == nullptr || port == 0) {
     Throw(
         ErrorCode::kUnavailable,
-        "address {}: cannot listen there; expected a port that this user may use, or a socket path "
-        "in a folder that exists and is writable",
+        "address {}: cannot listen there; expected an address of this machine and a port that this "
+        "user may use, or a socket path in a folder that exists and is writable",
         address_);
   }
   if (IsUnix(address_)) {

@@ -209,13 +209,15 @@ void Trial::Profile() {
   // Now that all memory is free again, and on all ranks at once, as they will train.
   const DeviceSpeed speed =
       MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
+  // The smallest of any rank: hosts may differ.
+  const auto device_memory_bytes = static_cast<int64_t>(
+      -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = at_one->steps[0].activation_bytes,
-      .device_memory_bytes =
-          DeviceMemoryBytes(task_, environment_, *device_) - memory_.kernels().WorkspaceBytes(),
+      .device_memory_bytes = device_memory_bytes - memory_.kernels().WorkspaceBytes(),
       .forward_flops_per_sample = at_one->steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
       .matmul_flops_per_s = std::llround(speed.matmul_flops),

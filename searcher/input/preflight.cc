@@ -25,8 +25,10 @@ const Json& Block(const ExperimentSpec& spec, const char* key) {
 }
 
 // What trials run on.
-engine::DeviceKind CheckedDevice(const ExperimentSpec& spec) {
+engine::DeviceKind CheckedDevice(const ExperimentSpec& spec, bool elsewhere) {
   if (spec.device == "cpu") return engine::DeviceKind::kCpu;
+  if (elsewhere)
+    return spec.device == "cuda" ? engine::DeviceKind::kCuda : engine::DeviceKind::kCpu;
   const engine::CudaStatus status = engine::ProbeCuda();
   if (status.problem.empty()) return engine::DeviceKind::kCuda;
   if (spec.device == "auto") return engine::DeviceKind::kCpu;
@@ -72,14 +74,14 @@ void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source
 
 }  // namespace
 
-std::vector<std::string> CheckSpec(const ExperimentSpec& spec) {
+std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere) {
   std::vector<std::string> warnings;
   const std::string source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   if (IsBuiltin(spec)) {
     const engine::DsConfig config =
         engine::ParseDsConfig(spec.ds_config, source, spec.slots_per_trial, &warnings);
-    CheckNvmeFolders(config.zero, source);
-    CheckModelAndData(spec, CheckedDevice(spec));
+    if (!elsewhere) CheckNvmeFolders(config.zero, source);
+    CheckModelAndData(spec, CheckedDevice(spec, elsewhere));
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.

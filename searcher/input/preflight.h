@@ -11,7 +11,9 @@ namespace dsat {
 
 // Throws an Error naming file, key and value if the entrypoint, the model, the data or the
 // submitted ds_config cannot work. Gives warnings, one line each: keys without effect here.
-std::vector<std::string> CheckSpec(const ExperimentSpec& spec);
+// `elsewhere`: trials run on other hosts, whose GPUs and disks are not looked at; the model and the
+// data are taken to be the same there.
+std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere = false);
 
 // A search over stages that this ds_config is not legal at finds nothing: gives a warning for each
 // such stage of spec.options.zero_stages, with the rule that it breaks. Throws kInvalidArgument

@@ -172,7 +172,7 @@ std::string HostProcess::WhyNoReport() const {
   if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
   if (exit_code_ == kExitNotFound)
     said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);
-  return fmt::format("host {}: {}", name_, said);
+  return said;
 }
 
 }  // namespace dsat

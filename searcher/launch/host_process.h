@@ -39,6 +39,8 @@ class HostProcess {
   int Collect();
   // Why there was no report, in words; for a process that has been collected.
   std::string WhyNoReport() const;
+  // "host worker-1: " before words of another host; "" for this one's.
+  std::string Prefix() const { return remote_ ? "host " + name_ + ": " : ""; }
 
  private:
   std::string name_;

@@ -94,9 +94,13 @@ LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
   return host;
 }
 
+bool AreElsewhere(const std::vector<LaunchHost>& hosts) {
+  return std::any_of(hosts.begin(), hosts.end(),
+                     [](const LaunchHost& host) { return !host.reach.empty(); });
+}
+
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
-  const auto is_here = [](const LaunchHost& host) { return host.reach.empty(); };
-  if (std::all_of(hosts.begin(), hosts.end(), is_here)) return;
+  if (!AreElsewhere(hosts)) return;
   const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
   if (slots.empty()) {
     Throw(ErrorCode::kInvalidArgument,

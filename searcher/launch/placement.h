@@ -24,8 +24,9 @@ std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set
 bool UsesGpus(const ExperimentSpec& spec);
 // This machine with `num_slots` slots; 0: its GPUs if trials use them, else its cores.
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots);
-// Throws kInvalidArgument if trials of `spec` cannot run on `hosts`, of which at least one is not
-// this machine, saying why.
+// True if at least one of them is not this machine.
+bool AreElsewhere(const std::vector<LaunchHost>& hosts);
+// Throws kInvalidArgument if they are, and trials of `spec` cannot run on them, saying why.
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
 // GPUs of this machine that we may use, by the driver's device files and CUDA_VISIBLE_DEVICES.

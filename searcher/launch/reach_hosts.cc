@@ -85,7 +85,7 @@ struct Question {
     }
     if (answer || !process.ended()) return;
     process.Collect();
-    problem = process.WhyNoReport();
+    problem = process.Prefix() + process.WhyNoReport();
   }
 };
 

@@ -92,6 +92,8 @@ void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
 
 void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
   if (ended.exit.first_failed_rank >= 0) OnFailure(part, ended.exit.first_failed_rank);
+  std::string& words = ended.exit.log_tail;
+  if (!words.empty()) words = part.process.Prefix() + words;
   for (const auto& [path, text] : ended.logs) {
     std::error_code error;
     if (std::filesystem::exists(path, error)) continue;

@@ -43,6 +43,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kKillRound{5};
 // A process that survives SIGKILL so long hangs in the kernel; waiting on would hang the search.
 constexpr milliseconds kKillLimit{20000};
+// An order follows at once, or never, if the line was cut.
+constexpr int kOrderLimitMs = 120'000;
 
 int ExitCodeOf(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
@@ -288,8 +290,7 @@ std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
   while (true) {
     if (const auto line = control.NextLine()) return SuperviseOrderFromJson(Json::parse(*line));
     pollfd fd = {control.fd(), POLLIN, 0};
-    poll(&fd, 1, -1);
-    if (!control.Receive()) return std::nullopt;
+    if (poll(&fd, 1, kOrderLimitMs) == 0 || !control.Receive()) return std::nullopt;
   }
 }
 

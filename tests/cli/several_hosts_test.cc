@@ -100,6 +100,7 @@ TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
     EXPECT_EQ(trial.at("state"), "succeeded") << trial;
   EXPECT_TRUE(fs::exists(work.Path("out/ds_config.json")));
   EXPECT_TRUE(fs::exists(work.Path("out/trials/2/attempt0/rank2.log")));
+  EXPECT_THAT(run.err, HasSubstr("hosts: w0 (2 slots), w1 (2 slots)"));
 }
 
 TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
@@ -155,11 +156,25 @@ TEST_F(SeveralHostsTest, AHostThatCannotBeReachedLeavesNoExperiment) {
   EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
 }
 
-TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByName) {
+TEST_F(SeveralHostsTest, WhetherAHostHasGpusIsForItsRanksToSay) {
+  std::string file = kExperimentFile;
+  file.replace(file.find("device_memory: 64MiB"), 20, "device: cuda");
+  work.Write("deepspeed.yaml", file);
+  const Finished run = work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "2"}));
+  EXPECT_THAT(run.err, HasSubstr("trial   0"));
+  if (run.exit_code != 0) {
+    EXPECT_THAT(run.err, HasSubstr("device is \"cuda\": "));
+  }
+}
+
+TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
   work.Write("hosts", "w0 slots=1\nw1 slots=1\n");
-  const Finished run = work.Dsat(OnHosts({"train", "deepspeed.yaml"}));
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, HasSubstr("resources.slots_per_trial: 3; the hosts have fewer slots"));
+  for (const char* command : {"train", "asha"}) {
+    const Finished run = work.Dsat(OnHosts({command, "deepspeed.yaml"}));
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, HasSubstr("resources.slots_per_trial: 3; the hosts have fewer slots"));
+  }
+  EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
 }
 
 }  // namespace

@@ -14,7 +14,6 @@ struct CudaGpu {
   std::string name;
   std::string address;  // On the PCI bus: "0000:3b:00". The same from every process.
   int64_t memory_bytes = 0;
-  int64_t free_bytes = 0;
   int capability = 0;  // 90 for sm_90.
   int num_multiprocessors = 0;
 };
@@ -27,8 +26,12 @@ struct CudaStatus {
   std::string problem;  // Why no GPU can be used, and what to do; empty if one can.
 };
 
-// Loads what it needs to find out. Never throws for what a machine lacks.
+// Loads what it needs to find out. Never throws for what a machine lacks. Leaves no context on a
+// GPU, which would take some hundred MiB of it until this process ends.
 CudaStatus ProbeCuda();
+// Of its memory, what nobody has taken. It makes a context. REQUIRES: as below. Throws
+// kUnavailable.
+int64_t FreeCudaMemory(int gpu);
 
 // In bf16; the host's memory is page-locked. REQUIRES: the GPU is in a ProbeCuda without a problem.
 // Throws kUnavailable.

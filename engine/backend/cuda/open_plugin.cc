@@ -11,7 +11,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin3";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin4";
 
 }  // namespace
 
@@ -35,6 +35,10 @@ CudaStatus ProbeCuda() {
     status.problem = error.what();
     return status;
   }
+}
+
+int64_t FreeCudaMemory(int gpu) {
+  return LoadCudaPlugin().free_bytes(gpu);
 }
 
 DeviceSpeed MeasureCudaSpeed(int gpu) {

@@ -85,16 +85,19 @@ class LockedHostMemory final : public MemorySource {
 CudaGpu Describe(int gpu) {
   cudaDeviceProp properties{};
   CheckCuda(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
-  CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
-  size_t free_bytes = 0, total_bytes = 0;
-  CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   return {.name = properties.name,
           .address = fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID,
                                  properties.pciBusID, properties.pciDeviceID),
-          .memory_bytes = static_cast<int64_t>(total_bytes),
-          .free_bytes = static_cast<int64_t>(free_bytes),
+          .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .capability = 10 * properties.major + properties.minor,
           .num_multiprocessors = properties.multiProcessorCount};
+}
+
+int64_t FreeBytes(int gpu) {
+  CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
+  size_t free_bytes = 0, total_bytes = 0;
+  CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return static_cast<int64_t>(free_bytes);
 }
 
 // What to do about an error of the first call that needs a driver.
@@ -139,6 +142,7 @@ CudaStatus Probe() {
 }
 
 constexpr CudaPlugin kPlugin = {.probe = Probe,
+                                .free_bytes = FreeBytes,
                                 .make_kernels = [](int gpu) -> std::unique_ptr<Kernels> {
                                   return std::make_unique<CudaKernels>(gpu);
                                 },
@@ -152,6 +156,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin3() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin4() {
   return &dsat::engine::kPlugin;
 }

@@ -16,6 +16,7 @@ namespace dsat::engine {
 // index into CudaStatus::gpus.
 struct CudaPlugin {
   CudaStatus (*probe)();
+  int64_t (*free_bytes)(int gpu);
   std::unique_ptr<Kernels> (*make_kernels)(int gpu);
   std::unique_ptr<MemorySource> (*make_memory)(int gpu);
   // Page-locked memory of the host, which has no more when the system refuses to lock any.

@@ -155,6 +155,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return Report(cudaErrorInvalidDevice);
   *properties = {.name = "emulated",
+                 .totalGlobalMem = Memory::Get().limit(),
                  .major = 8,
                  .minor = 0,
                  .multiProcessorCount = 1,

@@ -201,7 +201,8 @@ TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 0);
   EXPECT_EQ(report.exit_code, 127);
-  EXPECT_THAT(report.log_tail, HasSubstr("expected a folder that all hosts share"));
+  EXPECT_THAT(report.log_tail,
+              AllOf(HasSubstr("host w0: "), HasSubstr("expected a folder that all hosts share")));
 }
 
 TEST(ReachHostsTest, HostsSayWhoTheyAreAndHowTheySeeUs) {

@@ -25,6 +25,7 @@ cudaError_t cudaGetLastError();
 
 struct cudaDeviceProp {
   char name[256];
+  size_t totalGlobalMem;
   int major;
   int minor;
   int multiProcessorCount;
