@@ -22,8 +22,9 @@ std::string TestDeviceName() {
 
 #ifdef DSAT_EMULATED_CUDA
 
+// The second of its GPUs: a thread that has chosen none is on the first.
 std::unique_ptr<Device> OpenEmulatedCuda() {
-  return OpenCudaDevice(OpenCudaPlugin(DSAT_EMULATED_CUDA), /*local_rank=*/0, /*num_threads=*/1);
+  return OpenCudaDevice(OpenCudaPlugin(DSAT_EMULATED_CUDA), /*local_rank=*/1, /*num_threads=*/1);
 }
 
 // As if every rank had a GPU of its own.

@@ -28,6 +28,17 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+// The machine has two GPUs, and no process uses both: with the one that it has chosen first, every
+// thread has to choose that, as where a rank's GPU is not the first. Who has chosen none is not
+// held to it.
+constexpr int kNumGpus = 2;
+std::atomic<int> own_gpu = -1;
+thread_local int current_gpu = 0;
+
+bool IsOnOwnGpu() {
+  return own_gpu < 0 || current_gpu == own_gpu;
+}
+
 struct {
   std::atomic<int64_t> num_made = 0, num_timed = 0, num_alive = 0;
 } events;
@@ -104,6 +115,7 @@ void CheckArgument(int position, const void* data) {
 }
 
 cudaError_t Enqueue(const Launch& launch, cudaStream_t stream) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   if (!IsPossible(launch)) return Report(cudaErrorInvalidConfiguration);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
@@ -149,30 +161,36 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kNumGpus;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return Report(cudaErrorInvalidDevice);
+  if (device < 0 || device >= kNumGpus) return Report(cudaErrorInvalidDevice);
   *properties = {.name = "emulated",
                  .totalGlobalMem = Memory::Get().limit(),
                  .major = 8,
                  .minor = 0,
                  .multiProcessorCount = 1,
                  .pciDomainID = 0,
-                 .pciBusID = 1,
+                 .pciBusID = 1 + device,
                  .pciDeviceID = 0};
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : Report(cudaErrorInvalidDevice);
+  if (device < 0 || device >= kNumGpus) return Report(cudaErrorInvalidDevice);
+  current_gpu = device;
+  int none = -1;
+  own_gpu.compare_exchange_strong(none, device);
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   Gpu::Get().FinishAll();
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   *data = bytes == 0 ? nullptr : Memory::Get().Allocate(bytes);
   return *data == nullptr && bytes > 0 ? Report(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -182,6 +200,7 @@ cudaError_t cudaFree(void* data) {
   return Memory::Get().Free(data) ? cudaSuccess : Report(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   *total_bytes = Memory::Get().limit();
   *free_bytes = *total_bytes - Memory::Get().used();
   return cudaSuccess;
@@ -194,6 +213,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (*data == MAP_FAILED) return Report(cudaErrorMemoryAllocation);
   Memory::Get().Pin(*data, bytes);
@@ -207,6 +227,7 @@ cudaError_t cudaFreeHost(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   Memory::Get().Pin(data, bytes);
   return cudaSuccess;
 }
@@ -218,6 +239,7 @@ cudaError_t cudaHostUnregister(void* data) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
   if (!IsAllowed(to, from, bytes, kind)) return Report(cudaErrorInvalidValue);
@@ -235,6 +257,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   *stream = Gpu::Get().MakeStream(/*blocking=*/flags != cudaStreamNonBlocking);
   return cudaSuccess;
 }
@@ -242,12 +265,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return Gpu::Get().DestroyStream(stream) ? cudaSuccess : Report(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
   Gpu::Get().Finish(Gpu::Get().Now(queue));
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
   if (event->point.queue == nullptr) return cudaSuccess;  // Never recorded.
@@ -256,6 +281,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   *event = new CUevent_st{.timed = flags != cudaEventDisableTiming};
   ++events.num_made;
   ++events.num_alive;
@@ -268,6 +294,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
   if (!event->timed) {
@@ -299,6 +326,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 }
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   if (value < 0 || static_cast<size_t>(value) > emulated_cuda::kMaxSharedBytes)
     return Report(cudaErrorInvalidValue);
   SharedLimits& limits = SharedLimits::Get();
