@@ -185,12 +185,12 @@ TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
 TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
   TestFolder folder;
   GraceTimes grace = kShortGrace;
-  grace.silence = milliseconds(1000);
+  grace.silence = milliseconds(500);  // Before the runner next says that it is alive.
   SupervisedProcess process = StartOn(folder, {"w0"}, {StayingRank(folder, 0, 0)}, grace);
-  // Nobody calls Poll, as if the line were cut.
-  ASSERT_TRUE(AreReady(folder, {0}));
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_THAT(report.log_tail, HasSubstr("host w0: the connection ended"));
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
-  EXPECT_EQ(WaitForReport(process).first_failed_rank, 0);
 }
 
 TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
