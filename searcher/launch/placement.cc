@@ -87,7 +87,9 @@ bool UsesGpus(const ExperimentSpec& spec) {
 }
 
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
-  if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : NumCores();
+  // A GPU without a device file is still one that two trials must not share.
+  const int64_t least = IsBuiltin(spec) && spec.device == "cuda" ? 1 : NumCores();
+  if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : least;
   LaunchHost host;
   for (int64_t slot = 0; slot < num_slots; ++slot)
     host.slots.push_back(slot);

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/num_cores.h"
 
 namespace dsat {
 namespace {
@@ -108,6 +111,16 @@ TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {
   EXPECT_EQ(ErrorText(spec, hosts), "");
   spec.device_memory_bytes = 0;
   EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("resources.device_memory: not given"));
+}
+
+TEST(ThisMachineTest, SlotsAreWhatTrialsRunOn) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  EXPECT_EQ(ThisMachine(spec, 3).slots, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(static_cast<int64_t>(ThisMachine(spec, 0).slots.size()), NumCores());
+  spec.device = "cuda";
+  EXPECT_EQ(static_cast<int64_t>(ThisMachine(spec, 0).slots.size()),
+            std::max<int64_t>(1, NumVisibleGpus()));
 }
 
 TEST(CheckHostsTest, ThisMachineMayLackSlotsBecauseRanksCanShareIt) {
