@@ -121,7 +121,7 @@ class RealSshTest : public testing::Test {
     return args;
   }
 
-  // Processes (no zombies) whose command line has both texts.
+  // Processes (no zombies) whose command line has both texts; an argument ends with '\0'.
   static std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other) {
     std::vector<pid_t> found;
     for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
@@ -146,7 +146,7 @@ TEST_F(RealSshTest, ATrainingRunsOnBothHosts) {
 TEST_F(RealSshTest, AConnectionThatBreaksEndsTheTrainingOnBothHosts) {
   const pid_t pid = work.StartDsat(Train({"--steps", "1000000"}), "train");
   ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
-  const std::vector<pid_t> lines = ProcessesWith("ssh_config", "w1");
+  const std::vector<pid_t> lines = ProcessesWith(work.Path("ssh_config"), {"\0w1\0", 4});
   ASSERT_EQ(lines.size(), 1u);
   kill(lines[0], SIGKILL);
   EXPECT_EQ(WaitFor(pid), 1);
