@@ -234,6 +234,7 @@ SuperviseReport Supervisor::Run() {
     report_.exit_codes.resize(order_.ranks.size(), report_.exit_code);
     Kill();
   }
+  Listen();  // More than the order may have come with it.
   while (Reap()) {
     Escalate();
     if (phase_ == Phase::kKilling && Clock::now() >= deadline_) {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +48,11 @@ Workspace::Workspace() {
 }
 
 Workspace::~Workspace() {
+  for (const pid_t pid : started_) {
+    if (waitpid(pid, nullptr, WNOHANG) != 0) continue;  // It has ended, or was waited for.
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
   std::error_code ignored;
   std::filesystem::remove_all(dir_, ignored);
 }
@@ -59,6 +65,7 @@ void Workspace::Write(const std::string& name, const std::string& content) const
 pid_t Workspace::StartDsat(const std::vector<std::string>& args, const std::string& name) const {
   const pid_t pid = fork();
   if (pid == 0) ExecDsat(dir_, args, "/dev/null", Path(name + ".out"), Path(name + ".err"));
+  started_.push_back(pid);
   return pid;
 }
 

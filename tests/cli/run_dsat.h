@@ -15,7 +15,7 @@ struct Finished {
   std::string err;
 };
 
-// A fresh temporary folder, removed at the end.
+// A fresh temporary folder, removed at the end, when what was started and still runs is killed.
 class Workspace {
  public:
   Workspace();
@@ -36,6 +36,7 @@ class Workspace {
 
  private:
   std::string dir_;
+  mutable std::vector<pid_t> started_ = {};
 };
 
 // Waits for a process started with StartDsat; its exit code, 128 + signal if it was killed.

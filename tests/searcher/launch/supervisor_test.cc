@@ -317,6 +317,17 @@ TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) 
   ExpectNothingLeft(folder);
 }
 
+TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
+  TestFolder folder;
+  for (int i = 0; i < 5; ++i) {
+    SupervisedProcess process = SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)},
+                                                         folder.path(), kShortGrace);
+    process.Stop(milliseconds(100));
+    EXPECT_TRUE(WaitForReport(process).killed_by_us);
+  }
+  ExpectNothingLeft(folder);
+}
+
 TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
   TestFolder folder;
   try {
