@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "base/error.h"
@@ -119,6 +120,18 @@ std::string TailLines(const std::string& path, int max_lines) {
     start = tail.rfind('\n', start - 1);
   }
   return start == tail.npos || tail.empty() || tail[start] != '\n' ? tail : tail.substr(start + 1);
+}
+
+std::string ReadEnd(const std::string& path, int64_t max_bytes) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return "";
+  const int64_t size = file.tellg();
+  const int64_t begin = std::max<int64_t>(0, size - max_bytes);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
 }
 
 std::string HumanBytes(int64_t bytes) {

@@ -23,6 +23,9 @@ void MakeWritableFolder(const std::string& path);
 // The last `max_lines` lines of a file, "" if it does not exist.
 std::string TailLines(const std::string& path, int max_lines);
 
+// The last `max_bytes` bytes of a file, which may be growing; "" if it cannot be read.
+std::string ReadEnd(const std::string& path, int64_t max_bytes);
+
 // "512.0 MiB", "1.5 GiB", "17 B".
 std::string HumanBytes(int64_t bytes);
 

@@ -42,15 +42,15 @@ void CheckUsage(const Command&) {}
 
 void CheckUsage(const SearchFlags& search) {
   ValidateOptions(search.options);
-  CheckHosts(search.run.hosts);
+  CheckHostFlags(search.run.hosts);
 }
 
 void CheckUsage(const ResumeFlags& resume) {
-  CheckHosts(resume.run.hosts);
+  CheckHostFlags(resume.run.hosts);
 }
 
 void CheckUsage(const TrainFlags& train) {
-  CheckHosts(train.run.hosts);
+  CheckHostFlags(train.run.hosts);
 }
 
 void CheckUsage(const CreateFlags& create) {

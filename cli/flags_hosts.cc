@@ -60,7 +60,7 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   return hostfile;
 }
 
-void CheckHosts(const HostFlags& hosts) {
+void CheckHostFlags(const HostFlags& hosts) {
   ValidateFilters(hosts.filters);
   CheckSsh(hosts.ssh);
 }

@@ -31,7 +31,7 @@ enum class FilterNames { kLong, kAndDeepSpeeds };
 // Gives --hostfile.
 CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names);
 // Throws kInvalidArgument for what only several of these options together can get wrong.
-void CheckHosts(const HostFlags& hosts);
+void CheckHostFlags(const HostFlags& hosts);
 
 // Each command's flags live here while CLI11 fills them in; the chosen one becomes Flags::command.
 struct Parser {

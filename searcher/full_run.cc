@@ -76,8 +76,8 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   request.dir = options.out_dir;
   request.report_address = server.address();
   request.token = server.token();
-  request.hosts = options.machines.hosts;
-  if (!request.hosts.empty()) {
+  if (!options.machines.hosts.empty()) {
+    request.hosts = options.machines.hosts;
     CheckHosts(spec, request.hosts);
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
   }

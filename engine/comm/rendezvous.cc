@@ -4,7 +4,6 @@
 
 #include <linux/futex.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/num_cores.h"
 
 namespace dsat::engine {
 namespace {
@@ -46,11 +46,6 @@ void RelaxCpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-int NumCores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // True if a, a number that wraps around, has come to b.

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/num_cores.h"
 #include "proto/trial_task.h"
 #include "searcher/launch/exit_classifier.h"
 #include "searcher/launch/launcher.h"
@@ -73,15 +72,10 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
 // Of all ranks on one host.
 std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequest& request,
                                                                 const RankPlace& place) const {
-  std::map<std::string, std::string> env;
-  int64_t num_cores = NumCores();
-  if (!request.hosts.empty()) {
-    const LaunchHost& host = request.hosts[static_cast<size_t>(place.host)];
-    env = host.environment;
-    if (!host.reach.empty()) num_cores = host.num_cores;
-  }
+  const LaunchHost& host = request.hosts[static_cast<size_t>(place.host)];
+  std::map<std::string, std::string> env = host.environment;
   const std::string num_threads =
-      std::to_string(std::max<int64_t>(1, num_cores / place.local_size));
+      std::to_string(std::max<int64_t>(1, host.num_cores / place.local_size));
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
   env[kEnvToken] = request.token;

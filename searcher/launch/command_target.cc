@@ -46,18 +46,6 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-std::string ReadEnd(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return "";
-  const int64_t size = file.tellg();
-  const int64_t begin = std::max<int64_t>(0, size - kLogEndBytes);
-  std::string text(static_cast<size_t>(size - begin), '\0');
-  file.seekg(begin);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
 // A file that another process may be writing: discarded as long as it is no whole JSON.
 Json ReadUnfinishedJson(const std::string& path) {
   std::ifstream file(path);
@@ -93,8 +81,9 @@ class CommandTarget : public LaunchTarget {
   };
 
   int64_t num_commands() const;
-  std::map<std::string, std::string> CommonEnv(const LaunchRequest& request,
-                                               const RankPlace& place) const;
+  std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
+  std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
+                                                   std::map<std::string, std::string> env) const;
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -120,29 +109,31 @@ int64_t CommandTarget::num_commands() const {
   return FindRankLauncher(spec_.entrypoint) ? 1 : spec_.slots_per_trial;
 }
 
-// Of all ranks on one host.
-std::map<std::string, std::string> CommandTarget::CommonEnv(const LaunchRequest& request,
-                                                            const RankPlace& place) const {
+// Of all ranks. Makes the folder of what DeepSpeed compiles.
+std::map<std::string, std::string> CommandTarget::OwnEnvironment(
+    const LaunchRequest& request) const {
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
-  if (!request.hosts.empty()) {
-    const auto& given = request.hosts[static_cast<size_t>(place.host)].environment;
-    env.insert(given.begin(), given.end());
-  }
   // A folder that the user has warmed up is better than ours; a full run is as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
-  if (!given && !request.full_run) {
-    const Files files(request);
-    const fs::path shared =
-        request.shared_dir.empty() ? files.dir.parent_path() : fs::absolute(request.shared_dir);
-    env["TORCH_EXTENSIONS_DIR"] = shared / "torch_extensions";
-    MakeWritableFolder(env["TORCH_EXTENSIONS_DIR"]);
-    RemoveStaleLocks(env["TORCH_EXTENSIONS_DIR"]);
-  }
+  if (given || request.full_run) return env;
+  const fs::path shared = request.shared_dir.empty() ? Files(request).dir.parent_path()
+                                                     : fs::absolute(request.shared_dir);
+  env["TORCH_EXTENSIONS_DIR"] = shared / "torch_extensions";
+  MakeWritableFolder(env["TORCH_EXTENSIONS_DIR"]);
+  RemoveStaleLocks(env["TORCH_EXTENSIONS_DIR"]);
+  return env;
+}
+
+// Of all ranks on one host.
+std::map<std::string, std::string> CommandTarget::EnvironmentOn(
+    int64_t host, const LaunchRequest& request, std::map<std::string, std::string> env) const {
+  const auto& given = request.hosts[static_cast<size_t>(host)].environment;
+  env.insert(given.begin(), given.end());
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
-  for (const auto& [name, value] : DeviceEnvironment(request, place.host))
+  for (const auto& [name, value] : DeviceEnvironment(request, host))
     env[name] = value;
   return env;
 }
@@ -165,12 +156,13 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const int port = FreePort();
   const std::vector<std::string> argv =
       ArgvForTrial(spec_.entrypoint, request.ds_config, files.config, port);
+  const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
   for (int64_t rank = 0; rank < num_commands(); ++rank) {
     const RankPlace& place = places[static_cast<size_t>(rank)];
     RankCommand& command = commands.emplace_back();
     command.argv = argv;
-    command.env = CommonEnv(request, place);
+    command.env = EnvironmentOn(place.host, request, own);
     command.work_dir = spec_.model_dir;
     command.log_path = files.log(rank);
     command.host = place.host;
@@ -231,7 +223,7 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   }
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics || !UsedBatchSize(*metrics, BatchOf(request))) return std::nullopt;
-  const std::string log = ReadEnd(Files(request).log(0));
+  const std::string log = ReadEnd(Files(request).log(0), kLogEndBytes);
   const std::vector<StepLine> lines = ReadStepLines(request);
   // The supervisor may be a moment behind; when it has reported the end, it no longer is.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
@@ -308,7 +300,7 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
   for (int64_t rank = 0; rank < num_commands(); ++rank) {
-    logs.push_back(ReadEnd(Files(request).log(rank)));
+    logs.push_back(ReadEnd(Files(request).log(rank), kLogEndBytes));
   }
   // A launcher may end well although its ranks did not.
   const Outcome outcome = ClassifyExit(exit, logs);

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/launch/exit_classifier.h"
 #include "searcher/launch/process_tree.h"
 
 namespace dsat {
@@ -25,6 +26,8 @@ namespace {
 constexpr int kLastWaitMs = 25000;
 // Well within GraceTimes::silence.
 constexpr std::chrono::seconds kAlivePeriod{10};
+// Of what the command that reaches a host says.
+constexpr int64_t kErrorEndBytes = 4096;
 // What a shell says of a command that is not there.
 constexpr int kExitNotFound = 127;
 
@@ -87,17 +90,6 @@ UniqueFd MakeErrorFile(bool remote) {
   UniqueFd file(memfd_create("dsat-errors", MFD_CLOEXEC));
   if (!file) ThrowErrno("memfd_create", errno);
   return file;
-}
-
-std::string LastLineOf(int fd) {
-  char buffer[4096];
-  const off_t size = lseek(fd, 0, SEEK_END);
-  const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(buffer)));
-  const ssize_t n = pread(fd, buffer, sizeof(buffer), begin);
-  std::string text(buffer, n > 0 ? static_cast<size_t>(n) : 0);
-  const size_t end = text.find_last_not_of("\r\n ");
-  text.resize(end == std::string::npos ? 0 : end + 1);
-  return Printable(text.substr(text.rfind('\n') + 1));
 }
 
 }  // namespace
@@ -168,7 +160,9 @@ int HostProcess::Collect() {
 
 std::string HostProcess::WhyNoReport() const {
   if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
-  std::string said = LastLineOf(errors_.get());
+  // By another way than the descriptor, whose place in the file the command shares.
+  std::string said =
+      LastLine(ReadEnd(fmt::format("/proc/self/fd/{}", errors_.get()), kErrorEndBytes));
   if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
   if (exit_code_ == kExitNotFound)
     said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);

@@ -23,20 +23,21 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/num_cores.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 #include "proto/trial_task.h"
 
 namespace dsat {
 
-// A machine that ranks run on.
+// A machine that ranks run on; by default, this one.
 struct LaunchHost {
   std::string name = "localhost";
   std::vector<std::string> reach = {};  // The command that runs a shell's command line there, given
                                         // as one more argument; empty = this machine.
   std::vector<int64_t> slots = {};      // Device indices that trials may use.
   std::string address = "127.0.0.1";    // Where the other hosts reach it.
-  int64_t num_cores = 0;
+  int64_t num_cores = NumCores();
   std::map<std::string, std::string> environment = {};  // Of its ranks, below their own.
 };
 
@@ -61,7 +62,7 @@ struct LaunchRequest {
   std::string dir;         // Folder of this attempt: configs and logs; exists and is writable.
   std::string shared_dir;  // Folder that all attempts of the experiment share (compiled
                            // extensions); "" = the parent of `dir`.
-  std::vector<LaunchHost> hosts;  // Where slots are; empty = this machine.
+  std::vector<LaunchHost> hosts = {{}};  // Where slots are.
   std::vector<Slot> slots;     // That this attempt may use, one per rank, those of a host together;
                                // empty = not pinned, on this machine.
   std::string report_address;  // gRPC target of the runner's TrialService.
@@ -146,7 +147,7 @@ struct GraceTimes {
 class SupervisedProcess {
  public:
   // Starts `<dsat_binary> supervise` on every host that has a rank, with the commands of its ranks,
-  // each run in `work_dir`, an absolute path. `hosts` empty: all ranks are here. On a host that
+  // each run in `work_dir`, an absolute path. On a host that
   // does not share `work_dir`, a folder of its own takes its place while the ranks run: paths below
   // it in commands and logs are changed, and the logs come back. Throws if a supervisor, or the
   // command that reaches its host, cannot be started; a rank that cannot be started, and a host
@@ -154,7 +155,7 @@ class SupervisedProcess {
   static SupervisedProcess Start(const std::string& dsat_binary,
                                  const std::vector<RankCommand>& ranks, const std::string& work_dir,
                                  const GraceTimes& grace = {},
-                                 const std::vector<LaunchHost>& hosts = {});
+                                 const std::vector<LaunchHost>& hosts = {{}});
   SupervisedProcess(SupervisedProcess&&) noexcept;
   SupervisedProcess& operator=(SupervisedProcess&&) noexcept;
   ~SupervisedProcess();

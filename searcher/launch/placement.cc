@@ -142,8 +142,7 @@ std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_rank
 }
 
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host) {
-  const bool is_here =
-      request.hosts.empty() || request.hosts[static_cast<size_t>(host)].reach.empty();
+  const bool is_here = request.hosts[static_cast<size_t>(host)].reach.empty();
   const auto own = is_here ? OwnDevices() : std::nullopt;
   std::vector<std::string> devices;
   for (const Slot& slot : request.slots) {

@@ -14,7 +14,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/num_cores.h"
 #include "base/unique_fd.h"
 #include "base/version.h"
 #include "searcher/launch/host_process.h"
@@ -137,7 +136,6 @@ ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access
     LaunchHost& added = reached.hosts.emplace_back();
     added.name = host.name;
     added.slots = host.slots;
-    added.num_cores = NumCores();
     added.environment = access.environment;
     if (IsThisMachine(host.name)) continue;
     added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};

@@ -82,13 +82,8 @@ std::map<std::string, std::string> RemoteFolder::Logs(
   std::map<std::string, std::string> logs;
   if (!is_temporary_) return logs;
   for (const RankCommand& command : commands) {
-    std::ifstream file(Moved(command.log_path), std::ios::binary | std::ios::ate);
-    if (!file) continue;
-    const int64_t size = file.tellg();
-    std::string text(static_cast<size_t>(std::min(size, kLogEndBytes)), '\0');
-    file.seekg(size - static_cast<int64_t>(text.size()));
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    logs[command.log_path] = std::move(text);
+    const std::string log = Moved(command.log_path);
+    if (fs::exists(log)) logs[command.log_path] = ReadEnd(log, kLogEndBytes);
   }
   return logs;
 }

@@ -153,7 +153,7 @@ SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
   }
   impl->parts.reserve(orders.size());
   for (auto& [index, order] : orders) {
-    const LaunchHost host = hosts.empty() ? LaunchHost{} : hosts.at(static_cast<size_t>(index));
+    const LaunchHost& host = hosts.at(static_cast<size_t>(index));
     order.remote = !host.reach.empty();
     if (order.remote) order.files = ContentsOf(order.ranks);
     impl->Start(dsat_binary, host, std::move(order), numbers[index]);
