@@ -1,6 +1,6 @@
 // Predicted against measured: a small GPT-2 trained for real on threads of this machine, under
-// several stages, offloads and checkpointing, beside what engine/predict.h says of it. Speeds are
-// probed first. Peaks must agree to the byte: the exit code says whether they do.
+// several stages, offloads and checkpointing, beside what engine/runtime/predict.h says of it.
+// Speeds are probed first. Peaks must agree to the byte: the exit code says whether they do.
 //
 //   bench_estimate [RANKS] [FOLDER for the nvme tier]
 #include <fmt/format.h>
@@ -16,9 +16,9 @@
 #include "base/table.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
-#include "engine/engine.h"
 #include "engine/model/models.h"
-#include "engine/predict.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/predict.h"
 
 namespace dsat::engine {
 namespace {

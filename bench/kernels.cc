@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/memory/arena.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {

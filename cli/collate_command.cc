@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "engine/export/collate.h"
+#include "engine/files/collate.h"
 
 namespace dsat::cli {
 namespace {
@@ -75,8 +75,8 @@ int RunCommand(const Flags& flags, const CollateFlags& collate) {
     fmt::print("{}\n", ToJson(result, collate).dump(2));
   } else {
     fmt::print("{}: {} tensors, {} elements, {}, {}, of checkpoint {}\n", collate.out,
-               result.num_tensors, result.num_elems, collate.dtype,
-               HumanBytes(result.file_bytes), result.tag);
+               result.num_tensors, result.num_elems, collate.dtype, HumanBytes(result.file_bytes),
+               result.tag);
   }
   return 0;
 }

@@ -13,8 +13,8 @@
 #include "base/table.h"
 #include "cli/commands.h"
 #include "engine/backend/cuda/cuda_status.h"
+#include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
-#include "engine/machine/machine.h"
 
 namespace dsat::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/estimate_output.h"
 #include "cli/full_run.h"
 #include "engine/config/strategies.h"
-#include "engine/estimate/estimate.h"
+#include "profiler/estimate.h"
 
 namespace dsat::cli {
 namespace {

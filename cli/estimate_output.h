@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "engine/estimate/estimate.h"
 #include "profiler/deepspeed_memory.h"
+#include "profiler/estimate.h"
 
 namespace dsat::cli {
 

@@ -10,7 +10,7 @@
 
 #include "proto/experiment.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/hosts.h"
+#include "searcher/hosts/hosts.h"
 
 namespace dsat::cli {
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "cli/full_run.h"
-#include "searcher/launch/host_environment.h"
+#include "searcher/hosts/host_environment.h"
 
 namespace dsat::cli {
 namespace {

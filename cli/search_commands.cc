@@ -19,10 +19,10 @@
 #include "cli/progress.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
+#include "searcher/hosts/placement.h"
 #include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
-#include "searcher/launch/placement.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
 

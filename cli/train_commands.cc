@@ -14,9 +14,9 @@
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "engine/config/strategies.h"
+#include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
 #include "searcher/launch/launcher.h"
-#include "searcher/launch/placement.h"
 
 namespace dsat::cli {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The newest checkpoint of a training in `out_dir`, "" if there is none
-// (engine/checkpoint/checkpoint.h).
+// (engine/runtime/checkpoint/checkpoint.h).
 std::string NewestCheckpoint(const std::string& out_dir) {
   const std::string dir = out_dir + "/checkpoint";
   if (!fs::exists(dir + "/latest")) return "";

@@ -11,7 +11,7 @@
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
-#include "searcher/launch/placement.h"
+#include "searcher/hosts/placement.h"
 #include "searcher/runner.h"
 #include "searcher/service.h"
 

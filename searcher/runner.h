@@ -14,7 +14,7 @@
 #include "db/store.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
-#include "searcher/launch/reach_hosts.h"
+#include "searcher/hosts/reach_hosts.h"
 
 namespace dsat {
 

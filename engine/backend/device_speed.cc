@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 #include "engine/backend/kernels.h"
-#include "engine/memory/arena.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {

@@ -2,7 +2,7 @@
 #ifndef DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
 #define DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
 
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

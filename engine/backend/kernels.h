@@ -24,8 +24,8 @@
 #include <span>
 
 #include "engine/backend/stochastic_rounding.h"
-#include "engine/tensor.h"
-#include "engine/trace.h"
+#include "engine/core/tensor.h"
+#include "engine/core/trace.h"
 
 namespace dsat::engine {
 

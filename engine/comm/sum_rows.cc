@@ -11,7 +11,7 @@
 #include <bit>
 #include <cstring>
 
-#include "engine/half.h"
+#include "engine/core/half.h"
 
 namespace dsat::engine {
 namespace {

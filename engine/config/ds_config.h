@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/core/tensor.h"
 #include "engine/io/async_file.h"
 #include "engine/plan/placement.h"
-#include "engine/tensor.h"
 #include "proto/trial.h"
 
 namespace dsat::engine {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "engine/image_shape.h"
+#include "engine/core/image_shape.h"
 
 namespace dsat::engine {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/image_shape.h"
+#include "engine/core/image_shape.h"
 
 namespace dsat::engine {
 

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "engine/export/safetensors.h"
+#include "engine/files/safetensors.h"
 
 namespace dsat::engine {
 namespace {

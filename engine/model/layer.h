@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "engine/backend/kernels.h"
-#include "engine/export/published.h"
-#include "engine/image_shape.h"
-#include "engine/memory/arena.h"
+#include "engine/core/arena.h"
+#include "engine/core/image_shape.h"
+#include "engine/core/tensor.h"
+#include "engine/files/published.h"
 #include "engine/model/weight_source.h"
-#include "engine/tensor.h"
 
 namespace dsat::engine {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/backend/kernels.h"
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

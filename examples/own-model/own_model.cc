@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <exception>
 
-#include "engine/initialize.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
-#include "engine/rank_environment.h"
+#include "engine/runtime/initialize.h"
+#include "engine/runtime/rank_environment.h"
 
 using namespace dsat::engine;
 

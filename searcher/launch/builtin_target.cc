@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "proto/trial_task.h"
-#include "searcher/launch/exit_classifier.h"
+#include "searcher/hosts/placement.h"
 #include "searcher/launch/launcher.h"
-#include "searcher/launch/placement.h"
+#include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
 namespace {

@@ -28,7 +28,7 @@ print("words:", open("words/list.txt").read(), "first:", sys.path[1])
 open("written-%d" % os.getpid(), "w").close()
 import fake_deepspeed
 )";
-constexpr char kFakeDeepSpeed[] = DSAT_SOURCE_DIR "/tests/searcher/launch/fake_deepspeed.py";
+constexpr char kFakeDeepSpeed[] = DSAT_SOURCE_DIR "/tests/searcher/scripts/fake_deepspeed.py";
 
 class IncludeTest : public testing::Test {
  protected:

@@ -1,5 +1,5 @@
 // Trials and trainings on several hosts, played by this machine
-// (tests/searcher/launch/fake_ssh.sh), by the real programs: ranks meet over TCP and report over
+// (tests/searcher/hosts/fake_ssh.sh), by the real programs: ranks meet over TCP and report over
 // TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class SeveralHostsTest : public testing::Test {
     work.Write("hosts", "w0 slots=2\nw1 slots=2\n");
   }
   static std::vector<std::string> OnHosts(std::vector<std::string> args) {
-    const std::string ssh = std::string(DSAT_SOURCE_DIR) + "/tests/searcher/launch/fake_ssh.sh";
+    const std::string ssh = std::string(DSAT_SOURCE_DIR) + "/tests/searcher/hosts/fake_ssh.sh";
     args.insert(args.end(), {"--hostfile", "hosts", "--ssh", ssh});
     return args;
   }

@@ -22,11 +22,10 @@ const Json kFp16 = {{"fp16", {{"enabled", true}}}};
 const Json kBf16 = {{"bf16", {{"enabled", true}}}};
 
 Json NoBuckets(Json config) {
-  config["zero_optimization"] = {
-      {"reduce_bucket_size", 0},
-      {"allgather_bucket_size", 0},
-      {"stage3_prefetch_bucket_size", 0},
-      {"stage3_max_reuse_distance", 0}};
+  config["zero_optimization"] = {{"reduce_bucket_size", 0},
+                                 {"allgather_bucket_size", 0},
+                                 {"stage3_prefetch_bucket_size", 0},
+                                 {"stage3_max_reuse_distance", 0}};
   return config;
 }
 

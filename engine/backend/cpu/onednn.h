@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/scratch.h"
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

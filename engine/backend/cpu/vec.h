@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "engine/half.h"
-#include "engine/tensor.h"
+#include "engine/core/half.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

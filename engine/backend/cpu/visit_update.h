@@ -3,7 +3,7 @@
 #define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 
 #include "engine/backend/cpu/vec.h"
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

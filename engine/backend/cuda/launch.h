@@ -1,5 +1,5 @@
 // The .cu files as cuda_kernels.cc calls them: plain types only, since nvcc's C++ front end does
-// not take fmt's format strings, which engine/tensor.h comes with.
+// not take fmt's format strings, which engine/core/tensor.h comes with.
 //
 // What each does is said in engine/backend/kernels.h. All run on the calling thread's stream, in
 // the order of its calls. `workspace` is device memory of at least the bytes that the function of

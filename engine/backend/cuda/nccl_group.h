@@ -7,7 +7,7 @@
 
 #include "engine/backend/cuda/nccl_comm.h"
 #include "engine/comm/process_group.h"
-#include "engine/memory/memory_source.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/cuda/plugin.h"
-#include "engine/memory/arena.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/kernels.h"
-#include "engine/memory/memory_source.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "engine/backend/cuda/event_pool.h"
-#include "engine/trace.h"
+#include "engine/core/trace.h"
 
 namespace dsat::engine {
 

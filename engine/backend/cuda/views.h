@@ -4,7 +4,7 @@
 
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/launch.h"
-#include "engine/tensor.h"
+#include "engine/core/tensor.h"
 
 namespace dsat::engine {
 

@@ -1,0 +1,106 @@
+// What this machine has that training depends on.
+#include "engine/backend/machine.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace dsat::engine {
+namespace {
+
+constexpr const char* kInstructionSets[] = {"avx2",     "fma",         "f16c",
+                                            "avx512f",  "avx512_bf16", "avx512_fp16",
+                                            "avx_vnni", "amx_bf16",    "amx_int8"};
+
+// The text after "key...: " of the first such line of a file of /proc, "" if there is none.
+std::string ValueIn(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == line.npos) continue;
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == line.npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+int NumCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::vector<std::string> InstructionSets() {
+  std::istringstream flags(ValueIn("/proc/cpuinfo", "flags"));
+  std::vector<std::string> found;
+  for (std::string flag; flags >> flag;) {
+    if (std::ranges::find(kInstructionSets, flag) != std::end(kInstructionSets))
+      found.push_back(flag);
+  }
+  return found;
+}
+
+int NcclVersion() {
+  void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) return 0;
+  int version = 0;
+  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
+  if (get == nullptr || get(&version) != 0) version = 0;
+  dlclose(library);
+  return version;
+}
+
+}  // namespace
+
+Machine ProbeMachine() {
+  Machine machine;
+  machine.cpu_model = ValueIn("/proc/cpuinfo", "model name");
+  machine.num_cores = NumCores();
+  machine.instruction_sets = InstructionSets();
+  machine.memory_bytes = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  std::istringstream available(ValueIn("/proc/meminfo", "MemAvailable"));
+  available >> machine.available_bytes;
+  machine.available_bytes *= 1024;  // It is in kB.
+  machine.onednn_version = DSAT_ONEDNN_VERSION;
+  machine.nccl_version = NcclVersion();
+  return machine;
+}
+
+double MeasureCopyBandwidth(const Machine& machine) {
+  constexpr int64_t kMostBytes = int64_t{64} << 20;  // Of a core: more than its caches.
+  constexpr auto kDuration = std::chrono::milliseconds(400);
+  const int64_t bytes = std::max<int64_t>(
+      4096, std::min(kMostBytes, machine.available_bytes / 16 / machine.num_cores));
+  std::vector<double> rates(static_cast<size_t>(machine.num_cores));
+  std::vector<std::thread> threads;
+  for (double& rate : rates) {
+    threads.emplace_back([&rate, bytes, kDuration] {
+      std::vector<char> from(static_cast<size_t>(bytes), 1), to(static_cast<size_t>(bytes), 2);
+      const auto start = std::chrono::steady_clock::now();
+      double copied = 0;
+      std::chrono::duration<double> elapsed{};
+      do {
+        std::memcpy(to.data(), from.data(), from.size());
+        from[0] = static_cast<char>(from[0] + to[1]);  // Every copy matters.
+        copied += static_cast<double>(bytes);
+        elapsed = std::chrono::steady_clock::now() - start;
+      } while (elapsed < kDuration);
+      rate = copied / elapsed.count();
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  double sum = 0;
+  for (const double rate : rates)
+    sum += rate;
+  return sum;
+}
+
+}  // namespace dsat::engine

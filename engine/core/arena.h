@@ -1,0 +1,107 @@
+// Memory of one tier with a hard limit, every byte counted.
+//
+// On CPU the device is a budget: running out of it is real and catchable. A counting arena has the
+// same limit and the same sums but allocates nothing; it is how a configuration's peak is
+// predicted.
+#ifndef DSAT_ENGINE_CORE_ARENA_H_
+#define DSAT_ENGINE_CORE_ARENA_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/core/memory_source.h"
+#include "engine/core/tensor.h"
+
+namespace dsat::engine {
+
+class Arena;
+
+// Owned bytes of an arena, 64-byte aligned, uninitialised; move-only. Must not outlive its arena.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer() { Free(); }
+
+  explicit operator bool() const { return arena_ != nullptr; }
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // The whole buffer as elements of `dtype`.
+  Tensor AsTensor(DType dtype) const { return {data_, bytes_ / BytesPerElem(dtype), dtype}; }
+  void Free();
+
+ private:
+  friend class Arena;
+  Arena* arena_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// The configuration does not fit: an outcome, not a failure. what() names the use and the numbers.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+// Not thread-safe.
+class Arena {
+ public:
+  enum class Kind { kReal, kCounting };
+
+  // `name` is for messages ("device memory"); limit_bytes 0 = no limit. Blocks come from `source`,
+  // which must outlive this; nullptr: from the system.
+  Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* source = nullptr);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  // Sizes are rounded up to 64 bytes and counted so. `use` names the purpose in OutOfMemory.
+  // Throws OutOfMemory if live + bytes would pass the limit, or if the system has no more. A buffer
+  // of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
+  Buffer Allocate(int64_t bytes, const char* use);
+  Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
+    return Allocate(num_elems * BytesPerElem(dtype), use);
+  }
+  // Counts bytes that live elsewhere (communication buffers). Same limit, same error.
+  void Charge(int64_t bytes, const char* use);
+  void Discharge(int64_t bytes);
+
+  Kind kind() const { return kind_; }
+  // Whether the host may look into its buffers.
+  bool host_visible() const { return source_->host_visible(); }
+  int64_t live_bytes() const { return live_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
+  int64_t limit_bytes() const { return limit_bytes_; }
+  void ResetPeak() { peak_bytes_ = live_bytes_; }
+
+ private:
+  friend class Buffer;
+  // Counts `bytes` (rounded) or throws OutOfMemory.
+  void Count(int64_t bytes, const char* use);
+  // A block of `bytes` (rounded) from the free lists or the source; nullptr if neither has one.
+  void* TakeBlock(int64_t bytes);
+  void Release(void* data, int64_t bytes);
+  // Gives free blocks back to the source, large ones first, until at most `bytes` are kept.
+  void ShrinkCacheTo(int64_t bytes);
+
+  std::string name_;
+  Kind kind_;
+  int64_t limit_bytes_;
+  SystemMemory system_;
+  MemorySource* source_;
+  int64_t live_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+  // Freed blocks by size: the same shapes come back every step, so that a block is seldom unmapped.
+  // Live and free bytes together stay below the limit, or below twice the peak if there is none.
+  std::map<int64_t, std::vector<void*>> free_blocks_;
+  int64_t free_bytes_ = 0;
+  int64_t num_live_blocks_ = 0;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CORE_ARENA_H_

@@ -1,0 +1,18 @@
+// The size of the images that a model looks at and a dataset gives.
+#ifndef DSAT_ENGINE_CORE_IMAGE_SHAPE_H_
+#define DSAT_ENGINE_CORE_IMAGE_SHAPE_H_
+
+#include <cstdint>
+
+namespace dsat::engine {
+
+// All 0: no images, but tokens.
+struct ImageShape {
+  int64_t height = 0, width = 0, channels = 0;
+  int64_t NumElems() const { return height * width * channels; }
+  bool operator==(const ImageShape&) const = default;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CORE_IMAGE_SHAPE_H_

@@ -1,0 +1,62 @@
+// Where an arena's blocks come from: the system, or a device.
+#ifndef DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
+#define DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace dsat::engine {
+
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  // `bytes` (a positive multiple of 64), aligned to 64, contents undefined; nullptr if there is no
+  // more.
+  virtual void* Allocate(int64_t bytes) = 0;
+  // REQUIRES: a block of Allocate, of this size.
+  virtual void Free(void* block, int64_t bytes) = 0;
+  // Whether the host may look into blocks. If not, only kernels, collectives and copies may.
+  virtual bool host_visible() const = 0;
+  // Whether `data` points into memory of this kind. Thread-safe.
+  virtual bool Holds(const void* data) = 0;
+  // Asks that copies between such blocks and [data, data + bytes) of this process's memory go at
+  // full speed: a GPU wants these pages locked. False if that is refused; copies work then, too.
+  // What was locked is unlocked before it is unmapped.
+  virtual bool LockHost(void* /*data*/, int64_t /*bytes*/) { return true; }
+  virtual void UnlockHost(void* /*data*/) {}
+};
+
+// This process's memory.
+class SystemMemory final : public MemorySource {
+ public:
+  void* Allocate(int64_t bytes) override;
+  void Free(void* block, int64_t bytes) override;
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
+};
+
+// Blocks of a source that may be refused them, and this process's own where it is. Thread-safe.
+class PreferredMemory final : public MemorySource {
+ public:
+  // `what` names the preferred memory in the one warning about the first refusal.
+  PreferredMemory(std::unique_ptr<MemorySource> preferred, std::string what);
+  void* Allocate(int64_t bytes) override;
+  void Free(void* block, int64_t bytes) override;
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
+
+ private:
+  const std::unique_ptr<MemorySource> preferred_;
+  const std::string what_;
+  SystemMemory system_;
+  std::mutex mutex_;         // Over the next two.
+  std::set<void*> refused_;  // Blocks of system_.
+  bool has_warned_ = false;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CORE_MEMORY_SOURCE_H_

@@ -1,0 +1,224 @@
+// What lies in a checkpoint's folder.
+#include "engine/files/checkpoint_manifest.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "base/files.h"
+#include "engine/files/crc32.h"
+#include "engine/files/safetensors.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kFormat[] = "dsat-checkpoint-2";
+constexpr char kManifest[] = "manifest.json";
+constexpr size_t kMaxTagBytes = 200;  // File systems allow 255, some of them fewer.
+
+std::string Hex(uint32_t crc) {
+  return fmt::format("{:08x}", crc);
+}
+
+// Of all but the sum itself. Objects print their keys in order: equal content, equal sums.
+std::string SumOf(Json manifest) {
+  manifest.erase("crc32");
+  return Hex(Crc32(0, manifest.dump()));
+}
+
+// {"qkv.weight": [["q.weight", 64], ["k.weight", 16], ...]}, the outs of each.
+Json LinearsToJson(const std::map<std::string, std::vector<LinearPart>>& linears) {
+  Json json = Json::object();
+  for (const auto& [name, parts] : linears) {
+    for (const LinearPart& part : parts)
+      json[name].push_back({part.name, part.outs});
+  }
+  return json;
+}
+
+Json FilesToJson(const std::vector<CheckpointFile>& files) {
+  Json json = Json::array();
+  for (const CheckpointFile& file : files)
+    json.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32", Hex(file.crc32)}});
+  return json;
+}
+
+// REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
+CheckpointManifest Parse(const Json& json) {
+  CheckpointManifest manifest;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    if (json.at("dtype") == SafetensorsName(dtype)) manifest.dtype = dtype;
+  }
+  json.at("parameters").get_to(manifest.parameters);
+  const Json linears = json.value("linears", Json::object());
+  for (const auto& [name, parts] : linears.items()) {
+    for (const Json& part : parts)
+      manifest.linears[name].push_back({part.at(0), part.at(1)});
+  }
+  for (const Json& file : json.at("files")) {
+    const std::string crc = file.at("crc32");
+    manifest.files.push_back(
+        {file.at("name"), file.at("bytes"), static_cast<uint32_t>(std::stoul(crc, nullptr, 16))});
+  }
+  manifest.engine = json.at("engine");
+  manifest.client_state = json.at("client_state");
+  return manifest;
+}
+
+void CheckSum(const Json& json, const std::string& path) {
+  if (!json.is_object() || json.value("format", Json()) != kFormat) {
+    Throw(ErrorCode::kInvalidArgument, "{}: not a checkpoint; expected /format to be \"{}\"", path,
+          kFormat);
+  }
+  const std::string sum = SumOf(json), expected = json.value("crc32", Json()).dump();
+  if ('"' + sum + '"' != expected) {
+    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, /crc32 says {}", path,
+          sum, expected);
+  }
+}
+
+// What a save writes into a tag's folder, finished or not.
+bool IsOurs(const std::string& name) {
+  static const std::regex ours(
+      R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
+  return std::regex_match(name, ours);
+}
+
+void RemoveLeftoversOfTag(const fs::path& folder) {
+  std::set<std::string> named;
+  const bool committed = fs::exists(folder / kManifest);
+  if (committed) {
+    try {
+      for (const CheckpointFile& file : ReadManifest(folder.string()).files)
+        named.insert(file.name);
+    } catch (const Error&) {
+      return;  // It may name what is still there.
+    }
+  }
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (IsOurs(name) && !named.contains(name)) leftovers.push_back(entry.path());
+  }
+  std::error_code ignored;  // What stays harms nobody.
+  for (const fs::path& leftover : leftovers)
+    fs::remove(leftover, ignored);
+  if (!committed && !leftovers.empty() && fs::is_empty(folder, ignored))
+    fs::remove(folder, ignored);
+}
+
+}  // namespace
+
+void CheckTag(const std::string& tag) {
+  const bool control = std::any_of(tag.begin(), tag.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  if (tag.empty() || tag.size() > kMaxTagBytes || tag.front() == '.' || tag == "latest" ||
+      tag.find('/') != tag.npos || control) {
+    Throw(ErrorCode::kInvalidArgument,
+          "checkpoint tag \"{}\": expected a folder's name of 1 to {} bytes without '/', which "
+          "does not begin with '.' and is not \"latest\"",
+          Printable(tag), kMaxTagBytes);
+  }
+}
+
+std::string ResolveTag(const std::string& dir, const std::string& tag) {
+  std::string name = tag;
+  if (name.empty()) {
+    const std::string latest = dir + "/latest";
+    if (!fs::exists(latest)) {
+      Throw(ErrorCode::kNotFound,
+            "{}: no such file; expected a folder of checkpoints, or the tag of one in it", latest);
+    }
+    name = ReadFile(latest);
+    name.erase(name.find_last_not_of(" \t\r\n") + 1);
+  }
+  CheckTag(name);
+  return name;
+}
+
+std::string RankFileName(int rank, int revision) {
+  return revision == 0 ? fmt::format("rank_{:05}.safetensors", rank)
+                       : fmt::format("rank_{:05}.{}.safetensors", rank, revision);
+}
+
+int FreeRevision(const std::string& folder) {
+  int revision = 0;
+  while (fs::exists(folder + "/" + RankFileName(0, revision)))
+    ++revision;
+  return revision;
+}
+
+CheckpointManifest ReadManifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifest;
+  if (!fs::exists(path)) {
+    Throw(
+        ErrorCode::kNotFound, "{}: no such file: {}", path,
+        fs::exists(folder) ? "saving this checkpoint never ended" : "there is no such checkpoint");
+  }
+  const Json json = ReadJsonFile(path);
+  CheckSum(json, path);
+  try {
+    return Parse(json);
+  } catch (const std::exception& e) {
+    Throw(ErrorCode::kDataLoss, "{}: not a whole manifest: {}", path, e.what());
+  }
+}
+
+void WriteManifest(const std::string& folder, const CheckpointManifest& manifest) {
+  Json json = {{"format", kFormat},
+               {"dtype", SafetensorsName(manifest.dtype)},
+               {"parameters", manifest.parameters},
+               {"linears", LinearsToJson(manifest.linears)},
+               {"files", FilesToJson(manifest.files)},
+               {"engine", manifest.engine},
+               {"client_state", manifest.client_state}};
+  try {
+    json["crc32"] = SumOf(json);
+  } catch (const Json::exception& e) {
+    Throw(ErrorCode::kInvalidArgument, "client_state of checkpoint {}: {}", folder, e.what());
+  }
+  WriteJsonFile(folder + "/" + kManifest, json);
+}
+
+void VerifyFile(const std::string& folder, const CheckpointFile& file,
+                const std::function<void(int64_t bytes)>& on_read) {
+  const std::string path = folder + "/" + file.name;
+  std::ifstream in(path, std::ios::binary);
+  if (!in || !fs::is_regular_file(path)) {
+    Throw(ErrorCode::kNotFound, "{}: no such file, or not readable; {} names it", path, kManifest);
+  }
+  const auto bytes = static_cast<int64_t>(fs::file_size(path));
+  if (bytes != file.bytes) {
+    Throw(ErrorCode::kDataLoss, "{}: {} bytes, {} says {}: it was cut short or replaced", path,
+          bytes, kManifest, file.bytes);
+  }
+  std::vector<char> block(1 << 20);
+  uint32_t crc = 0;
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
+    crc = Crc32(crc, {block.data(), static_cast<size_t>(in.gcount())});
+    on_read(in.gcount());
+  }
+  if (crc != file.crc32) {
+    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}", path,
+          Hex(crc), kManifest, Hex(file.crc32));
+  }
+}
+
+void RemoveLeftovers(const std::string& dir) {
+  std::vector<fs::path> tags;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename();
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) tags.push_back(entry.path());
+    if (name.starts_with("latest.tmp.")) fs::remove(entry.path(), ignored);
+  }
+  for (const fs::path& tag : tags)
+    RemoveLeftoversOfTag(tag);
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,69 @@
+// What lies in a checkpoint's folder, for those who write, load and convert checkpoints.
+//
+// <dir>/<tag>/manifest.json says what was saved and names the files that hold it, with their sizes
+// and sums; <dir>/latest holds the newest tag. The manifest is the commit (as LevelDB's): it
+// appears, in one rename, after everything that it names is on disk. What it does not name is left
+// over from a save that did not end, and goes with the next save.
+#ifndef DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
+#define DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/core/tensor.h"
+#include "engine/files/published.h"
+
+namespace dsat::engine {
+
+// One rank's slices.
+struct CheckpointFile {
+  std::string name;
+  int64_t bytes = 0;
+  uint32_t crc32 = 0;
+};
+
+struct CheckpointManifest {
+  DType dtype = DType::kF32;                               // Of the parameters.
+  std::map<std::string, std::vector<int64_t>> parameters;  // Name -> shape.
+  std::map<std::string, std::vector<LinearPart>> linears;  // Of those that are published as such.
+  std::vector<CheckpointFile> files;
+  Json engine = Json::object();        // What the engine continues from: steps taken, ...
+  Json client_state = Json::object();  // What the caller asked to keep.
+};
+
+// Throws kInvalidArgument if `tag` cannot be a folder of a checkpoint folder: empty, hidden,
+// "latest", longer than 200 bytes, with a '/' or a control character.
+void CheckTag(const std::string& tag);
+
+// `tag`, or what <dir>/latest says if it is empty. Throws kNotFound naming that file.
+std::string ResolveTag(const std::string& dir, const std::string& tag);
+
+// "rank_00003.safetensors"; with a number for a revision of the tag that is to replace another.
+std::string RankFileName(int rank, int revision);
+// The lowest revision of which `folder` has no file.
+int FreeRevision(const std::string& folder);
+
+// Throws kNotFound by name (a save into `folder` never ended), kInvalidArgument if it is none of
+// ours, kDataLoss if it was altered.
+CheckpointManifest ReadManifest(const std::string& folder);
+// Commits; REQUIRES: the files are on disk. Throws kInvalidArgument if client_state has text that
+// is not UTF-8.
+void WriteManifest(const std::string& folder, const CheckpointManifest& manifest);
+
+// Reads the whole file. Throws kNotFound, or kDataLoss naming both sizes or both sums.
+// `on_read` is told of bytes as they are read.
+void VerifyFile(const std::string& folder, const CheckpointFile& file,
+                const std::function<void(int64_t bytes)>& on_read);
+
+// Removes what saves that did not end have left in `dir`: unnamed files of ours in its tags, and
+// tags that are empty then. Leaves alone what is not ours, and tags whose manifest cannot be read.
+// REQUIRES: nobody saves there.
+void RemoveLeftovers(const std::string& dir);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_

@@ -1,0 +1,161 @@
+// One file of whole parameters from a checkpoint.
+#include "engine/files/collate.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/files/checkpoint_manifest.h"
+#include "engine/files/convert.h"
+#include "engine/files/published.h"
+#include "engine/files/safetensors.h"
+#include "engine/files/tensor_file.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBlockElems = 1 << 20;
+
+DType OutputDType(const std::string& name) {
+  if (name == "fp32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "fp16") return DType::kF16;
+  Throw(ErrorCode::kInvalidArgument, "--dtype is \"{}\"; expected fp32, bf16 or fp16", name);
+}
+
+std::string OutputFormat(const CollateOptions& options) {
+  if (options.format.empty()) return TensorFileFormat(options.out);
+  if (options.format == "safetensors" || options.format == "bin") return options.format;
+  Throw(ErrorCode::kInvalidArgument, "--format is \"{}\"; expected safetensors or bin",
+        options.format);
+}
+
+void CheckOutput(const CollateOptions& options) {
+  if (fs::is_directory(options.out)) {
+    Throw(ErrorCode::kInvalidArgument, "{}: is a folder; expected a file's name", options.out);
+  }
+  if (fs::exists(options.out) && !options.force) {
+    Throw(ErrorCode::kAlreadyExists, "{}: exists; --force replaces it", options.out);
+  }
+}
+
+// Elements [begin, begin + entry->num_elems) of a parameter, in a rank's file.
+struct SavedPiece {
+  int64_t begin = 0;
+  SafetensorsFile* file = nullptr;
+  const SafetensorsFile::Entry* entry = nullptr;
+};
+
+std::vector<SavedPiece> PiecesOf(const std::string& name, std::vector<SafetensorsFile>& files) {
+  std::vector<SavedPiece> pieces;
+  for (SafetensorsFile& file : files) {
+    if (const SafetensorsFile::Entry* entry = file.Find(name)) {
+      pieces.push_back({file.BeginOf(name), &file, entry});
+    }
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const SavedPiece& a, const SavedPiece& b) { return a.begin < b.begin; });
+  return pieces;
+}
+
+// The pieces of a parameter's most exact copy, one after another. Throws kDataLoss if it is not
+// whole.
+std::vector<SavedPiece> FindParameter(const TensorSpec& spec, std::vector<SafetensorsFile>& files,
+                                      const std::string& folder) {
+  std::vector<SavedPiece> pieces = PiecesOf("master/" + spec.name, files);
+  if (pieces.empty()) pieces = PiecesOf("param/" + spec.name, files);
+  int64_t end = 0;
+  for (const SavedPiece& piece : pieces) {
+    if (piece.begin != end) break;
+    end += piece.entry->num_elems;
+  }
+  if (end != spec.NumElems()) {
+    Throw(ErrorCode::kDataLoss, "{}: {} of {} elements of {} are there", folder, end,
+          spec.NumElems(), spec.name);
+  }
+  return pieces;
+}
+
+// Room for a block of elements.
+class Block {
+ public:
+  explicit Block(DType dtype) : dtype_(dtype), bytes_(kBlockElems * BytesPerElem(dtype)) {}
+  Tensor First(int64_t num_elems) { return Tensor{bytes_.data(), num_elems, dtype_}; }
+
+ private:
+  DType dtype_;
+  std::vector<char> bytes_;
+};
+
+// Writes a piece, converted; tells `on_bytes` of the bytes read.
+void CopyPiece(const SavedPiece& piece, Block& converted, PublishedWriter& out,
+               const std::function<void(int64_t)>& on_bytes) {
+  Block block(piece.entry->dtype);
+  for (int64_t begin = 0; begin < piece.entry->num_elems; begin += kBlockElems) {
+    const int64_t count = std::min(kBlockElems, piece.entry->num_elems - begin);
+    piece.file->Read(*piece.entry, begin, block.First(count));
+    ConvertElems(converted.First(count), block.First(count));
+    out.Write(converted.First(count));
+    on_bytes(block.First(count).bytes());
+  }
+}
+
+int64_t PieceBytes(const std::vector<std::vector<SavedPiece>>& parameters) {
+  int64_t bytes = 0;
+  for (const auto& pieces : parameters) {
+    for (const SavedPiece& piece : pieces)
+      bytes += piece.entry->num_elems * BytesPerElem(piece.entry->dtype);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CollateResult Collate(const CollateOptions& options,
+                      const std::function<void(int64_t, int64_t)>& progress) {
+  const DType dtype = OutputDType(options.dtype);
+  CollateResult result{.tag = ResolveTag(options.dir, options.tag),
+                       .format = OutputFormat(options)};
+  CheckOutput(options);
+  const std::string folder = options.dir + "/" + result.tag;
+  const CheckpointManifest manifest = ReadManifest(folder);
+  int64_t done_bytes = 0, all_bytes = 0;
+  for (const CheckpointFile& file : manifest.files)
+    all_bytes += file.bytes;
+  const auto on_bytes = [&](int64_t bytes) { progress(done_bytes += bytes, all_bytes); };
+
+  std::vector<SafetensorsFile> files;
+  all_bytes *= 2;  // A guess of what comes after the check, until it is known.
+  for (const CheckpointFile& file : manifest.files) {
+    VerifyFile(folder, file, on_bytes);
+    files.emplace_back(folder + "/" + file.name);
+  }
+  std::vector<PublishedParam> published;
+  std::vector<std::vector<SavedPiece>> parameters;
+  for (const auto& [name, shape] : manifest.parameters) {
+    const TensorSpec spec{name, dtype, shape};
+    parameters.push_back(FindParameter(spec, files, folder));
+    const auto linears = manifest.linears.find(name);
+    published.push_back({name, shape, {}});
+    if (linears != manifest.linears.end()) published.back().linears = linears->second;
+    result.num_tensors += static_cast<int64_t>(published.back().Tensors(dtype).size());
+    result.num_elems += spec.NumElems();
+  }
+  all_bytes = done_bytes + PieceBytes(parameters);
+
+  PublishedWriter out(result.format, options.out, dtype, std::move(published));
+  Block converted(dtype);
+  for (const std::vector<SavedPiece>& pieces : parameters) {
+    for (const SavedPiece& piece : pieces)
+      CopyPiece(piece, converted, out, on_bytes);
+  }
+  out.Commit();
+  result.file_bytes = static_cast<int64_t>(fs::file_size(options.out));
+  return result;
+}
+
+}  // namespace dsat::engine

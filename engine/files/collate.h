@@ -1,0 +1,39 @@
+// One file of whole parameters from a checkpoint of any number of ranks, as DeepSpeed's
+// zero_to_fp32.py makes it.
+#ifndef DSAT_ENGINE_FILES_COLLATE_H_
+#define DSAT_ENGINE_FILES_COLLATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace dsat::engine {
+
+struct CollateOptions {
+  std::string dir = {};        // That holds the checkpoints.
+  std::string tag = {};        // Empty: the newest.
+  std::string out = {};        // The file to write.
+  std::string format = {};     // As TensorFileFormat gives it; empty: as the end of `out` says.
+  std::string dtype = "fp32";  // Of the numbers written: fp32, bf16, fp16.
+  bool force = false;          // Replace `out` if it exists.
+};
+
+struct CollateResult {
+  std::string tag = {}, format = {};
+  int64_t num_tensors = 0;
+  int64_t num_elems = 0;
+  int64_t file_bytes = 0;
+};
+
+// Parameters are there as published (published.h): with the names and shapes that Hugging Face's
+// files of GPT-2 and Llama have. Their values are the f32 master copies where there are any. A tied
+// parameter is there once. Memory in use depends on the largest parameter, not on the model. `out`
+// appears whole or not at all. `progress` is told of the bytes done, of so many; what it throws
+// ends the work. Throws kInvalidArgument naming the option, kAlreadyExists naming `out`, and as
+// LoadCheckpoint for files that are missing or damaged.
+CollateResult Collate(const CollateOptions& options,
+                      const std::function<void(int64_t done_bytes, int64_t all_bytes)>& progress);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_FILES_COLLATE_H_

@@ -1,0 +1,15 @@
+// The checksum of zip files and of checkpoints: CRC-32 (IEEE 802.3), as zlib computes it.
+#ifndef DSAT_ENGINE_FILES_CRC32_H_
+#define DSAT_ENGINE_FILES_CRC32_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace dsat::engine {
+
+// Of `data` after data whose sum is `crc`; 0 to begin with.
+uint32_t Crc32(uint32_t crc, std::string_view data);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_FILES_CRC32_H_

@@ -1,0 +1,61 @@
+// Parameters as other programs have them: what a model computes together is one parameter here, and
+// a Linear layer's weight lies the other way round there.
+#ifndef DSAT_ENGINE_FILES_PUBLISHED_H_
+#define DSAT_ENGINE_FILES_PUBLISHED_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/tensor.h"
+#include "engine/files/tensor_file.h"
+
+namespace dsat::engine {
+
+// The weight (outs, in) of a Linear layer as PyTorch has it: `outs` columns of a parameter (in,
+// out).
+struct LinearPart {
+  std::string name;
+  int64_t outs = 0;
+  bool operator==(const LinearPart&) const = default;
+};
+
+// A parameter's tensors in published files: itself, or its `linears`, side by side, whose outs add
+// up to its last dimension.
+struct PublishedParam {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<LinearPart> linears = {};
+
+  std::vector<TensorSpec> Tensors(DType dtype) const;
+};
+
+// A file of the published tensors of a model that is written parameter by parameter. Keeps one
+// parameter in memory, twice, if it has linears; else nothing.
+class PublishedWriter {
+ public:
+  // Throws by file name; `format` as MakeTensorFileWriter's.
+  PublishedWriter(const std::string& format, const std::string& path, DType dtype,
+                  std::vector<PublishedParam> params);
+
+  // The next elements, parameter after parameter in the order announced. REQUIRES: they lie in one
+  // parameter and have the file's dtype.
+  void Write(const Tensor& piece);
+  // As TensorFileWriter's.
+  void Commit() { out_->Commit(); }
+
+ private:
+  void WriteLinears(const PublishedParam& param);
+
+  DType dtype_;
+  std::vector<PublishedParam> params_;
+  std::unique_ptr<TensorFileWriter> out_;
+  size_t next_ = 0;       // Parameters that are begun.
+  int64_t num_left_ = 0;  // Elements missing of the last one begun.
+  std::vector<char> whole_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_FILES_PUBLISHED_H_

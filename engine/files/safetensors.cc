@@ -1,0 +1,160 @@
+// The safetensors file format.
+#include "engine/files/safetensors.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "engine/files/crc32.h"
+
+namespace dsat::engine {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+constexpr int64_t kMaxHeaderBytes = 100'000'000;  // The format's own limit.
+
+// Fills dst with the bytes from `offset` on. False if the file ends before.
+bool ReadAt(int fd, int64_t offset, void* dst, int64_t bytes) {
+  auto* out = static_cast<char*>(dst);
+  while (bytes > 0) {
+    const ssize_t count = ::pread(fd, out, static_cast<size_t>(bytes), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    out += count;
+    offset += count;
+    bytes -= count;
+  }
+  return true;
+}
+
+std::string HeaderOf(const std::map<std::string, std::string>& metadata,
+                     const std::vector<TensorSpec>& tensors) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  for (const TensorSpec& tensor : tensors) {
+    header[tensor.name] = {{"dtype", SafetensorsName(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + tensor.bytes()}}};
+    offset += tensor.bytes();
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // So that the data starts aligned.
+  return text;
+}
+
+std::optional<DType> DTypeOf(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == SafetensorsName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* SafetensorsName(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F16";
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path,
+                                     const std::map<std::string, std::string>& metadata,
+                                     std::vector<TensorSpec> specs)
+    : TensorFileWriter(std::move(specs)), file_(path) {
+  const std::string header = HeaderOf(metadata, tensors());
+  const uint64_t header_bytes = header.size();
+  Append({reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)});
+  Append(header);
+}
+
+void SafetensorsWriter::Append(std::string_view bytes) {
+  crc_ = Crc32(crc_, bytes);
+  file_.Write(bytes);
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (!file_) Throw(ErrorCode::kNotFound, "{}: no such file, or not readable", path);
+  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  uint64_t header_bytes = 0;
+  if (!ReadAt(file_.get(), 0, &header_bytes, sizeof(header_bytes)) ||
+      header_bytes > kMaxHeaderBytes || static_cast<int64_t>(header_bytes) > file_bytes - 8) {
+    Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
+  }
+  std::string text(header_bytes, ' ');
+  if (!ReadAt(file_.get(), 8, text.data(), static_cast<int64_t>(header_bytes))) {
+    Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
+  }
+  try {
+    ParseHeader(text, static_cast<int64_t>(header_bytes) + 8, file_bytes);
+  } catch (const Json::exception& e) {
+    Throw(ErrorCode::kDataLoss, "{}: bad safetensors header: {}", path, e.what());
+  }
+}
+
+void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
+                                  int64_t file_bytes) {
+  const Json header = Json::parse(text);
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      metadata_ = value.get<std::map<std::string, std::string>>();
+      continue;
+    }
+    Entry entry;
+    const std::string dtype = value.at("dtype");
+    const std::optional<DType> known = DTypeOf(dtype);
+    if (!known) {
+      other_dtypes_[name] = dtype;
+      continue;
+    }
+    entry.dtype = *known;
+    entry.shape = value.at("shape").get<std::vector<int64_t>>();
+    const int64_t begin = value.at("data_offsets").at(0);
+    const int64_t end = value.at("data_offsets").at(1);
+    if (begin < 0 || end < begin || data_offset + end > file_bytes) {
+      Throw(ErrorCode::kDataLoss, "{}: {} lies outside the file of {} bytes", path_, name,
+            file_bytes);
+    }
+    entry.num_elems =
+        std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
+    if (entry.num_elems * BytesPerElem(entry.dtype) != end - begin) {
+      Throw(ErrorCode::kDataLoss, "{}: {} has {} bytes, which is not its shape, {}", path_, name,
+            end - begin, value.at("shape").dump());
+    }
+    entry.offset = data_offset + begin;
+    entries_[name] = entry;
+  }
+}
+
+const SafetensorsFile::Entry* SafetensorsFile::Find(const std::string& name) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+int64_t SafetensorsFile::BeginOf(const std::string& name) const {
+  const auto it = metadata_.find(name);
+  const std::string text = it == metadata_.end() ? "" : it->second;
+  int64_t begin = -1;
+  std::from_chars(text.data(), text.data() + text.size(), begin);
+  if (begin < 0) Throw(ErrorCode::kDataLoss, "{}: {} has no place in its parameter", path_, name);
+  return begin;
+}
+
+void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) const {
+  DSAT_CHECK(dst.dtype == entry.dtype && begin >= 0 && begin + dst.num_elems <= entry.num_elems);
+  const int64_t offset = entry.offset + begin * BytesPerElem(entry.dtype);
+  if (!ReadAt(file_.get(), offset, dst.data, dst.bytes()))
+    Throw(ErrorCode::kDataLoss, "{}: cannot read {} bytes", path_, dst.bytes());
+}
+
+}  // namespace dsat::engine

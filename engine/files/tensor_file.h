@@ -1,0 +1,64 @@
+// A file of named tensors that is written front to back, piece by piece: never the whole model in
+// memory. What it holds is announced first; both formats then know where everything goes.
+#ifndef DSAT_ENGINE_FILES_TENSOR_FILE_H_
+#define DSAT_ENGINE_FILES_TENSOR_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/tensor.h"
+
+namespace dsat::engine {
+
+struct TensorSpec {
+  std::string name;  // Unique in its file.
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  // Row-major.
+  int64_t NumElems() const;
+  int64_t bytes() const { return NumElems() * BytesPerElem(dtype); }
+};
+
+// All calls throw by file name.
+class TensorFileWriter {
+ public:
+  virtual ~TensorFileWriter() = default;
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // The next elements, tensor after tensor in the order announced. REQUIRES: they lie in one tensor
+  // and have its dtype.
+  void Write(const Tensor& piece);
+  // The file appears under its name, whole and on disk. REQUIRES: every element was written.
+  void Commit();
+
+ protected:
+  explicit TensorFileWriter(std::vector<TensorSpec> tensors);
+
+ private:
+  virtual void Begin(const TensorSpec& tensor) = 0;
+  virtual void Append(std::string_view bytes) = 0;
+  virtual void End() = 0;  // Of the tensor.
+  virtual void Finish() = 0;
+
+  // Begins and ends tensors up to the next that wants elements.
+  void Advance();
+
+  std::vector<TensorSpec> tensors_;
+  size_t next_ = 0;        // Tensors that were begun.
+  int64_t num_left_ = -1;  // Elements missing of the last one begun; -1 if it was ended.
+};
+
+// "safetensors" or "bin" (what torch.load reads) by the end of the name: .safetensors; .bin, .pt,
+// .pth. Throws kInvalidArgument naming these for any other.
+std::string TensorFileFormat(const std::string& path);
+
+// REQUIRES: `format` is as TensorFileFormat gives it. A safetensors file says {"format": "pt"} in
+// its metadata, which Hugging Face's transformers ask for.
+std::unique_ptr<TensorFileWriter> MakeTensorFileWriter(const std::string& format,
+                                                       const std::string& path,
+                                                       std::vector<TensorSpec> tensors);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_FILES_TENSOR_FILE_H_

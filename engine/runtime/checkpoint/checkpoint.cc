@@ -1,0 +1,265 @@
+// Checkpoints that load at any number of ranks and any ZeRO stage.
+#include "engine/runtime/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/file_writer.h"
+#include "base/files.h"
+#include "engine/comm/run_together.h"
+#include "engine/files/checkpoint_manifest.h"
+#include "engine/files/crc32.h"
+#include "engine/files/safetensors.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr char kSaving[] = "saving a checkpoint", kLoading[] = "loading a checkpoint";
+constexpr char kMaster[] = "master/";
+constexpr int64_t kConvertedElems = int64_t{1} << 18;  // At a time.
+
+// Elements [begin, end) of a parameter, as they rest in `data`.
+struct Piece {
+  std::string name;  // "<state>/<parameter>"
+  int64_t begin = 0;
+  Tensor data;
+};
+
+// A master copy in the parameters' own dtype is the parameters again.
+std::string NameIn(const StatePart& part, DType dtype) {
+  return part.state == "master" && part.data.dtype == dtype ? "param" : part.state;
+}
+
+// The pieces of a state that lie in elements [begin, end) of the unit and rest here.
+std::vector<Piece> PiecesIn(const Layer& layer, const UnitLayout& layout, const StatePart& part,
+                            DType dtype, int64_t begin, int64_t end) {
+  std::vector<Piece> pieces;
+  const auto& specs = layer.params();
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const int64_t param_begin = layout.offsets[i];
+    const int64_t from = std::max({begin, part.begin, param_begin});
+    const int64_t to =
+        std::min({end, part.begin + part.data.num_elems, param_begin + specs[i].NumElems()});
+    if (from >= to) continue;
+    pieces.push_back({NameIn(part, dtype) + "/" + specs[i].name, from - param_begin,
+                      part.data.Slice(from - part.begin, to - from)});
+  }
+  return pieces;
+}
+
+// Shows every piece that this rank's file has.
+void VisitPieces(const Model& model, UnitStates& states, UnitStates::Access access,
+                 const std::function<void(const Piece&)>& visitor) {
+  for (int u = 0; u < states.num_units(); ++u) {
+    if (!states.IsSavedHere(u)) continue;
+    const int64_t begin = states.rank() * states.SliceElems(u);
+    states.Visit(u, access, [&](const StatePart& part) {
+      if (part.state[0] == 'm' && NameIn(part, states.dtype()) == "param") return;
+      for (const Piece& piece : PiecesIn(*model.layers[u], states.unit(u).layout, part,
+                                         states.dtype(), begin, begin + states.SliceElems(u)))
+        visitor(piece);
+    });
+  }
+}
+
+// Gives the file's size and sum; its name is not filled in.
+CheckpointFile WriteRankFile(const std::string& path, const Model& model, UnitStates& states) {
+  std::map<std::string, std::string> begins;
+  std::vector<TensorSpec> specs;
+  VisitPieces(model, states, UnitStates::Access::kShape, [&](const Piece& piece) {
+    begins[piece.name] = std::to_string(piece.begin);
+    specs.push_back({piece.name, piece.data.dtype, {piece.data.num_elems}});
+  });
+  SafetensorsWriter writer(path, begins, std::move(specs));
+  VisitPieces(model, states, UnitStates::Access::kRead,
+              [&](const Piece& piece) { writer.Write(piece.data); });
+  writer.Commit();
+  return {.name = "", .bytes = writer.bytes(), .crc32 = writer.crc32()};
+}
+
+std::map<std::string, std::vector<int64_t>> ShapesOf(const Model& model) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params())
+      shapes[spec.name] = spec.shape;
+  }
+  return shapes;
+}
+
+std::map<std::string, std::vector<LinearPart>> LinearsOf(const Model& model) {
+  std::map<std::string, std::vector<LinearPart>> linears;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params()) {
+      if (!spec.linears.empty()) linears[spec.name] = spec.linears;
+    }
+  }
+  return linears;
+}
+
+// The number that rank `root` has, on every rank.
+double FromRank(ProcessGroup& group, int root, double value) {
+  return group.SumScalar(group.rank() == root ? value : 0);
+}
+
+// What every rank has written, by rank.
+std::vector<CheckpointFile> ExchangeSums(const CheckpointFile& mine, int revision,
+                                         ProcessGroup& group) {
+  std::vector<CheckpointFile> files;
+  for (int r = 0; r < group.size(); ++r) {
+    files.push_back(
+        {.name = RankFileName(r, revision),
+         .bytes = static_cast<int64_t>(FromRank(group, r, static_cast<double>(mine.bytes))),
+         .crc32 = static_cast<uint32_t>(FromRank(group, r, mine.crc32))});
+  }
+  return files;
+}
+
+void CheckSameTag(const std::string& tag, ProcessGroup& group) {
+  const double sum = Crc32(0, tag);
+  const double largest = group.MaxScalar(sum), smallest = -group.MaxScalar(-sum);
+  if (largest != smallest) {
+    Throw(ErrorCode::kInvalidArgument,
+          "checkpoint tag \"{}\" of rank {} is not that of all ranks; expected the same everywhere",
+          tag, group.rank());
+  }
+}
+
+// Everything but the manifest is on disk: this makes it a checkpoint, and the newest.
+void Publish(const std::string& dir, const std::string& tag, const CheckpointManifest& manifest) {
+  const std::string folder = dir + "/" + tag;
+  SyncFolder(folder);
+  WriteManifest(folder, manifest);
+  SyncFolder(dir);
+  SyncFolder(dir + "/..");
+  WriteFileAtomic(dir + "/latest", tag);
+  RemoveLeftovers(dir);  // Files that the new manifest has replaced.
+}
+
+void CheckFits(const CheckpointManifest& manifest, const std::string& folder, const Model& model,
+               const UnitStates& states) {
+  if (manifest.dtype != states.dtype()) {
+    Throw(ErrorCode::kInvalidArgument, "{}/manifest.json: /dtype is {}; the model runs in {}",
+          folder, SafetensorsName(manifest.dtype), SafetensorsName(states.dtype()));
+  }
+  if (manifest.parameters != ShapesOf(model)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}/manifest.json: /parameters are not those of this model ({})", folder,
+          model.description);
+  }
+}
+
+void VerifyShare(const CheckpointManifest& manifest, const std::string& folder,
+                 const ProcessGroup& group) {
+  for (size_t i = static_cast<size_t>(group.rank()); i < manifest.files.size();
+       i += static_cast<size_t>(group.size())) {
+    VerifyFile(folder, manifest.files[i], [](int64_t) {});
+  }
+}
+
+// As SafetensorsFile::Read, converting dtypes.
+void ReadAs(const SafetensorsFile& file, const SafetensorsFile::Entry& entry, int64_t begin,
+            Tensor dst, const Memory& memory) {
+  if (entry.dtype == dst.dtype) return file.Read(entry, begin, dst);
+  const int64_t room_elems = std::min(dst.num_elems, kConvertedElems);
+  const Buffer room = memory.host.Allocate(entry.dtype, room_elems, "state on its way");
+  for (int64_t from = 0; from < dst.num_elems; from += room_elems) {
+    const int64_t count = std::min(room_elems, dst.num_elems - from);
+    const Tensor saved = room.AsTensor(entry.dtype).Slice(0, count);
+    file.Read(entry, begin + from, saved);
+    memory.host_kernels.Cast(dst.Slice(from, count), saved);
+  }
+}
+
+// Copies what `file` has of the piece; gives the number of elements.
+int64_t ReadPiece(const SafetensorsFile& file, const Piece& piece, const Memory& memory) {
+  const SafetensorsFile::Entry* entry = file.Find(piece.name);
+  if (entry == nullptr) return 0;
+  const int64_t saved_begin = file.BeginOf(piece.name);
+  const int64_t from = std::max(saved_begin, piece.begin);
+  const int64_t to = std::min(saved_begin + entry->num_elems, piece.begin + piece.data.num_elems);
+  if (from >= to) return 0;
+  ReadAs(file, *entry, from - saved_begin, piece.data.Slice(from - piece.begin, to - from), memory);
+  return to - from;
+}
+
+// The state's name in the files: what was trained without a master copy is its own.
+std::string SavedName(const std::string& name, const std::vector<SafetensorsFile>& files) {
+  const auto has = [&](const SafetensorsFile& file) { return file.Find(name) != nullptr; };
+  const bool is_master = name.starts_with(kMaster);
+  return !is_master || std::ranges::any_of(files, has)
+             ? name
+             : "param/" + name.substr(sizeof(kMaster) - 1);
+}
+
+void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest,
+                   const Model& model, UnitStates& states) {
+  std::vector<SafetensorsFile> files;
+  for (const CheckpointFile& file : manifest.files)
+    files.emplace_back(folder + "/" + file.name);
+  const auto read = [&](Piece piece) {
+    piece.name = SavedName(piece.name, files);
+    int64_t num_read = 0;
+    for (const SafetensorsFile& file : files)
+      num_read += ReadPiece(file, piece, states.memory());
+    if (num_read == piece.data.num_elems) return;
+    Throw(ErrorCode::kDataLoss,
+          "{}: {} of {} elements of {} are there; was it saved with this optimizer?", folder,
+          num_read, piece.data.num_elems, piece.name);
+  };
+  for (int u = 0; u < states.num_units(); ++u) {
+    const UnitLayout& layout = states.unit(u).layout;
+    states.Visit(u, UnitStates::Access::kWrite, [&](const StatePart& part) {
+      for (const Piece& piece :
+           PiecesIn(*model.layers[u], layout, part, states.dtype(), 0, layout.num_elems))
+        read(piece);
+    });
+  }
+}
+
+}  // namespace
+
+void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
+                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group) {
+  CheckSameTag(tag, group);
+  CheckTag(tag);
+  const std::string folder = dir + "/" + tag;
+  int revision = 0;
+  RunTogether(group, kSaving, [&] {
+    if (group.rank() != 0) return;
+    MakeWritableFolder(dir);
+    RemoveLeftovers(dir);
+    MakeWritableFolder(folder);
+    revision = FreeRevision(folder);
+  });
+  revision = static_cast<int>(FromRank(group, 0, revision));
+  CheckpointFile file;
+  RunTogether(group, kSaving, [&] {
+    file = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision), model, states);
+  });
+  const std::vector<CheckpointFile> files = ExchangeSums(file, revision, group);
+  RunTogether(group, kSaving, [&] {
+    if (group.rank() != 0) return;
+    Publish(dir, tag,
+            {states.dtype(), ShapesOf(model), LinearsOf(model), files, notes.engine,
+             notes.client_state});
+  });
+}
+
+CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
+                               UnitStates& states, ProcessGroup& group) {
+  CheckpointManifest manifest;
+  std::string folder;
+  RunTogether(group, kLoading, [&] {
+    folder = dir + "/" + ResolveTag(dir, tag);
+    manifest = ReadManifest(folder);
+    CheckFits(manifest, folder, model, states);
+    VerifyShare(manifest, folder, group);
+  });
+  RunTogether(group, kLoading, [&] { ReadRankFiles(folder, manifest, model, states); });
+  return {std::move(manifest.engine), std::move(manifest.client_state)};
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,45 @@
+// Checkpoints that load at any number of ranks and any ZeRO stage.
+//
+// <dir>/<tag>/rank_<r>.safetensors holds the r-th slice of all state, cut at parameter boundaries:
+// tensor "<state>/<parameter>" with the index of its first element in the parameter as metadata
+// under the same name. States: "param", "master" (f32 copy of 16-bit parameters, if that is what
+// the optimizer updates), "moment0", "moment1". engine/files/checkpoint_manifest.h says what
+// makes these files a checkpoint.
+#ifndef DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
+#define DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
+
+#include <string>
+
+#include "base/json.h"
+#include "engine/comm/process_group.h"
+#include "engine/model/layer.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+// What a checkpoint keeps beside tensors; on all ranks equal, rank 0's is saved.
+struct CheckpointNotes {
+  Json engine = Json::object();        // What the engine needs to continue.
+  Json client_state = Json::object();  // The caller's own.
+};
+
+// A collective call. Whatever happens meanwhile (kill -9, a full disk, a loss of power), a load
+// gives this tag's old state, or its new one, and every other tag; <dir>/latest names one that is
+// whole. Saves into one `dir` must come one after another. Throws kInvalidArgument by name if the
+// tag is none (CheckTag) or not the same on all ranks, and by file name; the other ranks then throw
+// kAborted, and training can go on.
+void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
+                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
+
+// Overwrites `states`, converting what was saved in another type than it rests in here: moments,
+// and master copies from and to parameters that had none. `tag` empty: the one in <dir>/latest. A
+// collective call; each rank checks the sums of some of the files. Throws kNotFound by file name,
+// kInvalidArgument naming what does not fit this model, dtype or optimizer, kDataLoss naming a file
+// that is damaged, with both sums, or a parameter that is not whole; the other ranks then throw
+// kAborted. The states are undefined if it threw kDataLoss or kAborted.
+CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
+                               UnitStates& states, ProcessGroup& group);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_

@@ -1,0 +1,122 @@
+// Machines that people have: a node of each, by its vendor's data sheet (docs/estimate.md).
+#include "engine/runtime/cluster.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr double kGB = 1e9;
+constexpr double kTera = 1e12;
+constexpr double kCallSeconds = 20e-6;
+
+struct Preset {
+  const char* name;
+  int64_t ranks_per_node;
+  int64_t device_gib;
+  double host_bytes;  // Capacity.
+  double disk_bytes;  // Capacity.
+  double teraflops_16bit, teraflops_f32;
+  // GB/s.
+  double device, link, network, copy, host, disk_read, disk_write;
+};
+
+constexpr std::array<Preset, 4> kPresets = {{
+    // DGX-2: 16 V100-32, 8 x 100 Gb/s. Disk: what ZeRO-Infinity (2021) measured on it.
+    {"v100", 16, 32, 1.5e12, 30e12, 125, 15.7, 900, 150, 100, 16, 256, 25, 25},
+    // DGX A100 640GB: 8 x 200 Gb/s.
+    {"a100", 8, 80, 2e12, 30e12, 312, 19.5, 2039, 300, 200, 32, 410, 50, 25},
+    // DGX H100 and H200: 8 x 400 Gb/s.
+    {"h100", 8, 80, 2e12, 30e12, 989, 67, 3350, 450, 400, 64, 614, 50, 25},
+    {"h200", 8, 141, 2e12, 30e12, 989, 67, 4800, 450, 400, 64, 614, 50, 25},
+}};
+
+// One core per rank, as trials of the built-in engine run; measured (docs/benchmarks.md), not
+// peaks.
+Cluster Cpu() {
+  Cluster cluster;
+  cluster.device = "cpu";
+  cluster.flops_16bit = 0.2 * kTera;
+  cluster.flops_f32 = 0.1 * kTera;
+  cluster.efficiency = 0.8;
+  cluster.ranks_per_node = 2;
+  cluster.device_bytes = cluster.host_bytes = cluster.copy_bytes = 8 * kGB;
+  cluster.link_bytes = 4 * kGB;
+  cluster.network_bytes = 1 * kGB;
+  cluster.disk_read_bytes = cluster.disk_write_bytes = 1 * kGB;
+  cluster.call_seconds = kCallSeconds;
+  return cluster;
+}
+
+}  // namespace
+
+Speeds Cluster::SpeedsFor(DType dtype) const {
+  const auto on_node = static_cast<double>(std::min(num_ranks, ranks_per_node));
+  Speeds speeds;
+  speeds.flops = (dtype == DType::kF32 ? flops_f32 : flops_16bit) * efficiency;
+  speeds.device_bytes = device_bytes;
+  speeds.host_bytes = host_bytes / on_node;
+  speeds.copy_bytes = copy_bytes;
+  // A ring over all ranks crosses every node's border; its slowest hop decides.
+  const bool crosses = num_ranks > ranks_per_node && network_bytes > 0;
+  speeds.link_bytes = crosses ? std::min(link_bytes, network_bytes) : link_bytes;
+  speeds.read_bytes = disk_read_bytes / on_node;
+  speeds.write_bytes = disk_write_bytes / on_node;
+  speeds.call_seconds = call_seconds;
+  return speeds;
+}
+
+Cluster ClusterOf(const std::string& device) {
+  if (device == "cpu") return Cpu();
+  for (const Preset& preset : kPresets) {
+    if (device != preset.name) continue;
+    Cluster cluster;
+    cluster.device = device;
+    cluster.ranks_per_node = preset.ranks_per_node;
+    cluster.device_memory_bytes = preset.device_gib * kGiB;
+    cluster.host_memory_bytes = static_cast<int64_t>(preset.host_bytes);
+    cluster.disk_bytes = static_cast<int64_t>(preset.disk_bytes);
+    cluster.flops_16bit = preset.teraflops_16bit * kTera;
+    cluster.flops_f32 = preset.teraflops_f32 * kTera;
+    cluster.device_bytes = preset.device * kGB;
+    cluster.link_bytes = preset.link * kGB;
+    cluster.network_bytes = preset.network * kGB;
+    cluster.copy_bytes = preset.copy * kGB;
+    cluster.host_bytes = preset.host * kGB;
+    cluster.disk_read_bytes = preset.disk_read * kGB;
+    cluster.disk_write_bytes = preset.disk_write * kGB;
+    cluster.call_seconds = kCallSeconds;
+    return cluster;
+  }
+  std::string names;
+  for (const std::string& name : ClusterNames())
+    names += (names.empty() ? "" : ", ") + name;
+  Throw(ErrorCode::kInvalidArgument, "--device: \"{}\"; expected one of {}", device, names);
+}
+
+std::vector<std::string> ClusterNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets)
+    names.emplace_back(preset.name);
+  names.emplace_back("cpu");
+  return names;
+}
+
+double PeakFlopsOf(const std::string& gpu, DType dtype) {
+  std::string name = gpu;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  // Cards and pairs of cards run at lower clocks than the modules of these nodes.
+  if (name.find("pcie") != name.npos || name.find("nvl") != name.npos) return 0;
+  for (const Preset& preset : kPresets) {
+    if (name.find(preset.name) == name.npos) continue;
+    return (dtype == DType::kF32 ? preset.teraflops_f32 : preset.teraflops_16bit) * kTera;
+  }
+  return 0;
+}
+
+}  // namespace dsat::engine

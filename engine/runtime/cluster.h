@@ -1,0 +1,52 @@
+// A cluster on paper: what its nodes have and how fast they are.
+#ifndef DSAT_ENGINE_RUNTIME_CLUSTER_H_
+#define DSAT_ENGINE_RUNTIME_CLUSTER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+#include "engine/core/tensor.h"
+#include "engine/runtime/timeline.h"
+
+namespace dsat::engine {
+
+// Sizes of 0 are no limit, speeds of 0 take no time. Speeds are per second.
+struct Cluster {
+  std::string device;
+  int64_t num_ranks = 1;       // One per device.
+  int64_t ranks_per_node = 1;  // The last node may have fewer.
+  int64_t device_memory_bytes = 0;
+  int64_t host_memory_bytes = 0;  // Of a node; so are all that follow but the device's own.
+  int64_t disk_bytes = 0;
+  double flops_16bit = 0;    // Matrix products of a device at its peak, bf16 or fp16,
+  double flops_f32 = 0;      // and f32;
+  double efficiency = 0.5;   // what share of the peak a whole forward and backward reaches.
+  double device_bytes = 0;   // Device memory.
+  double link_bytes = 0;     // A device to the next on the same node, one way.
+  double network_bytes = 0;  // A node to the next, one way.
+  double copy_bytes = 0;     // A device to host memory, one way.
+  double host_bytes = 0;     // Host memory.
+  double disk_read_bytes = 0;
+  double disk_write_bytes = 0;
+  double call_seconds = 0;
+
+  DeviceKind kind() const { return device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda; }
+  int64_t num_nodes() const { return (num_ranks + ranks_per_node - 1) / ranks_per_node; }
+  // What one rank gets while all of its node work.
+  Speeds SpeedsFor(DType dtype) const;
+};
+
+// By name, in lower case: "v100", "a100", "h100", "h200", "cpu". docs/estimate.md has the sources.
+// Throws kInvalidArgument naming them all.
+Cluster ClusterOf(const std::string& device);
+std::vector<std::string> ClusterNames();
+
+// Of matrix products of `dtype`, in a second, by what a driver calls the GPU ("NVIDIA H200"); 0 for
+// what is none of the above.
+double PeakFlopsOf(const std::string& gpu, DType dtype);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_CLUSTER_H_

@@ -1,0 +1,130 @@
+// The interpreter of plans. The only place that issues collectives.
+#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
+#define DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "engine/runtime/executor/activations.h"
+#include "engine/runtime/executor/batch_loader.h"
+#include "engine/runtime/executor/pipeline.h"
+#include "engine/runtime/optimizer/updater.h"
+#include "engine/runtime/state/redistribute.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+// One optimizer step, on this rank unless said otherwise.
+struct StepInputs {
+  int64_t step = 0;           // Which samples.
+  int64_t update = 1;         // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  double loss_scale = 1;
+};
+struct StepOutputs {
+  double loss = 0;       // Mean over micro-batches and ranks, nats per token.
+  double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
+  bool skipped = false;  // The norm was not finite: no update was made, on any rank.
+  std::array<double, 3> phase_ms = {};  // By Phase.
+  double idle_ms = 0;                   // Of it, in messages between pipeline stages.
+  int64_t forward_flops = 0;            // All micro-batches.
+  int64_t flops = 0;  // Forward and backward; what is computed again does not count.
+  int64_t activation_bytes =
+      0;  // The most that a micro-batch's activations, and their gradients, take at a time.
+};
+
+// Whom this rank exchanges more with than model state.
+struct Neighbours {
+  ProcessGroup& world;
+  ProcessGroup& data;
+  ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
+  TiedUnits* tied = nullptr;         // nullptr with one stage.
+  int64_t input_bytes = 0;           // Of the first unit's input,
+  int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
+};
+
+// Called in place of every instruction, which it runs by calling `run` once.
+using AroundInstruction = std::function<void(const Instruction&, const std::function<void()>& run)>;
+
+class Executor {
+ public:
+  // All arguments must outlive this.
+  Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
+           Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours);
+
+  // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`,
+  // in host memory, stands in for the loader's; it is copied. Throws OutOfMemory, or what the
+  // process groups throw; this executor cannot be used after that.
+  void Begin(const StepInputs& inputs);
+  void Run(const Batch* batch = nullptr);
+  // From now on forward passes predict: they write to `logits` (LayerContext::logits).
+  void PredictInto(Tensor logits) { logits_ = logits; }
+  // True also before the first Begin.
+  bool AtEnd() const { return next_ == plan_.instructions.size(); }
+  // REQUIRES: not at the end.
+  Phase NextPhase() const { return plan_.instructions[next_].phase; }
+
+  // Of the phases that have run since Begin; complete at the end.
+  const StepOutputs& outputs() const { return outputs_; }
+  // Of the micro-batch whose forward ran last, on this rank.
+  double micro_batch_loss() const { return micro_batch_loss_; }
+  // The micro-batch whose instructions come next; after the last of them, that.
+  int micro_batch() const;
+  const Neighbours& neighbours() const { return neighbours_; }
+  void set_around(AroundInstruction around) { around_ = std::move(around); }
+
+ private:
+  void Execute(const Instruction& instruction);
+  void ExecuteCompute(const Instruction& instruction);
+  void ExecuteMessage(const Instruction& instruction);
+  void ExecuteMove(const Instruction& instruction);
+  void ExecuteStep(const Instruction& instruction);
+  LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
+  void Forward(const Instruction& i);
+  // Where the unit's backward adds to; empty if it has none of its own.
+  std::vector<Tensor> WholeGrads(int unit);
+  void Backward(const Instruction& i, const std::vector<Tensor>& grads);
+  void Norm();
+  void Update(int sub_group);
+  void MeanLoss();
+  // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
+  // loss's.
+  double MeanFactor() const;
+  size_t InFlight(int micro_batch) const {
+    return static_cast<size_t>(micro_batch % plan_.num_in_flight);
+  }
+  Activations& ActivationsOf(int micro_batch) { return activations_[InFlight(micro_batch)]; }
+  // Memory for what the instruction receives, and what it sends.
+  Buffer& NewReceived(const Instruction& i);
+  Buffer& SentBy(int micro_batch, const Instruction& i);
+  // The micro-batch's activations take so many bytes of device memory more.
+  void Count(int micro_batch, int64_t bytes);
+
+  const Model& model_;
+  const Plan& plan_;
+  const DsConfig& config_;
+  UnitStates& states_;
+  Redistributor& redistributor_;
+  BatchLoader& loader_;
+  const Neighbours neighbours_;
+  Updater updater_;
+
+  StepInputs inputs_;
+  StepOutputs outputs_;
+  size_t next_;
+  const Batch* given_batch_ = nullptr;
+  Batch batch_;  // In device memory.
+  Tensor logits_;
+  double micro_batch_loss_ = 0;
+  std::vector<Activations> activations_;  // By micro-batch in flight.
+  std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
+  AroundInstruction around_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_

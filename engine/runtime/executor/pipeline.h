@@ -1,0 +1,77 @@
+// Pipeline parallelism: which layers a stage has, who talks to whom (Huang et al. 2019, Narayanan
+// et al. 2019). The order of work is plan/schedule.h's.
+#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
+#define DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/comm/process_group.h"
+#include "engine/core/arena.h"
+#include "engine/model/layer.h"
+#include "engine/plan/plan.h"
+
+namespace dsat::engine {
+
+// The first layer of every stage, and the number of layers: stage s has layers [begins[s], begins[s
+// + 1]). `method` is DeepSpeed's partition_method: "uniform" (layers), "parameters" or "best"
+// (the heaviest stage has as few parameters as possible), "type:REGEX" (as many layers whose name
+// matches, whatever the case). Throws kInvalidArgument naming `what`, the method and the way out
+// if it is none of these, matches nothing, or there are fewer layers than stages.
+std::vector<int> PartitionLayers(const Model& model, int num_stages, const std::string& method,
+                                 const std::string& what);
+
+// The groups a rank is in. rank = stage * P + data-parallel rank, as in DeepSpeed.
+class Groups {
+ public:
+  // A collective call. REQUIRES: num_stages divides world.size(). `world` must outlive this.
+  Groups(ProcessGroup& world, int num_stages);
+
+  ProcessGroup& world() const { return world_; }
+  // Ranks with the same layers.
+  ProcessGroup& data() const { return data_ ? *data_ : world_; }
+  // Ranks with the same samples, by stage. REQUIRES: more than one stage.
+  ProcessGroup& pipeline() const { return *pipeline_; }
+  int stage() const { return world_.rank() / data().size(); }
+  int num_stages() const { return world_.size() / data().size(); }
+  // Of all three.
+  Traffic traffic() const;
+
+ private:
+  ProcessGroup& world_;
+  std::unique_ptr<ProcessGroup> data_;
+  std::unique_ptr<ProcessGroup> pipeline_;
+};
+
+// Sums the gradients of units that several stages hold a copy of (tied embeddings): every copy then
+// takes the same update.
+class TiedUnits {
+ public:
+  // A collective call if the plan has such units. `groups` must outlive this. Throws
+  // kUnimplemented if they are not all held by the same stages, OutOfMemory for the bucket.
+  TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, DType dtype,
+            const Groups& groups, Arena& arena);
+  TiedUnits(const TiedUnits&) = delete;
+  TiedUnits& operator=(const TiedUnits&) = delete;
+  ~TiedUnits() { arena_.Discharge(charged_bytes_); }
+  // grad (n) = its sum over the stages. REQUIRES: one of the constructor's units' gradients, which
+  // rests on `tier`; `kernels` are the device's.
+  void Sum(Tensor grad, Tier tier, Kernels& kernels);
+  Traffic traffic() const { return group_ == nullptr ? Traffic{} : group_->traffic(); }
+
+ private:
+  std::unique_ptr<ProcessGroup> group_;
+  CommBuffer bucket_;
+  Arena& arena_;
+  int64_t charged_bytes_ = 0;
+};
+
+// Bytes of the input of every layer and of the output of the last, for one micro-batch: found by
+// running the layers on the counting backend.
+std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dtype);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_

@@ -1,0 +1,69 @@
+// An engine with all that it runs on.
+#include "engine/runtime/initialize.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/data/model_fit.h"
+
+namespace dsat::engine {
+namespace {
+
+std::unique_ptr<ProcessGroup> GroupOfItsOwn(ProcessGroup& world) {
+  return world.Split(std::vector<int>(static_cast<size_t>(world.size()), 0));
+}
+
+int64_t CheckedSeqLen(int64_t seq_len, const Model& model) {
+  if (seq_len == 0) return model.max_seq_len;
+  if (seq_len < 1 || seq_len > model.max_seq_len) {
+    Throw(ErrorCode::kInvalidArgument, "seq_len is {}; expected 1 to the model's max_seq_len, {}",
+          seq_len, model.max_seq_len);
+  }
+  return seq_len;
+}
+
+}  // namespace
+
+NamedConfig ConfigFromFile(const std::string& path) {
+  return {ReadJsonFile(path), path};
+}
+
+NamedConfig ConfigFromEnvironment() {
+  const char* path = std::getenv(kEnvConfig);
+  if (path == nullptr) {
+    Throw(ErrorCode::kNotFound, "{} is not set; expected the path of a ds_config.json", kEnvConfig);
+  }
+  return ConfigFromFile(path);
+}
+
+DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size) {
+  std::vector<std::string> warnings;
+  DsConfig parsed = ParseDsConfig(config.ds_config, config.source, world_size, &warnings);
+  if (rank != 0) return parsed;
+  for (const std::string& warning : warnings)
+    Log(LogLevel::kWarn, warning);
+  return parsed;
+}
+
+Training::Training(ProcessGroup& world, TrainingArgs args)
+    : config_(ParseOnRank(args.config, world.rank(), world.size())),
+      model_(std::move(args.model)),
+      device_(std::move(args.device)),
+      group_(device_->MakeGroup(GroupOfItsOwn(world))),
+      dataset_(std::move(args.dataset)),
+      memory_(*device_, args.device_memory_bytes, args.host_memory_bytes),
+      engine_(
+          {model_, *group_, memory_.view(), dataset_.get(), CheckedSeqLen(args.seq_len, model_)},
+          config_, static_cast<uint64_t>(config_.seed)) {}
+
+std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args) {
+  DSAT_CHECK(args.device != nullptr);
+  CheckModelFitsDevice(args.model, args.device->kind(), "model");
+  if (args.dataset != nullptr) CheckModelFitsData(args.model, *args.dataset, "model", "dataset");
+  return std::make_unique<Training>(world, std::move(args));
+}
+
+}  // namespace dsat::engine

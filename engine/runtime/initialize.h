@@ -1,0 +1,88 @@
+// An engine with all that it runs on, from a model and a ds_config: what deepspeed.initialize() is
+// to a script.
+//
+//   auto world = JoinGroup(ReadRankEnvironment());
+//   auto training = Initialize(*world, {.model = ..., .config = ConfigFromFile("ds_config.json"),
+//                                       .device = MakeCpuDevice(1), .dataset = ...});
+//   Engine& engine = training->engine();
+//
+// As many trainings as wanted live in one process, each with a model, settings, memory and
+// communication of its own (a teacher and its student, for example).
+#ifndef DSAT_ENGINE_RUNTIME_INITIALIZE_H_
+#define DSAT_ENGINE_RUNTIME_INITIALIZE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "engine/backend/device.h"
+#include "engine/comm/process_group.h"
+#include "engine/config/ds_config.h"
+#include "engine/data/dataset.h"
+#include "engine/model/layer.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/tier_memory.h"
+
+namespace dsat::engine {
+
+// A ds_config and what errors call it.
+struct NamedConfig {
+  Json ds_config;
+  std::string source = "ds_config";
+};
+
+// Names the file that ConfigFromEnvironment reads.
+inline constexpr char kEnvConfig[] = "DSAT_CONFIG";
+
+// Throw as ReadJsonFile; kNotFound if the variable is not set.
+NamedConfig ConfigFromFile(const std::string& path);
+NamedConfig ConfigFromEnvironment();
+
+// ParseDsConfig; rank 0 logs the warnings.
+DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size);
+
+struct TrainingArgs {
+  Model model;
+  NamedConfig config;
+  std::unique_ptr<Device> device;  // MakeCpuDevice(RankEnvironment::num_threads), or OpenDevice.
+  // OpenDataset's or one of your own; nullptr: batches are given to Engine::Forward.
+  std::unique_ptr<Dataset> dataset;
+  int64_t seq_len = 0;              // T of batches; 0: the model's max_seq_len.
+  int64_t device_memory_bytes = 0;  // Hard limits, of this rank; 0: none.
+  int64_t host_memory_bytes = 0;
+};
+
+// Owns what its engine runs on.
+class Training {
+ public:
+  // See Initialize.
+  Training(ProcessGroup& world, TrainingArgs args);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  Engine& engine() { return engine_; }
+  const DsConfig& config() const { return config_; }
+  const Model& model() const { return model_; }
+  const Arena& device_memory() const { return memory_.device(); }
+  const Arena& host_memory() const { return memory_.host(); }
+
+ private:
+  const DsConfig config_;
+  const Model model_;
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<ProcessGroup> group_;
+  const std::unique_ptr<Dataset> dataset_;
+  TierMemory memory_;
+  Engine engine_;
+};
+
+// A collective call over the ranks of `world`, which it splits a group from: trainings do not
+// disturb each other, and one may outlive `world`. Parameters start from the config's seed. Throws
+// as ParseDsConfig and Engine's constructor, kInvalidArgument if model and data do not fit or
+// seq_len is not in [1, max_seq_len]. REQUIRES: args.device.
+std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_INITIALIZE_H_

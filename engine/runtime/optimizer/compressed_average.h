@@ -1,0 +1,55 @@
+// The mean over ranks at one bit per element: the all-reduce of 1-bit Adam (Tang et al. 2021).
+//
+// Every rank sends each other rank the signs of that rank's share, with one scale; whoever owns a
+// share averages what it got, and sends signs and a scale of that to all. What signs miss is added
+// to the next round's values, on both ways. DeepSpeed's CompressedBackend, but for the scale: a
+// share's own instead of one for all shares, in the same message.
+#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
+#define DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
+
+#include <cstdint>
+
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+#include "engine/core/arena.h"
+#include "engine/runtime/state/redistribute.h"
+
+namespace dsat::engine {
+
+class CompressedAverage {
+ public:
+  // A collective call. Vectors of `num_elems`, which must be a multiple of 8 per rank. The arena is
+  // charged with num_elems (1 + 2 / P) f32 numbers and the bucket. All arguments must outlive this.
+  // Throws OutOfMemory.
+  CompressedAverage(int64_t num_elems, ProcessGroup& group, Kernels& kernels, Arena& arena);
+
+  // values (num_elems) f32 becomes about its mean over the ranks, the same bits on all of them. A
+  // collective call: one all-to-all and one all-gather of 1 / 32 of its bytes.
+  void Run(Tensor values);
+
+ private:
+  Tensor Share(const Tensor& values, int rank) const {
+    return values.Slice(rank * share_elems_, share_elems_);
+  }
+  uint8_t* Signs(int row) const;
+  float* Scale(int row) const;
+  // Signs of values + error, and their scale, go into a row of the bucket; what they miss stays in
+  // error.
+  void Pack(int row, const Tensor& error, const Tensor& values);
+  // values = or += the numbers in a row, times `factor`.
+  void Unpack(const Tensor& values, int row, float factor, bool accumulate);
+
+  const int64_t share_elems_;
+  const int64_t row_bytes_;  // A scale, then signs.
+  ProcessGroup& group_;
+  Kernels& kernels_;
+  Buffer worker_error_;  // (num_elems)
+  Buffer owner_error_;   // (share_elems_)
+  Buffer mean_;          // (share_elems_)
+  BucketCharge charge_;
+  CommBuffer bucket_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_

@@ -1,0 +1,122 @@
+// LAMB over flat units that may be sharded through the middle of a parameter.
+#include "engine/runtime/optimizer/lamb.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/runtime/optimizer/optimizer.h"
+
+namespace dsat::engine {
+namespace {
+
+int64_t NumTensors(const Model& model) {
+  int64_t count = 0;
+  for (const auto& layer : model.layers)
+    count += static_cast<int64_t>(layer->params().size());
+  return count;
+}
+
+// Numbers that every rank gives to the all-reduce, divided into one row per rank; 0: there is none.
+int64_t RowElems(const Model& model, const Plan& plan) {
+  if (plan.world_size == 1 || plan.optimizer_home != Placement::kShard) return 0;
+  return (2 * NumTensors(model) + plan.world_size - 1) / plan.world_size;
+}
+
+int64_t BucketBytes(const Model& model, const Plan& plan) {
+  return plan.world_size * RowElems(model, plan) * BytesPerElem(DType::kF32);
+}
+
+}  // namespace
+
+float TrustRatio(float param_squares, float direction_squares, const OptimizerConfig& config) {
+  if (param_squares == 0 || direction_squares == 0) return 1;
+  const double ratio = std::sqrt(double{param_squares}) / std::sqrt(double{direction_squares});
+  return static_cast<float>(std::clamp(ratio, config.min_coeff, config.max_coeff));
+}
+
+Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group)
+    : model_(model),
+      plan_(plan),
+      states_(states),
+      group_(group),
+      ratios_(static_cast<size_t>(NumTensors(model))),
+      charge_(states.memory().device, BucketBytes(model, plan)),
+      row_elems_(RowElems(model, plan)) {
+  for (const SubGroup& sub_group : plan.sub_groups) {
+    DSAT_CHECK(!sub_group.on_disk, "unit {}", sub_group.unit);
+    pieces_.push_back(PiecesOf(sub_group));
+  }
+  if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes(model, plan));
+}
+
+std::vector<Lamb::Piece> Lamb::PiecesOf(const SubGroup& group) const {
+  const bool shard = plan_.optimizer_home == Placement::kShard;
+  const int64_t slice = states_.SliceElems(group.unit);
+  const int64_t begin = (shard ? states_.rank() * slice : 0) + group.offset;  // In the unit.
+  const int64_t end = begin + group.num_elems;
+  int64_t param = 0;
+  for (int u = 0; u < group.unit; ++u)
+    param += static_cast<int64_t>(model_.layers[u]->params().size());
+  std::vector<Piece> pieces;
+  const auto& specs = model_.layers[group.unit]->params();
+  for (size_t i = 0; i < specs.size(); ++i, ++param) {
+    const int64_t param_begin = states_.unit(group.unit).layout.offsets[i];
+    const int64_t param_end = std::min(end, param_begin + specs[i].NumElems());
+    // Cut where ranks' slices meet even if they all rest here: sums are formed in the same order.
+    for (int64_t from = std::max(begin, param_begin); from < param_end;) {
+      const int64_t row = from / slice;
+      const int64_t to = std::min(param_end, (row + 1) * slice);
+      pieces.push_back({param, shard ? 0 : row, from - begin, to - from});
+      from = to;
+    }
+  }
+  return pieces;
+}
+
+void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale) {
+  const bool shard = plan_.optimizer_home == Placement::kShard;
+  const int num_rows = shard ? 1 : plan_.world_size;
+  std::vector<LambSums> rows(ratios_.size() * static_cast<size_t>(num_rows));
+  for (int g = 0; g < std::ssize(plan_.sub_groups); ++g) {
+    const SubGroup& sub_group = plan_.sub_groups[g];
+    Kernels& kernels = states_.memory().kernels_of(plan_.GradTier(sub_group.unit));
+    OptimizerView view = states_.Optimizer(sub_group, g);
+    view.param = view.master;  // Not written, and not always here.
+    for (const Piece& piece : pieces_[g]) {
+      const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
+      const LambSums sums = kernels.LambMoments(MakeAdamArgs(config, part, step, grad_scale));
+      LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
+      row.param += sums.param;
+      row.direction += sums.direction;
+    }
+  }
+  sums_.assign(2 * ratios_.size(), 0.0F);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t param = i / static_cast<size_t>(num_rows);
+    sums_[2 * param] += static_cast<float>(rows[i].param);
+    sums_[2 * param + 1] += static_cast<float>(rows[i].direction);
+  }
+  if (row_elems_ > 0) SumOverRanks();
+  for (size_t i = 0; i < ratios_.size(); ++i)
+    ratios_[i] = TrustRatio(sums_[2 * i], sums_[2 * i + 1], config);
+}
+
+// In f32 and in the order of ranks, as Prepare adds up what rests on one.
+void Lamb::SumOverRanks() {
+  Kernels& kernels = states_.memory().kernels;
+  const auto bytes = static_cast<int64_t>(sums_.size() * sizeof(float));
+  kernels.Upload(bucket_.data, sums_.data(), bytes);
+  group_.AllReduce(bucket_, DType::kF32, row_elems_);
+  kernels.Download(sums_.data(), bucket_.data, bytes);
+}
+
+void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
+                 const OptimizerView& view, int64_t step) const {
+  for (const Piece& piece : pieces_[sub_group]) {
+    const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
+    kernels.LambApply(MakeAdamArgs(config, part, step, 1),
+                      ratios_[static_cast<size_t>(piece.param)]);
+  }
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,69 @@
+// LAMB over flat units that may be sharded through the middle of a parameter.
+//
+// Every parameter's step is scaled by its trust ratio, |parameter| / |direction|, both norms over
+// the whole parameter (You et al. 2020; the range of the ratio is DeepSpeed's FusedLamb's). So the
+// update has two halves: the moments and every rank's sums of squares; then, with the sums of all
+// ranks, the step. One all-reduce carries the sums of all parameters.
+#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LAMB_H_
+#define DSAT_ENGINE_RUNTIME_OPTIMIZER_LAMB_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+#include "engine/config/ds_config.h"
+#include "engine/model/layer.h"
+#include "engine/plan/plan.h"
+#include "engine/runtime/state/redistribute.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+class Lamb {
+ public:
+  // A collective call of the data-parallel group. Allocates two f32 numbers per parameter for the
+  // all-reduce, charged to the device's arena; nothing with one rank, or if optimizer state is not
+  // sharded. All arguments must outlive this. Throws OutOfMemory.
+  // REQUIRES: no optimizer state rests on disk.
+  Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group);
+
+  // Moments of all sub-groups from their gradients times `grad_scale`, then the trust ratio of
+  // every parameter, the same bits on every rank and for every placement. A collective call.
+  // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
+  // gradient is at the optimizer's home.
+  void Prepare(const OptimizerConfig& config, int64_t step, float grad_scale);
+  // The step of one sub-group, of which `view` shows all. REQUIRES: Prepare with the same `config`
+  // and `step` came before.
+  void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
+             const OptimizerView& view, int64_t step) const;
+
+ private:
+  // A part of one parameter, in one rank's slice of its unit.
+  struct Piece {
+    int64_t param = 0;  // Index in the model.
+    int64_t row = 0;    // The rank, if the slices of all of them rest here.
+    int64_t begin = 0;  // In the sub-group's OptimizerView.
+    int64_t num_elems = 0;
+  };
+  std::vector<Piece> PiecesOf(const SubGroup& group) const;
+  void SumOverRanks();
+
+  const Model& model_;
+  const Plan& plan_;
+  const UnitStates& states_;
+  ProcessGroup& group_;
+  std::vector<std::vector<Piece>> pieces_;  // Per sub-group.
+  std::vector<float> sums_;                 // Per parameter: of its squares, of its direction's.
+  std::vector<float> ratios_;               // Per parameter.
+  BucketCharge charge_;
+  int64_t row_elems_;  // Of the bucket.
+  CommBuffer bucket_;
+};
+
+// |parameter| / |direction| from the sums of squares, in [min_coeff, max_coeff]; 1 if either is 0.
+float TrustRatio(float param_squares, float direction_squares, const OptimizerConfig& config);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_LAMB_H_

@@ -1,0 +1,51 @@
+// The factor that keeps small gradients representable in half precision.
+//
+// The loss is multiplied by it and the gradients divided before the update (Micikevicius et al.
+// 2018). The dynamic one is DeepSpeed's DynamicLossScaler (deepspeed/runtime/fp16/loss_scaler.py,
+// 0.19), the same at every ZeRO stage.
+#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
+#define DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
+
+#include <cstdint>
+
+#include "base/json.h"
+#include "engine/config/ds_config.h"
+
+namespace dsat::engine {
+
+// What a checkpoint keeps of it.
+struct LossScalerState {
+  double scale = 1;
+  int64_t iteration = 0;
+  int64_t last_overflow = -1;  // The iteration of the last overflow.
+  int64_t hysteresis = 0;      // At 1, the next overflow halves the scale.
+  bool operator==(const LossScalerState&) const = default;
+};
+
+Json ToJson(const LossScalerState& state);
+LossScalerState LossScalerStateFrom(const Json& json);
+
+class LossScaler {
+ public:
+  // Without fp16 the scale is 1 for ever; with a loss_scale other than 0, that number.
+  explicit LossScaler(const Fp16Config& config);
+
+  double Scale() const { return state_.scale; }
+  // After every step. Throws kOutOfRange if a gradient overflows at the smallest scale.
+  void Update(bool overflow);
+
+  const LossScalerState& state() const { return state_; }
+  // A constant scale stays what the configuration says.
+  void Restore(const LossScalerState& state);
+
+ private:
+  void Overflow();
+  void Grow();
+
+  Fp16Config config_;
+  LossScalerState state_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_

@@ -1,0 +1,78 @@
+// The optimizer's side of a step.
+#include "engine/runtime/optimizer/updater.h"
+
+#include "engine/runtime/optimizer/optimizer.h"
+
+namespace dsat::engine {
+
+Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& config,
+                 UnitStates& states, ProcessGroup& group)
+    : plan_(plan), states_(states) {
+  if (plan.sub_groups.empty()) return;  // Evaluation.
+  if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
+  if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
+}
+
+double Updater::SumOfSquares() const {
+  const bool shard = plan_.optimizer_home == Placement::kShard;
+  double sum = 0;
+  for (int row = 0; row < (shard ? 1 : plan_.world_size); ++row) {
+    double row_sum = 0;
+    for (int u = 0; u < states_.num_units(); ++u) {
+      if (!plan_.trained[u] || !plan_.counted[u]) continue;
+      const int64_t slice_elems = states_.SliceElems(u);
+      const Tensor slice = states_.ReducedGrad(u).Slice(row * slice_elems, slice_elems);
+      row_sum += states_.memory().kernels_of(plan_.GradTier(u)).SumOfSquares(slice);
+    }
+    sum += row_sum;
+  }
+  return sum;
+}
+
+void Updater::Begin(const UpdateInputs& inputs) {
+  inputs_ = inputs;
+  if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
+  if (one_bit_adam_) one_bit_adam_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
+}
+
+void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
+  if (lamb_) return lamb_->Apply(kernels, inputs_.optimizer, sub_group, view, inputs_.step);
+  if (one_bit_adam_) return one_bit_adam_->Apply(kernels, inputs_.optimizer, view, inputs_.step);
+  OptimizerStep(kernels, inputs_.optimizer, view, inputs_.step, inputs_.grad_scale);
+}
+
+void Updater::Update(int sub_group) {
+  const SubGroup& group = plan_.sub_groups[sub_group];
+  const Memory& memory = states_.memory();
+  const Tier tier = plan_.GradTier(group.unit);  // Where it is computed.
+  const bool from_device = tier == Tier::kDevice;
+  Kernels& kernels = memory.kernels_of(tier);
+  OptimizerView view = states_.Optimizer(group, sub_group);
+  if (view.param.num_elems > 0) return Step(kernels, sub_group, view);
+  // The parameters rest elsewhere.
+  const Tensor target = Target(group);
+  const bool crosses = from_device != (plan_.param_tiers[group.unit] == Tier::kDevice);
+  Buffer staged;
+  if (!crosses) {
+    view.param = target;
+  } else if (target.dtype == view.master.dtype) {
+    view.param = view.master;
+  } else {
+    staged = memory.arena(tier).Allocate(target.dtype, target.num_elems, "updated parameters");
+    view.param = staged.AsTensor(target.dtype).Slice(0, target.num_elems);
+  }
+  Step(kernels, sub_group, view);
+  if (!crosses) return;
+  from_device ? memory.kernels.CopyToHost(target, view.param)
+              : memory.kernels.CopyToDevice(target, view.param);
+}
+
+// Where the updated parameters go; of a slice on disk, its copy in host memory.
+Tensor Updater::Target(const SubGroup& group) {
+  SwapFile* slices = states_.slice_swap();
+  const bool on_disk = plan_.param_tiers[group.unit] == Tier::kNvme;
+  if (on_disk && !slices->InMemory(group.unit)) slices->Create(group.unit);
+  return states_.ParamOf(group);
+}
+
+}  // namespace dsat::engine

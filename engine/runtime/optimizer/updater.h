@@ -1,0 +1,52 @@
+// The optimizer's side of a step: norms and updates of sub-groups on the tier where their state
+// rests, and the updated parameters' way back to where those rest (ZeRO-Offload, Ren et al. 2021).
+#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
+#define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/comm/process_group.h"
+#include "engine/config/ds_config.h"
+#include "engine/runtime/optimizer/lamb.h"
+#include "engine/runtime/optimizer/one_bit_adam.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+struct UpdateInputs {
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  int64_t step = 1;           // The optimizer's count, 1 at the first.
+  float grad_scale = 1;
+};
+
+class Updater {
+ public:
+  // A collective call over the data-parallel group. All arguments but `config` must outlive this.
+  // Throws OutOfMemory.
+  Updater(const Model& model, const Plan& plan, const OptimizerConfig& config, UnitStates& states,
+          ProcessGroup& group);
+
+  // Sum of squares of the gradients over the optimizer's home, slice by slice in the order of the
+  // ranks: every placement gives the same bits. Of a unit that several pipeline stages hold, one
+  // copy counts.
+  double SumOfSquares() const;
+  // What the updates of this step have in common. A collective call.
+  void Begin(const UpdateInputs& inputs);
+  // Updates one sub-group. REQUIRES: its state is in memory.
+  void Update(int sub_group);
+
+ private:
+  void Step(Kernels& kernels, int sub_group, const OptimizerView& view);
+  Tensor Target(const SubGroup& group);
+
+  const Plan& plan_;
+  UnitStates& states_;
+  std::optional<Lamb> lamb_;                // If it is the optimizer.
+  std::optional<OneBitAdam> one_bit_adam_;  // If the plan leaves gradients unreduced.
+  UpdateInputs inputs_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_

@@ -1,0 +1,93 @@
+// Predict = execute: the engine itself, on resources that count.
+#include "engine/runtime/predict.h"
+
+#include "engine/runtime/engine.h"
+
+namespace dsat::engine {
+namespace {
+
+// Everything an engine runs on, counting.
+struct CountingResources {
+  CountingResources(int rank, int size, int num_threads, DeviceKind kind)
+      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {
+    device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
+  }
+  Resources For(const Model& model, int64_t seq_len) {
+    return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
+  }
+
+  std::unique_ptr<ProcessGroup> group;
+  std::unique_ptr<Kernels> kernels;
+  Arena device{"device memory", Arena::Kind::kCounting, 0};
+  Arena host{"host memory", Arena::Kind::kCounting, 0};
+};
+
+// The engine on one rank with micro-batches of one sample: what one sample keeps alive.
+int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t seq_len,
+                                 int num_threads, DeviceKind kind) {
+  config.batch = {.train_batch_size = 1, .micro_batch_size = 1, .accumulation_steps = 1};
+  config.pipeline = {};
+  CountingResources resources(0, 1, num_threads, kind);
+  Engine engine(resources.For(model, seq_len), config, 0);
+  return engine.TrainBatch().activation_bytes;
+}
+
+// What moved since `before`.
+struct Moved {
+  Traffic sent;
+  TierTraffic tiers;
+  AioTraffic disk;
+};
+
+Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
+  return {engine.traffic(), resources.kernels->tier_traffic(), engine.disk_traffic()};
+}
+
+void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {
+  prediction.step_traffic = {
+      .num_collectives = after.sent.num_collectives - before.sent.num_collectives,
+      .sent_bytes = after.sent.sent_bytes - before.sent.sent_bytes,
+      .num_messages = after.sent.num_messages - before.sent.num_messages};
+  prediction.tier_traffic = {
+      .to_host_bytes = after.tiers.to_host_bytes - before.tiers.to_host_bytes,
+      .to_device_bytes = after.tiers.to_device_bytes - before.tiers.to_device_bytes};
+  prediction.disk_traffic = {.num_requests = after.disk.num_requests - before.disk.num_requests,
+                             .read_bytes = after.disk.read_bytes - before.disk.read_bytes,
+                             .written_bytes = after.disk.written_bytes - before.disk.written_bytes};
+}
+
+}  // namespace
+
+Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
+                   int num_threads, const Speeds& speeds, DeviceKind kind) {
+  CountingResources resources(rank, size, num_threads, kind);
+  Engine engine(resources.For(model, seq_len), config, 0);
+  engine.TrainBatch();
+
+  Prediction prediction;
+  prediction.state_bytes = resources.device.live_bytes();
+  prediction.host_state_bytes = resources.host.live_bytes();
+  const Moved before = MovedSoFar(engine, resources);
+  resources.device.ResetPeak();
+  resources.host.ResetPeak();
+  const int64_t flops_before = resources.kernels->flops();
+  Timeline timeline(engine, *resources.kernels, config, speeds);
+  engine.set_around([&](const Instruction& instruction, const auto& run) {
+    run();
+    timeline.Ran(instruction);
+  });
+  const StepResult step = engine.TrainBatch();
+  prediction.step_time = timeline.time();
+  prediction.computed_flops = resources.kernels->flops() - flops_before;
+  prediction.disk_bytes = engine.states().disk_bytes();
+  StoreMoved(before, MovedSoFar(engine, resources), prediction);
+  prediction.peak_bytes = resources.device.peak_bytes();
+  prediction.host_peak_bytes = resources.host.peak_bytes();
+  prediction.step_flops = step.flops;
+  prediction.forward_flops = step.forward_flops;
+  prediction.activation_bytes_per_sample =
+      ActivationBytesPerSample(model, config, seq_len, num_threads, kind);
+  return prediction;
+}
+
+}  // namespace dsat::engine

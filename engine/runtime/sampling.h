@@ -1,0 +1,33 @@
+// From the logits of a prediction to tokens, and from tokens to text.
+#ifndef DSAT_ENGINE_RUNTIME_SAMPLING_H_
+#define DSAT_ENGINE_RUNTIME_SAMPLING_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dsat::engine {
+
+struct SamplingOptions {
+  double temperature = 1;  // Divides the logits; 0: always the most probable token.
+  int64_t top_k = 0;       // Only the k most probable tokens; 0: all.
+  uint64_t seed = 0;
+};
+
+// A token drawn with the probabilities softmax(logits / temperature) of the top_k; `row` and
+// `position` separate the draws of one seed, so that the same (seed, row, position, logits) give
+// the same token. Of equal logits the lower token counts as the more probable. NaN logits are never
+// drawn. REQUIRES: logits are not empty; temperature and top_k are not negative.
+int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, int64_t row,
+                    int64_t position);
+
+// The bytes of `text` as tokens (vocabulary 256), and back. Tokens from 256 on, which a model with
+// a larger vocabulary may draw, become "\\u{N}".
+std::vector<int32_t> BytesToTokens(std::string_view text);
+std::string TokensToBytes(std::span<const int32_t> tokens);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_SAMPLING_H_

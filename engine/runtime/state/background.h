@@ -1,0 +1,44 @@
+// One thread that runs tasks in order: where collectives run while this rank computes.
+#ifndef DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
+#define DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace dsat::engine {
+
+// Submit and Wait from one thread. What a task wrote is visible after its Wait.
+class Background {
+ public:
+  Background() : thread_([this] { Run(); }) {}
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+  // Ends after the task that is running; the rest is dropped.
+  ~Background();
+
+  // Gives the task's ticket: 1, 2, ...
+  int64_t Submit(std::function<void()> task);
+  // Until the task has run. Rethrows what it, or a task before it, threw; after that none runs.
+  void Wait(int64_t ticket);
+
+ private:
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  int64_t num_submitted_ = 0;
+  int64_t num_done_ = 0;
+  std::exception_ptr error_;
+  bool stop_ = false;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_

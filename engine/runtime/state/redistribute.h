@@ -1,0 +1,102 @@
+// Moves model state from one placement to another: pack a bucket, one collective, unpack.
+#ifndef DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_
+#define DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/process_group.h"
+#include "engine/core/arena.h"
+#include "engine/core/trace.h"
+#include "engine/plan/plan.h"
+#include "engine/runtime/state/background.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+// Bytes of communication buckets, counted in the arena for as long as this lives.
+class BucketCharge {
+ public:
+  BucketCharge(Arena& arena, int64_t bytes) : arena_(arena), bytes_(bytes) {
+    arena.Charge(bytes, "communication buckets");
+  }
+  BucketCharge(const BucketCharge&) = delete;
+  BucketCharge& operator=(const BucketCharge&) = delete;
+  ~BucketCharge() { arena_.Discharge(bytes_); }
+
+ private:
+  Arena& arena_;
+  int64_t bytes_;
+};
+
+class Redistributor {
+ public:
+  // Allocates the plan's buckets (a collective call) and charges them to the arena; none if it
+  // moves nothing. Gradients travel as `grad_dtype`, divided by `predivide_factor`; parameters as
+  // what they are. All arguments must outlive this. Throws OutOfMemory before it allocates any.
+  Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group, DType grad_dtype,
+                double predivide_factor);
+  Redistributor(const Redistributor&) = delete;
+  Redistributor& operator=(const Redistributor&) = delete;
+  // The instructions kPack, kStart and kWait, in the order of a plan: the one of the constructor,
+  // or one whose transfers fit its buckets.
+  void Pack(const Transfer& transfer, int unit);
+  void Start(const Transfer& transfer);
+  void Wait(const Transfer& transfer);
+  // From here on `trace` is told of collectives, on a lane of their own if they run beside
+  // computing, and of waiting for them. nullptr: no longer. Called while none is under way.
+  void set_trace(Trace* trace);
+
+ private:
+  // A slice that rests in host memory and its place in a bucket.
+  struct HostPart {
+    Tensor place;
+    Tensor slice;
+  };
+  struct UnderWay {
+    std::vector<HostPart> parts;  // Packed, to be copied before the collective.
+    int64_t ticket = 0;
+    StreamMark arrived;  // The end of the collective. Set by the background thread.
+  };
+
+  DType TravelType(const Transfer& transfer) const {
+    return transfer.state == State::kParam ? states_.dtype() : grad_dtype_;
+  }
+  void PackParam(const Transfer& transfer, int unit, const Tensor& place, const Tensor& slice);
+  int64_t BucketBytes() const;
+  // Row `row` of the transfer's bucket.
+  Tensor Row(const Transfer& transfer, int row) const;
+  // Of a bucket that is only counted: none, for however many ranks.
+  int NumFilledRows(const Transfer& transfer) const;
+  void Run(const Transfer& transfer);
+  // What the bucket still lacks, then Run; in the background.
+  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed);
+  TraceEvent EventOf(const Transfer& transfer) const;
+  // Segment of the bucket, from element `begin` of its rows, to where it belongs.
+  void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
+  void KeepGrad(const Transfer& transfer, const Segment& segment, const Tensor& row);
+  void CopyToHost(const Tensor& host, const Tensor& row);
+
+  const Plan& plan_;
+  UnitStates& states_;
+  ProcessGroup& group_;
+  const DType grad_dtype_;
+  const double predivide_factor_;
+  BucketCharge charge_;
+  std::vector<CommBuffer> buckets_;
+  Trace* trace_ = nullptr;
+  int lane_ = Trace::kCompute;
+  StreamMark arrived_;  // The end of the transfer that is unpacked.
+  // With overlap only: what is packed or runs; the thread of collectives, and that of the copies
+  // that wait for none. Last: they end first.
+  std::map<const Transfer*, UnderWay> under_way_;
+  std::unique_ptr<Background> background_;
+  std::unique_ptr<Background> copies_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_

@@ -1,0 +1,81 @@
+// The nvme tier.
+#include "engine/runtime/state/swap_file.h"
+
+#include <utility>
+
+namespace dsat::engine {
+
+SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes,
+                   Arena& host)
+    : host_(host) {
+  for (const int64_t bytes : region_bytes) {
+    Region& region = regions_.emplace_back();
+    region.offset = size_bytes_;
+    region.bytes = RoundUpForAio(bytes);
+    size_bytes_ += region.bytes;
+  }
+  const bool counting = host.kind() == Arena::Kind::kCounting;
+  file_ = counting ? AsyncFile::Counting(size_bytes_, options.aio)
+                   : AsyncFile::Create(options.folder, size_bytes_, options.aio);
+}
+
+void SwapFile::Create(int region) {
+  Region& r = regions_[region];
+  DSAT_CHECK(!r.memory, "region {} is in memory", region);
+  r.memory = host_.Allocate(r.bytes + kAioAlignment, "swap buffers");
+  r.data = r.memory.data() == nullptr ? nullptr : AlignForAio(r.memory.data());
+}
+
+void SwapFile::Read(int region) {
+  Create(region);
+  Region& r = regions_[region];
+  r.ticket = file_->ReadAsync(r.offset, r.data, r.bytes);
+  r.writing = false;
+}
+
+void SwapFile::Write(int region) {
+  Region& r = regions_[region];
+  DSAT_CHECK(r.memory && r.ticket < 0, "region {} is not ready", region);
+  r.ticket = file_->WriteAsync(r.offset, r.data, r.bytes);
+  r.writing = true;
+}
+
+void SwapFile::Await(int region) {
+  Region& r = regions_[region];
+  if (r.ticket >= 0) {
+    const AioTimes times = file_->Wait(std::exchange(r.ticket, -1));
+    if (trace_ != nullptr) AddTo(*trace_, region, times);
+  }
+  if (r.writing) Free(region);
+  r.writing = false;
+}
+
+void SwapFile::set_trace(Trace* trace, const char* lane, int TraceEvent::*about) {
+  trace_ = trace;
+  about_ = about;
+  if (trace != nullptr) lane_ = trace->Lane(lane);
+}
+
+void SwapFile::AddTo(Trace& trace, int region, const AioTimes& times) const {
+  const Region& r = regions_[region];
+  TraceEvent event = {.lane = lane_,
+                      .name = r.writing ? "write" : "read",
+                      .begin = times.begin,
+                      .end = times.end,
+                      .bytes = r.bytes};
+  event.*about_ = region;
+  trace.Add(std::move(event));
+}
+
+void SwapFile::Free(int region) {
+  regions_[region].memory.Free();
+  regions_[region].data = nullptr;
+}
+
+Tensor SwapFile::Get(int region, DType dtype) const {
+  const Region& r = regions_[region];
+  DSAT_CHECK(r.memory, "region {} is not in memory", region);
+  return {r.data, r.bytes / BytesPerElem(dtype), dtype};
+}
+
+}  // namespace dsat::engine

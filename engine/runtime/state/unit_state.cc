@@ -1,0 +1,411 @@
+// The model state of every unit on this rank.
+#include "engine/runtime/state/unit_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/model/weight_source.h"
+#include "engine/runtime/init.h"
+
+namespace dsat::engine {
+namespace {
+
+// Of device memory that is shown at a time.
+constexpr int64_t kShownBytes = int64_t{1} << 20;
+
+int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+UnitLayout LayoutOf(const Layer& layer, int world_size) {
+  UnitLayout layout;
+  for (const ParamSpec& spec : layer.params()) {
+    layout.offsets.push_back(layout.num_elems);
+    layout.num_elems += RoundUp(spec.StoredElems(), kAlignElems);
+  }
+  layout.num_elems = RoundUp(layout.num_elems, world_size * kAlignElems);
+  return layout;
+}
+
+std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size) {
+  std::vector<PlanUnit> units;
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    const Layer& layer = *model.layers[u];
+    PlanUnit unit;
+    unit.num_elems = LayoutOf(layer, world_size).num_elems;
+    unit.frozen = !model.frozen.empty() && model.frozen[u];
+    for (const ParamSpec& spec : layer.params()) {
+      unit.largest_param = std::max(unit.largest_param, spec.NumElems());
+    }
+    for (const TiedParam& tied : layer.tied())
+      unit.borrows.push_back(tied.layer);
+    std::ranges::sort(unit.borrows);
+    const auto repeated = std::ranges::unique(unit.borrows);
+    unit.borrows.erase(repeated.begin(), repeated.end());
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+UnitStates::UnitStates(const Model& model, const Plan& plan, const StateOptions& options, int rank,
+                       const Memory& memory)
+    : model_(model),
+      plan_(plan),
+      options_(options),
+      rank_(rank),
+      memory_(memory),
+      units_(model.layers.size()) {
+  for (int u = 0; u < num_units(); ++u) {
+    if (plan.present[u]) units_[u].layout = LayoutOf(*model.layers[u], plan.world_size);
+  }
+  MakeSwapFiles();
+  for (int u = 0; u < num_units(); ++u) {
+    if (units_[u].layout.num_elems == 0) continue;
+    AllocateUnit(u);
+    InitUnit(u);
+  }
+}
+
+void UnitStates::MakeSwapFiles() {
+  int64_t elem_bytes = 0;
+  for (const DType dtype : SwappedTypes())
+    elem_bytes += BytesPerElem(dtype);
+  std::vector<int64_t> state_bytes;
+  for (const SubGroup& group : plan_.sub_groups)
+    state_bytes.push_back(group.on_disk ? elem_bytes * group.num_elems : 0);
+  std::vector<int64_t> slice_bytes;
+  for (int u = 0; u < num_units(); ++u) {
+    slice_bytes.push_back(OnDisk(u) ? SliceElems(u) * BytesPerElem(options_.dtype) : 0);
+  }
+  const auto some = [](int64_t bytes) { return bytes > 0; };
+  if (std::ranges::any_of(state_bytes, some)) {
+    state_swap_.emplace(options_.optimizer_swap, state_bytes, memory_.host);
+  }
+  if (std::ranges::any_of(slice_bytes, some)) {
+    slice_swap_.emplace(options_.param_swap, slice_bytes, memory_.host);
+  }
+}
+
+std::vector<DType> UnitStates::SwappedTypes() const {
+  std::vector<DType> types(static_cast<size_t>(options_.num_moments), options_.moment_dtype);
+  types.push_back(options_.master_dtype);
+  return types;
+}
+
+std::vector<Tensor> UnitStates::Swapped(int sub_group) const {
+  const int64_t num_elems = plan_.sub_groups[sub_group].num_elems;
+  std::vector<Tensor> tensors;
+  int64_t begin = 0;  // In bytes.
+  for (const DType dtype : SwappedTypes()) {
+    const Tensor region = state_swap_->Get(sub_group, dtype);
+    tensors.push_back(region.Slice(begin / BytesPerElem(dtype), num_elems));
+    begin += tensors.back().bytes();
+  }
+  return tensors;
+}
+
+int64_t UnitStates::HomeElems(Placement home, int u) const {
+  return home == Placement::kShard ? SliceElems(u) : units_[u].layout.num_elems;
+}
+
+bool UnitStates::HasMaster(int u) const {
+  return options_.dtype != options_.master_dtype ||
+         plan_.optimizer_tiers[u] != plan_.param_tiers[u] ||
+         plan_.optimizer_tiers[u] == Tier::kNvme;
+}
+
+void UnitStates::AllocateUnit(int u) {
+  Unit& unit = units_[u];
+  if (!OnDisk(u)) {
+    unit.param = memory_.arena(plan_.param_tiers[u])
+                     .Allocate(options_.dtype, HomeElems(plan_.param_homes[u], u), "parameters");
+  }
+  const Tier tier = plan_.optimizer_tiers[u];
+  if (!plan_.trained[u] || tier == Tier::kNvme) return;
+  Arena& arena = memory_.arena(tier);
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  if (HasMaster(u)) {
+    unit.master = arena.Allocate(options_.master_dtype, num_elems, "master parameters");
+  }
+  for (int i = 0; i < options_.num_moments; ++i) {
+    unit.moments.push_back(arena.Allocate(options_.moment_dtype, num_elems, "optimizer state"));
+  }
+}
+
+// Writes the part of the unit that rests here. Every number is a function of its place in the
+// model.
+void UnitStates::InitUnit(int u) {
+  Visit(u, Access::kWrite, [&](const StatePart& part) {
+    memory_.host_kernels.Fill(part.data, 0);
+    if (!part.state.starts_with("moment")) InitParams(u, part);
+  });
+}
+
+void UnitStates::InitParams(int u, const StatePart& part) {
+  const int64_t end = part.begin + part.data.num_elems;
+  const auto& specs = model_.layers[u]->params();
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const int64_t param_begin = units_[u].layout.offsets[i];
+    const int64_t from = std::max(param_begin, part.begin);
+    const int64_t to = std::min(param_begin + specs[i].NumElems(), end);
+    if (from >= to) continue;
+    const Tensor dst = part.data.Slice(from - part.begin, to - from);
+    const int64_t begin = from - param_begin;
+    if (model_.weights == nullptr || dst.data == nullptr) {
+      InitParam(memory_.host_kernels, specs[i], options_.seed, begin, dst);
+    } else {
+      model_.weights->Read(memory_.host_kernels, specs[i].name, begin, dst);
+    }
+  }
+}
+
+void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
+  if (units_[u].layout.num_elems == 0) return;
+  VisitParams(u, access, visitor);
+  if (!plan_.trained[u]) return;
+  if (plan_.optimizer_tiers[u] == Tier::kNvme) return VisitSwapped(u, access, visitor);
+  const Unit& unit = units_[u];
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  const int64_t begin = BeginOf(plan_.optimizer_home, u);
+  const auto show = [&](const std::string& name, const Buffer& buffer, DType dtype) {
+    Show({name, begin, buffer.AsTensor(dtype).Slice(0, num_elems)}, plan_.optimizer_tiers[u],
+         access, visitor);
+  };
+  if (unit.master) show("master", unit.master, options_.master_dtype);
+  for (size_t i = 0; i < unit.moments.size(); ++i)
+    show(fmt::format("moment{}", i), unit.moments[i], options_.moment_dtype);
+}
+
+void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor) {
+  const Tensor& all = part.data;
+  const bool in_place = all.data == nullptr || memory_.arena(tier).host_visible();
+  if (access == Access::kShape || in_place) return visitor(part);
+  const int64_t part_elems = std::min(all.num_elems, kShownBytes / BytesPerElem(all.dtype));
+  const Buffer room = memory_.host.Allocate(all.dtype, part_elems, "state on its way");
+  for (int64_t begin = 0; begin < all.num_elems; begin += part_elems) {
+    const int64_t count = std::min(part_elems, all.num_elems - begin);
+    const Tensor resting = all.Slice(begin, count);
+    const Tensor shown = room.AsTensor(all.dtype).Slice(0, count);
+    memory_.kernels.Download(shown.data, resting.data, resting.bytes());
+    visitor({part.state, part.begin + begin, shown});
+    if (access == Access::kWrite) memory_.kernels.Upload(resting.data, shown.data, resting.bytes());
+  }
+}
+
+void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
+  const Placement home = plan_.param_homes[u];
+  const StatePart shape = {"param", BeginOf(home, u), {nullptr, HomeElems(home, u), dtype()}};
+  if (access == Access::kShape) return visitor(shape);
+  if (!OnDisk(u)) {
+    const Tensor all = units_[u].param.AsTensor(dtype()).Slice(0, shape.data.num_elems);
+    return Show({shape.state, shape.begin, all}, plan_.param_tiers[u], access, visitor);
+  }
+  slice_swap_->Read(u);
+  slice_swap_->Await(u);
+  visitor({shape.state, shape.begin, ParamSlice(u)});
+  if (access == Access::kRead) return slice_swap_->Free(u);
+  slice_swap_->Write(u);
+  slice_swap_->Await(u);
+}
+
+// Sub-groups are put together: a visitor sees a unit's state whole, wherever it rests.
+void UnitStates::VisitSwapped(int u, Access access, const Visitor& visitor) {
+  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> tensors;
+  for (const DType dtype : SwappedTypes()) {
+    if (access == Access::kShape) {
+      tensors.push_back({nullptr, num_elems, dtype});
+      continue;
+    }
+    buffers.push_back(memory_.host.Allocate(dtype, num_elems, "swap buffers"));
+    tensors.push_back(buffers.back().AsTensor(dtype).Slice(0, num_elems));
+  }
+  if (access != Access::kShape) MoveSwapped(u, Access::kRead, tensors);
+  const int64_t begin = BeginOf(plan_.optimizer_home, u);
+  visitor({"master", begin, tensors.back()});
+  for (int i = 0; i < options_.num_moments; ++i)
+    visitor({fmt::format("moment{}", i), begin, tensors[static_cast<size_t>(i)]});
+  if (access == Access::kWrite) MoveSwapped(u, Access::kWrite, tensors);
+}
+
+// From disk to `tensors`, or back.
+void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors) {
+  for (int g = 0; g < static_cast<int>(plan_.sub_groups.size()); ++g) {
+    const SubGroup& group = plan_.sub_groups[g];
+    if (group.unit != u) continue;
+    const bool read = access == Access::kRead;
+    read ? state_swap_->Read(g) : state_swap_->Create(g);
+    if (read) state_swap_->Await(g);
+    const std::vector<Tensor> swapped = Swapped(g);
+    for (size_t i = 0; i < swapped.size(); ++i) {
+      const Tensor part = tensors[i].Slice(group.offset, group.num_elems);
+      memory_.host_kernels.Cast(read ? part : swapped[i], read ? swapped[i] : part);
+    }
+    if (read) {
+      state_swap_->Free(g);
+    } else {
+      state_swap_->Write(g);
+      state_swap_->Await(g);
+    }
+  }
+}
+
+Tensor UnitStates::Param(int u) const {
+  const Unit& unit = units_[u];
+  const Buffer& whole = plan_.param_homes[u] == Placement::kShard ? unit.gathered : unit.param;
+  return whole.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
+}
+
+Tensor UnitStates::ParamSlice(int u) const {
+  const Placement home = plan_.param_homes[u];
+  const Tensor at_home =
+      OnDisk(u) ? slice_swap_->Get(u, options_.dtype) : units_[u].param.AsTensor(options_.dtype);
+  return at_home.Slice(rank_ * SliceElems(u) - BeginOf(home, u), SliceElems(u));
+}
+
+Tensor UnitStates::GatherTarget(int u) {
+  Unit& unit = units_[u];
+  if (plan_.param_homes[u] == Placement::kShard && !unit.gathered) {
+    unit.gathered =
+        memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gathered parameters");
+  }
+  return Param(u);
+}
+
+Tensor UnitStates::Grad(int u) {
+  Unit& unit = units_[u];
+  const bool fresh = !unit.grad;
+  if (fresh) {
+    unit.grad = memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gradients");
+  }
+  const Tensor grad = unit.grad.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
+  if (fresh) memory_.kernels.Fill(grad, 0);
+  return grad;
+}
+
+Tensor UnitStates::GradSum(int u) {
+  Unit& unit = units_[u];
+  const bool fresh = !unit.grad_sum;
+  if (fresh) {
+    unit.grad_sum = memory_.device.Allocate(options_.grad_dtype, unit.layout.num_elems,
+                                            "accumulated gradients");
+  }
+  const Tensor sum = unit.grad_sum.AsTensor(options_.grad_dtype).Slice(0, unit.layout.num_elems);
+  if (fresh) memory_.kernels.Fill(sum, 0);
+  return sum;
+}
+
+void UnitStates::FoldGrad(int u) {
+  memory_.kernels.Accumulate(GradSum(u), Grad(u));
+  units_[u].grad.Free();
+}
+
+Tensor UnitStates::GradSlice(int u) {
+  Unit& unit = units_[u];
+  if (!unit.grad_slice) {
+    unit.grad_slice = memory_.arena(plan_.GradTier(u))
+                          .Allocate(options_.grad_dtype, SliceElems(u), "gradient slices");
+  }
+  return unit.grad_slice.AsTensor(options_.grad_dtype).Slice(0, SliceElems(u));
+}
+
+Tensor UnitStates::ReducedGrad(int u) const {
+  const Unit& unit = units_[u];
+  const bool shard = plan_.optimizer_home == Placement::kShard;
+  const Buffer& buffer = shard ? unit.grad_slice : FoldsGrads() ? unit.grad_sum : unit.grad;
+  const DType dtype = shard || FoldsGrads() ? options_.grad_dtype : options_.dtype;
+  DSAT_CHECK(buffer, "unit {} has no gradient", u);
+  return buffer.AsTensor(dtype).Slice(0, HomeElems(plan_.optimizer_home, u));
+}
+
+void UnitStates::FreeWholeGrad(int u) {
+  units_[u].grad.Free();
+  units_[u].grad_sum.Free();
+}
+
+void UnitStates::FreeGrads(int u) {
+  FreeWholeGrad(u);
+  units_[u].grad_slice.Free();
+}
+
+Tensor UnitStates::ParamOf(const SubGroup& group) const {
+  // With one rank, a slice is the whole.
+  const bool slice = plan_.optimizer_home == Placement::kShard || IsSharded(group.unit);
+  const Tensor all = slice ? ParamSlice(group.unit) : Param(group.unit);
+  return all.Slice(group.offset, group.num_elems);
+}
+
+OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
+  const Unit& unit = units_[group.unit];
+  const auto part = [&](const Tensor& all) { return all.Slice(group.offset, group.num_elems); };
+  OptimizerView view;
+  view.rounding = {options_.seed, group.unit,
+                   BeginOf(plan_.optimizer_home, group.unit) + group.offset};
+  view.grad = part(ReducedGrad(group.unit));
+  if (group.on_disk) {
+    view.moments = Swapped(index);
+    view.master = view.moments.back();
+    view.moments.pop_back();
+    return view;
+  }
+  if (plan_.param_tiers[group.unit] == plan_.optimizer_tiers[group.unit]) {
+    view.param = ParamOf(group);
+  }
+  view.master = unit.master ? part(unit.master.AsTensor(options_.master_dtype)) : view.param;
+  for (const Buffer& moment : unit.moments)
+    view.moments.push_back(part(moment.AsTensor(options_.moment_dtype)));
+  return view;
+}
+
+void UnitStates::set_trace(Trace* trace) {
+  if (state_swap_) state_swap_->set_trace(trace, "disk, optimizer state", &TraceEvent::sub_group);
+  if (slice_swap_) slice_swap_->set_trace(trace, "disk, parameters", &TraceEvent::unit);
+}
+
+AioTraffic UnitStates::disk_traffic() const {
+  AioTraffic sum;
+  for (const std::optional<SwapFile>* swap : {&state_swap_, &slice_swap_}) {
+    if (!*swap) continue;
+    const AioTraffic traffic = (*swap)->traffic();
+    sum.num_requests += traffic.num_requests;
+    sum.read_bytes += traffic.read_bytes;
+    sum.written_bytes += traffic.written_bytes;
+  }
+  return sum;
+}
+
+int64_t UnitStates::disk_bytes() const {
+  return (state_swap_ ? state_swap_->size_bytes() : 0) +
+         (slice_swap_ ? slice_swap_->size_bytes() : 0);
+}
+
+template <typename WholeOf>
+std::vector<Tensor> UnitStates::Views(int u, WholeOf whole_of) const {
+  std::vector<Tensor> views;
+  const auto add = [&](int layer, size_t param, const Tensor& whole) {
+    const int64_t num_elems = model_.layers[layer]->params()[param].StoredElems();
+    const bool empty = whole.num_elems == 0;
+    views.push_back(empty ? Tensor{} : whole.Slice(units_[layer].layout.offsets[param], num_elems));
+  };
+  const size_t num_params = model_.layers[u]->params().size();
+  const Tensor own = num_params > 0 ? whole_of(u) : Tensor{};
+  for (size_t i = 0; i < num_params; ++i)
+    add(u, i, own);
+  for (const TiedParam& tied : model_.layers[u]->tied()) {
+    add(tied.layer, static_cast<size_t>(tied.param), whole_of(tied.layer));
+  }
+  return views;
+}
+
+std::vector<Tensor> UnitStates::LayerParams(int u) const {
+  return Views(u, [this](int unit) { return Param(unit); });
+}
+
+std::vector<Tensor> UnitStates::LayerGrads(int u) {
+  return Views(u, [this](int unit) { return plan_.trained[unit] ? Grad(unit) : Tensor{}; });
+}
+
+}  // namespace dsat::engine

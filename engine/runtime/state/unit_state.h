@@ -1,0 +1,205 @@
+// The model state of every unit on this rank: where parameters, gradients and optimizer state rest.
+//
+// Parameters of a unit lie one after another, each with its spare rows, in one flat vector of the
+// model's dtype, each aligned to kAlignElems, the whole padded with zeros to P equal slices; rank
+// r's slice is the r-th.
+// Gradients, the master copy and the moments have the same order. Each rests on the tier that the
+// plan gives it: in device memory, in host memory, or in a file.
+#ifndef DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
+#define DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+#include "engine/core/arena.h"
+#include "engine/model/layer.h"
+#include "engine/plan/build_plan.h"
+#include "engine/plan/plan.h"
+#include "engine/runtime/state/swap_file.h"
+
+namespace dsat::engine {
+
+// Where the parameters of one layer lie in its unit.
+struct UnitLayout {
+  std::vector<int64_t> offsets;  // Per parameter.
+  int64_t num_elems = 0;         // Padded.
+};
+UnitLayout LayoutOf(const Layer& layer, int world_size);
+
+// What the plan needs to know of the model.
+std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
+
+// Memory and kernels of the tiers that can be computed on.
+struct Memory {
+  Arena& device;
+  Arena& host;
+  Kernels& kernels;
+  Kernels& host_kernels;
+
+  Arena& arena(Tier tier) const { return tier == Tier::kDevice ? device : host; }
+  Kernels& kernels_of(Tier tier) const { return tier == Tier::kDevice ? kernels : host_kernels; }
+};
+
+struct StateOptions {
+  DType dtype = DType::kF32;       // Of parameters and activations.
+  DType grad_dtype = DType::kF32;  // In which gradients of micro-batches accumulate.
+  // Of what the optimizer updates, and of its moments; the latter no wider.
+  DType master_dtype = DType::kF32;
+  DType moment_dtype = DType::kF32;
+  int num_moments = 0;
+  uint64_t seed = 0;
+  SwapOptions optimizer_swap;  // For state on the nvme tier.
+  SwapOptions param_swap;
+};
+
+struct Unit {
+  UnitLayout layout;
+  Buffer param;                 // At home: whole, or this rank's slice. Not if it rests on disk.
+  Buffer gathered;              // Whole copy of sharded parameters, while they are in use.
+  Buffer grad;                  // Whole; from the first backward that writes it.
+  Buffer grad_sum;              // Whole, in grad_dtype, if gradients are folded into it.
+  Buffer grad_slice;            // This rank's slice of the reduced gradient, if it rests sharded.
+  Buffer master;                // Over the optimizer's home. Not if the parameter serves.
+  std::vector<Buffer> moments;  // Over the optimizer's home.
+};
+
+// Part of a unit's resting state: elements [begin, begin + data.num_elems) of the unit.
+struct StatePart {
+  std::string state;  // "param", "master", "moment0", ...
+  int64_t begin = 0;
+  Tensor data;
+};
+
+// What the random bits of elements are a function of when they are rounded, beside the update.
+struct RoundingSource {
+  uint64_t seed = 0;
+  int unit = 0;
+  int64_t begin = 0;  // The first element in the unit.
+};
+
+// What one optimizer call updates: tensors of equal length, in memory of the optimizer's tier.
+struct OptimizerView {
+  Tensor param, master, grad;
+  std::vector<Tensor> moments;
+  RoundingSource rounding;
+
+  // Elements [begin, begin + num_elems) of each.
+  OptimizerView Slice(int64_t begin, int64_t num_elems) const {
+    OptimizerView part = *this;
+    part.rounding.begin += begin;
+    for (Tensor* t : {&part.param, &part.master, &part.grad})
+      *t = t->Slice(begin, num_elems);
+    for (Tensor& moment : part.moments)
+      moment = moment.Slice(begin, num_elems);
+    return part;
+  }
+};
+
+class UnitStates {
+ public:
+  // Allocates and starts all resident state, unit by unit: with sharded parameters the whole model
+  // is never in one place. `model`, `plan` and the memory must outlive this. Throws OutOfMemory,
+  // or what a swap file throws.
+  UnitStates(const Model& model, const Plan& plan, const StateOptions& options, int rank,
+             const Memory& memory);
+
+  int num_units() const { return static_cast<int>(units_.size()); }
+  Unit& unit(int u) { return units_[u]; }
+  const Unit& unit(int u) const { return units_[u]; }
+  const Memory& memory() const { return memory_; }
+  DType dtype() const { return options_.dtype; }
+  int rank() const { return rank_; }  // Data-parallel.
+  int64_t SliceElems(int u) const { return units_[u].layout.num_elems / plan_.world_size; }
+
+  // Whole parameters. REQUIRES: they rest replicated, or are gathered.
+  Tensor Param(int u) const;
+  bool IsSharded(int u) const { return plan_.param_homes[u] == Placement::kShard; }
+  // Of several pipeline stages that hold the unit, the one whose copy counts.
+  bool IsSavedHere(int u) const { return plan_.counted[u]; }
+  // This rank's slice of the parameters at home. REQUIRES: it is in memory.
+  Tensor ParamSlice(int u) const;
+  // Memory for a gathered copy, or the parameters themselves if they rest replicated.
+  Tensor GatherTarget(int u);
+  // Whole gradient as backward writes it; zeros if it was not there.
+  Tensor Grad(int u);
+  // The whole gradient that is reduced: the same, or what it is folded into.
+  Tensor GradToReduce(int u) { return FoldsGrads() ? GradSum(u) : Grad(u); }
+  // Adds the whole gradient to what it is folded into, and frees it.
+  void FoldGrad(int u);
+  // This rank's slice of the reduced gradient; uninitialised if it was not there.
+  Tensor GradSlice(int u);
+  // The reduced gradient over the optimizer's home. REQUIRES: there is one.
+  Tensor ReducedGrad(int u) const;
+  void FreeWholeGrad(int u);
+  void FreeGrads(int u);
+
+  // What the optimizer works on. Where parameters rest on another tier than it, or on disk,
+  // `param` is empty. REQUIRES: state on disk is in memory.
+  OptimizerView Optimizer(const SubGroup& group, int index) const;
+  // This rank's part of the parameters over the optimizer's home, elements [offset, + n).
+  Tensor ParamOf(const SubGroup& group) const;
+
+  // Shows all state of a unit that rests here, in host memory: what rests elsewhere comes for as
+  // long as it is shown, and with kWrite what the visitor made of it goes back. A state that comes
+  // from device memory comes in parts, one after another. With kShape there is no data, and every
+  // state is whole. Gradients are not state. Throws OutOfMemory of the host, or what a swap file
+  // throws.
+  enum class Access { kShape, kRead, kWrite };
+  using Visitor = std::function<void(const StatePart&)>;
+  void Visit(int u, Access access, const Visitor& visitor);
+
+  SwapFile* state_swap() { return state_swap_ ? &*state_swap_ : nullptr; }
+  // Reads and writes of both; SwapFile::set_trace.
+  void set_trace(Trace* trace);
+  AioTraffic disk_traffic() const;
+  int64_t disk_bytes() const;  // Size of the swap files.
+  SwapFile* slice_swap() { return slice_swap_ ? &*slice_swap_ : nullptr; }
+  // A kept state that is not a parameter's own: the master copy exists if the optimizer works in
+  // another type, or on another tier, than the parameter's.
+  bool HasMaster(int u) const;
+
+  // Views in the order of the layer's params(), then tied(). Gradients of frozen layers are empty.
+  std::vector<Tensor> LayerParams(int u) const;
+  std::vector<Tensor> LayerGrads(int u);
+
+ private:
+  bool FoldsGrads() const {
+    return options_.grad_dtype != options_.dtype && plan_.grad_home != Placement::kShard;
+  }
+  bool OnDisk(int u) const { return plan_.param_tiers[u] == Tier::kNvme; }
+  int64_t HomeElems(Placement home, int u) const;
+  int64_t BeginOf(Placement home, int u) const {
+    return home == Placement::kShard ? rank_ * SliceElems(u) : 0;
+  }
+  Tensor GradSum(int u);
+  // Of a state on disk: its moments, then its master copy. What is wider lies first.
+  std::vector<DType> SwappedTypes() const;
+  std::vector<Tensor> Swapped(int sub_group) const;
+  void MakeSwapFiles();
+  void AllocateUnit(int u);
+  void InitUnit(int u);
+  void InitParams(int u, const StatePart& part);
+  void Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor);
+  void VisitSwapped(int u, Access access, const Visitor& visitor);
+  void MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors);
+  void VisitParams(int u, Access access, const Visitor& visitor);
+  template <typename WholeOf>
+  std::vector<Tensor> Views(int u, WholeOf whole_of) const;
+
+  const Model& model_;
+  const Plan& plan_;
+  const StateOptions options_;
+  const int rank_;
+  const Memory memory_;
+  std::vector<Unit> units_;
+  std::optional<SwapFile> state_swap_;  // A region per sub-group.
+  std::optional<SwapFile> slice_swap_;  // A region per unit.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_

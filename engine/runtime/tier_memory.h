@@ -1,0 +1,47 @@
+// One rank's memory and kernels of both tiers, owned: what a device gives an engine to compute
+// with.
+#ifndef DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_
+#define DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/backend/device.h"
+#include "engine/core/arena.h"
+#include "engine/runtime/state/unit_state.h"
+
+namespace dsat::engine {
+
+class TierMemory {
+ public:
+  // Hard limits in bytes; 0: none. `device` must outlive this. What its kernels keep for themselves
+  // counts as device memory.
+  TierMemory(Device& device, int64_t device_bytes, int64_t host_bytes)
+      : kernels_(device.MakeKernels()),
+        host_kernels_(device.MakeHostKernels()),
+        device_("device memory", Arena::Kind::kReal, device_bytes, &device.memory()),
+        host_("host memory", Arena::Kind::kReal, host_bytes, &device.host_memory()) {
+    device_.Charge(kernels_->WorkspaceBytes(), "the kernels' workspace");
+  }
+  TierMemory(const TierMemory&) = delete;
+  TierMemory& operator=(const TierMemory&) = delete;
+
+  // Borrowed from this.
+  Memory view() { return {device_, host_, *kernels_, *host_kernels_}; }
+  Kernels& kernels() { return *kernels_; }
+  Kernels& host_kernels() { return *host_kernels_; }
+  Arena& device() { return device_; }
+  const Arena& device() const { return device_; }
+  Arena& host() { return host_; }
+  const Arena& host() const { return host_; }
+
+ private:
+  const std::unique_ptr<Kernels> kernels_;
+  const std::unique_ptr<Kernels> host_kernels_;
+  Arena device_;
+  Arena host_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_

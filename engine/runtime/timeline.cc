@@ -1,0 +1,168 @@
+// How long a step would take.
+#include "engine/runtime/timeline.h"
+
+#include <algorithm>
+
+#include "engine/runtime/optimizer/optimizer.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr double kMsPerSecond = 1e3;
+
+double MsFor(double amount, double per_second) {
+  return per_second > 0 ? amount / per_second * kMsPerSecond : 0;
+}
+
+}  // namespace
+
+Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig& config,
+                   const Speeds& speeds)
+    : engine_(engine),
+      plan_(engine.plan()),
+      kernels_(kernels),
+      config_(config),
+      speeds_(speeds),
+      counts_(CountsNow()),
+      arrives_ms_(plan_.transfers.size()),
+      state_done_ms_(plan_.sub_groups.size()),
+      slice_done_ms_(plan_.present.size()) {}
+
+Timeline::Counts Timeline::CountsNow() const {
+  const TierTraffic tiers = kernels_.tier_traffic();
+  const AioTraffic disk = engine_.disk_traffic();
+  Counts counts = {.flops = kernels_.flops(),
+                   .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,
+                   .read_bytes = disk.read_bytes,
+                   .written_bytes = disk.written_bytes};
+  // With overlap it is another thread's to count; TransferMs knows what a transfer sends.
+  if (plan_.overlap) return counts;
+  const Traffic traffic = engine_.traffic();
+  counts.sent_bytes = traffic.sent_bytes;
+  counts.num_calls = traffic.num_collectives + traffic.num_messages;
+  return counts;
+}
+
+Timeline::Counts Timeline::Since(const Counts& before) const {
+  const Counts now = CountsNow();
+  return {.flops = now.flops - before.flops,
+          .copied_bytes = now.copied_bytes - before.copied_bytes,
+          .read_bytes = now.read_bytes - before.read_bytes,
+          .written_bytes = now.written_bytes - before.written_bytes,
+          .sent_bytes = now.sent_bytes - before.sent_bytes,
+          .num_calls = now.num_calls - before.num_calls};
+}
+
+void Timeline::Ran(const Instruction& instruction) {
+  const Counts counts = Since(counts_);
+  counts_ = CountsNow();
+  const double before_ms = now_ms_;
+  Compute(instruction, counts);
+  Communicate(instruction, counts);
+  UseDisk(instruction, counts);
+  if (instruction.phase != Phase::kStep) micro_batches_ms_ += now_ms_ - before_ms;
+}
+
+void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
+  Spend(&StepTime::compute_ms, MsFor(static_cast<double>(counts.flops), speeds_.flops));
+  Spend(&StepTime::copy_ms, MsFor(static_cast<double>(counts.copied_bytes), speeds_.copy_bytes));
+  if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, NormMs());
+  if (instruction.op == Op::kUpdate)
+    Spend(&StepTime::update_ms, UpdateMs(plan_.sub_groups[instruction.sub_group]));
+}
+
+void Timeline::Communicate(const Instruction& instruction, const Counts& counts) {
+  if (plan_.overlap && instruction.op == Op::kStart) {
+    const double ms = TransferMs(plan_.transfers[instruction.transfer]);
+    link_free_ms_ = std::max(link_free_ms_, now_ms_) + ms;
+    time_.link_busy_ms += ms;
+    arrives_ms_[instruction.transfer] = link_free_ms_;
+  } else if (plan_.overlap && instruction.op == Op::kWait) {
+    WaitUntil(&StepTime::communication_ms, arrives_ms_[instruction.transfer]);
+  } else if (counts.sent_bytes > 0) {  // A rank alone calls nobody.
+    const double ms = MsFor(static_cast<double>(counts.sent_bytes), speeds_.link_bytes) +
+                      static_cast<double>(counts.num_calls) * speeds_.call_seconds * kMsPerSecond;
+    time_.link_busy_ms += ms;
+    Spend(&StepTime::communication_ms, ms);
+  }
+}
+
+void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
+  const bool state = instruction.sub_group >= 0;
+  double& done_ms =
+      state ? state_done_ms_[instruction.sub_group] : slice_done_ms_[std::max(0, instruction.unit)];
+  switch (instruction.op) {
+    case Op::kReadSlice:
+    case Op::kWriteSlice:
+    case Op::kReadState:
+    case Op::kWriteState: {
+      const double ms = MsFor(static_cast<double>(counts.read_bytes), speeds_.read_bytes) +
+                        MsFor(static_cast<double>(counts.written_bytes), speeds_.write_bytes);
+      disk_free_ms_ = std::max(disk_free_ms_, now_ms_) + ms;
+      time_.disk_busy_ms += ms;
+      done_ms = disk_free_ms_;
+      return;
+    }
+    case Op::kAwaitSlice:
+    case Op::kAwaitState:
+      return WaitUntil(&StepTime::disk_ms, done_ms);
+    default:
+      return;
+  }
+}
+
+// By what a ring sends (process_group.h).
+double Timeline::TransferMs(const Transfer& transfer) const {
+  const bool reduces_all = transfer.collective == Collective::kAllReduce;
+  const bool broadcasts = transfer.collective == Collective::kBroadcasts;
+  const DType dtype =
+      transfer.state == State::kParam ? config_.dtype() : config_.travel_dtype(plan_.world_size);
+  const int64_t rows = (plan_.world_size - 1) * (reduces_all ? 2 : 1);
+  if (rows == 0) return 0;
+  const auto bytes = static_cast<double>(rows * transfer.row_elems * BytesPerElem(dtype));
+  return MsFor(bytes, speeds_.link_bytes) +
+         (broadcasts ? plan_.world_size : 1) * speeds_.call_seconds * kMsPerSecond;
+}
+
+// Master copy and moments are read and written, the gradient read, the parameter written if the
+// master copy is of another type.
+double Timeline::UpdateMs(const SubGroup& group) const {
+  const DType master = config_.master_dtype();
+  const int64_t moments = NumMoments(config_.optimizer) * BytesPerElem(config_.moment_dtype());
+  const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
+                             BytesPerElem(config_.grad_accum_type.value_or(config_.dtype())) +
+                             (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
+  const bool on_device = plan_.GradTier(group.unit) == Tier::kDevice;
+  return MsFor(static_cast<double>(group.num_elems * elem_bytes),
+               on_device ? speeds_.device_bytes : speeds_.host_bytes);
+}
+
+// Every gradient is read once.
+double Timeline::NormMs() const {
+  const int64_t elem_bytes = BytesPerElem(config_.grad_accum_type.value_or(config_.dtype()));
+  double ms = 0;
+  for (const SubGroup& group : plan_.sub_groups) {
+    const bool on_device = plan_.GradTier(group.unit) == Tier::kDevice;
+    ms += MsFor(static_cast<double>(group.num_elems * elem_bytes),
+                on_device ? speeds_.device_bytes : speeds_.host_bytes);
+  }
+  return ms;
+}
+
+void Timeline::Spend(double StepTime::*what, double ms) {
+  now_ms_ += ms;
+  time_.*what += ms;
+}
+
+void Timeline::WaitUntil(double StepTime::*what, double ms) {
+  Spend(what, std::max(0.0, ms - now_ms_));
+}
+
+StepTime Timeline::time() const {
+  StepTime time = time_;
+  time.bubble_ms = micro_batches_ms_ * (config_.pipeline.num_stages - 1) /
+                   static_cast<double>(config_.batch.accumulation_steps);
+  return time;
+}
+
+}  // namespace dsat::engine

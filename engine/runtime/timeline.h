@@ -1,0 +1,98 @@
+// How long a step would take: the instructions that the executor runs, on the counting backend,
+// booked on three clocks at given speeds.
+//
+// The rank's own clock computes, copies and issues; the link's runs collectives, beside it where
+// the plan overlaps; the disk's reads and writes beside it, always. kWait and kAwait make the
+// rank's clock wait for another.
+#ifndef DSAT_ENGINE_RUNTIME_TIMELINE_H_
+#define DSAT_ENGINE_RUNTIME_TIMELINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+
+namespace dsat::engine {
+
+// Of one rank while all ranks work, per second; 0 = takes no time.
+struct Speeds {
+  double flops = 0;         // Matrix products of the device.
+  double device_bytes = 0;  // Device memory, read or written by an optimizer there.
+  double host_bytes = 0;    // Host memory, by an optimizer there: this rank's share.
+  double copy_bytes = 0;    // Between device and host, one way.
+  double link_bytes = 0;    // Sent to the next rank.
+  double read_bytes = 0;    // Disk: this rank's share.
+  double write_bytes = 0;
+  double call_seconds = 0;  // Of a collective or message, besides its bytes.
+};
+
+// Where the rank's own clock stood, in ms.
+struct StepTime {
+  double compute_ms = 0;        // Forward and backward, what is computed again included.
+  double update_ms = 0;         // Gradient norm and optimizer.
+  double copy_ms = 0;           // Between device and host.
+  double communication_ms = 0;  // Waiting for collectives and messages.
+  double disk_ms = 0;           // Waiting for the disk.
+  double bubble_ms = 0;         // Pipeline stages that wait for others.
+  // How long link and disk were busy: what is not waited for was hidden.
+  double link_busy_ms = 0;
+  double disk_busy_ms = 0;
+
+  double total_ms() const {
+    return compute_ms + update_ms + copy_ms + communication_ms + disk_ms + bubble_ms;
+  }
+};
+
+class Timeline {
+ public:
+  // Counts from here on what `engine` does; it and `kernels`, its only ones, must outlive this.
+  Timeline(const Engine& engine, const Kernels& kernels, const DsConfig& config,
+           const Speeds& speeds);
+
+  // To be called after each instruction of one step.
+  void Ran(const Instruction& instruction);
+
+  // Of the instructions so far. In a pipeline of p stages, m micro-batches take (m + p - 1) / m
+  // times as long as one stage works (Narayanan et al. 2021, section 2.2).
+  StepTime time() const;
+
+ private:
+  // Everything that costs time, counted so far.
+  struct Counts {
+    int64_t flops = 0;
+    int64_t copied_bytes = 0;
+    int64_t read_bytes = 0;
+    int64_t written_bytes = 0;
+    int64_t sent_bytes = 0;
+    int64_t num_calls = 0;
+  };
+  Counts CountsNow() const;
+  Counts Since(const Counts& before) const;
+  void Compute(const Instruction& instruction, const Counts& counts);
+  void Communicate(const Instruction& instruction, const Counts& counts);
+  void UseDisk(const Instruction& instruction, const Counts& counts);
+  double TransferMs(const Transfer& transfer) const;
+  double UpdateMs(const SubGroup& group) const;
+  double NormMs() const;
+  void Spend(double StepTime::*what, double ms);
+  void WaitUntil(double StepTime::*what, double ms);
+
+  const Engine& engine_;
+  const Plan& plan_;
+  const Kernels& kernels_;
+  const DsConfig& config_;
+  const Speeds speeds_;
+  Counts counts_;
+  StepTime time_;
+  double now_ms_ = 0;
+  double link_free_ms_ = 0;
+  double disk_free_ms_ = 0;
+  double micro_batches_ms_ = 0;        // Of now_ms_, in forward and backward.
+  std::vector<double> arrives_ms_;     // By transfer.
+  std::vector<double> state_done_ms_;  // By sub-group.
+  std::vector<double> slice_done_ms_;  // By unit.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_TIMELINE_H_

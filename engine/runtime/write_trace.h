@@ -1,0 +1,18 @@
+// The traces of all ranks as one JSON value that chrome://tracing and Perfetto open (the "JSON
+// Object Format" of Google's Trace Event Format): a process per rank, a thread per lane.
+#ifndef DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_
+#define DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_
+
+#include <string>
+
+#include "engine/comm/process_group.h"
+#include "engine/core/trace.h"
+
+namespace dsat::engine {
+
+// Gives the text on rank 0, "" on the others. A collective call.
+std::string GatherTraces(const Trace& trace, ProcessGroup& group);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_

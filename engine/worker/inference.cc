@@ -1,0 +1,98 @@
+// What a trained model is for.
+#include "engine/worker/inference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <span>
+#include <vector>
+
+#include "engine/runtime/sampling.h"
+
+namespace dsat::engine {
+namespace {
+
+std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt) {
+  if (model.image.NumElems() > 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "/hyperparameters/model looks at images; expected a language model");
+  }
+  if (prompt.empty()) {
+    Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to go on from");
+  }
+  std::vector<int32_t> tokens = BytesToTokens(prompt);
+  const int32_t largest = *std::ranges::max_element(tokens);
+  if (largest >= model.vocab_size) {
+    Throw(ErrorCode::kInvalidArgument,
+          "the prompt has byte {}; the model knows {} tokens (it was not trained on bytes)",
+          largest, model.vocab_size);
+  }
+  return tokens;
+}
+
+// One continuation; `on_token` hears every new token.
+template <typename OnToken>
+void Continue(Engine& engine, const Model& model, const PredictTask& task, uint64_t seed,
+              int64_t sample, std::vector<int32_t>& tokens, OnToken on_token) {
+  const SamplingOptions options = {
+      .temperature = task.temperature, .top_k = task.top_k, .seed = seed};
+  for (int64_t i = 0; i < task.max_new_tokens; ++i) {
+    const int64_t T = std::min(std::ssize(tokens), model.max_seq_len);
+    const Batch batch = {.B = 1, .T = T, .tokens = tokens.data() + std::ssize(tokens) - T};
+    const std::vector<float> logits = engine.Predict(batch);
+    tokens.push_back(SampleToken(logits, options, sample, i));
+    on_token(tokens.back());
+  }
+}
+
+}  // namespace
+
+ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len,
+                             const BatchSizes& batch) {
+  if (data == nullptr) {
+    Throw(
+        ErrorCode::kInvalidArgument,
+        "/hyperparameters/data has no \"validation\"; expected for example {{\"split\": 0.05}} or "
+        "{{\"path\": \"validation.txt\"}} (docs/models.md)");
+  }
+  const int64_t num_samples = data->NumSamples(seq_len);
+  const int64_t num_batches = num_samples / batch.train_batch_size;
+  if (num_batches < 1) {
+    Throw(ErrorCode::kInvalidArgument,
+          "/hyperparameters/data/validation has {} samples; expected at least one batch, {} "
+          "({} micro-batches of {} on each rank)",
+          num_samples, batch.train_batch_size, batch.accumulation_steps, batch.micro_batch_size);
+  }
+  return {engine.Evaluate(*data, num_batches), num_batches * batch.train_batch_size};
+}
+
+void PrintResult(const ValidationResult& result, int64_t step) {
+  const Json line = {{"loss", result.loss},
+                     {"perplexity", std::exp(result.loss)},
+                     {"samples", result.num_samples},
+                     {"step", step}};
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+void Generate(Engine& engine, const Model& model, const PredictTask& task, uint64_t seed) {
+  const std::vector<int32_t> prompt = PromptTokens(model, task.prompt);
+  Json samples = Json::array();
+  for (int64_t sample = 0; sample < task.num_samples; ++sample) {
+    std::vector<int32_t> tokens = prompt;
+    if (!task.json) fmt::print("{}", task.prompt);
+    Continue(engine, model, task, seed, sample, tokens, [&](int32_t token) {
+      if (task.json) return;
+      fmt::print("{}", TokensToBytes(std::span(&token, 1)));
+      std::fflush(stdout);
+    });
+    if (!task.json) fmt::print("\n");
+    samples.push_back(TokensToBytes(std::span(tokens).subspan(prompt.size())));
+  }
+  if (!task.json) return;
+  // A sample may end within a character.
+  const Json line = {{"prompt", task.prompt}, {"samples", samples}};
+  fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace dsat::engine

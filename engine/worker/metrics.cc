@@ -1,0 +1,84 @@
+// From the steps of a run to what a trial reports.
+#include "engine/worker/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/error.h"
+
+namespace dsat::engine {
+namespace {
+
+double Quantile(const std::vector<double>& sorted, double fraction) {
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
+}
+
+Metric SummariseSteps(std::span<const StepResult> steps,
+                      const std::function<double(const StepResult&)>& value_of) {
+  std::vector<double> values;
+  for (const StepResult& step : steps)
+    values.push_back(value_of(step));
+  return Summarise(std::move(values));
+}
+
+Metric Scaled(Metric metric, double factor) {
+  metric.value *= factor;
+  metric.spread *= factor;
+  return metric;
+}
+
+// FLOPS_per_gpu, samples and tokens per second.
+void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measurement& measurement) {
+  constexpr double kMsPerSecond = 1000;
+  // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
+  constexpr double kPassesPerStep = 3;
+  const auto batch = static_cast<double>(scale.train_batch_size);
+  const Metric flops = SummariseSteps(steps, [](const StepResult& step) {
+    return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
+           step.latency_ms;
+  });
+  const Metric throughput = SummariseSteps(
+      steps, [batch](const StepResult& step) { return batch * kMsPerSecond / step.latency_ms; });
+  measurement["FLOPS_per_gpu"] = flops;
+  measurement["throughput"] = throughput;
+  if (scale.tokens_per_sample > 0) {
+    measurement["tokens_per_second"] =
+        Scaled(throughput, static_cast<double>(scale.tokens_per_sample));
+  }
+  if (scale.peak_flops > 0) measurement["MFU"] = Scaled(flops, 1 / scale.peak_flops);
+}
+
+}  // namespace
+
+Metric Summarise(std::vector<double> values) {
+  DSAT_CHECK(!values.empty());
+  std::ranges::sort(values);
+  return {.value = Quantile(values, 0.5),
+          .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
+          .samples = static_cast<int64_t>(values.size())};
+}
+
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
+                          int64_t peak_bytes) {
+  Measurement measurement;
+  AddRates(steps, scale, measurement);
+  measurement["latency"] = SummariseSteps(steps, std::mem_fn(&StepResult::latency_ms));
+  measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
+  measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));
+  measurement["step"] = SummariseSteps(steps, std::mem_fn(&StepResult::step_ms));
+  const bool pipeline =
+      std::ranges::any_of(steps, [](const StepResult& s) { return s.idle_ms > 0; });
+  if (pipeline) {
+    measurement["pipeline_idle"] = SummariseSteps(
+        steps, [](const StepResult& step) { return step.idle_ms / step.latency_ms; });
+  }
+  measurement["peak_bytes"] = {.value = static_cast<double>(peak_bytes), .spread = 0, .samples = 1};
+  measurement["loss"] = {.value = steps.back().loss, .spread = 0, .samples = 1};
+  return measurement;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,31 @@
+// From the steps of a run to what a trial reports (names and units: proto/trial.h).
+#ifndef DSAT_ENGINE_WORKER_METRICS_H_
+#define DSAT_ENGINE_WORKER_METRICS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/runtime/engine.h"
+#include "proto/trial.h"
+
+namespace dsat::engine {
+
+// Median, and half the interquartile range (quartiles interpolated between neighbours).
+// REQUIRES: values is not empty.
+Metric Summarise(std::vector<double> values);
+
+// What a step works on, beside its times.
+struct StepScale {
+  int64_t train_batch_size = 1;
+  int64_t tokens_per_sample = 0;  // 0 if samples are not text.
+  double peak_flops = 0;          // Of a rank's device, in a second; 0 if unknown.
+};
+
+// REQUIRES: steps is not empty.
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
+                          int64_t peak_bytes);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_WORKER_METRICS_H_

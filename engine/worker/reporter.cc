@@ -1,0 +1,95 @@
+// A rank's reports.
+#include "engine/worker/reporter.h"
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace dsat::engine {
+
+Reporter::Reporter(const TrialTask& task, const std::string& token, int rank) : rank_(rank) {
+  if (task.report_address.empty()) return;
+  client_ =
+      TrialClient::Connect(task.report_address, token, {task.experiment, task.trial, task.attempt});
+  thread_ = std::thread([this] { Run(); });
+}
+
+Reporter::~Reporter() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Reporter::Progress(int64_t step, double latency_ms, double loss, const std::string& phase) {
+  if (!client_) return;
+  const std::lock_guard lock(mutex_);
+  newest_ = {step, latency_ms, loss, phase};
+  changed_.notify_all();
+}
+
+void Reporter::Validated(int64_t step, double loss) {
+  if (!client_) return;
+  try {
+    client_->Progress(rank_, step, 0, loss, kValidated);
+  } catch (const Error& e) {
+    Log(LogLevel::kWarn, "cannot report the validation loss", {{"error", e.what()}});
+  }
+}
+
+void Reporter::Run() {
+  constexpr std::chrono::milliseconds kInterval{100};
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return done_ || newest_.has_value(); });
+    if (!newest_) return;  // The last sign goes out before the end.
+    const Sign sign = *std::exchange(newest_, std::nullopt);
+    lock.unlock();
+    if (Send(sign)) stop_requested_ = true;
+    lock.lock();
+    changed_.wait_for(lock, kInterval, [this] { return done_; });
+  }
+}
+
+// True if the runner says stop.
+bool Reporter::Send(const Sign& sign) {
+  try {
+    return client_->Progress(rank_, sign.step, sign.latency_ms, sign.loss, sign.phase);
+  } catch (const Error& e) {
+    if (!std::exchange(unreachable_, true)) {
+      Log(LogLevel::kWarn, "cannot report progress", {{"error", e.what()}});
+    }
+    return false;
+  }
+}
+
+std::optional<Point> Reporter::Measured(const PointResult& result,
+                                        const std::optional<ModelProfile>& profile) {
+  if (client_) return client_->Measured(result, profile);
+  Json line = {{"micro_batch_size", result.point.micro_batch_size},
+               {"accumulation_steps", result.point.accumulation_steps},
+               {"measurement", ToJson(result.measurement)}};
+  if (profile) line["profile"] = ToJson(*profile);
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+  return std::nullopt;
+}
+
+void Reporter::Infeasible(const std::string& reason) {
+  Log(LogLevel::kError, "infeasible", {{"rank", rank_}, {"reason", reason}});
+  if (!client_) return;
+  try {
+    client_->Infeasible(rank_, reason);
+  } catch (const Error& e) {
+    Log(LogLevel::kError, "cannot report", {{"error", e.what()}});
+  }
+}
+
+}  // namespace dsat::engine

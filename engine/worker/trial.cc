@@ -1,0 +1,356 @@
+// One rank of a built-in trial.
+#include "engine/worker/trial.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/backend/device_speed.h"
+#include "engine/backend/open_device.h"
+#include "engine/data/model_fit.h"
+#include "engine/model/models.h"
+#include "engine/runtime/cluster.h"
+#include "engine/runtime/engine.h"
+#include "engine/runtime/initialize.h"
+#include "engine/runtime/predict.h"
+#include "engine/runtime/tier_memory.h"
+#include "engine/worker/inference.h"
+#include "engine/worker/metrics.h"
+#include "engine/worker/step_tracer.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kDefaultStepsPerPrint = 10;
+
+int64_t LayerNumParams(const Layer& layer) {
+  int64_t sum = 0;
+  for (const ParamSpec& spec : layer.params())
+    sum += spec.NumElems();
+  return sum;
+}
+
+int64_t TwoUnitsNumParams(const Model& model) {
+  std::array<int64_t, 3> largest{};  // The third place is for the next one.
+  for (const auto& layer : model.layers) {
+    largest[2] = LayerNumParams(*layer);
+    std::sort(largest.begin(), largest.end(), std::greater<>());
+  }
+  return largest[0] + largest[1];
+}
+
+// What one rank may use: its budget, or its share of the device.
+int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment,
+                          const Device& device) {
+  if (task.device_memory_bytes > 0) return task.device_memory_bytes;
+  return device.MemoryBytes(environment.local_world_size);
+}
+
+// Of parameters and samples: ds_config's own, or else the experiment's.
+int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
+  return task.ds_config.contains("seed") ? config.seed : task.seed;
+}
+
+// What was measured at one point.
+struct PointRun {
+  std::vector<StepResult> steps;
+  int64_t peak_bytes = 0;  // The highest of any rank, from the engine's start on.
+};
+
+class Trial {
+ public:
+  Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
+        Reporter& reporter);
+  void Run();
+
+ private:
+  Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
+  uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
+  void Profile();
+  bool IsPredictedToFit(const Point& point);
+  void Measure();
+  std::optional<Point> MeasurePoint(const Point& point);
+  void Train();
+  void Validate(Engine& engine);
+  void Evaluate();
+  void Predict();
+  std::optional<PointRun> RunPoint(const Point& point, int64_t first, int64_t last);
+  bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
+  void RenewGroup();
+  std::optional<Point> Agree(std::optional<Point> next);
+  void LogStep(const Engine& engine, const StepResult& step);
+  void Save(Engine& engine, const StepResult& step);
+  void SetPoint(const Point& point);
+  StepScale Scale() const;
+
+  const TrialTask& task_;
+  const RankEnvironment& environment_;
+  Reporter& reporter_;
+  DsConfig config_;
+  Model model_;
+  int64_t seq_len_;
+  std::unique_ptr<Dataset> data_;        // Not for predictions.
+  std::unique_ptr<Dataset> validation_;  // If the data block has one.
+  std::unique_ptr<Device> device_;
+  TierMemory memory_;
+  std::unique_ptr<ProcessGroup> group_;
+  std::string saved_tag_;  // Of this run's newest checkpoint.
+};
+
+Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
+             Reporter& reporter)
+    : task_(task),
+      environment_(environment),
+      reporter_(reporter),
+      config_(config),
+      model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
+      seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
+      device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
+      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
+  CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
+  if (task.mode != TrialTask::Mode::kPredict) {
+    const char* what = "/hyperparameters/data";
+    data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
+    validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
+    CheckModelFitsData(model_, *data_, "/hyperparameters/model", what);
+  }
+  group_ = device_->MakeGroup(JoinGroup(environment));
+}
+
+void Trial::Run() {
+  switch (task_.mode) {
+    case TrialTask::Mode::kProfile:
+      return Profile();
+    case TrialTask::Mode::kMeasure:
+      return Measure();
+    case TrialTask::Mode::kTrain:
+      return Train();
+    case TrialTask::Mode::kEvaluate:
+      return Evaluate();
+    case TrialTask::Mode::kPredict:
+      return Predict();
+  }
+}
+
+void Trial::SetPoint(const Point& point) {
+  config_.batch.micro_batch_size = point.micro_batch_size;
+  config_.batch.accumulation_steps = point.accumulation_steps;
+  config_.batch.train_batch_size = point.micro_batch_size * point.accumulation_steps *
+                                   (environment_.world_size / config_.pipeline.num_stages);
+}
+
+StepScale Trial::Scale() const {
+  return {.train_batch_size = config_.batch.train_batch_size,
+          .tokens_per_sample = seq_len_ > 1 ? seq_len_ : 0,
+          .peak_flops = PeakFlopsOf(device_->name(), config_.dtype())};
+}
+
+// One step and its report. False if all ranks are to stop: decided together, or one would wait for
+// another for ever.
+bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
+  steps.push_back(engine.TrainBatch());
+  reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, phase);
+  return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
+}
+
+// Runs the steps up to the `last`, and measures them from the `first` on. nullopt if all ranks are
+// to stop.
+std::optional<PointRun> Trial::RunPoint(const Point& point, int64_t first, int64_t last) {
+  SetPoint(point);
+  memory_.device().ResetPeak();
+  Engine engine(MakeResources(), config_, Seed());
+  PointRun run;
+  for (int64_t step = 0; step <= last; ++step) {
+    if (step == first) run.steps.clear();
+    if (!Step(engine, step >= first ? "measuring" : "warm-up", run.steps)) return std::nullopt;
+  }
+  run.peak_bytes =
+      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
+  return run;
+}
+
+// Between points: gives the last one's communication memory back.
+void Trial::RenewGroup() {
+  group_.reset();
+  group_ = device_->MakeGroup(JoinGroup(environment_));
+}
+
+// Whether the point leaves every rank an eighth of its memory. All ranks decide together, before
+// one starts and runs out of memory while the others wait for it.
+bool Trial::IsPredictedToFit(const Point& point) {
+  SetPoint(point);
+  const Prediction predicted =
+      engine::Predict(model_, config_, seq_len_, environment_.rank, environment_.world_size,
+                      environment_.num_threads, /*speeds=*/{}, device_->kind());
+  const auto fits = [](int64_t bytes, int64_t memory_bytes) {
+    return bytes <= memory_bytes - memory_bytes / 8;
+  };
+  const bool fits_here =
+      fits(predicted.peak_bytes, DeviceMemoryBytes(task_, environment_, *device_)) &&
+      (task_.host_memory_bytes == 0 || fits(predicted.host_peak_bytes, task_.host_memory_bytes));
+  return group_->MaxScalar(fits_here ? 0 : 1) == 0;
+}
+
+void Trial::Profile() {
+  const Point one{.micro_batch_size = 1}, two{.micro_batch_size = 2};
+  const std::optional<PointRun> at_one = RunPoint(one, 0, 0);
+  if (!at_one) return;
+  const PointResult result = {one, MeasurementOf(at_one->steps, Scale(), at_one->peak_bytes)};
+  RenewGroup();
+  std::optional<PointRun> at_two = PointRun{};  // Stays so if it would not fit.
+  if (IsPredictedToFit(two)) at_two = RunPoint(two, 0, 0);
+  if (!at_two) return;
+  // Now that all memory is free again, and on all ranks at once, as they will train.
+  const DeviceSpeed speed =
+      MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
+  // The smallest of any rank: hosts may differ.
+  const auto device_memory_bytes = static_cast<int64_t>(
+      -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
+  if (environment_.rank != 0) return;
+  const ModelProfile profile = {
+      .num_params = NumParams(model_),
+      .trainable_num_params = NumTrainableParams(model_),
+      .activation_bytes_per_sample = at_one->steps[0].activation_bytes,
+      .device_memory_bytes = device_memory_bytes - memory_.kernels().WorkspaceBytes(),
+      .forward_flops_per_sample = at_one->steps[0].forward_flops,
+      .two_units_num_params = TwoUnitsNumParams(model_),
+      .matmul_flops_per_s = std::llround(speed.matmul_flops),
+      .copy_bytes_per_s = std::llround(speed.copy),
+      .to_device_bytes_per_s = std::llround(speed.to_device),
+      .to_host_bytes_per_s = std::llround(speed.to_host),
+      .micro_batch_1_peak_bytes = at_one->peak_bytes,
+      .micro_batch_2_peak_bytes = at_two->peak_bytes,
+  };
+  reporter_.Measured(result, profile);
+}
+
+void Trial::Measure() {
+  std::optional<Point> point =
+      Point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
+  while (point) {
+    point = Agree(MeasurePoint(*point));
+    if (point) RenewGroup();
+  }
+}
+
+// Measures one point; gives, on rank 0, the next.
+std::optional<Point> Trial::MeasurePoint(const Point& point) {
+  const auto run = RunPoint(point, task_.start_profile_step, task_.end_profile_step);
+  if (!run || environment_.rank != 0) return std::nullopt;
+  return reporter_.Measured({point, MeasurementOf(run->steps, Scale(), run->peak_bytes)},
+                            std::nullopt);
+}
+
+// Rank 0's next point, on every rank.
+std::optional<Point> Trial::Agree(std::optional<Point> next) {
+  const Point mine = next.value_or(Point{0, 0});
+  const auto agree = [this](int64_t value) {
+    return static_cast<int64_t>(group_->MaxScalar(static_cast<double>(value)));
+  };
+  const Point agreed = {agree(mine.micro_batch_size), agree(mine.accumulation_steps)};
+  if (agreed.micro_batch_size == 0) return std::nullopt;
+  return agreed;
+}
+
+void Trial::LogStep(const Engine& engine, const StepResult& step) {
+  const int64_t interval = config_.steps_per_print.value_or(kDefaultStepsPerPrint);
+  const bool last = engine.num_steps() == task_.train_steps;
+  if (environment_.rank != 0 || (engine.num_steps() % interval != 0 && !last)) return;
+  const double samples_per_s =
+      1000 * static_cast<double>(config_.batch.train_batch_size) / step.latency_ms;
+  Log(LogLevel::kInfo, "step",
+      {{"step", engine.num_steps()},
+       {"loss", fmt::format("{:.4f}", step.loss)},
+       {"lr", fmt::format("{:.3g}", step.lr)},
+       {"grad_norm", fmt::format("{:.3g}", step.grad_norm)},
+       {"samples_per_s", fmt::format("{:.1f}", samples_per_s)},
+       {"skipped_steps", engine.num_skipped_steps()}});
+}
+
+// Replaces the checkpoint that this run has saved before.
+void Trial::Save(Engine& engine, const StepResult& step) {
+  if (task_.checkpoint_dir.empty()) return;
+  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
+  const std::string tag = fmt::format("global_step{}", engine.num_steps());
+  engine.SaveCheckpoint(task_.checkpoint_dir, tag);
+  const std::string before = std::exchange(saved_tag_, tag);
+  if (environment_.rank == 0 && !before.empty()) {
+    std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
+  }
+}
+
+void Trial::Validate(Engine& engine) {
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
+  if (environment_.rank == 0) reporter_.Validated(engine.num_steps(), result.loss);
+}
+
+void Trial::Evaluate() {
+  Engine engine(MakeResources(), config_, Seed());
+  engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
+  if (environment_.rank == 0) PrintResult(result, engine.num_steps());
+}
+
+void Trial::Predict() {
+  Engine engine(MakeResources(), config_, Seed());
+  engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
+  Generate(engine, model_, task_.predict, Seed());
+}
+
+// Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the
+// end, and when it is told to stop.
+void Trial::Train() {
+  StepTracer tracer(task_.trace);
+  Engine engine(MakeResources(), config_, Seed());
+  const std::string& dir = task_.checkpoint_dir;
+  if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
+    engine.LoadCheckpoint(dir);
+    Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
+  }
+  if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
+  tracer.Plan(engine.num_steps(), task_.train_steps);
+  std::vector<StepResult> steps;
+  const int64_t interval = task_.checkpoint_interval;
+  for (bool last = false; !last;) {
+    steps.clear();
+    tracer.BeforeStep(engine);
+    const bool go_on = Step(engine, "training", steps);
+    LogStep(engine, steps.back());
+    last = !go_on || engine.num_steps() >= task_.train_steps;
+    tracer.AfterStep(engine, *group_, last);
+    const bool due = interval > 0 && engine.num_steps() % interval == 0;
+    const bool validates =
+        task_.eval_interval > 0 && (engine.num_steps() % task_.eval_interval == 0 || last);
+    if (validates) Validate(engine);
+    if (last || due) Save(engine, steps.back());
+  }
+}
+
+}  // namespace
+
+int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter) {
+  DsConfig config;
+  try {
+    config = ParseOnRank({task.ds_config}, environment.rank, environment.world_size);
+  } catch (const Error& e) {
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
+  }
+  try {
+    Trial(task, environment, config, reporter).Run();
+    return kExitOk;
+  } catch (const Error& e) {
+    // Of the device, or of the memory that ranks share.
+    if (e.code() != ErrorCode::kResourceExhausted) throw;
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
+  }
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,17 @@
+// One rank of a built-in trial: profile, measure or train, as its task says.
+#ifndef DSAT_ENGINE_WORKER_TRIAL_H_
+#define DSAT_ENGINE_WORKER_TRIAL_H_
+
+#include "engine/runtime/rank_environment.h"
+#include "engine/worker/reporter.h"
+#include "proto/trial_task.h"
+
+namespace dsat::engine {
+
+// Runs the task to its end. Gives the exit code: kExitOk, or kExitInfeasible after reporting why
+// this configuration cannot run here. Throws Error for all else.
+int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_WORKER_TRIAL_H_

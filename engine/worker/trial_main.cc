@@ -1,0 +1,38 @@
+// dsat-trial TASK.json: one process per rank of a built-in trial. The launcher starts it; without a
+// runner to report to, it measures on its own and prints the result.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/worker/reporter.h"
+#include "engine/worker/trial.h"
+#include "proto/trial_task.h"
+
+namespace dsat::engine {
+namespace {
+
+int Main(const char* task_path) {
+  const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
+  const RankEnvironment environment = ReadRankEnvironment();
+  const char* token = std::getenv(kEnvToken);
+  Reporter reporter(task, token != nullptr ? token : "", environment.rank);
+  return RunTrial(task, environment, reporter);
+}
+
+}  // namespace
+}  // namespace dsat::engine
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: dsat-trial TASK.json\n", stderr);
+    return dsat::kExitError;
+  }
+  try {
+    return dsat::engine::Main(argv[1]);
+  } catch (const std::exception& e) {
+    dsat::Log(dsat::LogLevel::kError, e.what());
+    return dsat::kExitError;
+  }
+}

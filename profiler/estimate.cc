@@ -1,0 +1,255 @@
+// What a model needs on a cluster on paper.
+#include "profiler/estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/config/strategies.h"
+#include "engine/data/dataset.h"
+#include "engine/model/models.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kMostMicroBatch = 1 << 16;
+// Predicting for P ranks takes time in proportion to P.
+constexpr int64_t kMostRanks = 1024;
+constexpr int64_t kMostTimesRanks = 4;
+constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
+constexpr char kCheckpointInterval[] = "/pipeline/activation_checkpoint_interval";
+constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointing";
+
+// From the least to the most that is moved out of device memory.
+std::vector<Strategy> Ladder() {
+  std::vector<Strategy> ladder = {{"stage_0", 0, "none", "none"}};
+  for (const Strategy& strategy : Strategies()) {
+    if (std::string_view(strategy.name) == "stage_3_offload")
+      ladder.push_back({"stage_3_offload_optimizer", 3, "cpu", "none"});
+    ladder.push_back(strategy);
+  }
+  return ladder;
+}
+
+// Sums over the ranks of each node; the most of any.
+template <typename BytesOf>
+int64_t FullestNode(const Cluster& cluster, int64_t num_stages, BytesOf bytes_of) {
+  const int64_t ranks_of_stage = cluster.num_ranks / num_stages;
+  int64_t most = 0;
+  for (int64_t node = 0; node < cluster.num_nodes(); ++node) {
+    int64_t bytes = 0;
+    const int64_t begin = node * cluster.ranks_per_node;
+    const int64_t end = std::min(begin + cluster.ranks_per_node, cluster.num_ranks);
+    for (int64_t rank = begin; rank < end; ++rank)
+      bytes += bytes_of(static_cast<size_t>(rank / ranks_of_stage));
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+void SumUp(const Cluster& cluster, Estimate& e) {
+  const auto node = [&](int64_t Prediction::*bytes) {
+    return FullestNode(cluster, e.num_stages, [&](size_t stage) { return e.ranks[stage].*bytes; });
+  };
+  for (const Prediction& rank : e.ranks) {
+    e.device.state_bytes = std::max(e.device.state_bytes, rank.state_bytes);
+    e.device.peak_bytes = std::max(e.device.peak_bytes, rank.peak_bytes);
+    if (rank.step_time.total_ms() > e.time.total_ms()) e.time = rank.step_time;
+  }
+  e.device.limit_bytes = cluster.device_memory_bytes;
+  e.host = {node(&Prediction::host_state_bytes), node(&Prediction::host_peak_bytes),
+            cluster.host_memory_bytes};
+  e.disk = {node(&Prediction::disk_bytes), node(&Prediction::disk_bytes), cluster.disk_bytes};
+  if (e.time.total_ms() > 0)
+    e.samples_per_s = static_cast<double>(e.batch.train_batch_size) / e.time.total_ms() * 1e3;
+}
+
+Json With(Json ds_config, const char* pointer, const Json& value) {
+  ds_config[Json::json_pointer(pointer)] = value;
+  return ds_config;
+}
+
+// `base` with the strategy, and its name. Slices on disk need buffers that hold a layer's: where
+// the config does not say how large, they are made large enough.
+std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strategy,
+                                       const Model& model, int64_t num_ranks) {
+  Json config = WithStrategy(base, strategy);
+  std::string name = strategy.name;
+  const char* buffer_size = "/zero_optimization/offload_param/buffer_size";
+  if (std::string_view(strategy.param_device) != "nvme" ||
+      FindAtPointer(config, buffer_size) != nullptr)
+    return {name, config};
+  int64_t most = 0;
+  for (const PlanUnit& unit : PlanUnitsOf(model, static_cast<int>(num_ranks)))
+    most = std::max(most, unit.num_elems / num_ranks);
+  if (most > OffloadParamConfig().buffer_size) {
+    config = With(std::move(config), buffer_size, most);
+    name += fmt::format(" with buffer_size {}", most);
+  }
+  return {name, config};
+}
+
+bool IsRefusal(const Error& error) {
+  return error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnimplemented;
+}
+
+}  // namespace
+
+Planner::Planner(Model model, int64_t seq_len, const Cluster& cluster, std::string source)
+    : model_(std::move(model)), seq_len_(seq_len), cluster_(cluster), source_(std::move(source)) {}
+
+Estimate Planner::Of(const Json& ds_config, std::vector<std::string>* warnings) const {
+  return OnCluster(ds_config, cluster_, warnings);
+}
+
+Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
+                            std::vector<std::string>* warnings) const {
+  const DsConfig config = ParseDsConfig(ds_config, source_, cluster.num_ranks, warnings);
+  const auto size = static_cast<int>(cluster.num_ranks);
+  Estimate estimate;
+  estimate.batch = config.batch;
+  estimate.num_stages = config.pipeline.num_stages;
+  for (int stage = 0; stage < config.pipeline.num_stages; ++stage) {
+    const int rank = stage * (size / config.pipeline.num_stages);
+    estimate.ranks.push_back(Predict(model_, config, seq_len_, rank, size, /*num_threads=*/1,
+                                     cluster.SpeedsFor(config.dtype()), cluster.kind()));
+  }
+  SumUp(cluster, estimate);
+  return estimate;
+}
+
+int64_t Planner::LargestMicroBatch(const Json& ds_config) const {
+  const auto fits = [&](int64_t micro_batch) {
+    return Of(ConfigForTrial(ds_config, {{kMicroBatch, micro_batch}}, cluster_.num_ranks)).fits();
+  };
+  if (!fits(1)) return 0;
+  int64_t low = 1;
+  while (low < kMostMicroBatch && fits(2 * low))
+    low *= 2;
+  int64_t high = 2 * low;  // Does not fit, or is more than is looked at.
+  while (low < kMostMicroBatch && high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::vector<Variant> Planner::Variants(const Json& ds_config) const {
+  const Json base = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
+  std::vector<Variant> variants;
+  for (const Strategy& strategy : Ladder()) {
+    Variant& variant = variants.emplace_back();
+    const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
+    variant.name = name;
+    try {
+      variant.estimate = Of(config);
+      variant.largest_micro_batch = LargestMicroBatch(config);
+    } catch (const Error& error) {
+      if (!IsRefusal(error)) throw;
+      variant.refused = error.what();
+    }
+  }
+  return variants;
+}
+
+std::vector<Change> Planner::NearestChanges(const Json& ds_config) const {
+  std::vector<Change> changes;
+  const int64_t micro_batch = LargestMicroBatch(ds_config);
+  if (micro_batch > 0) {
+    changes.push_back(
+        {fmt::format("{} {}", kMicroBatch, micro_batch),
+         Of(ConfigForTrial(ds_config, {{kMicroBatch, micro_batch}}, cluster_.num_ranks))});
+  }
+  if (std::optional<Change> change = ChangeOfSettings(ds_config))
+    changes.push_back(std::move(*change));
+  if (std::optional<Change> change = ChangeOfRanks(ds_config))
+    changes.push_back(std::move(*change));
+  return changes;
+}
+
+std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
+  const Json base = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
+  const int64_t stage = ParseDsConfig(base, source_, cluster_.num_ranks, nullptr).zero.stage;
+  const auto attempt = [&](const std::string& what, const Json& config) -> std::optional<Change> {
+    try {
+      Estimate estimate = Of(config);
+      if (estimate.fits()) return Change{what, std::move(estimate)};
+    } catch (const Error& error) {
+      if (!IsRefusal(error)) throw;
+    }
+    return std::nullopt;
+  };
+  // Each alone, then with activation checkpoints, then with these in host memory.
+  const auto attempts = [&](const std::string& name, const Json& config) -> std::optional<Change> {
+    const std::string prefix = name.empty() ? "" : name + " and ";
+    if (auto change = attempt(name, config)) return change;
+    if (auto change = attempt(fmt::format("{}{} 1", prefix, kCheckpointInterval),
+                              With(config, kCheckpointInterval, 1)))
+      return change;
+    return attempt(fmt::format("{}{} true", prefix, kCheckpointsOnHost),
+                   With(config, kCheckpointsOnHost, true));
+  };
+  if (auto change = attempts("", base)) return change;
+  for (const Strategy& strategy : Ladder()) {
+    if (strategy.stage < stage) continue;
+    const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
+    if (auto change = attempts(name, config)) return change;
+  }
+  return std::nullopt;
+}
+
+std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
+  Json config = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
+  config.erase("train_batch_size");  // The micro-batch stays.
+  Cluster cluster = cluster_;
+  const int64_t most = std::max(kMostRanks, kMostTimesRanks * cluster.num_ranks);
+  while (2 * cluster.num_ranks <= most) {
+    cluster.num_ranks *= 2;
+    Estimate estimate = OnCluster(config, cluster, nullptr);
+    if (estimate.fits()) {
+      return Change{fmt::format("{} ranks", cluster.num_ranks), std::move(estimate)};
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t Planner::LargestParam() const {
+  int64_t largest = 0;
+  for (const auto& layer : model_.layers) {
+    for (const ParamSpec& spec : layer->params())
+      largest = std::max(largest, spec.NumElems());
+  }
+  return largest;
+}
+
+Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
+  Model model = MakeModel(inputs.model, inputs.model_what, inputs.base_dir);
+  int64_t seq_len = inputs.seq_len;
+  if (seq_len == 0) {
+    const Json data = inputs.data.is_object() ? inputs.data : Json::object();
+    seq_len = SeqLen(data, model.max_seq_len, "/hyperparameters/data");
+  } else if (seq_len > model.max_seq_len) {
+    Throw(ErrorCode::kInvalidArgument, "--seq-len: {}; expected at most {}, the model's longest",
+          seq_len, model.max_seq_len);
+  }
+  return {std::move(model), seq_len, cluster, inputs.ds_config_source};
+}
+
+Json GptOfSize(double num_params) {
+  constexpr int64_t kHeadWidth = 128;
+  constexpr double kWidthPerLayer = 128;
+  if (!(num_params >= 1e6 && num_params <= 1e14)) {
+    Throw(ErrorCode::kInvalidArgument, "--params: {}; expected a number from 1e6 to 1e14",
+          num_params);
+  }
+  const double depth = std::cbrt(num_params / (12 * kWidthPerLayer * kWidthPerLayer));
+  const int64_t n_layer = std::max<int64_t>(1, std::llround(depth));
+  const double width = std::sqrt(num_params / (12 * static_cast<double>(n_layer)));
+  const int64_t n_head = std::max<int64_t>(1, std::llround(width / kHeadWidth));
+  return {
+      {"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_head * kHeadWidth}, {"n_head", n_head}};
+}
+
+}  // namespace dsat::engine

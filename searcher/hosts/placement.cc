@@ -1,0 +1,165 @@
+// Which slots a trial gets, and what that makes of its ranks.
+#include "searcher/hosts/placement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/num_cores.h"
+#include "base/rng.h"
+#include "searcher/scripts/deepspeed_command.h"
+
+namespace dsat {
+namespace {
+
+// Below the ports that kernels give to connections, above those of well-known services.
+constexpr uint64_t kFirstPort = 15000;
+constexpr uint64_t kNumPorts = 17000;
+
+std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::set<Slot>& used) {
+  std::vector<Slot> free;
+  for (const int64_t index : host.slots) {
+    const Slot slot{number, index};
+    if (!used.contains(slot)) free.push_back(slot);
+  }
+  return free;
+}
+
+// The devices visible to us, nullopt if nobody has said which.
+std::optional<std::vector<std::string>> OwnDevices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return std::nullopt;
+  std::vector<std::string> devices;
+  for (std::string_view rest = visible; !rest.empty();) {
+    const std::string_view device = rest.substr(0, rest.find(','));
+    devices.emplace_back(device);
+    rest.remove_prefix(std::min(rest.size(), device.size() + 1));
+  }
+  return devices;
+}
+
+// "/dev/nvidia0" and so on, one per GPU.
+int64_t NumDeviceFiles() {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::error_code error;
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    const std::string number = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+int64_t NumVisibleGpus() {
+  const int64_t all = NumDeviceFiles();
+  const auto own = OwnDevices();
+  return own ? std::min(all, static_cast<int64_t>(own->size())) : all;
+}
+
+std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
+                            int64_t num_ranks) {
+  const auto wanted = static_cast<size_t>(num_ranks);
+  const bool fits_on_one = std::any_of(hosts.begin(), hosts.end(), [&](const LaunchHost& host) {
+    return host.slots.size() >= wanted;
+  });
+  std::vector<Slot> found;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const std::vector<Slot> free = FreeSlots(hosts[i], static_cast<int64_t>(i), used);
+    if (fits_on_one ? free.size() < wanted : free.size() < hosts[i].slots.size()) continue;
+    const size_t count = std::min(free.size(), wanted - found.size());
+    found.insert(found.end(), free.begin(), free.begin() + static_cast<std::ptrdiff_t>(count));
+    if (found.size() == wanted) return found;
+  }
+  return {};
+}
+
+bool UsesGpus(const ExperimentSpec& spec) {
+  const bool may_use = !IsBuiltin(spec) || spec.device != "cpu";
+  return may_use && NumVisibleGpus() > 0;
+}
+
+LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
+  // A GPU without a device file is still one that two trials must not share.
+  const int64_t least = IsBuiltin(spec) && spec.device == "cuda" ? 1 : NumCores();
+  if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : least;
+  LaunchHost host;
+  for (int64_t slot = 0; slot < num_slots; ++slot)
+    host.slots.push_back(slot);
+  return host;
+}
+
+bool AreElsewhere(const std::vector<LaunchHost>& hosts) {
+  return std::any_of(hosts.begin(), hosts.end(),
+                     [](const LaunchHost& host) { return !host.reach.empty(); });
+}
+
+void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
+  if (!AreElsewhere(hosts)) return;
+  const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
+  if (slots.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.slots_per_trial: {}; the hosts have fewer slots: list more hosts, or lower it",
+          spec.slots_per_trial);
+  }
+  if (IsBuiltin(spec)) return;
+  const auto launcher = FindRankLauncher(spec.entrypoint);
+  if (launcher && slots.back().host != slots.front().host) {
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: `{}` starts ranks on one host, and a trial of {} slots needs several: give "
+          "the script's own command (python train.py ...), so that dsat starts its ranks",
+          launcher->name, spec.slots_per_trial);
+  }
+  if (spec.device_memory_bytes == 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.device_memory: not given; expected the memory of one device, which this "
+          "machine cannot ask other hosts for");
+  }
+}
+
+std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks) {
+  std::vector<RankPlace> places;
+  std::map<int64_t, int64_t> size_of_host;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    RankPlace place;
+    if (!request.slots.empty()) place.host = request.slots.at(static_cast<size_t>(rank)).host;
+    place.local_rank = size_of_host[place.host]++;
+    place.node = static_cast<int64_t>(size_of_host.size()) - 1;
+    places.push_back(place);
+  }
+  for (RankPlace& place : places) {
+    place.local_size = size_of_host[place.host];
+    place.num_nodes = static_cast<int64_t>(size_of_host.size());
+  }
+  return places;
+}
+
+std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host) {
+  const bool is_here = request.hosts[static_cast<size_t>(host)].reach.empty();
+  const auto own = is_here ? OwnDevices() : std::nullopt;
+  std::vector<std::string> devices;
+  for (const Slot& slot : request.slots) {
+    if (slot.host != host) continue;
+    const auto index = static_cast<size_t>(slot.index);
+    if (own && index >= own->size()) return {};
+    devices.push_back(own ? (*own)[index] : std::to_string(index));
+  }
+  if (devices.empty()) return {};
+  return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(devices, ","))}};
+}
+
+std::map<std::string, std::string> MeetingEnvironment(const LaunchRequest& request) {
+  const LaunchHost& first = request.hosts.at(static_cast<size_t>(request.slots.at(0).host));
+  const std::string name = fmt::format("{}/{}/{}", request.token, request.trial, request.attempt);
+  return {{"MASTER_ADDR", first.address},
+          {"MASTER_PORT", std::to_string(kFirstPort + StableHash(name) % kNumPorts)}};
+}
+
+}  // namespace dsat

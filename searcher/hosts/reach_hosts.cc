@@ -1,0 +1,163 @@
+// The hosts of a hostfile as machines that ranks can be started on.
+#include "searcher/hosts/reach_hosts.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "base/version.h"
+#include "searcher/processes/host_process.h"
+
+namespace dsat {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kAnswerTimeout{60};
+// A connection to a datagram socket sends nothing; any port will do.
+constexpr char kDiscardPort[] = "9";
+
+bool IsThisMachine(const std::string& name) {
+  std::array<char, 256> own = {};
+  gethostname(own.data(), own.size() - 1);
+  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own.data();
+}
+
+// "user@host" without the user.
+std::string NetworkName(const std::string& name) {
+  return name.substr(name.find('@') + 1);
+}
+
+std::string NumericName(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> text = {};
+  if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
+  return text.data();
+}
+
+// Of a host that only its name is known of: its address, and ours on the way there; "" if the name
+// says nothing here.
+struct Route {
+  std::string there;
+  std::string here;
+};
+Route RouteTo(const std::string& name) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(name.c_str(), kDiscardPort, &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  const UniqueFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own = {};
+  socklen_t size = sizeof(own);
+  auto* const address = reinterpret_cast<sockaddr*>(&own);
+  if (!fd || connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      getsockname(fd.get(), address, &size) != 0) {
+    return {};
+  }
+  return {NumericName(found->ai_addr, found->ai_addrlen), NumericName(address, size)};
+}
+
+// One host that is being asked.
+struct Question {
+  LaunchHost* host;
+  HostProcess process;
+  std::optional<SuperviseHello> answer = {};
+  std::string problem = {};
+
+  bool open() const { return !answer && problem.empty(); }
+
+  void Hear() {
+    while (const std::optional<Json> message = process.Next()) {
+      if (const auto hello = message->find("hello"); hello != message->end())
+        answer = SuperviseHelloFromJson(*hello);
+    }
+    if (answer || !process.ended()) return;
+    process.Collect();
+    problem = process.Prefix() + process.WhyNoReport();
+  }
+};
+
+void WaitForAnswers(std::vector<Question>& questions) {
+  const Clock::time_point deadline = Clock::now() + kAnswerTimeout;
+  const auto is_open = [](const Question& question) { return question.open(); };
+  while (std::any_of(questions.begin(), questions.end(), is_open)) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) break;
+    std::vector<pollfd> lines;
+    for (const Question& question : questions)
+      lines.push_back({question.open() ? question.process.fd() : -1, POLLIN, 0});
+    poll(lines.data(), lines.size(), static_cast<int>(left.count()));
+    for (Question& question : questions)
+      if (question.open()) question.Hear();
+  }
+  for (Question& question : questions) {
+    if (!question.open()) continue;
+    question.problem =
+        fmt::format("host {}: no answer within {} s", question.host->name, kAnswerTimeout.count());
+  }
+}
+
+void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh) {
+  std::string problems;
+  for (const Question& question : questions) {
+    if (!question.problem.empty()) problems += (problems.empty() ? "" : "; ") + question.problem;
+  }
+  if (!problems.empty()) {
+    Throw(ErrorCode::kUnavailable,
+          "{}; expected hosts that `{} HOST true` reaches without a password", problems, ssh);
+  }
+  for (const Question& question : questions) {
+    if (question.answer->version == kVersion) continue;
+    Throw(ErrorCode::kFailedPrecondition,
+          "host {}: dsat {} is there, and {} here; expected the same", question.host->name,
+          question.answer->version, kVersion);
+  }
+}
+
+}  // namespace
+
+ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access,
+                        const std::string& dsat_binary) {
+  ReachedHosts reached;
+  std::vector<Question> questions;
+  reached.hosts.reserve(hosts.size());  // Questions point into it.
+  for (const Host& host : hosts) {
+    LaunchHost& added = reached.hosts.emplace_back();
+    added.name = host.name;
+    added.slots = host.slots;
+    added.environment = access.environment;
+    if (IsThisMachine(host.name)) continue;
+    added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};
+    questions.push_back({&added, HostProcess(added, dsat_binary)});
+  }
+  WaitForAnswers(questions);
+  CheckAnswers(questions, access.ssh);
+  for (const Question& question : questions) {
+    const SuperviseHello& hello = *question.answer;
+    const std::string name = NetworkName(question.host->name);
+    const Route route = hello.address.empty() ? RouteTo(name) : Route{};
+    question.host->num_cores = hello.num_cores;
+    question.host->address = !hello.address.empty() ? hello.address
+                             : !route.there.empty() ? route.there
+                                                    : name;
+    if (reached.runner_address.empty())
+      reached.runner_address = hello.address.empty() ? route.here : hello.runner_address;
+  }
+  for (LaunchHost& host : reached.hosts)
+    if (host.reach.empty() && !questions.empty()) host.address = reached.runner_address;
+  if (!access.master_addr.empty()) reached.hosts.at(0).address = access.master_addr;
+  return reached;
+}
+
+}  // namespace dsat

@@ -1,0 +1,172 @@
+// One supervisor as the runner sees it.
+#include "searcher/processes/host_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/processes/process_tree.h"
+#include "searcher/scripts/exit_classifier.h"
+
+namespace dsat {
+namespace {
+
+// Longer than a supervisor tries to kill what hangs in the kernel.
+constexpr int kLastWaitMs = 25000;
+// Well within GraceTimes::silence.
+constexpr std::chrono::seconds kAlivePeriod{10};
+// Of what the command that reaches a host says.
+constexpr int64_t kErrorEndBytes = 4096;
+// What a shell says of a command that is not there.
+constexpr int kExitNotFound = 127;
+
+struct SocketPair {
+  UniqueFd ours;
+  UniqueFd theirs;
+};
+
+SocketPair MakeSocketPair() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) ThrowErrno("socketpair", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as
+// standard input and output, no other open files but standard error.
+class SpawnSettings {
+ public:
+  SpawnSettings(int control_fd, int error_fd) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDOUT_FILENO);
+    if (error_fd >= 0) posix_spawn_file_actions_adddup2(&actions_, error_fd, STDERR_FILENO);
+    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setflags(&attributes_,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    sigset_t signals;
+    sigemptyset(&signals);
+    posix_spawnattr_setsigmask(&attributes_, &signals);
+    sigfillset(&signals);
+    posix_spawnattr_setsigdefault(&attributes_, &signals);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+  ~SpawnSettings() {
+    posix_spawnattr_destroy(&attributes_);
+    posix_spawn_file_actions_destroy(&actions_);
+  }
+
+  pid_t Spawn(std::vector<std::string> words, const std::string& what) const {
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t pid = 0;
+    const int error =
+        posix_spawnp(&pid, words[0].c_str(), &actions_, &attributes_, argv.data(), environ);
+    if (error != 0) ThrowErrno(what, error);
+    return pid;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+UniqueFd MakeErrorFile(bool remote) {
+  if (!remote) return UniqueFd();
+  UniqueFd file(memfd_create("dsat-errors", MFD_CLOEXEC));
+  if (!file) ThrowErrno("memfd_create", errno);
+  return file;
+}
+
+}  // namespace
+
+HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
+    : name_(host.name),
+      remote_(!host.reach.empty()),
+      binary_(dsat_binary),
+      errors_(MakeErrorFile(remote_)),
+      line_{UniqueFd(), UniqueFd()} {
+  SocketPair sockets = MakeSocketPair();
+  std::vector<std::string> words = {dsat_binary, "supervise"};
+  if (remote_) {
+    words = host.reach;
+    words.push_back(fmt::format("exec {} supervise", ShellWord(dsat_binary)));
+  }
+  const std::string what =
+      remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
+  pid_ = SpawnSettings(sockets.theirs.get(), errors_.get()).Spawn(std::move(words), what);
+  line_ = LineChannel(std::move(sockets.ours));
+}
+
+HostProcess::HostProcess(HostProcess&& other) noexcept
+    : name_(std::move(other.name_)),
+      remote_(other.remote_),
+      binary_(std::move(other.binary_)),
+      errors_(std::move(other.errors_)),
+      line_(std::move(other.line_)),
+      pid_(std::exchange(other.pid_, -1)),
+      exit_code_(other.exit_code_),
+      ended_(other.ended_),
+      said_alive_(other.said_alive_) {}
+
+HostProcess::~HostProcess() {
+  if (pid_ < 0) return;
+  line_.Close();  // The supervisor kills everything below it and ends.
+  const UniqueFd process = OpenProcess(pid_);
+  pollfd end = {process.get(), POLLIN, 0};
+  if (process && poll(&end, 1, kLastWaitMs) == 0) kill(pid_, SIGKILL);
+  Collect();
+}
+
+void HostProcess::SayAlive() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!remote_ || ended_ || now - said_alive_ < kAlivePeriod) return;
+  said_alive_ = now;
+  Send({{"alive", true}});
+}
+
+std::optional<Json> HostProcess::Next() {
+  if (!ended_ && !line_.Receive()) ended_ = true;
+  while (const std::optional<std::string> line = line_.NextLine()) {
+    Json message = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    if (message.is_object()) return message;  // A shell over there may greet us with anything else.
+  }
+  return std::nullopt;
+}
+
+int HostProcess::Collect() {
+  if (pid_ < 0) return exit_code_;
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return exit_code_;
+}
+
+std::string HostProcess::WhyNoReport() const {
+  if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
+  // By another way than the descriptor, whose place in the file the command shares.
+  std::string said =
+      LastLine(ReadEnd(fmt::format("/proc/self/fd/{}", errors_.get()), kErrorEndBytes));
+  if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
+  if (exit_code_ == kExitNotFound)
+    said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);
+  return said;
+}
+
+}  // namespace dsat

@@ -1,0 +1,48 @@
+// When lines of a log arrived: follows a growing file and notes the time of the lines that matter.
+#ifndef DSAT_SEARCHER_PROCESSES_LINE_STAMPER_H_
+#define DSAT_SEARCHER_PROCESSES_LINE_STAMPER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace dsat {
+
+// The end of a longer line may be taken for the line.
+inline constexpr size_t kMaxStampedLineBytes = 8192;
+
+// Follows `log_path`, which exists, and writes StampsPath(log_path) (searcher/launcher.h). Not
+// thread-safe. Throws if the file cannot be followed.
+class LineStamper {
+ public:
+  LineStamper(const std::string& log_path, std::string marker);
+
+  // Becomes readable when the log has grown.
+  int fd() const { return inotify_.get(); }
+  // Stamps the lines that have arrived; does not block.
+  void Follow();
+
+ private:
+  void StampLine(std::string_view line, int64_t now_ns);
+
+  std::string marker_;
+  UniqueFd inotify_;
+  UniqueFd log_;
+  UniqueFd stamps_;
+  std::string partial_;  // The end of the log that is no whole line yet.
+};
+
+struct StampedLine {
+  int64_t time_ns = 0;
+  std::string line;
+};
+// Reads the whole lines of a stamps file; empty if there is none.
+std::vector<StampedLine> ReadStamps(const std::string& stamps_path);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_PROCESSES_LINE_STAMPER_H_

@@ -1,0 +1,111 @@
+// The processes below this one, found through /proc.
+#include "searcher/processes/process_tree.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dsat {
+namespace {
+
+struct Stat {
+  pid_t parent = 0;
+  pid_t group = 0;
+};
+
+std::optional<Stat> StatOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line, '\0')) return std::nullopt;
+  // "pid (name) state ppid pgrp ...": the name may hold anything, also ')'.
+  const size_t name_end = line.rfind(')');
+  Stat stat;
+  char state = 0;
+  if (name_end == std::string::npos || std::sscanf(line.c_str() + name_end + 1, " %c %d %d", &state,
+                                                   &stat.parent, &stat.group) != 3) {
+    return std::nullopt;
+  }
+  return stat;
+}
+
+// The entries of a folder of /proc that are numbers. The folder may vanish at any moment.
+std::vector<pid_t> NumbersIn(const std::string& folder) {
+  std::vector<pid_t> numbers;
+  DIR* const dir = opendir(folder.c_str());
+  if (dir == nullptr) return numbers;
+  while (const dirent* entry = readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    pid_t number = 0;
+    const auto result = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (result.ec == std::errc() && result.ptr == name.data() + name.size()) {
+      numbers.push_back(number);
+    }
+  }
+  closedir(dir);
+  return numbers;
+}
+
+// For kernels without /proc/<pid>/task/<tid>/children: asks every process for its parent.
+std::vector<pid_t> ChildrenByScan(pid_t pid) {
+  std::vector<pid_t> children;
+  for (const pid_t candidate : NumbersIn("/proc")) {
+    const std::optional<Stat> stat = StatOf(candidate);
+    if (stat && stat->parent == pid) children.push_back(candidate);
+  }
+  return children;
+}
+
+// Sends the signal unless the process has been replaced by a stranger with the same number.
+void SignalOne(pid_t pid, pid_t parent, int signal_number) {
+  const UniqueFd fd = OpenProcess(pid);
+  if (fd.get() < 0) return;
+  const std::optional<Stat> stat = StatOf(pid);
+  if (stat && (stat->parent == parent || stat->parent == getpid())) {
+    syscall(SYS_pidfd_send_signal, fd.get(), signal_number, nullptr, 0);
+    // We lead our session, so a group of a descendant holds nothing but descendants.
+    if (signal_number == SIGKILL && stat->group > 1 && stat->group != getpgrp()) {
+      kill(-stat->group, SIGKILL);
+    }
+  }
+}
+
+void SignalBelow(pid_t pid, int signal_number) {
+  for (const pid_t child : ChildrenOf(pid)) {
+    // Before its parent's end, which would hand it to us and hide it from this pass.
+    SignalBelow(child, signal_number);
+    SignalOne(child, pid, signal_number);
+  }
+}
+
+}  // namespace
+
+UniqueFd OpenProcess(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+std::vector<pid_t> ChildrenOf(pid_t pid) {
+  if (access("/proc/thread-self/children", F_OK) != 0) return ChildrenByScan(pid);
+  std::vector<pid_t> children;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const pid_t task : NumbersIn(tasks)) {
+    std::ifstream file(tasks + "/" + std::to_string(task) + "/children");
+    pid_t child = 0;
+    while (file >> child)
+      children.push_back(child);
+  }
+  return children;
+}
+
+void SignalDescendants(int signal_number) {
+  SignalBelow(getpid(), signal_number);
+}
+
+}  // namespace dsat

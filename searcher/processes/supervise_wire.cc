@@ -1,0 +1,156 @@
+// What a runner and a supervisor say to each other: one line of JSON per message.
+#include "searcher/processes/supervise_wire.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+Json ToJson(const RankCommand& command) {
+  return {{"argv", command.argv},
+          {"env", command.env},
+          {"log_path", command.log_path},
+          {"work_dir", command.work_dir},
+          {"stamp_marker", command.stamp_marker},
+          {"shares_folder", command.shares_folder}};
+}
+
+RankCommand RankCommandFromJson(const Json& json) {
+  return {.argv = json.at("argv"),
+          .env = json.at("env"),
+          .log_path = json.at("log_path"),
+          .work_dir = json.at("work_dir"),
+          .stamp_marker = json.at("stamp_marker"),
+          .shares_folder = json.at("shares_folder")};
+}
+
+// The runner may not have asked to be spared SIGPIPE, and a supervisor's end may be a pipe.
+ssize_t WriteSome(int fd, const char* data, size_t size) {
+  const ssize_t sent = send(fd, data, size, MSG_NOSIGNAL);
+  return sent < 0 && errno == ENOTSOCK ? write(fd, data, size) : sent;
+}
+
+bool HasInput(int fd) {
+  pollfd input = {fd, POLLIN, 0};
+  return poll(&input, 1, 0) > 0;
+}
+
+}  // namespace
+
+Json ToJson(const SuperviseOrder& order) {
+  Json ranks = Json::array();
+  for (const RankCommand& command : order.ranks)
+    ranks.push_back(ToJson(command));
+  return {{"ranks", std::move(ranks)},
+          {"work_dir", order.work_dir},
+          {"sibling_grace_ms", order.grace.siblings.count()},
+          {"terminate_grace_ms", order.grace.terminate.count()},
+          {"silence_ms", order.grace.silence.count()},
+          {"remote", order.remote},
+          {"files", order.files}};
+}
+
+SuperviseOrder SuperviseOrderFromJson(const Json& json) {
+  SuperviseOrder order;
+  for (const Json& rank : json.at("ranks"))
+    order.ranks.push_back(RankCommandFromJson(rank));
+  order.work_dir = json.at("work_dir");
+  order.grace.siblings = std::chrono::milliseconds(json.at("sibling_grace_ms").get<int64_t>());
+  order.grace.terminate = std::chrono::milliseconds(json.at("terminate_grace_ms").get<int64_t>());
+  order.grace.silence = std::chrono::milliseconds(json.at("silence_ms").get<int64_t>());
+  order.remote = json.at("remote");
+  order.files = json.at("files");
+  return order;
+}
+
+Json ToJson(const SuperviseHello& hello) {
+  return {{"version", hello.version},
+          {"num_cores", hello.num_cores},
+          {"address", hello.address},
+          {"runner_address", hello.runner_address}};
+}
+
+SuperviseHello SuperviseHelloFromJson(const Json& json) {
+  return {.version = json.at("version"),
+          .num_cores = json.at("num_cores"),
+          .address = json.at("address"),
+          .runner_address = json.at("runner_address")};
+}
+
+Json ToJson(const SuperviseReport& report) {
+  const ExitReport& exit = report.exit;
+  return {{"first_failed_rank", exit.first_failed_rank},
+          {"exit_code", exit.exit_code},
+          {"killed_by_us", exit.killed_by_us},
+          {"oom_kills", exit.oom_kills},
+          {"exit_codes", exit.exit_codes},
+          {"elapsed_ms", exit.elapsed.count()},
+          {"log_tail", exit.log_tail},
+          {"logs", report.logs}};
+}
+
+SuperviseReport SuperviseReportFromJson(const Json& json) {
+  SuperviseReport report;
+  ExitReport& exit = report.exit;
+  exit.first_failed_rank = json.at("first_failed_rank");
+  exit.exit_code = json.at("exit_code");
+  exit.killed_by_us = json.at("killed_by_us");
+  exit.oom_kills = json.at("oom_kills");
+  exit.exit_codes = json.at("exit_codes").get<std::vector<int>>();
+  exit.elapsed = std::chrono::milliseconds(json.at("elapsed_ms").get<int64_t>());
+  exit.log_tail = json.at("log_tail");
+  report.logs = json.at("logs");
+  return report;
+}
+
+LineChannel::LineChannel(UniqueFd socket)
+    : in_(std::move(socket)), out_(fcntl(in_.get(), F_DUPFD_CLOEXEC, 0)) {
+  if (!out_) ThrowErrno("control socket", errno);
+}
+
+void LineChannel::Close() {
+  in_.Reset();
+  out_.Reset();
+}
+
+bool LineChannel::Send(const Json& message) {
+  // Paths and arguments need not be UTF-8; a replaced character is better than no trial at all.
+  const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  size_t sent = 0;
+  while (sent < line.size()) {
+    const ssize_t n = WriteSome(out_.get(), line.data() + sent, line.size() - sent);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    sent += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool LineChannel::Receive() {
+  char buffer[16384];
+  while (HasInput(in_.get())) {
+    const ssize_t n = read(in_.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    received_.append(buffer, static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::optional<std::string> LineChannel::NextLine() {
+  const size_t end = received_.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+}  // namespace dsat

@@ -1,0 +1,190 @@
+// The runner's end of an attempt's supervisors: starts them, talks to them, makes one report of
+// theirs.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/launch/launcher.h"
+#include "searcher/processes/host_process.h"
+#include "searcher/processes/supervise_wire.h"
+
+namespace dsat {
+namespace {
+
+constexpr int kTailLines = 50;
+
+// The ranks of one host.
+struct Part {
+  HostProcess process;
+  std::vector<int> ranks;  // What the supervisor calls 0, 1, ...
+  std::optional<SuperviseReport> report = {};
+};
+
+std::map<std::string, std::string> ContentsOf(const std::vector<RankCommand>& ranks) {
+  std::map<std::string, std::string> contents;
+  for (const RankCommand& rank : ranks) {
+    for (const std::string& path : rank.files)
+      if (!contents.contains(path)) contents[path] = ReadFile(path);
+  }
+  return contents;
+}
+
+}  // namespace
+
+struct SupervisedProcess::Impl {
+  Impl() : news(epoll_create1(EPOLL_CLOEXEC)) {
+    if (!news) ThrowErrno("epoll_create1", errno);
+  }
+
+  void Start(const std::string& dsat_binary, const LaunchHost& host, SuperviseOrder order,
+             std::vector<int> rank_numbers);
+  void Hear(Part& part);
+  void OnReport(Part& part, SuperviseReport report);
+  void OnFailure(const Part& part, int rank);
+  SuperviseReport Lost(Part& part) const;
+  ExitReport Merged() const;
+
+  UniqueFd news;  // An epoll over the lines.
+  std::vector<Part> parts;
+  std::vector<std::string> log_paths;  // By rank.
+  int first_failed_rank = -1;
+  std::optional<ExitReport> report;
+};
+
+void SupervisedProcess::Impl::Start(const std::string& dsat_binary, const LaunchHost& host,
+                                    SuperviseOrder order, std::vector<int> rank_numbers) {
+  Part& part = parts.emplace_back(Part{HostProcess(host, dsat_binary), std::move(rank_numbers)});
+  epoll_event event = {.events = EPOLLIN, .data = {}};
+  if (epoll_ctl(news.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
+    ThrowErrno("epoll_ctl", errno);
+  // If the supervisor is gone already, Poll says so.
+  part.process.Send(ToJson(order));
+}
+
+void SupervisedProcess::Impl::Hear(Part& part) {
+  while (const std::optional<Json> message = part.process.Next()) {
+    if (const auto failed = message->find("failed_rank"); failed != message->end())
+      OnFailure(part, failed->get<int>());
+    if (const auto last = message->find("report"); last != message->end())
+      OnReport(part, SuperviseReportFromJson(*last));
+  }
+  if (!part.process.ended()) return;
+  part.process.Collect();
+  epoll_ctl(news.get(), EPOLL_CTL_DEL, part.process.fd(), nullptr);
+  if (!part.report) OnReport(part, Lost(part));
+}
+
+// Only the first is to blame; what is left elsewhere waits for nobody.
+void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
+  if (first_failed_rank >= 0) return;
+  first_failed_rank = part.ranks.at(static_cast<size_t>(rank));
+  for (Part& other : parts) {
+    if (&other != &part && !other.report) other.process.Send({{"sibling_failed", true}});
+  }
+}
+
+void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
+  if (ended.exit.first_failed_rank >= 0) OnFailure(part, ended.exit.first_failed_rank);
+  std::string& words = ended.exit.log_tail;
+  if (!words.empty()) words = part.process.Prefix() + words;
+  for (const auto& [path, text] : ended.logs) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) continue;
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  part.report = std::move(ended);
+}
+
+SuperviseReport SupervisedProcess::Impl::Lost(Part& part) const {
+  SuperviseReport lost;
+  lost.exit.first_failed_rank = 0;
+  lost.exit.exit_code = part.process.Collect();
+  lost.exit.log_tail = part.process.WhyNoReport();
+  return lost;
+}
+
+ExitReport SupervisedProcess::Impl::Merged() const {
+  ExitReport all;
+  all.first_failed_rank = first_failed_rank;
+  all.exit_codes.assign(log_paths.size(), -1);
+  const size_t told = static_cast<size_t>(std::max(first_failed_rank, 0));
+  std::string words;  // Of the supervisor of the rank whose log is shown.
+  for (const Part& part : parts) {
+    const ExitReport& exit = part.report->exit;
+    all.killed_by_us |= exit.killed_by_us;
+    all.oom_kills += exit.oom_kills;
+    all.elapsed = std::max(all.elapsed, exit.elapsed);
+    for (size_t i = 0; i < part.ranks.size() && i < exit.exit_codes.size(); ++i)
+      all.exit_codes[static_cast<size_t>(part.ranks[i])] = exit.exit_codes[i];
+    if (std::find(part.ranks.begin(), part.ranks.end(), static_cast<int>(told)) == part.ranks.end())
+      continue;
+    all.exit_code = exit.exit_code;
+    words = exit.log_tail;
+  }
+  if (std::count(all.exit_codes.begin(), all.exit_codes.end(), -1) > 0) all.exit_codes.clear();
+  all.log_tail = TailLines(log_paths[told], kTailLines);
+  if (words.empty()) return all;
+  const bool line_is_open = !all.log_tail.empty() && all.log_tail.back() != '\n';
+  all.log_tail += (line_is_open ? "\n" : "") + words;
+  return all;
+}
+
+SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
+                                           const std::vector<RankCommand>& ranks,
+                                           const std::string& work_dir, const GraceTimes& grace,
+                                           const std::vector<LaunchHost>& hosts) {
+  DSAT_CHECK(!ranks.empty());
+  std::map<int64_t, SuperviseOrder> orders;
+  std::map<int64_t, std::vector<int>> numbers;
+  auto impl = std::make_unique<Impl>();
+  for (const RankCommand& rank : ranks) {
+    SuperviseOrder& order =
+        orders.try_emplace(rank.host, SuperviseOrder{{}, work_dir, grace}).first->second;
+    numbers[rank.host].push_back(static_cast<int>(impl->log_paths.size()));
+    order.ranks.push_back(rank);
+    impl->log_paths.push_back(rank.log_path);
+  }
+  impl->parts.reserve(orders.size());
+  for (auto& [index, order] : orders) {
+    const LaunchHost& host = hosts.at(static_cast<size_t>(index));
+    order.remote = !host.reach.empty();
+    if (order.remote) order.files = ContentsOf(order.ranks);
+    impl->Start(dsat_binary, host, std::move(order), numbers[index]);
+  }
+  return SupervisedProcess(std::move(impl));
+}
+
+SupervisedProcess::SupervisedProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SupervisedProcess::SupervisedProcess(SupervisedProcess&&) noexcept = default;
+SupervisedProcess& SupervisedProcess::operator=(SupervisedProcess&&) noexcept = default;
+SupervisedProcess::~SupervisedProcess() = default;
+
+int SupervisedProcess::fd() const {
+  return impl_->news.get();
+}
+
+std::optional<ExitReport> SupervisedProcess::Poll() {
+  if (impl_->report) return impl_->report;
+  for (Part& part : impl_->parts) {
+    if (part.process.ended()) continue;
+    part.process.SayAlive();
+    impl_->Hear(part);
+  }
+  const auto ended = [](const Part& part) { return part.process.ended(); };
+  if (std::all_of(impl_->parts.begin(), impl_->parts.end(), ended)) impl_->report = impl_->Merged();
+  return impl_->report;
+}
+
+void SupervisedProcess::Stop(std::chrono::milliseconds grace) {
+  for (Part& part : impl_->parts)
+    if (!part.process.ended()) part.process.Send({{"stop_grace_ms", grace.count()}});
+}
+
+}  // namespace dsat

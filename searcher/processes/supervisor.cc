@@ -1,0 +1,313 @@
+// The process above the ranks of one attempt: starts them, waits, and leaves nothing behind.
+//
+// As a child subreaper it inherits every orphan below it, so "no children left" means that nothing
+// is left, whatever the ranks started, daemons included. It sleeps in poll() until a child ends,
+// the runner speaks or goes away, or a grace time is over.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/num_cores.h"
+#include "base/version.h"
+#include "searcher/hosts/remote_folder.h"
+#include "searcher/launch/launcher.h"
+#include "searcher/processes/line_stamper.h"
+#include "searcher/processes/process_tree.h"
+#include "searcher/processes/rank_process.h"
+#include "searcher/processes/supervise_wire.h"
+#include "searcher/scripts/oom_evidence.h"
+
+namespace dsat {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Between two rounds of SIGKILL: new processes may have been born meanwhile.
+constexpr milliseconds kKillRound{5};
+// A process that survives SIGKILL so long hangs in the kernel; waiting on would hang the search.
+constexpr milliseconds kKillLimit{20000};
+// An order follows at once, or never, if the line was cut.
+constexpr int kOrderLimitMs = 120'000;
+
+int ExitCodeOf(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+class Supervisor {
+ public:
+  Supervisor(LineChannel& control, SuperviseOrder order, int signal_fd)
+      : control_(control), order_(std::move(order)), signal_fd_(signal_fd) {}
+
+  // Returns when nothing is left below.
+  SuperviseReport Run();
+
+ private:
+  enum class Phase {
+    kRunning,      // No limit.
+    kSiblings,     // A rank ended badly, here or on another host; the others may notice by
+                   // themselves until the deadline.
+    kTerminating,  // All have got SIGTERM, and have until the deadline.
+    kKilling,      // Rounds of SIGKILL; given up at the deadline.
+  };
+
+  void StartRanks();
+  bool Reap();
+  void RankEnded(int rank, int exit_code);
+  void AwaitSiblings();
+  void Escalate();
+  void Terminate(milliseconds grace);
+  void Kill();
+  void Wait();
+  void Listen();
+  bool IsForgotten() const;
+  void LoseRunner();
+  void OnMessage(const Json& message);
+  void StopAsked(milliseconds grace);
+  int PollTimeoutMs() const;
+
+  LineChannel& control_;
+  SuperviseOrder order_;
+  int signal_fd_;
+  std::optional<RemoteFolder> folder_;  // None where the runner is.
+  ExitReport report_;
+  std::vector<pid_t> pids_;  // By rank.
+  size_t num_ended_ = 0;
+  std::vector<std::unique_ptr<LineStamper>> stampers_;
+  Phase phase_ = Phase::kRunning;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point last_heard_ = Clock::now();  // Of the runner.
+};
+
+void Supervisor::StartRanks() {
+  const UniqueFd group(memfd_create("dsat-group", 0));
+  if (group.get() < 0) ThrowErrno("memfd_create", errno);
+  if (order_.remote) folder_.emplace(order_);
+  for (const RankCommand& ordered : order_.ranks) {
+    const RankCommand command = folder_ ? folder_->Moved(ordered) : ordered;
+    const std::string& start = folder_ ? folder_->path() : order_.work_dir;
+    const std::string& dir = command.work_dir.empty() ? start : command.work_dir;
+    pids_.push_back(StartRank(command, dir, group.get()));
+    report_.exit_codes.push_back(-1);
+    if (command.stamp_marker.empty()) continue;
+    try {
+      stampers_.push_back(std::make_unique<LineStamper>(command.log_path, command.stamp_marker));
+    } catch (const Error& error) {  // The times of the lines are a refinement, not a need.
+      Log(LogLevel::kWarn, "lines are not stamped", {{"reason", error.what()}});
+    }
+  }
+}
+
+void Supervisor::RankEnded(int rank, int exit_code) {
+  report_.exit_codes[rank] = exit_code;
+  ++num_ended_;
+  const bool by_itself = phase_ == Phase::kRunning;
+  if (exit_code == 0 || !by_itself) return;
+  report_.first_failed_rank = rank;
+  report_.exit_code = exit_code;
+  if (control_.fd() >= 0) control_.Send({{"failed_rank", rank}});
+  AwaitSiblings();
+}
+
+void Supervisor::AwaitSiblings() {
+  phase_ = Phase::kSiblings;
+  deadline_ = Clock::now() + order_.grace.siblings;
+}
+
+// Collects who has ended; false if no child is left.
+bool Supervisor::Reap() {
+  while (true) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid == 0) return true;
+    if (pid < 0) return errno == EINTR;
+    const auto rank = std::find(pids_.begin(), pids_.end(), pid);
+    if (rank == pids_.end()) continue;  // An orphan that we inherited.
+    RankEnded(static_cast<int>(rank - pids_.begin()), ExitCodeOf(status));
+    *rank = -1;  // The number may be used again.
+  }
+}
+
+void Supervisor::Terminate(milliseconds grace) {
+  phase_ = Phase::kTerminating;
+  deadline_ = Clock::now() + grace;
+  SignalDescendants(SIGTERM);
+}
+
+void Supervisor::Kill() {
+  phase_ = Phase::kKilling;
+  deadline_ = Clock::now() + kKillLimit;
+}
+
+void Supervisor::Escalate() {
+  // What is left when all ranks have ended serves nobody.
+  const bool leftovers = num_ended_ == pids_.size() && phase_ < Phase::kTerminating;
+  if (leftovers || (phase_ == Phase::kSiblings && Clock::now() >= deadline_)) {
+    Terminate(order_.grace.terminate);
+  }
+  if (phase_ == Phase::kTerminating && Clock::now() >= deadline_) Kill();
+  if (phase_ == Phase::kKilling) SignalDescendants(SIGKILL);
+}
+
+void Supervisor::StopAsked(milliseconds grace) {
+  if (phase_ == Phase::kRunning) report_.killed_by_us = true;
+  if (phase_ < Phase::kTerminating) {
+    Terminate(grace);
+  } else if (phase_ == Phase::kTerminating) {
+    deadline_ = std::min(deadline_, Clock::now() + grace);
+  }
+}
+
+void Supervisor::Listen() {
+  signalfd_siginfo info;
+  while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) StopAsked(order_.grace.terminate);
+  }
+  for (const auto& stamper : stampers_)
+    stamper->Follow();
+  if (control_.fd() < 0) return;
+  const bool connected = control_.Receive();
+  while (const std::optional<std::string> line = control_.NextLine()) {
+    last_heard_ = Clock::now();
+    OnMessage(Json::parse(*line));
+  }
+  if (!connected || IsForgotten()) LoseRunner();
+}
+
+bool Supervisor::IsForgotten() const {
+  return order_.remote && Clock::now() - last_heard_ > order_.grace.silence;
+}
+
+// Nobody will miss the ranks' last words.
+void Supervisor::LoseRunner() {
+  control_.Close();
+  Kill();
+}
+
+void Supervisor::OnMessage(const Json& message) {
+  if (const auto grace = message.find("stop_grace_ms"); grace != message.end())
+    StopAsked(milliseconds(grace->get<int64_t>()));
+  if (message.contains("sibling_failed") && phase_ == Phase::kRunning) AwaitSiblings();
+}
+
+int Supervisor::PollTimeoutMs() const {
+  if (phase_ == Phase::kKilling) return static_cast<int>(kKillRound.count());
+  if (deadline_ == Clock::time_point::max() && !order_.remote) return -1;
+  const Clock::time_point silence = order_.remote ? last_heard_ + order_.grace.silence : deadline_;
+  const auto left = std::chrono::ceil<milliseconds>(std::min(deadline_, silence) - Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+void Supervisor::Wait() {
+  std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}, {control_.fd(), POLLIN, 0}};
+  for (const auto& stamper : stampers_)
+    fds.push_back({stamper->fd(), POLLIN, 0});
+  poll(fds.data(), fds.size(), PollTimeoutMs());
+  Listen();
+}
+
+SuperviseReport Supervisor::Run() {
+  const Clock::time_point begin = Clock::now();
+  const std::optional<int64_t> oom_kills = CountOomKills();
+  try {
+    StartRanks();
+  } catch (const Error& error) {
+    report_.first_failed_rank = static_cast<int>(pids_.size());
+    report_.exit_code = 127;
+    report_.log_tail = error.what();
+    report_.exit_codes.resize(order_.ranks.size(), report_.exit_code);
+    Kill();
+  }
+  Listen();  // More than the order may have come with it.
+  while (Reap()) {
+    Escalate();
+    if (phase_ == Phase::kKilling && Clock::now() >= deadline_) {
+      Log(LogLevel::kError, "processes survive SIGKILL", {{"num", ChildrenOf(getpid()).size()}});
+      break;
+    }
+    Wait();
+  }
+  for (const auto& stamper : stampers_)
+    stamper->Follow();
+  report_.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+  if (oom_kills) report_.oom_kills = CountOomKills().value_or(*oom_kills) - *oom_kills;
+  return {report_, folder_ ? folder_->Logs(order_.ranks) : std::map<std::string, std::string>{}};
+}
+
+// The line to the runner, moved away from standard input and output, which are empty then. Nothing
+// else is open: what we leave open, the ranks and the runner's other children could keep alive.
+LineChannel TakeControl() {
+  close_range(STDERR_FILENO + 1, ~0U, 0);
+  UniqueFd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  UniqueFd out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!in || !out) ThrowErrno("standard input and output", errno);
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) ThrowErrno("/dev/null", errno);
+  dup2(null.get(), STDIN_FILENO);
+  dup2(null.get(), STDOUT_FILENO);
+  if (fcntl(STDERR_FILENO, F_GETFD) < 0) dup2(null.get(), STDERR_FILENO);
+  return {std::move(in), std::move(out)};
+}
+
+// ssh's server tells both ends of the connection: "client port server port".
+SuperviseHello MakeHello() {
+  SuperviseHello hello = {.version = kVersion, .num_cores = NumCores()};
+  if (const char* const connection = std::getenv("SSH_CONNECTION"); connection != nullptr) {
+    std::string port;
+    std::istringstream(connection) >> hello.runner_address >> port >> hello.address;
+  }
+  return hello;
+}
+
+UniqueFd BlockSignals() {
+  signal(SIGPIPE, SIG_IGN);  // A closed terminal must not end us before the ranks.
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP})
+    sigaddset(&mask, signal_number);
+  sigprocmask(SIG_BLOCK, &mask, nullptr);
+  UniqueFd fd(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (fd.get() < 0) ThrowErrno("signalfd", errno);
+  return fd;
+}
+
+std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
+  while (true) {
+    if (const auto line = control.NextLine()) return SuperviseOrderFromJson(Json::parse(*line));
+    pollfd fd = {control.fd(), POLLIN, 0};
+    if (poll(&fd, 1, kOrderLimitMs) == 0 || !control.Receive()) return std::nullopt;
+  }
+}
+
+}  // namespace
+
+int SuperviseMain() {
+  LineChannel control = TakeControl();
+  setsid();  // Fails if we lead a session already, which is as good.
+  const UniqueFd signals = BlockSignals();
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) ThrowErrno("PR_SET_CHILD_SUBREAPER", errno);
+  control.Send({{"hello", ToJson(MakeHello())}});
+  std::optional<SuperviseOrder> order = ReceiveOrder(control);
+  if (!order) return 1;  // The runner went away before it said what to run.
+  Supervisor supervisor(control, *std::move(order), signals.get());
+  const SuperviseReport report = supervisor.Run();
+  return control.fd() >= 0 && control.Send({{"report", ToJson(report)}}) ? 0 : 1;
+}
+
+}  // namespace dsat

@@ -1,0 +1,327 @@
+// The user's own DeepSpeed script as a launch target, unchanged: dsat swaps the config file, turns
+// on DeepSpeed's autotuning hooks, and reads what the hooks write (docs/external.md).
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/unique_fd.h"
+#include "searcher/hosts/placement.h"
+#include "searcher/launch/launcher.h"
+#include "searcher/processes/line_stamper.h"
+#include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/deepspeed_metrics.h"
+#include "searcher/scripts/device_memory.h"
+#include "searcher/scripts/exit_classifier.h"
+#include "searcher/scripts/torch_extensions.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a log may say about its end fits in so much of it.
+constexpr int64_t kLogEndBytes = 256 * 1024;
+
+// A port that nobody listens on at this moment.
+int FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (fd.get() < 0 || bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
+    ThrowErrno("free port for MASTER_PORT", errno);
+  }
+  return ntohs(address.sin_port);
+}
+
+// A file that another process may be writing: discarded as long as it is no whole JSON.
+Json ReadUnfinishedJson(const std::string& path) {
+  std::ifstream file(path);
+  return file ? Json::parse(file, nullptr, /*allow_exceptions=*/false) : Json();
+}
+
+class CommandTarget : public LaunchTarget {
+ public:
+  explicit CommandTarget(const ExperimentSpec& spec) : spec_(spec) {}
+
+  std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
+  std::optional<PointResult> PollMeasurement(const LaunchRequest& request) override;
+  std::optional<ModelProfile> PollProfile(const LaunchRequest& request) override;
+  int64_t PollProgress(const LaunchRequest& request) override;
+  Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
+
+ private:
+  // Files of an attempt, absolute.
+  struct Files {
+    explicit Files(const LaunchRequest& request)
+        : dir(fs::absolute(request.dir).lexically_normal()),
+          config(dir / "ds_config.json"),
+          metrics(dir / "metrics.json"),
+          model_info(dir / "model_info.json") {}
+    std::string log(int64_t rank) const { return dir / fmt::format("rank{}.log", rank); }
+    fs::path dir;
+    std::string config, metrics, model_info;
+  };
+  // What the poll calls have given already.
+  struct Given {
+    bool measurement = false;
+    bool profile = false;
+  };
+
+  int64_t num_commands() const;
+  std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
+  std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
+                                                   std::map<std::string, std::string> env) const;
+  std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
+  std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
+  std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
+  std::optional<Outcome> OutcomeOfFiles(const LaunchRequest& request) const;
+  Outcome WhyNothing(const LaunchRequest& request) const;
+
+  ExperimentSpec spec_;
+  std::map<std::string, Given> given_;  // By request.dir.
+};
+
+int64_t BatchOf(const LaunchRequest& request) {
+  return request.ds_config.at("train_batch_size");
+}
+int64_t MicroBatchOf(const LaunchRequest& request) {
+  return request.ds_config.at("train_micro_batch_size_per_gpu");
+}
+int64_t AccumulationOf(const LaunchRequest& request) {
+  return request.ds_config.at("gradient_accumulation_steps");
+}
+
+// A launcher is one command that starts the ranks; else we start one per slot.
+int64_t CommandTarget::num_commands() const {
+  return FindRankLauncher(spec_.entrypoint) ? 1 : spec_.slots_per_trial;
+}
+
+// Of all ranks. Makes the folder of what DeepSpeed compiles.
+std::map<std::string, std::string> CommandTarget::OwnEnvironment(
+    const LaunchRequest& request) const {
+  std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
+                                            {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
+  // A folder that the user has warmed up is better than ours; a full run is as without dsat.
+  const bool given =
+      std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
+  if (given || request.full_run) return env;
+  const fs::path shared = request.shared_dir.empty() ? Files(request).dir.parent_path()
+                                                     : fs::absolute(request.shared_dir);
+  env["TORCH_EXTENSIONS_DIR"] = shared / "torch_extensions";
+  MakeWritableFolder(env["TORCH_EXTENSIONS_DIR"]);
+  RemoveStaleLocks(env["TORCH_EXTENSIONS_DIR"]);
+  return env;
+}
+
+// Of all ranks on one host.
+std::map<std::string, std::string> CommandTarget::EnvironmentOn(
+    int64_t host, const LaunchRequest& request, std::map<std::string, std::string> env) const {
+  const auto& given = request.hosts[static_cast<size_t>(host)].environment;
+  env.insert(given.begin(), given.end());
+  for (const auto& [name, value] : spec_.environment)
+    env[name] = value;
+  for (const auto& [name, value] : DeviceEnvironment(request, host))
+    env[name] = value;
+  return env;
+}
+
+std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
+  const Files files(request);
+  const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
+                              .start_profile_step = spec_.options.start_profile_step,
+                              .end_profile_step = spec_.options.end_profile_step,
+                              .metrics_path = files.metrics,
+                              .model_info_path = files.model_info};
+  WriteJsonFile(files.config,
+                request.full_run ? request.ds_config : ConfigWithHooks(request.ds_config, hooks));
+  for (const std::string& old : {files.metrics, files.model_info, StampsPath(files.log(0))}) {
+    fs::remove(old);
+  }
+  given_[request.dir] = {};
+
+  const std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
+  const int port = FreePort();
+  const std::vector<std::string> argv =
+      ArgvForTrial(spec_.entrypoint, request.ds_config, files.config, port);
+  const std::map<std::string, std::string> own = OwnEnvironment(request);
+  std::vector<RankCommand> commands;
+  for (int64_t rank = 0; rank < num_commands(); ++rank) {
+    const RankPlace& place = places[static_cast<size_t>(rank)];
+    RankCommand& command = commands.emplace_back();
+    command.argv = argv;
+    command.env = EnvironmentOn(place.host, request, own);
+    command.work_dir = spec_.model_dir;
+    command.log_path = files.log(rank);
+    command.host = place.host;
+    command.files = {files.config};
+    command.shares_folder = true;                           // What the hooks write, and the logs.
+    if (rank == 0) command.stamp_marker = kStepLineMarker;  // Rank 0 speaks for all.
+    if (FindRankLauncher(spec_.entrypoint)) continue;
+    command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
+                        {"LOCAL_SIZE", std::to_string(place.local_size)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
+                        {"CROSS_RANK", std::to_string(place.node)},
+                        {"CROSS_SIZE", std::to_string(place.num_nodes)}});
+    if (place.num_nodes > 1) command.env.merge(MeetingEnvironment(request));
+    command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
+    command.env["RANK"] = std::to_string(rank);
+    command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
+  }
+  return commands;
+}
+
+std::vector<StepLine> CommandTarget::ReadStepLines(const LaunchRequest& request) const {
+  std::vector<StepLine> lines;
+  for (const StampedLine& stamped : ReadStamps(StampsPath(Files(request).log(0)))) {
+    std::optional<StepLine> line = ParseStepLine(stamped.line);
+    if (!line) continue;
+    line->time_ns = stamped.time_ns;
+    lines.push_back(*line);
+  }
+  return lines;
+}
+
+std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
+  const Json file = ReadUnfinishedJson(Files(request).metrics);
+  if (!file.is_object()) return std::nullopt;
+  const std::vector<StepLine> lines = ReadStepLines(request);
+  std::optional<double> logged_ms;
+  if (!lines.empty()) {
+    logged_ms = lines.back().forward_ms + lines.back().backward_ms + lines.back().step_ms;
+  }
+  return NormalizeMetrics(file, AccumulationOf(request), BatchOf(request), logged_ms);
+}
+
+std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& request) const {
+  std::optional<ModelProfile> profile =
+      NormalizeModelInfo(ReadUnfinishedJson(Files(request).model_info), MicroBatchOf(request));
+  if (!profile) return std::nullopt;
+  int64_t& memory = profile->device_memory_bytes;
+  if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
+  if (memory == 0) memory = NvidiaMemoryBytes().value_or(0);
+  if (memory == 0) memory = HostMemoryBytes() / spec_.slots_per_trial;
+  return profile;
+}
+
+std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request) {
+  Given& given = given_[request.dir];
+  if (given.measurement || request.full_run || request.kind == TrialKind::kProfile) {
+    return std::nullopt;
+  }
+  const std::optional<HookMetrics> metrics = ReadMetrics(request);
+  if (!metrics || !UsedBatchSize(*metrics, BatchOf(request))) return std::nullopt;
+  const std::string log = ReadEnd(Files(request).log(0), kLogEndBytes);
+  const std::vector<StepLine> lines = ReadStepLines(request);
+  // The supervisor may be a moment behind; when it has reported the end, it no longer is.
+  const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
+  if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
+  given.measurement = true;
+  PointResult result;
+  result.point = {MicroBatchOf(request), AccumulationOf(request)};
+  result.measurement = MeasurementOf(*metrics, lines, spec_.options.start_profile_step,
+                                     spec_.options.end_profile_step,
+                                     result.point.accumulation_steps, BatchOf(request));
+  if (const auto peak = MaxMemAllocated(log)) {
+    result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
+  }
+  return result;
+}
+
+std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& request) {
+  Given& given = given_[request.dir];
+  if (given.profile || request.kind != TrialKind::kProfile) return std::nullopt;
+  std::optional<ModelProfile> profile = ReadProfile(request);
+  given.profile = profile.has_value();
+  return profile;
+}
+
+int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
+  return static_cast<int64_t>(ReadStepLines(request).size());
+}
+
+// The hooks end the script in the middle of a step: what is in their files counts, not how it
+// ended.
+std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& request) const {
+  if (request.full_run) return std::nullopt;
+  if (request.kind == TrialKind::kProfile) {
+    if (ReadProfile(request)) return Outcome{TrialState::kSucceeded, ""};
+    return std::nullopt;
+  }
+  const std::optional<HookMetrics> metrics = ReadMetrics(request);
+  if (!metrics) return std::nullopt;
+  if (UsedBatchSize(*metrics, BatchOf(request))) return Outcome{TrialState::kSucceeded, ""};
+  return Outcome{TrialState::kFailed,
+                 fmt::format("the script did not use the config that it was given: it trained with "
+                             "train_batch_size {:.0f}, the config says {}",
+                             metrics->train_batch_size, BatchOf(request))};
+}
+
+// Every rank ended well and left nothing.
+Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
+  const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
+  const int64_t needed = spec_.options.end_profile_step + 1;
+  if (request.kind == TrialKind::kProfile || steps == 0) {
+    return {
+        TrialState::kFailed,
+        "the script ended well but DeepSpeed's hooks never ran: it must call forward() and step() "
+        "of a DeepSpeed engine (not a PipelineEngine) made with the config file it is given"};
+  }
+  if (steps < needed) {
+    return {TrialState::kFailed,
+            fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
+                        "longer, or lower end_profile_step",
+                        steps, needed)};
+  }
+  return {
+      TrialState::kFailed,
+      fmt::format("the script ran {} optimizer steps but DeepSpeed wrote no metrics at step {}: "
+                  "it must start from step 0, not from a checkpoint",
+                  steps, needed)};
+}
+
+Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
+  given_.erase(request.dir);
+  if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
+  if (exit.killed_by_us) return {TrialState::kStopped, "stopped"};
+  const bool ended_well = exit.first_failed_rank < 0;
+  if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
+  std::vector<std::string> logs;
+  for (int64_t rank = 0; rank < num_commands(); ++rank) {
+    logs.push_back(ReadEnd(Files(request).log(rank), kLogEndBytes));
+  }
+  // A launcher may end well although its ranks did not.
+  const Outcome outcome = ClassifyExit(exit, logs);
+  if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;
+  return WhyNothing(request);
+}
+
+}  // namespace
+
+std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec) {
+  CheckDeepSpeedCommand(spec.entrypoint, spec.slots_per_trial);
+  const int64_t start = spec.options.start_profile_step;
+  const int64_t end = spec.options.end_profile_step;
+  if (start >= end) {
+    Throw(
+        ErrorCode::kInvalidArgument,
+        "start_profile_step is {} and end_profile_step {}; expected start < end: DeepSpeed counts "
+        "FLOPs in step {}, which makes that one slow",
+        start, end, start);
+  }
+  return std::make_unique<CommandTarget>(spec);
+}
+
+}  // namespace dsat

@@ -1,0 +1,235 @@
+// What DeepSpeed's autotuning hooks write, in dsat's units, whichever version wrote it.
+//
+//   DeepSpeed        names               times  throughput       FLOPS_per_gpu   "latency"
+//   0.5.7 - 0.6.1    forward, backward   ms     / 1000           FLOP per ms     a step's
+//   0.6.2 - 0.8.0    forward, backward   us     / 1000           FLOP per us     a micro-step's
+//   0.8.1 - 0.10.2   either              us     samples/s        FLOP per s      a micro-step's
+//   0.10.3 -         fwd, bwd            us     samples/s        FLOP per s      a step's
+//
+// In every version latency * throughput / 1e6 is the train batch size, in the first two a
+// thousandth of it. Where latency is a micro-step's, throughput and FLOPS are too large by the
+// accumulation count.
+#include "searcher/scripts/deepspeed_metrics.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "searcher/processes/line_stamper.h"
+
+namespace dsat {
+namespace {
+
+constexpr int64_t kTrimmedFrom = 6;
+constexpr int64_t kMinActivationBytes = 1 << 20;
+constexpr double kBatchTolerance = 0.005;
+
+// The finite number under the first of two keys that is there.
+std::optional<double> NumberAt(const Json& object, const char* key, const char* other_key) {
+  for (const char* name : {key, other_key}) {
+    if (!object.contains(name)) continue;
+    if (!object[name].is_number()) return std::nullopt;
+    const double value = object[name];
+    return std::isfinite(value) ? std::optional(value) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+bool Near(double a, double b, double tolerance) {
+  return std::abs(a - b) <= tolerance * std::abs(b);
+}
+
+// The file's numbers as they stand.
+struct RawMetrics {
+  double forward = 0, backward = 0, step = 0, latency = 0, throughput = 0, flops = 0;
+  double sum() const { return forward + backward + step; }
+};
+
+std::optional<RawMetrics> ReadRaw(const Json& file) {
+  if (!file.is_object()) return std::nullopt;
+  const auto forward = NumberAt(file, "fwd", "forward");
+  const auto backward = NumberAt(file, "bwd", "backward");
+  const auto step = NumberAt(file, "step", "step");
+  const auto throughput = NumberAt(file, "throughput", "throughput");
+  if (!forward || !backward || !step || !throughput) return std::nullopt;
+  RawMetrics raw = {*forward, *backward, *step, 0, *throughput, 0};
+  raw.latency = NumberAt(file, "latency", "latency").value_or(raw.sum());
+  raw.flops = std::max(0.0, NumberAt(file, "FLOPS_per_gpu", "FLOPS_per_gpu").value_or(0));
+  const bool sensible = raw.forward >= 0 && raw.backward >= 0 && raw.step >= 0 && raw.sum() > 0 &&
+                        raw.latency > 0 && raw.throughput > 0;
+  return sensible ? std::optional(raw) : std::nullopt;
+}
+
+double Quantile(const std::vector<double>& sorted, double q) {
+  const double position = q * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
+}
+
+Metric Summarize(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {.value = Quantile(values, 0.5),
+          .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
+          .samples = static_cast<int64_t>(values.size())};
+}
+
+// One optimizer step between the arrivals of two lines.
+struct TimedStep {
+  StepLine line;
+  double latency_ms = 0;
+};
+
+// The steps after the profiled one. The last step ends in the hook and prints nothing.
+std::vector<TimedStep> UsableSteps(const std::vector<StepLine>& lines, int64_t start, int64_t end) {
+  std::vector<TimedStep> steps;
+  const int64_t last = std::min(end, static_cast<int64_t>(lines.size()));
+  for (int64_t k = start + 1; k < last; ++k) {
+    const auto ns = static_cast<double>(lines[k].time_ns - lines[k - 1].time_ns);
+    if (ns > 0) steps.push_back({lines[k], ns / 1e6});
+  }
+  return steps;
+}
+
+template <typename Get>
+Metric SummarizeSteps(const std::vector<TimedStep>& steps, const Get& get) {
+  std::vector<double> values;
+  for (const TimedStep& step : steps)
+    values.push_back(get(step));
+  return Summarize(std::move(values));
+}
+
+Measurement FromFile(const HookMetrics& metrics, int64_t train_batch_size) {
+  const auto once = [](double value) { return Metric{.value = value, .spread = 0, .samples = 1}; };
+  Measurement result = {
+      {"latency", once(metrics.latency_ms)},
+      {"throughput", once(static_cast<double>(train_batch_size) * 1e3 / metrics.latency_ms)},
+      {"forward", once(metrics.forward_ms)},
+      {"backward", once(metrics.backward_ms)},
+      {"step", once(metrics.step_ms)}};
+  if (metrics.flops_per_gpu > 0) result["FLOPS_per_gpu"] = once(metrics.flops_per_gpu);
+  return result;
+}
+
+Measurement FromLines(const HookMetrics& metrics, const std::vector<TimedStep>& steps,
+                      int64_t train_batch_size) {
+  const double samples_ms = static_cast<double>(train_batch_size) * 1e3;
+  const double step_flops = metrics.flops_per_gpu * metrics.latency_ms;
+  Measurement result = {
+      {"latency", SummarizeSteps(steps, [](const TimedStep& s) { return s.latency_ms; })},
+      {"throughput",
+       SummarizeSteps(steps, [&](const TimedStep& s) { return samples_ms / s.latency_ms; })},
+      {"forward", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.forward_ms; })},
+      {"backward", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.backward_ms; })},
+      {"step", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.step_ms; })}};
+  if (step_flops > 0) {
+    result["FLOPS_per_gpu"] =
+        SummarizeSteps(steps, [&](const TimedStep& s) { return step_flops / s.latency_ms; });
+  }
+  return result;
+}
+
+}  // namespace
+
+std::optional<StepLine> ParseStepLine(std::string_view line) {
+  const size_t marker = line.find(kStepLineMarker);
+  if (marker == std::string_view::npos) return std::nullopt;
+  std::optional<double> forward, backward, step;
+  std::string_view rest = line.substr(marker + sizeof(kStepLineMarker) - 1);
+  while (!rest.empty()) {  // " name: value |"
+    std::string_view field = rest.substr(0, rest.find('|'));
+    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+    field.remove_prefix(std::min(field.find_first_not_of(' '), field.size()));
+    const size_t colon = field.find(": ");
+    if (colon == std::string_view::npos) continue;
+    const std::string_view name = field.substr(0, colon);
+    double value = 0;
+    const char* const end = field.data() + field.size();
+    if (std::from_chars(field.data() + colon + 2, end, value).ec != std::errc()) continue;
+    if (name == "fwd" || name == "forward") forward = value;
+    if (name == "bwd" || name == "backward") backward = value;
+    if (name == "step") step = value;
+  }
+  if (!forward || !backward || !step) return std::nullopt;
+  return StepLine{*forward, *backward, *step, 0};
+}
+
+int64_t CountStepLines(std::string_view log) {
+  int64_t count = 0;
+  for (size_t end; (end = log.find('\n')) != std::string_view::npos; log.remove_prefix(end + 1)) {
+    if (end <= kMaxStampedLineBytes && ParseStepLine(log.substr(0, end))) ++count;
+  }
+  return count;
+}
+
+std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulation_steps,
+                                            int64_t train_batch_size,
+                                            std::optional<double> logged_ms) {
+  const std::optional<RawMetrics> raw = ReadRaw(file);
+  if (!raw) return std::nullopt;
+  const auto accumulation = static_cast<double>(accumulation_steps);
+  const auto expected_batch = static_cast<double>(train_batch_size);
+  const double product = raw->throughput * raw->latency / 1e6;
+  const bool thousandth = file.contains("forward") && Near(product * 1e3, expected_batch, 0.01);
+  // As the ratio to what was printed: 1 if the guess is right, a thousand or a thousandth if not.
+  const double ratio = logged_ms.value_or(0) / raw->sum();
+  const bool in_ms = thousandth && ratio > 0.03;
+
+  const double scale = in_ms ? 1 : accumulation / 1e3;  // To ms of an optimizer step.
+  HookMetrics metrics;
+  metrics.forward_ms = raw->forward * scale;
+  metrics.backward_ms = raw->backward * scale;
+  metrics.step_ms = raw->step * scale;
+  metrics.latency_ms = raw->sum() * scale;
+  metrics.train_batch_size = thousandth ? product * 1e3 : product;
+  metrics.flops_per_gpu = raw->flops * (in_ms ? 1e3 : thousandth ? 1e6 : 1);
+  const bool latency_of_micro_step = Near(raw->latency, raw->sum(), 0.01);
+  if (!in_ms && latency_of_micro_step) metrics.flops_per_gpu /= accumulation;
+  return metrics;
+}
+
+bool UsedBatchSize(const HookMetrics& metrics, int64_t train_batch_size) {
+  return Near(metrics.train_batch_size, static_cast<double>(train_batch_size), kBatchTolerance);
+}
+
+Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine>& lines,
+                          int64_t start, int64_t end, int64_t accumulation_steps,
+                          int64_t train_batch_size) {
+  const std::vector<TimedStep> steps = UsableSteps(lines, start, end);
+  const size_t enough = accumulation_steps >= kTrimmedFrom ? 1 : 2;
+  return steps.size() >= enough ? FromLines(metrics, steps, train_batch_size)
+                                : FromFile(metrics, train_batch_size);
+}
+
+std::optional<double> MaxMemAllocated(std::string_view log) {
+  constexpr std::string_view kKey = "MaxMemAllocated=";
+  std::optional<double> peak;
+  for (size_t at = log.find(kKey); at != std::string_view::npos; at = log.find(kKey, at + 1)) {
+    const std::string_view text = log.substr(at + kKey.size());
+    double gib = 0;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), gib);
+    const std::string_view unit = text.substr(static_cast<size_t>(result.ptr - text.data()));
+    if (result.ec != std::errc() || !unit.starts_with("GB") || gib <= 0) continue;
+    peak = std::max(peak.value_or(0), gib * 0x1p30);
+  }
+  return peak;
+}
+
+std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size) {
+  if (!file.is_object()) return std::nullopt;
+  const auto params = NumberAt(file, "num_params", "num_params");
+  const auto trainable = NumberAt(file, "trainable_num_params", "trainable_num_params");
+  const auto activation = NumberAt(file, "activation_mem_per_gpu", "activation_mem_per_gpu");
+  if (!params || !trainable || !activation || *params < 1) return std::nullopt;
+  ModelProfile profile;
+  profile.num_params = static_cast<int64_t>(*params);
+  profile.trainable_num_params = static_cast<int64_t>(*trainable);
+  profile.activation_bytes_per_sample =
+      std::max(kMinActivationBytes,
+               static_cast<int64_t>(*activation) / std::max<int64_t>(1, micro_batch_size));
+  profile.device_memory_bytes =
+      static_cast<int64_t>(std::max(0.0, NumberAt(file, "gpu_mem", "gpu_mem").value_or(0)));
+  return profile;
+}
+
+}  // namespace dsat

@@ -1,0 +1,40 @@
+// How much memory one rank of a command on this machine may use, as far as the machine tells.
+#include "searcher/scripts/device_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+namespace dsat {
+
+std::optional<int64_t> SmallestMib(const std::string& text) {
+  std::istringstream lines(text);
+  std::optional<int64_t> smallest;
+  int64_t mib = 0;
+  while (lines >> mib)
+    smallest = smallest ? std::min(*smallest, mib) : mib;
+  if (!lines.eof() || !smallest || *smallest <= 0) return std::nullopt;
+  return *smallest << 20;
+}
+
+std::optional<int64_t> NvidiaMemoryBytes() {
+  if (access("/dev/nvidiactl", F_OK) != 0) return std::nullopt;
+  // A driver in trouble can hang its tool.
+  FILE* const pipe = popen(
+      "timeout 10 nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null",
+      "r");
+  if (pipe == nullptr) return std::nullopt;
+  std::string text;
+  char buffer[256];
+  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr)
+    text += buffer;
+  return pclose(pipe) == 0 ? SmallestMib(text) : std::nullopt;
+}
+
+int64_t HostMemoryBytes() {
+  return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace dsat

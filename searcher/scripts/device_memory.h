@@ -1,0 +1,23 @@
+// How much memory one rank of a command on this machine may use, as far as the machine tells.
+#ifndef DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
+#define DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace dsat {
+
+// The smallest number of MiB in the lines of `text`, in bytes; nullopt if a line is no number or
+// there is none. The form of nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits.
+std::optional<int64_t> SmallestMib(const std::string& text);
+
+// The memory of the smallest NVIDIA device as nvidia-smi tells it; nullopt without one.
+std::optional<int64_t> NvidiaMemoryBytes();
+
+// MemTotal of this host.
+int64_t HostMemoryBytes();
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_

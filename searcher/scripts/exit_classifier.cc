@@ -1,0 +1,120 @@
+// Why ranks ended: what their exit codes and the last words in their logs mean.
+//
+// The texts are those of DeepSpeed, PyTorch, CUDA, NCCL and the C++ runtime. A log is never
+// searched for plain "error": libraries write that word on good days too.
+#include "searcher/scripts/exit_classifier.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <regex>
+
+namespace dsat {
+namespace {
+
+constexpr size_t kMaxQuoteBytes = 300;
+
+struct Rule {
+  TrialState state;
+  const char* what;
+  const char* pattern;
+};
+
+// First match wins; REQUIRES no match across lines.
+constexpr std::array kRules = {
+    Rule{TrialState::kInfeasible, "invalid configuration",
+         "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"
+         "|Check batch related parameters|has to be greater than 0|mismatch TrainingArguments"
+         "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
+         "|ZeRORuntimeException|not supported with ZeRO"},
+    Rule{TrialState::kInfeasible, "out of device memory",
+         "OutOfMemoryError|(CUDA|HIP) out of memory|CUDA error: out of memory"
+         "|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*out of memory|Tried to allocate"},
+    Rule{TrialState::kInfeasible, "out of host memory",
+         "DefaultCPUAllocator: can't allocate|Cannot allocate memory|MemoryError|std::bad_alloc"
+         "|cudaHostAlloc|pin_memory.*fail"},
+    Rule{TrialState::kFailed, "the loss scale cannot fall further",
+         "Current loss scale already at minimum"},
+    Rule{TrialState::kFailed, "a port, the network or the disk failed",
+         "EADDRINUSE|Address already in use|server socket has failed|Connection refused"
+         "|ncclSystemError|No space left"},
+};
+
+std::string_view LineAround(std::string_view text, size_t position) {
+  const size_t before = text.rfind('\n', position);
+  const size_t begin = before == std::string_view::npos ? 0 : before + 1;
+  return text.substr(begin, text.find('\n', position) - begin);
+}
+
+std::string Quote(std::string_view line) {
+  const size_t begin = line.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return "";
+  line.remove_prefix(begin);
+  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  return std::string(line.substr(0, kMaxQuoteBytes));
+}
+
+}  // namespace
+
+std::optional<LogFinding> ClassifyLog(std::string_view text) {
+  for (const Rule& rule : kRules) {
+    // Line by line: std::regex recurses once per character matched by ".*".
+    const std::regex pattern(rule.pattern, std::regex::optimize);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = text.substr(begin, std::min<size_t>(end - begin, 4096));
+      if (std::regex_search(line.begin(), line.end(), pattern)) {
+        return LogFinding{rule.state, fmt::format("{}: {}", rule.what, Quote(line))};
+      }
+      begin = end + 1;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string LastLine(std::string_view text) {
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  return last == std::string_view::npos ? "" : Quote(LineAround(text, last));
+}
+
+bool KilledForHostMemory(const ExitReport& exit) {
+  return exit.first_failed_rank >= 0 && exit.exit_code == 128 + SIGKILL && exit.oom_kills > 0;
+}
+
+std::string DescribeExit(const ExitReport& exit) {
+  const int signal_number = exit.exit_code - 128;
+  const char* const name =
+      signal_number > 0 && signal_number < NSIG ? sigdescr_np(signal_number) : nullptr;
+  std::string text = fmt::format("rank {} ", exit.first_failed_rank);
+  if (name != nullptr) {
+    text += fmt::format("was killed by signal {} ({})", signal_number, name);
+  } else {
+    text += fmt::format("exited with code {}", exit.exit_code);
+  }
+  const std::string last = LastLine(exit.log_tail);
+  return last.empty() ? text : text + ": " + last;
+}
+
+Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs) {
+  const auto first = static_cast<size_t>(std::max(exit.first_failed_rank, 0));
+  std::optional<LogFinding> finding;
+  if (first < logs.size()) finding = ClassifyLog(logs[first]);
+  for (size_t rank = 0; rank < logs.size(); ++rank) {
+    if (finding && finding->state == TrialState::kInfeasible) break;
+    std::optional<LogFinding> other = ClassifyLog(logs[rank]);
+    if (other && other->state == TrialState::kInfeasible) finding = std::move(other);
+  }
+  if (finding && finding->state == TrialState::kInfeasible)
+    return {finding->state, finding->reason};
+  if (KilledForHostMemory(exit)) {
+    return {TrialState::kInfeasible,
+            fmt::format("out of host memory: the kernel killed rank {}", exit.first_failed_rank)};
+  }
+  if (finding) return {finding->state, finding->reason};
+  if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};
+  return {TrialState::kFailed, DescribeExit(exit)};
+}
+
+}  // namespace dsat

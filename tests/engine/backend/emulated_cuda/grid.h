@@ -1,0 +1,82 @@
+// Kernels on the CPU: the blocks of a grid one after another, the threads of a block as fibers that
+// change places only where they wait for each other.
+//
+// What a GPU may do and a run of tests would miss is made to happen: shared memory starts as NaN,
+// and blocks, and the threads of a block, come in ascending order in one launch and in descending
+// order in the next, so that a missing barrier shows in one of them. A barrier that not all
+// threads reach ends the program with the lines at which they wait.
+#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
+#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <type_traits>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace emulated_cuda {
+
+using Site = std::source_location;
+
+constexpr int kLanes = 32;
+constexpr size_t kDefaultSharedBytes = size_t{48} << 10;  // Of a block, unless more is asked for.
+constexpr size_t kMaxSharedBytes = size_t{163} << 10;     // Compute capability 8.0.
+
+struct Launch {
+  const void* kernel = nullptr;
+  dim3 grid, block;
+  size_t dynamic_bytes = 0;
+  std::function<void()> thread;  // The kernel with its arguments.
+  // Gives an address in the thread-local memory of the kernel's library, which is the kernels'
+  // static shared memory.
+  void* (*shared)() = nullptr;
+};
+
+// Runs the grid on the calling thread; not from two at a time. REQUIRES: a launch that a GPU would
+// take.
+void RunGrid(const Launch& launch, bool descending);
+
+// For kernels: of the running thread.
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+int Lane();
+// The block's dynamic shared memory, a multiple of 256 bytes, aligned to as many; what follows it
+// cannot be touched.
+void* DynamicShared();
+
+// Waits until all threads of the block have come here; gives whether any brought other than 0.
+int SyncBlock(int value, const Site& site);
+
+// Waits until all lanes of this warp, which `mask` must name, have come here, each with `bytes` (at
+// most kExchangeBytes) at `mine`. Gives all of them, lane by lane: valid until this lane's next.
+constexpr size_t kExchangeBytes = 64;
+const std::byte* ExchangeBytes(unsigned mask, const void* mine, size_t bytes, const Site& site);
+
+// What the lanes of a warp brought.
+template <typename T>
+struct Lanes {
+  const std::byte* first;
+
+  T operator[](int lane) const {
+    T value;
+    std::memcpy(&value, first + static_cast<size_t>(lane) * sizeof(T), sizeof(T));
+    return value;
+  }
+};
+template <typename T>
+Lanes<T> Exchange(unsigned mask, const T& mine, const Site& site) {
+  static_assert(sizeof(T) <= kExchangeBytes && std::is_trivially_copyable_v<T>);
+  return {ExchangeBytes(mask, &mine, sizeof(T), site)};
+}
+
+}  // namespace emulated_cuda
+
+#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_

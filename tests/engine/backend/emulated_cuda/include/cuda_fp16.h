@@ -1,0 +1,20 @@
+// f16 as CUDA's header of this name has it, as far as dsat's kernels use it.
+#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_
+#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_
+
+#include <cstdint>
+
+#include "engine/core/half.h"
+
+struct __half {
+  uint16_t bits;
+};
+
+inline float __half2float(__half x) {
+  return dsat::engine::ToFloat(dsat::engine::F16{x.bits});
+}
+inline __half __float2half_rn(float x) {
+  return {dsat::engine::ToF16(x).bits};
+}
+
+#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_

@@ -1,0 +1,21 @@
+// The queues that the ranks of a fake NCCL work on: the host's own, where everything is done at
+// once, or the emulated GPU's.
+#ifndef DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
+#define DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace fake_nccl {
+
+// What the calling thread's queue has been given so far.
+using Place = std::shared_ptr<void>;
+Place PlaceIn(void* stream);
+
+// `work` comes after all places, and what their queues are given later after `work`.
+void Do(const std::vector<Place>& places, const std::function<void()>& work);
+
+}  // namespace fake_nccl
+
+#endif  // DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_

@@ -1,0 +1,296 @@
+// What the CUDA backend records on its streams: marks, whose events are used again, and the times
+// of a trace. On the emulated GPU, where every piece of work takes one tick, a millisecond.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "tests/engine/backend/emulated_cuda/gpu.h"
+#include "tests/engine/runtime/training.h"
+
+namespace dsat::engine {
+namespace {
+
+using emulated_cuda::CountEvents;
+using emulated_cuda::EventCounts;
+using std::chrono::milliseconds;
+using TimePoint = TraceEvent::Clock::time_point;
+
+int64_t Ticks() {
+  return emulated_cuda::Gpu::Get().ticks();
+}
+
+// By their begin; an event before those that lie in it.
+std::vector<TraceEvent> On(const Trace& trace, const std::string& lane) {
+  const std::vector<std::string> lanes = trace.lanes();
+  const auto number = std::ranges::find(lanes, lane) - lanes.begin();
+  std::vector<TraceEvent> events = trace.events();
+  std::erase_if(events, [&](const TraceEvent& event) { return event.lane != number; });
+  std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
+    return std::tuple(a.begin, b.end) < std::tuple(b.begin, a.end);
+  });
+  return events;
+}
+
+// 64 numbers of a GPU.
+class GpuNumbers {
+ public:
+  GpuNumbers() : arena_("device memory", Arena::Kind::kReal, 0, &device_->memory()) {}
+  Kernels& kernels() { return *kernels_; }
+  void ReleaseKernels() { kernels_ = nullptr; }
+  Tensor x() { return x_.AsTensor(DType::kF32); }
+  // A piece of work that is done now, with what the calling thread has asked for before.
+  void Copy(TraceEvent event = {}, Trace* trace = nullptr) {
+    std::vector<float> host(64);
+    const TraceSpan span(trace, std::move(event), kernels_.get());
+    kernels_->Upload(x().data, host.data(), x().bytes());
+  }
+  // A piece of work that is done later.
+  void Fill(Trace* trace, const char* name) {
+    const TraceSpan span(trace, {.lane = Trace::kCompute, .name = name}, kernels_.get());
+    kernels_->Fill(x(), 1);
+  }
+
+ private:
+  std::unique_ptr<Device> device_ = MakeTestDevice("emulated-cuda");
+  std::unique_ptr<Kernels> kernels_ = device_->MakeKernels();
+  Arena arena_;
+  Buffer x_ = arena_.Allocate(DType::kF32, 64, "numbers");
+};
+
+TEST(MarksTest, AnEventIsNobodyElsesAsLongAsSomebodyHoldsItsMark) {
+  GpuNumbers numbers;
+  std::vector<StreamMark> marks(5);
+  for (StreamMark& mark : marks)
+    mark = numbers.kernels().Mark();
+  std::ranges::sort(marks);
+  EXPECT_EQ(std::ranges::adjacent_find(marks), marks.end());
+  StreamMark second_holder = marks[2];
+  const void* event = marks[2].get();
+  marks[2] = nullptr;
+  EXPECT_NE(numbers.kernels().Mark().get(), event);
+  second_holder = nullptr;
+  EXPECT_EQ(numbers.kernels().Mark().get(), event);
+}
+
+TEST(MarksTest, OutliveTheirKernelsAndAreDestroyedWithTheLast) {
+  const int64_t before = CountEvents().num_alive;
+  GpuNumbers numbers;
+  StreamMark mark = numbers.kernels().Mark();
+  numbers.kernels().Mark();
+  numbers.ReleaseKernels();
+  EXPECT_GT(CountEvents().num_alive, before);
+  mark = nullptr;
+  EXPECT_EQ(CountEvents().num_alive, before);
+}
+
+struct Case {
+  const char* device;
+  int num_ranks;
+  int stage;
+  bool overlap;
+  Tier optimizer;
+};
+
+DsConfig ConfigOf(const Case& c) {
+  DsConfig config = TinyConfig(c.stage, c.num_ranks, 2);
+  config.batch = {
+      .train_batch_size = 4, .micro_batch_size = 2 / c.num_ranks, .accumulation_steps = 2};
+  config.zero.overlap_comm = c.overlap;
+  config.zero.reduce_bucket_size = 512;
+  config.zero.stage3_prefetch_bucket_size = 4096;
+  config.zero.offload_optimizer.tier = c.optimizer;
+  return config;
+}
+
+struct TracedRank {
+  Plan plan;
+  Trace trace;
+  int64_t num_ticks = 0;  // While it was traced, on all ranks.
+};
+
+// Traces the steps from `first` on.
+std::vector<TracedRank> Train(const Case& c, int num_steps, std::optional<int> first) {
+  const Model model = TinyMlp();
+  const auto data = SyntheticFor(model);
+  std::vector<TracedRank> runs(static_cast<size_t>(c.num_ranks));
+  RunRanks(c.num_ranks, [&](ProcessGroup& group) {
+    TracedRank& run = runs[static_cast<size_t>(group.rank())];
+    TestDevice device(MakeTestDevice(c.device), group);
+    Engine engine(device.For(model, data.get(), kSeqLen), ConfigOf(c), 7);
+    run.plan = engine.plan();
+    int64_t ticks = 0;
+    for (int step = 1; step <= num_steps; ++step) {
+      if (step == first) {
+        emulated_cuda::Gpu::Get().FinishAll();
+        ticks = Ticks();
+        engine.set_trace(&run.trace);
+      }
+      engine.TrainBatch();
+    }
+    if (!first) return;
+    engine.set_trace(nullptr);
+    run.num_ticks = Ticks() - ticks;
+  });
+  return runs;
+}
+
+TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) {
+  for (const bool traced : {false, true}) {
+    const EventCounts before = CountEvents();
+    const int num_steps = 8;
+    const auto runs = Train({"emulated-nccl", 2, 3, true, Tier::kHost}, num_steps,
+                            traced ? std::optional(num_steps) : std::nullopt);
+    const EventCounts after = CountEvents();
+    const int64_t num_timed = after.num_timed - before.num_timed;
+    EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 100);
+    EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 16);
+    EXPECT_EQ(num_timed > 0, traced);
+    EXPECT_EQ(after.num_alive, before.num_alive);
+  }
+}
+
+TEST(GpuLanesTest, AnEventLiesWhereItsStreamWorkedNotWhereItWasAskedTo) {
+  GpuNumbers numbers;
+  emulated_cuda::Gpu::Get().FinishAll();
+  Trace trace;
+  const int copies = trace.Lane("copies");
+  numbers.kernels().set_trace(&trace);
+  {
+    const TraceSpan span(&trace, {.lane = Trace::kCompute, .name = "two"}, &numbers.kernels());
+    numbers.kernels().Fill(numbers.x(), 1);
+    numbers.kernels().Fill(numbers.x(), 2);
+  }
+  numbers.Fill(&trace, "one");
+  std::jthread([&] { numbers.Copy({.lane = copies, .name = "beside"}, &trace); }).join();
+  numbers.kernels().set_trace(nullptr);
+
+  const std::vector<TraceEvent> asked = On(trace, "compute"), compute = On(trace, "gpu compute"),
+                                copy = On(trace, "gpu copies");
+  ASSERT_EQ(compute.size(), 2U);
+  ASSERT_EQ(copy.size(), 1U);
+  // The copy ran first: nobody had waited for the fills.
+  const TimePoint begin = compute[0].begin;
+  EXPECT_STREQ(compute[0].name, "two");
+  EXPECT_EQ(compute[0].end, begin + milliseconds(3));
+  EXPECT_STREQ(compute[1].name, "one");
+  EXPECT_EQ(compute[1].begin, begin + milliseconds(3));
+  EXPECT_EQ(compute[1].end, begin + milliseconds(4));
+  EXPECT_STREQ(copy[0].name, "beside");
+  EXPECT_EQ(copy[0].begin, begin);
+  EXPECT_EQ(copy[0].end, begin + milliseconds(1));
+}
+
+TEST(GpuLanesTest, ALongTraceUsesTheEventsOfPassedSpansAgainAndKeepsEverySpan) {
+  GpuNumbers numbers;
+  Trace trace;
+  const int num_spans = 3000;
+  const int64_t before = CountEvents().num_timed;
+  numbers.kernels().set_trace(&trace);
+  for (int i = 0; i < num_spans; ++i)
+    numbers.Fill(&trace, "fill");
+  numbers.kernels().set_trace(nullptr);
+  EXPECT_LT(CountEvents().num_timed - before, 1500);
+  const std::vector<TraceEvent> events = On(trace, "gpu compute");
+  ASSERT_EQ(std::ssize(events), num_spans);
+  EXPECT_EQ(events.back().end - events.front().begin, milliseconds(num_spans));
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("{}Ranks{}Stage{}{}{}", std::string(c.device).ends_with("nccl") ? "Nccl" : "",
+                     c.num_ranks, c.stage, c.overlap ? "Overlap" : "",
+                     c.optimizer == Tier::kHost ? "OptimizerOnHost" : "");
+}
+
+class GpuLanesOfTest : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ways, GpuLanesOfTest,
+                         testing::Values(Case{"emulated-cuda", 1, 0, false, Tier::kDevice},
+                                         Case{"emulated-cuda", 1, 2, true, Tier::kHost},
+                                         Case{"emulated-cuda", 1, 3, true, Tier::kHost},
+                                         Case{"emulated-cuda", 2, 2, false, Tier::kDevice},
+                                         Case{"emulated-nccl", 2, 2, true, Tier::kDevice},
+                                         Case{"emulated-nccl", 2, 3, true, Tier::kHost}),
+                         NameOf);
+
+// Does one thing at a time.
+void ExpectInOrder(const std::vector<TraceEvent>& events) {
+  for (size_t i = 1; i < events.size(); ++i)
+    EXPECT_LE(events[i - 1].end, events[i].begin) << events[i].name;
+}
+
+// One thing at a time, and what is a part of it.
+void ExpectInOrderOrInside(const std::vector<TraceEvent>& events) {
+  std::vector<TraceEvent> around;
+  for (const TraceEvent& event : events) {
+    while (!around.empty() && around.back().end <= event.begin)
+      around.pop_back();
+    EXPECT_TRUE(around.empty() || event.end <= around.back().end) << event.name;
+    around.push_back(event);
+  }
+}
+
+TEST_P(GpuLanesOfTest, AStreamDoesOneThingAtATimeInTheOrderOfThePlan) {
+  const Case& c = GetParam();
+  for (const TracedRank& run : Train(c, 2, 2)) {
+    const std::vector<TraceEvent> compute = On(run.trace, "gpu compute");
+    ExpectInOrderOrInside(compute);
+    std::vector<std::string> expected, seen;
+    for (const Instruction& i : run.plan.instructions) {
+      if (i.op == Op::kForward || i.op == Op::kBackward)
+        expected.push_back(fmt::format("{} {}.{}", Name(i.op), i.micro_batch, i.unit));
+    }
+    for (const TraceEvent& event : compute) {
+      const std::string name = event.name;
+      if (name != Name(Op::kForward) && name != Name(Op::kBackward)) continue;
+      seen.push_back(fmt::format("{} {}.{}", name, event.micro_batch, event.unit));
+      EXPECT_GE(event.end - event.begin, milliseconds(1)) << seen.back();
+    }
+    EXPECT_EQ(seen, expected);
+    for (const std::string lane : {"communication", "copies", "copies for communication"}) {
+      const std::vector<TraceEvent> on_gpu = On(run.trace, "gpu " + lane);
+      EXPECT_EQ(on_gpu.size(), On(run.trace, lane).size()) << lane;
+      ExpectInOrder(on_gpu);
+    }
+    EXPECT_EQ(On(run.trace, "gpu communication").empty(), !c.overlap);
+    EXPECT_EQ(On(run.trace, "gpu copies").empty(), c.optimizer == Tier::kDevice);
+  }
+}
+
+// The time in which at least one event of a GPU's lanes lasts.
+TraceEvent::Clock::duration Covered(const Trace& trace) {
+  std::vector<TraceEvent> events;
+  for (const std::string& lane : trace.lanes()) {
+    if (!lane.starts_with("gpu ")) continue;
+    const std::vector<TraceEvent> more = On(trace, lane);
+    events.insert(events.end(), more.begin(), more.end());
+  }
+  std::ranges::sort(events, {}, &TraceEvent::begin);
+  TraceEvent::Clock::duration covered{};
+  TimePoint end;
+  for (const TraceEvent& event : events) {
+    covered += std::max(event.end, end) - std::max(event.begin, end);
+    end = std::max(event.end, end);
+  }
+  return covered;
+}
+
+// On one rank: the GPU is shared here.
+TEST(GpuLanesTest, NoWorkOfAStepIsOutsideOfEveryEvent) {
+  for (const Case& c : {Case{"emulated-cuda", 1, 0, false, Tier::kDevice},
+                        Case{"emulated-cuda", 1, 2, true, Tier::kHost},
+                        Case{"emulated-cuda", 1, 3, true, Tier::kHost}}) {
+    SCOPED_TRACE(c.stage);
+    const std::vector<TracedRank> runs = Train(c, 2, 2);
+    EXPECT_GT(runs[0].num_ticks, 50);
+    EXPECT_EQ(Covered(runs[0].trace), milliseconds(runs[0].num_ticks));
+  }
+}
+
+}  // namespace
+}  // namespace dsat::engine

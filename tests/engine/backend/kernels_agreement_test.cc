@@ -1,0 +1,327 @@
+// What backends and thread counts must agree on: bits, FLOPs and scratch sizes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "tests/engine/backend/kernels_testing.h"
+
+namespace dsat::engine {
+namespace {
+
+// Every kernel once, on sizes that are cut into several pieces of work and divide by nothing.
+class Everything {
+ public:
+  Everything(Kernels& kernels, DType dtype) : kernels_(kernels), dtype_(dtype) {}
+
+  // Runs all of them. The results are in Results() afterwards.
+  void Run() {
+    RunElementwise();
+    RunMatmul();
+    RunLayerNorm();
+    RunEmbedding();
+    RunAttention();
+    RunLlama();
+    RunImages();
+    RunLossAndOptimizers();
+  }
+
+  // The bytes of every tensor that was made, and every number that a kernel returned.
+  std::vector<std::vector<char>> Results() const {
+    std::vector<std::vector<char>> results;
+    for (const TestTensor& t : tensors_)
+      results.push_back(t.bytes());
+    const char* numbers = reinterpret_cast<const char*>(numbers_.data());
+    results.emplace_back(numbers, numbers + numbers_.size() * sizeof(double));
+    return results;
+  }
+  const Doubles& numbers() const { return numbers_; }
+  // No kernel wrote anything.
+  bool Untouched() const {
+    return std::equal(tensors_.begin(), tensors_.end(), initial_.begin(),
+                      [](const TestTensor& t, const auto& bytes) { return t.bytes() == bytes; });
+  }
+
+ private:
+  static constexpr int64_t kN = 301, kC = 260, kMany = 70001;
+  static constexpr AttentionShape kAttention = {.B = 2, .T = 150, .C = 120, .H = 4};
+
+  // Numbers in [-1, 1).
+  Tensor New(DType dtype, int64_t n) {
+    Doubles values(static_cast<size_t>(n));
+    for (double& x : values)
+      x = static_cast<double>(random_()) / (1 << 30) - 1;
+    tensors_.emplace_back(dtype, values);
+    initial_.push_back(tensors_.back().bytes());
+    return tensors_.back().get();
+  }
+  Tensor New(int64_t n) { return New(dtype_, n); }
+  std::vector<int32_t> NewTokens(int64_t n, int32_t V) { return Random(2).Tokens(n, V); }
+
+  void RunElementwise() {
+    kernels_.Fill(New(kMany), 2);
+    kernels_.Cast(New(DType::kF32, kMany), New(kMany));
+    kernels_.Accumulate(New(DType::kF32, kMany), New(kMany));
+    kernels_.Scale(New(kMany), 0.7F);
+    kernels_.Add(New(kMany), New(kMany), New(kMany));
+    kernels_.GeluForward(New(kMany), New(kMany));
+    kernels_.GeluBackward(New(kMany), New(kMany), New(kMany));
+    kernels_.ReluForward(New(kMany), New(kMany));
+    kernels_.ReluBackward(New(kMany), New(kMany), New(kMany));
+    numbers_.push_back(kernels_.SumOfSquares(New(kMany)));
+  }
+
+  void RunMatmul() {
+    constexpr int64_t kM = 275, kK = 36;  // Two tiles by two.
+    for (int flags = 0; flags < 16; ++flags) {
+      MatmulArgs args{.M = kM, .N = 2 * kC, .K = kK};
+      args.transpose_a = (flags & 1) != 0;
+      args.transpose_b = (flags & 2) != 0;
+      args.a = New(kM * kK);
+      args.b = New(kK * 2 * kC);
+      args.c = New(kM * 2 * kC);
+      if ((flags & 4) != 0) args.addend = flags < 8 ? args.c : New(kM * 2 * kC);
+      if ((flags & 8) != 0) args.bias = New(2 * kC);
+      if (flags % 5 == 1) args.before_gelu = New(kM * 2 * kC);
+      if (flags % 5 == 2) args.gelu_input = New(kM * 2 * kC);
+      kernels_.Matmul(args);
+    }
+    // The gradient of a weight: few outputs, long sums.
+    kernels_.Matmul({.M = 90,
+                     .N = 70,
+                     .K = 3000,
+                     .a = New(90 * 3000),
+                     .b = New(70 * 3000),
+                     .c = New(90 * 70),
+                     .transpose_a = true,
+                     .column_sums = New(70)});
+    kernels_.Matmul({.M = 9,
+                     .N = 4 * kC,
+                     .K = kN,
+                     .a = New(9 * kN),
+                     .b = New(kN * 4 * kC),
+                     .c = New(9 * 4 * kC),
+                     .column_sums = New(4 * kC)});
+  }
+
+  void RunLayerNorm() {
+    const Tensor x = New(kN * kC), weight = New(kC);
+    const Tensor mean = New(DType::kF32, kN), rstd = New(DType::kF32, kN);
+    kernels_.LayerNormForward(New(kN * kC), mean, rstd, x, weight, New(kC), kN, kC);
+    kernels_.LayerNormBackward(New(kN * kC), New(kC), New(kC), New(kN * kC), x, weight, mean, rstd,
+                               kN, kC, true);
+  }
+
+  void RunEmbedding() {
+    constexpr int64_t kB = 7, kT = kN / kB;
+    const std::vector<int32_t> tokens = NewTokens(kB * kT, 50);
+    const Tensor y = New(kB * kT * kC);
+    kernels_.EmbeddingForward(y, tokens.data(), New(50 * kC), New(kT * kC), kB, kT, kC);
+    kernels_.EmbeddingBackward(New(50 * kC), New(kT * kC), y, tokens.data(), kB, kT, kC);
+  }
+
+  void RunAttention() {
+    RunAttention(kAttention);
+    AttentionShape grouped = kAttention;
+    grouped.G = 2;
+    RunAttention(grouped);
+  }
+
+  void RunAttention(const AttentionShape& s) {
+    const int64_t n = s.B * s.T * s.C;
+    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels_.AttentionScratchBytes(s) / 4);
+    const Tensor qkv = New(s.B * s.T * s.QkvChannels()), out = New(n),
+                 lse = New(DType::kF32, s.B * s.H * s.T);
+    kernels_.AttentionForward(out, lse, qkv, scratch.get(), s);
+    kernels_.AttentionBackward(New(s.B * s.T * s.QkvChannels()), New(n), out, qkv, lse,
+                               scratch.get(), s);
+  }
+
+  void RunLlama() {
+    const Tensor x = New(kN * kC), weight = New(kC), rstd = New(DType::kF32, kN);
+    kernels_.RmsNormForward(New(kN * kC), rstd, x, weight, kN, kC, 1e-5F);
+    kernels_.RmsNormBackward(New(kN * kC), New(kC), New(kN * kC), x, weight, rstd, kN, kC, true);
+    kernels_.SwigluForward(New(kN * kC), New(2 * kN * kC), kN, kC);
+    kernels_.SwigluBackward(New(2 * kN * kC), New(kN * kC), New(2 * kN * kC), kN, kC);
+    constexpr int64_t kB = 7, kT = kN / kB;
+    const std::vector<float> frequencies(13, 0.3F);
+    kernels_.RotateInPlace(New(kB * kT * kC), frequencies, false,
+                           {.B = kB, .T = kT, .stride = kC, .heads = 9, .head_channels = 26});
+  }
+
+  void RunImages() {
+    const ConvShape s{.N = 11, .H = 18, .W = 17, .in = 24, .out = 32, .kernel = 3, .stride = 2};
+    const Tensor x = New(s.NumIn()), dy = New(s.NumOut()), weight = New(s.NumWeights());
+    kernels_.ConvForward(New(s.NumOut()), x, weight, s);
+    kernels_.ConvInputGrad(New(s.NumIn()), dy, weight, s);
+    kernels_.ConvWeightGrad(New(s.NumWeights()), dy, x, s);
+    const GroupNormShape norm{.N = s.N, .P = s.H * s.W, .C = s.in, .G = 4};
+    const Tensor mean = New(DType::kF32, s.N * 4), rstd = New(DType::kF32, s.N * 4);
+    kernels_.GroupNormForward(New(s.NumIn()), mean, rstd, x, New(s.in), New(s.in), norm);
+    kernels_.GroupNormBackward(New(s.NumIn()), New(s.in), New(s.in), New(s.NumIn()), x, New(s.in),
+                               mean, rstd, norm);
+    kernels_.MeanPoolForward(New(s.N * s.in), x, s.N, s.H * s.W, s.in);
+    kernels_.MeanPoolBackward(New(s.NumIn()), New(s.N * s.in), s.N, s.H * s.W, s.in);
+  }
+
+  void RunLossAndOptimizers() {
+    const std::vector<int32_t> targets = NewTokens(kN, kC);
+    const Tensor logits = New(kN * 4 * kC);
+    numbers_.push_back(
+        kernels_.CrossEntropyInPlace(logits, targets.data(), kN, 4 * kC, 4 * kC - 3, 1));
+    const Tensor v = New(DType::kF32, kMany);
+    kernels_.Fill(v, 0.1F);
+    kernels_.AdamStep({.param = New(kMany),
+                       .master = New(DType::kF32, kMany),
+                       .grad = New(kMany),
+                       .m = New(DType::kF32, kMany),
+                       .v = v,
+                       .lr = 0.1F,
+                       .weight_decay = 0.1F});
+    kernels_.SgdStep({.param = New(kMany),
+                      .master = New(DType::kF32, kMany),
+                      .grad = New(kMany),
+                      .momentum_buffer = New(DType::kF32, kMany),
+                      .lr = 0.1F,
+                      .momentum = 0.9F,
+                      .step = 2});
+    kernels_.AdagradStep({.param = New(kMany),
+                          .master = New(DType::kF32, kMany),
+                          .grad = New(kMany),
+                          .sum = v,
+                          .lr = 0.1F});
+    kernels_.LionStep({.param = New(kMany),
+                       .master = New(DType::kF32, kMany),
+                       .grad = New(kMany),
+                       .m = New(DType::kF32, kMany),
+                       .lr = 0.1F});
+    RunTwoPartOptimizers(v);
+    if (dtype_ == DType::kBF16) RunBf16Adam();
+  }
+
+  // Without an f32 copy of the parameters.
+  void RunBf16Adam() {
+    for (const DType moment_dtype : {DType::kF32, DType::kBF16}) {
+      const Tensor v = New(moment_dtype, kMany);
+      kernels_.Fill(v, 0.1F);
+      AdamArgs args{.param = New(kMany), .master = New(kMany), .grad = New(kMany)};
+      args.m = New(moment_dtype, kMany);
+      args.v = v;
+      args.lr = 0.1F;
+      kernels_.AdamStep(args);
+      args.rounding = RoundingBits{.key = 3};
+      kernels_.AdamStep(args);
+    }
+  }
+
+  void RunTwoPartOptimizers(const Tensor& v) {
+    const AdamArgs args{.param = New(kMany),
+                        .master = New(DType::kF32, kMany),
+                        .grad = New(kMany),
+                        .m = New(DType::kF32, kMany),
+                        .v = v,
+                        .lr = 0.1F};
+    const LambSums sums = kernels_.LambMoments(args);
+    numbers_.push_back(sums.param);
+    numbers_.push_back(sums.direction);
+    kernels_.LambApply(args, 0.5F);
+    kernels_.MomentumStep(args);
+    kernels_.FrozenAdamStep(args);
+    constexpr int64_t kEights = kMany / 8 * 8;
+    const Tensor values = New(DType::kF32, kEights);
+    const Tensor bits = New(DType::kF32, kEights / 32 + 1);
+    auto* signs = static_cast<uint8_t*>(bits.data);
+    const Tensor scale = New(DType::kF32, 1);
+    kernels_.CompressSigns(New(DType::kF32, kEights), signs, scale.f32(), values);
+    kernels_.DecompressSigns(values, signs, scale.f32(), 0.5F, true);
+  }
+
+  Kernels& kernels_;
+  DType dtype_;
+  std::minstd_rand random_{1};
+  std::deque<TestTensor> tensors_;
+  std::vector<std::vector<char>> initial_;  // The bytes of `tensors_` when they were made.
+  Doubles numbers_;
+};
+
+TEST_P(KernelsTest, NumberOfThreadsDoesNotChangeABit) {
+  const auto one = MakeCpuKernels(1);
+  Everything expected(*one, dtype());
+  expected.Run();
+  for (const int num_threads : {2, 3, 7}) {
+    const auto several = MakeCpuKernels(num_threads);
+    Everything actual(*several, dtype());
+    actual.Run();
+    EXPECT_TRUE(actual.Results() == expected.Results()) << num_threads << " threads";
+  }
+}
+
+TEST_P(KernelsTest, CountingBackendCountsTheSameAndTouchesNothing) {
+  const auto counting = MakeCountingKernels(3);
+  Everything expected(kernels(), dtype());
+  expected.Run();
+  Everything counted(*counting, dtype());
+  counted.Run();
+  EXPECT_EQ(counting->flops(), kernels().flops());
+  EXPECT_EQ(counted.numbers(), Doubles(4, 0.0));
+  EXPECT_TRUE(counted.Untouched());
+  EXPECT_FALSE(expected.Untouched());
+}
+
+TEST(CountingTest, NullTensorsAreEnough) {
+  const auto counting = MakeCountingKernels(1);
+  const Tensor null{nullptr, 1 << 20, DType::kBF16};
+  counting->Matmul({.M = 3, .N = 5, .K = 7, .a = null, .b = null, .c = null});
+  EXPECT_EQ(counting->flops(), 2 * 3 * 5 * 7);
+  counting->LayerNormForward(null, null, null, null, null, null, 1024, 1024);
+  EXPECT_EQ(counting->SumOfSquares(null), 0);
+  EXPECT_EQ(counting->CrossEntropyInPlace(null, nullptr, 4, 10, 10, 1), 0);
+  EXPECT_EQ(counting->flops(), 2 * 3 * 5 * 7);
+}
+
+TEST(CountingTest, AttentionCountsFullProducts) {
+  const AttentionShape s{.B = 2, .T = 128, .C = 64, .H = 4};
+  const auto counting = MakeCountingKernels(1);
+  counting->AttentionForward({}, {}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 4 * 2 * 128 * 128 * 64);
+  counting->AttentionBackward({}, {}, {}, {}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 12 * 2 * 128 * 128 * 64);
+}
+
+TEST(CountingTest, ConvolutionsCountTheirTaps) {
+  const ConvShape s{.N = 2, .H = 8, .W = 6, .in = 3, .out = 5, .kernel = 3, .stride = 2};
+  const auto counting = MakeCountingKernels(1);
+  counting->ConvForward({}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 2 * 2 * 4 * 3 * 5 * 3 * 9);
+  counting->ConvInputGrad({}, {}, {}, s);
+  counting->ConvWeightGrad({}, {}, {}, s);
+  EXPECT_EQ(counting->flops(), 3 * 2 * 2 * 4 * 3 * 5 * 3 * 9);
+}
+
+TEST(CountingTest, AttentionScratchIsThatOfTheCpuBackend) {
+  for (const int num_threads : {1, 2, 16}) {
+    for (const AttentionShape& s : {AttentionShape{1, 64, 32, 4}, AttentionShape{3, 1000, 60, 5},
+                                    AttentionShape{1, 1, 1, 1}}) {
+      EXPECT_EQ(MakeCountingKernels(num_threads)->AttentionScratchBytes(s),
+                MakeCpuKernels(num_threads)->AttentionScratchBytes(s));
+    }
+  }
+  // Two tiles of 128 queries by 1024 keys and seven slices of 1024 by 64, for each of two threads.
+  EXPECT_EQ(CpuAttentionScratchBytes({.B = 1, .T = 1024, .C = 128, .H = 2}, 2),
+            2 * 4 * (2 * 128 * 1024 + 7 * 1024 * 64));
+  // Two heads never need more than two threads.
+  EXPECT_EQ(CpuAttentionScratchBytes({.B = 1, .T = 1024, .C = 128, .H = 2}, 16),
+            CpuAttentionScratchBytes({.B = 1, .T = 1024, .C = 128, .H = 2}, 2));
+}
+
+TEST(CountingTest, ScratchOnAGpuIsANumberForEachQueryOfEachHead) {
+  const auto counting = MakeCountingKernels(2, DeviceKind::kCuda);
+  EXPECT_EQ(counting->AttentionScratchBytes({.B = 3, .T = 1000, .C = 60, .H = 5}),
+            3 * 1000 * 5 * 4);
+  EXPECT_THROW(counting->AttentionScratchBytes({.B = 1, .T = 8, .C = 257, .H = 1}), Error);
+  EXPECT_GT(counting->WorkspaceBytes(), MakeCountingKernels(2)->WorkspaceBytes());
+}
+
+}  // namespace
+}  // namespace dsat::engine

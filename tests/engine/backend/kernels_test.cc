@@ -1,0 +1,297 @@
+// Elementwise kernels, embedding and cross entropy against formulas in double.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/backend/cpu/vec.h"
+#include "tests/engine/backend/kernels_testing.h"
+
+namespace dsat::engine {
+namespace {
+
+// More than one block of work, and a ragged end.
+constexpr int64_t kManyElems = 70001;
+
+// expected[i] = fn(a[i], b[i]).
+template <typename Fn>
+Doubles Zip(const Doubles& a, const Doubles& b, const Fn& fn) {
+  Doubles result(a.size());
+  std::transform(a.begin(), a.end(), b.begin(), result.begin(), fn);
+  return result;
+}
+
+TEST(VecTest, ExpIsAccurateEverywhere) {
+  for (float x = -86.9F; x < 88.72F; x += 0.00317F) {
+    const double exact = std::exp(static_cast<double>(x));
+    ASSERT_NEAR(Exp(x) / exact, 1.0, 2e-7) << x;
+  }
+  EXPECT_EQ(Exp(0.0F), 1.0F);
+}
+
+TEST(VecTest, ExpAtTheEnds) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(Exp(-kInf), 0.0F);
+  EXPECT_EQ(Exp(-1000.0F), 0.0F);
+  EXPECT_EQ(Exp(88.8F), kInf);
+  EXPECT_EQ(Exp(kInf), kInf);
+  EXPECT_TRUE(std::isnan(Exp(std::nanf(""))));
+}
+
+TEST(VecTest, Bf16RoundTripsEveryPattern) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto pattern = static_cast<Bf16>(bits);
+    const Bf16 back = FromFloat<Bf16>(ToFloat(pattern));
+    if (std::isnan(ToFloat(pattern))) {
+      ASSERT_TRUE(std::isnan(ToFloat(back)));
+    } else {
+      ASSERT_EQ(back, pattern);
+    }
+  }
+}
+
+TEST(VecTest, Bf16RoundsToNearestEven) {
+  const auto rounded = [](uint32_t bits) { return FromFloat<Bf16>(std::bit_cast<float>(bits)); };
+  EXPECT_EQ(rounded(0x3F808000), 0x3F80);  // Half way: to the even one below...
+  EXPECT_EQ(rounded(0x3F818000), 0x3F82);  // ...or above.
+  EXPECT_EQ(rounded(0x3F808001), 0x3F81);
+  EXPECT_EQ(rounded(0x3F807FFF), 0x3F80);
+  EXPECT_EQ(rounded(0x7F7FFFFF), 0x7F80);  // The largest f32 is beyond the largest bf16.
+  EXPECT_EQ(rounded(0xFF800000), 0xFF80);
+  EXPECT_TRUE(std::isnan(ToFloat(rounded(0x7F800001))));  // Its upper half alone says infinity.
+  EXPECT_TRUE(std::isnan(ToFloat(rounded(0x7FFFFFFF))));  // Rounding up would give -0.
+}
+
+TEST_P(KernelsTest, FillWritesEveryElement) {
+  TestTensor t = TestTensor::Poisoned(dtype(), kManyElems);
+  kernels().Fill(t.get(), 1.5F);
+  ExpectClose(t, Doubles(kManyElems, 1.5), dtype());
+}
+
+TEST_P(KernelsTest, CastConvertsBetweenAllDTypes) {
+  Random random(1);
+  for (const DType dst_type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    TestTensor src = random.Normal(dtype(), kManyElems);
+    TestTensor dst = TestTensor::Poisoned(dst_type, kManyElems);
+    kernels().Cast(dst.get(), src.get());
+    EXPECT_EQ(dst.bytes(), TestTensor(dst_type, src.Values()).bytes());
+  }
+}
+
+TEST_P(KernelsTest, AccumulateAddsAllDTypes) {
+  Random random(2);
+  for (const DType dst_type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    TestTensor src = random.Normal(dtype(), kManyElems);
+    TestTensor dst = random.Normal(dst_type, kManyElems);
+    const Doubles expected = Zip(dst.Values(), src.Values(), std::plus<>());
+    kernels().Accumulate(dst.get(), src.get());
+    ExpectClose(dst, expected, dst_type);
+  }
+}
+
+TEST_P(KernelsTest, ScaleMultiplies) {
+  TestTensor t = Random(3).Normal(dtype(), kManyElems);
+  Doubles expected = t.Values();
+  for (double& x : expected)
+    x *= -0.3F;
+  kernels().Scale(t.get(), -0.3F);
+  ExpectClose(t, expected, dtype());
+}
+
+TEST_P(KernelsTest, SumOfSquaresIsADoubleSum) {
+  // Squares beyond the range of f32, or of f16.
+  TestTensor t = Random(4).Normal(dtype(), kManyElems, dtype() == DType::kF16 ? 1e4 : 1e18);
+  const Doubles values = t.Values();
+  const double expected = Dot(values, values);
+  EXPECT_NEAR(kernels().SumOfSquares(t.get()) / expected, 1, 1e-12);
+  EXPECT_EQ(kernels().SumOfSquares(Tensor{nullptr, 0, dtype()}), 0);
+}
+
+TEST_P(KernelsTest, SumOfSquaresSeesInfAndNaN) {
+  for (const int64_t where : {int64_t{0}, kManyElems / 2, kManyElems - 1}) {
+    Doubles values(kManyElems, 1.0);
+    values[static_cast<size_t>(where)] = std::numeric_limits<double>::infinity();
+    EXPECT_TRUE(std::isinf(kernels().SumOfSquares(TestTensor(dtype(), values).get())));
+    values[static_cast<size_t>(where)] = std::nan("");
+    EXPECT_TRUE(std::isnan(kernels().SumOfSquares(TestTensor(dtype(), values).get())));
+  }
+}
+
+TEST_P(KernelsTest, AddMayWriteOverItsFirstOperand) {
+  Random random(5);
+  TestTensor a = random.Normal(dtype(), kManyElems);
+  TestTensor b = random.Normal(dtype(), kManyElems);
+  TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
+  const Doubles expected = Zip(a.Values(), b.Values(), std::plus<>());
+  kernels().Add(y.get(), a.get(), b.get());
+  ExpectClose(y, expected, dtype());
+  kernels().Add(a.get(), a.get(), b.get());
+  EXPECT_EQ(a.bytes(), y.bytes());
+}
+
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+TEST_P(KernelsTest, GeluAndItsDerivative) {
+  Random random(6);
+  Doubles values = random.Normal(kManyElems, 3);
+  values[0] = 0;
+  values[1] = -100;
+  values[2] = 100;
+  values[3] = dtype() == DType::kF16 ? -6e4 : -1e10;
+  TestTensor x(dtype(), values);
+  TestTensor dy = random.Normal(dtype(), kManyElems);
+  values = x.Values();
+  TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
+  kernels().GeluForward(y.get(), x.get());
+  Doubles expected(values.size());
+  std::transform(values.begin(), values.end(), expected.begin(), Gelu);
+  ExpectClose(y, expected, dtype());
+
+  const Doubles derivative = Zip(values, dy.Values(), [](double at, double grad) {
+    return grad * (Gelu(at + 1e-6) - Gelu(at - 1e-6)) / 2e-6;
+  });
+  TestTensor dx = TestTensor::Poisoned(dtype(), kManyElems);
+  kernels().GeluBackward(dx.get(), dy.get(), x.get());
+  Doubles checked = derivative;
+  checked[3] = 0;  // Differences of 1e-6 vanish beside it.
+  ExpectClose(dx, checked, dtype());
+  kernels().GeluBackward(dy.get(), dy.get(), x.get());
+  EXPECT_EQ(dy.bytes(), dx.bytes());
+}
+
+TEST_P(KernelsTest, ReluAndItsDerivative) {
+  Random random(7);
+  Doubles values = random.Normal(kManyElems);
+  values[0] = 0;
+  TestTensor x(dtype(), values);
+  TestTensor dy = random.Normal(dtype(), kManyElems);
+  values = x.Values();
+  TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
+  kernels().ReluForward(y.get(), x.get());
+  Doubles expected = values;
+  for (double& v : expected)
+    v = std::max(v, 0.0);
+  ExpectClose(y, expected, dtype());
+  TestTensor dx = TestTensor::Poisoned(dtype(), kManyElems);
+  kernels().ReluBackward(dx.get(), dy.get(), x.get());
+  ExpectClose(dx, Zip(values, dy.Values(), [](double at, double g) { return at > 0 ? g : 0; }),
+              dtype());
+  kernels().ReluBackward(dy.get(), dy.get(), x.get());
+  EXPECT_EQ(dy.bytes(), dx.bytes());
+}
+
+struct EmbeddingCase {
+  int64_t B = 3, T = 7, C = 13;
+  int32_t V = 5;  // Fewer tokens than rows: some come often.
+};
+
+TEST_P(KernelsTest, EmbeddingAddsWordAndPosition) {
+  const EmbeddingCase s;
+  Random random(8);
+  const std::vector<int32_t> tokens = random.Tokens(s.B * s.T, s.V);
+  TestTensor wte = random.Normal(dtype(), s.V * s.C);
+  TestTensor wpe = random.Normal(dtype(), s.T * s.C);
+  const Doubles words = wte.Values();
+  const Doubles positions = wpe.Values();
+  for (const bool has_positions : {true, false}) {
+    Doubles expected;
+    for (int64_t i = 0; i < s.B * s.T * s.C; ++i) {
+      const int64_t row = i / s.C;
+      const double word =
+          words[static_cast<size_t>(tokens[static_cast<size_t>(row)] * s.C + i % s.C)];
+      const double position = positions[static_cast<size_t>(row % s.T * s.C + i % s.C)];
+      expected.push_back(word + (has_positions ? position : 0));
+    }
+    TestTensor y = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
+    kernels().EmbeddingForward(y.get(), tokens.data(), wte.get(),
+                               has_positions ? wpe.get() : Tensor{}, s.B, s.T, s.C);
+    ExpectClose(y, expected, dtype());
+  }
+}
+
+TEST_P(KernelsTest, EmbeddingBackwardAddsToEveryUsedRow) {
+  const EmbeddingCase s;
+  Random random(9);
+  const std::vector<int32_t> tokens = random.Tokens(s.B * s.T, s.V);
+  TestTensor dy = random.Normal(dtype(), s.B * s.T * s.C);
+  const Doubles grad = dy.Values();
+  for (const bool has_positions : {true, false}) {
+    TestTensor dwte = random.Normal(dtype(), s.V * s.C);
+    TestTensor dwpe = random.Normal(dtype(), s.T * s.C);
+    Doubles words = dwte.Values();
+    Doubles positions = dwpe.Values();
+    for (int64_t i = 0; i < s.B * s.T * s.C; ++i) {
+      const int64_t row = i / s.C;
+      const double g = grad[static_cast<size_t>(i)];
+      words[static_cast<size_t>(tokens[static_cast<size_t>(row)] * s.C + i % s.C)] += g;
+      if (has_positions) positions[static_cast<size_t>(row % s.T * s.C + i % s.C)] += g;
+    }
+    kernels().EmbeddingBackward(dwte.get(), has_positions ? dwpe.get() : Tensor{}, dy.get(),
+                                tokens.data(), s.B, s.T, s.C);
+    ExpectClose(dwte, words, dtype(), 4);
+    ExpectClose(dwpe, positions, dtype(), 2);
+  }
+}
+
+// One token 1000 times: rounding after every addition would stop bf16 at 256.
+TEST_P(KernelsTest, EmbeddingBackwardSumsInF32) {
+  const std::vector<int32_t> tokens(1000, 1);
+  TestTensor dy(dtype(), Doubles(1000, 1.0));
+  TestTensor dwte = TestTensor::Zeros(dtype(), 2);
+  kernels().EmbeddingBackward(dwte.get(), Tensor{}, dy.get(), tokens.data(), 10, 100, 1);
+  EXPECT_EQ(dwte.Values()[0], 0);
+  EXPECT_EQ(dwte.Values()[1], 1000);
+}
+
+// Sum of -log softmax(logits)[target] over N rows of V, of which V_used count.
+double CrossEntropy(const Doubles& logits, const std::vector<int32_t>& targets, int64_t V,
+                    int64_t V_used) {
+  double loss = 0;
+  for (size_t row = 0; row < targets.size(); ++row) {
+    const double* x = &logits[row * static_cast<size_t>(V)];
+    const double max = *std::max_element(x, x + V_used);
+    double sum = 0;
+    for (int64_t v = 0; v < V_used; ++v)
+      sum += std::exp(x[v] - max);
+    loss += std::log(sum) + max - x[targets[row]];
+  }
+  return loss;
+}
+
+TEST_P(KernelsTest, CrossEntropyAndItsGradient) {
+  constexpr int64_t kN = 5, kV = 37;
+  for (const int64_t V_used : {kV, kV - 6, int64_t{1}}) {
+    Random random(10);
+    TestTensor logits = random.Normal(dtype(), kN * kV, 4);
+    const auto targets = random.Tokens(kN, static_cast<int32_t>(V_used));
+    const Doubles before = logits.Values();
+    const double loss = CrossEntropy(before, targets, kV, V_used);
+    const Doubles gradient = NumericGradient(
+        before, [&](const Doubles& x) { return 0.25 * CrossEntropy(x, targets, kV, V_used); });
+    EXPECT_NEAR(kernels().CrossEntropyInPlace(logits.get(), targets.data(), kN, kV, V_used, 0.25F),
+                loss, 1e-5 * loss + 1e-6);
+    ExpectGradient(logits, gradient, dtype(), 0.1);
+    for (int64_t i = 0; i < kN * kV; ++i) {
+      if (i % kV < V_used) continue;
+      EXPECT_EQ(logits.Values()[static_cast<size_t>(i)], 0) << i;
+    }
+  }
+}
+
+TEST_P(KernelsTest, CrossEntropyOfHugeLogitsIsFinite) {
+  TestTensor logits(dtype(), {32768, -32768, 0, -32768, 32768, 0});  // Powers of 2: exact in bf16.
+  const std::vector<int32_t> targets = {0, 0};
+  EXPECT_EQ(kernels().CrossEntropyInPlace(logits.get(), targets.data(), 2, 3, 3, 1), 65536);
+  ExpectClose(logits, {0, 0, 0, -1, 1, 0}, dtype());
+}
+
+TEST_P(KernelsTest, CrossEntropyShowsNaN) {
+  TestTensor logits(dtype(), {1, std::nan(""), 2});
+  const std::vector<int32_t> targets = {0};
+  EXPECT_TRUE(std::isnan(kernels().CrossEntropyInPlace(logits.get(), targets.data(), 1, 3, 3, 1)));
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,208 @@
+// What the kernel tests share: owned tensors, random numbers, comparisons and numeric derivatives.
+#ifndef DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
+#define DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernels.h"
+#include "engine/core/tensor.h"
+#include "tests/engine/backend/test_device.h"
+
+namespace dsat::engine {
+
+using Doubles = std::vector<double>;
+
+// bf16 by way of the definition: of the two neighbours, the nearer; the even one of a tie.
+inline uint16_t RoundToBf16(double value) {
+  const auto exact = static_cast<float>(value);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &exact, 4);
+  if (std::isnan(exact)) return 0x7FC0;
+  const uint32_t low = bits & 0xFFFFU;
+  uint32_t high = bits >> 16;
+  if (low > 0x8000U || (low == 0x8000U && (high & 1U) != 0)) ++high;
+  return static_cast<uint16_t>(high);
+}
+
+// f16 by way of the definition: the nearest of the numbers that are whole multiples of their
+// binade's last place, to the even multiple in a tie; from 65520 on infinity.
+inline uint16_t RoundToF16(double value) {
+  const double exact = static_cast<float>(value);
+  const uint16_t sign = std::signbit(exact) ? 0x8000 : 0;
+  if (std::isnan(exact)) return 0x7E00;
+  if (std::abs(exact) >= 65520) return sign | 0x7C00;
+  const int exponent = std::max(-14, exact == 0 ? -14 : std::ilogb(exact));
+  const double last_place = std::ldexp(1.0, exponent - 10);
+  const auto multiple = static_cast<int>(std::nearbyint(std::abs(exact) / last_place));
+  // A multiple of 1024 or more has an implied leading bit; 2048 carries into the exponent.
+  return static_cast<uint16_t>(sign + ((exponent + 14) << 10) + multiple);
+}
+
+inline double FromF16(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int mantissa = bits & 1023;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == 31) return mantissa == 0 ? sign * HUGE_VAL : std::nan("");
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+// A tensor that owns its elements.
+class TestTensor {
+ public:
+  TestTensor() = default;
+  // Rounds `values` to `dtype`.
+  TestTensor(DType dtype, const Doubles& values)
+      : dtype_(dtype), bytes_(values.size() * static_cast<size_t>(BytesPerElem(dtype))) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (dtype == DType::kF32) {
+        const auto x = static_cast<float>(values[i]);
+        std::memcpy(&bytes_[4 * i], &x, 4);
+      } else {
+        const uint16_t x = dtype == DType::kF16 ? RoundToF16(values[i]) : RoundToBf16(values[i]);
+        std::memcpy(&bytes_[2 * i], &x, 2);
+      }
+    }
+  }
+  // Elements that must be written before they are read.
+  static TestTensor Poisoned(DType dtype, int64_t num_elems) {
+    return {dtype, Doubles(static_cast<size_t>(num_elems), std::nan(""))};
+  }
+  static TestTensor Zeros(DType dtype, int64_t num_elems) {
+    return {dtype, Doubles(static_cast<size_t>(num_elems), 0.0)};
+  }
+
+  Tensor get() {
+    return {bytes_.data(), static_cast<int64_t>(bytes_.size()) / BytesPerElem(dtype_), dtype_};
+  }
+  Doubles Values() const {
+    Doubles values(bytes_.size() / static_cast<size_t>(BytesPerElem(dtype_)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &bytes_[i * static_cast<size_t>(BytesPerElem(dtype_))],
+                  static_cast<size_t>(BytesPerElem(dtype_)));
+      if (dtype_ == DType::kF16) {
+        values[i] = FromF16(static_cast<uint16_t>(bits));
+        continue;
+      }
+      if (dtype_ == DType::kBF16) bits <<= 16;
+      float x = 0;
+      std::memcpy(&x, &bits, 4);
+      values[i] = x;
+    }
+    return values;
+  }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  DType dtype_ = DType::kF32;
+  std::vector<char> bytes_;
+};
+
+// Normal numbers, the same on every run.
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  Doubles Normal(int64_t n, double scale = 1) {
+    std::normal_distribution<double> distribution(0, scale);
+    Doubles values(static_cast<size_t>(n));
+    for (double& x : values)
+      x = distribution(engine_);
+    return values;
+  }
+  TestTensor Normal(DType dtype, int64_t n, double scale = 1) { return {dtype, Normal(n, scale)}; }
+  std::vector<int32_t> Tokens(int64_t n, int32_t V) {
+    std::uniform_int_distribution<int32_t> distribution(0, V - 1);
+    std::vector<int32_t> tokens(static_cast<size_t>(n));
+    for (int32_t& x : tokens)
+      x = distribution(engine_);
+    return tokens;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Half a unit in the last place, and room for the sums before it.
+inline double RelativeTolerance(DType dtype, double f32_tolerance) {
+  if (dtype == DType::kF32) return f32_tolerance;
+  return dtype == DType::kF16 ? 1.0 / 1024 : 1.0 / 256;
+}
+
+// Every element of `actual` is within the rounding of `dtype` of `expected`; sums of numbers around
+// `magnitude` cancel no further than f32 allows.
+inline void ExpectClose(const TestTensor& actual, const Doubles& expected, DType dtype,
+                        double magnitude = 1) {
+  const Doubles values = actual.Values();
+  ASSERT_EQ(values.size(), expected.size());
+  const double relative = RelativeTolerance(dtype, 1e-5);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double tolerance = relative * std::abs(expected[i]) + 1e-5 * magnitude;
+    ASSERT_NEAR(values[i], expected[i], tolerance) << "at " << i;
+  }
+}
+
+// d f / d x[i] at every stride-th i by central differences in double; NaN elsewhere.
+inline Doubles NumericGradient(Doubles x, const std::function<double(const Doubles&)>& f,
+                               size_t stride = 1) {
+  constexpr double kStep = 1e-5;
+  Doubles gradient(x.size(), std::nan(""));
+  for (size_t i = 0; i < x.size(); i += stride) {
+    const double centre = x[i];
+    x[i] = centre + kStep;
+    const double above = f(x);
+    x[i] = centre - kStep;
+    const double below = f(x);
+    x[i] = centre;
+    gradient[i] = (above - below) / (2 * kStep);
+  }
+  return gradient;
+}
+
+// ExpectClose where `expected` is a number.
+inline void ExpectGradient(const TestTensor& actual, const Doubles& expected, DType dtype,
+                           double magnitude = 1) {
+  const Doubles values = actual.Values();
+  ASSERT_EQ(values.size(), expected.size());
+  const double relative = RelativeTolerance(dtype, 2e-5);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(expected[i])) continue;
+    const double tolerance = relative * std::abs(expected[i]) + 2e-5 * magnitude;
+    ASSERT_NEAR(values[i], expected[i], tolerance) << "at " << i;
+  }
+}
+
+inline double Dot(const Doubles& a, const Doubles& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    sum += a[i] * b[i];
+  return sum;
+}
+
+inline std::string DTypeName(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : (dtype == DType::kF16 ? "F16" : "BF16");
+}
+
+// Runs a test in every dtype of a model, on three threads or what DSAT_TEST_DEVICE names.
+class KernelsTest : public testing::TestWithParam<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  Kernels& kernels() { return *kernels_; }
+
+ private:
+  std::unique_ptr<Kernels> kernels_ = MakeTestKernels();
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_

@@ -1,0 +1,361 @@
+// What a process group says when peers die, stay away, or do something else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/comm/process_group.h"
+#include "tests/engine/runtime/checkpoint/child.h"
+#include "tests/engine/runtime/error_of.h"
+#include "tests/engine/runtime/run_ranks.h"
+
+namespace dsat::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+void ExpectEnded(const Error& error, int rank, pid_t pid) {
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} (pid {}) has ended", rank, pid)));
+}
+
+TEST(ProcessGroupFaultTest, PeerThatEndedIsNamedLongBeforeTheTimeout) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const Error error = ErrorOf([&] { group->Barrier(); });
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in barrier"));
+}
+
+TEST(ProcessGroupFaultTest, PeerThatEndedAndWasReapedIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  child.Reap();
+  ExpectEnded(ErrorOf([&] { group->SumScalar(1); }), 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledBetweenCollectivesIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const auto train = [&](int rank, const std::function<void(int)>& after_round) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    const CommBuffer buffer = group->Allocate(2 * 40'000);
+    for (int round = 0;; ++round) {
+      group->AllReduce(buffer, DType::kF32, 10'000);
+      after_round(round);
+    }
+  };
+  const Child child([&] { train(1, [](int) {}); });
+  const Error error = ErrorOf([&] {
+    train(0, [&](int round) {
+      if (round == 10) child.Kill();
+    });
+  });
+  ExpectEnded(error, 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 2, 3, kTestTimeout).release(); });
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    ExpectEnded(ErrorOf([&] { group->MaxScalar(1); }), 2, child.pid());
+  });
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledWhileARankReceivesIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    const char byte = 7;
+    group->Send(&byte, 1, 0);
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  char byte = 0;
+  group->Recv(&byte, 1, 1);
+  EXPECT_EQ(byte, 7);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    child.Kill();
+  });
+  const Error error = ErrorOf([&] { group->Recv(&byte, 1, 1); });
+  killer.join();
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1)"));
+  EXPECT_EQ(ErrorOf([&] { group->Send(&byte, 1, 1); }).code(), ErrorCode::kUnavailable);
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledWhileARankSendsIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    pause();  // Receives nothing: the second message waits for room.
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    child.Kill();
+  });
+  const std::string message(100'000, 'x');
+  group->Send(message.data(), 100'000, 1);
+  const Error error = ErrorOf([&] { group->Send(message.data(), 100'000, 1); });
+  killer.join();
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 in send(100000 bytes to rank 1)"));
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledInTheMiddleOfMessagesIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  std::string message(5'000'000, 'x');
+  const auto exchange = [&](int rank, const std::function<void(int)>& after_round) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    for (int round = 0;; ++round) {
+      group->Send(message.data(), 5'000'000, 1 - rank);
+      group->Recv(message.data(), 5'000'000, 1 - rank);
+      after_round(round);
+    }
+  };
+  const Child child([&] { exchange(1, [](int) {}); });
+  const Error error = ErrorOf([&] {
+    exchange(0, [&](int round) {
+      if (round == 3) child.Kill();
+    });
+  });
+  ExpectEnded(error, 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledInASubgroupIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const std::vector<int> colors{0, 0};
+  const Child child([&] {
+    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    const auto subgroup = group->Split(colors);
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const auto subgroup = group->Split(colors);
+  child.Kill();
+  ExpectEnded(ErrorOf([&] { subgroup->Barrier(); }), 1, child.pid());
+}
+
+TEST(ProcessGroupFaultTest, AMessageThatDoesNotComeIsNamedAfterTheTimeout) {
+  RunRanks(
+      2,
+      [](ProcessGroup& group) {
+        char byte = 0;
+        if (group.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(500));
+          return;
+        }
+        const Error error = ErrorOf([&] { group.Recv(&byte, 1, 1); });
+        EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+        EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1): rank 1 (pid"));
+        EXPECT_THAT(error.what(), HasSubstr("did not come within 100 ms"));
+      },
+      milliseconds(100));
+}
+
+TEST(ProcessGroupFaultTest, AMessageOfAnotherSizeIsNamed) {
+  RunRanks(2, [](ProcessGroup& group) {
+    char data[20] = {};
+    if (group.rank() == 0) {
+      group.Send(data, 20, 1);
+      EXPECT_EQ(ErrorOf([&] { group.Barrier(); }).code(), ErrorCode::kUnavailable);
+      return;
+    }
+    const Error error = ErrorOf([&] { group.Recv(data, 19, 0); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_STREQ(error.what(),
+                 "ranks issued different calls: rank 0 send(20 bytes to rank 1), rank 1 recv(19 "
+                 "bytes from rank 0)");
+  });
+}
+
+TEST(ProcessGroupFaultTest, AMessageLargerThanMemoryIsRefusedAndTheGroupGoesOn) {
+  RunRanks(2, [](ProcessGroup& group) {
+    char byte = 3;
+    if (group.rank() == 0) {
+      const Error error = ErrorOf([&] { group.Send(&byte, int64_t{1} << 50, 1); });
+      EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+      EXPECT_THAT(error.what(), HasSubstr("a message of 1125899906842624 bytes"));
+      group.Send(&byte, 1, 1);
+    } else {
+      group.Recv(&byte, 1, 0);
+    }
+  });
+}
+
+TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
+  const UniqueFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    const Error error =
+        ErrorOf([&] { (void)MakeShmGroup(file.get(), rank, 4, milliseconds(100)); });
+    EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+    EXPECT_THAT(error.what(), HasSubstr("in join: rank 2 (not joined), rank 3 (not joined) did not "
+                                        "come within 100 ms"));
+  });
+}
+
+TEST(ProcessGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] {
+    (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release();
+    pause();
+  });
+  const auto group = MakeShmGroup(file.get(), 0, 2, milliseconds(300));
+  const Error error = ErrorOf([&] { group->Barrier(); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank 1 (pid {}) did not come", child.pid())));
+}
+
+TEST(ProcessGroupFaultTest, RankWhoseGroupObjectEndedIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  RunThreads(3, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    if (rank == 1) return;
+    const Error error = ErrorOf([&] { group->Barrier(); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.what(), HasSubstr("has left the group"));
+  });
+}
+
+// Both ranks get the error; `first` and `second` are how the calls are told.
+void ExpectMismatch(const std::function<void(ProcessGroup&, const CommBuffer&)>& of_rank_0,
+                    const std::function<void(ProcessGroup&, const CommBuffer&)>& of_rank_1,
+                    const std::string& message) {
+  RunRanks(2, [&](ProcessGroup& group) {
+    (void)group.Allocate(800);
+    const CommBuffer buffer = group.Allocate(800);
+    const auto& call = group.rank() == 0 ? of_rank_0 : of_rank_1;
+    const Error error = ErrorOf([&] { call(group, buffer); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("ranks issued different calls: " + message));
+    EXPECT_EQ(ErrorOf([&] { group.Barrier(); }).code(), ErrorCode::kUnavailable);
+  });
+}
+
+TEST(ProcessGroupFaultTest, DifferentCallsAreNamedInsteadOfAHang) {
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.Allocate(4096); },
+                 [](ProcessGroup& g, const CommBuffer&) { g.Allocate(8192); },
+                 "rank 0 allocate(4096 bytes), rank 1 allocate(8192 bytes)");
+  ExpectMismatch(
+      [](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kF32, 100); },
+      [](ProcessGroup& g, const CommBuffer& b) { g.ReduceScatter(b, DType::kF32, 100); },
+      "rank 0 all_reduce(buffer 1, f32, rows of 100), rank 1 reduce_scatter(buffer 1, f32, rows "
+      "of 100)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 99); },
+                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, f32, "
+                 "rows of 99)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kBF16, 100); },
+                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, bf16");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.SumScalar(1); },
+                 [](ProcessGroup& g, const CommBuffer&) { g.MaxScalar(1); },
+                 "rank 0 sum of a number, rank 1 maximum of a number");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.Broadcast(b, DType::kF16, 9, 0); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.Broadcast(b, DType::kF16, 9, 1); },
+                 "rank 0 broadcast(buffer 1, f16, row 0 of 9), rank 1 broadcast(buffer 1, f16, row "
+                 "1 of 9)");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllToAll(b, 8); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, 8); },
+                 "rank 0 all_to_all(buffer 1, rows of 8 bytes), rank 1 all_gather(buffer 1, rows "
+                 "of 8 bytes)");
+  ExpectMismatch(
+      [](ProcessGroup& g, const CommBuffer&) {
+        g.Split(std::vector<int>{0, 0});
+      },
+      [](ProcessGroup& g, const CommBuffer&) {
+        g.Split(std::vector<int>{0, 1});
+      },
+      "rank 0 split(colors of hash ");
+}
+
+TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {
+  const UniqueFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    if (rank == 1) {
+      EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(500)); }).code(),
+                ErrorCode::kDeadlineExceeded);
+      return;
+    }
+    struct stat info {};
+    while (info.st_size == 0) {  // The other has not come yet.
+      std::this_thread::yield();
+      fstat(file.get(), &info);
+    }
+    std::this_thread::sleep_for(milliseconds(100));
+    const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 3, kTestTimeout); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_STREQ(error.what(), "rank 1 came to a group of 3 ranks, others to one of 2");
+  });
+}
+
+TEST(ProcessGroupFaultTest, OneRankCannotJoinTwice) {
+  const UniqueFd file = MakeMemoryFile();
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    if (rank == 0) {
+      const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, kTestTimeout); });
+      EXPECT_EQ(error.code(), ErrorCode::kInternal);
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 has joined the group already"));
+    }
+    group->Barrier();
+  });
+}
+
+TEST(ProcessGroupFaultTest, FailedGroupTakesNoNewMembers) {
+  const UniqueFd file = MakeMemoryFile();
+  EXPECT_EQ(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, milliseconds(50)); }).code(),
+            ErrorCode::kDeadlineExceeded);
+  const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_STREQ(error.what(), "rank 1 came to a process group that had failed");
+}
+
+TEST(ProcessGroupFaultTest, TooLargeABufferIsRefusedAndTheGroupGoesOn) {
+  RunRanks(2, [](ProcessGroup& group) {
+    const Error error = ErrorOf([&] { (void)group.Allocate(int64_t{1} << 50); });
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("1125899906842624 bytes on each of 2 ranks"));
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    *static_cast<float*>(buffer.data) = 1;
+    group.AllReduce(buffer, DType::kF32, 1);
+    EXPECT_EQ(*static_cast<float*>(buffer.data), 2);
+  });
+}
+
+TEST(ProcessGroupFaultTest, WrongFileIsAnError) {
+  EXPECT_THAT(ErrorOf([] { (void)MakeShmGroup(-1, 0, 2, kTestTimeout); }).what(),
+              HasSubstr("fd -1"));
+}
+
+TEST(ProcessGroupFaultTest, MemoryGoesBackWithTheGroup) {
+  const UniqueFd file = MakeMemoryFile();
+  const auto bytes_of_file = [&] {
+    struct stat info {};
+    fstat(file.get(), &info);
+    return info.st_blocks * 512;
+  };
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+    (void)group->Allocate(1 << 20);
+    if (rank == 0) {
+      EXPECT_GE(bytes_of_file(), 2 << 20);
+    }
+    group->Barrier();
+  });
+  EXPECT_LT(bytes_of_file(), 1 << 20);
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,329 @@
+// ds_config: the key table and the rules.
+#include "engine/config/ds_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "engine/config/keys.h"
+#include "engine/config/rules.h"
+#include "tests/engine/config/ds_config_testing.h"
+
+namespace dsat::engine {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string Refusal(const Json& config) {
+  return ErrorOf(ErrorCode::kInvalidArgument, [&] { ValidateDsConfig(config, "ds.json", 2); });
+}
+
+// Keys.
+
+TEST(ValidateTest, OrdinaryConfigsPassWithoutWarnings) {
+  for (const char* config : {
+           "{'train_batch_size': 16, 'zero_optimization': true}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': '2'}}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': 2.0}}",
+           "{'train_batch_size': 16, 'zero_optimization': {'stage': 3, 'reduce_bucket_size': 5e8,"
+           " 'prefetch_bucket_size': 1e7, 'overlap_comm': 'auto', 'sub_group_size': null}}",
+           "{'train_batch_size': 16, 'fp16': {'enabled': 'auto', 'loss_scale': 0}}",
+           "{'train_batch_size': 16, 'bfloat16': {'enabled': true}}",
+           "{'train_batch_size': 4, 'optimizer': {'type': 'OneBitAdam',"
+           " 'params': {'lr': 1e-3, 'freeze_step': 400, 'cuda_aware': true}}}",
+           "{'train_batch_size': 4, 'scheduler': {'type': 'CosineAnnealingLR',"
+           " 'params': {'T_max': 10}}}",
+           "{'train_batch_size': 4, 'scheduler': {'type': 'OneCycle',"
+           " 'params': {'cycle_min_lr': 1e-4, 'cycle_max_lr': 1e-3}}}",
+           "{'train_batch_size': 4, 'wandb': {'enabled': true, 'any_key': [1]}}",
+           "{'train_batch_size': 4, 'autotuning': {'enabled': true, 'fast': false}}",
+           "{'train_batch_size': 4, 'gradient_clipping': 'auto'}",
+           "{'train_batch_size': 4, 'zero_optimization': {'cpu_offload': false}}",
+       }) {
+    EXPECT_THAT(ValidateDsConfig(J(config), "ds.json", 2), IsEmpty()) << config;
+  }
+}
+
+TEST(ValidateTest, TheConfigOfTheDocumentationPasses) {
+  Json config = J(R"({'optimizer': {'type': 'Adam', 'params': {'betas': [0.8, 0.999],
+      'eps': 1.0e-08, 'lr': 0.001, 'weight_decay': 3.0e-07}}, 'train_batch_size': 16,
+      'zero_optimization': {'stage': 0, 'allgather_bucket_size': 50000000,
+      'allgather_partitions': true, 'contiguous_gradients': true, 'cpu_offload': false,
+      'overlap_comm': true, 'reduce_bucket_size': 50000000, 'reduce_scatter': true}})");
+  EXPECT_THAT(ValidateDsConfig(config, "ds.json", 2), IsEmpty());
+  std::vector<std::string> warnings;
+  DsConfig parsed = Parse(config, &warnings);
+  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_EQ(parsed.optimizer.beta1, 0.8);
+  EXPECT_EQ(parsed.zero.reduce_bucket_size, 50000000);
+}
+
+TEST(ValidateTest, BadValuesAreNamedWithTheirRange) {
+  struct Case {
+    const char* config;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{'gradient_clipping': -1}", "ds.json: /gradient_clipping is -1; expected a number >= 0"},
+      {"{'gradient_clipping': '1'}", "/gradient_clipping is \"1\""},
+      {"{'train_micro_batch_size_per_gpu': 0}", "is 0; expected an integer >= 1"},
+      {"{'steps_per_print': 2.5}", "/steps_per_print is 2.5; expected an integer >= 1"},
+      {"{'zero_optimization': {'stage': 4}}", "/zero_optimization/stage is 4; expected an integer"},
+      {"{'zero_optimization': {'stage': 'two'}}", "/zero_optimization/stage is \"two\""},
+      {"{'zero_optimization': {'reduce_bucket_size': 5.5}}", "is 5.5; expected an integer >= 1"},
+      {"{'zero_optimization': {'reduce_bucket_size': '5e8'}}", "is \"5e8\"; expected an integer"},
+      {"{'zero_optimization': {'reduce_bucket_size': 0}}", "is 0; expected an integer >= 1"},
+      {"{'zero_optimization': {'prefetch_bucket_size': -1}}",
+       "/zero_optimization/prefetch_bucket_size is -1; expected an integer >= 0"},
+      {"{'zero_optimization': {'overlap_comm': 1}}", "is 1; expected true or false"},
+      {"{'zero_optimization': 2}", "/zero_optimization is 2; expected an object"},
+      {"{'zero_optimization': {'offload_param': {'device': 'gpu'}}}",
+       "/zero_optimization/offload_param/device is \"gpu\"; expected one of none cpu nvme"},
+      {"{'zero_optimization': {'offload_optimizer': {'ratio': 1.5}}}",
+       "expected a number in [0, 1]"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'betas': [0.9, 1.0]}}}",
+       "/optimizer/params/betas is [0.9,1.0]; expected two numbers in [0, 1)"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'betas': 0.9}}}", "expected two numbers"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'lr': '1e-3'}}}", "/optimizer/params/lr"},
+      {"{'optimizer': 'Adam'}", "/optimizer is \"Adam\"; expected an object"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_num_steps': 0}}}",
+       "/scheduler/params/warmup_num_steps is 0; expected an integer >= 1"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_type': 'cubic'}}}", "log linear"},
+      {"{'gradient_predivide_factor': 0}", "expected a number > 0"},
+      {"{'checkpoint': {'tag_validation': 'Never'}}", "/checkpoint/tag_validation"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(With(c.config)), HasSubstr(c.message));
+  EXPECT_THAT(Refusal(Json::array()), HasSubstr("the config is an array; expected an object"));
+}
+
+TEST(ValidateTest, EveryKeyOfTheTableRefusesAWrongType) {
+  for (const Key& key : Keys()) {
+    if (key.type == KeyType::kAny) continue;
+    Json config = {{"train_micro_batch_size_per_gpu", 1}};
+    std::string type = key.variants;
+    type = type.substr(0, type.find(' '));
+    if (!type.empty()) {
+      bool optimizer = std::string_view(key.pointer).starts_with("/optimizer");
+      SetAtPointer(config, optimizer ? "/optimizer/type" : "/scheduler/type",
+                   type == "sgd" ? "SGD" : type);
+    }
+    SetAtPointer(config, key.pointer, Json::array({"wrong"}));
+    EXPECT_THAT(Refusal(config), HasSubstr(std::string(key.pointer) + " is [\"wrong\"]; expected"));
+  }
+}
+
+TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
+  struct Case {
+    const char* config;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"{'zero_optimisation': {}}",
+       "/zero_optimisation is {}: unknown key; did you mean "
+       "\"zero_optimization\"?"},
+      {"{'gradient_cliping': 1}", "\"gradient_clipping\""},
+      {"{'zero_optimization': {'stag': 1}}",
+       "/zero_optimization/stag is 1: unknown key; did you "
+       "mean \"stage\"?"},
+      {"{'zero_optimization': {'something_else': 1}}", "unknown key; expected no such key"},
+      {"{'zero_optimization': {'offload_param': {'devise': 'cpu'}}}", "\"device\""},
+      {"{'bf16': {'enable': true}}", "/bf16/enable is true: unknown key; did you mean \"enabled\""},
+      {"{'bfloat16': {'enable': true}}", "did you mean \"enabled\""},
+      {"{'optimizer': {'type': 'AdamW', 'params': {'beta': [0.9, 0.99]}}}", "\"betas\""},
+      {"{'optimizer': {'type': 'Adam', 'params': {'momentum': 0.9}}}", "unknown key"},
+      {"{'optimizer': {'type': 'SGD', 'params': {'betas': [0.9, 0.99]}}}", "unknown key"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_steps': 9}}}", "unknown key"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'total_num_steps': 9}}}", "unknown key"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(Refusal(With(c.config)), HasSubstr(c.message));
+}
+
+TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
+  EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2),
+              testing::UnorderedElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's"),
+                                            HasSubstr("/a/b is no key")));
+  EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
+              Contains(HasSubstr("no key of DeepSpeed's")));
+}
+
+// Combinations.
+
+struct RuleCase {
+  const char* pointer;  // Of the rule.
+  const char* broken;
+  const char* kept;
+};
+
+const RuleCase kRuleCases[] = {
+    {"/fp16/enabled", "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}",
+     "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}"},
+    {"/amp/enabled", "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 1}}",
+     "{'amp': {'enabled': true}, 'zero_optimization': {'stage': 0}}"},
+    {"/amp/enabled", "{'amp': {'enabled': true}, 'bf16': {'enabled': true}}",
+     "{'amp': {'enabled': true, 'opt_level': 'O1'}}"},
+    {"/fp16/fp16_master_weights_and_grads",
+     "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+     " 'zero_optimization': {'stage': 2}}",
+     "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true},"
+     " 'optimizer': {'type': 'AdamW'},"
+     " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
+    {"/bf16/bf16_optimizer_states", "{'bf16': {'enabled': true, 'bf16_optimizer_states': true}}",
+     "{'bf16': {'enabled': true, 'bf16_optimizer_states': true,"
+     " 'bf16_master_weights_and_grads': true}, 'zero_optimization': {'stage': 1}}"},
+    {"/bf16/bf16_master_weights_and_grads",
+     "{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+     " 'zero_optimization': {'stage': 2}}",
+     "{'bf16': {'enabled': true, 'bf16_master_weights_and_grads': true},"
+     " 'optimizer': {'type': 'Adam'},"
+     " 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': true}",
+     "{'optimizer': {'type': 'OneBitAdam'}, 'zero_optimization': false}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1}}",
+     "{'optimizer': {'type': 'SGD'}, 'zero_optimization': {'stage': 1},"
+     " 'zero_allow_untested_optimizer': true}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'OneBitAdam'}, 'pipeline': {'stages': 2}}",
+     "{'optimizer': {'type': 'OneBitAdam'}, 'pipeline': {'stages': 1}}"},
+    {"/optimizer/type",
+     "{'optimizer': {'type': 'Lamb'}, 'zero_optimization': {'stage': 2,"
+     " 'offload_optimizer': {'device': 'cpu'}}, 'zero_allow_untested_optimizer': true}",
+     "{'optimizer': {'type': 'Lamb'}, 'zero_optimization': {'stage': 2},"
+     " 'zero_allow_untested_optimizer': true}"},
+    {"/gradient_clipping", "{'optimizer': {'type': 'OneBitAdam'}, 'gradient_clipping': 1}",
+     "{'optimizer': {'type': 'OneBitAdam'}, 'gradient_clipping': 0}"},
+    {"/pipeline/stages", "{'pipeline': {'stages': 2}, 'zero_optimization': {'stage': 2}}",
+     "{'pipeline': {'stages': 2}, 'zero_optimization': {'stage': 1}}"},
+    {"/aio/block_size", "{'aio': {'block_size': 1000}}", "{'aio': {'block_size': 8192}}"},
+    {"/optimizer/type", "{'optimizer': {'type': 'sgd'}}", "{'optimizer': {'type': 'SGD'}}"},
+    {"/optimizer/type", "{'optimizer': {'params': {'lr': 1}}}",
+     "{'optimizer': {'type': 'adamW', 'params': {'lr': 1}}}"},
+    {"/scheduler/type", "{'scheduler': {'params': {}}}", "{'scheduler': {'type': 'WarmupLR'}}"},
+    {"/scheduler/type", "{'scheduler': {'type': 'warmupLR'}}",
+     "{'scheduler': {'type': 'StepLR', 'params': {'step_size': 3}}}"},
+    {"/scheduler/params/total_num_steps", "{'scheduler': {'type': 'WarmupDecayLR'}}",
+     "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 'auto'}}}"},
+    {"/scheduler/params/cycle_max_lr",
+     "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0}}}",
+     "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}"},
+    {"/scheduler/params/total_num_steps",
+     "{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 9}}}",
+     "{'scheduler': {'type': 'WarmupDecayLR',"
+     " 'params': {'total_num_steps': 9, 'warmup_num_steps': 9}}}"},
+    {"/scheduler/params/cycle_momentum",
+     "{'optimizer': {'type': 'SGD'}, 'scheduler': {'type': 'OneCycle',"
+     " 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1}}}",
+     "{'optimizer': {'type': 'SGD'}, 'scheduler': {'type': 'OneCycle',"
+     " 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 1, 'cycle_momentum': false}}}"},
+    {"/fp16/loss_scale_window", "{'fp16': {'enabled': true, 'loss_scale_window': 0}}",
+     "{'fp16': {'enabled': true, 'loss_scale_window': 0, 'loss_scale': 2}}"},
+    {"/fp16/min_loss_scale", "{'fp16': {'enabled': true, 'min_loss_scale': 0}}",
+     "{'fp16': {'enabled': false, 'min_loss_scale': 0}}"},
+    {"/optimizer/params/max_coeff",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 0.001}}}",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 0.001, 'min_coeff': 0}}}"},
+    {"/optimizer/params/max_grad_norm",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_grad_norm': 1}}}",
+     "{'optimizer': {'type': 'Lamb', 'params': {'max_coeff': 1}}}"},
+    {"/optimizer/params/adam_w_mode",
+     "{'optimizer': {'type': 'AdamW', 'params': {'adam_w_mode': false}}}",
+     "{'optimizer': {'type': 'Adam', 'params': {'adam_w_mode': false}}}"},
+    {"/optimizer/params/nesterov", "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true}}}",
+     "{'optimizer': {'type': 'SGD', 'params': {'nesterov': true, 'momentum': 0.9}}}"},
+    {"/fp16/loss_scale",
+     "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 128}}",
+     "{'optimizer': {'type': 'Lamb'}, 'fp16': {'enabled': true, 'loss_scale': 0}}"},
+    {"/gradient_predivide_factor",
+     "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2}}",
+     "{'gradient_predivide_factor': 2, 'zero_optimization': {'stage': 2,"
+     " 'reduce_scatter': false}}"},
+    {"/prescale_gradients", "{'prescale_gradients': true, 'zero_optimization': {'stage': 3}}",
+     "{'prescale_gradients': true, 'zero_optimization': {'stage': 1}}"},
+    {"/gradient_allreduce_op",
+     "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 3}}",
+     "{'gradient_allreduce_op': 'sum', 'zero_optimization': {'stage': 2}}"},
+    {"/managed_gradient_accumulation",
+     "{'managed_gradient_accumulation': false, 'amp': {'enabled': true}}",
+     "{'managed_gradient_accumulation': false}"},
+    {"/managed_gradient_accumulation",
+     "{'managed_gradient_accumulation': false, 'zero_optimization': {'overlap_comm': true}}",
+     "{'managed_gradient_accumulation': false,"
+     " 'zero_optimization': {'stage': 2, 'overlap_comm': true}}"},
+    {"/zero_optimization/legacy_stage1", "{'zero_optimization': {'legacy_stage1': true}}",
+     "{'zero_optimization': {'legacy_stage1': false}}"},
+    {"/zero_optimization/offload_optimizer/nvme_path",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme'}}}",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme',"
+     " 'nvme_path': '/n'}}, 'optimizer': {'type': 'Adam'}}"},
+    {"/zero_optimization/offload_param/nvme_path",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme'}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'nvme',"
+     " 'nvme_path': '/n'}}}"},
+    {"/zero_optimization/offload_optimizer/ratio",
+     "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}},"
+     " 'optimizer': {'type': 'Adam'}}"},
+    {"/zero_optimization/offload_optimizer/device",
+     "{'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}}",
+     "{'zero_optimization': {'stage': 1, 'offload_optimizer': {'device': 'cpu'}},"
+     " 'optimizer': {'type': 'Adam'}}"},
+    {"/zero_optimization/offload_param/device",
+     "{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}",
+     "{'zero_optimization': {'stage': 3, 'offload_param': {'device': 'cpu'}}}"},
+    {"/zero_optimization/contiguous_gradients",
+     "{'zero_optimization': {'stage': 2, 'contiguous_gradients': false, 'cpu_offload': true},"
+     " 'optimizer': {'type': 'Adam'}}",
+     "{'zero_optimization': {'stage': 3, 'contiguous_gradients': false, 'cpu_offload': true},"
+     " 'optimizer': {'type': 'Adam'}}"},
+    {"/optimizer/type", "{'zero_optimization': {'stage': 2, 'cpu_offload': true}}",
+     "{'zero_optimization': {'stage': 2, 'cpu_offload': true},"
+     " 'zero_force_ds_cpu_optimizer': false}"},
+    {"/zero_optimization/overlap_comm",
+     "{'zero_optimization': {'stage': 1, 'overlap_comm': true}, 'pipeline': {'stages': 2}}",
+     "{'zero_optimization': {'stage': 1, 'overlap_comm': true}, 'pipeline': {'stages': 1}}"},
+    {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
+     "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
+    {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
+    {"/tensor_parallel/autotp_size", "{'tensor_parallel': {'autotp_size': 2}}",
+     "{'tensor_parallel': {'autotp_size': 1}}"},
+};
+
+TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
+  auto findings = [](const char* text) {
+    try {
+      return ValidateDsConfig(With(text), "ds.json", 2);
+    } catch (const Error& error) {
+      return std::vector<std::string>{error.what()};
+    }
+  };
+  std::vector<std::string> found;
+  for (const RuleCase& c : kRuleCases) {
+    std::string prefix = std::string("ds.json: ") + c.pointer + " is ";
+    EXPECT_THAT(findings(c.broken), testing::ElementsAre(testing::StartsWith(prefix))) << c.broken;
+    EXPECT_THAT(findings(c.kept), IsEmpty()) << c.kept;
+    for (const std::string& finding : findings(c.broken))
+      found.push_back(finding);
+  }
+  for (const Rule& rule : Rules())
+    EXPECT_THAT(found, Contains(testing::EndsWith(std::string("; ") + rule.text)));
+}
+
+TEST(RulesTest, AKeyUnderTwoNamesIsRefused) {
+  EXPECT_THAT(Refusal(With("{'bf16': {}, 'bfloat16': {'enabled': true}}")), HasSubstr("/bfloat16"));
+  EXPECT_THAT(Refusal(With("{'zero_optimization': {'max_live_parameters': 1,"
+                           " 'stage3_max_live_parameters': 1}}")),
+              HasSubstr("are the same key"));
+  EXPECT_THAT(Refusal(With("{'zero_optimization': {'stage': 2, 'cpu_offload': true,"
+                           " 'offload_optimizer': {'device': 'cpu'}}}")),
+              HasSubstr("/zero_optimization/cpu_offload is deprecated"));
+  EXPECT_EQ(Refusal(With("{'zero_optimization': {'stage': 2, 'cpu_offload': false,"
+                         " 'offload_optimizer': {'device': 'cpu'}}}")),
+            "no error");
+}
+
+}  // namespace
+}  // namespace dsat::engine

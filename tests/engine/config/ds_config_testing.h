@@ -1,0 +1,47 @@
+// What the tests of ds_config share.
+#ifndef DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
+#define DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "engine/config/ds_config.h"
+
+namespace dsat::engine {
+
+// A text with ' for ", so that cases read well.
+inline Json J(std::string text) {
+  std::replace(text.begin(), text.end(), '\'', '"');
+  return Json::parse(text);
+}
+
+// A valid config with these keys merged in.
+inline Json With(const std::string& text) {
+  Json config = {{"train_micro_batch_size_per_gpu", 1}};
+  MergeJson(config, J(text));
+  return config;
+}
+
+// The message of the Error that `function` throws; its code must be `code`.
+template <typename Function>
+std::string ErrorOf(ErrorCode code, Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+inline DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {
+  return ParseDsConfig(config, "ds.json", 2, warnings);
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_

@@ -1,0 +1,424 @@
+// Files of whole parameters: conversion of numbers, collated checkpoints, the model as it trains.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+
+#include "base/files.h"
+#include "engine/files/checkpoint_manifest.h"
+#include "engine/files/collate.h"
+#include "engine/files/convert.h"
+#include "engine/files/crc32.h"
+#include "engine/files/safetensors.h"
+#include "engine/files/tensor_file.h"
+#include "tests/engine/runtime/training.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// The value of a half by IEEE 754's definition.
+double HalfValue(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const double sign = (bits & 0x8000U) != 0 ? -1 : 1;
+  if (exponent == 31) return fraction == 0 ? sign * INFINITY : NAN;
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
+uint16_t ToBits(float value, DType dtype) {
+  uint16_t bits = 0;
+  ConvertElems({&bits, 1, dtype}, {&value, 1, DType::kF32});
+  return bits;
+}
+
+float FromBits(uint16_t bits, DType dtype) {
+  float value = 0;
+  ConvertElems({&value, 1, DType::kF32}, {&bits, 1, dtype});
+  return value;
+}
+
+TEST(ConvertTest, EveryHalfHasItsValueAndComesBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const double expected = HalfValue(half);
+    const float value = FromBits(half, DType::kF16);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      continue;
+    }
+    EXPECT_EQ(value, expected) << bits;
+    EXPECT_EQ(ToBits(value, DType::kF16), half);
+  }
+}
+
+TEST(ConvertTest, HalvesAndBfloatsRoundToNearestTiesToEven) {
+  for (uint16_t half = 0; half < 0x7BFF; ++half) {  // Neighbours, subnormals included.
+    const auto next = static_cast<uint16_t>(half + 1);
+    const auto middle = static_cast<float>((HalfValue(half) + HalfValue(next)) / 2);
+    EXPECT_EQ(ToBits(middle, DType::kF16), half % 2 == 0 ? half : next);
+    EXPECT_EQ(ToBits(std::nextafter(middle, 0.0F), DType::kF16), half);
+    EXPECT_EQ(ToBits(std::nextafter(middle, INFINITY), DType::kF16), next);
+  }
+  EXPECT_EQ(ToBits(65520, DType::kF16), 0x7C00);  // Too large: infinite.
+  for (uint32_t bits = 0; bits < 0x7F7F; ++bits) {
+    const auto even = static_cast<uint16_t>(bits), next = static_cast<uint16_t>(bits + 1);
+    const auto middle = std::bit_cast<float>((bits << 16) + 0x8000U);
+    EXPECT_EQ(ToBits(middle, DType::kBF16), bits % 2 == 0 ? even : next);
+    EXPECT_EQ(ToBits(std::nextafter(middle, 0.0F), DType::kBF16), even);
+    EXPECT_EQ(ToBits(std::nextafter(middle, INFINITY), DType::kBF16), next);
+  }
+  for (const uint32_t nan : {0x7F800001U, 0xFFFFFFFFU}) {
+    const float value = std::bit_cast<float>(nan);
+    EXPECT_TRUE(std::isnan(FromBits(ToBits(value, DType::kBF16), DType::kBF16)));
+    EXPECT_TRUE(std::isnan(FromBits(ToBits(value, DType::kF16), DType::kF16)));
+  }
+}
+
+TEST(Crc32Test, IsTheStandardsAndCanBeContinued) {
+  EXPECT_EQ(Crc32(0, "123456789"), 0xCBF43926U);  // The check value of IEEE 802.3's.
+  EXPECT_EQ(Crc32(Crc32(0, "1234"), "56789"), 0xCBF43926U);
+}
+
+class ExportTest : public testing::Test {
+ protected:
+  ExportTest() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = fs::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+  }
+  ~ExportTest() override { fs::remove_all(dir_); }
+
+  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
+  std::string Checkpoint() const { return Path("checkpoint"); }
+
+  void OnRanks(int world_size, const Model& model, const DsConfig& config,
+               const std::function<void(Engine&)>& fn) const {
+    const auto data = Synthetic();
+    RunRanks(world_size, [&](ProcessGroup& group) {
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+      fn(engine);
+    });
+  }
+
+  // Trains two steps and saves; gives the f32 values of all parameters, by name.
+  std::map<std::string, std::vector<float>> Train(const Model& model, const DsConfig& config,
+                                                  int world_size) const {
+    OnRanks(world_size, model, config, [&](Engine& engine) {
+      engine.TrainBatch();
+      engine.TrainBatch();
+      engine.SaveCheckpoint(Checkpoint());
+    });
+    // On one rank all state is whole.
+    std::map<std::string, std::vector<float>> values;
+    DsConfig single = TinyConfig(0, 1, 1);
+    single.bf16 = config.bf16;
+    OnRanks(1, model, single, [&](Engine& engine) {
+      engine.LoadCheckpoint(Checkpoint());
+      for (int u = 0; u < engine.states().num_units(); ++u) {
+        const auto& specs = model.layers[static_cast<size_t>(u)]->params();
+        const std::string state = config.bf16 ? "master" : "param";
+        engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+          for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
+            const float* data = part.data.f32() + engine.states().unit(u).layout.offsets[i];
+            values[specs[i].name].assign(data, data + specs[i].NumElems());
+          }
+        });
+      }
+    });
+    return values;
+  }
+
+  // The whole content of a safetensors file as f32.
+  std::map<std::string, std::vector<float>> Read(const std::string& path,
+                                                 const std::vector<std::string>& names) const {
+    std::map<std::string, std::vector<float>> values;
+    SafetensorsFile file(path);
+    for (const std::string& name : names) {
+      const SafetensorsFile::Entry* entry = file.Find(name);
+      if (entry == nullptr) continue;
+      std::vector<float> raw(static_cast<size_t>(entry->num_elems)), floats(raw.size());
+      const Tensor tensor{raw.data(), entry->num_elems, entry->dtype};
+      file.Read(*entry, 0, tensor);
+      ConvertElems({floats.data(), entry->num_elems, DType::kF32}, tensor);
+      values[name] = floats;
+    }
+    return values;
+  }
+
+  std::string CollateError(CollateOptions options) const {
+    if (options.dir.empty()) options.dir = Checkpoint();
+    try {
+      Collate(options, [](int64_t, int64_t) {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  std::string dir_;
+};
+
+std::vector<std::string> NamesOf(const Model& model) {
+  std::vector<std::string> names;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params())
+      names.push_back(spec.name);
+  }
+  return names;
+}
+
+TEST_F(ExportTest, ACollatedFileHasTheMastersOfAnyStageAndNumberOfRanks) {
+  const Model model = TinyGpt2();
+  for (const int world_size : {1, 2, 4}) {
+    for (const int stage : {0, 1, 3}) {
+      for (const bool bf16 : {false, true}) {
+        DsConfig config = TinyConfig(stage, world_size, 1);
+        config.bf16 = bf16;
+        const auto expected = Train(model, config, world_size);
+        int64_t last_done = 0, last_all = 0;
+        const CollateResult result =
+            Collate({.dir = Checkpoint(), .out = Path("model.safetensors"), .force = true},
+                    [&](int64_t done, int64_t all) {
+                      EXPECT_GT(done, last_done);
+                      EXPECT_GE(all, done);
+                      last_done = done;
+                      last_all = all;
+                    });
+        EXPECT_EQ(last_done, last_all);
+        EXPECT_EQ(result.tag, "global_step2");
+        EXPECT_EQ(result.num_tensors, static_cast<int64_t>(expected.size()));
+        EXPECT_EQ(Read(Path("model.safetensors"), NamesOf(model)), expected);
+      }
+    }
+  }
+}
+
+TEST_F(ExportTest, EveryParameterIsInAFileOnceWithItsShape) {
+  const Model model = TinyGpt2();
+  Train(model, TinyConfig(2, 2, 1), 2);
+  Collate({.dir = Checkpoint(), .out = Path("model.safetensors")}, [](int64_t, int64_t) {});
+  const std::string content = ReadFile(Path("model.safetensors"));
+  const Json header = Json::parse(content.substr(8, content.find("}}") + 2 - 8));
+  EXPECT_EQ(header.size(), NamesOf(model).size() + 1);
+  EXPECT_EQ(header["h.0.attn.c_attn.weight"]["shape"], Json({24, 72}));
+  EXPECT_EQ(header["wte.weight"]["shape"], Json({127, 24}));
+  EXPECT_EQ(header["__metadata__"], Json({{"format", "pt"}}));
+}
+
+TEST_F(ExportTest, WhatCannotBeCollatedIsSaidByName) {
+  const std::string out = Path("model.safetensors");
+  EXPECT_THAT(CollateError({.out = out}), HasSubstr("/latest: no such file"));
+  EXPECT_THAT(CollateError({.tag = "x", .out = out}), HasSubstr("/x/manifest.json: no such file"));
+  Train(TinyMlp(), TinyConfig(1, 2, 1), 2);
+  EXPECT_THAT(CollateError({.out = Path("model.txt")}), HasSubstr(".safetensors, .bin"));
+  EXPECT_THAT(CollateError({.out = out, .format = "gguf"}), HasSubstr("--format is \"gguf\""));
+  EXPECT_THAT(CollateError({.out = out, .dtype = "int8"}), HasSubstr("--dtype is \"int8\""));
+  EXPECT_THAT(CollateError({.out = Path("none/model.bin")}), HasSubstr("No such file"));
+  EXPECT_THAT(CollateError({.out = dir_, .format = "bin"}), HasSubstr("is a folder"));
+  std::ofstream(out) << "mine";
+  EXPECT_THAT(CollateError({.out = out}), HasSubstr("--force replaces it"));
+  const std::string rank_file = Checkpoint() + "/global_step2/rank_00001.safetensors";
+  fs::resize_file(rank_file, fs::file_size(rank_file) - 1);
+  EXPECT_THAT(CollateError({.out = out, .force = true}), HasSubstr("rank_00001.safetensors: "));
+  EXPECT_EQ(ReadFile(out), "mine");
+  fs::remove(rank_file);
+  EXPECT_THAT(CollateError({.out = out, .force = true}), HasSubstr("no such file"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 2);
+}
+
+TEST_F(ExportTest, APieceThatIsMissingIsNotFilledUp) {
+  Train(TinyMlp(), TinyConfig(1, 2, 1), 2);
+  const std::string folder = Checkpoint() + "/global_step2";
+  CheckpointManifest manifest = ReadManifest(folder);
+  manifest.files.erase(manifest.files.begin());
+  WriteManifest(folder, manifest);
+  EXPECT_THAT(CollateError({.out = Path("model.bin")}), HasSubstr(" elements of "));
+  EXPECT_FALSE(fs::exists(Path("model.bin")));
+}
+
+TEST_F(ExportTest, StoppingLeavesNothing) {
+  Train(TinyMlp(), TinyConfig(0, 1, 1), 1);
+  EXPECT_THROW(Collate({.dir = Checkpoint(), .out = Path("model.bin")},
+                       [](int64_t done, int64_t all) {
+                         if (2 * done > all) Throw(ErrorCode::kCancelled, "stop");
+                       }),
+               Error);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 1);
+}
+
+TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
+  Model model = TinyGpt2();
+  for (const bool bf16 : {false, true}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      DsConfig config = TinyConfig(stage, 2, 1);
+      config.bf16 = bf16;
+      config.zero.gather_16bit_weights_on_model_save = true;
+      config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
+      OnRanks(2, model, config, [&](Engine& engine) {
+        engine.TrainBatch();
+        EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+        engine.SaveCheckpoint(Checkpoint());
+        engine.TrainBatch();
+      });
+      // A rounded master is the parameter.
+      Collate({.dir = Checkpoint(),
+               .out = Path("collated.safetensors"),
+               .dtype = bf16 ? "bf16" : "fp32",
+               .force = true},
+              [](int64_t, int64_t) {});
+      const auto names = NamesOf(model);
+      const auto saved = Read(Path("model.safetensors"), names);
+      EXPECT_EQ(saved.size(), names.size());
+      EXPECT_EQ(saved, Read(Path("collated.safetensors"), names));
+      SafetensorsFile file(Path("model.safetensors"));
+      EXPECT_EQ(file.Find("wte.weight")->dtype, bf16 ? DType::kBF16 : DType::kF32);
+    }
+  }
+}
+
+TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
+  const Model model = TinyGpt2();
+  DsConfig staged = TinyConfig(1, 2, 2);
+  staged.pipeline.num_stages = 2;
+  DsConfig swapped = TinyConfig(3, 4, 1);
+  swapped.zero.gather_16bit_weights_on_model_save = true;
+  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = dir_, .max_in_cpu = 0};
+  for (const DsConfig& config : {staged, swapped}) {
+    OnRanks(4, model, config, [&](Engine& engine) {
+      engine.TrainBatch();
+      EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+      engine.SaveCheckpoint(Checkpoint());
+    });
+    Collate({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true},
+            [](int64_t, int64_t) {});
+    const auto saved = Read(Path("model.safetensors"), NamesOf(model));
+    EXPECT_EQ(saved.size(), NamesOf(model).size());
+    EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
+  }
+}
+
+TEST_F(ExportTest, ALlamaIsPublishedAsLinearsAndReadBack) {
+  const Model model = TinyLlama();
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.zero.gather_16bit_weights_on_model_save = true;
+  const auto trained = Train(model, config, 2);
+  const std::string path = Path("model.safetensors");
+  Collate({.dir = Checkpoint(), .out = path}, [](int64_t, int64_t) {});
+
+  const std::string layer = "model.layers.1.";
+  const auto linear = [&](const char* name) { return layer + name + ".weight"; };
+  const std::vector<std::string> linears = {linear("self_attn.q_proj"), linear("self_attn.k_proj"),
+                                            linear("self_attn.v_proj"), linear("self_attn.o_proj"),
+                                            linear("mlp.gate_proj"),    linear("mlp.up_proj"),
+                                            linear("mlp.down_proj")};
+  const auto published = Read(path, linears);
+  ASSERT_EQ(published.size(), linears.size());
+  // Row `out` of a Linear is a column of the parameter that it is part of.
+  const auto expect = [&](const char* part, const char* whole, size_t first_col) {
+    const std::vector<float>& values = published.at(linear(part));
+    const std::vector<float>& param = trained.at(linear(whole));
+    const auto [in, cols] = [&] {
+      for (const ParamSpec& spec : model.layers[2]->params()) {
+        if (spec.name == linear(whole)) return std::pair(spec.shape[0], spec.shape[1]);
+      }
+      return std::pair<int64_t, int64_t>();
+    }();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t out = i / static_cast<size_t>(in), row = i % static_cast<size_t>(in);
+      EXPECT_EQ(values[i], param.at(row * static_cast<size_t>(cols) + first_col + out)) << part;
+    }
+    return first_col + values.size() / static_cast<size_t>(in);
+  };
+  size_t next = expect("self_attn.q_proj", "self_attn.qkv_proj", 0);
+  next = expect("self_attn.k_proj", "self_attn.qkv_proj", next);
+  expect("self_attn.v_proj", "self_attn.qkv_proj", next);
+  expect("mlp.up_proj", "mlp.gate_up_proj", expect("mlp.gate_proj", "mlp.gate_up_proj", 0));
+  expect("mlp.down_proj", "mlp.down_proj", 0);
+
+  Json from_file = TinyLlamaBlock();
+  from_file["weights"] = path;
+  OnRanks(2, MakeModel(from_file, "/model"), config, [&](Engine& engine) {
+    engine.SaveCheckpoint(Path("again"));
+    engine.Save16BitModel(dir_, "saved.safetensors");
+  });
+  Collate({.dir = Path("again"), .out = Path("again.safetensors")}, [](int64_t, int64_t) {});
+  EXPECT_EQ(ReadFile(Path("again.safetensors")), ReadFile(path));
+  EXPECT_EQ(Read(Path("saved.safetensors"), linears), published);
+}
+
+TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
+  const Model model = MakeModel(
+      {{"type", "mlp"}, {"embedding", 8}, {"hidden", {2048, 1500}}, {"vocab_size", 61}}, "/model");
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.zero.gather_16bit_weights_on_model_save = true;
+  std::map<std::string, std::vector<float>> expected;
+  OnRanks(1, model, TinyConfig(0, 1, 1), [&](Engine& engine) {
+    for (int u = 0; u < engine.states().num_units(); ++u) {
+      const auto& specs = model.layers[static_cast<size_t>(u)]->params();
+      const std::vector<float> unit = ParamsHere(engine.states().memory().host_kernels, engine, u);
+      for (size_t i = 0; i < specs.size(); ++i) {
+        const float* data = unit.data() + engine.states().unit(u).layout.offsets[i];
+        expected[specs[i].name].assign(data, data + specs[i].NumElems());
+      }
+    }
+  });
+  OnRanks(2, model, config, [&](Engine& engine) {
+    engine.Save16BitModel(dir_, "model.safetensors");
+    engine.SaveCheckpoint(Checkpoint());
+  });
+  Collate({.dir = Checkpoint(), .out = Path("collated.safetensors")}, [](int64_t, int64_t) {});
+  EXPECT_EQ(Read(Path("model.safetensors"), NamesOf(model)), expected);
+  EXPECT_EQ(Read(Path("collated.safetensors"), NamesOf(model)), expected);
+}
+
+TEST_F(ExportTest, ShardedParametersAreGatheredOnlyIfTheConfigSaysSo) {
+  OnRanks(2, TinyMlp(), TinyConfig(3, 2, 1),
+          [&](Engine& engine) { EXPECT_FALSE(engine.Save16BitModel(dir_)); });
+  EXPECT_TRUE(fs::is_empty(dir_));
+  OnRanks(2, TinyMlp(), TinyConfig(2, 2, 1),
+          [&](Engine& engine) { EXPECT_TRUE(engine.Save16BitModel(dir_)); });
+  EXPECT_TRUE(fs::exists(Path("pytorch_model.bin")));
+}
+
+TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
+  Model model = TinyMlp();
+  model.frozen.assign(model.layers.size(), false);
+  model.frozen[0] = true;
+  OnRanks(2, model, TinyConfig(1, 2, 1), [&](Engine& engine) {
+    engine.TrainBatch();
+    engine.Save16BitModel(dir_, "all.safetensors");
+    engine.Save16BitModel(dir_, "trained.safetensors", true);
+  });
+  SafetensorsFile all(Path("all.safetensors")), trained(Path("trained.safetensors"));
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    for (const ParamSpec& spec : model.layers[u]->params()) {
+      EXPECT_NE(all.Find(spec.name), nullptr);
+      EXPECT_EQ(trained.Find(spec.name) != nullptr, u != 0) << spec.name;
+    }
+  }
+}
+
+TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.zero.gather_16bit_weights_on_model_save = true;
+  std::ofstream(Path("file")) << "x";
+  OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
+    EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
+    EXPECT_THROW(engine.Save16BitModel(dir_, "a/b.bin"), Error);
+    engine.TrainBatch();
+    EXPECT_TRUE(engine.Save16BitModel(dir_));
+  });
+}
+
+}  // namespace
+}  // namespace dsat::engine

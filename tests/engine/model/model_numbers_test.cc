@@ -1,0 +1,429 @@
+// The numbers that models compute: losses against plain loops in double, gradients against finite
+// differences of the whole model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "engine/model/llama.h"
+#include "engine/model/models.h"
+#include "tests/engine/backend/relative_distance.h"
+#include "tests/engine/model/model_runner.h"
+
+namespace dsat::engine {
+namespace {
+
+const Json kTinyGpt2 = {{"type", "gpt2"}, {"n_layer", 2},     {"n_embd", 8},
+                        {"n_head", 2},    {"n_positions", 6}, {"vocab_size", 11}};
+const Json kTinyMlp = {
+    {"type", "mlp"}, {"context", 3}, {"embedding", 4}, {"hidden", {10, 7}}, {"vocab_size", 11}};
+const Json kTinyLlama = {{"type", "llama"},
+                         {"num_hidden_layers", 2},
+                         {"hidden_size", 16},
+                         {"intermediate_size", 10},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"max_position_embeddings", 6},
+                         {"tie_word_embeddings", true},
+                         {"vocab_size", 11}};
+const Json kTinyResnet = {{"type", "resnet"}, {"depth", 8},    {"width", 4},   {"groups", 2},
+                          {"image_size", 6},  {"channels", 2}, {"classes", 11}};
+
+ModelRunner MakeRunner(const Json& json, DType dtype, double extra_stddev = 0.1) {
+  return ModelRunner(MakeModel(json, "/model"), Arena::Kind::kReal, MakeCpuKernels(1), dtype,
+                     extra_stddev);
+}
+
+// ---- References: one token's vector at a time, in double. ----
+
+using Vector = std::vector<double>;
+using Params = std::map<std::string, Vector>;
+
+Params ParamsOf(ModelRunner& runner) {
+  Params params;
+  for (size_t layer = 0; layer < runner.model().layers.size(); ++layer) {
+    const auto& specs = runner.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const Tensor param = runner.param(layer, i).Slice(0, specs[i].NumElems());
+      const std::vector<float> values = runner.Values(param);
+      params[specs[i].name] = Vector(values.begin(), values.end());
+    }
+  }
+  return params;
+}
+
+// x W + b with W (in, out).
+Vector Linear(const Vector& x, const Params& params, const std::string& name) {
+  const Vector& weight = params.at(name + ".weight");
+  Vector y = params.at(name + ".bias");
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < y.size(); ++j)
+      y[j] += x[i] * weight[i * y.size() + j];
+  }
+  return y;
+}
+
+Vector LayerNorm(const Vector& x, const Params& params, const std::string& name) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
+  double variance = 0;
+  for (const double v : x)
+    variance += (v - mean) * (v - mean) / n;
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i] = (x[i] - mean) / std::sqrt(variance + 1e-5) * params.at(name + ".weight")[i] +
+           params.at(name + ".bias")[i];
+  }
+  return y;
+}
+
+Vector Softmax(Vector x) {
+  double sum = 0;
+  for (double& v : x)
+    sum += v = std::exp(v);
+  for (double& v : x)
+    v /= sum;
+  return x;
+}
+
+// Row `row` of a table of rows of `width`.
+Vector Row(const Vector& table, int64_t row, size_t width) {
+  const auto begin = table.begin() + row * static_cast<int64_t>(width);
+  return {begin, begin + static_cast<int64_t>(width)};
+}
+
+// What position t of the sequence attends to; qkv of all positions.
+Vector Attend(const std::vector<Vector>& qkv, size_t t, size_t C, size_t H) {
+  const size_t D = C / H;
+  Vector out(C, 0);
+  for (size_t head = 0; head < H; ++head) {
+    Vector scores(t + 1, 0);
+    for (size_t s = 0; s <= t; ++s) {
+      for (size_t d = head * D; d < (head + 1) * D; ++d)
+        scores[s] += qkv[t][d] * qkv[s][C + d];
+      scores[s] /= std::sqrt(static_cast<double>(D));
+    }
+    const Vector weights = Softmax(scores);
+    for (size_t s = 0; s <= t; ++s) {
+      for (size_t d = head * D; d < (head + 1) * D; ++d)
+        out[d] += weights[s] * qkv[s][2 * C + d];
+    }
+  }
+  return out;
+}
+
+void AddTo(Vector& x, const Vector& y) {
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] += y[i];
+}
+
+void ApplyBlock(std::vector<Vector>& xs, const Params& params, const std::string& h, size_t H) {
+  std::vector<Vector> qkv;
+  for (const Vector& x : xs) {
+    qkv.push_back(Linear(LayerNorm(x, params, h + ".ln_1"), params, h + ".attn.c_attn"));
+  }
+  for (size_t t = 0; t < xs.size(); ++t) {
+    Vector& x = xs[t];
+    AddTo(x, Linear(Attend(qkv, t, x.size(), H), params, h + ".attn.c_proj"));
+    Vector hidden = Linear(LayerNorm(x, params, h + ".ln_2"), params, h + ".mlp.c_fc");
+    for (double& v : hidden) {
+      v *= 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    }
+    AddTo(x, Linear(hidden, params, h + ".mlp.c_proj"));
+  }
+}
+
+double ReferenceGpt2Loss(const Params& params, const RandomBatch& batch, size_t C, size_t H,
+                         int n_layer) {
+  double sum = 0;
+  for (int64_t b = 0; b < batch.B; ++b) {
+    std::vector<Vector> xs;
+    for (int64_t t = 0; t < batch.T; ++t) {
+      const int32_t token = batch.tokens[static_cast<size_t>(b * batch.T + t)];
+      xs.push_back(Row(params.at("wte.weight"), token, C));
+      AddTo(xs.back(), Row(params.at("wpe.weight"), t, C));
+    }
+    for (int i = 0; i < n_layer; ++i)
+      ApplyBlock(xs, params, fmt::format("h.{}", i), H);
+    for (int64_t t = 0; t < batch.T; ++t) {
+      const Vector x = LayerNorm(xs[static_cast<size_t>(t)], params, "ln_f");
+      Vector logits(params.at("wte.weight").size() / C);
+      for (size_t v = 0; v < logits.size(); ++v) {
+        const Vector row = Row(params.at("wte.weight"), static_cast<int64_t>(v), C);
+        logits[v] = std::inner_product(x.begin(), x.end(), row.begin(), 0.0);
+      }
+      const auto target = static_cast<size_t>(batch.targets[static_cast<size_t>(b * batch.T + t)]);
+      sum -= std::log(Softmax(logits)[target]);
+    }
+  }
+  return sum / static_cast<double>(batch.B * batch.T);
+}
+
+double ReferenceMlpLoss(const Params& params, const RandomBatch& batch, int64_t context,
+                        size_t embedding, int num_hidden) {
+  double sum = 0;
+  for (int64_t i = 0; i < batch.B * batch.T; ++i) {
+    Vector x;
+    for (int64_t back = context - 1; back >= 0; --back) {
+      const bool known = i % batch.T - back >= 0;
+      const int32_t token = known ? batch.tokens[static_cast<size_t>(i - back)] : 0;
+      const Vector row = Row(params.at("wte.weight"), token, embedding);
+      x.insert(x.end(), row.begin(), row.end());
+    }
+    for (int layer = 0; layer < num_hidden; ++layer) {
+      x = Linear(x, params, fmt::format("hidden.{}", layer));
+      for (double& v : x)
+        v = std::max(v, 0.0);
+    }
+    const auto target = static_cast<size_t>(batch.targets[static_cast<size_t>(i)]);
+    sum -= std::log(Softmax(Linear(x, params, "head"))[target]);
+  }
+  return sum / static_cast<double>(batch.B * batch.T);
+}
+
+// With one spare row behind the embedding.
+Json With127Tokens(Json json) {
+  json["vocab_size"] = 127;
+  return json;
+}
+
+TEST(ModelNumbersTest, Gpt2LossIsTheReferences) {
+  for (const Json& json : {kTinyGpt2, With127Tokens(kTinyGpt2)}) {
+    ModelRunner runner = MakeRunner(json, DType::kF32, 0.3);
+    const RandomBatch batch(3, 5, json["vocab_size"]);
+    EXPECT_NEAR(runner.Loss(batch.view()), ReferenceGpt2Loss(ParamsOf(runner), batch, 8, 2, 2),
+                1e-5);
+  }
+}
+
+TEST(ModelNumbersTest, MlpLossIsTheReferences) {
+  ModelRunner runner = MakeRunner(kTinyMlp, DType::kF32, 0.3);
+  const RandomBatch batch(3, 5, 11);
+  EXPECT_NEAR(runner.Loss(batch.view()), ReferenceMlpLoss(ParamsOf(runner), batch, 3, 4, 2), 1e-5);
+}
+
+// ---- Gradients. ----
+
+std::vector<float> FiniteDifferences(ModelRunner& runner, Tensor param, const RandomBatch& batch,
+                                     float step) {
+  std::vector<float> gradient;
+  for (int64_t i = 0; i < param.num_elems; ++i) {
+    float& value = param.f32()[i];
+    const float start = value;
+    value = start + step;
+    const double above = runner.Loss(batch.view());
+    value = start - step;
+    const double below = runner.Loss(batch.view());
+    value = start;
+    gradient.push_back(static_cast<float>((above - below) / (2.0 * step)));
+  }
+  return gradient;
+}
+
+void CheckGradients(const Json& json, float step, double tolerance) {
+  ModelRunner runner = MakeRunner(json, DType::kF32, 0.3);
+  const RandomBatch batch(runner.model(), 2, 5);
+  runner.Forward(batch.view());
+  runner.Backward();
+  for (size_t layer = 0; layer < runner.model().layers.size(); ++layer) {
+    const auto& specs = runner.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const std::vector<float> expected =
+          FiniteDifferences(runner, runner.param(layer, i), batch, step);
+      EXPECT_LT(RelativeDistance(runner.Values(runner.grad(layer, i)), expected), tolerance)
+          << specs[i].name;
+    }
+  }
+}
+
+TEST(ModelNumbersTest, Gpt2GradientsAreFiniteDifferences) {
+  CheckGradients(kTinyGpt2, 5e-3F, 2e-3);
+}
+
+TEST(ModelNumbersTest, LlamaGradientsAreFiniteDifferences) {
+  CheckGradients(kTinyLlama, 5e-3F, 2e-3);
+  Json untied = kTinyLlama;
+  untied["tie_word_embeddings"] = false;
+  untied["num_hidden_layers"] = 1;
+  CheckGradients(untied, 5e-3F, 2e-3);
+}
+
+// Whatever lies there: a product with it is left out, or multiplied by 0.
+TEST(ModelNumbersTest, SpareRowsOfTheEmbeddingChangeNothing) {
+  Json untied = With127Tokens(kTinyLlama);
+  untied["tie_word_embeddings"] = false;
+  for (const Json& json : {With127Tokens(kTinyGpt2), With127Tokens(kTinyLlama), untied}) {
+    ModelRunner zeros = MakeRunner(json, DType::kF32, 0.3);
+    ModelRunner numbers = MakeRunner(json, DType::kF32, 0.3);
+    const size_t last = zeros.model().layers.size() - 1;
+    const size_t layer = json == untied ? last : 0, i = json == untied ? 1 : 0;
+    const ParamSpec& embedding = zeros.model().layers[layer]->params()[i];
+    ASSERT_EQ(embedding.spare_rows, 1) << embedding.name;
+    const int64_t num_spare = embedding.StoredElems() - embedding.NumElems();
+    ASSERT_EQ(num_spare, embedding.shape[1]);
+    const auto spare = [&](Tensor t) { return t.Slice(embedding.NumElems(), num_spare); };
+    numbers.kernels().Fill(spare(numbers.param(layer, i)), 1000);
+    const RandomBatch batch(zeros.model(), 2, 5);
+    EXPECT_EQ(zeros.Forward(batch.view()), numbers.Forward(batch.view()));
+    zeros.Backward();
+    numbers.Backward();
+    for (size_t l = 0; l <= last; ++l) {
+      for (size_t p = 0; p < zeros.model().layers[l]->params().size(); ++p)
+        EXPECT_EQ(zeros.Values(zeros.grad(l, p)), numbers.Values(numbers.grad(l, p)));
+    }
+    for (const float gradient : numbers.Values(spare(numbers.grad(layer, i))))
+      EXPECT_EQ(gradient, 0);
+  }
+}
+
+TEST(ModelNumbersTest, MlpGradientsAreFiniteDifferences) {
+  CheckGradients(kTinyMlp, 1e-3F, 2e-3);
+}
+
+// The loss has a corner wherever a ReLU's input changes its sign, and there are many.
+TEST(ModelNumbersTest, ResnetGradientsAreFiniteDifferences) {
+  CheckGradients(kTinyResnet, 1e-3F, 2e-2);
+}
+
+class ModelTypeTest : public testing::TestWithParam<Json> {};
+INSTANTIATE_TEST_SUITE_P(Types, ModelTypeTest,
+                         testing::Values(kTinyGpt2, kTinyLlama, kTinyMlp, kTinyResnet),
+                         [](const auto& info) {
+                           return info.param.at("type").template get<std::string>();
+                         });
+
+TEST_P(ModelTypeTest, GradientsAddUpOverMicroBatchesAndScale) {
+  ModelRunner once = MakeRunner(GetParam(), DType::kF32);
+  const RandomBatch batch(once.model(), 2, 5);
+  once.Forward(batch.view());
+  once.Backward();
+  ModelRunner four_times = MakeRunner(GetParam(), DType::kF32);
+  for (int i = 0; i < 4; ++i) {
+    four_times.Forward(batch.view(), 0.25F);
+    four_times.Backward();
+  }
+  for (size_t layer = 0; layer < once.model().layers.size(); ++layer) {
+    for (size_t i = 0; i < once.model().layers[layer]->params().size(); ++i) {
+      EXPECT_LT(RelativeDistance(four_times.Values(four_times.grad(layer, i)),
+                                 once.Values(once.grad(layer, i))),
+                1e-5);
+    }
+  }
+}
+
+TEST_P(ModelTypeTest, Bf16IsCloseToF32) {
+  Json json = GetParam();
+  // Of a network this deep, ReLU cuts many units the other way; in a wider one they average out.
+  const bool deep = json["type"] == "resnet";
+  if (deep) json.update({{"width", 32}, {"image_size", 16}});
+  ModelRunner exact = MakeRunner(json, DType::kF32);
+  const RandomBatch batch(exact.model(), deep ? 64 : 4, 5);
+  ModelRunner rounded = MakeRunner(json, DType::kBF16);
+  const double loss = exact.Forward(batch.view());
+  EXPECT_NEAR(rounded.Forward(batch.view()), loss, 0.01 * loss);
+  exact.Backward();
+  rounded.Backward();
+  // 8 bits of mantissa in weights and activations, and a few units that ReLU cuts the other way.
+  for (size_t layer = 0; layer < exact.model().layers.size(); ++layer) {
+    const auto& specs = exact.model().layers[layer]->params();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_LT(RelativeDistance(rounded.Values(rounded.grad(layer, i)),
+                                 exact.Values(exact.grad(layer, i))),
+                deep ? 0.2 : 0.1)
+          << specs[i].name;
+    }
+  }
+}
+
+TEST_P(ModelTypeTest, FirstLossIsTheLogarithmOfTheClasses) {
+  Json json = GetParam();
+  json[json["type"] == "resnet" ? "classes" : "vocab_size"] = 256;
+  if (json["type"] == "gpt2") json["n_embd"] = 64;
+  ModelRunner runner = MakeRunner(json, DType::kF32, 0);
+  EXPECT_NEAR(runner.Loss(RandomBatch(runner.model(), 16, 6).view()), std::log(256.0), 0.1);
+}
+
+TEST_P(ModelTypeTest, ShorterSequencesThanThePositionsWork) {
+  ModelRunner runner = MakeRunner(GetParam(), DType::kF32);
+  const RandomBatch batch(runner.model(), 1, 1);
+  EXPECT_TRUE(std::isfinite(runner.Forward(batch.view())));
+  runner.Backward();
+}
+
+// The loss of a last token changes with its target as the predicted logits do.
+TEST_P(ModelTypeTest, PredictedLogitsAreThoseOfTheLoss) {
+  ModelRunner runner = MakeRunner(GetParam(), DType::kF32, 0.3);
+  const RandomBatch batch(runner.model(), 3, 5);
+  const std::vector<float> logits = runner.Predict(batch.view());
+  EXPECT_TRUE(runner.predict_kept_nothing());
+  const auto classes = static_cast<size_t>(runner.model().vocab_size);
+  for (size_t b = 0; b < 3; ++b) {
+    RandomBatch changed = batch;
+    int32_t& target = changed.targets[(b + 1) * static_cast<size_t>(batch.T) - 1];
+    target = 0;
+    const double loss_of_0 = runner.Loss(changed.view());
+    for (size_t c = 1; c < classes; ++c) {
+      target = static_cast<int32_t>(c);
+      const double difference =
+          (runner.Loss(changed.view()) - loss_of_0) * 3.0 * static_cast<double>(batch.T);
+      EXPECT_NEAR(difference, logits[b * classes] - logits[b * classes + c], 1e-3);
+    }
+  }
+}
+
+// Freezing a layer takes its gradients away, and work, and changes no other's.
+TEST_P(ModelTypeTest, FrozenLayersLeaveTheOthersGradientsAlone) {
+  ModelRunner all = MakeRunner(GetParam(), DType::kF32, 0.3);
+  const RandomBatch batch(all.model(), 2, 5);
+  all.Forward(batch.view());
+  all.Backward();
+  const size_t num_layers = all.model().layers.size();
+  for (size_t frozen = 0; frozen < num_layers; ++frozen) {
+    Model model = MakeModel(GetParam(), "/model");
+    model.frozen.assign(num_layers, false);
+    model.frozen[frozen] = true;
+    ModelRunner some(std::move(model), Arena::Kind::kReal, MakeCpuKernels(1), DType::kF32, 0.3);
+    some.Forward(batch.view());
+    some.Backward();
+    const bool is_block = frozen > 0 && frozen + 1 < num_layers;
+    if (is_block) {
+      EXPECT_LT(some.kernels().flops(), all.kernels().flops());
+    }
+    for (size_t layer = 0; layer < num_layers; ++layer) {
+      for (size_t i = 0; i < all.model().layers[layer]->params().size(); ++i) {
+        if (layer == frozen) {
+          EXPECT_EQ(some.grad(layer, i).num_elems, 0);
+        } else {
+          EXPECT_EQ(some.Values(some.grad(layer, i)), all.Values(all.grad(layer, i)));
+        }
+      }
+    }
+  }
+}
+
+TEST(ModelNumbersTest, RotaryFrequenciesAreStretchedAsInLlama3) {
+  // factor 8, wavelengths above 8192 / 1 are stretched, those below 8192 / 4 are not.
+  const RopeScaling scaling{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_positions = 8192};
+  const auto plain = RotaryFrequencies(128, 500000, {});
+  const auto scaled = RotaryFrequencies(128, 500000, scaling);
+  ASSERT_EQ(scaled.size(), 64U);
+  for (size_t i = 0; i < 64; ++i) {
+    const double frequency = std::pow(500000.0, -2.0 * static_cast<double>(i) / 128);
+    EXPECT_NEAR(plain[i], frequency, 1e-6 * frequency);
+    const double wavelength = 2 * M_PI / frequency;
+    double expected = frequency;
+    if (wavelength > 8192) {
+      expected = frequency / 8;
+    } else if (wavelength > 2048) {
+      const double smooth = (8192 / wavelength - 1) / (4 - 1);
+      expected = (1 - smooth) * frequency / 8 + smooth * frequency;
+    }
+    EXPECT_NEAR(scaled[i], expected, 1e-6 * expected);
+  }
+}
+
+}  // namespace
+}  // namespace dsat::engine

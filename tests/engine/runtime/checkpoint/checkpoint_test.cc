@@ -1,0 +1,433 @@
+// Checkpoints: what is loaded is what was saved, at any number of ranks; broken ones are refused.
+#include "engine/runtime/checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "engine/files/checkpoint_manifest.h"
+#include "engine/files/safetensors.h"
+#include "tests/engine/backend/kernels_testing.h"
+#include "tests/engine/runtime/training.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = fs::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
+    fs::remove_all(dir_);
+  }
+  ~CheckpointTest() override { fs::remove_all(dir_); }
+
+  struct Result {
+    std::vector<float> params;
+    std::vector<double> losses;
+    std::vector<double> scales;
+  };
+
+  // Trains `steps` steps, from the newest checkpoint if `load`, and saves one at the end if `save`.
+  Result Run(const Model& model, const DsConfig& config, int world_size, int steps, bool load,
+             bool save) {
+    const auto data = Synthetic();
+    std::vector<RankRun> runs(static_cast<size_t>(world_size));
+    RunRanks(world_size, [&](ProcessGroup& group) {
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+      if (load) engine.LoadCheckpoint(dir_);
+      RankRun& run = runs[static_cast<size_t>(group.rank())];
+      for (int step = 0; step < steps; ++step)
+        run.steps.push_back(engine.TrainBatch());
+      if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
+      for (int u = 0; u < engine.states().num_units(); ++u) {
+        run.params.push_back(ParamsHere(device.memory().host_kernels(), engine, u));
+      }
+    });
+    Result result = {WholeParams(model, runs, config), {}, {}};
+    for (const StepResult& step : runs[0].steps) {
+      result.losses.push_back(step.loss);
+      result.scales.push_back(step.loss_scale);
+    }
+    return result;
+  }
+
+  ErrorCode LoadError(const Model& model, const DsConfig& config) {
+    try {
+      Run(model, config, 1, 0, true, false);
+    } catch (const Error& e) {
+      message_ = e.what();
+      return e.code();
+    }
+    return ErrorCode::kUnknown;
+  }
+
+  std::string dir_;
+  std::string message_;
+};
+
+TEST_F(CheckpointTest, AResumedRunIsTheUninterruptedOneBitForBit) {
+  const Model model = TinyGpt2();
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const bool bf16 : {false, true}) {
+      DsConfig config = TinyConfig(stage, 2, 1);
+      config.bf16 = bf16;
+      const Result whole = Run(model, config, 2, 4, false, false);
+      Run(model, config, 2, 2, false, true);
+      const Result resumed = Run(model, config, 2, 2, true, false);
+      EXPECT_EQ(resumed.params, whole.params) << stage;
+      EXPECT_EQ(resumed.losses[0], whole.losses[2]) << stage;
+      EXPECT_EQ(resumed.losses[1], whole.losses[3]) << stage;
+    }
+  }
+}
+
+// A scale that overflows at first and then goes up and down every few steps.
+TEST_F(CheckpointTest, AResumedLossScaleIsTheUninterruptedOne) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.fp16 = {.enabled = true, .initial_scale_power = 40, .loss_scale_window = 2};
+  const Result whole = Run(model, config, 2, 30, false, false);
+  Run(model, config, 2, 15, false, true);
+  const Result resumed = Run(model, config, 2, 15, true, false);
+  EXPECT_EQ(resumed.params, whole.params);
+  EXPECT_EQ(resumed.scales, std::vector<double>(whole.scales.begin() + 15, whole.scales.end()));
+  EXPECT_LT(whole.scales[15], whole.scales[0]);
+  EXPECT_NE(whole.scales[29], whole.scales[15]);
+}
+
+TEST_F(CheckpointTest, AnyNumberOfRanksAndAnyStageCanContinue) {
+  const Model model = TinyGpt2();
+  const Result saved = Run(model, TinyConfig(3, 4, 1), 4, 2, false, true);
+  const Result next = Run(model, TinyConfig(3, 4, 1), 4, 1, true, false);
+  for (const int world_size : {1, 2, 4}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      const DsConfig config = TinyConfig(stage, world_size, 1);
+      EXPECT_EQ(Run(model, config, world_size, 0, true, false).params, saved.params);
+      EXPECT_NEAR(Run(model, config, world_size, 1, true, false).losses[0], next.losses[0], 1e-5);
+    }
+  }
+}
+
+void SetBf16State(DsConfig& config, bool moments) {
+  config.bf16 = config.bf16_master_weights_and_grads = true;
+  config.bf16_optimizer_states = moments;
+}
+
+// Where state may rest beside a device, and in what: on two ranks.
+struct Place {
+  const char* name;
+  int stage;
+  void (*apply)(DsConfig&);
+};
+
+constexpr Place kPlaces[] = {
+    {"optimizer on host", 1, [](DsConfig& c) { c.zero.offload_optimizer.tier = Tier::kHost; }},
+    {"part of the optimizer on host", 3,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer.tier = Tier::kHost;
+       c.zero.offload_optimizer.ratio = 0.5;
+     }},
+    {"optimizer on disk", 2,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.sub_group_size = 1000;
+     }},
+    {"everything on disk", 3,
+     [](DsConfig& c) {
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.offload_param.max_in_cpu = 3000;
+     }},
+    {"bf16 state", 3, [](DsConfig& c) { SetBf16State(c, true); }},
+    {"bf16 master copy on disk", 1,
+     [](DsConfig& c) {
+       SetBf16State(c, false);
+       c.zero.offload_optimizer = {.tier = Tier::kNvme, .nvme_path = testing::TempDir()};
+       c.zero.sub_group_size = 1001;
+     }},
+    {"rounded at random", 2, [](DsConfig& c) { c.optimizer.stochastic_rounding = true; }},
+    {"two pipeline stages", 0, [](DsConfig& c) { c.pipeline.num_stages = 2; }},
+    {"two pipeline stages, optimizer on host", 1,
+     [](DsConfig& c) {
+       c.pipeline.num_stages = 2;
+       c.zero.offload_optimizer.tier = Tier::kHost;
+     }},
+};
+
+DsConfig ConfigAt(const Place& place) {
+  DsConfig config = TinyConfig(place.stage, 2, 1);
+  config.bf16 = true;
+  place.apply(config);
+  if (config.pipeline.num_stages == 2) config.batch.micro_batch_size = 12;
+  return config;
+}
+
+TEST_F(CheckpointTest, StateOnAnyTierAndPipelineStageIsResumedBitForBit) {
+  const Model model = TinyGpt2();
+  for (const Place& place : kPlaces) {
+    SCOPED_TRACE(place.name);
+    const DsConfig config = ConfigAt(place);
+    const Result whole = Run(model, config, 2, 4, false, false);
+    Run(model, config, 2, 2, false, true);
+    const Result resumed = Run(model, config, 2, 2, true, false);
+    EXPECT_EQ(resumed.params, whole.params);
+    EXPECT_EQ(resumed.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
+  }
+}
+
+TEST_F(CheckpointTest, EachPlaceContinuesWhatAnotherHasSaved) {
+  const Model model = TinyGpt2();
+  for (const Place& from : kPlaces) {
+    const Result saved = Run(model, ConfigAt(from), 2, 2, false, true);
+    const Result next = Run(model, ConfigAt(from), 2, 1, true, false);
+    for (const Place& to : kPlaces) {
+      SCOPED_TRACE(fmt::format("from {} to {}", from.name, to.name));
+      EXPECT_EQ(Run(model, ConfigAt(to), 2, 0, true, false).params, saved.params);
+      EXPECT_NEAR(Run(model, ConfigAt(to), 2, 1, true, false).losses[0], next.losses[0], 1e-3);
+    }
+  }
+}
+
+// The state of a parameter in a checkpoint of one rank.
+TestTensor Saved(const std::string& dir, const std::string& name) {
+  const SafetensorsFile file(dir + "/saved/rank_00000.safetensors");
+  const SafetensorsFile::Entry& entry = *file.Find(name);
+  TestTensor tensor = TestTensor::Zeros(entry.dtype, entry.num_elems);
+  file.Read(entry, 0, tensor.get());
+  return tensor;
+}
+
+// To bf16 by rounding, to f32 exactly; and what the model computes is the same.
+TEST_F(CheckpointTest, StateInAnotherTypeIsConverted) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  const std::string name = model.layers[0]->params()[0].name;
+  DsConfig f32 = TinyConfig(1, 1, 1), bf16 = f32;
+  f32.bf16 = true;
+  SetBf16State(bf16, true);
+  for (const bool to_bf16 : {true, false}) {
+    const std::string from = dir_ + (to_bf16 ? "/a" : "/b"), to = from + "_converted";
+    RunRanks(1, [&](ProcessGroup& group) {
+      TestDevice device(group), other(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), to_bf16 ? f32 : bf16, 7);
+      for (int step = 0; step < 3; ++step)
+        engine.TrainBatch();
+      engine.SaveCheckpoint(from, "saved");
+      Engine next(other.For(model, data.get(), kSeqLen), to_bf16 ? bf16 : f32, 8);
+      next.LoadCheckpoint(from);
+      next.SaveCheckpoint(to, "saved");
+    });
+    EXPECT_EQ(Saved(to, "param/" + name).bytes(), Saved(from, "param/" + name).bytes());
+    for (const std::string moment : {"moment0/", "moment1/"}) {
+      const DType dtype = to_bf16 ? DType::kBF16 : DType::kF32;
+      const TestTensor expected(dtype, Saved(from, moment + name).Values());
+      EXPECT_EQ(Saved(to, moment + name).bytes(), expected.bytes());
+    }
+    const std::string without = to_bf16 ? to : from, with = to_bf16 ? from : to;
+    EXPECT_EQ(SafetensorsFile(without + "/saved/rank_00000.safetensors").Find("master/" + name),
+              nullptr);
+    if (to_bf16) continue;
+    EXPECT_EQ(Saved(with, "master/" + name).Values(), Saved(without, "param/" + name).Values());
+  }
+}
+
+TEST_F(CheckpointTest, ATagIsReplacedWholeAndNothingElseIsLeft) {
+  const Model model = TinyMlp();
+  Run(model, TinyConfig(1, 2, 1), 2, 1, false, true);
+  Run(model, TinyConfig(1, 2, 1), 2, 1, false, true);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(dir_))
+    names.push_back(entry.path().filename());
+  EXPECT_THAT(names, testing::UnorderedElementsAre("latest", "step_1"));
+  names.clear();
+  for (const auto& entry : fs::directory_iterator(dir_ + "/step_1")) {
+    names.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "rank_00000.1.safetensors",
+                                                   "rank_00001.1.safetensors"));
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
+}
+
+TEST_F(CheckpointTest, EveryElementIsSavedOnce) {
+  const Model model = TinyGpt2();
+  Run(model, TinyConfig(0, 4, 1), 4, 1, false, true);
+  int64_t num_elems = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    SafetensorsFile file(fmt::format("{}/step_1/rank_{:05}.safetensors", dir_, rank));
+    for (const auto& layer : model.layers) {
+      for (const ParamSpec& spec : layer->params()) {
+        const auto* entry = file.Find("param/" + spec.name);
+        if (entry != nullptr) num_elems += entry->num_elems;
+      }
+    }
+  }
+  int64_t expected = 0;
+  for (const auto& layer : model.layers) {
+    for (const ParamSpec& spec : layer->params())
+      expected += spec.NumElems();
+  }
+  EXPECT_EQ(num_elems, expected);
+}
+
+TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedByName) {
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kNotFound);
+  EXPECT_THAT(message_, testing::HasSubstr("latest"));
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  EXPECT_EQ(LoadError(TinyGpt2(), TinyConfig(0, 1, 1)), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(message_, testing::HasSubstr("/parameters"));
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.bf16 = true;
+  EXPECT_EQ(LoadError(TinyMlp(), config), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(message_, testing::HasSubstr("/dtype"));
+}
+
+TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  const std::string file = dir_ + "/step_1/rank_00001.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 4);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_THAT(message_, testing::HasSubstr("rank_00001"));
+  std::ofstream(file, std::ios::trunc) << "no";
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  fs::remove(file);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kNotFound);
+  EXPECT_THAT(message_, testing::HasSubstr("rank_00001"));
+  // Half of the pieces are in a file that the manifest does not name.
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  CheckpointManifest manifest = ReadManifest(dir_ + "/step_1");
+  manifest.files.pop_back();
+  WriteManifest(dir_ + "/step_1", manifest);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_THAT(message_, testing::HasSubstr("param/"));
+}
+
+// Flips one bit of a file.
+void Flip(const std::string& path, int64_t byte, int bit) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(byte);
+  const int old = file.peek();
+  file.seekp(byte);
+  file.put(static_cast<char>(old ^ (1 << bit)));
+}
+
+TEST_F(CheckpointTest, ABitFlipInARankFileIsFoundAndBothSumsAreNamed) {
+  Run(TinyMlp(), TinyConfig(0, 2, 1), 2, 1, false, true);
+  const CheckpointFile file = ReadManifest(dir_ + "/step_1").files[1];
+  const std::string path = dir_ + "/step_1/" + file.name;
+  for (const int64_t byte : {int64_t{0}, int64_t{20}, file.bytes / 2, file.bytes - 1}) {
+    Flip(path, byte, 3);
+    EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss) << byte;
+    EXPECT_THAT(message_, testing::HasSubstr(path));
+    EXPECT_THAT(message_, testing::HasSubstr(fmt::format("manifest.json says {:08x}", file.crc32)));
+    EXPECT_THAT(message_, testing::ContainsRegex("has CRC-32 [0-9a-f]{8}"));
+    Flip(path, byte, 3);
+  }
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
+}
+
+TEST_F(CheckpointTest, EveryBitFlipInTheManifestIsFound) {
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  const std::string folder = dir_ + "/step_1", path = folder + "/manifest.json";
+  const auto bytes = static_cast<int64_t>(fs::file_size(path));
+  for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+    EXPECT_THROW(ReadManifest(folder), Error) << "bit " << bit;
+    Flip(path, bit / 8, static_cast<int>(bit % 8));
+  }
+  EXPECT_EQ(ReadManifest(folder).files.size(), 1U);
+}
+
+TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  const Json kept = {{"epoch", 3}, {"best", 0.1}, {"names", {"a", "\u00e9"}}, {"none", nullptr}};
+  RunRanks(2, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
+    engine.TrainBatch();
+    engine.SaveCheckpoint(dir_, "", kept);
+    engine.SaveCheckpoint(dir_, "nothing kept");
+    EXPECT_EQ(engine.LoadCheckpoint(dir_, "global_step1"), kept);
+    EXPECT_EQ(engine.LoadCheckpoint(dir_), Json::object());
+    EXPECT_EQ(engine.num_steps(), 1);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "bad", {{"text", "\xff"}}), Error);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "nothing kept");
+  std::ofstream(dir_ + "/latest") << "global_step1\r\n";  // As an editor may leave it.
+  EXPECT_EQ(ResolveTag(dir_, ""), "global_step1");
+}
+
+TEST_F(CheckpointTest, ATagThatIsNoFolderNameIsRefused) {
+  for (const std::string tag : {"a/b", "..", ".hidden", "latest", "new\nline", "/"}) {
+    EXPECT_THROW(CheckTag(tag), Error) << tag;
+  }
+  EXPECT_THROW(CheckTag(""), Error);
+  EXPECT_THROW(CheckTag(std::string(201, 'x')), Error);
+  CheckTag("global_step1000 (best)");
+}
+
+TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
+  const auto data = Synthetic();
+  const Model model = TinyMlp();
+  RunRanks(2, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
+    EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
+    EXPECT_FALSE(fs::exists(dir_));
+    EXPECT_THROW(engine.LoadCheckpoint(dir_), Error);
+    engine.TrainBatch();  // The group is whole.
+    engine.SaveCheckpoint(dir_);
+  });
+  EXPECT_EQ(ReadFile(dir_ + "/latest"), "global_step1");
+}
+
+TEST_F(CheckpointTest, OnlyWhatUnfinishedSavesHaveLeftIsRemoved) {
+  const std::vector<std::string> leftovers = {
+      "half/rank_00000.safetensors", "half/rank_00001.safetensors.tmp.123.0",
+      "step_1/rank_00000.1.safetensors", "step_1/manifest.json.tmp.123.0", "latest.tmp.123.0"};
+  const std::vector<std::string> others = {"half of it/rank_00000.safetensors",
+                                           "half of it/notes.txt",
+                                           "mine/rank_0.txt",
+                                           "step_1/notes.txt",
+                                           "odd/rank_00000.safetensors",
+                                           "odd/manifest.json"};
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  for (const auto& names : {leftovers, others}) {
+    for (const std::string& name : names) {
+      fs::create_directories(fs::path(dir_ + "/" + name).parent_path());
+      std::ofstream(dir_ + "/" + name) << "x";
+    }
+  }
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 2, false, true);
+  for (const std::string& name : leftovers)
+    EXPECT_FALSE(fs::exists(dir_ + "/" + name)) << name;
+  EXPECT_FALSE(fs::exists(dir_ + "/half"));
+  EXPECT_TRUE(fs::exists(dir_ + "/step_1/rank_00000.safetensors"));
+  for (const std::string& name : others)
+    EXPECT_EQ(fs::exists(dir_ + "/" + name), name != others[0]) << name;
+}
+
+TEST_F(CheckpointTest, AnOptimizerFindsItsOwnStateOrSaysSo) {
+  DsConfig sgd = TinyConfig(0, 1, 1);
+  sgd.optimizer.type = "sgd";
+  Run(TinyMlp(), sgd, 1, 1, false, true);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_THAT(message_, testing::HasSubstr("moment0/"));
+}
+
+TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsNamed) {
+  std::ofstream(dir_) << "a file";
+  EXPECT_THROW(Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true), Error);
+}
+
+}  // namespace
+}  // namespace dsat::engine

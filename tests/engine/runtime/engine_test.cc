@@ -1,0 +1,314 @@
+// The engine end to end: it learns, it stops at its memory limit, it skips bad steps.
+#include "engine/runtime/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/runtime/init.h"
+#include "engine/runtime/predict.h"
+#include "tests/engine/runtime/training.h"
+
+namespace dsat::engine {
+namespace {
+
+TEST(EngineTest, LossFallsOnSyntheticData) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.optimizer.lr = 1e-2;
+  const std::vector<RankRun> runs = Train(model, config, 1, 60);
+  EXPECT_NEAR(runs[0].steps.front().loss, std::log(127), 0.2);
+  EXPECT_LT(runs[0].steps.back().loss, 0.8 * runs[0].steps.front().loss);
+}
+
+TEST(EngineTest, LossFallsOnTextInBf16OnTwoRanksWithShardedState) {
+  const Model model = MakeModel({{"type", "gpt2"},
+                                 {"n_layer", 1},
+                                 {"n_embd", 32},
+                                 {"n_head", 2},
+                                 {"n_positions", 16},
+                                 {"vocab_size", 256}},
+                                "/model");
+  const auto data = OpenDataset({{"type", "text"}, {"path", "engine/plan"}, {"seq_len", kSeqLen}},
+                                DSAT_SOURCE_DIR, 3, "/data");
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.bf16 = true;
+  config.optimizer.lr = 1e-2;
+  RunRanks(2, [&](ProcessGroup& group) {
+    const RankRun run = RunRank(model, config, 40, *data, group);
+    EXPECT_NEAR(run.steps.front().loss, std::log(256), 0.3);
+    EXPECT_LT(run.steps.back().loss, 0.75 * run.steps.front().loss);
+  });
+}
+
+// One rank of TinyGpt2 on a device of `limit_bytes`, what kernels keep for themselves included.
+void TrainWithin(int64_t limit_bytes, int num_steps) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group, limit_bytes);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
+    for (int step = 0; step < num_steps; ++step)
+      engine.TrainBatch();
+  });
+}
+
+TEST(EngineTest, ItRunsAtThePredictedPeakAndNotOneByteBelow) {
+  const int64_t peak =
+      Predict(TinyGpt2(), TinyConfig(0, 1, 1), kSeqLen, 0, 1, 1, {}, TestDeviceKind()).peak_bytes;
+  TrainWithin(peak, 2);
+  EXPECT_THROW(TrainWithin(peak - 1, 1), OutOfMemory);
+  TrainWithin(peak, 2);  // The process is none the worse for it.
+}
+
+TEST(EngineTest, OutOfMemoryNamesTheUseAndTheLimit) {
+  try {
+    TrainWithin(100'000 + MakeCountingKernels(1, TestDeviceKind())->WorkspaceBytes(), 0);
+    FAIL() << "should not fit";
+  } catch (const OutOfMemory& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("device memory"));
+    EXPECT_THAT(e.what(), testing::ContainsRegex("parameters|optimizer state"));
+    EXPECT_THAT(e.what(), testing::ContainsRegex("[0-9]"));
+  }
+}
+
+TEST(EngineTest, AfterOutOfMemoryTheSameArenaIsEmpty) {
+  const Model model = TinyGpt2();
+  const auto group = MakeCountingGroup(0, 2);
+  const auto kernels = MakeCountingKernels(1);
+  Arena arena("device memory", Arena::Kind::kCounting, 150'000);
+  Arena host("host memory", Arena::Kind::kReal, 0);
+  const Resources resources = {model, *group, {arena, host, *kernels, *kernels}, nullptr, kSeqLen};
+  DsConfig config = TinyConfig(3, 2, 1);
+  EXPECT_THROW(Engine(resources, config, 7), OutOfMemory);  // Buckets as large as the model.
+  EXPECT_EQ(arena.live_bytes(), 0);
+  config.zero.reduce_bucket_size = config.zero.allgather_bucket_size = 1000;
+  EXPECT_NO_THROW(Engine(resources, config, 7));
+  EXPECT_EQ(arena.live_bytes(), 0);
+}
+
+TEST(EngineTest, AStepWithoutFiniteGradientsIsSkippedOnEveryRank) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(1, 2, 1);
+  config.optimizer.type = "sgd";
+  config.optimizer.lr = 1e30;
+  const auto once = Train(model, config, 2, 1);
+  const auto runs = Train(model, config, 2, 3);
+  for (const RankRun& run : runs) {
+    EXPECT_FALSE(run.steps[0].skipped);
+    EXPECT_TRUE(run.steps[1].skipped);
+    EXPECT_EQ(run.skipped, 2);
+    EXPECT_EQ(run.params, once[0].params);
+  }
+}
+
+TEST(EngineTest, ClippingBoundsTheUpdate) {
+  const Model model = TinyMlp();
+  DsConfig config = TinyConfig(2, 2, 1);
+  config.optimizer.type = "sgd";
+  config.optimizer.lr = 1;
+  config.gradient_clipping = 1e-3;
+  const std::vector<float> before = WholeParams(model, Train(model, config, 2, 0));
+  const auto runs = Train(model, config, 2, 1);
+  const std::vector<float> after = WholeParams(model, runs);
+  double sum = 0;
+  for (size_t i = 0; i < before.size(); ++i)
+    sum += std::pow(after[i] - before[i], 2);
+  EXPECT_GT(runs[0].steps[0].grad_norm, 0.01);
+  EXPECT_NEAR(std::sqrt(sum), 1e-3, 2e-6);
+}
+
+TEST(EngineTest, TheScheduleSetsTheRate) {
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.scheduler = {.type = "WarmupLR",
+                      .warmup_min_lr = 0,
+                      .warmup_max_lr = 0.5,
+                      .warmup_num_steps = 2,
+                      .warmup_linear = true};
+  const auto runs = Train(TinyMlp(), config, 1, 4);
+  EXPECT_EQ(runs[0].steps[0].lr, 0);
+  EXPECT_EQ(runs[0].steps[1].lr, 0);
+  EXPECT_EQ(runs[0].steps[2].lr, 0.25);
+  EXPECT_EQ(runs[0].steps[3].lr, 0.5);
+}
+
+TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const std::vector<float> alone = WholeParams(model, Train(model, TinyConfig(0, 1, 1), 1, 3));
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    const Resources resources = device.For(model, data.get(), kSeqLen);
+    Engine first(resources, TinyConfig(0, 1, 1), 7);
+    Engine second(resources, TinyConfig(0, 1, 3), 8);
+    for (int step = 0; step < 3; ++step) {
+      first.TrainBatch();
+      second.TrainBatch();
+    }
+    RankRun run;
+    for (int u = 0; u < first.states().num_units(); ++u) {
+      run.params.push_back(ParamsHere(device.memory().host_kernels(), first, u));
+    }
+    EXPECT_EQ(WholeParams(model, {run}), alone);
+  });
+}
+
+TEST(EngineTest, TheTimesOfAStepAddUpToItsLatency) {
+  const auto runs = Train(TinyGpt2(), TinyConfig(3, 2, 1), 2, 2);
+  for (const RankRun& run : runs) {
+    const StepResult& step = run.steps.back();
+    EXPECT_GT(step.forward_ms, 0);
+    EXPECT_GT(step.backward_ms, 0);
+    EXPECT_GT(step.step_ms, 0);
+    EXPECT_LE(step.forward_ms + step.backward_ms + step.step_ms, step.latency_ms);
+  }
+}
+
+TEST(InitTest, QuantilesAreTheNormalDistributions) {
+  EXPECT_NEAR(NormalQuantile(0.5), 0, 1e-9);
+  EXPECT_NEAR(NormalQuantile(0.975), 1.959963985, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0.84134474606854293), 1, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0.001349898031630095), -3, 1e-8);
+  EXPECT_NEAR(NormalQuantile(0x1p-33), -6.338, 1e-2);
+}
+
+TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
+  const auto kernels = MakeCpuKernels(1);
+  const ParamSpec spec = {
+      .name = "w", .shape = {5000}, .init = ParamSpec::Init::kNormal, .stddev = 0.5F};
+  std::vector<float> whole(5000);
+  InitParam(*kernels, spec, 7, 0, {whole.data(), 5000, DType::kF32});
+  std::vector<float> part(1501);
+  InitParam(*kernels, spec, 7, 1233, {part.data(), 1501, DType::kF32});
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 1233));
+  double sum = 0;
+  double squares = 0;
+  for (const float value : whole) {
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / 5000, 0, 0.03);
+  EXPECT_NEAR(std::sqrt(squares / 5000), 0.5, 0.02);
+}
+
+// A loop of one's own: Forward, Backward, Step for every micro-batch.
+TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
+  const Model model = TinyGpt2();
+  const DsConfig config = TinyConfig(2, 1, 3);
+  const auto data = Synthetic();
+  const std::vector<RankRun> expected = Train(model, config, 1, 2);
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    TierMemory& memory = device.memory();
+    BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
+    for (int64_t step = 0; step < 2; ++step) {
+      double loss = 0;
+      for (int64_t m = 0; m < 3; ++m) {
+        EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
+        loss += engine.Forward(loader.Load(step, m)) / 3;
+        engine.Backward();
+        EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
+        const std::optional<StepResult> result = engine.Step();
+        ASSERT_EQ(result.has_value(), m == 2);
+        if (!result) continue;
+        EXPECT_NEAR(result->loss, loss, 1e-12);
+        EXPECT_EQ(result->loss, expected[0].steps[static_cast<size_t>(step)].loss);
+      }
+    }
+    for (int u = 0; u < engine.states().num_units(); ++u)
+      EXPECT_EQ(ParamsHere(memory.host_kernels(), engine, u),
+                expected[0].params[static_cast<size_t>(u)]);
+  });
+}
+
+TEST(EngineTest, CallsOutOfTurnAreRefused) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    const DsConfig config = TinyConfig(0, 1, 1);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    TierMemory& memory = device.memory();
+    BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
+    EXPECT_THROW(engine.Backward(), Error);
+    EXPECT_THROW(engine.Step(), Error);
+    engine.Forward(loader.Load(0, 0));
+    EXPECT_THROW(engine.Forward(loader.Load(0, 0)), Error);
+    EXPECT_THROW(engine.Step(), Error);
+    engine.Backward();
+    EXPECT_THROW(engine.Backward(), Error);
+    EXPECT_TRUE(engine.Step().has_value());
+  });
+}
+
+TEST(EngineTest, WithoutASchedulerTheLearningRateIsTheCallers) {
+  const Model model = TinyMlp();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    DsConfig config = TinyConfig(0, 1, 1);
+    const Resources resources = device.For(model, data.get(), kSeqLen);
+    Engine own(resources, config, 7);
+    own.set_lr(0.125);
+    EXPECT_EQ(own.TrainBatch().lr, 0.125);
+    config.scheduler.type = "WarmupLR";
+    config.scheduler.warmup_num_steps = 10;
+    Engine scheduled(resources, config, 7);
+    scheduled.set_lr(0.125);
+    EXPECT_EQ(scheduled.TrainBatch().lr, 0);
+  });
+}
+
+TEST(EngineTest, EvaluationLeavesTrainingAsItIs) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const auto held_out = OpenValidationDataset({{"type", "synthetic"},
+                                               {"seq_len", kSeqLen},
+                                               {"vocab_size", 61},
+                                               {"validation", {{"samples", 36}}}},
+                                              "", 3, "/data");
+  const std::vector<RankRun> expected = Train(model, TinyConfig(3, 2, 1), 2, 3);
+  RunRanks(2, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(3, 2, 1), 7);
+    double before = 0;
+    for (size_t step = 0; step < 3; ++step) {
+      before = engine.Evaluate(*held_out, 3);
+      EXPECT_EQ(engine.TrainBatch().loss, expected[0].steps[step].loss);
+    }
+    EXPECT_LT(engine.Evaluate(*held_out, 3), before);
+    EXPECT_THROW(engine.Evaluate(*held_out, 4), Error);
+    EXPECT_THROW(engine.Evaluate(*held_out, 0), Error);
+  });
+}
+
+// A layer that is not trained keeps its bits, and has neither gradients nor optimizer state.
+TEST(EngineTest, FrozenLayersStayAndCostNoState) {
+  const auto model_with = [](const Json& frozen) {
+    return MakeModel({{"type", "gpt2"},
+                      {"n_layer", 2},
+                      {"n_embd", 24},
+                      {"n_head", 2},
+                      {"n_positions", 16},
+                      {"vocab_size", 61},
+                      {"frozen", frozen}},
+                     "/model");
+  };
+  const Model all = model_with(Json::array());
+  const Model frozen = model_with({"wte*", "wpe*", "h.0.*"});
+  for (int stage = 0; stage <= 3; ++stage) {
+    SCOPED_TRACE(stage);
+    const DsConfig config = TinyConfig(stage, 2, 2);
+    const std::vector<RankRun> before = Train(frozen, config, 2, 0);
+    const std::vector<RankRun> after = Train(frozen, config, 2, 2);
+    for (const int u : {0, 1})
+      EXPECT_EQ(after[0].params[static_cast<size_t>(u)], before[0].params[static_cast<size_t>(u)]);
+    EXPECT_NE(after[0].params[2], before[0].params[2]);
+    EXPECT_LT(after[0].state_bytes, Train(all, config, 2, 2)[0].state_bytes);
+    EXPECT_EQ(WholeParams(frozen, after),
+              WholeParams(frozen, Train(frozen, TinyConfig(stage, 2, 2), 2, 2)));
+  }
+}
+
+}  // namespace
+}  // namespace dsat::engine

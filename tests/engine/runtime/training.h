@@ -1,0 +1,212 @@
+// Short real trainings for tests: ranks are threads, each with an engine, kernels and an arena.
+#ifndef DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_
+#define DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/model/models.h"
+#include "engine/runtime/engine.h"
+#include "tests/engine/backend/test_device.h"
+#include "tests/engine/runtime/run_ranks.h"
+
+namespace dsat::engine {
+
+constexpr int64_t kSeqLen = 16;
+
+// Tied embeddings with a spare row, a unit of small parameters, sizes that do not divide by the
+// ranks.
+inline Model TinyGpt2() {
+  return MakeModel({{"type", "gpt2"},
+                    {"n_layer", 2},
+                    {"n_embd", 24},
+                    {"n_head", 2},
+                    {"n_positions", 16},
+                    {"vocab_size", 127}},
+                   "/model");
+}
+
+// Grouped queries, an output embedding of its own, with a spare row.
+inline Json TinyLlamaBlock() {
+  return {{"type", "llama"},
+          {"num_hidden_layers", 2},
+          {"hidden_size", 24},
+          {"intermediate_size", 40},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 16},
+          {"vocab_size", 127}};
+}
+
+inline Model TinyLlama() {
+  return MakeModel(TinyLlamaBlock(), "/model");
+}
+
+inline Model TinyResnet() {
+  return MakeModel(
+      {{"type", "resnet"}, {"depth", 8}, {"width", 8}, {"image_size", 8}, {"classes", 5}},
+      "/model");
+}
+
+inline Model TinyMlp() {
+  return MakeModel(
+      {{"type", "mlp"}, {"context", 3}, {"embedding", 8}, {"hidden", {40, 24}}, {"vocab_size", 61}},
+      "/model");
+}
+
+// Of batches of the model: images are sequences of one.
+inline int64_t SeqLenOf(const Model& model) {
+  return model.image.NumElems() > 0 ? 1 : kSeqLen;
+}
+
+// Micro-batches of 12 / (world_size * accumulation_steps) samples: the same 12 samples every way.
+inline DsConfig TinyConfig(int stage, int world_size, int64_t accumulation_steps) {
+  DsConfig config;
+  config.batch = {.train_batch_size = 12,
+                  .micro_batch_size = 12 / (world_size * accumulation_steps),
+                  .accumulation_steps = accumulation_steps};
+  config.gradient_clipping = 0;
+  config.zero.stage = stage;
+  config.zero.stage3_param_persistence_threshold = 0;
+  config.zero.stage3_prefetch_bucket_size = 0;
+  config.zero.stage3_max_reuse_distance = 0;
+  return config;
+}
+
+// The first step of f16 overflows and is skipped, and so are more the more ranks are summed over.
+inline void SetPrecision(DsConfig& config, DType dtype) {
+  config.bf16 = dtype == DType::kBF16;
+  config.fp16 = {.enabled = dtype == DType::kF16, .initial_scale_power = 19, .hysteresis = 1};
+}
+
+// So many that the last two update.
+inline int NumStepsFor(const DsConfig& config) {
+  return config.fp16.enabled ? 6 : 2;
+}
+
+// What one rank of a training saw.
+struct RankRun {
+  std::vector<StepResult> steps;
+  std::vector<std::vector<float>> params;  // Per unit; whole, or this rank's slice.
+  Traffic step_traffic;                    // Of the last step.
+  TierTraffic tier_traffic;                // Of the last step.
+  AioTraffic disk_traffic;                 // Of the last step.
+  int64_t host_peak_bytes = 0;             // Of the last step.
+  int64_t peak_bytes = 0;                  // Of the last step.
+  int64_t state_bytes = 0;                 // Between steps.
+  int64_t skipped = 0;
+};
+
+// A character a step: x if it was skipped.
+inline std::string Skips(const RankRun& run) {
+  std::string skips;
+  for (const StepResult& step : run.steps)
+    skips += step.skipped ? 'x' : '.';
+  return skips;
+}
+
+inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.num_elems));
+  kernels.Cast({values.data(), tensor.num_elems, DType::kF32}, tensor);
+  return values;
+}
+
+// A unit's parameters as they rest on this rank: whole, or its slice.
+inline std::vector<float> ParamsHere(Kernels& kernels, Engine& engine, int u) {
+  std::vector<float> params;
+  engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+    if (part.state != "param") return;
+    const std::vector<float> values = AsFloats(kernels, part.data);
+    params.insert(params.end(), values.begin(), values.end());
+  });
+  return params;
+}
+
+inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps,
+                       const Dataset& data, ProcessGroup& group) {
+  TestDevice device(group);
+  TierMemory& memory = device.memory();
+  const Kernels& kernels = memory.kernels();
+  Engine engine(device.For(model, &data, SeqLenOf(model)), config, 7);
+  RankRun run;
+  for (int step = 0; step < num_steps; ++step) {
+    memory.device().ResetPeak();
+    memory.host().ResetPeak();
+    const Traffic sent = engine.traffic();
+    const TierTraffic tiers = kernels.tier_traffic();
+    const AioTraffic disk = engine.disk_traffic();
+    run.steps.push_back(engine.TrainBatch());
+    const Traffic all = engine.traffic();
+    run.step_traffic = {.num_collectives = all.num_collectives - sent.num_collectives,
+                        .sent_bytes = all.sent_bytes - sent.sent_bytes,
+                        .num_messages = all.num_messages - sent.num_messages};
+    run.tier_traffic = {
+        .to_host_bytes = kernels.tier_traffic().to_host_bytes - tiers.to_host_bytes,
+        .to_device_bytes = kernels.tier_traffic().to_device_bytes - tiers.to_device_bytes};
+    run.disk_traffic = {.num_requests = engine.disk_traffic().num_requests - disk.num_requests,
+                        .read_bytes = engine.disk_traffic().read_bytes - disk.read_bytes,
+                        .written_bytes = engine.disk_traffic().written_bytes - disk.written_bytes};
+    run.peak_bytes = memory.device().peak_bytes();
+    run.host_peak_bytes = memory.host().peak_bytes();
+  }
+  run.state_bytes = memory.device().live_bytes();
+  run.skipped = engine.num_skipped_steps();
+  for (int u = 0; u < engine.states().num_units(); ++u) {
+    run.params.push_back(ParamsHere(memory.host_kernels(), engine, u));
+  }
+  return run;
+}
+
+inline std::unique_ptr<Dataset> Synthetic() {
+  return OpenDataset({{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", 61}}, "", 3,
+                     "/data");
+}
+
+// Tokens, or images if the model takes them.
+inline std::unique_ptr<Dataset> SyntheticFor(const Model& model) {
+  if (model.image.NumElems() == 0) return Synthetic();
+  return OpenDataset({{"type", "synthetic_images"},
+                      {"image_size", model.image.height},
+                      {"channels", model.image.channels},
+                      {"classes", model.vocab_size}},
+                     "", 3, "/data");
+}
+
+// Trains on `world_size` ranks.
+inline std::vector<RankRun> Train(const Model& model, const DsConfig& config, int world_size,
+                                  int num_steps) {
+  const auto data = SyntheticFor(model);
+  std::vector<RankRun> runs(static_cast<size_t>(world_size));
+  RunRanks(world_size, [&](ProcessGroup& group) {
+    runs[static_cast<size_t>(group.rank())] = RunRank(model, config, num_steps, *data, group);
+  });
+  return runs;
+}
+
+// All parameters, unit after unit, without padding: comparable between any two trainings.
+inline std::vector<float> WholeParams(const Model& model, const std::vector<RankRun>& runs,
+                                      const DsConfig& config = {}) {
+  const auto world_size = static_cast<int>(runs.size());
+  const int num_data = world_size / config.pipeline.num_stages;
+  std::vector<float> all;
+  for (size_t u = 0; u < model.layers.size(); ++u) {
+    const UnitLayout layout = LayoutOf(*model.layers[u], num_data);
+    std::vector<float> unit;
+    for (const RankRun& run : runs) {
+      const bool whole = std::ssize(unit) == layout.num_elems;
+      if (!whole) unit.insert(unit.end(), run.params[u].begin(), run.params[u].end());
+    }
+    for (size_t i = 0; i < layout.offsets.size(); ++i) {
+      const auto begin = unit.begin() + layout.offsets[i];
+      all.insert(all.end(), begin, begin + model.layers[u]->params()[i].NumElems());
+    }
+  }
+  return all;
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_

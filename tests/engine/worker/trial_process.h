@@ -1,0 +1,100 @@
+// The dsat-trial binary, as a supervisor starts it: one process per rank over a memory file.
+#ifndef DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_
+#define DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "proto/trial_task.h"
+#include "tests/build_folder.h"
+#include "tests/engine/runtime/run_ranks.h"
+
+namespace dsat::engine {
+
+struct RankExit {
+  int code = -1;
+  std::string out;
+  std::string log;
+};
+
+// A folder, a task and processes that run it.
+class TrialProcessTest : public testing::Test {
+ protected:
+  TrialProcessTest() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = std::filesystem::path(testing::TempDir()) /
+           fmt::format("dsat-{}-{}", getpid(), info->name());
+    MakeWritableFolder(dir_);
+    task_.model = {{"type", "gpt2"}, {"n_layer", 2},      {"n_embd", 32},
+                   {"n_head", 2},    {"n_positions", 32}, {"vocab_size", 64}};
+    task_.data = {{"type", "synthetic"}, {"seq_len", 16}, {"vocab_size", 64}};
+    task_.ds_config = {{"train_micro_batch_size_per_gpu", 2},
+                       {"gradient_accumulation_steps", 2},
+                       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}}}}},
+                       {"zero_optimization", {{"stage", 2}}}};
+  }
+  ~TrialProcessTest() override { std::filesystem::remove_all(dir_); }
+
+  pid_t Spawn(int rank, int size, int group_fd) {
+    constexpr int kGroupFd = 3;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, Out(rank).c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, Err(rank).c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, group_fd, kGroupFd);
+    std::vector<std::string> environment = {
+        fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", size),
+        fmt::format("{}={}", kEnvGroupFd, kGroupFd), fmt::format("{}=1", kEnvNumThreads),
+        kEnvToken + ("=" + token_)};
+    std::vector<char*> env;
+    for (std::string& variable : environment)
+      env.push_back(variable.data());
+    env.push_back(nullptr);
+    std::string task = dir_ + "/task.json";
+    char* argv[] = {program_.data(), task.data(), nullptr};
+    pid_t pid = -1;
+    const int error = posix_spawn(&pid, program_.c_str(), &actions, nullptr, argv, env.data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) ThrowErrno("posix_spawn " + program_, error);
+    return pid;
+  }
+
+  std::vector<RankExit> Run(int size) {
+    WriteJsonFile(dir_ + "/task.json", ToJson(task_));
+    const UniqueFd file = MakeMemoryFile();
+    pids_.clear();
+    for (int rank = 0; rank < size; ++rank)
+      pids_.push_back(Spawn(rank, size, file.get()));
+    std::vector<RankExit> exits;
+    for (int rank = 0; rank < size; ++rank) {
+      int status = 0;
+      waitpid(pids_[static_cast<size_t>(rank)], &status, 0);
+      exits.push_back(
+          {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Out(rank)), ReadFile(Err(rank))});
+    }
+    return exits;
+  }
+
+  std::string Out(int rank) const { return fmt::format("{}/out.{}", dir_, rank); }
+  std::string Err(int rank) const { return fmt::format("{}/err.{}", dir_, rank); }
+
+  std::string dir_;
+  std::string program_ = BuildFolder() + "/dsat-trial";
+  TrialTask task_;
+  std::string token_;
+  std::vector<pid_t> pids_;  // Of the last Run.
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_

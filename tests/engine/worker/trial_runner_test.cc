@@ -1,0 +1,160 @@
+// dsat-trial and a runner's server: what it reports, and that it does what it is told.
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <set>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "searcher/service.h"
+#include "tests/engine/worker/trial_process.h"
+
+namespace dsat::engine {
+namespace {
+
+constexpr AttemptRef kAttempt{1, 2, 3};
+
+class TrialRunnerTest : public TrialProcessTest {
+ protected:
+  TrialRunnerTest() {
+    task_.experiment = kAttempt.experiment;
+    task_.trial = kAttempt.trial;
+    task_.attempt = kAttempt.attempt;
+    task_.report_address = server_.address();
+    token_ = server_.token();
+    server_.Admit(kAttempt);
+    loop_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        for (TrialMessage& message : queue_.Drain())
+          std::visit(*this, message);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  ~TrialRunnerTest() override { StopLoop(); }
+
+  void StopLoop() {
+    if (!loop_.joinable()) return;
+    loop_.request_stop();
+    loop_.join();
+  }
+
+ public:
+  void operator()(ProgressMessage& message) {
+    progress_.push_back(message);
+    if (on_progress_) on_progress_();
+  }
+  void operator()(MeasuredMessage& message) {
+    measured_.push_back(message.result);
+    if (message.profile) profile_ = message.profile;
+    const size_t next = measured_.size() - 1;
+    message.next_point.set_value(next < next_points_.size() ? std::optional(next_points_[next])
+                                                            : std::nullopt);
+  }
+  void operator()(InfeasibleMessage& message) { infeasible_.push_back(message); }
+
+ protected:
+  EventQueue<TrialMessage> queue_;
+  TrialServer server_{&queue_};
+  std::function<void()> on_progress_;
+  std::vector<Point> next_points_;
+  std::vector<ProgressMessage> progress_;
+  std::vector<PointResult> measured_;
+  std::optional<ModelProfile> profile_;
+  std::vector<InfeasibleMessage> infeasible_;
+  std::jthread loop_;
+};
+
+TEST_F(TrialRunnerTest, RankZeroReportsAndEveryRankGivesSignsOfLife) {
+  const auto exits = Run(2);
+  StopLoop();
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  EXPECT_EQ(exits[0].out, "");
+  ASSERT_EQ(measured_.size(), 1u);
+  EXPECT_EQ(measured_[0].point.micro_batch_size, 2);
+  EXPECT_GT(measured_[0].measurement.at("throughput").value, 0);
+  std::set<int64_t> ranks;
+  for (const ProgressMessage& message : progress_)
+    ranks.insert(message.rank);
+  EXPECT_THAT(ranks, testing::ElementsAre(0, 1));
+  EXPECT_EQ(progress_[0].phase, "starting");
+}
+
+TEST_F(TrialRunnerTest, AProfileCarriesTheModel) {
+  task_.mode = TrialTask::Mode::kProfile;
+  const auto exits = Run(1);
+  StopLoop();
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_TRUE(profile_.has_value());
+  EXPECT_GT(profile_->num_params, 0);
+  EXPECT_GT(profile_->device_memory_bytes, 0);
+}
+
+TEST_F(TrialRunnerTest, OneLaunchMeasuresThePointsItIsGiven) {
+  next_points_ = {{4, 2}, {1, 3}};
+  const auto exits = Run(2);
+  StopLoop();
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  ASSERT_EQ(measured_.size(), 3u);
+  EXPECT_EQ(measured_[1].point.micro_batch_size, 4);
+  EXPECT_EQ(measured_[2].point.accumulation_steps, 3);
+  // 4 x 2 x 2 samples: a larger micro-batch needs more memory.
+  const Measurement& large = measured_[1].measurement;
+  EXPECT_NEAR(large.at("throughput").value * large.at("latency").value, 16'000, 1);
+  EXPECT_GT(large.at("peak_bytes").value, measured_[2].measurement.at("peak_bytes").value);
+}
+
+TEST_F(TrialRunnerTest, WhenOneIsToldToStopAllRanksSaveACheckpointAndEnd) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1'000'000;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  on_progress_ = [this] {
+    if (progress_.back().step > 0) server_.Dismiss(kAttempt);
+  };
+  const auto exits = Run(2);
+  StopLoop();
+  EXPECT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const std::string tag = ReadFile(task_.checkpoint_dir + "/latest");
+  EXPECT_TRUE(std::filesystem::exists(task_.checkpoint_dir + "/" + tag));
+}
+
+TEST_F(TrialRunnerTest, ARankThatDiesEndsTheOthersWithItsName) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1'000'000;
+  on_progress_ = [this] {
+    if (progress_.back().rank == 0 && progress_.back().step > 0) kill(pids_[1], SIGKILL);
+  };
+  const auto exits = Run(2);
+  StopLoop();
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("rank 1"));
+  EXPECT_EQ(exits[1].code, -1);
+}
+
+TEST_F(TrialRunnerTest, OutOfMemoryIsReportedWithTheNumbers) {
+  task_.device_memory_bytes = 200'000;
+  const auto exits = Run(1);
+  StopLoop();
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  ASSERT_EQ(infeasible_.size(), 1u);
+  EXPECT_THAT(infeasible_[0].reason, testing::HasSubstr("device memory"));
+  EXPECT_TRUE(measured_.empty());
+}
+
+TEST_F(TrialRunnerTest, ARunnerThatIsGoneDoesNotStopTrainingButIsLogged) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 3;
+  token_ = "wrong";
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitOk);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("cannot report progress"));
+}
+
+}  // namespace
+}  // namespace dsat::engine

@@ -1,0 +1,132 @@
+// The dsat-trial binary, as a supervisor starts it: processes over a memory file, without a runner.
+#include "proto/trial.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/engine/worker/trial_process.h"
+
+namespace dsat::engine {
+namespace {
+
+class TrialTest : public TrialProcessTest {};
+
+TEST_F(TrialTest, TwoRanksMeasureEveryMetric) {
+  const auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  EXPECT_EQ(exits[1].out, "");
+  const Json line = Json::parse(exits[0].out);
+  EXPECT_EQ(line.at("micro_batch_size"), 2);
+  EXPECT_EQ(line.at("accumulation_steps"), 2);
+  const Measurement measurement = MeasurementFromJson(line.at("measurement"), "stdout");
+  for (const std::string name : {"FLOPS_per_gpu", "throughput", "latency", "forward", "backward",
+                                 "step", "peak_bytes", "loss"}) {
+    ASSERT_TRUE(measurement.contains(name)) << name;
+    EXPECT_GT(measurement.at(name).value, 0) << name;
+  }
+  EXPECT_EQ(measurement.at("latency").samples, 3);
+  // 2 ranks x 2 samples x 2 micro-batches. (Medians of reciprocals of three steps are reciprocal.)
+  EXPECT_NEAR(measurement.at("throughput").value * measurement.at("latency").value, 8000, 1);
+}
+
+TEST_F(TrialTest, TheProfileDescribesTheModel) {
+  task_.mode = TrialTask::Mode::kProfile;
+  task_.device_memory_bytes = 50'000'000;
+  const auto exits = Run(1);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  const Json line = Json::parse(exits[0].out);
+  EXPECT_EQ(line.at("micro_batch_size"), 1);
+  const ModelProfile profile = ProfileFromJson(line.at("profile"), "stdout");
+  // wte, wpe; per block two LayerNorms and 4 matrices with bias; the last LayerNorm. Tied head.
+  const int64_t C = 32;
+  const int64_t block = 4 * C + (C * 3 * C + 3 * C) + (C * C + C) + (8 * C * C + 5 * C);
+  EXPECT_EQ(profile.num_params, 64 * C + 32 * C + 2 * block + 2 * C);
+  EXPECT_EQ(profile.trainable_num_params, profile.num_params);
+  EXPECT_EQ(profile.two_units_num_params, 2 * block);
+  EXPECT_EQ(profile.device_memory_bytes, 50'000'000);
+  EXPECT_GT(profile.activation_bytes_per_sample, 16 * C * 4);
+  EXPECT_GT(profile.matmul_flops_per_s, 1000);
+  EXPECT_GT(profile.copy_bytes_per_s, 1000);
+  EXPECT_EQ(profile.to_device_bytes_per_s, 0);  // The CPU's memory is the host's.
+  // 2 FLOPs per weight and token in the products, the tied head's included, and attention.
+  const int64_t T = 16;
+  const int64_t products = 2 * T * (2 * 12 * C * C + 64 * C);
+  EXPECT_EQ(profile.forward_flops_per_sample, products + 2 * 2 * 2 * T * T * C);
+}
+
+TEST_F(TrialTest, TheConfigsSeedComesBeforeTheExperiments) {
+  const auto loss = [this] { return Json::parse(Run(1)[0].out)["measurement"]["loss"]["value"]; };
+  task_.seed = 5;
+  const Json five = loss();
+  task_.seed = 6;
+  EXPECT_NE(loss(), five);
+  task_.ds_config["seed"] = 5;
+  EXPECT_EQ(loss(), five);
+}
+
+TEST_F(TrialTest, ADeviceThatIsTooSmallIsInfeasibleWithTheNumbers) {
+  task_.device_memory_bytes = 200'000;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_EQ(exits[0].out, "");
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("infeasible"));
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("device memory"));
+}
+
+TEST_F(TrialTest, ASettingThatCannotBeHonouredIsInfeasibleByName) {
+  task_.ds_config["sparse_gradients"] = true;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("sparse_gradients"));
+}
+
+TEST_F(TrialTest, AMissingFileIsAnErrorByName) {
+  task_.data = {{"type", "text"}, {"path", "no-such-text"}, {"seq_len", 16}};
+  task_.model["vocab_size"] = 256;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("no-such-text"));
+}
+
+TEST_F(TrialTest, AModelWithTooFewWordsForTheDataIsAnError) {
+  task_.data["vocab_size"] = 65;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("vocab_size is 64; expected at least"));
+}
+
+TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 4;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.ds_config["steps_per_print"] = 2;
+  auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("step=2 loss="));
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("step=4 loss="));
+  EXPECT_THAT(exits[0].log, testing::Not(testing::HasSubstr("step=3")));
+  EXPECT_EQ(exits[1].log, "");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step4");
+
+  task_.train_steps = 6;
+  exits = Run(1);  // On another number of ranks.
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
+}
+
+TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 5;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_interval = 2;
+  const auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step2"));
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step4"));
+}
+
+}  // namespace
+}  // namespace dsat::engine

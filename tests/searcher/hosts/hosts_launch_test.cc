@@ -1,0 +1,276 @@
+// Ranks on several hosts, played by this machine: what is reported, and that nothing survives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/hosts/reach_hosts.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+const std::string kFakeSsh = std::string(DSAT_SOURCE_DIR) + "/tests/searcher/hosts/fake_ssh.sh";
+
+std::vector<LaunchHost> Hosts(const std::vector<std::string>& names) {
+  std::vector<LaunchHost> hosts;
+  for (const std::string& name : names)
+    hosts.push_back({.name = name, .reach = {kFakeSsh, name}});
+  return hosts;
+}
+
+// By a file in it, the hosts see that they share the folder.
+RankCommand RankOn(const TestFolder& folder, int64_t host, int rank, const std::string& script) {
+  RankCommand command = ShellRank(folder, rank, script);
+  command.host = host;
+  command.files = {folder / "task.json"};
+  std::ofstream(command.files[0]) << "the task";
+  return command;
+}
+
+// On a host that cannot see that.
+RankCommand RankApart(const TestFolder& folder, int64_t host, int rank, const std::string& script) {
+  RankCommand command = RankOn(folder, host, rank, script);
+  command.files.clear();
+  return command;
+}
+
+RankCommand StayingRank(const TestFolder& folder, int64_t host, int rank) {
+  return RankOn(folder, host, rank,
+                ": > \"$0\"/ready" + std::to_string(rank) + "; while :; do sleep 5; done");
+}
+
+bool AreReady(const TestFolder& folder, const std::vector<int>& ranks) {
+  return Eventually([&] {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0;
+    });
+  });
+}
+
+SupervisedProcess StartOn(const TestFolder& folder, const std::vector<std::string>& hosts,
+                          const std::vector<RankCommand>& ranks,
+                          const GraceTimes& grace = kShortGrace) {
+  return SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), grace, Hosts(hosts));
+}
+
+void ExpectNothingLeft(const TestFolder& folder) {
+  EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
+  TestFolder folder;
+  const std::string script = "echo rank on $DSAT_TEST_HOST";
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"},
+              {RankApart(folder, 0, 0, script), RankApart(folder, 0, 1, script),
+               RankOn(folder, 1, 2, script)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, -1);
+  EXPECT_EQ(report.exit_code, 0);
+  EXPECT_THAT(report.exit_codes, ElementsAre(0, 0, 0));
+  // One host saw the folder, from the other the logs came back.
+  EXPECT_EQ(ReadFile(folder / "rank0.log"), "rank on w0\n");
+  EXPECT_EQ(ReadFile(folder / "rank1.log"), "rank on w0\n");
+  EXPECT_EQ(ReadFile(folder / "rank2.log"), "rank on w1\n");
+  ExpectNothingLeft(folder);
+}
+
+TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
+  TestFolder folder;
+  std::vector<LaunchHost> hosts = Hosts({"w1"});
+  hosts.insert(hosts.begin(), LaunchHost{});
+  const std::string script = "echo on ${DSAT_TEST_HOST:-this machine}";
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {RankOn(folder, 0, 0, script), RankOn(folder, 1, 1, script)}, folder.path(),
+      kShortGrace, hosts);
+  EXPECT_THAT(WaitForReport(process).exit_codes, ElementsAre(0, 0));
+  EXPECT_EQ(ReadFile(folder / "rank0.log"), "on this machine\n");
+  EXPECT_EQ(ReadFile(folder / "rank1.log"), "on w1\n");
+}
+
+TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
+  TestFolder folder;
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"},
+              {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1),
+               RankOn(folder, 1, 2,
+                      "while [ ! -e \"$0\"/ready0 ] || [ ! -e \"$0\"/ready1 ]; do sleep 0.01; "
+                      "done; echo its last words; exit 7")});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 2);
+  EXPECT_EQ(report.exit_code, 7);
+  EXPECT_FALSE(report.killed_by_us);
+  EXPECT_THAT(report.exit_codes, ElementsAre(128 + SIGTERM, 128 + SIGTERM, 7));
+  EXPECT_THAT(report.log_tail, HasSubstr("its last words"));
+  ExpectNothingLeft(folder);
+}
+
+TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
+  TestFolder folder;
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"},
+              {RankOn(folder, 0, 0,
+                      "while [ ! -e \"$0\"/failed ]; do sleep 0.01; done; sleep 0.2; "
+                      "exit 5"),
+               RankOn(folder, 1, 1, ": > \"$0\"/failed; exit 7")},
+              {milliseconds(15000), milliseconds(100)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
+}
+
+TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
+  TestFolder folder;
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
+  ASSERT_TRUE(AreReady(folder, {0, 1}));
+  process.Stop(milliseconds(100));
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, -1);
+  EXPECT_TRUE(report.killed_by_us);
+  ExpectNothingLeft(folder);
+}
+
+TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
+  TestFolder folder;
+  {
+    SupervisedProcess process =
+        StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
+    ASSERT_TRUE(AreReady(folder, {0, 1}));
+  }
+  ExpectNothingLeft(folder);
+}
+
+TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
+  TestFolder folder;
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "nowhere"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 255);
+  EXPECT_THAT(report.log_tail, HasSubstr("host nowhere: ssh: Could not resolve hostname nowhere"));
+  EXPECT_THAT(report.exit_codes, IsEmpty());
+  ExpectNothingLeft(folder);
+}
+
+TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
+  TestFolder folder;
+  SupervisedProcess process = StartOn(
+      folder, {"w0", "w1"},
+      {StayingRank(folder, 0, 0), RankOn(folder, 1, 1,
+                                         "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; "
+                                         "kill -KILL $PPID; sleep 100")});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(report.log_tail, HasSubstr("host w1: the connection ended (exit code 137)"));
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
+  TestFolder folder;
+  GraceTimes grace = kShortGrace;
+  grace.silence = milliseconds(500);  // Before the runner next says that it is alive.
+  SupervisedProcess process = StartOn(folder, {"w0"}, {StayingRank(folder, 0, 0)}, grace);
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_THAT(report.log_tail, HasSubstr("host w0: the connection ended"));
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
+  TestFolder folder;
+  RankCommand rank = RankApart(folder, 0, 0, "exit 0");
+  rank.shares_folder = true;
+  SupervisedProcess process = StartOn(folder, {"w0"}, {rank});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_EQ(report.exit_code, 127);
+  EXPECT_THAT(report.log_tail,
+              AllOf(HasSubstr("host w0: "), HasSubstr("expected a folder that all hosts share")));
+}
+
+TEST(ReachHostsTest, HostsSayWhoTheyAreAndHowTheySeeUs) {
+  const ReachedHosts reached =
+      ReachHosts({{"localhost", {0}}, {"w0", {0, 1}}, {"w1", {3}}},
+                 {.ssh = kFakeSsh, .environment = {{"NCCL_DEBUG", "INFO"}}}, SelfBinary());
+  ASSERT_EQ(reached.hosts.size(), 3u);
+  EXPECT_EQ(reached.runner_address, "127.0.0.1");
+  EXPECT_THAT(reached.hosts[0].reach, IsEmpty());
+  EXPECT_EQ(reached.hosts[0].address, "127.0.0.1") << "as the other hosts see it";
+  EXPECT_THAT(reached.hosts[1].reach, Not(IsEmpty()));
+  EXPECT_EQ(reached.hosts[1].address, "127.0.0.2");
+  EXPECT_EQ(reached.hosts[2].address, "127.0.0.3");
+  EXPECT_THAT(reached.hosts[2].slots, ElementsAre(3));
+  EXPECT_GE(reached.hosts[2].num_cores, 1);
+  EXPECT_EQ(reached.hosts[2].environment.at("NCCL_DEBUG"), "INFO");
+}
+
+TEST(ReachHostsTest, AGivenAddressIsTheFirstHosts) {
+  const ReachedHosts reached = ReachHosts(
+      {{"w0", {0}}, {"w1", {0}}}, {.ssh = kFakeSsh, .master_addr = "10.9.8.7"}, SelfBinary());
+  EXPECT_EQ(reached.hosts[0].address, "10.9.8.7");
+  EXPECT_EQ(reached.hosts[1].address, "127.0.0.3");
+}
+
+TEST(ReachHostsTest, AloneThisMachineNeedsNoSsh) {
+  const ReachedHosts reached = ReachHosts({{"localhost", {0, 1}}}, {.ssh = "/no/ssh"}, "/no/dsat");
+  EXPECT_EQ(reached.runner_address, "");
+  EXPECT_THAT(reached.hosts.at(0).reach, IsEmpty());
+}
+
+std::string ReachError(const std::vector<Host>& hosts, const std::string& ssh,
+                       const std::string& binary, ErrorCode code) {
+  try {
+    ReachHosts(hosts, {.ssh = ssh}, binary);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+}
+
+TEST(ReachHostsTest, NamesEveryHostThatDoesNotAnswer) {
+  EXPECT_THAT(ReachError({{"no1", {0}}, {"w0", {0}}, {"no2", {0}}}, kFakeSsh, SelfBinary(),
+                         ErrorCode::kUnavailable),
+              AllOf(HasSubstr("host no1: ssh: Could not resolve hostname no1"),
+                    HasSubstr("host no2: ssh: Could not"), Not(HasSubstr("w0")),
+                    HasSubstr("expected hosts that `" + kFakeSsh + " HOST true` reaches")));
+}
+
+TEST(ReachHostsTest, SaysWhereItLooksForDsat) {
+  EXPECT_THAT(
+      ReachError({{"w0", {0}}}, kFakeSsh, "/no/such dsat", ErrorCode::kUnavailable),
+      AllOf(HasSubstr("not found"), HasSubstr("expected dsat there at /no/such dsat, as on")));
+}
+
+TEST(ReachHostsTest, AnotherVersionIsRefused) {
+  TestFolder folder;
+  const std::string ssh = folder / "ssh";
+  std::ofstream(ssh) << "#!/bin/sh\n"
+                        "echo Welcome to the machine\n"
+                        "echo '{\"hello\": {\"version\": \"0.0.1\", \"num_cores\": 1, \"address\": "
+                        "\"\", \"runner_address\": \"\"}}'\n"
+                        "cat > /dev/null\n";
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  EXPECT_THAT(ReachError({{"old", {0}}}, ssh, SelfBinary(), ErrorCode::kFailedPrecondition),
+              HasSubstr("host old: dsat 0.0.1 is there"));
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,134 @@
+// Which slots trials get, and what their ranks are told of it.
+#include "searcher/hosts/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/num_cores.h"
+
+namespace dsat {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+
+LaunchHost HostWith(const std::string& name, const std::vector<int64_t>& slots) {
+  return {.name = name, .reach = {"ssh", name}, .slots = slots, .address = name + ".net"};
+}
+
+std::string ErrorText(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
+  try {
+    CheckHosts(spec, hosts);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+}
+
+TEST(FindSlotsTest, ATrialThatFitsOnOneHostRunsOnOne) {
+  const std::vector<LaunchHost> hosts = {HostWith("a", {0, 1, 2}), HostWith("b", {0, 1})};
+  EXPECT_THAT(FindSlots(hosts, {}, 2), ElementsAre(Slot{0, 0}, Slot{0, 1}));
+  EXPECT_THAT(FindSlots(hosts, {{0, 1}}, 2), ElementsAre(Slot{0, 0}, Slot{0, 2}));
+  EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}}, 2), ElementsAre(Slot{1, 0}, Slot{1, 1}));
+  // One slot is free on each: together they are another thing than two of one host.
+  EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}, {1, 0}}, 2), IsEmpty());
+}
+
+TEST(FindSlotsTest, AnotherTrialTakesWholeHostsInTheirOrder) {
+  const std::vector<LaunchHost> hosts = {HostWith("a", {0, 1}), HostWith("b", {2, 3}),
+                                         HostWith("c", {0}), HostWith("d", {0, 1})};
+  EXPECT_THAT(FindSlots(hosts, {}, 3), ElementsAre(Slot{0, 0}, Slot{0, 1}, Slot{1, 2}));
+  const std::set<Slot> used = {{0, 0}, {0, 1}, {1, 2}};
+  EXPECT_THAT(FindSlots(hosts, used, 3), ElementsAre(Slot{2, 0}, Slot{3, 0}, Slot{3, 1}));
+  EXPECT_THAT(FindSlots(hosts, used, 4), IsEmpty());
+  EXPECT_THAT(FindSlots(hosts, {}, 8), IsEmpty());
+}
+
+TEST(PlaceRanksTest, WithoutSlotsAllRanksAreHere) {
+  const std::vector<RankPlace> places = PlaceRanks({}, 2);
+  EXPECT_EQ(places[1].local_rank, 1);
+  EXPECT_EQ(places[1].local_size, 2);
+  EXPECT_EQ(places[1].num_nodes, 1);
+}
+
+TEST(PlaceRanksTest, RanksCountOnTheirHostAndHostsInTheirOrder) {
+  LaunchRequest request;
+  request.slots = {{1, 0}, {1, 3}, {4, 0}};
+  const std::vector<RankPlace> places = PlaceRanks(request, 3);
+  EXPECT_EQ(places[0].host, 1);
+  EXPECT_EQ(places[0].local_rank, 0);
+  EXPECT_EQ(places[1].local_rank, 1);
+  EXPECT_EQ(places[1].local_size, 2);
+  EXPECT_EQ(places[1].node, 0);
+  EXPECT_EQ(places[2].host, 4);
+  EXPECT_EQ(places[2].local_rank, 0);
+  EXPECT_EQ(places[2].local_size, 1);
+  EXPECT_EQ(places[2].node, 1);
+  EXPECT_EQ(places[2].num_nodes, 2);
+}
+
+TEST(DeviceEnvironmentTest, GivesEachHostItsOwnSlots) {
+  LaunchRequest request;
+  request.hosts = {HostWith("a", {0, 1}), HostWith("b", {2, 3})};
+  request.slots = {{0, 0}, {0, 1}, {1, 3}};
+  EXPECT_THAT(DeviceEnvironment(request, 0), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
+  EXPECT_THAT(DeviceEnvironment(request, 1), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "3")));
+}
+
+TEST(MeetingEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
+  LaunchRequest request;
+  request.hosts = {HostWith("a", {0}), HostWith("b", {0}), HostWith("c", {0})};
+  request.slots = {{1, 0}, {2, 0}};
+  const auto meeting = MeetingEnvironment(request);
+  EXPECT_EQ(meeting.at("MASTER_ADDR"), "b.net");
+  const int port = std::stoi(meeting.at("MASTER_PORT"));
+  EXPECT_GE(port, 15000);
+  EXPECT_LT(port, 32000);
+  request.attempt = 1;
+  EXPECT_NE(MeetingEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
+}
+
+TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = 3;
+  const std::vector<LaunchHost> hosts = {HostWith("a", {0, 1}), HostWith("b", {0})};
+  EXPECT_EQ(ErrorText(spec, hosts), "");
+  spec.slots_per_trial = 4;
+  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("slots_per_trial: 4; the hosts have fewer"));
+
+  spec.slots_per_trial = 3;
+  spec.entrypoint = {"deepspeed", "train.py", "--deepspeed_config", "a.json"};
+  spec.device_memory_bytes = 1 << 30;
+  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("`deepspeed` starts ranks on one host"));
+  spec.slots_per_trial = 2;
+  EXPECT_EQ(ErrorText(spec, hosts), "");
+  spec.device_memory_bytes = 0;
+  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("resources.device_memory: not given"));
+}
+
+TEST(ThisMachineTest, SlotsAreWhatTrialsRunOn) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  EXPECT_EQ(ThisMachine(spec, 3).slots, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(static_cast<int64_t>(ThisMachine(spec, 0).slots.size()), NumCores());
+  spec.device = "cuda";
+  EXPECT_EQ(static_cast<int64_t>(ThisMachine(spec, 0).slots.size()),
+            std::max<int64_t>(1, NumVisibleGpus()));
+}
+
+TEST(CheckHostsTest, ThisMachineMayLackSlotsBecauseRanksCanShareIt) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = 4096;
+  EXPECT_EQ(ErrorText(spec, {ThisMachine(spec, 1)}), "");
+}
+
+}  // namespace
+}  // namespace dsat

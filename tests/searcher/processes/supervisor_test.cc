@@ -1,0 +1,452 @@
+// Supervisors with real processes below them: what is reported, and that nothing survives.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "proto/trial_task.h"
+#include "searcher/processes/line_stamper.h"
+#include "searcher/processes/process_tree.h"
+#include "searcher/scripts/oom_evidence.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A rank that runs this program in one of its modes (launch_test_main.cc).
+RankCommand SelfRank(const TestFolder& folder, int rank, const std::string& mode) {
+  RankCommand command = ShellRank(folder, rank, "");
+  command.argv = {SelfBinary(), mode, folder.path()};
+  return command;
+}
+
+ExitReport RunRanks(const TestFolder& folder, const std::vector<RankCommand>& ranks) {
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), kShortGrace);
+  return WaitForReport(process);
+}
+
+// A rank that stays, and says so by creating `folder`/ready<rank>.
+RankCommand StayingRank(const TestFolder& folder, int rank, const std::string& before = "") {
+  const std::string ready = "\"$0\"/ready" + std::to_string(rank);
+  return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
+}
+
+bool IsReady(const TestFolder& folder, int rank) {
+  return Eventually(
+      [&] { return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0; });
+}
+
+void ExpectNothingLeft(const TestFolder& folder) {
+  EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
+  TestFolder folder;
+  const ExitReport report = RunRanks(
+      folder, {ShellRank(folder, 0, "echo first; echo last"), ShellRank(folder, 1, "sleep 0.1")});
+  EXPECT_EQ(report.first_failed_rank, -1);
+  EXPECT_EQ(report.exit_code, 0);
+  EXPECT_FALSE(report.killed_by_us);
+  EXPECT_EQ(report.oom_kills, 0);
+  EXPECT_THAT(report.exit_codes, ElementsAre(0, 0));
+  EXPECT_THAT(report.log_tail, HasSubstr("first\nlast"));
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
+  TestFolder folder;
+  const ExitReport report = RunRanks(
+      folder, {StayingRank(folder, 0), ShellRank(folder, 1, "echo its last words >&2; exit 7"),
+               StayingRank(folder, 2)});
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 7);
+  EXPECT_FALSE(report.killed_by_us);
+  EXPECT_THAT(report.exit_codes, ElementsAre(128 + SIGTERM, 7, 128 + SIGTERM));
+  EXPECT_THAT(report.log_tail, HasSubstr("its last words"));
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
+  TestFolder folder;
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {ShellRank(folder, 0, "sleep 0.3; exit 5"), ShellRank(folder, 1, "exit 7")},
+      folder.path(), {milliseconds(15000), milliseconds(100)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
+}
+
+TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
+  TestFolder folder;
+  const ExitReport report = RunRanks(
+      folder, {StayingRank(folder, 0, "trap '' TERM;"),
+               ShellRank(folder, 1, "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; exit 1")});
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_THAT(report.exit_codes, ElementsAre(128 + SIGKILL, 1));
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, TellsTheSignalThatKilledARank) {
+  TestFolder folder;
+  const ExitReport report = RunRanks(folder, {ShellRank(folder, 0, "kill -SEGV $$")});
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_EQ(report.exit_code, 128 + SIGSEGV);
+}
+
+TEST(SupervisorTest, EndsDaemonsThatTheRanksLeaveBehind) {
+  TestFolder folder;
+  const ExitReport report = RunRanks(
+      folder, {SelfRank(folder, 0, "daemon"), ShellRank(folder, 1, "sleep 1000 & exit 0")});
+  EXPECT_EQ(report.first_failed_rank, -1);
+  EXPECT_THAT(report.exit_codes, ElementsAre(0, 0));
+  ExpectNothingLeft(folder);
+}
+
+class RunAwayTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(RunAwayTest, ProcessesThatForkForeverLose) {
+  TestFolder folder;
+  const ExitReport report =
+      RunRanks(folder, {SelfRank(folder, 0, GetParam()), SelfRank(folder, 1, GetParam())});
+  EXPECT_EQ(report.first_failed_rank, -1);
+  ExpectNothingLeft(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RunAwayTest, testing::Values("run-away", "run-away-in-sessions"),
+                         [](const auto& test_info) {
+                           return test_info.param == "run-away" ? "SameSession" : "NewSessions";
+                         });
+
+TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
+  TestFolder folder;
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(),
+                               {ShellRank(folder, 0,
+                                          "trap 'echo saved; exit 0' TERM; : > \"$0\"/ready0; "
+                                          "while :; do sleep 0.05; done")},
+                               folder.path(), kShortGrace);
+  ASSERT_TRUE(IsReady(folder, 0));
+  EXPECT_EQ(process.Poll(), std::nullopt);
+  process.Stop(milliseconds(15000));
+  const ExitReport report = WaitForReport(process);
+  EXPECT_TRUE(report.killed_by_us);
+  EXPECT_EQ(report.first_failed_rank, -1);
+  EXPECT_THAT(report.exit_codes, ElementsAre(0));
+  EXPECT_THAT(report.log_tail, HasSubstr("saved"));
+  EXPECT_EQ(process.Poll()->log_tail, report.log_tail);  // Again the same.
+}
+
+TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
+  TestFolder folder;
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;")}, folder.path());
+  ASSERT_TRUE(IsReady(folder, 0));
+  process.Stop(std::chrono::hours(1));
+  process.Stop(milliseconds(50));
+  const ExitReport report = WaitForReport(process);
+  EXPECT_TRUE(report.killed_by_us);
+  EXPECT_THAT(report.exit_codes, ElementsAre(128 + SIGKILL));
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
+  TestFolder folder;
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {ShellRank(folder, 0, "exit 4"), StayingRank(folder, 1)}, folder.path(),
+      {std::chrono::hours(1), milliseconds(100)});
+  ASSERT_TRUE(
+      Eventually([&] { return ProcessesNaming(folder / "rank0").empty() && IsReady(folder, 1); }));
+  // The failed rank is a zombie for an instant after it has ended.
+  ASSERT_TRUE(Eventually([&] { return ChildrenOf(ChildrenOf(getpid()).at(0)).size() == 1; }));
+  process.Stop(milliseconds(0));
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_EQ(report.exit_code, 4);
+  EXPECT_FALSE(report.killed_by_us);
+}
+
+TEST(SupervisorTest, TheDestructorLeavesNothing) {
+  TestFolder folder;
+  {
+    SupervisedProcess process = SupervisedProcess::Start(
+        SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;"), StayingRank(folder, 1)},
+        folder.path());
+    ASSERT_TRUE(IsReady(folder, 0) && IsReady(folder, 1));
+  }
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
+  TestFolder folder;
+  const std::string self = SelfBinary();
+  // The rank leaves a daemon and stays itself.
+  const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
+  std::vector<std::string> args = {self, "runner", folder.path(), "sh",
+                                   "-c", script,   folder.path(), self};
+  std::vector<char*> argv;
+  for (std::string& arg : args)
+    argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  pid_t runner = 0;
+  ASSERT_EQ(posix_spawn(&runner, self.c_str(), nullptr, nullptr, argv.data(), environ), 0);
+  EXPECT_TRUE(IsReady(folder, 0));
+  // Runner, rank, daemon.
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).size() == 3; }));
+  kill(runner, SIGKILL);
+  EXPECT_EQ(waitpid(runner, nullptr, 0), runner);
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
+  TestFolder folder;
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {StayingRank(folder, 0), StayingRank(folder, 1)}, folder.path());
+  ASSERT_TRUE(IsReady(folder, 0) && IsReady(folder, 1));
+  const std::vector<pid_t> children = ChildrenOf(getpid());
+  ASSERT_EQ(children.size(), 1u);
+  kill(children[0], SIGKILL);
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_EQ(report.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(report.exit_codes, IsEmpty());
+  EXPECT_THAT(report.log_tail, HasSubstr("supervisor"));
+  // `sleep` is a grandchild and outlives its shell; it does not name the folder.
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
+  TestFolder folder;
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path(), kShortGrace);
+  ASSERT_TRUE(IsReady(folder, 0));
+  kill(ChildrenOf(getpid()).at(0), SIGTERM);
+  EXPECT_TRUE(WaitForReport(process).killed_by_us);
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
+  TestFolder folder;
+  const int leaked = dup2(STDERR_FILENO, 57);  // Inherited across exec.
+  ASSERT_EQ(leaked, 57);
+  sigset_t mask, old_mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &mask, &old_mask);
+  const auto old_handler = signal(SIGUSR2, SIG_IGN);
+  const ExitReport report =
+      RunRanks(folder, {ShellRank(folder, 0,
+                                  "ls /proc/$$/fd; readlink /proc/$$/fd/0; "
+                                  "exec sed -n -E 's/Sig(Blk|Ign):.//p' /proc/self/status")});
+  signal(SIGUSR2, old_handler);
+  sigprocmask(SIG_SETMASK, &old_mask, nullptr);
+  close(leaked);
+  std::istringstream words(report.log_tail);
+  std::vector<std::string> seen{std::istream_iterator<std::string>(words), {}};
+  ASSERT_EQ(seen.size(), 7u) << report.log_tail;
+  // 32 and 33 belong to the C library, which ignores them until it starts a thread.
+  const uint64_t ignored = std::stoull(seen.back(), nullptr, 16) & ~uint64_t{0x180000000};
+  seen.pop_back();
+  EXPECT_THAT(seen, ElementsAre("0", "1", "2", "3", "/dev/null", "0000000000000000"));
+  EXPECT_EQ(ignored, 0u);
+}
+
+TEST(SupervisorTest, RanksShareAMemoryFile) {
+  TestFolder folder;
+  const std::string file = std::string("/proc/$$/fd/$") + kEnvGroupFd;
+  const ExitReport report = RunRanks(
+      folder, {ShellRank(folder, 0, "echo hello > " + file),
+               ShellRank(folder, 1, "until grep -q hello " + file + "; do sleep 0.01; done")});
+  EXPECT_THAT(report.exit_codes, ElementsAre(0, 0));
+}
+
+TEST(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
+  TestFolder folder;
+  std::filesystem::create_directory(folder / "elsewhere");
+  setenv("DSAT_TEST_OURS", "ours", 1);
+  RankCommand rank = ShellRank(folder, 0, "echo $DSAT_TEST_OURS $HOME $EXTRA $(pwd -P)");
+  rank.env = {{"HOME", "/replaced"}, {"EXTRA", "a b=c"}};
+  RankCommand other = ShellRank(folder, 1, "pwd -P");
+  other.work_dir = folder / "elsewhere";
+  RunRanks(folder, {rank, other});
+  const std::string here = std::filesystem::canonical(folder.path());
+  EXPECT_EQ(ReadFile(rank.log_path), "ours /replaced a b=c " + here + "\n");
+  EXPECT_EQ(ReadFile(other.log_path), here + "/elsewhere\n");
+}
+
+TEST(SupervisorTest, RanksAreTheFirstToGoWhenHostMemoryRunsOut) {
+  TestFolder folder;
+  const ExitReport report =
+      RunRanks(folder, {ShellRank(folder, 0, "cat /proc/self/oom_score_adj")});
+  EXPECT_GE(std::stoi(report.log_tail), 500);
+}
+
+TEST(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
+  TestFolder folder;
+  RankCommand rank = ShellRank(folder, 0, "");
+  rank.argv = {"no-such-program-here"};
+  const ExitReport report = RunRanks(folder, {rank});
+  EXPECT_EQ(report.first_failed_rank, 0);
+  EXPECT_EQ(report.exit_code, 127);
+  EXPECT_THAT(report.log_tail, HasSubstr("no-such-program-here: No such file"));
+}
+
+TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) {
+  TestFolder folder;
+  RankCommand rank = ShellRank(folder, 1, "exit 0");
+  rank.log_path = folder / "no-folder/rank1.log";
+  const ExitReport report = RunRanks(folder, {StayingRank(folder, 0), rank});
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 127);
+  EXPECT_THAT(report.log_tail, HasSubstr("no-folder/rank1.log"));
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
+  TestFolder folder;
+  for (int i = 0; i < 5; ++i) {
+    SupervisedProcess process = SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)},
+                                                         folder.path(), kShortGrace);
+    process.Stop(milliseconds(100));
+    EXPECT_TRUE(WaitForReport(process).killed_by_us);
+  }
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
+  TestFolder folder;
+  try {
+    SupervisedProcess::Start(folder / "nothing", {ShellRank(folder, 0, "exit 0")}, folder.path());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("nothing supervise"));
+  }
+}
+
+TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
+  TestFolder folder;
+  const auto num_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = num_files();
+  for (int i = 0; i < 50; ++i) {
+    SupervisedProcess process =
+        SupervisedProcess::Start(SelfBinary(), {ShellRank(folder, 0, "exit 0")}, folder.path());
+    if (i % 2 == 1) continue;  // The destructor ends it.
+    EXPECT_EQ(WaitForReport(process).first_failed_rank, -1);
+  }
+  EXPECT_EQ(num_files(), before);
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, LongArgumentsArriveWhole) {
+  TestFolder folder;
+  RankCommand rank = ShellRank(folder, 0, "echo ${#LONG} ${#1}");
+  rank.argv.push_back(std::string(100'000, 'a'));  // More than a socket's buffer in all.
+  rank.env["LONG"] = std::string(120'000, 'b');
+  std::vector<RankCommand> ranks;
+  for (int i = 0; i < 4; ++i) {
+    ranks.push_back(rank);
+    ranks.back().log_path = folder / ("rank" + std::to_string(i) + ".log");
+  }
+  RunRanks(folder, ranks);
+  for (const RankCommand& command : ranks) {
+    EXPECT_EQ(ReadFile(command.log_path), "120000 100000\n");
+  }
+}
+
+TEST(SupervisorTest, StampsTheMarkedLinesOfALogAsTheyArrive) {
+  TestFolder folder;
+  RankCommand rank = ShellRank(
+      folder, 0,
+      "for i in 1 2 3; do echo noise; printf 'mark '; echo $i; sleep 0.02; done; printf mark");
+  rank.stamp_marker = "mark";
+  RunRanks(folder, {rank});
+  const std::vector<StampedLine> stamps = ReadStamps(StampsPath(rank.log_path));
+  ASSERT_EQ(stamps.size(), 3u);  // The fourth has no end.
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(stamps[i].line, "mark " + std::to_string(i + 1));
+  }
+  EXPECT_LT(stamps[0].time_ns, stamps[1].time_ns);
+  EXPECT_LT(stamps[1].time_ns, stamps[2].time_ns);
+}
+
+TEST(LineStamperTest, FollowsAcrossPartsOfLinesAndProgressBars) {
+  TestFolder folder;
+  const std::string log = folder / "log";
+  std::ofstream file(log);
+  LineStamper stamper(log, "time");
+  const auto write = [&](const std::string& text) {
+    file << text << std::flush;
+    stamper.Follow();
+  };
+  write("time");
+  EXPECT_THAT(ReadStamps(StampsPath(log)), IsEmpty());
+  write(" 1\ntime 2\nother\n");
+  write(std::string(100'000, '.') + "\rtime 3\n");
+  const std::vector<StampedLine> stamps = ReadStamps(StampsPath(log));
+  ASSERT_EQ(stamps.size(), 3u);
+  EXPECT_EQ(stamps[0].line, "time 1");
+  EXPECT_EQ(stamps[1].line, "time 2");
+  EXPECT_THAT(stamps[2].line, testing::EndsWith("\rtime 3"));
+}
+
+TEST(LineStamperTest, AStampThatIsBeingWrittenIsNotRead) {
+  TestFolder folder;
+  const std::string path = folder / "stamps";
+  std::ofstream(path) << "10 a\n20 b";
+  EXPECT_EQ(ReadStamps(path).size(), 1u);
+  EXPECT_THAT(ReadStamps(folder / "none"), IsEmpty());
+}
+
+TEST(OomEvidenceTest, FindsCountersByTheirWholeName) {
+  const std::string events = "low 0\noom 7\noom_kill 3\noom_group_kill 9\n";
+  EXPECT_EQ(FindCounter(events, "oom_kill"), 3);
+  EXPECT_EQ(FindCounter(events, "oom"), 7);
+  EXPECT_EQ(FindCounter(events, "kill"), std::nullopt);
+  EXPECT_EQ(FindCounter("oom_kill x", "oom_kill"), std::nullopt);
+  EXPECT_EQ(FindCounter("", "oom_kill"), std::nullopt);
+}
+
+TEST(OomEvidenceTest, FindsTheMemoryControlGroup) {
+  EXPECT_EQ(FindMemoryCgroup("0::/user.slice/a\n")->path, "/user.slice/a");
+  EXPECT_FALSE(FindMemoryCgroup("0::/user.slice/a\n")->v1);
+  // Of a mixed system the memory controller counts, wherever its line stands.
+  const auto mixed = FindMemoryCgroup("9:memory:/docker/b\n1:cpu:/c\n0::/\n");
+  EXPECT_EQ(mixed->path, "/docker/b");
+  EXPECT_TRUE(mixed->v1);
+  EXPECT_EQ(FindMemoryCgroup("1:cpu:/c\n"), std::nullopt);
+}
+
+TEST(ProcessTreeTest, ListsTheChildrenOfAProcess) {
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true)
+      pause();
+  }
+  EXPECT_THAT(ChildrenOf(getpid()), ElementsAre(child));
+  EXPECT_THAT(ChildrenOf(child), IsEmpty());
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_THAT(ChildrenOf(getpid()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace dsat

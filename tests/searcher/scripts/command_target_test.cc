@@ -1,0 +1,420 @@
+// The user's own command: its arguments, its config, and whole trials through the real supervisor
+// with a script that behaves as DeepSpeed's hooks do (fake_deepspeed.py).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <chrono>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/scripts/torch_extensions.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::Pair;
+using Argv = std::vector<std::string>;
+
+Json TrialConfig(int64_t micro_batch, int64_t accumulation) {
+  return {{"train_micro_batch_size_per_gpu", micro_batch},
+          {"gradient_accumulation_steps", accumulation},
+          {"train_batch_size", 2 * micro_batch * accumulation},
+          {"steps_per_print", 100},
+          {"wall_clock_breakdown", true},
+          {"wandb", {{"enabled", true}, {"project", "p"}}}};
+}
+
+class CommandTargetTest : public testing::Test {
+ protected:
+  CommandTargetTest() {
+    std::filesystem::create_directories(folder_ / "trials/7/0");
+    spec_.model_dir = folder_.path();
+    spec_.slots_per_trial = 2;
+    spec_.device_memory_bytes = 0;
+    spec_.options.start_profile_step = 2;
+    spec_.options.end_profile_step = 6;
+    request_.trial = 7;
+    request_.kind = TrialKind::kSearch;
+    request_.ds_config = TrialConfig(4, 3);
+    request_.dir = folder_ / "trials/7/0";
+    request_.shared_dir = folder_.path();
+    Behave("well");
+  }
+
+  void Behave(const std::string& how) {
+    spec_.entrypoint = {"python3",
+                        DSAT_SOURCE_DIR "/tests/searcher/scripts/fake_deepspeed.py",
+                        "--behave",
+                        how,
+                        "--deepspeed_config",
+                        "ds.json",
+                        folder_.path()};
+  }
+
+  struct Result {
+    Outcome outcome;
+    ExitReport exit;
+    std::vector<PointResult> points;
+    std::vector<ModelProfile> profiles;
+    int64_t progress = 0;
+  };
+  // As a runner does it: stops the ranks once there is a result or `stop` has passed.
+  Result Run(std::chrono::milliseconds stop = std::chrono::seconds(15));
+
+  std::vector<RankCommand> Commands() { return MakeCommandTarget(spec_)->Prepare(request_); }
+  std::string RefusalOf(const Argv& entrypoint);
+  Json WrittenConfig() { return ReadJsonFile(request_.dir + "/ds_config.json"); }
+
+  TestFolder folder_;
+  ExperimentSpec spec_;
+  LaunchRequest request_;
+};
+
+CommandTargetTest::Result CommandTargetTest::Run(std::chrono::milliseconds stop) {
+  const auto target = MakeCommandTarget(spec_);
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), target->Prepare(request_), request_.dir, kShortGrace);
+  const auto deadline = std::chrono::steady_clock::now() + stop;
+  Result result;
+  for (std::optional<ExitReport> exit; !exit;) {
+    pollfd fd = {process.fd(), POLLIN, 0};
+    poll(&fd, 1, 20);
+    exit = process.Poll();
+    if (auto point = target->PollMeasurement(request_)) result.points.push_back(*point);
+    if (auto profile = target->PollProfile(request_)) result.profiles.push_back(*profile);
+    const bool late = std::chrono::steady_clock::now() > deadline;
+    if (!exit && (late || !result.points.empty())) process.Stop(std::chrono::milliseconds(200));
+    if (exit) result.exit = *exit;
+  }
+  result.progress = target->PollProgress(request_);
+  result.outcome = target->Classify(request_, result.exit);
+  EXPECT_TRUE(ProcessesNaming(folder_.path()).empty());
+  return result;
+}
+
+std::string CommandTargetTest::RefusalOf(const Argv& entrypoint) {
+  spec_.entrypoint = entrypoint;
+  try {
+    MakeCommandTarget(spec_);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(CommandTargetTest, MeasuresAScriptWithHooks) {
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  EXPECT_EQ(result.outcome.reason, "");
+  ASSERT_EQ(result.points.size(), 1u);  // Given once.
+  EXPECT_EQ(result.points[0].point.micro_batch_size, 4);
+  EXPECT_EQ(result.points[0].point.accumulation_steps, 3);
+  EXPECT_EQ(result.progress, 6);
+  const Measurement& measured = result.points[0].measurement;
+  // Lines of steps 3, 4 and 5, after the profiled step 2 and before the end.
+  EXPECT_EQ(measured.at("latency").samples, 3);
+  EXPECT_DOUBLE_EQ(measured.at("forward").value, 1.5);
+  EXPECT_DOUBLE_EQ(measured.at("backward").value, 2.25);
+  EXPECT_DOUBLE_EQ(measured.at("step").value, 8.0);
+  EXPECT_DOUBLE_EQ(measured.at("step").spread, 0.5);
+  // 1e9 FLOP/s at the file's 18 ms are 1.8e7 FLOP a step.
+  EXPECT_NEAR(measured.at("FLOPS_per_gpu").value, 1.8e10 / measured.at("latency").value, 1.0);
+  EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 1.5 * (1 << 30));
+}
+
+TEST_F(CommandTargetTest, FallsBackToTheFileWithoutEnoughLines) {
+  spec_.options.start_profile_step = 3;
+  spec_.options.end_profile_step = 5;  // One interval only.
+  const Result result = Run();
+  ASSERT_EQ(result.points.size(), 1u);
+  const Measurement& measured = result.points[0].measurement;
+  EXPECT_EQ(measured.at("latency").samples, 1);
+  EXPECT_DOUBLE_EQ(measured.at("latency").value, 18.0);  // 6000 us x 3 micro-steps.
+  EXPECT_NEAR(measured.at("throughput").value, 24 / 0.018, 1e-6);
+  EXPECT_DOUBLE_EQ(measured.at("backward").value, 6.0);
+}
+
+TEST_F(CommandTargetTest, AFileThatIsBeingWrittenIsWaitedFor) {
+  Behave("slow-file");
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  EXPECT_EQ(result.points.size(), 1u);
+}
+
+TEST_F(CommandTargetTest, AMeasuredTrialSucceedsHoweverItEnds) {
+  Behave("swallows-exit");
+  const Result stopped = Run();
+  EXPECT_TRUE(stopped.exit.killed_by_us);
+  EXPECT_EQ(stopped.outcome.state, TrialState::kSucceeded);
+  Behave("bad-code");
+  const Result failed = Run();
+  EXPECT_EQ(failed.outcome.state, TrialState::kSucceeded);
+}
+
+TEST_F(CommandTargetTest, TheProfilingTrialCountsParametersAndActivations) {
+  request_.kind = TrialKind::kProfile;
+  spec_.device_memory_bytes = 123456789;
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  EXPECT_TRUE(result.points.empty());
+  ASSERT_EQ(result.profiles.size(), 1u);
+  EXPECT_EQ(result.profiles[0].num_params, 1000);
+  EXPECT_EQ(result.profiles[0].trainable_num_params, 900);
+  EXPECT_EQ(result.profiles[0].activation_bytes_per_sample, 2 << 20);  // 8 MiB for 4 samples.
+  EXPECT_EQ(result.profiles[0].device_memory_bytes, 123456789);
+  EXPECT_EQ(WrittenConfig()["autotuning"]["model_info"]["profile"], true);
+}
+
+TEST_F(CommandTargetTest, AFullRunTrainsWithTheConfigAsItIs) {
+  request_.full_run = true;
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  EXPECT_TRUE(result.points.empty());
+  EXPECT_EQ(WrittenConfig(), request_.ds_config);
+  EXPECT_EQ(Commands()[0].env.count("TORCH_EXTENSIONS_DIR"), 0u);
+  EXPECT_THAT(ReadFile(request_.dir + "/rank0.log"), HasSubstr("full run"));
+  Behave("crash");
+  EXPECT_EQ(Run().outcome.state, TrialState::kFailed);
+}
+
+struct Ending {
+  std::string how;
+  TrialState state;
+  std::string reason;
+};
+class EndingTest : public CommandTargetTest, public testing::WithParamInterface<Ending> {};
+
+TEST_P(EndingTest, IsReadFromExitAndLogs) {
+  Behave(GetParam().how);
+  const Result result = Run(std::chrono::milliseconds(GetParam().how == "hang" ? 500 : 15000));
+  EXPECT_EQ(ToString(result.outcome.state), ToString(GetParam().state));
+  EXPECT_THAT(result.outcome.reason, HasSubstr(GetParam().reason));
+  EXPECT_TRUE(result.points.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, EndingTest,
+    testing::Values(
+        // Whichever rank is seen to fail first: the other's connection trouble is an echo.
+        Ending{"oom", TrialState::kInfeasible, "out of device memory: torch.OutOfMemoryError"},
+        Ending{"config", TrialState::kInfeasible, "invalid configuration: AssertionError"},
+        Ending{"crash", TrialState::kFailed, "exited with code 1: ValueError: a bug in the script"},
+        Ending{"port", TrialState::kFailed, "a port, the network or the disk failed"},
+        Ending{"never", TrialState::kFailed, "hooks never ran"},
+        Ending{"short", TrialState::kFailed, "ended after 2 optimizer steps and 7 are needed"},
+        Ending{"ignores-config", TrialState::kFailed,
+               "it trained with train_batch_size 32, the config says 24"},
+        Ending{"hang", TrialState::kStopped, "stopped"}),
+    [](const auto& test_info) {
+      std::string name = test_info.param.how;
+      std::erase(name, '-');
+      return name;
+    });
+
+TEST_F(CommandTargetTest, OldResultsAreNotTakenForNewOnes) {
+  std::ofstream(request_.dir + "/metrics.json")
+      << R"({"fwd":1,"bwd":1,"step":1,"latency":9,"throughput":2666666.7})";
+  std::ofstream(StampsPath(request_.dir + "/rank0.log"))
+      << "1 time (ms) | fwd: 1 | bwd: 1 | step: 1\n";
+  Behave("never");
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kFailed);
+  EXPECT_EQ(result.progress, 0);
+}
+
+TEST_F(CommandTargetTest, TheTrialsConfigHasTheHooksOnAndMonitorsOff) {
+  const std::vector<RankCommand> commands = Commands();
+  const Json config = WrittenConfig();
+  EXPECT_EQ(config["autotuning"], Json({{"enabled", true},
+                                        {"start_profile_step", 2},
+                                        {"end_profile_step", 6},
+                                        {"metric_path", request_.dir + "/metrics.json"}}));
+  EXPECT_EQ(config["steps_per_print"], 1);
+  EXPECT_EQ(config["log_level"], "info");
+  EXPECT_EQ(config["wall_clock_breakdown"], false);
+  EXPECT_EQ(config["wandb"], Json({{"enabled", false}, {"project", "p"}}));
+  EXPECT_EQ(config["train_batch_size"], 24);
+  EXPECT_FALSE(config.contains("tensorboard"));
+  EXPECT_THAT(commands[0].argv, Contains(request_.dir + "/ds_config.json"));
+  EXPECT_THAT(commands[0].argv, Not(Contains("ds.json")));
+  EXPECT_THAT(spec_.entrypoint, Contains("ds.json"));
+}
+
+TEST_F(CommandTargetTest, StartsOneProcessPerSlotWithTorchsEnvironment) {
+  const std::vector<RankCommand> commands = Commands();
+  ASSERT_EQ(commands.size(), 2u);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string text = std::to_string(rank);
+    const auto& env = commands[static_cast<size_t>(rank)].env;
+    EXPECT_THAT(
+        env, AllOf(Contains(Pair("RANK", text)), Contains(Pair("LOCAL_RANK", text)),
+                   Contains(Pair("WORLD_SIZE", "2")), Contains(Pair("LOCAL_SIZE", "2")),
+                   Contains(Pair("LOCAL_WORLD_SIZE", "2")), Contains(Pair("CROSS_RANK", "0")),
+                   Contains(Pair("CROSS_SIZE", "1")), Contains(Pair("MASTER_ADDR", "127.0.0.1")),
+                   Contains(Pair("PYTHONUNBUFFERED", "1")), Contains(Pair("DSAT_TRIAL_ID", "7"))));
+    EXPECT_THAT(env, Contains(Pair("TORCH_EXTENSIONS_DIR", folder_ / "torch_extensions")));
+    EXPECT_EQ(env.count("CUDA_VISIBLE_DEVICES"), 0u);
+  }
+  EXPECT_EQ(commands[0].env.at("MASTER_PORT"), commands[1].env.at("MASTER_PORT"));
+  EXPECT_GT(std::stoi(commands[0].env.at("MASTER_PORT")), 1023);
+  EXPECT_EQ(commands[0].work_dir, folder_.path());
+}
+
+TEST_F(CommandTargetTest, TheExperimentsEnvironmentIsOnTop) {
+  spec_.environment = {{"PYTHONUNBUFFERED", "0"}, {"TORCH_EXTENSIONS_DIR", "/own"}};
+  for (const RankCommand& command : Commands()) {
+    EXPECT_EQ(command.env.at("PYTHONUNBUFFERED"), "0");
+    EXPECT_EQ(command.env.at("TORCH_EXTENSIONS_DIR"), "/own");
+  }
+}
+
+TEST_F(CommandTargetTest, RanksOnSeveralHostsAreToldWhereTheyAreAndWhereTheyMeet) {
+  request_.hosts = {{.name = "a",
+                     .reach = {"ssh", "a"},
+                     .slots = {0},
+                     .address = "10.0.0.1",
+                     .environment = {{"NCCL_DEBUG", "INFO"}}},
+                    {.name = "b", .reach = {"ssh", "b"}, .slots = {3}}};
+  request_.slots = {{0, 0}, {1, 3}};
+  const std::vector<RankCommand> commands = Commands();
+  ASSERT_EQ(commands.size(), 2u);
+  EXPECT_THAT(commands[0].env, Contains(Pair("NCCL_DEBUG", "INFO")));
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const RankCommand& command = commands[rank];
+    const std::string text = std::to_string(rank);
+    EXPECT_EQ(command.host, static_cast<int64_t>(rank));
+    EXPECT_TRUE(command.shares_folder) << "the hooks write there";
+    EXPECT_THAT(command.env, Contains(Pair("RANK", text)));
+    EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", "0")));
+    EXPECT_THAT(command.env, Contains(Pair("LOCAL_SIZE", "1")));
+    EXPECT_THAT(command.env, Contains(Pair("CROSS_RANK", text)));
+    EXPECT_THAT(command.env, Contains(Pair("CROSS_SIZE", "2")));
+    EXPECT_THAT(command.env, Contains(Pair("MASTER_ADDR", "10.0.0.1")));
+    EXPECT_THAT(command.env, Contains(Pair("CUDA_VISIBLE_DEVICES", rank == 0 ? "0" : "3")));
+  }
+}
+
+TEST_F(CommandTargetTest, SlotsChooseAmongTheVisibleDevices) {
+  request_.slots = {{0, 2}, {0, 3}};
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(Commands()[0].env.at("CUDA_VISIBLE_DEVICES"), "2,3");
+  setenv("CUDA_VISIBLE_DEVICES", "4,GPU-ab,6,7", 1);
+  EXPECT_EQ(Commands()[0].env.at("CUDA_VISIBLE_DEVICES"), "6,7");
+  setenv("CUDA_VISIBLE_DEVICES", "4", 1);
+  EXPECT_EQ(Commands()[0].env.count("CUDA_VISIBLE_DEVICES"), 0u);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST_F(CommandTargetTest, AUsersOwnExtensionsFolderIsKept) {
+  setenv("TORCH_EXTENSIONS_DIR", "/warm", 1);
+  EXPECT_EQ(Commands()[0].env.count("TORCH_EXTENSIONS_DIR"), 0u);
+  unsetenv("TORCH_EXTENSIONS_DIR");
+}
+
+struct Rewrite {
+  Argv before;
+  Argv after;  // "D" stands for the trial's config, "PORT" for a port.
+};
+class RewriteTest : public CommandTargetTest, public testing::WithParamInterface<Rewrite> {};
+
+TEST_P(RewriteTest, GivesTheTrialItsOwnArguments) {
+  spec_.entrypoint = GetParam().before;
+  Argv argv = Commands()[0].argv;
+  for (size_t i = 0; i < argv.size(); ++i) {
+    const std::string config = request_.dir + "/ds_config.json";
+    if (const size_t at = argv[i].find(config); at != std::string::npos) {
+      argv[i].replace(at, config.size(), "D");
+    }
+    if (i > 0 && argv[i - 1].ends_with("_port") && argv[i] != "1234") {
+      EXPECT_GT(std::stoi(argv[i]), 1023);
+      argv[i] = "PORT";
+    }
+  }
+  EXPECT_EQ(argv, GetParam().after);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, RewriteTest,
+    testing::Values(
+        Rewrite{{"python", "t.py", "--ds_config", "a.json"},
+                {"python", "t.py", "--ds_config", "D"}},
+        Rewrite{{"./t", "--deepspeed=a.json", "x"}, {"./t", "--deepspeed=D", "x"}},
+        Rewrite{{"./t", "--deepspeed-config=a", "x"}, {"./t", "--deepspeed-config=D", "x"}},
+        // --deepspeed is a switch here, and not the flag of what follows.
+        Rewrite{{"./t", "--deepspeed", "--deepspeed_config", "a.json"},
+                {"./t", "--deepspeed", "--deepspeed_config", "D"}},
+        Rewrite{{"./t", "--deepspeed", "data.txt", "--ds_config", "a.json"},
+                {"./t", "--deepspeed", "data.txt", "--ds_config", "D"}},
+        // Hugging Face's trainer wants to hear the same batch sizes.
+        Rewrite{{"./t", "--deepspeed", "a.json", "--per_device_train_batch_size", "1",
+                 "--gradient_accumulation_steps=8"},
+                {"./t", "--deepspeed", "D", "--per_device_train_batch_size", "4",
+                 "--gradient_accumulation_steps=3"}},
+        Rewrite{{"deepspeed", "--num_gpus=2", "t.py", "--deepspeed_config", "a.json"},
+                {"deepspeed", "--master_port", "PORT", "--num_gpus=2", "t.py", "--deepspeed_config",
+                 "D"}},
+        Rewrite{{"deepspeed", "--master_port", "1234", "t.py", "--deepspeed_config", "a.json"},
+                {"deepspeed", "--master_port", "1234", "t.py", "--deepspeed_config", "D"}},
+        Rewrite{{"/opt/bin/torchrun", "--nproc-per-node", "2", "t.py", "--ds_config", "a.json"},
+                {"/opt/bin/torchrun", "--master_port", "PORT", "--nproc-per-node", "2", "t.py",
+                 "--ds_config", "D"}},
+        Rewrite{
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "a.json"},
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "D"}},
+        Rewrite{{"python3", "-m", "torch.distributed.run", "t.py", "--ds_config", "a.json"},
+                {"python3", "-m", "torch.distributed.run", "--master_port", "PORT", "t.py",
+                 "--ds_config", "D"}},
+        Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
+                {"accelerate", "launch", "--main_process_port", "PORT", "--num_processes", "2",
+                 "t.py", "--ds_config", "D"}}));
+
+TEST_F(CommandTargetTest, ALauncherIsRunOnceWithoutRanks) {
+  spec_.entrypoint = {"deepspeed", "t.py", "--deepspeed_config", "a.json"};
+  const std::vector<RankCommand> commands = Commands();
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(commands[0].env.count("RANK"), 0u);
+  EXPECT_EQ(commands[0].env.count("WORLD_SIZE"), 0u);
+  EXPECT_EQ(commands[0].env.at("PYTHONUNBUFFERED"), "1");
+}
+
+TEST_F(CommandTargetTest, WhatCannotWorkIsRefusedAtOnce) {
+  EXPECT_THAT(RefusalOf({"python", "train.py", "--deepspeed"}),
+              AllOf(HasSubstr("\"python train.py --deepspeed\" names no DeepSpeed config file"),
+                    HasSubstr("--deepspeed_config")));
+  EXPECT_THAT(RefusalOf({}), HasSubstr("names no DeepSpeed config file"));
+  EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4", "t.py", "--ds_config", "a.json"}),
+              HasSubstr("deepspeed would start 4 ranks, expected 2"));
+  EXPECT_THAT(RefusalOf({"deepspeed", "--num_nodes=2", "--num_gpus=2", "t.py", "--ds_config", "a"}),
+              HasSubstr("would start 4 ranks"));
+  // A number after the script is the script's business.
+  EXPECT_EQ(RefusalOf({"torchrun", "t.py", "--nproc_per_node", "4", "--ds_config", "a.json"}), "");
+  spec_.options.end_profile_step = 2;
+  EXPECT_THAT(RefusalOf({"./t", "--ds_config", "a.json"}), HasSubstr("expected start < end"));
+}
+
+TEST(TorchExtensionsTest, RemovesOnlyLocksThatNobodyHolds) {
+  TestFolder folder;
+  std::filesystem::create_directories(folder / "py311/adam");
+  std::filesystem::create_directories(folder / "py311/aio");
+  std::ofstream(folder / "py311/adam/lock");
+  std::ofstream(folder / "py311/adam/lock.cpp");
+  const std::ofstream held(folder / "py311/aio/lock");
+  EXPECT_EQ(RemoveStaleLocks(folder.path()), 1);
+  EXPECT_FALSE(std::filesystem::exists(folder / "py311/adam/lock"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "py311/adam/lock.cpp"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "py311/aio/lock"));
+  EXPECT_EQ(RemoveStaleLocks(folder / "none"), 0);
+}
+
+}  // namespace
+}  // namespace dsat

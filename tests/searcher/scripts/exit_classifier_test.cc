@@ -1,0 +1,101 @@
+// What logs and exits of DeepSpeed scripts mean.
+#include "searcher/scripts/exit_classifier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct LogCase {
+  std::string line;
+  TrialState state;
+  std::string what;
+};
+
+TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
+  const std::vector<LogCase> cases = {
+      {"deepspeed.runtime.config.DeepSpeedConfigError: x", TrialState::kInfeasible, "invalid"},
+      {"pydantic_core._pydantic_core.ValidationError: 1", TrialState::kInfeasible, "invalid"},
+      {"  Extra inputs are not permitted [type=x]", TrialState::kInfeasible, "invalid"},
+      {"AssertionError: Check batch related parameters.", TrialState::kInfeasible, "invalid"},
+      {"Micro batch size per gpu: 0 has to be greater than 0", TrialState::kInfeasible, "invalid"},
+      {"- ds a=1 vs hf b=2 mismatch TrainingArguments", TrialState::kInfeasible, "invalid"},
+      {"ZeRORuntimeException: y", TrialState::kInfeasible, "invalid"},
+      {"torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
+      {"torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
+      {"RuntimeError: CUDA out of memory. Tried", TrialState::kInfeasible, "out of device memory"},
+      {"RuntimeError: HIP out of memory.", TrialState::kInfeasible, "out of device memory"},
+      {"CUBLAS_STATUS_ALLOC_FAILED when", TrialState::kInfeasible, "out of device memory"},
+      {"NCCL WARN Cuda failure 'out of memory'", TrialState::kInfeasible, "out of device memory"},
+      {"DefaultCPUAllocator: can't allocate memory", TrialState::kInfeasible, "out of host memory"},
+      {"OSError: [Errno 12] Cannot allocate memory", TrialState::kInfeasible, "out of host memory"},
+      {"MemoryError", TrialState::kInfeasible, "out of host memory"},
+      {"what():  std::bad_alloc", TrialState::kInfeasible, "out of host memory"},
+      {"Current loss scale already at minimum - cannot", TrialState::kFailed, "the loss scale"},
+      {"RuntimeError: ... EADDRINUSE ...", TrialState::kFailed, "a port"},
+      {"ncclSystemError: System call failed", TrialState::kFailed, "a port"},
+      {"OSError: [Errno 28] No space left on device", TrialState::kFailed, "a port"},
+  };
+  for (const LogCase& log : cases) {
+    const auto finding = ClassifyLog("step 1\n" + log.line + "\nTraceback ends\n");
+    ASSERT_TRUE(finding) << log.line;
+    EXPECT_EQ(ToString(finding->state), ToString(log.state)) << log.line;
+    EXPECT_THAT(finding->reason, StartsWith(log.what));
+    EXPECT_THAT(finding->reason, HasSubstr(log.line.substr(log.line.find_first_not_of(' '))));
+  }
+}
+
+TEST(ExitClassifierTest, OrdinaryLogsSayNothing) {
+  EXPECT_EQ(ClassifyLog(""), std::nullopt);
+  EXPECT_EQ(ClassifyLog("error: no error, 0 errors\nERROR in the weather\n"), std::nullopt);
+  EXPECT_EQ(ClassifyLog("MemAllocated=1GB\nout of memory lane\nnccl\nout of memory\n"),
+            std::nullopt);
+}
+
+TEST(ExitClassifierTest, AnOutOfMemoryIsNotTakenForItsEcho) {
+  const auto finding = ClassifyLog("Connection refused\nCUDA out of memory\n");
+  EXPECT_EQ(finding->state, TrialState::kInfeasible);
+}
+
+TEST(ExitClassifierTest, HugeLinesAreSurvived) {
+  const std::string line(3'000'000, 'p');
+  EXPECT_EQ(ClassifyLog("pydantic" + line + "\n" + line), std::nullopt);
+  const auto finding = ClassifyLog(line + "\nMemoryError" + std::string(5000, '!') + "\n");
+  ASSERT_TRUE(finding);
+  EXPECT_LT(finding->reason.size(), 400u);
+}
+
+TEST(ExitClassifierTest, TheFirstFailedRankSpeaksFirst) {
+  const ExitReport exit = {.first_failed_rank = 1, .exit_code = 1, .log_tail = "last words\n"};
+  const std::string oom = "CUDA out of memory\n", port = "Address already in use\n", plain = "x\n";
+  EXPECT_THAT(ClassifyExit(exit, {plain, port}).reason, StartsWith("a port"));
+  EXPECT_THAT(ClassifyExit(exit, {oom, "MemoryError"}).reason, StartsWith("out of host memory"));
+  // The others are believed about the configuration, not about the network.
+  EXPECT_THAT(ClassifyExit(exit, {oom, port}).reason, StartsWith("out of device memory"));
+  EXPECT_THAT(ClassifyExit(exit, {oom, plain}).reason, StartsWith("out of device memory"));
+  EXPECT_EQ(ClassifyExit(exit, {port, plain}).reason, "rank 1 exited with code 1: last words");
+}
+
+TEST(ExitClassifierTest, AKillByTheKernelCountsUnlessTheLogKnowsBetter) {
+  const ExitReport exit = {.first_failed_rank = 0, .exit_code = 128 + SIGKILL, .oom_kills = 1};
+  EXPECT_EQ(ClassifyExit(exit, {"x\n"}).state, TrialState::kInfeasible);
+  EXPECT_THAT(ClassifyExit(exit, {"CUDA out of memory\n"}).reason, StartsWith("out of device"));
+  ExitReport unexplained = exit;
+  unexplained.oom_kills = 0;
+  EXPECT_EQ(ClassifyExit(unexplained, {"x\n"}).state, TrialState::kFailed);
+}
+
+TEST(ExitClassifierTest, LastLineSkipsBlankOnes) {
+  EXPECT_EQ(LastLine("a\n  b c \r\n\n  \n"), "b c");
+  EXPECT_EQ(LastLine("one"), "one");
+  EXPECT_EQ(LastLine(" \n"), "");
+  EXPECT_EQ(LastLine(""), "");
+}
+
+}  // namespace
+}  // namespace dsat
