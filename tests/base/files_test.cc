@@ -213,7 +213,7 @@ TEST(TextTest, ValidUtf8KeepsWhatIsValidAndReplacesTheRest) {
   EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), r + r + r);          // Surrogate.
   EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), r + r + r + r);  // Above U+10FFFF.
   EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab" + r + "zz");        // A continuation byte alone.
-  EXPECT_EQ(ValidUtf8("a\xe2\x82"), "a" + r);              // Cut off.
+  EXPECT_EQ(ValidUtf8("a\xe2\x82"), "a" + r);               // Cut off.
   EXPECT_EQ(ValidUtf8(std::string("a\0b", 3)), std::string("a\0b", 3));
 }
 

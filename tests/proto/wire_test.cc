@@ -80,7 +80,8 @@ TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
 TEST(WireTest, AReasonThatIsNotUtf8StillArrives) {
   Trial trial = FullTrial();
   trial.reason = "log said \xff\xfe, then \xc3\xa9 and \xe2\x82";
-  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason, "log said \uFFFD\uFFFD, then \xc3\xa9 and \uFFFD");
+  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason,
+            "log said \uFFFD\uFFFD, then \xc3\xa9 and \uFFFD");
 }
 
 TEST(WireTest, MetricsThatCannotBeAreRefused) {
