@@ -1,5 +1,7 @@
 // dsat aio-bench: the `aio` block with which a folder is written and read fastest, measured. The
 // file has no name, so that nothing is left however this ends.
+#include "cli/aio_bench_command.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +17,6 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "engine/io/async_file.h"
 
 namespace dsat::cli {

@@ -1,4 +1,6 @@
 // dsat create, ask, tell, serve: experiments whose trials other programs run.
+#include "cli/ask_tell_commands.h"
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -7,10 +9,9 @@
 #include <semaphore>
 
 #include "base/error.h"
-#include "cli/commands.h"
-#include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/read_spec.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"

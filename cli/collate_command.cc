@@ -1,4 +1,6 @@
 // dsat collate: a checkpoint of any number of ranks as one file that other programs open.
+#include "cli/collate_command.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "engine/files/collate.h"
 

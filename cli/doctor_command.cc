@@ -1,4 +1,6 @@
 // dsat doctor: what this machine has, what is missing, and what to do about it.
+#include "cli/doctor_command.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +13,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"

@@ -5,7 +5,11 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 #include "cli/flags_parser.h"
+#include "cli/flags_search.h"
+#include "cli/flags_training.h"
 #include "methods/options.h"
 
 namespace dsat::cli {

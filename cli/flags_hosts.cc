@@ -1,8 +1,10 @@
 // The command line, parsed: which hosts trials run on.
+#include "cli/flags_hosts.h"
+
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/flags_parser.h"
-#include "searcher/input/experiment_document.h"
+#include "cli/flags_numbers.h"
+#include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
 namespace {

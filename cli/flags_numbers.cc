@@ -1,11 +1,12 @@
 // The command line, parsed: what numbers must be.
+#include "cli/flags_numbers.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 
 #include "base/files.h"
-#include "cli/flags_parser.h"
 
 namespace dsat::cli {
 namespace {

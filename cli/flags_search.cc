@@ -1,5 +1,8 @@
 // The command line, parsed: searches, and experiments whose trials other programs run.
-#include "cli/flags_parser.h"
+#include "cli/flags_search.h"
+
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 #include "methods/method.h"
 #include "methods/options.h"
 

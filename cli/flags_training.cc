@@ -1,7 +1,10 @@
 // The command line, parsed: training, what is done with its result, and what is known before it.
+#include "cli/flags_training.h"
+
 #include <fmt/format.h>
 
-#include "cli/flags_parser.h"
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 
 namespace dsat::cli {
 namespace {

@@ -1,11 +1,12 @@
 // dsat list, show, best, query, export: what the database holds.
+#include "cli/result_commands.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "db/store.h"

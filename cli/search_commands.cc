@@ -1,4 +1,6 @@
 // dsat asha|binary|random|grid, dsat resume: searches, and the full run after them.
+#include "cli/search_commands.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,15 +14,15 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/read_spec.h"
+#include "cli/runner_options.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
 #include "searcher/results.h"
@@ -142,21 +144,6 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
 }
 
 }  // namespace
-
-ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
-                        std::vector<std::string>* warnings) {
-  ExperimentSpec spec = ReadExperimentFile(config, model_dir, warnings);
-  for (const std::string& warning : *warnings)
-    Log(LogLevel::kWarn, warning);
-  return spec;
-}
-
-void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
-  for (const std::string& warning : warnings) {
-    if (std::find(logged.begin(), logged.end(), warning) == logged.end())
-      Log(LogLevel::kWarn, warning);
-  }
-}
 
 int RunCommand(const Flags& flags, const SearchFlags& search) {
   const RunnerOptions options = MakeRunnerOptions(search.run);

@@ -80,4 +80,8 @@ ExperimentSpec ExperimentSpecFromJson(const Json& json) {
   return spec;
 }
 
+bool IsBuiltin(const ExperimentSpec& spec) {
+  return spec.entrypoint == std::vector<std::string>{"builtin"};
+}
+
 }  // namespace dsat

@@ -79,6 +79,9 @@ struct SearchSpace {
   std::vector<StageSpace> stages;
 };
 
+// Whether the built-in engine runs the trials.
+bool IsBuiltin(const ExperimentSpec& spec);
+
 // Every field is stored by its own name. ExperimentSpecFromJson gives absent fields their defaults
 // and throws kInvalidArgument for unknown keys and wrong types.
 Json ToJson(const SearchOptions& options);

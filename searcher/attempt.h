@@ -9,7 +9,8 @@
 
 #include "proto/experiment.h"
 #include "proto/trial.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/launch/launch_target.h"
+#include "searcher/processes/supervised_process.h"
 
 namespace dsat {
 

@@ -1,4 +1,6 @@
-// One training to its end, by the launcher and the server that trials have.
+// Runs one full training with the launcher of trials.
+#include "searcher/full_run.h"
+
 #include <poll.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/runner.h"
 #include "searcher/service.h"
 
 namespace dsat {

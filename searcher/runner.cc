@@ -22,7 +22,7 @@
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/launch/launch_target.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"

@@ -72,25 +72,6 @@ class Runner {
   std::unique_ptr<Impl> impl_;
 };
 
-// What a full training says on its way.
-struct TrainingProgress {
-  int64_t step = 0;
-  double loss = 0;
-  double latency_ms = 0;
-  bool validated = false;  // `loss` is that of the validation data.
-};
-
-// Runs one full training with `ds_config` by the same launcher (dsat train, --run-full-experiment).
-// `on_progress` is called for each step and each validation that rank 0 of the built-in engine
-// reports; `num_cancels`, how often the end has been asked for, a few times a second. At the first
-// time the built-in engine saves a checkpoint before it ends, at the second one it is killed.
-// kStopped if it was cancelled. The logs and what the training leaves go to out_dir. There is no
-// limit on the whole time. Throws as Runner::Run.
-Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
-                        const RunnerOptions& options,
-                        const std::function<void(const TrainingProgress&)>& on_progress,
-                        const std::function<int64_t()>& num_cancels);
-
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_RUNNER_H_

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
+#include "proto/experiment.h"
+#include "searcher/hosts/launch_host.h"
+#include "searcher/launch/launch_request.h"
 
 namespace dsat {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "searcher/hosts/hosts.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/hosts/launch_host.h"
 
 namespace dsat {
 

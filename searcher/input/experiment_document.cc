@@ -13,6 +13,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
+#include "searcher/input/shell_words.h"
 
 namespace dsat {
 namespace {

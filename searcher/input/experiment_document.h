@@ -27,11 +27,6 @@ struct ExperimentDocument {
 ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
                                 std::vector<std::string>* warnings);
 
-// A command line as a shell would split it: blanks separate words, quotes and backslashes join
-// them. A command that needs a shell (pipes, variables, patterns, ...) becomes {"sh", "-c",
-// command}. Throws kInvalidArgument naming an open quote.
-std::vector<std::string> SplitCommand(const std::string& command);
-
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_

@@ -9,7 +9,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/scripts/command_target.h"
 
 namespace dsat {
 namespace {

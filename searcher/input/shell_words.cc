@@ -1,8 +1,9 @@
-// A command line split into words.
+// Splits a command line into words.
+#include "searcher/input/shell_words.h"
+
 #include <string_view>
 
 #include "base/error.h"
-#include "searcher/input/experiment_document.h"
 
 namespace dsat {
 namespace {

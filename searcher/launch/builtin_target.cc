@@ -1,4 +1,6 @@
 // dsat's own engine as a launch target: one dsat-trial process per rank, reporting by gRPC.
+#include "searcher/launch/builtin_target.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {

@@ -1,5 +1,7 @@
 // The user's own DeepSpeed script as a launch target, unchanged: dsat swaps the config file, turns
 // on DeepSpeed's autotuning hooks, and reads what the hooks write (docs/external.md).
+#include "searcher/scripts/command_target.h"
+
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,7 +18,6 @@
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/deepspeed_metrics.h"

@@ -1,4 +1,6 @@
 // What the built-in engine's ranks are told, and what their exit codes mean.
+#include "searcher/launch/builtin_target.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +10,6 @@
 
 #include "base/files.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/launcher.h"
 
 namespace dsat {
 namespace {
