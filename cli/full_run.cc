@@ -85,12 +85,12 @@ void PrintEnd(const FullRun& run, bool builtin) {
         !builtin ? ""
         : run.checkpoint.empty()
             ? ", there is no checkpoint"
-            : fmt::format("; the same command goes on from {}", Printable(run.checkpoint));
+            : fmt::format("; the same command continues from {}", Printable(run.checkpoint));
     fmt::print(stderr, "interrupted{}; logs in {}\n", left, run.out_dir);
   } else if (run.outcome.state == TrialState::kSucceeded) {
     if (builtin && !run.last_step)
-      fmt::print(stderr, "nothing left to train: the checkpoint has all steps\n");
-    fmt::print(stderr, "done; {} is in {}\n", builtin ? "the checkpoint" : "everything of this run",
+      fmt::print(stderr, "there is nothing left to train: the checkpoint has all steps\n");
+    fmt::print(stderr, "done; {} is in {}\n", builtin ? "the checkpoint" : "the output of this run",
                builtin ? run.out_dir + "/checkpoint" : run.out_dir);
   }
 }
@@ -104,13 +104,15 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   std::atomic<int64_t> interrupts{0};
   const InterruptHandler interrupt([&interrupts, builtin] {
     if (++interrupts == 1 && builtin)
-      fmt::print(stderr, "\nending with a checkpoint; a second interrupt ends without one\n");
+      fmt::print(stderr,
+                 "\nsaving a checkpoint before the end; a second interrupt ends without one\n");
   });
   fmt::print(stderr, "training {} for {} steps on {} rank{}\n", Printable(spec.name),
              spec.max_length_steps, spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s");
   const std::string before = builtin ? NewestCheckpoint(options.out_dir) : "";
   if (!before.empty())
-    fmt::print(stderr, "going on from {}; another --out starts anew\n", Printable(before));
+    fmt::print(stderr, "continuing from {}; another --out starts from the beginning\n",
+               Printable(before));
   FullRun run{.out_dir = options.out_dir,
               .outcome = {},
               .last_step = {},

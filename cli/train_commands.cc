@@ -26,11 +26,10 @@ namespace fs = std::filesystem;
 TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {
   if (trace.path.empty()) return trace;
   if (!IsBuiltin(spec)) {
-    Throw(
-        ErrorCode::kInvalidArgument,
-        "--trace: {}: /entrypoint is a command; expected builtin: dsat does not see what your own "
-        "script does",
-        spec.config_path);
+    Throw(ErrorCode::kInvalidArgument,
+          "--trace: {}: /entrypoint is a command; expected builtin, because dsat cannot trace a "
+          "script",
+          spec.config_path);
   }
   trace.path = fs::absolute(trace.path).string();
   if (fs::exists(trace.path) && !fs::is_regular_file(trace.path))
@@ -55,10 +54,10 @@ void FetchTrace(const std::string& written, const std::string& wanted) {
 void PrintTrace(const TraceTask& trace) {
   if (trace.path.empty()) return;
   if (fs::exists(trace.path)) {
-    fmt::print(stderr, "the trace is in {}; ui.perfetto.dev or chrome://tracing shows it\n",
+    fmt::print(stderr, "the trace is in {}; open it in ui.perfetto.dev or chrome://tracing\n",
                trace.path);
   } else {
-    fmt::print(stderr, "no trace: the run ended before it had made the steps\n");
+    fmt::print(stderr, "no trace: the run ended before the steps to trace\n");
   }
 }
 

@@ -85,7 +85,7 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
   // Waiting ranks leave the core to those that work.
   env["OMP_WAIT_POLICY"] = "PASSIVE";
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
-  if (place.num_nodes > 1) env.merge(MeetingEnvironment(request));
+  if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
   return env;

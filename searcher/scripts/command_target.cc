@@ -176,7 +176,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                         {"CROSS_RANK", std::to_string(place.node)},
                         {"CROSS_SIZE", std::to_string(place.num_nodes)}});
-    if (place.num_nodes > 1) command.env.merge(MeetingEnvironment(request));
+    if (place.num_nodes > 1) command.env.merge(MasterEnvironment(request));
     command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
     command.env["RANK"] = std::to_string(rank);
     command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
