@@ -118,7 +118,7 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
   for (const char* number : {"9", "2"})
     EXPECT_THAT(contradiction.err, HasSubstr(number));
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
-      "zero_optimisation": {"stage": 1}})");
+      "zero_optimiztion": {"stage": 1}})");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
   work.Write("ds_config.json", kDsConfig);
   work.Write("deepspeed.yaml", ExperimentFile("missing.txt"));

@@ -65,7 +65,7 @@ TEST(BinaryTest, IfNothingFitsANewLineageStartsAfterTheHalvings) {
   }
 }
 
-TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviourGivesUp) {
+TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviorGivesUp) {
   for (int64_t range = 1; range <= 40; ++range) {
     BinaryMethod method(TestSpace({1, 2}, range), TestOptions(true));
     Driver driver(method);

@@ -58,7 +58,7 @@ TEST(LineageTest, AnErrorIsInTheHistoryOfItsTrialAndOfAllLaterOnesOnly) {
   EXPECT_TRUE(lineage.AnyTooLarge(3));
 }
 
-TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviourIsAskedFor) {
+TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviorIsAskedFor) {
   const std::map<TrialState, Verdict> by_default = {{TrialState::kSucceeded, Verdict::kFits},
                                                     {TrialState::kInfeasible, Verdict::kTooLarge},
                                                     {TrialState::kFailed, Verdict::kUnknown},

@@ -211,7 +211,7 @@ TEST(RungsTest, NothingLeavesTheTopRung) {
   EXPECT_FALSE(NextContinuation(table));
 }
 
-TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehaviour) {
+TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehavior) {
   for (const bool compat : {false, true}) {
     LineageTable table = MakeTable(TestOptions(compat));
     Lineage& best = table.Draw();

@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behaviour per attempt.
+using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behavior per attempt.
 using Kind = RunnerEvent::Kind;
 
 const std::string kFake = BuildFolder() + "/fake_trial";
@@ -463,9 +463,9 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
 
 TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
   // `num_cancels`: how often the end is asked for after the first step.
-  const auto run = [&](const std::string& behaviour, int64_t num_cancels) {
+  const auto run = [&](const std::string& behavior, int64_t num_cancels) {
     int64_t cancels = 0;
-    ExperimentSpec spec = Spec({{"0", {behaviour}}});
+    ExperimentSpec spec = Spec({{"0", {behavior}}});
     spec.max_length_steps = 1'000'000;
     return RunFullTraining(
         spec, spec.ds_config, Options(), [&](const TrainingProgress&) { cancels = num_cancels; },

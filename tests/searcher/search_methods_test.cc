@@ -162,7 +162,7 @@ TEST_P(EveryMethod, CountsAreExactAtEveryStepAndLimitsAreNeverExceeded) {
   }
 }
 
-TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviourIsAskedFor) {
+TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviorIsAskedFor) {
   ExperimentSpec spec = Spec();
   spec.slots_per_trial = 1;  // Without communication little is left to differ in.
   spec.options.max_trials = 200;

@@ -153,7 +153,7 @@ TEST(SearchTest, EarlyStoppingEndsTheSearchOnceItsRunningTrialsHaveEnded) {
   EXPECT_EQ(search.FailureReason(), "");
 }
 
-TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehaviour) {
+TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehavior) {
   for (const bool compat : {false, true}) {
     ExperimentSpec spec = SimulatedSpec("binary");
     spec.options.compat_determined = compat;
