@@ -51,6 +51,12 @@ bool AnyPrefix(const std::string& text, const std::vector<std::string>& prefixes
                      [&](const std::string& prefix) { return StartsWith(text, prefix); });
 }
 
+// Columns, not bytes: UTF-8 continuation bytes do not count.
+int64_t NumColumns(const std::string& line) {
+  return std::count_if(line.begin(), line.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+}
+
 // Folder -> what its files may include, beside itself. What is not listed is forbidden.
 const std::map<std::string, std::vector<std::string>> kMayInclude = {
     {"base/", {}},
@@ -123,11 +129,7 @@ TEST(TidyTest, FilesAreAtMost500LinesOf100Columns) {
   for (const Source& source : Sources()) {
     EXPECT_LE(source.lines.size(), 500U) << source.path;
     for (size_t i = 0; i < source.lines.size(); ++i) {
-      // Columns, not bytes: UTF-8 continuation bytes do not count.
-      const auto columns =
-          std::count_if(source.lines[i].begin(), source.lines[i].end(),
-                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
-      EXPECT_LE(columns, 100) << source.path << ":" << i + 1;
+      EXPECT_LE(NumColumns(source.lines[i]), 100) << source.path << ":" << i + 1;
     }
   }
 }
@@ -217,6 +219,95 @@ TEST(TidyTest, HeaderGuardsNameTheFile) {
       return std::find(source.lines.begin(), source.lines.end(), line) != source.lines.end();
     };
     EXPECT_TRUE(has("#ifndef " + guard) && has("#define " + guard)) << source.path << ": " << guard;
+  }
+}
+
+// The files and folders whose prose is checked, and the files that the checks leave out for now.
+const std::vector<std::string> kProse = {
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs", "examples", "scripts", "bench"};
+const std::vector<std::string> kUncheckedProse = {
+    "docs/ds_config.md", "docs/gpu-notes.md", "docs/gpu.md",          "docs/hosts.md",
+    "docs/install.md",   "docs/schema.md",    "bench/gpu_training.py"};
+
+// All text files in kProse, by their paths from the root.
+std::vector<Source> ProseFiles() {
+  std::vector<fs::path> paths;
+  for (const std::string& name : kProse) {
+    if (fs::is_directory(kRoot / name)) {
+      for (const auto& entry : fs::recursive_directory_iterator(kRoot / name))
+        paths.push_back(entry.path());
+    } else {
+      paths.push_back(kRoot / name);
+    }
+  }
+  std::vector<Source> files;
+  for (const fs::path& path : paths) {
+    Source file{fs::relative(path, kRoot).string(), {}};
+    if (!fs::is_regular_file(path) || path.extension() == ".pyc" ||
+        file.path == "tests/tidy_test.cc" || AnyPrefix(file.path, kUncheckedProse))
+      continue;
+    std::ifstream stream(path);
+    for (std::string line; std::getline(stream, line);)
+      file.lines.push_back(line);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+// The rules are in CONTRIBUTING.md. Names in capitals, such as gRPC's CANCELLED, are not ours.
+TEST(TidyTest, ProseIsPlainAmericanEnglish) {
+  const std::regex banned(
+      "behaviour|colour|favour|honour|neighbour|artefact|catalogue|centre|licence|learnt|whilst|"
+      "(cancel|label|model|signal|travel)l(ed|ing)|"
+      "(initial|material|maxim|memor|minim|normal|optim|organ|parallel|quant|real|recogn|serial|"
+      "special|stabil|summar|synchron|util|vector)is(e|ing|ation)|analyse|"
+      "\\bmend(s|ed|ing)?\\b|products? of matrices|matrix products?|perceptron|travel.dtype|"
+      "spare.rows|\\bon paper\\b|\\b(go|goes|went|going) on (with|from)\\b",
+      std::regex::icase);
+  for (const Source& file : ProseFiles()) {
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      if (file.path == "CONTRIBUTING.md" && StartsWith(file.lines[i], "|")) continue;  // Glossary.
+      std::smatch match;
+      std::regex_search(file.lines[i], match, banned);
+      const std::string word = match.str();
+      if (std::any_of(word.begin(), word.end(), [](unsigned char c) { return std::islower(c); }))
+        ADD_FAILURE() << file.path << ":" << i + 1 << ": \"" << word << "\"; see CONTRIBUTING.md";
+    }
+  }
+}
+
+TEST(TidyTest, PathsInTheDocsExist) {
+  const std::regex path(
+      R"re((?:^|[\s`(])((?:base|bench|cli|db|docs|engine|examples|methods|profiler|proto|scripts|)re"
+      R"re(searcher|tests)/[A-Za-z0-9_./-]*))re");
+  const std::regex link(R"re(\]\(([A-Za-z0-9_./-]+))re");
+  for (const Source& file : ProseFiles()) {
+    if (fs::path(file.path).extension() != ".md") continue;
+    const auto expect = [&](const fs::path& target, const std::string& line) {
+      EXPECT_TRUE(fs::exists(target)) << file.path << ": no " << target << ": " << line;
+    };
+    for (const std::string& line : file.lines) {
+      using Matches = std::sregex_iterator;
+      for (Matches it(line.begin(), line.end(), path), end; it != end; ++it) {
+        std::string name = (*it)[1];
+        while (name.back() == '.')
+          name.pop_back();
+        expect(kRoot / name, line);
+      }
+      for (Matches it(line.begin(), line.end(), link), end; it != end; ++it)
+        expect((kRoot / file.path).parent_path() / (*it)[1].str(), line);
+    }
+  }
+}
+
+// Rows of tables cannot be broken.
+TEST(TidyTest, DocsHaveAtMost100Columns) {
+  for (const Source& file : ProseFiles()) {
+    if (fs::path(file.path).extension() != ".md") continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      if (StartsWith(file.lines[i], "|")) continue;
+      EXPECT_LE(NumColumns(file.lines[i]), 100) << file.path << ":" << i + 1;
+    }
   }
 }
 
