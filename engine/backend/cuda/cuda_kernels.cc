@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engine/backend/cost.h"
@@ -361,8 +362,10 @@ void CudaKernels::EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, 
 
 void CudaKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
                                     int64_t B, int64_t T, int64_t C) {
-  DSAT_CHECK(dy.num_elems >= B * T * C, "dy {} of {} x {} x {}", dy.num_elems, B, T, C);
-  cuda::EmbeddingBackward(ViewOf(dwte), ViewOf(dwpe), ViewOf(dy), tokens, B, T, C);
+  DSAT_CHECK(dy.num_elems >= B * T * C && B * T <= std::numeric_limits<int32_t>::max(),
+             "dy {} of {} x {} x {}", dy.num_elems, B, T, C);
+  cuda::EmbeddingBackward(ViewOf(dwte), ViewOf(dwpe), ViewOf(dy), tokens, B, T, C,
+                          Workspace(cuda::EmbeddingWorkspaceBytes(B * T, C)));
   CheckLaunch("EmbeddingBackward");
 }
 
