@@ -11,7 +11,7 @@ UNUSED = {
     "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
     "checkpoint_tag": "", "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
     "trace": {"path": "", "first_step": 0, "last_step": 0},
-    "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
+    "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
                 "num_samples": 1, "json": False},
 }
 OUT_OF_MEMORY = 3  # dsat-trial's exit code for what does not fit.

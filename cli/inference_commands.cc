@@ -1,4 +1,4 @@
-// dsat eval and dsat predict: a checkpoint on one rank, whatever number of ranks has written it.
+// dsat eval and dsat generate: a checkpoint on one rank, whatever number of ranks has written it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -136,11 +136,11 @@ int RunCommand(const Flags& flags, const EvalFlags& eval) {
   return 0;
 }
 
-int RunCommand(const Flags& flags, const PredictFlags& predict) {
-  TrialTask task = MakeTask(predict.checkpoint, TrialTask::Mode::kPredict);
-  task.predict = predict.predict;
-  task.predict.json = flags.json;
-  task.seed = predict.seed;
+int RunCommand(const Flags& flags, const GenerateFlags& generate) {
+  TrialTask task = MakeTask(generate.checkpoint, TrialTask::Mode::kGenerate);
+  task.generate = generate.task;
+  task.generate.json = flags.json;
+  task.seed = generate.seed;
   return RunTask(task, false) ? 0 : kExitError;
 }
 

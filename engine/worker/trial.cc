@@ -79,7 +79,7 @@ class Trial {
   void Train();
   void Validate(Engine& engine);
   void Evaluate();
-  void Predict();
+  void Generate();
   std::optional<PointRun> RunPoint(const Point& point, int64_t first, int64_t last);
   bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
   void RenewGroup();
@@ -95,7 +95,7 @@ class Trial {
   DsConfig config_;
   Model model_;
   int64_t seq_len_;
-  std::unique_ptr<Dataset> data_;        // Not for predictions.
+  std::unique_ptr<Dataset> data_;        // Not for generating text.
   std::unique_ptr<Dataset> validation_;  // If the data block has one.
   std::unique_ptr<Device> device_;
   TierMemory memory_;
@@ -114,7 +114,7 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
       memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
   CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
-  if (task.mode != TrialTask::Mode::kPredict) {
+  if (task.mode != TrialTask::Mode::kGenerate) {
     const char* what = "/hyperparameters/data";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
@@ -133,8 +133,8 @@ void Trial::Run() {
       return Train();
     case TrialTask::Mode::kEvaluate:
       return Evaluate();
-    case TrialTask::Mode::kPredict:
-      return Predict();
+    case TrialTask::Mode::kGenerate:
+      return Generate();
   }
 }
 
@@ -297,10 +297,10 @@ void Trial::Evaluate() {
   if (environment_.rank == 0) PrintResult(result, engine.num_steps());
 }
 
-void Trial::Predict() {
+void Trial::Generate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  Generate(engine, model_, task_.predict, Seed());
+  engine::Generate(engine, model_, task_.generate, Seed());
 }
 
 // Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the

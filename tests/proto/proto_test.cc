@@ -117,7 +117,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.host_memory_bytes = 10;
   task.checkpoint_tag = "t";
   task.eval_interval = 11;
-  task.predict.prompt = "p";
+  task.generate.prompt = "p";
   task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
   task.report_address = "unix:/x";
   Json json = ToJson(task);
