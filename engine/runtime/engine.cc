@@ -31,7 +31,9 @@ std::vector<int64_t> UnitSizes(const UnitStates& states) {
 
 // Whether the device does something for the instruction, on the stream of the thread that runs it.
 bool AsksDevice(const Instruction& i, const Plan& plan) {
-  const auto on_device = [&](const SubGroup& g) { return plan.GradTier(g.unit) == Tier::kDevice; };
+  const auto on_device = [&](const SubGroup& g) {
+    return plan.units[g.unit].GradTier() == Tier::kDevice;
+  };
   switch (i.op) {
     case Op::kLoadBatch:
     case Op::kForward:

@@ -49,7 +49,7 @@ void CheckParamBuffers(const ZeroConfig& zero, const Plan& plan,
   }
   for (size_t u = 0; u < units.size(); ++u) {
     const int64_t slice = units[u].num_elems / plan.world_size;
-    if (plan.param_tiers[u] != Tier::kNvme || slice <= param.buffer_size) continue;
+    if (plan.units[u].param.tier != Tier::kNvme || slice <= param.buffer_size) continue;
     Throw(ErrorCode::kInvalidArgument,
           "ds_config: /zero_optimization/offload_param/buffer_size is {}; expected at least {} "
           "elements, a rank's part of the largest layer",

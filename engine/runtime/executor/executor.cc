@@ -190,7 +190,7 @@ void Executor::ExecuteStep(const Instruction& i) {
   SwapFile* swap = states_.state_swap();
   switch (i.op) {
     case Op::kSumTied:
-      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit), plan_.GradTier(i.unit),
+      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit), plan_.units[i.unit].GradTier(),
                                    states_.memory().kernels);
     case Op::kNorm:
       return Norm();
@@ -238,7 +238,7 @@ void Executor::Forward(const Instruction& i) {
 }
 
 std::vector<Tensor> Executor::WholeGrads(int unit) {
-  return plan_.writes_grads[unit] ? states_.LayerGrads(unit) : std::vector<Tensor>();
+  return plan_.units[unit].writes_grads ? states_.LayerGrads(unit) : std::vector<Tensor>();
 }
 
 void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {

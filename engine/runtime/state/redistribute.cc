@@ -84,7 +84,7 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
 void Redistributor::PackParam(const Transfer& transfer, int unit, const Tensor& place,
                               const Tensor& slice) {
   Kernels& kernels = states_.memory().kernels;
-  const Tier tier = plan_.param_tiers[unit];
+  const Tier tier = plan_.units[unit].param.tier;
   if (tier == Tier::kDevice) return kernels.Cast(place, slice);
   const bool later = background_ != nullptr && tier == Tier::kHost;
   later ? under_way_[&transfer].parts.push_back({place, slice})
@@ -179,7 +179,7 @@ void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, c
   const auto keep = [&](Kernels& kernels, const Tensor& source) {
     transfer.accumulate ? kernels.Accumulate(part, source) : kernels.Cast(part, source);
   };
-  if (plan_.GradTier(segment.unit) == Tier::kDevice) return keep(memory.kernels, row);
+  if (plan_.units[segment.unit].GradTier() == Tier::kDevice) return keep(memory.kernels, row);
   Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
   const Tensor on_host = staged.AsTensor(row.dtype).Slice(0, row.num_elems);
   CopyToHost(on_host, row);

@@ -117,9 +117,9 @@ class UnitStates {
 
   // Whole parameters. REQUIRES: they rest replicated, or are gathered.
   Tensor Param(int u) const;
-  bool IsSharded(int u) const { return plan_.param_homes[u] == Placement::kShard; }
+  bool IsSharded(int u) const { return plan_.units[u].param.placement == Placement::kShard; }
   // Of several pipeline stages that hold the unit, the one whose copy counts.
-  bool IsSavedHere(int u) const { return plan_.counted[u]; }
+  bool IsSavedHere(int u) const { return plan_.units[u].counted; }
   // This rank's slice of the parameters at home. REQUIRES: it is in memory.
   Tensor ParamSlice(int u) const;
   // Memory for a gathered copy, or the parameters themselves if they rest replicated.
@@ -170,7 +170,7 @@ class UnitStates {
   bool FoldsGrads() const {
     return options_.grad_dtype != options_.dtype && plan_.grad_home != Placement::kShard;
   }
-  bool OnDisk(int u) const { return plan_.param_tiers[u] == Tier::kNvme; }
+  bool OnDisk(int u) const { return plan_.units[u].param.tier == Tier::kNvme; }
   int64_t HomeElems(Placement home, int u) const;
   int64_t BeginOf(Placement home, int u) const {
     return home == Placement::kShard ? rank_ * SliceElems(u) : 0;
