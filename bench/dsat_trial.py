@@ -1,11 +1,11 @@
-"""Lone measurements by dsat-trial, and processes like its ranks: common to the training benchmarks."""
+"""Runs dsat-trial and the ranks of its peers for the training benchmarks, without a runner."""
 import json
 import os
 import pathlib
 import subprocess
 import tempfile
 
-# Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
+# Fields of a task that a measurement does not need; dsat-trial requires all of them.
 UNUSED = {
     "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
     "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
@@ -14,11 +14,11 @@ UNUSED = {
     "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
                 "num_samples": 1, "json": False},
 }
-OUT_OF_MEMORY = 3  # dsat-trial's exit code for what does not fit.
+OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
 
 
 class RanksFailed(Exception):
-    """The ranks did not end well; `exit_code` is the first that says so."""
+    """At least one rank failed; `exit_code` is the first one that is not 0."""
 
     def __init__(self, command, exit_code, log):
         super().__init__(f"{' '.join(map(str, command))} ended with {exit_code}:\n{log[-4000:]}")
@@ -26,7 +26,7 @@ class RanksFailed(Exception):
 
 
 def run_ranks(command, ranks, threads, environment, pass_fds=()):
-    """Runs one process per rank; gives rank 0's last line of output as JSON."""
+    """Runs one process per rank. Returns the last output line of rank 0, parsed as JSON."""
     common = {
         **os.environ,
         **environment,
@@ -50,7 +50,7 @@ def run_ranks(command, ranks, threads, environment, pass_fds=()):
 
 
 def run_dsat(build, task_path, ranks, threads):
-    """Gives the metrics of a task (proto/trial.h), by name."""
+    """Returns the metrics of a task (proto/trial.h) by name."""
     group = os.memfd_create("dsat-group")
     environment = {"DSAT_GROUP_FD": str(group)}
     command = [pathlib.Path(build) / "dsat-trial", task_path]

@@ -1,5 +1,5 @@
-// A search as a user runs it: real trials on the built-in engine, killed and resumed, then trained
-// with.
+// Runs whole searches: real trials on the built-in engine that are killed and resumed, and training
+// with the result.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -95,7 +95,7 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
   EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/global_step6"));
 }
 
-// The inputs of layers rest in host memory: a large micro-batch needs more of it than there is.
+// The inputs of layers are in host memory, and a large micro-batch exceeds its budget.
 TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn) {
   std::string file = kExperimentFile;
   const std::string device = "device_memory: 6MiB";

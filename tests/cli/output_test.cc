@@ -1,4 +1,5 @@
-// The real binary's output and exit codes: help, usage errors, bad input, ask and tell, results.
+// Checks output and exit codes of the real binary: help, usage errors, bad input, ask and tell,
+// results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

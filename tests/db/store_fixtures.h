@@ -1,4 +1,5 @@
-// What the tests of the store and of experiments share: a folder, a spec, a trial, a child process.
+// Helpers for the tests of the store and of experiments: a folder, a spec, a trial, a child
+// process.
 #ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
 #define DSAT_TESTS_DB_STORE_FIXTURES_H_
 
@@ -19,7 +20,7 @@
 
 namespace dsat {
 
-// A folder of its own for one test, gone with it.
+// A folder for one test, which the destructor removes.
 class TempFolder {
  public:
   TempFolder() {

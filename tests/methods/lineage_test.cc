@@ -1,4 +1,4 @@
-// What a lineage records, and how one is drawn.
+// Tests what a lineage records, and how it is drawn.
 #include "methods/lineage.h"
 
 #include <gtest/gtest.h>

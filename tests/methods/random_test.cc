@@ -256,7 +256,7 @@ TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
       }
     }
   }
-  // Drain what is queued: fresh lineages start at their first trial.
+  // Drains the queue; new lineages then start at their first trial.
   Proposal fresh = driver.Ask();
   while (method.table().lineages().at(static_cast<size_t>(fresh.tag)).trials.size() > 1) {
     fresh = driver.Ask();

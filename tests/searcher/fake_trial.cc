@@ -3,8 +3,8 @@
 //   fake_trial run DB ID OUT SLOTS    a Runner over the experiment until it ends
 //   fake_trial TASK.json              as dsat-trial, but behaving by a script
 //
-// The script is hyperparameters.model: {"script": {"3": ["crash", "ok"]}} lets trial 3 crash at its
-// first attempt. What is not scripted is "ok": one measurement, a function of the config.
+// The script is hyperparameters.model: {"script": {"3": ["crash", "ok"]}} makes the first attempt
+// of trial 3 crash. The default is "ok", which gives one measurement, a function of the config.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>

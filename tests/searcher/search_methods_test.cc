@@ -1,4 +1,4 @@
-// What a search promises with every method, by default and as published.
+// Tests the guarantees of a search with every method, by default and with --compat determined.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The course of a search: profile, submitted configuration, limits, endings, refusals.
+// Tests the stages of a search: profile, submitted configuration, limits, ends, refusals.
 #include "searcher/search.h"
 
 #include <gmock/gmock.h>

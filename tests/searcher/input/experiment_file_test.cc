@@ -1,4 +1,4 @@
-// The experiment file.
+// Tests the experiment file.
 #include "searcher/input/experiment_file.h"
 
 #include <gmock/gmock.h>

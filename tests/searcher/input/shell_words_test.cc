@@ -1,4 +1,4 @@
-// Commands split into words.
+// Tests how commands are split into words.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the built-in engine's ranks are told, and what their exit codes mean.
+// Tests the tasks of the built-in engine's ranks, and the meaning of their exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -188,7 +188,7 @@ TEST_F(BuiltinTargetTest, ExitCodesBecomeOutcomes) {
   ExitReport oom = killed;
   oom.oom_kills = 1;
   expect(oom, TrialState::kInfeasible, "out of host memory: the kernel killed rank 0");
-  // Another process's misfortune is not ours.
+  // The end of an unrelated process does not count.
   oom.exit_code = 128 + SIGSEGV;
   expect(oom, TrialState::kFailed, "rank 0 was killed by signal 11 (Segmentation fault)");
 }

@@ -1,4 +1,4 @@
-// Supervisors with real processes below them: what is reported, and that nothing survives.
+// Tests supervisors of real processes: their reports, and that no process survives.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ ExitReport RunRanks(const TestFolder& folder, const std::vector<RankCommand>& ra
   return WaitForReport(process);
 }
 
-// A rank that stays, and says so by creating `folder`/ready<rank>.
+// A rank that keeps running and creates `folder`/ready<rank>.
 RankCommand StayingRank(const TestFolder& folder, int rank, const std::string& before = "") {
   const std::string ready = "\"$0\"/ready" + std::to_string(rank);
   return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
@@ -195,7 +195,7 @@ TEST(SupervisorTest, TheDestructorLeavesNothing) {
 TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
   TestFolder folder;
   const std::string self = SelfBinary();
-  // The rank leaves a daemon and stays itself.
+  // The rank starts a daemon and keeps running.
   const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
   std::vector<std::string> args = {self, "runner", folder.path(), "sh",
                                    "-c", script,   folder.path(), self};
