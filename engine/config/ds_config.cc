@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 namespace {

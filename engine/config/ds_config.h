@@ -14,12 +14,14 @@
 
 #include "base/json.h"
 #include "engine/config/batch.h"
-#include "engine/config/validate.h"
 #include "engine/core/tensor.h"
 #include "engine/io/async_file.h"
 #include "engine/plan/placement.h"
 
 namespace dsat::engine {
+
+class KeyTable;
+const KeyTable& Keys();
 
 // Optimizer state beyond device memory (zero_optimization.offload_optimizer).
 struct OffloadOptimizerConfig {
@@ -90,7 +92,7 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// Of DeepSpeed's OneCycle; step sizes in updates.
+// The OneCycle schedule of DeepSpeed; step sizes are in updates.
 struct OneCycleConfig {
   double min_lr = 0, max_lr = 0, decay_lr_rate = 0;
   int64_t first_step_size = 2000, second_step_size = 2000, decay_step_size = 0;
@@ -141,10 +143,10 @@ struct DsConfig {
   bool bf16_optimizer_states = false;
   Fp16Config fp16;
   double gradient_clipping = 1.0;  // 0 = off
-  // Gradients are divided by it before they are reduced, and multiplied after.
+  // Gradients are divided by it before they are reduced, and multiplied by it after.
   double gradient_predivide_factor = 1.0;
   bool average_gradients = true;            // false: their sum over the ranks
-  std::optional<DType> communication_type;  // Of gradients on their way; the model's if not given
+  std::optional<DType> communication_type;  // Of communicated gradients; the model's if not given
   std::optional<DType> grad_accum_type;     // The model's if not given
   std::optional<int64_t> steps_per_print;
   int64_t seed = 42;
@@ -155,19 +157,19 @@ struct DsConfig {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
 
-  // Of parameters and activations.
+  // The type of parameters and activations.
   DType dtype() const {
     if (fp16.enabled) return DType::kF16;
     return bf16 ? DType::kBF16 : DType::kF32;
   }
-  // In which gradients accumulate.
+  // The type in which gradients accumulate.
   DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
-  // Of what the optimizer updates: the parameter itself, where the type is the model's and it is
-  // on the optimizer's tier, else a copy of it.
+  // The type of what the optimizer updates: the parameter itself if it has this type and is on the
+  // tier of the optimizer, else a copy of it.
   DType master_dtype() const { return bf16_master_weights_and_grads ? DType::kBF16 : DType::kF32; }
   DType moment_dtype() const { return bf16_optimizer_states ? DType::kBF16 : DType::kF32; }
-  // In which gradients are communicated over so many data-parallel ranks, and what they are divided
-  // by before. One rank's may move between tiers, but are not converted.
+  // The type in which gradients are communicated between `num_ranks` data-parallel ranks, and what
+  // they are divided by before. Those of one rank are not converted.
   DType communication_dtype(int num_ranks) const {
     return num_ranks == 1 ? grad_dtype() : communication_type.value_or(dtype());
   }

@@ -71,11 +71,11 @@ struct Key {
   int fallback_stage = kNumZeroStages;
   const char* stage_fallback = "";
   int from_stage = 0;          // Below this ZeRO stage the key has no effect,
-  bool needs_stage = false;    // and another value than the default is refused.
+  bool needs_stage = false;    // and a value other than the default is refused.
   bool several_ranks = false;  // On one rank the key has no effect.
   bool up_to_params = false;   // Sizes beyond the model's number of parameters are all alike.
   // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
-  // dsat's own search space, and in the one that was published (SearchOptions::compat_determined).
+  // dsat's own search space, and in the one that Determined published.
   const char* values = "";
   int searched_from = kNumZeroStages;
   int published_from = kNumZeroStages;

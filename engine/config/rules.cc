@@ -22,8 +22,8 @@ bool IsOneBit(const Settings& s) {
   return IsOneOf(s.Lower("/optimizer/type"), "onebitadam zerooneadam onebitlamb");
 }
 
-// DeepSpeed runs ZeRO with these without being asked twice; the mu-optimizers build Adam or SGD
-// objects that only their own package can tell apart.
+// DeepSpeed runs ZeRO with the listed optimizers without /zero_allow_untested_optimizer. Only the
+// package of the mu-optimizers can tell the Adam or SGD objects that they build apart.
 bool IsUntestedWithZero(const Settings& s) {
   std::string type = s.Lower("/optimizer/type");
   return !type.empty() && !IsOneBit(s) &&
@@ -46,7 +46,7 @@ bool ScalesDynamically(const Settings& s) {
   return s.Is("/fp16/enabled") && s.Number("/fp16/loss_scale") == 0;
 }
 
-// With an optimizer of the script's own, only DeepSpeed knows which it is.
+// If the script makes the optimizer, only DeepSpeed knows which one it is.
 bool OffloadsAdam(const Settings& s) {
   const std::string type = s.Lower("/optimizer/type");
   return s.stage() > 0 && Offloads(s, "offload_optimizer") &&

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
+#include "engine/config/validate.h"
 
 namespace dsat {
 namespace {

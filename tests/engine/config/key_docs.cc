@@ -28,6 +28,14 @@ std::string Item(std::string_view text) {
   return item + line + "\n";
 }
 
+// "adam, adamw" of "adam adamw".
+std::string Listed(const std::string& words) {
+  std::string list;
+  for (const char c : words)
+    list += c == ' ' ? std::string(", ") : std::string(1, c);
+  return list;
+}
+
 bool IsSection(const Key& key) {
   return key.type == KeyType::kSection || key.type == KeyType::kOpenSection;
 }
@@ -44,7 +52,7 @@ std::string TypeText(const Key& key, const KeyTable& keys) {
   std::string text = keys.Expected(key);
   if (key.unit == KeyUnit::kElems) text += ", in elements";
   if (key.unit == KeyUnit::kBytes) text += ", in bytes";
-  if (*key.variants != '\0') text += fmt::format(", for {}", key.variants);
+  if (*key.variants != '\0') text += fmt::format(", for {}", Listed(key.variants));
   return text;
 }
 
@@ -113,7 +121,7 @@ std::string KeyItem(const Key& key, const KeyTable& keys) {
   if (key.several_ranks) add("without effect on one rank");
   add(SearchText(key));
   add(BuiltinText(key));
-  if (*key.known != '\0') add(fmt::format("the built-in engine has {}", key.known));
+  if (*key.known != '\0') add("the built-in engine has " + Listed(key.known));
   add(key.note);
   return Item(fmt::format("`{}`{}: {}.", name, since, fmt::join(parts, "; ")));
 }
