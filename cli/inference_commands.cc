@@ -17,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/full_run.h"
 #include "engine/config/ds_config.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/launch/launcher.h"
 
@@ -93,7 +94,7 @@ std::string ReadAll(int fd) {
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const TaskFile file(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
+  setenv(engine::kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);

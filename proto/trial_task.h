@@ -58,11 +58,6 @@ struct TrialTask {
   std::string report_address;       // gRPC target of the runner's TrialService.
 };
 
-// Environment of a rank, beside torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call, and between hosts
-inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // memory file shared by the ranks
-inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
-
 // The phase of a progress report whose loss is that of the validation data.
 inline constexpr char kValidated[] = "validated";
 

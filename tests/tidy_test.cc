@@ -69,11 +69,12 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
       "engine/model/", "engine/plan/", "engine/runtime/"}},
     {"searcher/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "engine/config/", "engine/plan/",
-      "engine/model/", "engine/data/", "engine/backend/cuda/cuda_status.h"}},
+      "engine/model/", "engine/data/", "engine/runtime/rank_variables.h",
+      "engine/backend/cuda/cuda_status.h"}},
     {"cli/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/config/",
       "engine/files/collate.h", "engine/io/", "engine/backend/machine.h",
-      "engine/backend/cuda/cuda_status.h"}},
+      "engine/runtime/rank_variables.h", "engine/backend/cuda/cuda_status.h"}},
     {"engine/", {"base/", "proto/"}},
 };
 
