@@ -93,7 +93,7 @@ void Threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
 }
 
-// The products of a perceptron from C to 4 C channels with what goes with them, and without.
+// The products of an MLP from C to 4 C channels with what goes with them, and without.
 enum class Extra { kNone, kAddend, kGelu, kGeluGradient, kColumnSums };
 void BM_MatmulWith(benchmark::State& state, DType dtype, Extra extra) {
   Bench bench(state.range(0));

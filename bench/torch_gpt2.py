@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Pre-norm attention and perceptron, as in GPT-2."""
+    """Pre-norm attention and MLP, as in GPT-2."""
 
     def __init__(self, width, heads):
         super().__init__()
