@@ -30,7 +30,7 @@ enum class Op : uint8_t {
   kDropGrad,    // The gradient of the unit's input: no unit below it is trained.
   kStoreInput,  // The unit's input moves to host memory,
   kFetchInput,  // and back.
-  // Pipelines: between this stage and its neighbours.
+  // Pipelines: messages between this stage and the stages beside it.
   kReceiveInput,           // The unit's input, from the stage before.
   kSendOutput,             // The unit's output, to the stage after; it is freed.
   kReceiveGrad,            // The gradient of the unit's output, from the stage after.
@@ -58,7 +58,7 @@ enum class Op : uint8_t {
   kMeanLoss,    // Loss over all ranks; also the barrier between steps.
 };
 
-// What the time of an instruction is booked on.
+// The time counter that an instruction is charged to.
 enum class Phase : uint8_t { kForward, kBackward, kStep };
 
 struct Instruction {
@@ -141,9 +141,9 @@ struct Plan {
   std::vector<Instruction> instructions;
 };
 
-// Where the instruction's message goes to, comes from, or both: 1 for the stage after, -1 for the
-// stage before, 0 if it has none.
-int NeighbourOf(Op op);
+// The stage that the instruction sends to or receives from, relative to this one: 1 is the next
+// stage, -1 the previous one. 0 if the instruction has no message.
+int StageOffset(Op op);
 
 // "forward", "reduce-scatter", "backward".
 const char* Name(Op op);

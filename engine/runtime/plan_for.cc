@@ -1,10 +1,12 @@
 // From a ds_config to the options of a plan.
+#include "engine/runtime/plan_for.h"
+
 #include <algorithm>
 
 #include "engine/plan/build_plan.h"
-#include "engine/runtime/engine.h"
 #include "engine/runtime/executor/pipeline.h"
 #include "engine/runtime/optimizer/optimizer.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {

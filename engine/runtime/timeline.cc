@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/comm/process_group.h"
+#include "engine/io/async_file.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {

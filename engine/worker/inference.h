@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <regex>
 
+#include "engine/backend/kernels.h"
+
 namespace dsat::engine {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/model/weight_source.h"
-#include "engine/runtime/init.h"
+#include "engine/runtime/state/init.h"
 
 namespace dsat::engine {
 namespace {
