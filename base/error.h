@@ -1,8 +1,8 @@
 // Errors and checks.
 //
-// Three kinds of trouble, three forms: an outcome of a trial (out of memory, crash) is a value
-// (proto/trial.h); something that went wrong around us is an `Error`, thrown here and caught at a
-// handful of doors; a bug of ours is a failed DSAT_CHECK, which aborts.
+// There are three kinds of failure. The outcome of a trial (out of memory, a crash) is a value
+// (proto/trial.h). A failure of the environment or of the input is an `Error`, which is thrown and
+// caught in a few places such as main(). A bug in dsat is a failed DSAT_CHECK, which aborts.
 #ifndef DSAT_BASE_ERROR_H_
 #define DSAT_BASE_ERROR_H_
 
@@ -14,7 +14,7 @@
 
 namespace dsat {
 
-// gRPC's canonical codes, so that crossing the wire is a cast.
+// gRPC's canonical codes, so that an error is sent by a cast.
 enum class ErrorCode : int {
   kCancelled = 1,
   kUnknown = 2,
@@ -34,7 +34,8 @@ enum class ErrorCode : int {
   kUnauthenticated = 16,
 };
 
-// What was tried, what went wrong, what was expected: one line, naming file, key, value and range.
+// The message is one line: what was tried, what went wrong, what was expected. It names the file,
+// the key, the value and the allowed range.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -53,13 +54,13 @@ template <typename... Args>
 // Throws the Error for a failed system call: "<what>: <strerror(errno_value)>".
 [[noreturn]] void ThrowErrno(const std::string& what, int errno_value);
 
-// Prints the condition, its place and `message`, then aborts.
+// Prints the condition, its source location and `message`, then aborts.
 [[noreturn]] void CheckFailed(const char* condition, const char* file, int line,
                               const std::string& message);
 
 }  // namespace dsat
 
-// DSAT_CHECK(cond) or DSAT_CHECK(cond, "format {}", value): a bug of ours if `cond` is false.
+// DSAT_CHECK(cond) or DSAT_CHECK(cond, "format {}", value): if `cond` is false, dsat has a bug.
 #define DSAT_CHECK(condition, ...)                                                      \
   do {                                                                                  \
     if (!(condition)) [[unlikely]]                                                      \

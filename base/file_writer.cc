@@ -1,4 +1,4 @@
-// Writes a file front to back so that it is seen whole or not at all.
+// Writes a file sequentially; a reader sees the complete file or no file.
 #include "base/file_writer.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 namespace dsat {
 namespace {
 
-// Creates a file beside `path` that nobody else uses; gives its name.
+// Creates a file next to `path` that no other writer uses and returns its name.
 std::string CreateTemporary(const std::string& path, UniqueFd& fd) {
   for (int i = 0;; ++i) {
     std::string name = fmt::format("{}.tmp.{}.{}", path, ::getpid(), i);
@@ -55,7 +55,7 @@ void FileWriter::Patch(int64_t offset, std::string_view data) {
 }
 
 void FileWriter::Commit() {
-  // On network file systems close() can carry a write's error.
+  // On network file systems, close() may report the error of an earlier write.
   if (::fsync(fd_.get()) != 0 || ::close(fd_.Release()) != 0 ||
       ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     ThrowErrno("cannot write " + path_, errno);

@@ -1,5 +1,4 @@
-// Writes a file front to back so that a reader, or a crash at any moment, sees it whole or not at
-// all.
+// Writes a file sequentially. A reader sees the complete file or no file, even after a crash.
 #ifndef DSAT_BASE_FILE_WRITER_H_
 #define DSAT_BASE_FILE_WRITER_H_
 
@@ -11,33 +10,34 @@
 
 namespace dsat {
 
-// Writes beside `path`, to "<path>.tmp.<pid>.<n>", until Commit(). All calls throw by the name of
-// `path`, with the system's reason ("No space left on device").
+// Writes to "<path>.tmp.<pid>.<n>" until Commit(). All calls throw an Error that names `path` and
+// the system's reason ("No space left on device").
 class FileWriter {
  public:
   explicit FileWriter(std::string path);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
-  // Removes what was written, unless it was committed.
+  // Removes the temporary file unless it was committed.
   ~FileWriter();
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // Written so far.
   void Write(std::string_view data);
-  // Replaces bytes that were written. REQUIRES: offset + data.size() <= bytes().
+  // Replaces bytes that have been written. REQUIRES: offset + data.size() <= bytes().
   void Patch(int64_t offset, std::string_view data);
-  // Brings the content to the disk, then gives it its name, then brings the name to the disk.
-  // REQUIRES: the last call.
+  // Flushes the content to the disk, renames the file to `path`, then flushes the folder.
+  // REQUIRES: no other call follows.
   void Commit();
 
  private:
   std::string path_;
   UniqueFd fd_;
-  std::string temporary_;  // "" once committed.
+  std::string temporary_;  // "" after Commit().
   int64_t bytes_ = 0;
 };
 
-// Makes the names in a folder survive a loss of power. Some file systems cannot; that is no error.
+// Flushes the folder's entries to the disk, so that they survive a power failure. A file system
+// that does not support this is not an error.
 void SyncFolder(const std::string& folder);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// Small helpers around files and text.
+// Small helpers for files and text.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file_writer.h"
@@ -21,7 +22,7 @@
 namespace dsat {
 namespace {
 
-// One read() that is not interrupted. Throws on errors.
+// Repeats read() until it is not interrupted. Throws on errors.
 size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
   for (;;) {
     ssize_t count = ::read(fd, data, size);
@@ -34,7 +35,8 @@ char Lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// Edits that turn a into b: insert, delete, replace or swap two neighbours; case does not count.
+// The number of edits that turn `a` into `b`: insert, delete, replace, or swap two adjacent
+// characters. Case is ignored.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j)
@@ -54,7 +56,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// Bytes of a unit's name without regard to case, 0 if there is none.
+// The bytes of a unit, whose name is case-insensitive; 0 if the unit is unknown.
 int64_t UnitBytes(std::string_view unit) {
   std::string name(unit);
   std::transform(name.begin(), name.end(), name.begin(), Lower);
@@ -104,7 +106,7 @@ std::string TailLines(const std::string& path, int max_lines) {
   if (begin < 0) ThrowErrno("cannot read " + path, errno);
   std::string tail;
   int newlines = 0;
-  while (begin > 0 && newlines <= max_lines) {  // A final newline ends a line, it starts none.
+  while (begin > 0 && newlines <= max_lines) {  // A final newline does not start a line.
     std::array<char, 1 << 14> buffer;
     size_t size = std::min<size_t>(buffer.size(), static_cast<size_t>(begin));
     begin -= static_cast<off_t>(size);
@@ -176,6 +178,12 @@ std::string Printable(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string ValidUtf8(const std::string& text) {
+  using nlohmann::json;
+  const std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  return json::parse(quoted).get<std::string>();
 }
 
 std::string ShellWord(const std::string& text) {

@@ -1,4 +1,4 @@
-// Small helpers around files and text.
+// Small helpers for files and text.
 #ifndef DSAT_BASE_FILES_H_
 #define DSAT_BASE_FILES_H_
 
@@ -10,40 +10,45 @@
 
 namespace dsat {
 
-// The whole content of a file. Throws kNotFound, kPermissionDenied or kUnavailable by name.
+// The whole content of a file. Throws kNotFound, kPermissionDenied or kUnavailable, naming the
+// file.
 std::string ReadFile(const std::string& path);
 
-// Replaces a file's content so that a reader, or a crash, sees the old or the new content whole
-// (temporary file in the same folder, fsync, rename).
+// Replaces a file's content atomically (temporary file in the same folder, fsync, rename): a reader
+// sees either the old or the new content, even after a crash.
 void WriteFileAtomic(const std::string& path, std::string_view content);
 
-// Creates a folder and its parents. Throws if it cannot be written to, naming the folder.
+// Creates a folder and its parents. Throws if the folder is not writable, naming it.
 void MakeWritableFolder(const std::string& path);
 
 // The last `max_lines` lines of a file, "" if it does not exist.
 std::string TailLines(const std::string& path, int max_lines);
 
-// The last `max_bytes` bytes of a file, which may be growing; "" if it cannot be read.
+// The last `max_bytes` bytes of a file, to which others may append; "" if it cannot be read.
 std::string ReadEnd(const std::string& path, int64_t max_bytes);
 
 // "512.0 MiB", "1.5 GiB", "17 B".
 std::string HumanBytes(int64_t bytes);
 
-// Bytes of "512MiB", "4 GiB", "2GB", "1048576". Binary suffixes KiB..TiB are powers of 1024, KB..TB
-// powers of 1000. Throws kInvalidArgument naming `what` otherwise.
+// The bytes of "512MiB", "4 GiB", "2GB" or "1048576". The suffixes KiB..TiB are powers of 1024,
+// KB..TB powers of 1000. Throws kInvalidArgument naming `what` for any other text.
 int64_t ParseBytes(std::string_view text, const std::string& what);
 
-// `text` with every control character written out ("\\n", "\\x1b"), so that a name from outside
-// can neither break a line nor steer a terminal. UTF-8 stays.
+// `text` with every control character escaped ("\\n", "\\x1b"), so that untrusted text can neither
+// break a line nor control a terminal. UTF-8 is kept.
 std::string Printable(std::string_view text);
 
-// `text` as a shell reads it back: as it is, or in single quotes.
+// `text` with U+FFFD in place of every invalid UTF-8 sequence: the log of a user's program may
+// contain any bytes, but JSON and protobuf strings are UTF-8.
+std::string ValidUtf8(const std::string& text);
+
+// `text` as one word of a shell's command line: unchanged, or in single quotes.
 std::string ShellWord(const std::string& text);
 
-// `text` without the blanks around it: spaces, tabs and carriage returns.
+// `text` without leading and trailing blanks (spaces, tabs, carriage returns).
 std::string Trimmed(std::string_view text);
 
-// The candidate with the smallest edit distance to `word`, or "" if none is close.
+// The candidate with the smallest edit distance to `word`, or "" if no candidate is similar.
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace dsat

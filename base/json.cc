@@ -1,14 +1,12 @@
-// Tolerant reading: comments and trailing commas are blanked in place, so that offsets, lines and
-// columns stay those of the file; nlohmann's parser then reads strict JSON.
+// Reads JSON with comments and trailing commas: these are replaced by blanks, so that offsets,
+// lines and columns stay those of the file, and nlohmann's parser then reads strict JSON.
 #include "base/json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <limits>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,7 +16,7 @@
 namespace dsat {
 namespace {
 
-// Deeper nesting is a mistake or an attack; recursive users of a value must not run out of stack.
+// A limit on nesting, so that recursive functions over a value do not run out of stack.
 constexpr size_t kMaxDepth = 200;
 
 // "<source>:<line>:<column>", counted from 1, columns in characters.
@@ -41,7 +39,7 @@ bool IsBlank(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-// Overwrites what strict JSON does not know with blanks, and notes where each string starts.
+// Overwrites what is not strict JSON with blanks and records where each string starts.
 class Blanker {
  public:
   Blanker(std::string_view text, const std::string& source)
@@ -66,7 +64,7 @@ class Blanker {
     } else if (rest.starts_with("/*")) {
       size_t end = rest.find("*/", 2);
       if (end == rest.npos) {
-        Throw(ErrorCode::kInvalidArgument, "{}: comment without end, expected */",
+        Throw(ErrorCode::kInvalidArgument, "{}: a comment is not closed; expected */",
               Place(text_, pos_, source_));
       }
       Blank(end + 2);
@@ -76,7 +74,7 @@ class Blanker {
     }
   }
 
-  // A comma goes if a value stands before it and a closing bracket behind it.
+  // A comma is removed if it is between a value and a closing bracket.
   void Significant(char c) {
     if ((c == '}' || c == ']') && previous_ == ',' && value_before_comma_) strict_[comma_] = ' ';
     if (c == ',') {
@@ -108,10 +106,10 @@ class Blanker {
   size_t pos_ = 0;
   size_t comma_ = 0;
   bool value_before_comma_ = false;
-  char previous_ = '\0';  // The last character that is neither blank nor comment.
+  char previous_ = '\0';  // The last character that is neither a blank nor in a comment.
 };
 
-// An input iterator that tells how far the lexer has read.
+// An input iterator that counts the characters that the lexer has read.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -135,48 +133,42 @@ class CountingIterator {
   size_t* count_;
 };
 
-// Builds the value as nlohmann's own builder does; refuses duplicate keys and deep nesting.
-class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
+// Builds the value; refuses duplicate keys and deep nesting.
+class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-
   StrictBuilder(Json& root, std::string_view text, const std::string& source,
                 const std::vector<size_t>& string_starts, const size_t* bytes_read)
-      : Base(root, true),
+      : root_(root),
         text_(text),
         source_(source),
         string_starts_(string_starts),
         bytes_read_(bytes_read) {}
 
-  bool start_object(size_t count) {
-    Enter();
-    return Base::start_object(count);
-  }
-  bool end_object() {
-    keys_.pop_back();
-    return Base::end_object();
-  }
-  bool start_array(size_t count) {
-    Enter();
-    return Base::start_array(count);
-  }
-  bool end_array() {
-    keys_.pop_back();
-    return Base::end_array();
-  }
+  bool null() override { return Add(Json()); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t& value) override { return Add(Json::binary(std::move(value))); }
+  bool start_object(size_t) override { return Open(Json::object()); }
+  bool start_array(size_t) override { return Open(Json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
 
-  bool key(std::string& name) {
-    if (!keys_.back().insert(name).second) {
-      // The lexer stands behind the key's closing quote.
+  bool key(string_t& name) override {
+    Container& object = open_.back();
+    if (object.value->contains(name)) {
+      // The lexer is behind the key's closing quote.
       auto start = std::lower_bound(string_starts_.begin(), string_starts_.end(), *bytes_read_);
       Throw(ErrorCode::kInvalidArgument, "{}: duplicate key \"{}\"",
             Place(text_, *std::prev(start), source_), name);
     }
-    return Base::key(name);
+    object.key = std::move(name);
+    return true;
   }
 
-  template <typename Exception>
-  bool parse_error(size_t position, const std::string&, const Exception& error) {
+  bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
     std::string_view what = error.what();
     // "[json.exception.x] parse error at line 1, column 2: syntax error ..." -> "syntax error ..."
     size_t skip = what.find(": ");
@@ -187,63 +179,67 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   }
 
  private:
-  void Enter() {
-    keys_.emplace_back();
-    if (keys_.size() <= kMaxDepth) return;
-    Throw(ErrorCode::kInvalidArgument, "{}: nested deeper than {} levels",
-          Place(text_, *bytes_read_ - 1, source_), kMaxDepth);
+  // An object or array whose end has not been read.
+  struct Container {
+    Json* value;
+    std::string key = {};  // Of the next value in an object.
+  };
+
+  // Where the next value belongs. The addresses in open_ stay valid: only the innermost container
+  // grows.
+  Json& Append() {
+    if (open_.empty()) return root_;
+    Json& parent = *open_.back().value;
+    return parent.is_array() ? parent.emplace_back() : parent[open_.back().key];
+  }
+  bool Add(Json value) {
+    Append() = std::move(value);
+    return true;
+  }
+  bool Open(Json empty) {
+    if (open_.size() == kMaxDepth) {
+      Throw(ErrorCode::kInvalidArgument, "{}: nested deeper than {} levels",
+            Place(text_, *bytes_read_ - 1, source_), kMaxDepth);
+    }
+    Json& value = Append();
+    value = std::move(empty);
+    open_.push_back({&value});
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
   }
 
+  Json& root_;
   std::string_view text_;
   const std::string& source_;
   const std::vector<size_t>& string_starts_;
   const size_t* bytes_read_;
-  std::vector<std::set<std::string>> keys_;  // One set per open object or array.
+  std::vector<Container> open_;
 };
 
-// The keys of a JSON pointer, one after another. Throws kInvalidArgument if it is malformed.
-class PointerKeys {
- public:
-  explicit PointerKeys(const std::string& pointer) : pointer_(pointer), rest_(pointer) {
-    if (!rest_.empty() && rest_[0] != '/') Malformed();
+Json::json_pointer ParsePointer(const std::string& pointer) {
+  try {
+    return Json::json_pointer(pointer);
+  } catch (const Json::exception&) {
+    Throw(ErrorCode::kInvalidArgument, "\"{}\" is not a JSON pointer; expected the form /key/key",
+          pointer);
   }
+}
 
-  bool Done() const { return rest_.empty(); }
-  // The next key, unescaped; valid until the next call. REQUIRES: !Done().
-  const std::string& Next() {
-    rest_.remove_prefix(1);
-    const std::string_view raw = rest_.substr(0, rest_.find('/'));
-    rest_.remove_prefix(raw.size());
-    key_.clear();
-    for (size_t i = 0; i < raw.size(); ++i) {
-      if (raw[i] != '~') {
-        key_ += raw[i];
-        continue;
-      }
-      if (++i == raw.size() || (raw[i] != '0' && raw[i] != '1')) Malformed();
-      key_ += raw[i] == '0' ? '~' : '/';
-    }
-    return key_;
+// The value at `at`, which is created if it is missing.
+Json& Create(Json& object, Json::json_pointer at) {
+  if (at.empty()) return object;
+  const std::string pointer = at.to_string(), key = at.back();
+  at.pop_back();
+  Json& parent = Create(object, at);
+  if (parent.is_null()) parent = Json::object();  // A null means "not given".
+  if (!parent.is_object()) {
+    Throw(ErrorCode::kInvalidArgument, "cannot set {}: {} is {}, expected an object", pointer,
+          at.empty() ? "the value above it" : at.to_string(), JsonTypeName(parent));
   }
-
- private:
-  [[noreturn]] void Malformed() const {
-    Throw(ErrorCode::kInvalidArgument, "\"{}\" is no JSON pointer; expected the form /key/key",
-          pointer_);
-  }
-
-  const std::string& pointer_;
-  std::string_view rest_;
-  std::string key_;
-};
-
-// The element of an array that a pointer's key names, or nullptr.
-const Json* ElementAt(const Json& array, const std::string& key) {
-  size_t index = 0;
-  auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), index);
-  bool whole = error == std::errc() && end == key.data() + key.size();
-  bool canonical = key == "0" || !key.starts_with('0');
-  return whole && canonical && index < array.size() ? &array[index] : nullptr;
+  return parent[key];
 }
 
 }  // namespace
@@ -283,32 +279,12 @@ void MergeJson(Json& base, const Json& overlay) {
 }
 
 void SetAtPointer(Json& object, const std::string& pointer, const Json& value) {
-  Json* node = &object;
-  for (PointerKeys keys(pointer); !keys.Done();) {
-    const std::string& key = keys.Next();
-    if (node->is_null()) *node = Json::object();  // null is "not given".
-    if (!node->is_object()) {
-      Throw(ErrorCode::kInvalidArgument, "cannot set {}: there is {} above /{}, expected an object",
-            pointer, JsonTypeName(*node), key);
-    }
-    node = &(*node)[key];
-  }
-  *node = value;
+  Create(object, ParsePointer(pointer)) = value;
 }
 
 const Json* FindAtPointer(const Json& object, const std::string& pointer) {
-  const Json* node = &object;
-  for (PointerKeys keys(pointer); !keys.Done();) {
-    const std::string& key = keys.Next();
-    if (node->is_array()) {
-      node = ElementAt(*node, key);
-    } else {
-      auto found = node->find(key);  // end() also if the node is no object.
-      node = found == node->end() ? nullptr : &*found;
-    }
-    if (node == nullptr) return nullptr;
-  }
-  return node;
+  const Json::json_pointer at = ParsePointer(pointer);
+  return object.contains(at) ? &object.at(at) : nullptr;
 }
 
 std::optional<int64_t> WholeNumber(const Json& value) {

@@ -1,4 +1,4 @@
-// JSON as every part of dsat reads, merges and writes it.
+// Reads, merges and writes JSON, for all parts of dsat.
 #ifndef DSAT_BASE_JSON_H_
 #define DSAT_BASE_JSON_H_
 
@@ -10,35 +10,38 @@
 
 namespace dsat {
 
-// Objects keep their keys sorted, so that equal values print equally.
+// Objects keep their keys sorted, so that equal values have equal text.
 using Json = nlohmann::json;
 
-// Parses JSON as people write it: //, /* */ and # comments and trailing commas are allowed, as
-// DeepSpeed's own reader allows them; duplicate keys are refused.
-// Throws kInvalidArgument "<source>:<line>:<column>: ..." if `text` is not JSON.
+// Parses JSON in which //, /* */ and # comments and trailing commas are allowed, as DeepSpeed
+// allows them. Duplicate keys are errors. Throws kInvalidArgument "<source>:<line>:<column>: ..."
+// if `text` is not JSON.
 Json ParseTolerantJson(std::string_view text, const std::string& source);
 
-// Reads and parses a file with ParseTolerantJson. Throws kNotFound or kPermissionDenied by name.
+// Reads and parses a file with ParseTolerantJson. Also throws as ReadFile.
 Json ReadJsonFile(const std::string& path);
 
-// Writes strict JSON, indented by 2, with a final newline; atomically, as WriteFileAtomic.
+// Writes strict JSON, indented by 2, with a final newline. The write is atomic (WriteFileAtomic).
 void WriteJsonFile(const std::string& path, const Json& value);
 
-// Overlays `overlay` on `base` key by key: objects merge recursively, all else replaces. The one
-// merge rule of dsat (the experiment file's overwrite_deepspeed_args, trial assignments).
+// Overlays `overlay` on `base` key by key: objects are merged recursively, all other values are
+// replaced. The experiment file's overwrite_deepspeed_args and trial assignments are merged so.
 void MergeJson(Json& base, const Json& overlay);
 
-// Sets the value at a JSON pointer ("/zero_optimization/stage"), creating the objects on the way.
-// Throws kInvalidArgument if the pointer is malformed or passes through a value that is no object.
+// Sets the value at a JSON pointer ("/zero_optimization/stage"). Missing objects, and nulls in
+// place of an object, become objects. Throws kInvalidArgument if the pointer is malformed or if a
+// value above it is not an object.
 void SetAtPointer(Json& object, const std::string& pointer, const Json& value);
 
-// The value at a JSON pointer, or nullptr if there is none.
+// The value at a JSON pointer, or nullptr if there is none. Throws kInvalidArgument if the pointer
+// is malformed.
 const Json* FindAtPointer(const Json& object, const std::string& pointer);
 
-// The whole number in `value`, also if it is written 5e8; nullopt for all else.
+// The integer in `value`, which may be written as 5e8; nullopt if it is not an integer or too
+// large.
 std::optional<int64_t> WholeNumber(const Json& value);
 
-// The JSON type of `value` in words a user knows: "a number", "an object", ...
+// The JSON type of `value` for messages: "a number", "an object", ...
 std::string JsonTypeName(const Json& value);
 
 }  // namespace dsat

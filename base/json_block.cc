@@ -1,4 +1,4 @@
-// One object of a user's file, read key by key with checks.
+// Reads an object of a user's file key by key and checks the values.
 #include "base/json_block.h"
 
 #include <fmt/ranges.h>

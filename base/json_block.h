@@ -1,4 +1,4 @@
-// One object of a user's file, read key by key with checks.
+// Reads an object of a user's file key by key and checks the values.
 #ifndef DSAT_BASE_JSON_BLOCK_H_
 #define DSAT_BASE_JSON_BLOCK_H_
 
@@ -11,18 +11,18 @@
 
 namespace dsat {
 
-// Borrows the object. Every method throws kInvalidArgument naming key, value and what is expected;
-// `what` is the JSON pointer of the block ("/model").
+// Refers to the object, which must outlive it. Every method throws kInvalidArgument naming the key,
+// the value and what is expected. `what` is the JSON pointer of the block ("/model").
 class JsonBlock {
  public:
-  // Throws if `object` is no object.
+  // Throws if `object` is not a JSON object.
   JsonBlock(const Json& object, std::string what);
 
-  // Throws naming the first key that is not in `known`, and the known one nearest to it.
+  // Throws if a key is not in `known`, naming it and the most similar known key.
   void CheckKeys(const std::vector<std::string>& known) const;
 
   bool Has(const std::string& key) const { return object_.contains(key); }
-  // The value of a key that must be there.
+  // The value of a required key.
   const Json& At(const std::string& key) const;
   // A whole number in [min, max], or `fallback` if the key is absent.
   int64_t Int(const std::string& key, int64_t fallback, int64_t min, int64_t max) const;
@@ -30,7 +30,7 @@ class JsonBlock {
   double Number(const std::string& key, double fallback, double min, double max) const;
   // true or false, or `fallback` if the key is absent.
   bool Bool(const std::string& key, bool fallback) const;
-  // One of `words`, of a key that must be there; the error names the nearest.
+  // The value of a required key, which is one of `words`; the error names the most similar word.
   std::string Word(const std::string& key, const std::vector<std::string>& words) const;
   // The JSON pointer of a key: "/model/n_embd".
   std::string PointerTo(std::string_view key) const;

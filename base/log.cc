@@ -1,4 +1,4 @@
-// One `key=value` line per fact on stderr.
+// Log lines with key=value fields on standard error.
 #include "base/log.h"
 
 #include <sys/time.h>

@@ -1,4 +1,4 @@
-// One `key=value` line per fact on stderr. stdout belongs to results; logs are never data.
+// Log lines with key=value fields on standard error. Standard output is for results only.
 #ifndef DSAT_BASE_LOG_H_
 #define DSAT_BASE_LOG_H_
 
@@ -13,7 +13,7 @@ namespace dsat {
 
 enum class LogLevel { kInfo, kWarn, kError };
 
-// One key and its value as text; values with blanks or quotes are printed quoted.
+// One key and its value as text; a value with blanks or quotes is printed in quotes.
 struct LogField {
   template <typename T>
   LogField(std::string_view k, const T& v) : key(k), value(fmt::format("{}", v)) {}
@@ -21,11 +21,12 @@ struct LogField {
   std::string value;
 };
 
-// Writes "I 12:04:31.207 trial finished trial=7 state=infeasible" as one write, so that lines of
-// several threads and processes do not mix. Lines below the minimum level are dropped. Thread-safe.
+// Writes a line such as "I 12:04:31.207 trial finished trial=7 state=infeasible" by one write(), so
+// that the lines of several threads and processes do not mix. Lines below the minimum level are
+// dropped. Thread-safe.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
-// Drops lines below `level` from now on. Called from main files only.
+// Sets the minimum level. Called from main files only.
 void SetMinLogLevel(LogLevel level);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// How many processors there are for us.
+// The number of CPU cores that are available to this process.
 #include "base/num_cores.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-// How many processors there are for us.
+// The number of CPU cores that are available to this process.
 #ifndef DSAT_BASE_NUM_CORES_H_
 #define DSAT_BASE_NUM_CORES_H_
 
@@ -6,7 +6,7 @@
 
 namespace dsat {
 
-// Cores that this process may run on.
+// The cores in this process's CPU affinity mask; 1 if the mask cannot be read.
 int64_t NumCores();
 
 }  // namespace dsat

@@ -1,7 +1,8 @@
 // A counter-based random number generator (Philox4x32-10; Salmon et al., SC'11).
 //
 // Draws are a pure function of (seed, stream, purpose, index). The distributions of <random> differ
-// between standard libraries, so dsat has its own: a search replays to the same trials everywhere.
+// between standard libraries, so dsat has its own: a search replays to the same trials on every
+// machine.
 #ifndef DSAT_BASE_RNG_H_
 #define DSAT_BASE_RNG_H_
 
@@ -30,7 +31,8 @@ class Rng {
   // Successes in n Bernoulli(p) draws. REQUIRES: n >= 0.
   int64_t Binomial(int64_t n, double p);
 
-  // Jumps so that the next NextU64() is the index-th of this stream: element-wise parallel draws.
+  // Makes the next NextU64() the index-th draw of this stream, so that threads can draw elements in
+  // parallel.
   void Seek(uint64_t index);
 
  private:
@@ -39,7 +41,7 @@ class Rng {
   uint64_t index_ = 0;  // The next 64-bit draw.
 };
 
-// A stable 64-bit hash of text (FNV-1a), for keys that must not change between runs or machines.
+// A 64-bit hash of text (FNV-1a) that is the same in every run and on every machine.
 uint64_t StableHash(std::string_view text);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// Aligned text tables for people.
+// Text tables with aligned columns.
 #include "base/table.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<std::string> PrintableAll(std::vector<std::string> cells) {
   return cells;
 }
 
-// `text` in lines of at most `width`, broken at blanks; a word that is longer stays whole.
+// `text` in lines of at most `width`, broken at blanks; a longer word is not broken.
 std::vector<std::string> Wrap(const std::string& text, size_t width) {
   std::vector<std::string> lines = {""};
   for (size_t begin = 0; begin <= text.size();) {

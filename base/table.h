@@ -1,4 +1,4 @@
-// Aligned text tables for people.
+// Text tables with aligned columns.
 #ifndef DSAT_BASE_TABLE_H_
 #define DSAT_BASE_TABLE_H_
 
@@ -7,11 +7,11 @@
 
 namespace dsat {
 
-// A header line, a rule and one line per row, columns two blanks apart; a column whose cells are
-// all numbers (a unit may follow) is aligned right. Empty if there are no columns. Width is counted
-// in code points; control characters are written out. If lines would be longer than `max_width`
-// (0: no limit), the last column wraps at blanks, as far as it keeps a fourth of the width.
-// REQUIRES: every row has columns.size() cells.
+// A header line, a rule and one line per row, with two blanks between columns. A column that
+// contains only numbers, which may have a unit, is right-aligned. The result is empty if there are
+// no columns. Widths are counted in code points; control characters are escaped. If lines would be
+// longer than `max_width` (0: no limit), the last column is wrapped at blanks, to no less than a
+// quarter of `max_width`. REQUIRES: every row has columns.size() cells.
 std::string FormatTable(const std::vector<std::string>& columns,
                         const std::vector<std::vector<std::string>>& rows, size_t max_width = 0);
 

@@ -1,4 +1,4 @@
-// Sole owner of a file descriptor.
+// The sole owner of a file descriptor.
 #ifndef DSAT_BASE_UNIQUE_FD_H_
 #define DSAT_BASE_UNIQUE_FD_H_
 
@@ -8,7 +8,7 @@
 
 namespace dsat {
 
-// Move-only; closed when it ends.
+// Move-only; closes the descriptor when it is destroyed.
 class UniqueFd {
  public:
   explicit UniqueFd(int fd = -1) : fd_(fd) {}
@@ -20,9 +20,9 @@ class UniqueFd {
   ~UniqueFd() { Reset(); }
 
   explicit operator bool() const { return fd_ >= 0; }
-  // -1 if it owns none.
+  // The descriptor, or -1.
   int get() const { return fd_; }
-  // Gives it up, open.
+  // Gives up ownership and returns the open descriptor.
   int Release() { return std::exchange(fd_, -1); }
   void Reset() {
     if (fd_ >= 0) close(fd_);

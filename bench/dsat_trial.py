@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import threading
 
 # Fields of a task that a measurement does not need; dsat-trial requires all of them.
 UNUSED = {
@@ -11,7 +12,7 @@ UNUSED = {
     "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
     "checkpoint_tag": "", "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
     "trace": {"path": "", "first_step": 0, "last_step": 0},
-    "predict": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
+    "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
                 "num_samples": 1, "json": False},
 }
 OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
@@ -25,8 +26,9 @@ class RanksFailed(Exception):
         self.exit_code = exit_code
 
 
-def run_ranks(command, ranks, threads, environment, pass_fds=()):
-    """Runs one process per rank. Returns the last output line of rank 0, parsed as JSON."""
+def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None):
+    """Runs one process per rank, for at most `limit_s` seconds. Returns the last output line of
+    rank 0, parsed as JSON."""
     common = {
         **os.environ,
         **environment,
@@ -41,7 +43,11 @@ def run_ranks(command, ranks, threads, environment, pass_fds=()):
                              stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
             for rank in range(ranks)
         ]
+        timer = threading.Timer(limit_s or 0, lambda: [process.kill() for process in processes])
+        if limit_s:
+            timer.start()
         outputs = [process.communicate()[0] for process in processes]
+        timer.cancel()
         exit_codes = [process.returncode for process in processes if process.returncode != 0]
         if exit_codes:
             log.seek(0)
@@ -49,13 +55,13 @@ def run_ranks(command, ranks, threads, environment, pass_fds=()):
     return json.loads(outputs[0].strip().splitlines()[-1])
 
 
-def run_dsat(build, task_path, ranks, threads):
+def run_dsat(build, task_path, ranks, threads, limit_s=None):
     """Returns the metrics of a task (proto/trial.h) by name."""
     group = os.memfd_create("dsat-group")
     environment = {"DSAT_GROUP_FD": str(group)}
     command = [pathlib.Path(build) / "dsat-trial", task_path]
     try:
-        metrics = run_ranks(command, ranks, threads, environment, (group,))["measurement"]
+        metrics = run_ranks(command, ranks, threads, environment, (group,), limit_s)["measurement"]
     finally:
         os.close(group)
     return {name: metric["value"] for name, metric in metrics.items()}

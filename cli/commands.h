@@ -22,7 +22,7 @@ int RunCommand(const Flags& flags, const QueryFlags& query);
 int RunCommand(const Flags& flags, const ExportFlags& export_flags);
 int RunCommand(const Flags& flags, const TrainFlags& train);
 int RunCommand(const Flags& flags, const EvalFlags& eval);
-int RunCommand(const Flags& flags, const PredictFlags& predict);
+int RunCommand(const Flags& flags, const GenerateFlags& generate);
 int RunCommand(const Flags& flags, const EstimateFlags& estimate);
 int RunCommand(const Flags& flags, const CollateFlags& collate);
 int RunCommand(const Flags& flags, const AioBenchFlags& bench);

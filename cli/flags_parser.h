@@ -50,7 +50,7 @@ struct Parser {
   ExportFlags export_flags;
   TrainFlags train;
   EvalFlags eval;
-  PredictFlags predict;
+  GenerateFlags generate;
   EstimateFlags estimate;
   CollateFlags collate;
   AioBenchFlags aio_bench;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "db/text.h"
+#include "base/files.h"
 
 namespace dsat {
 namespace {

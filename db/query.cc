@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "db/sqlite.h"
-#include "db/text.h"
 
 namespace dsat {
 namespace {

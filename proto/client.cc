@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "dsat.grpc.pb.h"
 #include "proto/wire.h"
 

@@ -79,7 +79,8 @@ struct SearchSpace {
   std::vector<StageSpace> stages;
 };
 
-// Every field by its own name; ExperimentSpecFromJson reads what ToJson wrote and nothing else.
+// Every field is stored by its own name. ExperimentSpecFromJson gives absent fields their defaults
+// and throws kInvalidArgument for unknown keys and wrong types.
 Json ToJson(const SearchOptions& options);
 Json ToJson(const ExperimentSpec& spec);
 ExperimentSpec ExperimentSpecFromJson(const Json& json);

@@ -1,35 +1,14 @@
-// Our structs as protobuf messages and back.
+// Converts our structs to protobuf messages and back.
 #include "proto/wire.h"
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 
 namespace dsat {
 namespace {
 
-// The length of the UTF-8 sequence at `at`, 0 if there is no valid one (RFC 3629: no overlong
-// forms, no surrogates, nothing above U+10FFFF).
-size_t Utf8Length(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto tail = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
-  const unsigned lead = byte(at);
-  const unsigned next = byte(at + 1);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return tail(at + 1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    if ((lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F)) return 0;
-    return tail(at + 1) && tail(at + 2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    if ((lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F)) return 0;
-    return tail(at + 1) && tail(at + 2) && tail(at + 3) ? 4 : 0;
-  }
-  return 0;
-}
-
-// What a program wrote, so strict JSON.
+// Parses strict JSON, which a program has written.
 Json ParseSent(const std::string& text, const char* field) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) {
@@ -39,22 +18,6 @@ Json ParseSent(const std::string& text, const char* field) {
 }
 
 }  // namespace
-
-std::string ValidUtf8(const std::string& text) {
-  std::string valid;
-  valid.reserve(text.size());
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = Utf8Length(text, at);
-    if (length == 0) {
-      valid += '?';
-      ++at;
-    } else {
-      valid.append(text, at, length);
-      at += length;
-    }
-  }
-  return valid;
-}
 
 v1::Measurement ToProto(const Measurement& measurement) {
   v1::Measurement proto;

@@ -1,7 +1,7 @@
-// Our structs as protobuf messages and back: the one place that knows both.
+// Converts our structs to protobuf messages and back.
 //
-// FromProto checks what a peer sent and throws kInvalidArgument naming the field; ToProto replaces
-// bytes that are no UTF-8 (a reason may quote a log), because protobuf's strings must be.
+// FromProto checks what a peer has sent and throws kInvalidArgument naming the field. ToProto
+// replaces invalid UTF-8 (a reason may quote a log), which protobuf's strings do not allow.
 #ifndef DSAT_PROTO_WIRE_H_
 #define DSAT_PROTO_WIRE_H_
 
@@ -13,7 +13,7 @@
 
 namespace dsat {
 
-// The metadata key of the token that every call carries.
+// The metadata key of the token that is sent with every call.
 inline constexpr char kTokenKey[] = "dsat-token";
 
 v1::Measurement ToProto(const Measurement& measurement);
@@ -23,18 +23,15 @@ v1::ModelProfile ToProto(const ModelProfile& profile);
 v1::AttemptRef ToProto(const AttemptRef& attempt);
 v1::Trial ToProto(const Trial& trial);
 
-// Every metric known, finite and not negative.
+// Every metric must be known, finite and not negative.
 Measurement FromProto(const v1::Measurement& measurement);
-// Both numbers at least 1.
+// Both numbers must be at least 1.
 Point FromProto(const v1::Point& point);
 PointResult FromProto(const v1::PointResult& result);
 // As ProfileFromJson.
 ModelProfile FromProto(const v1::ModelProfile& profile);
 AttemptRef FromProto(const v1::AttemptRef& attempt);
 Trial FromProto(const v1::Trial& trial);
-
-// `text` with every byte that is not part of valid UTF-8 replaced by '?'.
-std::string ValidUtf8(const std::string& text);
 
 }  // namespace dsat
 

@@ -2,7 +2,7 @@
 #include "searcher/proposer.h"
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "profiler/effective_key.h"
 
 namespace dsat {

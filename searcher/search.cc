@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "methods/options.h"
 #include "profiler/tuning_space.h"
 #include "searcher/proposer.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "db/store.h"
 #include "dsat.grpc.pb.h"
 #include "proto/wire.h"

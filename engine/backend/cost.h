@@ -37,7 +37,7 @@ int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
 // head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
-// What the CUDA backend keeps beside that: the workspace of matrix products.
+// What the CUDA backend keeps beside that: the workspace of matrix multiplications.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 
 }  // namespace dsat::engine

@@ -11,7 +11,7 @@ namespace dsat::engine {
 struct Machine {
   std::string cpu_model;  // "" if the system does not say.
   int num_cores = 0;      // That this process may run on.
-  // Of the instruction sets that make matrix products fast, as /proc/cpuinfo calls them.
+  // Of the instruction sets that make matrix multiplications fast, as /proc/cpuinfo calls them.
   std::vector<std::string> instruction_sets;
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;  // Without swapping.

@@ -19,7 +19,7 @@ namespace dsat::engine {
 
 class Arena;
 
-// Owned bytes of an arena, 64-byte aligned, uninitialised; move-only. Must not outlive its arena.
+// Owned bytes of an arena, 64-byte aligned, uninitialized; move-only. Must not outlive its arena.
 class Buffer {
  public:
   Buffer() = default;

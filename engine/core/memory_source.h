@@ -22,11 +22,11 @@ class MemorySource {
   virtual bool host_visible() const = 0;
   // Whether `data` points into memory of this kind. Thread-safe.
   virtual bool Holds(const void* data) = 0;
-  // Asks that copies between such blocks and [data, data + bytes) of this process's memory go at
-  // full speed: a GPU wants these pages locked. False if that is refused; copies work then, too.
-  // What was locked is unlocked before it is unmapped.
-  virtual bool LockHost(void* /*data*/, int64_t /*bytes*/) { return true; }
-  virtual void UnlockHost(void* /*data*/) {}
+  // Asks for full speed of copies between such blocks and [data, data + bytes) of this process's
+  // memory: a GPU wants these pages pinned. Returns false if the pages cannot be pinned; copies
+  // work then as well. Pinned pages are unpinned before they are unmapped.
+  virtual bool PinHost(void* /*data*/, int64_t /*bytes*/) { return true; }
+  virtual void UnpinHost(void* /*data*/) {}
 };
 
 // This process's memory.

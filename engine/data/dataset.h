@@ -34,22 +34,21 @@ class Dataset {
   virtual int64_t NumSamples(int64_t T) const;
 };
 
-// Training data, drawn pseudo-randomly by (seed, index), without end. By type (docs/models.md):
-// - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any files,
-//   read as bytes (vocabulary 256);
-// - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}: files of 16-bit
-//   tokens as nanoGPT and llm.c write them, or llm.c's of 32 bits;
-// - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov
-// chain,
-//   so that there is something to learn;
-// - {"type": "cifar10", "path": "data_batch_*.bin"}: the binary files of CIFAR-10;
-// - {"type": "idx", "images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}: the
-//   files of MNIST;
-// - {"type": "synthetic_images", "image_size": 32, "channels": 3, "classes": 10}: a fixed pattern
-// for
-//   each class, and noise.
-// All may have "validation" (OpenValidationDataset). Relative paths start at `base_dir`. `what` is
-// the JSON pointer of the block for messages. Throws kNotFound naming the missing file,
+// Training data, drawn pseudo-randomly by (seed, index), without end. Types (docs/models.md):
+// - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}
+//     any files, read as bytes (vocabulary 256)
+// - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}
+//     files of 16-bit tokens as nanoGPT and llm.c write them, or llm.c's files of 32-bit tokens
+// - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}
+//     tokens of a fixed random Markov chain, so that there is something to learn
+// - {"type": "cifar10", "path": "data_batch_*.bin"}
+//     the binary files of CIFAR-10
+// - {"type": "idx", "images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}
+//     the files of MNIST
+// - {"type": "synthetic_images", "image_size": 32, "channels": 3, "classes": 10}
+//     a fixed pattern for each class, and noise
+// All types may have "validation" (OpenValidationDataset). Relative paths start at `base_dir`.
+// `what` is the JSON pointer of the block for messages. Throws kNotFound naming the missing file,
 // kInvalidArgument naming key and value (unknown type, files too short for seq_len, ...).
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what);

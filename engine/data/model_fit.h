@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 

@@ -11,14 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
 #include "engine/core/image_shape.h"
+#include "engine/core/linear_part.h"
 #include "engine/core/tensor.h"
-#include "engine/files/published.h"
-#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
+
+class Kernels;
+class WeightSource;
+struct PublishedParam;
 
 // How a parameter starts. kNormal draws N(0, stddev) element by element from (seed, name), so that
 // a parameter starts the same however it is sharded.
@@ -28,12 +30,13 @@ struct ParamSpec {
   enum class Init { kNormal, kZero, kOne } init = Init::kZero;
   float stddev = 0;
   std::vector<LinearPart> linears = {};  // As which others publish it, if not as it is.
-  // Rows of zeros behind it that layers see, too: not parameters, and never saved.
-  int64_t spare_rows = 0;
+  // Rows of zeros after the parameter, up to the padded vocabulary. Layers see them, but they are
+  // not parameters and are never saved.
+  int64_t vocab_padding = 0;
   int64_t NumElems() const;
-  // With the spare rows, which must have no gradient but zeros.
+  // With the padding, whose gradient must be zero.
   int64_t StoredElems() const;
-  PublishedParam Published() const { return {name, shape, linears}; }
+  PublishedParam Published() const;
 };
 
 // A parameter of another layer that this one also uses (the tied output embedding).

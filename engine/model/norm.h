@@ -1,4 +1,4 @@
-// The normalisation of a transformer: layer norm or RMS norm over the channels of each row.
+// The normalization of a transformer: layer norm or RMS norm over the channels of each row.
 #ifndef DSAT_ENGINE_MODEL_NORM_H_
 #define DSAT_ENGINE_MODEL_NORM_H_
 

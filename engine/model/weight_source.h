@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/backend/kernels.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
+
+class Kernels;
 
 // Thread-safe.
 class WeightSource {

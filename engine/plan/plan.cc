@@ -72,7 +72,7 @@ const OpText& TextOf(Op op) {
 
 }  // namespace
 
-int NeighbourOf(Op op) {
+int StageOffset(Op op) {
   switch (op) {
     case Op::kSendOutput:
     case Op::kReceiveGrad:

@@ -30,7 +30,7 @@ enum class Op : uint8_t {
   kDropGrad,    // The gradient of the unit's input: no unit below it is trained.
   kStoreInput,  // The unit's input moves to host memory,
   kFetchInput,  // and back.
-  // Pipelines: between this stage and its neighbours.
+  // Pipelines: messages between this stage and the stages beside it.
   kReceiveInput,           // The unit's input, from the stage before.
   kSendOutput,             // The unit's output, to the stage after; it is freed.
   kReceiveGrad,            // The gradient of the unit's output, from the stage after.
@@ -58,7 +58,7 @@ enum class Op : uint8_t {
   kMeanLoss,    // Loss over all ranks; also the barrier between steps.
 };
 
-// What the time of an instruction is booked on.
+// The time counter that an instruction is charged to.
 enum class Phase : uint8_t { kForward, kBackward, kStep };
 
 struct Instruction {
@@ -112,18 +112,24 @@ struct SubGroup {
   bool operator==(const SubGroup&) const = default;
 };
 
+// Where a unit's state rests on this stage.
+struct UnitPlan {
+  Home param;
+  Tier optimizer_tier = Tier::kDevice;
+  std::vector<int> holders;   // The pipeline stages that hold a copy of the unit, in order.
+  bool present = false;       // This stage is one of them.
+  bool trained = false;       // The unit has gradients and optimizer state here.
+  bool writes_grads = false;  // Its backward writes gradients: its own or those of borrowed units.
+  bool counted = false;       // The norm counts this copy of the unit, and no other.
+  // Where the unit's reduced gradients rest.
+  Tier GradTier() const { return optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost; }
+};
+
 struct Plan {
   int world_size = 1;  // Of the data-parallel group.
   int first_unit = 0;  // This stage computes units [first_unit, end_unit).
   int end_unit = 0;
-  std::vector<Placement> param_homes;     // Per unit.
-  std::vector<Tier> param_tiers;          // Per unit.
-  std::vector<Tier> optimizer_tiers;      // Per unit.
-  std::vector<std::vector<int>> holders;  // Per unit: the pipeline stages that hold a copy of it.
-  std::vector<bool> present;              // Per unit: this stage does.
-  std::vector<bool> trained;              // Per unit: it has gradients and optimizer state here.
-  std::vector<bool> writes_grads;         // Per unit: its backward does, its own or borrowed ones.
-  std::vector<bool> counted;              // Per unit: of its copies, the one that the norm counts.
+  std::vector<UnitPlan> units;
   Placement grad_home = Placement::kPartial;
   Placement optimizer_home = Placement::kReplicate;
   bool reduces_grads = true;              // false: every rank's gradient stays its own.
@@ -133,16 +139,11 @@ struct Plan {
   std::vector<Transfer> transfers;
   std::vector<SubGroup> sub_groups;
   std::vector<Instruction> instructions;
-
-  // Where reduced gradients of a unit rest.
-  Tier GradTier(int unit) const {
-    return optimizer_tiers[unit] == Tier::kDevice ? Tier::kDevice : Tier::kHost;
-  }
 };
 
-// Where the instruction's message goes to, comes from, or both: 1 for the stage after, -1 for the
-// stage before, 0 if it has none.
-int NeighbourOf(Op op);
+// The stage that the instruction sends to or receives from, relative to this one: 1 is the next
+// stage, -1 the previous one. 0 if the instruction has no message.
+int StageOffset(Op op);
 
 // "forward", "reduce-scatter", "backward".
 const char* Name(Op op);

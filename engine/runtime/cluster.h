@@ -20,7 +20,7 @@ struct Cluster {
   int64_t device_memory_bytes = 0;
   int64_t host_memory_bytes = 0;  // Of a node; so are all that follow but the device's own.
   int64_t disk_bytes = 0;
-  double flops_16bit = 0;    // Matrix products of a device at its peak, bf16 or fp16,
+  double flops_16bit = 0;    // Matrix multiplications of a device at its peak, bf16 or fp16,
   double flops_f32 = 0;      // and f32;
   double efficiency = 0.5;   // what share of the peak a whole forward and backward reaches.
   double device_bytes = 0;   // Device memory.
@@ -43,8 +43,8 @@ struct Cluster {
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
 
-// Of matrix products of `dtype`, in a second, by what a driver calls the GPU ("NVIDIA H200"); 0 for
-// what is none of the above.
+// Of matrix multiplications of `dtype`, in a second, by what a driver calls the GPU ("NVIDIA
+// H200"); 0 for what is none of the above.
 double PeakFlopsOf(const std::string& gpu, DType dtype);
 
 }  // namespace dsat::engine

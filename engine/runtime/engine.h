@@ -6,36 +6,27 @@
 #ifndef DSAT_ENGINE_RUNTIME_ENGINE_H_
 #define DSAT_ENGINE_RUNTIME_ENGINE_H_
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "engine/comm/process_group.h"
-#include "engine/config/ds_config.h"
-#include "engine/core/trace.h"
-#include "engine/data/dataset.h"
-#include "engine/model/layer.h"
-#include "engine/plan/plan.h"
-#include "engine/runtime/executor/batch_loader.h"
-#include "engine/runtime/executor/executor.h"
-#include "engine/runtime/executor/pipeline.h"
-#include "engine/runtime/optimizer/loss_scaler.h"
-#include "engine/runtime/state/redistribute.h"
-#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 
-// What an engine runs on; all of it must outlive the engine.
-struct Resources {
-  const Model& model;
-  ProcessGroup& group;  // All ranks, those of other pipeline stages included.
-  Memory memory;
-  const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given
-  int64_t seq_len = 0;
-};
+class Dataset;
+class Trace;
+class UnitStates;
+struct AioTraffic;
+struct Batch;
+struct DsConfig;
+struct Instruction;
+struct Plan;
+struct Resources;
+struct Traffic;
 
 struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
@@ -61,6 +52,7 @@ class Engine {
   Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+  ~Engine();
 
   // Calls come from one thread, whose stream of the device the engine's work goes to.
   //
@@ -94,22 +86,24 @@ class Engine {
   std::vector<float> Predict(const Batch& batch);
 
   // Without a scheduler in the config the learning rate is the caller's to change.
-  void set_lr(double lr) { lr_ = lr; }
+  void set_lr(double lr);
   // Of the next step.
   double lr() const;
 
-  void set_around(AroundInstruction around) { executor_.set_around(std::move(around)); }
+  // From the next step on `around` is called in place of every instruction, which it runs by
+  // calling `run` once. nullptr: no longer.
+  void set_around(std::function<void(const Instruction&, const std::function<void()>& run)> around);
 
   // From the next step on `trace` is told of steps, instructions, collectives, copies and disk
   // requests, and of what a GPU's streams do, in place of whom set_around named; it must live as
   // long as the engine, or until the next call. nullptr: no longer. REQUIRES: no step is under way.
   void set_trace(Trace* trace);
 
-  int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
-  int64_t num_skipped_steps() const { return num_skipped_steps_; }
-  const Plan& plan() const { return plan_; }
-  UnitStates& states() { return states_; }
-  const UnitStates& states() const { return states_; }
+  int64_t num_steps() const;  // Steps taken, skipped ones included.
+  int64_t num_skipped_steps() const;
+  const Plan& plan() const;
+  UnitStates& states();
+  const UnitStates& states() const;
   // Sent by this rank so far, in all its groups; and moved to and from disk.
   Traffic traffic() const;
   AioTraffic disk_traffic() const;
@@ -131,42 +125,10 @@ class Engine {
                       bool exclude_frozen = false);
 
  private:
-  StepInputs NextInputs() const;
-  void BeginStep();
-  StepResult EndStep();
-  void RequirePhase(Phase phase, const char* call) const;
-  Neighbours MakeNeighbours();
-  void Watch(Executor& executor, const Plan& plan);
-  TraceEvent EventOf(const Instruction& i, const Plan& plan) const;
+  class Parts;
 
-  const Resources resources_;
-  const DsConfig config_;
-  const Groups groups_;
-  const Plan plan_;
-  UnitStates states_;
-  BatchLoader loader_;
-  Redistributor redistributor_;
-  std::optional<TiedUnits> tied_;
-  Executor executor_;
-  std::optional<Plan> unreduced_plan_;  // These two with 1-bit Adam only.
-  std::optional<Executor> unreduced_executor_;
-  Executor* current_ = &executor_;  // The one of the step under way.
-  std::optional<double> lr_;        // Set by the caller.
-  bool awaits_step_ = false;        // Backward has run, Step has not.
-  std::chrono::steady_clock::time_point step_start_;
-  int64_t num_steps_ = 0;
-  int64_t num_skipped_steps_ = 0;
-  Trace* trace_ = nullptr;
-  LossScaler loss_scaler_;
+  const std::unique_ptr<Parts> parts_;
 };
-
-// The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
-Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
-// The same without reducing gradients: 1-bit Adam after freeze_step.
-Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size);
-// The same for evaluation: forward passes alone, over so many micro-batches.
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
-                       int64_t num_micro_batches);
 
 }  // namespace dsat::engine
 

@@ -18,13 +18,13 @@
 #include "base/json.h"
 #include "engine/backend/device.h"
 #include "engine/comm/process_group.h"
-#include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
-#include "engine/runtime/tier_memory.h"
 
 namespace dsat::engine {
+
+struct DsConfig;
 
 // A ds_config and what errors call it.
 struct NamedConfig {
@@ -61,20 +61,18 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  Engine& engine() { return engine_; }
-  const DsConfig& config() const { return config_; }
-  const Model& model() const { return model_; }
-  const Arena& device_memory() const { return memory_.device(); }
-  const Arena& host_memory() const { return memory_.host(); }
+  ~Training();
+
+  Engine& engine();
+  const DsConfig& config() const;
+  const Model& model() const;
+  const Arena& device_memory() const;
+  const Arena& host_memory() const;
 
  private:
-  const DsConfig config_;
-  const Model model_;
-  const std::unique_ptr<Device> device_;
-  const std::unique_ptr<ProcessGroup> group_;
-  const std::unique_ptr<Dataset> dataset_;
-  TierMemory memory_;
-  Engine engine_;
+  struct Parts;
+
+  const std::unique_ptr<Parts> parts_;
 };
 
 // A collective call over the ranks of `world`, which it splits a group from: trainings do not

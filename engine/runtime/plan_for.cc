@@ -1,10 +1,12 @@
 // From a ds_config to the options of a plan.
+#include "engine/runtime/plan_for.h"
+
 #include <algorithm>
 
 #include "engine/plan/build_plan.h"
-#include "engine/runtime/engine.h"
 #include "engine/runtime/executor/pipeline.h"
 #include "engine/runtime/optimizer/optimizer.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
@@ -49,7 +51,7 @@ void CheckParamBuffers(const ZeroConfig& zero, const Plan& plan,
   }
   for (size_t u = 0; u < units.size(); ++u) {
     const int64_t slice = units[u].num_elems / plan.world_size;
-    if (plan.param_tiers[u] != Tier::kNvme || slice <= param.buffer_size) continue;
+    if (plan.units[u].param.tier != Tier::kNvme || slice <= param.buffer_size) continue;
     Throw(ErrorCode::kInvalidArgument,
           "ds_config: /zero_optimization/offload_param/buffer_size is {}; expected at least {} "
           "elements, a rank's part of the largest layer",

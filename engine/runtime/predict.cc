@@ -1,7 +1,10 @@
 // Predict = execute: the engine itself, on resources that count.
 #include "engine/runtime/predict.h"
 
+#include "engine/comm/process_group.h"
 #include "engine/runtime/engine.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {

@@ -1,9 +1,10 @@
-// What a trained model is for: the loss over data that it has not seen, and text.
+// Uses of a trained model: its loss over data that it has not seen, and text that it generates.
 #ifndef DSAT_ENGINE_WORKER_INFERENCE_H_
 #define DSAT_ENGINE_WORKER_INFERENCE_H_
 
 #include <cstdint>
 
+#include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
@@ -27,7 +28,7 @@ void PrintResult(const ValidationResult& result, int64_t step);
 // Writes what the model makes of the prompt to stdout: as it comes, or one JSON line at the end.
 // The same seed gives the same text. The newest max_seq_len tokens are what it looks at. Throws
 // kInvalidArgument if the model reads images or cannot read the prompt.
-void Generate(Engine& engine, const Model& model, const PredictTask& task, uint64_t seed);
+void Generate(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed);
 
 }  // namespace dsat::engine
 

@@ -11,7 +11,7 @@
 
 namespace dsat::engine {
 
-// Median, and half the interquartile range (quartiles interpolated between neighbours).
+// Median, and half the interquartile range (quartiles interpolated between adjacent values).
 // REQUIRES: values is not empty.
 Metric Summarise(std::vector<double> values);
 

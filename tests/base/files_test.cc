@@ -203,5 +203,19 @@ TEST(PrintableTest, WritesControlCharactersOutAndKeepsUtf8) {
   EXPECT_EQ(Printable(std::string_view("a\nb\tc\x1b[0m\x7f\0", 11)), "a\\nb\\tc\\x1b[0m\\x7f\\x00");
 }
 
+TEST(TextTest, ValidUtf8KeepsWhatIsValidAndReplacesTheRest) {
+  for (const std::string text : {"", "abc", "é€😀", "a\xf4\x8f\xbf\xbfz", "\"\\\n\x01"}) {
+    EXPECT_EQ(ValidUtf8(text), text);
+  }
+  const std::string r = "\uFFFD";
+  EXPECT_EQ(ValidUtf8("\xc0\xaf"), r + r);                  // Overlong.
+  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf"), r + r + r);          // Overlong.
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), r + r + r);          // Surrogate.
+  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), r + r + r + r);  // Above U+10FFFF.
+  EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab" + r + "zz");        // A continuation byte alone.
+  EXPECT_EQ(ValidUtf8("a\xe2\x82"), "a" + r);               // Cut off.
+  EXPECT_EQ(ValidUtf8(std::string("a\0b", 3)), std::string("a\0b", 3));
+}
+
 }  // namespace
 }  // namespace dsat

@@ -76,7 +76,7 @@ TEST(TolerantJsonTest, NamesThePlaceOfEveryMistake) {
       {"{,}", "f.json:1:2:"},
       {"[1,,]", "f.json:1:4:"},
       {"{\"a\":,}", "f.json:1:6:"},
-      {"[1] /* open", "f.json:1:5: comment without end"},
+      {"[1] /* open", "f.json:1:5: a comment is not closed"},
       {"[1e999]", "f.json:1:6: not JSON: number overflow"},
       {"{\"a\": \"x\ny\"}", "f.json:1:"},
       {"{a: 1}", "f.json:1:2:"},

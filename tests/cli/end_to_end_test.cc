@@ -248,15 +248,15 @@ TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
   EXPECT_EQ(result.at("step"), 20);
   EXPECT_LT(result.at("loss").get<double>(), 5.5);  // ln 256 = 5.55
 
-  const auto predict = [&](const std::string& seed) {
-    return work.Dsat({"predict", "validated.yaml", "--checkpoint", checkpoint, "--prompt", "The ",
+  const auto generate = [&](const std::string& seed) {
+    return work.Dsat({"generate", "validated.yaml", "--checkpoint", checkpoint, "--prompt", "The ",
                       "--max-new-tokens", "12", "--seed", seed, "--json"});
   };
-  const Finished text = predict("1");
+  const Finished text = generate("1");
   ASSERT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(Json::parse(text.out).at("samples").size(), 1u);
-  EXPECT_EQ(predict("1").out, text.out);
-  EXPECT_NE(predict("2").out, text.out);
+  EXPECT_EQ(generate("1").out, text.out);
+  EXPECT_NE(generate("2").out, text.out);
 
   const Finished without = work.Dsat({"eval", "deepspeed.yaml", "--checkpoint", checkpoint});
   EXPECT_EQ(without.exit_code, 1);

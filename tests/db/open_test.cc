@@ -223,15 +223,6 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
             ErrorCode::kPermissionDenied);
 }
 
-// Permissions do not bind root: these run as nobody, in a child.
-int AsNobody(const std::function<int()>& work) {
-  return WaitFor(Fork([&] {
-    constexpr uid_t kNobody = 65534;
-    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return 98;
-    return work();
-  }));
-}
-
 TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {
   MakeDatabase(3);
   chmod(folder_.path().c_str(), 0777);

@@ -80,19 +80,8 @@ TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
 TEST(WireTest, AReasonThatIsNotUtf8StillArrives) {
   Trial trial = FullTrial();
   trial.reason = "log said \xff\xfe, then \xc3\xa9 and \xe2\x82";
-  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason, "log said ??, then \xc3\xa9 and ??");
-}
-
-TEST(WireTest, ValidUtf8KeepsWhatIsValidAndReplacesTheRest) {
-  for (const std::string text : {"", "abc", "é€😀", "a\xf4\x8f\xbf\xbfz"}) {
-    EXPECT_EQ(ValidUtf8(text), text);
-  }
-  EXPECT_EQ(ValidUtf8("\xc0\xaf"), "??");            // Overlong.
-  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf"), "???");       // Overlong.
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");       // Surrogate.
-  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");  // Above U+10FFFF.
-  EXPECT_EQ(ValidUtf8("ab\x80zz"), "ab?zz");         // Tail without a lead.
-  EXPECT_EQ(ValidUtf8(std::string("a\0b", 3)), std::string("a\0b", 3));
+  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason,
+            "log said \uFFFD\uFFFD, then \xc3\xa9 and \uFFFD");
 }
 
 TEST(WireTest, MetricsThatCannotBeAreRefused) {

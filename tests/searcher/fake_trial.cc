@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "db/store.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/client.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
@@ -122,7 +123,7 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
 int TrialMain(const std::string& task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(kEnvToken),
+  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(engine::kEnvToken),
                                             {task.experiment, task.trial, task.attempt});
   Note(task, '+');
   const int code = Behave(task, client, Behavior(task));

@@ -1,4 +1,4 @@
-// Matrix products through oneDNN; the only file that knows it.
+// Matrix multiplications through oneDNN; the only file that knows it.
 #ifndef DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
 #define DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
 

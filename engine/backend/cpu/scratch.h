@@ -13,7 +13,7 @@ namespace dsat::engine {
 // training nothing is allocated. Contents do not survive a call of Get. Not thread-safe.
 class Scratch {
  public:
-  // At least `bytes` bytes, uninitialised.
+  // At least `bytes` bytes, uninitialized.
   void* Get(int64_t bytes) {
     if (bytes > bytes_) {
       const int64_t rounded = (bytes + 63) / 64 * 64;

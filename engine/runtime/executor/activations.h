@@ -26,7 +26,7 @@ class Activations {
   void StoreInput(int unit);
   void FetchInput(int unit);
 
-  // What goes to the neighbouring pipeline stages, and memory for what comes from there.
+  // What goes to the adjacent pipeline stages, and memory for what comes from there.
   Buffer& Output(int unit) { return inputs_[unit + 1]; }
   Buffer& Grad() { return grad_; }
   Buffer& NewInput(int unit, int64_t bytes);

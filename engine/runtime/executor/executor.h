@@ -33,12 +33,13 @@ struct StepOutputs {
   double idle_ms = 0;                   // Of it, in messages between pipeline stages.
   int64_t forward_flops = 0;            // All micro-batches.
   int64_t flops = 0;  // Forward and backward; what is computed again does not count.
-  int64_t activation_bytes =
-      0;  // The most that a micro-batch's activations, and their gradients, take at a time.
+  // The most bytes that the activations of one micro-batch, and their gradients, occupy at a time.
+  int64_t activation_bytes = 0;
 };
 
-// Whom this rank exchanges more with than model state.
-struct Neighbours {
+// The process groups over which this rank sums scalars, passes messages between pipeline stages and
+// sums tied gradients; model state moves over the Redistributor's group.
+struct Communicators {
   ProcessGroup& world;
   ProcessGroup& data;
   ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
@@ -54,7 +55,7 @@ class Executor {
  public:
   // All arguments must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours);
+           Redistributor& redistributor, BatchLoader& loader, const Communicators& communicators);
 
   // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`,
   // in host memory, stands in for the loader's; it is copied. Throws OutOfMemory, or what the
@@ -74,7 +75,7 @@ class Executor {
   double micro_batch_loss() const { return micro_batch_loss_; }
   // The micro-batch whose instructions come next; after the last of them, that.
   int micro_batch() const;
-  const Neighbours& neighbours() const { return neighbours_; }
+  const Communicators& communicators() const { return communicators_; }
   void set_around(AroundInstruction around) { around_ = std::move(around); }
 
  private:
@@ -110,7 +111,7 @@ class Executor {
   UnitStates& states_;
   Redistributor& redistributor_;
   BatchLoader& loader_;
-  const Neighbours neighbours_;
+  const Communicators communicators_;
   Updater updater_;
 
   StepInputs inputs_;

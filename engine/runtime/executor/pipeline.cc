@@ -5,6 +5,8 @@
 #include <numeric>
 #include <regex>
 
+#include "engine/backend/kernels.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -113,14 +115,14 @@ TiedUnits::TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, D
     : arena_(arena) {
   std::vector<int> holders;
   int64_t most_elems = 0;
-  for (size_t u = 0; u < plan.holders.size(); ++u) {
-    if (plan.holders[u].size() < 2) continue;
-    if (!holders.empty() && plan.holders[u] != holders) {
+  for (size_t u = 0; u < plan.units.size(); ++u) {
+    if (plan.units[u].holders.size() < 2) continue;
+    if (!holders.empty() && plan.units[u].holders != holders) {
       Throw(ErrorCode::kUnimplemented,
             "/pipeline/stages: two layers are tied across different stages; expected ties between "
             "the same ones (fewer stages, or another /pipeline/partition)");
     }
-    holders = plan.holders[u];
+    holders = plan.units[u].holders;
     most_elems = std::max(most_elems, grad_elems[u]);
   }
   if (holders.empty()) return;

@@ -79,7 +79,7 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale
   std::vector<LambSums> rows(ratios_.size() * static_cast<size_t>(num_rows));
   for (int g = 0; g < std::ssize(plan_.sub_groups); ++g) {
     const SubGroup& sub_group = plan_.sub_groups[g];
-    Kernels& kernels = states_.memory().kernels_of(plan_.GradTier(sub_group.unit));
+    Kernels& kernels = states_.memory().kernels_of(plan_.units[sub_group.unit].GradTier());
     OptimizerView view = states_.Optimizer(sub_group, g);
     view.param = view.master;  // Not written, and not always here.
     for (const Piece& piece : pieces_[g]) {

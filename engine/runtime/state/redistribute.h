@@ -59,7 +59,7 @@ class Redistributor {
   struct UnderWay {
     std::vector<HostPart> parts;  // Packed, to be copied before the collective.
     int64_t ticket = 0;
-    StreamMark arrived;  // The end of the collective. Set by the background thread.
+    StreamEvent arrived;  // The end of the collective. Set by the background thread.
   };
 
   DType TravelType(const Transfer& transfer) const {
@@ -73,7 +73,7 @@ class Redistributor {
   int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
   // What the bucket still lacks, then Run; in the background.
-  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed);
+  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamEvent& packed);
   TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
@@ -89,7 +89,7 @@ class Redistributor {
   std::vector<CommBuffer> buckets_;
   Trace* trace_ = nullptr;
   int lane_ = Trace::kCompute;
-  StreamMark arrived_;  // The end of the transfer that is unpacked.
+  StreamEvent arrived_;  // The end of the transfer that is unpacked.
   // With overlap only: what is packed or runs; the thread of collectives, and that of the copies
   // that wait for none. Last: they end first.
   std::map<const Transfer*, UnderWay> under_way_;

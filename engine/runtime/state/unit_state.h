@@ -1,10 +1,10 @@
 // The model state of every unit on this rank: where parameters, gradients and optimizer state rest.
 //
-// Parameters of a unit lie one after another, each with its spare rows, in one flat vector of the
-// model's dtype, each aligned to kAlignElems, the whole padded with zeros to P equal slices; rank
-// r's slice is the r-th.
-// Gradients, the master copy and the moments have the same order. Each rests on the tier that the
-// plan gives it: in device memory, in host memory, or in a file.
+// The parameters of a unit, each with its vocabulary padding, form one flat vector of the model's
+// dtype. Each parameter is aligned to kAlignElems, and the vector is padded with zeros to P equal
+// slices; rank r owns the r-th slice. Gradients, the master copy and the moments have the same
+// layout. Each state rests on the tier that the plan gives it: in device memory, in host memory, or
+// in a file.
 #ifndef DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
 #define DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
 
@@ -20,6 +20,7 @@
 #include "engine/plan/build_plan.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/state/swap_file.h"
+#include "engine/runtime/state/tier_memory.h"
 
 namespace dsat::engine {
 
@@ -32,17 +33,6 @@ UnitLayout LayoutOf(const Layer& layer, int world_size);
 
 // What the plan needs to know of the model.
 std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
-
-// Memory and kernels of the tiers that can be computed on.
-struct Memory {
-  Arena& device;
-  Arena& host;
-  Kernels& kernels;
-  Kernels& host_kernels;
-
-  Arena& arena(Tier tier) const { return tier == Tier::kDevice ? device : host; }
-  Kernels& kernels_of(Tier tier) const { return tier == Tier::kDevice ? kernels : host_kernels; }
-};
 
 struct StateOptions {
   DType dtype = DType::kF32;       // Of parameters and activations.
@@ -117,9 +107,9 @@ class UnitStates {
 
   // Whole parameters. REQUIRES: they rest replicated, or are gathered.
   Tensor Param(int u) const;
-  bool IsSharded(int u) const { return plan_.param_homes[u] == Placement::kShard; }
+  bool IsSharded(int u) const { return plan_.units[u].param.placement == Placement::kShard; }
   // Of several pipeline stages that hold the unit, the one whose copy counts.
-  bool IsSavedHere(int u) const { return plan_.counted[u]; }
+  bool IsSavedHere(int u) const { return plan_.units[u].counted; }
   // This rank's slice of the parameters at home. REQUIRES: it is in memory.
   Tensor ParamSlice(int u) const;
   // Memory for a gathered copy, or the parameters themselves if they rest replicated.
@@ -130,7 +120,7 @@ class UnitStates {
   Tensor GradToReduce(int u) { return FoldsGrads() ? GradSum(u) : Grad(u); }
   // Adds the whole gradient to what it is folded into, and frees it.
   void FoldGrad(int u);
-  // This rank's slice of the reduced gradient; uninitialised if it was not there.
+  // This rank's slice of the reduced gradient; uninitialized if it was not there.
   Tensor GradSlice(int u);
   // The reduced gradient over the optimizer's home. REQUIRES: there is one.
   Tensor ReducedGrad(int u) const;
@@ -170,7 +160,7 @@ class UnitStates {
   bool FoldsGrads() const {
     return options_.grad_dtype != options_.dtype && plan_.grad_home != Placement::kShard;
   }
-  bool OnDisk(int u) const { return plan_.param_tiers[u] == Tier::kNvme; }
+  bool OnDisk(int u) const { return plan_.units[u].param.tier == Tier::kNvme; }
   int64_t HomeElems(Placement home, int u) const;
   int64_t BeginOf(Placement home, int u) const {
     return home == Placement::kShard ? rank_ * SliceElems(u) : 0;

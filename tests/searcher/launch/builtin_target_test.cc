@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/files.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/launch/launcher.h"
 
@@ -65,19 +66,19 @@ TEST_F(BuiltinTargetTest, StartsOneTrialProcessPerSlot) {
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", text)));
     EXPECT_THAT(command.env, Contains(Pair("WORLD_SIZE", "2")));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
-    EXPECT_THAT(command.env, Contains(Pair(kEnvToken, "secret")));
+    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvToken, "secret")));
     EXPECT_THAT(command.env, Contains(Pair("OMP_WAIT_POLICY", "PASSIVE")));
-    EXPECT_EQ(command.env.at(kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
+    EXPECT_EQ(command.env.at(engine::kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
     EXPECT_EQ(command.log_path, request_.dir + "/rank" + text + ".log");
   }
 }
 
 TEST_F(BuiltinTargetTest, RanksShareTheCoresButHaveOneThreadAtLeast) {
   spec_.slots_per_trial = 1;
-  const int all = std::stoi(Commands()[0].env.at(kEnvNumThreads));
+  const int all = std::stoi(Commands()[0].env.at(engine::kEnvNumThreads));
   EXPECT_GE(all, 1);
   spec_.slots_per_trial = 4096;
-  EXPECT_EQ(Commands()[0].env.at(kEnvNumThreads), "1");
+  EXPECT_EQ(Commands()[0].env.at(engine::kEnvNumThreads), "1");
 }
 
 TEST_F(BuiltinTargetTest, TheExperimentsEnvironmentIsOnTop) {

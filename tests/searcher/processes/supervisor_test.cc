@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "proto/trial_task.h"
+#include "engine/runtime/rank_variables.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/scripts/oom_evidence.h"
@@ -268,7 +268,7 @@ TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
 
 TEST(SupervisorTest, RanksShareAMemoryFile) {
   TestFolder folder;
-  const std::string file = std::string("/proc/$$/fd/$") + kEnvGroupFd;
+  const std::string file = std::string("/proc/$$/fd/$") + engine::kEnvGroupFd;
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo hello > " + file),
                ShellRank(folder, 1, "until grep -q hello " + file + "; do sleep 0.01; done")});
