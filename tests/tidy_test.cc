@@ -229,6 +229,14 @@ TEST(TidyTest, InstalledHeadersIncludeOnlyInstalledOnes) {
   }
 }
 
+TEST(TidyTest, OnlyTheTrialWorkerOfTheEngineKnowsTheTuner) {
+  for (const Source& source : Sources()) {
+    if (!StartsWith(source.path, "engine/") || StartsWith(source.path, "engine/worker/")) continue;
+    for (const std::string& line : source.lines)
+      EXPECT_FALSE(StartsWith(line, "#include \"proto/")) << source.path << ": " << line;
+  }
+}
+
 TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
   struct Rule {
     std::regex header;

@@ -10,6 +10,13 @@
 namespace dsat::engine {
 namespace {
 
+const Json& ValueAt(const char* pointer, size_t index) {
+  const Key* key = Keys().Find(pointer);
+  DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
+  const Json& value = Keys().Default(*key);
+  return value.is_array() ? value.at(index) : value;
+}
+
 constexpr char kElsewhere[] = "an external DeepSpeed entrypoint can run it";
 
 // Refuses a text that the built-in engine does not know.
@@ -279,6 +286,22 @@ Fp16Config ReadFp16(const Settings& s) {
 }
 
 }  // namespace
+
+Default::operator bool() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator int() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator int64_t() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator double() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator std::string() const {
+  return ValueAt(pointer_, index_);
+}
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys) {

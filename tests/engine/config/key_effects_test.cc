@@ -369,7 +369,7 @@ Json OtherValue(const Key& key) {
   }
 }
 
-// What the engine says about one key that it does not honour: a refusal or warnings.
+// What the engine says about one key that it does not honor: a refusal or warnings.
 std::string SaidAbout(const Key& key) {
   Json config = {{"train_micro_batch_size_per_gpu", 1}};
   const std::string type = std::string(key.variants).substr(0, std::string(key.variants).find(' '));
