@@ -1,4 +1,6 @@
 // dsat estimate: memory, traffic and time of a configuration on a cluster on paper.
+#include "cli/estimate_command.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,9 +9,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "cli/commands.h"
 #include "cli/estimate_output.h"
-#include "cli/full_run.h"
+#include "cli/read_spec.h"
 #include "engine/config/strategies.h"
 #include "profiler/estimate.h"
 

@@ -1,4 +1,6 @@
 // dsat eval and dsat generate: a checkpoint on one rank, whatever number of ranks has written it.
+#include "cli/inference_commands.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -14,12 +16,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
-#include "cli/commands.h"
-#include "cli/full_run.h"
+#include "cli/read_spec.h"
+#include "cli/runner_options.h"
 #include "engine/config/ds_config.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervised_process.h"
 
 namespace dsat::cli {
 namespace {

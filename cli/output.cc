@@ -1,4 +1,4 @@
-// Results as text and as JSON.
+// Formats results as text and JSON.
 #include "cli/output.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,8 @@ bool IsSetting(const std::string& pointer) {
   return !pointer.ends_with("/stage") && pointer != "/train_micro_batch_size_per_gpu";
 }
 
-// The settings that all searched trials share, if there are several: no news in a line of theirs.
+// The settings that all searched trials share, which their lines omit; empty if there is only one
+// trial.
 Assignment CommonSettings(const Search& search) {
   std::optional<Assignment> common;
   int64_t num_searched = 0;

@@ -1,4 +1,4 @@
-// What a search shows while it runs.
+// Shows the progress of a search.
 #include "cli/progress.h"
 
 #include <fmt/format.h>

@@ -101,7 +101,7 @@ void ProjectTold(const Database& db, ExperimentId experiment, const Event& event
                               " WHERE experiment = ? AND id = ? AND state = 'running'",
                               state, outcome.reason, experiment, event.trial);
   RequireRow(changes, event, "no such trial is running");
-  // A trial that is told while its launch is open (cancelled) takes the launch with it.
+  // A trial that is told while its launch is open (canceled) takes the launch with it.
   Run(db,
       "UPDATE attempts SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW
       " WHERE experiment = ? AND trial = ? AND state = 'running'",

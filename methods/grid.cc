@@ -1,4 +1,4 @@
-// grid: the walk up the sizes, then the variations.
+// grid: the sizes of each stage, then the variations of knobs.
 #include "methods/grid.h"
 
 #include <algorithm>

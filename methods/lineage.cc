@@ -60,7 +60,8 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
                   .config = StageAssignment(stage->stage),
                   .trials = {}};
   for (const Knob& knob : stage->knobs) {
-    // The pointer is the purpose: a knob more in the space does not shift the draws of the others.
+    // The pointer is the purpose, so that a new knob in the space does not change the draws of the
+    // others.
     const uint64_t index = Rng(seed, number, knob.pointer).Below(knob.values.size());
     lineage.config[knob.pointer] = knob.values[index];
   }

@@ -1,4 +1,4 @@
-// Rungs as they follow from the lineages.
+// The rungs of asha.
 #include "methods/rungs.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
   entries_.resize(table.lineages().size());
   Entry& entry = entries_[static_cast<size_t>(lineage.number)];
   Remove(entry);
-  // Who has completed a rung has completed all below it.
+  // A lineage that has completed a rung has completed all lower ones.
   for (int64_t r = 0; r < table.options().max_rungs && CompletedRung(table, lineage, r); ++r) {
     if (static_cast<size_t>(r) == rungs_.size()) rungs_.emplace_back();
     Place place;
@@ -88,7 +88,7 @@ std::vector<int64_t> RungIndex::Top(const LineageTable& table, int64_t rung) con
 }
 
 std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) const {
-  // Nothing leaves the top rung, max_rungs - 1.
+  // There is no promotion from the top rung, max_rungs - 1.
   const auto num_left = static_cast<size_t>(table.options().max_rungs - 1);
   for (size_t r = std::min(rungs_.size(), num_left); r-- > 0;) {
     const Rung& rung = rungs_[r];

@@ -1,4 +1,4 @@
-// The JSON form of an experiment, kept in the database.
+// The JSON form of an experiment, as stored in the database.
 #include "proto/experiment.h"
 
 #include <concepts>
@@ -8,7 +8,7 @@
 
 namespace dsat {
 
-// T is the struct, const when it is written.
+// T is the struct, const if it is written.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, SearchOptions>
 void VisitFields(Visitor& visit, T& options) {
@@ -31,7 +31,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("divisor", options.divisor);
 }
 
-// A profile has its own reader, since people write them, too.
+// A profile has its own reader, because users write profiles, too.
 static void to_json(Json& json, const ModelProfile& profile) {
   json = ToJson(profile);
 }
@@ -78,6 +78,10 @@ ExperimentSpec ExperimentSpecFromJson(const Json& json) {
   ExperimentSpec spec;
   fields::Decode(json, "experiment", spec);
   return spec;
+}
+
+bool IsBuiltin(const ExperimentSpec& spec) {
+  return spec.entrypoint == std::vector<std::string>{"builtin"};
 }
 
 }  // namespace dsat

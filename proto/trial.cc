@@ -1,4 +1,4 @@
-// The text and JSON forms of a trial's words, and the table of metrics.
+// The text and JSON forms of trials, and the table of metrics.
 #include "proto/trial.h"
 
 #include <algorithm>
@@ -131,7 +131,7 @@ Metric MetricFromJson(const Json& json, const std::string& what) {
   return metric;
 }
 
-// DeepSpeed's model_info.json, to which Determined adds gpu_mem, with the names changed to ours.
+// Renames the keys of DeepSpeed's model_info.json, to which Determined adds gpu_mem, to ours.
 Json WithOurProfileNames(Json json) {
   const std::pair<const char*, const char*> names[] = {
       {"activation_mem_per_gpu", "activation_bytes_per_sample"},
@@ -217,7 +217,7 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
     return FindMetric(name) != nullptr && possible(metric.value) && possible(metric.spread) &&
            metric.samples >= 0;
   });
-  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Says what is wrong.
+  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
 }
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {

@@ -351,6 +351,21 @@ TEST(TidyTest, EveryHeaderIsIncluded) {
   }
 }
 
+TEST(TidyTest, EverySourceFileHasItsHeader) {
+  const std::vector<std::string> folders = {"base/", "proto/", "db/", "cli/", "searcher/"};
+  for (const Source& source : Sources()) {
+    const fs::path path = source.path;
+    if (!AnyPrefix(source.path, folders) || path.extension() != ".cc") continue;
+    if (path.filename() == "main.cc") continue;
+    const std::string include =
+        "#include \"" + fs::path(path).replace_extension(".h").string() + "\"";
+    const auto first = std::find_if(source.lines.begin(), source.lines.end(),
+                                    [](const auto& line) { return StartsWith(line, "#include"); });
+    ASSERT_NE(first, source.lines.end()) << source.path;
+    EXPECT_EQ(*first, include) << source.path << " does not include its header first";
+  }
+}
+
 TEST(TidyTest, HeaderGuardsNameTheFile) {
   for (const Source& source : Sources()) {
     if (fs::path(source.path).extension() != ".h") continue;

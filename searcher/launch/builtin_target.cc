@@ -1,4 +1,6 @@
 // dsat's own engine as a launch target: one dsat-trial process per rank, reporting by gRPC.
+#include "searcher/launch/builtin_target.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
@@ -85,7 +86,7 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
   // Waiting ranks leave the core to those that work.
   env["OMP_WAIT_POLICY"] = "PASSIVE";
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
-  if (place.num_nodes > 1) env.merge(MeetingEnvironment(request));
+  if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
   return env;

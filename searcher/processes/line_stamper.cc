@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "searcher/launch/launcher.h"
 
 namespace dsat {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/rank_command.h"
 
 namespace dsat {
 

@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/unique_fd.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/rank_command.h"
 
 namespace dsat {
 

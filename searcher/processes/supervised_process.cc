@@ -1,5 +1,7 @@
 // The runner's end of an attempt's supervisors: starts them, talks to them, makes one report of
 // theirs.
+#include "searcher/processes/supervised_process.h"
+
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/host_process.h"
 #include "searcher/processes/supervise_wire.h"
 

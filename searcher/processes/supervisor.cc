@@ -3,6 +3,8 @@
 // As a child subreaper it inherits every orphan below it, so "no children left" means that nothing
 // is left, whatever the ranks started, daemons included. It sleeps in poll() until a child ends,
 // the runner speaks or goes away, or a grace time is over.
+#include "searcher/processes/supervisor.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,7 +28,6 @@
 #include "base/num_cores.h"
 #include "base/version.h"
 #include "searcher/hosts/remote_folder.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_process.h"

@@ -1,5 +1,7 @@
 // The user's own DeepSpeed script as a launch target, unchanged: dsat swaps the config file, turns
 // on DeepSpeed's autotuning hooks, and reads what the hooks write (docs/external.md).
+#include "searcher/scripts/command_target.h"
+
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,7 +18,6 @@
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/deepspeed_metrics.h"
@@ -175,7 +176,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                         {"CROSS_RANK", std::to_string(place.node)},
                         {"CROSS_SIZE", std::to_string(place.num_nodes)}});
-    if (place.num_nodes > 1) command.env.merge(MeetingEnvironment(request));
+    if (place.num_nodes > 1) command.env.merge(MasterEnvironment(request));
     command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
     command.env["RANK"] = std::to_string(rank);
     command.env["LOCAL_RANK"] = std::to_string(place.local_rank);

@@ -42,8 +42,8 @@ constexpr std::array kLaunchers = {
                   "--num_processes", "--num_processes", ""},
 };
 // Arguments that settle where the ranks meet.
-constexpr std::array<std::string_view, 4> kMeetingFlags = {"--master_port", "--main_process_port",
-                                                           "--standalone", "--rdzv"};
+constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--main_process_port",
+                                                          "--standalone", "--rdzv"};
 
 std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
@@ -89,7 +89,7 @@ void ReadLauncherArguments(const KnownLauncher& known, const Argv& argv, RankLau
   if (!launcher->num_ranks) launcher->num_ranks = LauncherCount(own, known.other_ranks_flag);
   if (launcher->num_ranks) *launcher->num_ranks *= LauncherCount(own, known.nodes_flag).value_or(1);
   launcher->needs_port = std::none_of(own.begin(), own.end(), [](const std::string& argument) {
-    return std::any_of(kMeetingFlags.begin(), kMeetingFlags.end(),
+    return std::any_of(kMasterFlags.begin(), kMasterFlags.end(),
                        [&](std::string_view flag) { return argument.starts_with(flag); });
   });
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/rank_command.h"
 
 namespace dsat {
 

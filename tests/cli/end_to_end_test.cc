@@ -152,13 +152,13 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("step     30/30  loss"));
   EXPECT_THAT(first.err, HasSubstr("the checkpoint is in " + work.Path("trained/checkpoint")));
-  EXPECT_THAT(first.err, testing::Not(HasSubstr("going on from")));
+  EXPECT_THAT(first.err, testing::Not(HasSubstr("continuing from")));
 
   const Finished again = train("30");
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.out, "");
   EXPECT_THAT(again.err,
-              HasSubstr("going on from " + work.Path("trained/checkpoint/global_step30")));
+              HasSubstr("continuing from " + work.Path("trained/checkpoint/global_step30")));
   EXPECT_THAT(again.err, HasSubstr("nothing left to train"));
 
   const Finished further = train("40");
@@ -176,13 +176,13 @@ TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string tag = ReadFile(latest);
   const std::string newest = work.Path("dsat-out/train/checkpoint/" + tag);
-  EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("goes on from " + newest));
+  EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("continues from " + newest));
   EXPECT_TRUE(std::filesystem::exists(newest));
 
   const int64_t steps = std::stoll(tag.substr(std::string("global_step").size())) + 1;
   const Finished again = work.Dsat({"train", "deepspeed.yaml", "--steps", std::to_string(steps)});
   EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.err, HasSubstr("going on from " + newest));
+  EXPECT_THAT(again.err, HasSubstr("continuing from " + newest));
 }
 
 TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {

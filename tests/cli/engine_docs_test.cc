@@ -39,7 +39,7 @@ TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
   ASSERT_EQ(commands.size(), 1u);
   ASSERT_EQ(RunCommands(work, commands[0]), 0) << ReadFile(work.Path("shown.txt"));
   const std::string shown = ReadFile(work.Path("shown.txt"));
-  for (const char* seen : {"validation loss", "going on from", "step     40/40  loss",
+  for (const char* seen : {"validation loss", "continuing from", "step     40/40  loss",
                            "The license", "model.safetensors: 28 tensors", "stage_3_nvme"})
     EXPECT_THAT(shown, testing::HasSubstr(seen));
 

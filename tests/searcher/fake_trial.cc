@@ -22,7 +22,7 @@
 #include "proto/client.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervisor.h"
 #include "searcher/runner.h"
 
 namespace dsat {

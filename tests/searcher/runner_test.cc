@@ -201,7 +201,7 @@ TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {
   RunnerOptions options = Options();
   options.start_timeout = std::chrono::seconds(1);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no sign of life for 1 s"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no report for 1 s"));
   ExpectNothingRuns();
 }
 

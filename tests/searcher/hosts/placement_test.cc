@@ -81,17 +81,17 @@ TEST(DeviceEnvironmentTest, GivesEachHostItsOwnSlots) {
   EXPECT_THAT(DeviceEnvironment(request, 1), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "3")));
 }
 
-TEST(MeetingEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
+TEST(MasterEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
   LaunchRequest request;
   request.hosts = {HostWith("a", {0}), HostWith("b", {0}), HostWith("c", {0})};
   request.slots = {{1, 0}, {2, 0}};
-  const auto meeting = MeetingEnvironment(request);
+  const auto meeting = MasterEnvironment(request);
   EXPECT_EQ(meeting.at("MASTER_ADDR"), "b.net");
   const int port = std::stoi(meeting.at("MASTER_PORT"));
   EXPECT_GE(port, 15000);
   EXPECT_LT(port, 32000);
   request.attempt = 1;
-  EXPECT_NE(MeetingEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
+  EXPECT_NE(MasterEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
 }
 
 TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {

@@ -1,4 +1,6 @@
 // Tests the tasks of the built-in engine's ranks, and the meaning of their exit codes.
+#include "searcher/launch/builtin_target.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,7 +11,6 @@
 #include "base/files.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/launcher.h"
 
 namespace dsat {
 namespace {

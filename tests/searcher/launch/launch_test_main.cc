@@ -7,7 +7,8 @@
 #include <cstdio>
 #include <string>
 
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervised_process.h"
+#include "searcher/processes/supervisor.h"
 
 namespace dsat {
 namespace {
