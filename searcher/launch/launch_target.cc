@@ -13,10 +13,6 @@ int64_t LaunchTarget::PollProgress(const LaunchRequest&) {
   return 0;
 }
 
-bool IsBuiltin(const ExperimentSpec& spec) {
-  return spec.entrypoint == std::vector<std::string>{"builtin"};
-}
-
 std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
                                          const std::string& trial_binary) {
   return IsBuiltin(spec) ? MakeBuiltinTarget(spec, trial_binary) : MakeCommandTarget(spec);

@@ -118,8 +118,6 @@ class LaunchTarget {
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };
 
-// True if `spec` trains with dsat's own engine, not with the user's command.
-bool IsBuiltin(const ExperimentSpec& spec);
 // The launch target of `spec`; throws as the two below.
 std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
                                          const std::string& trial_binary);
