@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "profiler/memory_model.h"
 
 namespace dsat {
 namespace {
@@ -43,22 +42,34 @@ std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place) {
   return knobs;
 }
 
+// Fills in what is predicted of the submitted config at the space's stage.
+void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact) {
+  SetAtPointer(ds_config, "/zero_optimization/stage", space.stage);
+  try {
+    space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
+    const Predicted predicted = predictor.Predict(ds_config);
+    space.state_bytes = predicted.device.state_bytes;
+    exact = predicted.exact;
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    space.approx_max_micro_batch = 0;
+  }
+}
+
 }  // namespace
 
-SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
-                            const SearchOptions& options, int64_t world_size,
-                            const engine::KeyTable& keys) {
+SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
+                            const Json& ds_config, const SearchOptions& options,
+                            int64_t world_size, const engine::KeyTable& keys) {
   const bool compat = options.compat_determined;
-  const MemoryModel memory(profile, ds_config, world_size, compat);
   SearchSpace space;
   for (const int stage : options.zero_stages) {
     const Place place{.stage = stage,
                       .num_params = compat ? 0 : profile.num_params,
                       .world_size = world_size,
                       .compat = compat};
-    space.stages.push_back({.stage = stage,
-                            .approx_max_micro_batch = memory.ApproxMaxMicroBatch(stage),
-                            .knobs = KnobsOf(keys, place)});
+    space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
+    PredictSizes(predictor, ds_config, space.stages.back(), space.exact);
   }
   return space;
 }

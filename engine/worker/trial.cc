@@ -214,6 +214,7 @@ void Trial::Profile() {
   // The smallest of any rank: hosts may differ.
   const auto device_memory_bytes = static_cast<int64_t>(
       -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
+  const auto num_threads = static_cast<int64_t>(group_->MaxScalar(environment_.num_threads));
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
@@ -228,6 +229,8 @@ void Trial::Profile() {
       .to_host_bytes_per_s = std::llround(speed.to_host),
       .micro_batch_1_peak_bytes = at_one->peak_bytes,
       .micro_batch_2_peak_bytes = at_two->peak_bytes,
+      .device = device_->kind() == DeviceKind::kCuda ? "cuda" : "cpu",
+      .num_threads = num_threads,
   };
   reporter_.Measured(result, profile);
 }

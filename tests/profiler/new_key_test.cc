@@ -98,7 +98,13 @@ TEST_F(NewKeyTest, IsSearchedFromItsStageOn) {
   options.zero_stages = {1, 2};
   const auto last_of = [&](int64_t num_params, int64_t world_size, size_t stage) {
     const ModelProfile profile{.num_params = num_params, .trainable_num_params = num_params};
-    return MakeSearchSpace(profile, Config(0), options, world_size, keys_).stages[stage].knobs;
+    ExperimentSpec spec;
+    spec.ds_config = Config(0);
+    spec.slots_per_trial = world_size;
+    const auto predictor = MakeFormulaPredictor(spec, profile);
+    return MakeSearchSpace(*predictor, profile, spec.ds_config, options, world_size, keys_)
+        .stages[stage]
+        .knobs;
   };
   const std::vector<Knob> knobs = last_of(1'000'000, 2, 1);
   ASSERT_FALSE(knobs.empty());
