@@ -45,7 +45,7 @@ auto ValueOf(const Names& names, const std::string& text, const char* what) {
   Throw(ErrorCode::kInvalidArgument, "{} \"{}\": expected one of {}", what, text, known);
 }
 
-// Runs `read` on the payload; what does not fit its kind is damage, not a user's mistake.
+// Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
 auto ReadPayload(const Event& event, const Read& read) {
   const auto fail = [&event](const char* what) {

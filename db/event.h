@@ -1,6 +1,6 @@
-// The events of an experiment's log: what happened, and the JSON form in which it is kept.
+// The events of an experiment's log and their JSON form.
 //
-// Makers and readers stand side by side, so that a payload's keys are written in one place.
+// Functions that write and read payloads are in one place, which alone knows the keys.
 #ifndef DSAT_DB_EVENT_H_
 #define DSAT_DB_EVENT_H_
 
@@ -31,7 +31,7 @@ enum class EventKind {
 };
 
 struct Event {
-  int64_t seq = 0;  // 1, 2, 3 ... within the experiment; given by Append.
+  int64_t seq = 0;  // 1, 2, 3 ... within the experiment; set by Append.
   EventKind kind = EventKind::kAsked;
   TrialId trial = -1;
   Json payload = Json::object();
@@ -61,7 +61,7 @@ ExperimentState StateOf(const Event& event);                      // kStateChang
 // "asked", "attempt_started", ...; "active", "completed", ...
 std::string ToString(EventKind kind);
 std::string ToString(ExperimentState state);
-// Throw kInvalidArgument naming the text and the valid ones.
+// Throw kInvalidArgument naming the text and the valid names.
 EventKind ParseEventKind(const std::string& text);
 ExperimentState ParseExperimentState(const std::string& text);
 

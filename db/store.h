@@ -86,9 +86,9 @@ class Store {
   // Trials of an experiment from the row tables, by id.
   std::vector<Trial> Trials(ExperimentId id) const;
 
-  // Runs one read-only SQL statement of a user's; BLOBs come as hexadecimal text. Throws
-  // kInvalidArgument with SQLite's message if it is wrong or more than one, and kPermissionDenied
-  // if it would write or reach beyond this database.
+  // Runs one read-only SQL statement of a user; BLOBs are returned as hexadecimal text. Throws
+  // kInvalidArgument with SQLite's message if it is wrong or there is more than one, and
+  // kPermissionDenied if it would write or use other files.
   QueryResult Query(const std::string& sql) const;
 
  private:
