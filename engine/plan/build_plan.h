@@ -45,8 +45,10 @@ struct PlanOptions {
   bool share_reduce_buckets = true;  // Several units' gradients in one call.
   bool reduce_scatter = true;        // false: all-reduce, of which each rank keeps its slice.
   bool gather_updated = true;        // false: updated parameters are broadcast, slice by slice.
-  bool reduce_grads = true;          // false: every rank's gradient stays its own.
-  bool fold_grads = false;           // Gradients accumulate in another type than they come in.
+  // false: every rank's gradient stays its own, and momenta are averaged instead (1-bit Adam).
+  bool reduce_grads = true;
+  int64_t num_trust_ratios = 0;  // LAMB: one per parameter of the model.
+  bool fold_grads = false;       // Gradients accumulate in another type than they come in.
   // Collectives run beside computing: two buckets of each kind instead of one.
   bool overlap = false;
   // Sharded units. One whose parameters all have at most this many elements rests replicated, while

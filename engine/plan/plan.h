@@ -49,9 +49,12 @@ enum class Op : uint8_t {
   kFoldGrad,    // The whole-size gradient is added to the accumulated one of another type, freed.
   kFreeGrad,    // The whole-size gradient of a unit that now rests sharded.
   // The step.
-  kSumTied,     // The unit's gradient over the pipeline stages that hold a copy of it.
-  kNorm,        // Norm of all gradients: what clipping and the overflow check need.
-  kReadState,   // The sub-group's optimizer state begins to come from disk,
+  kSumTied,  // The unit's gradient over the pipeline stages that hold a copy of it.
+  kNorm,     // Norm of all gradients: what clipping and the overflow check need.
+  // The next two prepare the updates of some optimizers.
+  kTrustRatios,      // LAMB: moments of all sub-groups, then the trust ratio of every parameter.
+  kAverageMomentum,  // 1-bit Adam: the sub-group's momentum, then its compressed average.
+  kReadState,        // The sub-group's optimizer state begins to come from disk,
   kUpdate,      // Optimizer on the sub-group; frees its unit's gradients after the unit's last.
   kWriteState,  // and to go back;
   kAwaitState,  // whichever is under way has ended. After a write the memory is free.
@@ -88,6 +91,7 @@ enum class Collective : uint8_t {
   kReduceScatter,
   kAllGather,
   kBroadcasts,  // An all-gather as one broadcast per rank.
+  kAllToAll,
 };
 
 // One collective call. The bucket has P rows; row q holds the segments of slice q, one after
@@ -121,6 +125,7 @@ struct UnitPlan {
   bool trained = false;       // The unit has gradients and optimizer state here.
   bool writes_grads = false;  // Its backward writes gradients: its own or those of borrowed units.
   bool counted = false;       // The norm counts this copy of the unit, and no other.
+  int64_t num_elems = 0;      // Padded; 0 if the unit is not present.
   // Where the unit's reduced gradients rest.
   Tier GradTier() const { return optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost; }
 };
@@ -137,9 +142,42 @@ struct Plan {
   int num_in_flight = 1;                  // Micro-batches between their forward and backward.
   std::vector<int64_t> bucket_row_elems;  // Row length of each communication buffer; 0 = unused.
   std::vector<Transfer> transfers;
+  int64_t num_trust_ratios = 0;  // LAMB's, one per parameter of the model; else 0.
   std::vector<SubGroup> sub_groups;
   std::vector<Instruction> instructions;
 };
+
+// One collective call of an instruction, in place on a buffer of one row per rank.
+struct Call {
+  enum class Group : uint8_t { kDataParallel, kTied };  // kTied: the stages that hold the unit.
+  enum class Elem : uint8_t { kParam, kGrad, kF32, kByte };
+
+  Collective collective;
+  Group group = Group::kDataParallel;
+  // kGrad is the communication dtype in a transfer, and the dtype that gradients accumulate in
+  // between tied units.
+  Elem elem = Elem::kF32;
+  int64_t row_elems = 0;
+  bool operator==(const Call&) const = default;
+};
+
+// Every collective that the instruction issues, in order. What is not listed here is not issued:
+// this is the law of collectives (engine/comm/process_group.h). Sums of one number, which kNorm and
+// kMeanLoss form, carry no model state and are not listed; nor are messages between stages.
+std::vector<Call> CallsOf(const Plan& plan, const Instruction& instruction);
+
+// The row of the buffer in which `ranks` ranks sum `num_elems` elements.
+constexpr int64_t SummedRowElems(int64_t num_elems, int ranks) {
+  return (num_elems + ranks - 1) / ranks;
+}
+// A row of a compressed average of `num_elems` numbers: a scale, then one bit per element of the
+// row's share, both aligned to kCompressedHeaderBytes. REQUIRES: `ranks` divides num_elems.
+inline constexpr int64_t kCompressedHeaderBytes = 8;
+constexpr int64_t CompressedRowBytes(int64_t num_elems, int ranks) {
+  const int64_t sign_bytes = num_elems / ranks / 8;
+  return kCompressedHeaderBytes + (sign_bytes + kCompressedHeaderBytes - 1) /
+                                      kCompressedHeaderBytes * kCompressedHeaderBytes;
+}
 
 // The stage that the instruction sends to or receives from, relative to this one: 1 is the next
 // stage, -1 the previous one. 0 if the instruction has no message.

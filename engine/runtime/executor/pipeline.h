@@ -51,8 +51,7 @@ class TiedUnits {
  public:
   // A collective call if the plan has such units. `groups` must outlive this. Throws
   // kUnimplemented if they are not all held by the same stages, OutOfMemory for the bucket.
-  TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, DType dtype,
-            const Groups& groups, Arena& arena);
+  TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena);
   TiedUnits(const TiedUnits&) = delete;
   TiedUnits& operator=(const TiedUnits&) = delete;
   ~TiedUnits() { arena_.Discharge(charged_bytes_); }
