@@ -34,8 +34,8 @@ class Lamb {
   // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
   // gradient is at the optimizer's home.
   void Prepare(const OptimizerConfig& config, int64_t step, float grad_scale);
-  // The step of one sub-group, of which `view` shows all. REQUIRES: Prepare with the same `config`
-  // and `step` came before.
+  // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same `config`
+  // and `step`.
   void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
              const OptimizerView& view, int64_t step) const;
 

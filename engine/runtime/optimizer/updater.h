@@ -1,5 +1,5 @@
-// The optimizer's side of a step: norms and updates of sub-groups on the tier where their state
-// rests, and the updated parameters' way back to where those rest (ZeRO-Offload, Ren et al. 2021).
+// The optimizer in a step: norms and updates of sub-groups on the tier of their state, and the copy
+// of the updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 
