@@ -25,12 +25,12 @@ class Dataset {
   // and its class. REQUIRES: image() is not all 0.
   virtual void Image(int64_t index, float* pixels, int32_t* target) const;
 
-  // All 0: tokens.
+  // All sizes are 0 if the data are tokens.
   virtual ImageShape image() const { return {}; }
   // Tokens, or classes, are in [0, vocab_size()).
   virtual int64_t vocab_size() const = 0;
-  // How many samples of T tokens there are before they repeat, which is what one evaluation reads:
-  // kEndless for training data.
+  // The number of samples of T tokens before they repeat; one evaluation reads as many. kEndless
+  // for training data.
   virtual int64_t NumSamples(int64_t T) const;
 };
 
@@ -53,16 +53,17 @@ class Dataset {
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what);
 
-// What the block's "validation" describes: the same keys, those that are not there as in the block
-// itself, so that {"path": "val.txt"} is enough. Instead of another path {"split": 0.05} holds the
-// last 5 % of the files' bytes, tokens or images out of training; of synthetic data there are
-// {"samples": 512}. In order and without overlap, each sample once; nullptr if the block has no
-// "validation". Throws as OpenDataset.
+// The validation data that the block's "validation" describes. It has the same keys as the block,
+// and keys that it lacks are those of the block, so that {"path": "val.txt"} is enough. Instead of
+// another path, {"split": 0.05} holds the last 5 % of the files' bytes, tokens or images out of
+// training. For synthetic data, {"samples": 512} gives the number of samples. Each sample comes
+// once, in order and without overlap. Returns nullptr if the block has no "validation". Throws as
+// OpenDataset.
 std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::string& base_dir,
                                                int64_t seed, const std::string& what);
 
-// The block's seq_len, or `model_max` if it has none. Throws kInvalidArgument if it is not in
-// [1, model_max].
+// Returns the block's seq_len, or `model_max` if the block has none. Throws kInvalidArgument if it
+// is not in [1, model_max].
 int64_t SeqLen(const Json& data, int64_t model_max, const std::string& what);
 
 }  // namespace dsat::engine

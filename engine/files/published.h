@@ -1,5 +1,5 @@
-// Parameters as other programs have them: what a model computes together is one parameter here, and
-// a Linear layer's weight lies the other way round there.
+// Parameters as other programs publish them. What a model computes together is one parameter here
+// and several tensors there, and the weight of a Linear layer is transposed there.
 #ifndef DSAT_ENGINE_FILES_PUBLISHED_H_
 #define DSAT_ENGINE_FILES_PUBLISHED_H_
 

@@ -1,5 +1,5 @@
-// The end of every model here: softmax and cross entropy over the classes, or the rows to predict
-// from.
+// The end of every model: softmax and cross entropy over the classes, or the positions from which a
+// prediction continues.
 #ifndef DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 #define DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 
@@ -13,7 +13,7 @@ namespace dsat::engine {
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V,
                         int64_t vocab_padding = 0);
 
-// Of x (B, T, C), the last position of each row: (B, C). What prediction goes on with.
+// Returns the last position of each row of x (B, T, C), as (B, C), for a prediction.
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C);
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// Trained weights that a model starts from.
+// Trained weights as the initial values of a model.
 #ifndef DSAT_ENGINE_MODEL_WEIGHT_SOURCE_H_
 #define DSAT_ENGINE_MODEL_WEIGHT_SOURCE_H_
 

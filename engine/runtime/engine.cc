@@ -33,13 +33,6 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .param_swap = {config.zero.offload_param.nvme_path, config.aio}};
 }
 
-std::vector<int64_t> UnitSizes(const UnitStates& states) {
-  std::vector<int64_t> sizes;
-  for (int u = 0; u < states.num_units(); ++u)
-    sizes.push_back(states.unit(u).layout.num_elems);
-  return sizes;
-}
-
 // Whether the device does something for the instruction, on the stream of the thread that runs it.
 bool AsksDevice(const Instruction& i, const Plan& plan) {
   const auto on_device = [&](const SubGroup& g) {
@@ -64,7 +57,9 @@ bool AsksDevice(const Instruction& i, const Plan& plan) {
     case Op::kSumTied:
       return true;
     case Op::kNorm:
+    case Op::kTrustRatios:
       return std::ranges::any_of(plan.sub_groups, on_device);
+    case Op::kAverageMomentum:
     case Op::kUpdate:
       return on_device(plan.sub_groups[i.sub_group]);
     default:
@@ -134,7 +129,7 @@ Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_con
 Communicators Engine::Parts::MakeCommunicators() {
   Communicators communicators{.world = groups.world(), .data = groups.data()};
   if (groups.num_stages() == 1) return communicators;
-  tied.emplace(plan, UnitSizes(states), config.grad_dtype(), groups, resources.memory.device);
+  tied.emplace(plan, config.grad_dtype(), groups, resources.memory.device);
   const Batch batch = {.B = config.batch.micro_batch_size, .T = resources.seq_len};
   const std::vector<int64_t> bytes = InputBytes(resources.model, batch, config.dtype());
   communicators.pipeline = &groups.pipeline();

@@ -17,6 +17,13 @@ int64_t CheckpointInterval(const ActivationConfig& activation, int64_t num_layer
   return std::max<int64_t>((num_layers - 2) / activation.num_checkpoints + 1, 1);
 }
 
+int64_t NumParamTensors(const Model& model) {
+  int64_t count = 0;
+  for (const auto& layer : model.layers)
+    count += std::ssize(layer->params());
+  return count;
+}
+
 // DeepSpeed counts buffers by tensor: a sub-group needs one for its gradient, its master copy and
 // each moment.
 OffloadOptions OffloadOf(const ZeroConfig& zero, int num_moments) {
@@ -78,6 +85,7 @@ PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_siz
   options.prefetch_elems = zero.stage3_prefetch_bucket_size;
   options.max_live_elems = zero.stage3_max_live_parameters;
   options.max_reuse_elems = zero.stage3_max_reuse_distance;
+  if (config.optimizer.type == "lamb") options.num_trust_ratios = NumParamTensors(model);
   // Momenta are compressed unit by unit.
   options.sub_group_elems = IsOneBit(config.optimizer) ? INT64_MAX : zero.sub_group_size;
   options.offload = OffloadOf(zero, NumMoments(config.optimizer));

@@ -28,7 +28,7 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       redistributor_(redistributor),
       loader_(loader),
       communicators_(communicators),
-      updater_(model, plan, config.optimizer, states, communicators.data),
+      updater_(model, plan, states, communicators.data),
       next_(plan.instructions.size()) {
   for (int i = 0; i < plan.num_in_flight; ++i)
     activations_.emplace_back(model.layers.size(), states.memory());
@@ -195,6 +195,12 @@ void Executor::ExecuteStep(const Instruction& i) {
                                       states_.memory().kernels);
     case Op::kNorm:
       return Norm();
+    case Op::kTrustRatios:
+      if (!outputs_.skipped) updater_.TrustRatios();
+      return;
+    case Op::kAverageMomentum:
+      if (!outputs_.skipped) updater_.AverageMomentum(i.sub_group);
+      return;
     case Op::kReadState:
       if (!outputs_.skipped) swap->Read(i.sub_group);
       return;

@@ -1,4 +1,5 @@
-// How parameters start: element by element from (seed, name), whatever slice a rank holds.
+// The initial values of parameters: a function of (seed, name, element), whatever slice a rank
+// holds.
 #ifndef DSAT_ENGINE_RUNTIME_STATE_INIT_H_
 #define DSAT_ENGINE_RUNTIME_STATE_INIT_H_
 

@@ -136,6 +136,9 @@ void Redistributor::Run(const Transfer& transfer) {
     case Collective::kBroadcasts:
       for (int root = 0; root < group_.size(); ++root)
         group_.Broadcast(bucket, dtype, transfer.row_elems, root);
+      return;
+    case Collective::kAllToAll:
+      DSAT_CHECK(false, "{}", ToString(transfer));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/model/models.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/engine.h"
+#include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/plan_for.h"
 #include "engine/runtime/state/unit_state.h"
 #include "tests/engine/backend/test_device.h"
