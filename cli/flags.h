@@ -113,7 +113,7 @@ struct EstimateFlags {
   std::string link, network, pcie, disk;
   bool all_stages = false;
 };
-// What eval and predict have in common.
+// What eval and generate have in common.
 struct CheckpointFlags {
   std::string config;
   std::string model_dir;
@@ -123,9 +123,9 @@ struct CheckpointFlags {
 struct EvalFlags {
   CheckpointFlags checkpoint;
 };
-struct PredictFlags {
+struct GenerateFlags {
   CheckpointFlags checkpoint;
-  PredictTask predict;
+  GenerateTask task;
   int64_t seed = 42;
 };
 struct CollateFlags {
@@ -149,10 +149,10 @@ struct AioBenchFlags {
 };
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
-using Command =
-    std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags,
-                 ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags, EstimateFlags,
-                 EvalFlags, PredictFlags, CollateFlags, AioBenchFlags, DoctorFlags, SuperviseFlags>;
+using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
+                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
+                             EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags,
+                             DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

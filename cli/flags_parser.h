@@ -37,7 +37,7 @@ struct Parser {
   ExportFlags export_flags;
   TrainFlags train;
   EvalFlags eval;
-  PredictFlags predict;
+  GenerateFlags generate;
   EstimateFlags estimate;
   CollateFlags collate;
   AioBenchFlags aio_bench;

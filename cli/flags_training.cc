@@ -89,28 +89,28 @@ void AddInferenceCommands(Parser& parser) {
   CLI::App& eval = parser.Add("eval", "Loss of a checkpoint over the validation data", parser.eval,
                               /*uses_db=*/false);
   AddCheckpoint(eval, parser.eval.checkpoint);
-  PredictFlags& flags = parser.predict;
-  CLI::App& predict = parser.Add("predict", "What a trained language model writes after a prompt",
-                                 flags, /*uses_db=*/false);
-  AddCheckpoint(predict, flags.checkpoint);
-  predict.add_option("--prompt", flags.predict.prompt, "The text to go on from")
+  GenerateFlags& flags = parser.generate;
+  CLI::App& generate = parser.Add("generate", "What a trained language model writes after a prompt",
+                                  flags, /*uses_db=*/false);
+  AddCheckpoint(generate, flags.checkpoint);
+  generate.add_option("--prompt", flags.task.prompt, "The text to go on from")
       ->required()
       ->type_name("TEXT");
-  predict.add_option("--max-new-tokens", flags.predict.max_new_tokens, "Tokens to write")
+  generate.add_option("--max-new-tokens", flags.task.max_new_tokens, "Tokens to write")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
-  predict
-      .add_option("--temperature", flags.predict.temperature,
+  generate
+      .add_option("--temperature", flags.task.temperature,
                   "Below 1: more probable tokens; 0: always the most probable one")
       ->check(NumberFrom0())
       ->capture_default_str();
-  predict.add_option("--top-k", flags.predict.top_k, "Of the k most probable tokens only; 0: all")
+  generate.add_option("--top-k", flags.task.top_k, "Of the k most probable tokens only; 0: all")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
-  predict.add_option("--num-samples", flags.predict.num_samples, "How many texts")
+  generate.add_option("--num-samples", flags.task.num_samples, "How many texts")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
-  predict.add_option("--seed", flags.seed, "The same seed gives the same text")
+  generate.add_option("--seed", flags.seed, "The same seed gives the same text")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
 }

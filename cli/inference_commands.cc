@@ -1,4 +1,4 @@
-// dsat eval and dsat predict: a checkpoint on one rank, whatever number of ranks has written it.
+// dsat eval and dsat generate: a checkpoint on one rank, whatever number of ranks has written it.
 #include "cli/inference_commands.h"
 
 #include <fcntl.h>
@@ -19,6 +19,7 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "engine/config/ds_config.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/processes/supervised_process.h"
 
@@ -95,7 +96,7 @@ std::string ReadAll(int fd) {
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const TaskFile file(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
+  setenv(engine::kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);
@@ -138,11 +139,11 @@ int RunCommand(const Flags& flags, const EvalFlags& eval) {
   return 0;
 }
 
-int RunCommand(const Flags& flags, const PredictFlags& predict) {
-  TrialTask task = MakeTask(predict.checkpoint, TrialTask::Mode::kPredict);
-  task.predict = predict.predict;
-  task.predict.json = flags.json;
-  task.seed = predict.seed;
+int RunCommand(const Flags& flags, const GenerateFlags& generate) {
+  TrialTask task = MakeTask(generate.checkpoint, TrialTask::Mode::kGenerate);
+  task.generate = generate.task;
+  task.generate.json = flags.json;
+  task.seed = generate.seed;
   return RunTask(task, false) ? 0 : kExitError;
 }
 

@@ -72,13 +72,17 @@ struct Knob {
 
 struct StageSpace {
   int stage = 0;
-  int64_t approx_max_micro_batch = 1;  // From the profile; a starting point, not a bound.
+  // The largest micro-batch size that is predicted to fit with the knobs as submitted; 0 if not
+  // even 1 is. A starting point, not a bound.
+  int64_t approx_max_micro_batch = 1;
+  int64_t state_bytes = 0;  // Predicted device memory of a rank between steps; 0 if unknown.
   std::vector<Knob> knobs;
 };
 
 // What a method may choose from. Built from the profile by profiler/tuning_space.
 struct SearchSpace {
   std::vector<StageSpace> stages;
+  bool exact = false;  // The sizes are what the engine counts, not estimates.
 };
 
 // Whether the built-in engine runs the trials.
@@ -89,6 +93,10 @@ bool IsBuiltin(const ExperimentSpec& spec);
 Json ToJson(const SearchOptions& options);
 Json ToJson(const ExperimentSpec& spec);
 ExperimentSpec ExperimentSpecFromJson(const Json& json);
+
+// Throws Json::exception if the JSON is not what ToJson writes.
+Json ToJson(const SearchSpace& space);
+SearchSpace SearchSpaceFromJson(const Json& json);
 
 }  // namespace dsat
 

@@ -86,6 +86,15 @@ struct ModelProfile {
   // predicted not to fit.
   int64_t micro_batch_1_peak_bytes = 0;
   int64_t micro_batch_2_peak_bytes = 0;
+  // What the built-in engine ran on; empty and 0 of a profile that came from elsewhere.
+  std::string device = {};  // "cpu" or "cuda".
+  int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
+};
+
+// A proposal that was predicted not to fit: the method was told so, and no trial was launched.
+struct Refusal {
+  Assignment assignment;
+  std::string reason;
 };
 
 // How a trial or an attempt ended.
@@ -115,6 +124,7 @@ TrialState ParseTrialState(const std::string& text);
 Json ToJson(const Measurement& measurement);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
+Json ToJson(const Refusal& refusal);
 // Reads a measurement such as {"throughput": {"value": ..., "spread": ..., "samples": ...}}, or in
 // short {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if a
 // metric is unknown, negative or not finite.
@@ -125,6 +135,7 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what);
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);
+Refusal RefusalFromJson(const Json& json);
 
 // The batch sizes of the trial's config, at which a trial of one point is measured.
 Point ConfigPoint(const Trial& trial);

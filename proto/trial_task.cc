@@ -16,7 +16,7 @@ constexpr std::array<std::pair<TrialTask::Mode, const char*>, 5> kModes = {{
     {TrialTask::Mode::kMeasure, "measure"},
     {TrialTask::Mode::kTrain, "train"},
     {TrialTask::Mode::kEvaluate, "evaluate"},
-    {TrialTask::Mode::kPredict, "predict"},
+    {TrialTask::Mode::kGenerate, "generate"},
 }};
 
 TrialTask::Mode ParseMode(const std::string& text) {
@@ -25,7 +25,7 @@ TrialTask::Mode ParseMode(const std::string& text) {
   }
   Throw(ErrorCode::kInvalidArgument,
         "task/mode is \"{}\"; expected profile, measure, train, evaluate "
-        "or predict",
+        "or generate",
         text);
 }
 
@@ -40,14 +40,14 @@ std::string ToString(TrialTask::Mode mode) {
 }
 
 template <typename Visitor, typename T>
-requires std::same_as<std::remove_const_t<T>, PredictTask>
-void VisitFields(Visitor& visit, T& predict) {
-  visit("prompt", predict.prompt);
-  visit("max_new_tokens", predict.max_new_tokens);
-  visit("temperature", predict.temperature);
-  visit("top_k", predict.top_k);
-  visit("num_samples", predict.num_samples);
-  visit("json", predict.json);
+requires std::same_as<std::remove_const_t<T>, GenerateTask>
+void VisitFields(Visitor& visit, T& generate) {
+  visit("prompt", generate.prompt);
+  visit("max_new_tokens", generate.max_new_tokens);
+  visit("temperature", generate.temperature);
+  visit("top_k", generate.top_k);
+  visit("num_samples", generate.num_samples);
+  visit("json", generate.json);
 }
 
 template <typename Visitor, typename T>
@@ -83,7 +83,7 @@ void VisitFields(Visitor& visit, T& task) {
   visit("checkpoint_tag", task.checkpoint_tag);
   visit("eval_interval", task.eval_interval);
   visit("trace", task.trace);
-  visit("predict", task.predict);
+  visit("generate", task.generate);
   visit("checkpoint_interval", task.checkpoint_interval);
   visit("report_address", task.report_address);
 }

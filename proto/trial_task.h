@@ -10,7 +10,7 @@
 namespace dsat {
 
 // What to write, and how.
-struct PredictTask {
+struct GenerateTask {
   std::string prompt;
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the most probable token.
@@ -32,7 +32,7 @@ struct TrialTask {
     kMeasure,   // end_profile_step + 1 steps; report a Measurement of start..end.
     kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
     kEvaluate,  // Print the mean loss of a checkpoint over the validation data: one JSON line.
-    kPredict,   // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
+    kGenerate,  // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
   };
   Mode mode = Mode::kMeasure;
   int64_t experiment = 0;
@@ -49,19 +49,14 @@ struct TrialTask {
   int64_t end_profile_step = 5;
   int64_t train_steps = 0;
   int64_t seed = 42;
-  std::string checkpoint_dir;       // kTrain, kEvaluate, kPredict.
-  std::string checkpoint_tag;       // kEvaluate, kPredict; "" = the newest.
+  std::string checkpoint_dir;       // kTrain, kEvaluate, kGenerate.
+  std::string checkpoint_tag;       // kEvaluate, kGenerate; "" = the newest.
   int64_t checkpoint_interval = 0;  // kTrain: steps between checkpoints; 0 = only at the end.
   int64_t eval_interval = 0;        // kTrain: steps between validations; 0 = none.
   TraceTask trace;                  // kTrain only.
-  PredictTask predict;              // kPredict only.
+  GenerateTask generate;            // kGenerate only.
   std::string report_address;       // gRPC target of the runner's TrialService.
 };
-
-// The environment of a rank, in addition to torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call, and between hosts
-inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // memory file shared by the ranks
-inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
 
 // The phase of a progress report whose loss is that of the validation data.
 inline constexpr char kValidated[] = "validated";
@@ -71,7 +66,7 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;       // An Error; its message is the last line of the log.
 inline constexpr int kExitInfeasible = 3;  // Reported as infeasible by this rank.
 
-// "profile", "measure", "train", "evaluate", "predict".
+// "profile", "measure", "train", "evaluate", "generate".
 std::string ToString(TrialTask::Mode mode);
 Json ToJson(const TrialTask& task);
 TrialTask TrialTaskFromJson(const Json& json);

@@ -18,10 +18,10 @@ class PlanBuilder {
 
  private:
   int num_units() const { return static_cast<int>(units_.size()); }
-  bool Sharded(int unit) const { return plan_.param_homes[unit] == Placement::kShard; }
-  bool OnDisk(int unit) const { return plan_.param_tiers[unit] == Tier::kNvme; }
+  bool Sharded(int unit) const { return plan_.units[unit].param.placement == Placement::kShard; }
+  bool OnDisk(int unit) const { return plan_.units[unit].param.tier == Tier::kNvme; }
   // Elements on this stage.
-  int64_t Size(int unit) const { return plan_.present[unit] ? units_[unit].num_elems : 0; }
+  int64_t Size(int unit) const { return plan_.units[unit].present ? units_[unit].num_elems : 0; }
   int64_t SliceElems(int unit) const { return Size(unit) / options_.world_size; }
   int64_t RowCapacity(int64_t bucket_elems) const;
 
@@ -81,6 +81,7 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   plan_.world_size = options.world_size;
   plan_.overlap = options.overlap;
   plan_.reduces_grads = options.reduce_grads;
+  plan_.num_trust_ratios = options.num_trust_ratios;
   schedule_ = MakeSchedule();
   plan_.first_unit = schedule_.first_unit;
   plan_.end_unit = schedule_.end_unit;
@@ -114,24 +115,25 @@ ScheduleOptions PlanBuilder::MakeSchedule() const {
 
 // Which units are here, who else holds them, and who writes their gradients.
 void PlanBuilder::PlaceUnits() {
-  plan_.holders.resize(units_.size());
+  plan_.units.resize(units_.size());
   for (int u = 0; u < num_units(); ++u) {
     for (int held : units_[u].borrows)
-      plan_.holders[held].push_back(StageOf(u));
-    plan_.holders[u].push_back(StageOf(u));
+      plan_.units[held].holders.push_back(StageOf(u));
+    plan_.units[u].holders.push_back(StageOf(u));
   }
   for (int u = 0; u < num_units(); ++u) {
-    std::vector<int>& holders = plan_.holders[u];
-    std::ranges::sort(holders);
-    holders.erase(std::ranges::unique(holders).begin(), holders.end());
-    plan_.present.push_back(std::ranges::count(holders, options_.stage) > 0);
-    plan_.counted.push_back(StageOf(u) == options_.stage);
-    plan_.trained.push_back(Size(u) > 0 && !units_[u].frozen);
+    UnitPlan& unit = plan_.units[u];
+    std::ranges::sort(unit.holders);
+    unit.holders.erase(std::ranges::unique(unit.holders).begin(), unit.holders.end());
+    unit.present = std::ranges::count(unit.holders, options_.stage) > 0;
+    unit.counted = StageOf(u) == options_.stage;
+    unit.num_elems = Size(u);
+    unit.trained = Size(u) > 0 && !units_[u].frozen;
   }
   for (int u = 0; u < num_units(); ++u) {
-    const auto trained = [&](int unit) { return plan_.trained[unit]; };
-    plan_.writes_grads.push_back(plan_.trained[u] ||
-                                 std::ranges::any_of(units_[u].borrows, trained));
+    const auto trained = [&](int unit) { return plan_.units[unit].trained; };
+    plan_.units[u].writes_grads =
+        plan_.units[u].trained || std::ranges::any_of(units_[u].borrows, trained);
   }
   // Backward runs from the last unit to the first.
   for (int u = schedule_.end_unit - 1; u >= schedule_.first_unit; --u) {
@@ -177,22 +179,21 @@ void PlanBuilder::PlaceParams(const StateHomes& homes) {
       host_elems += fits ? Size(u) : 0;
       if (fits || Size(u) == 0) tier = Tier::kHost;
     }
-    plan_.param_homes.push_back(shard ? Placement::kShard : Placement::kReplicate);
-    plan_.param_tiers.push_back(tier);
+    plan_.units[u].param = {shard ? Placement::kShard : Placement::kReplicate, tier};
   }
 }
 
 void PlanBuilder::PlaceOptimizer(const StateHomes& homes) {
   double total = 0;
   for (int u = 0; u < num_units(); ++u)
-    total += plan_.trained[u] ? static_cast<double>(Size(u)) : 0;
+    total += plan_.units[u].trained ? static_cast<double>(Size(u)) : 0;
   double offloaded = 0;
   for (int u = 0; u < num_units(); ++u) {
-    const auto size = static_cast<double>(plan_.trained[u] ? Size(u) : 0);
+    const auto size = static_cast<double>(plan_.units[u].trained ? Size(u) : 0);
     const bool offload = homes.optimizer.tier != Tier::kDevice && size > 0 &&
                          offloaded + size <= options_.offload.optimizer_ratio * total;
     offloaded += offload ? size : 0;
-    plan_.optimizer_tiers.push_back(offload ? homes.optimizer.tier : Tier::kDevice);
+    plan_.units[u].optimizer_tier = offload ? homes.optimizer.tier : Tier::kDevice;
   }
 }
 
@@ -217,10 +218,10 @@ int64_t PlanBuilder::RowCapacity(int64_t bucket_elems) const {
 void PlanBuilder::MakeSubGroups() {
   const int64_t most = std::max(options_.sub_group_elems / kAlignElems, int64_t{1}) * kAlignElems;
   for (int u = 0; u < num_units(); ++u) {
-    if (!plan_.trained[u]) continue;
+    if (!plan_.units[u].trained) continue;
     const int64_t size = plan_.optimizer_home == Placement::kShard ? SliceElems(u) : Size(u);
     for (int64_t offset = 0; offset < size; offset += most) {
-      const bool on_disk = plan_.optimizer_tiers[u] == Tier::kNvme;
+      const bool on_disk = plan_.units[u].optimizer_tier == Tier::kNvme;
       if (on_disk) on_disk_.push_back(static_cast<int>(std::ssize(plan_.sub_groups)));
       plan_.sub_groups.push_back({u, offset, std::min(most, size - offset), on_disk});
     }
@@ -350,7 +351,7 @@ std::vector<int> PlanBuilder::ReusedAfter(size_t index) const {
 // Reduces the gradients that this backward has completed, if now is the time.
 void PlanBuilder::ReduceAfter(const Compute& compute) {
   for (int u = num_units() - 1; u >= 0; --u) {
-    if (plan_.trained[u] && last_writer_[u] == compute.unit) Reduce(u, compute.micro_batch);
+    if (plan_.units[u].trained && last_writer_[u] == compute.unit) Reduce(u, compute.micro_batch);
   }
   const int first = std::max(schedule_.first_unit, schedule_.first_trained);
   if (compute.unit == first) writer_.Flush(reduce_);
@@ -372,9 +373,12 @@ void PlanBuilder::OptimizerStep() {
   writer_.WaitForAll();
   writer_.set_phase(Phase::kStep);
   for (int u = 0; u < num_units(); ++u) {
-    if (plan_.trained[u] && plan_.holders[u].size() > 1) writer_.Emit(Op::kSumTied, u);
+    if (plan_.units[u].trained && plan_.units[u].holders.size() > 1) writer_.Emit(Op::kSumTied, u);
   }
   writer_.Emit(Op::kNorm);
+  if (plan_.num_trust_ratios > 0) writer_.Emit(Op::kTrustRatios);
+  for (int g = 0; !plan_.reduces_grads && g < static_cast<int>(plan_.sub_groups.size()); ++g)
+    writer_.EmitSubGroup(Op::kAverageMomentum, g);
   gather_.like.collective =
       options_.gather_updated ? Collective::kAllGather : Collective::kBroadcasts;
   const int num_groups = static_cast<int>(plan_.sub_groups.size());

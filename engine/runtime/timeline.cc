@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/comm/process_group.h"
+#include "engine/io/async_file.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {
@@ -26,7 +28,7 @@ Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig&
       counts_(CountsNow()),
       arrives_ms_(plan_.transfers.size()),
       state_done_ms_(plan_.sub_groups.size()),
-      slice_done_ms_(plan_.present.size()) {}
+      slice_done_ms_(plan_.units.size()) {}
 
 Timeline::Counts Timeline::CountsNow() const {
   const TierTraffic tiers = kernels_.tier_traffic();
@@ -115,8 +117,9 @@ void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
 double Timeline::TransferMs(const Transfer& transfer) const {
   const bool reduces_all = transfer.collective == Collective::kAllReduce;
   const bool broadcasts = transfer.collective == Collective::kBroadcasts;
-  const DType dtype =
-      transfer.state == State::kParam ? config_.dtype() : config_.travel_dtype(plan_.world_size);
+  const DType dtype = transfer.state == State::kParam
+                          ? config_.dtype()
+                          : config_.communication_dtype(plan_.world_size);
   const int64_t rows = (plan_.world_size - 1) * (reduces_all ? 2 : 1);
   if (rows == 0) return 0;
   const auto bytes = static_cast<double>(rows * transfer.row_elems * BytesPerElem(dtype));
@@ -132,7 +135,7 @@ double Timeline::UpdateMs(const SubGroup& group) const {
   const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
                              BytesPerElem(config_.grad_accum_type.value_or(config_.dtype())) +
                              (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
-  const bool on_device = plan_.GradTier(group.unit) == Tier::kDevice;
+  const bool on_device = plan_.units[group.unit].GradTier() == Tier::kDevice;
   return MsFor(static_cast<double>(group.num_elems * elem_bytes),
                on_device ? speeds_.device_bytes : speeds_.host_bytes);
 }
@@ -142,7 +145,7 @@ double Timeline::NormMs() const {
   const int64_t elem_bytes = BytesPerElem(config_.grad_accum_type.value_or(config_.dtype()));
   double ms = 0;
   for (const SubGroup& group : plan_.sub_groups) {
-    const bool on_device = plan_.GradTier(group.unit) == Tier::kDevice;
+    const bool on_device = plan_.units[group.unit].GradTier() == Tier::kDevice;
     ms += MsFor(static_cast<double>(group.num_elems * elem_bytes),
                 on_device ? speeds_.device_bytes : speeds_.host_bytes);
   }

@@ -15,10 +15,10 @@ namespace {
 std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt) {
   if (model.image.NumElems() > 0) {
     Throw(ErrorCode::kInvalidArgument,
-          "/hyperparameters/model looks at images; expected a language model");
+          "/hyperparameters/model reads images; expected a language model");
   }
   if (prompt.empty()) {
-    Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to go on from");
+    Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to continue");
   }
   std::vector<int32_t> tokens = BytesToTokens(prompt);
   const int32_t largest = *std::ranges::max_element(tokens);
@@ -32,7 +32,7 @@ std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt)
 
 // One continuation; `on_token` hears every new token.
 template <typename OnToken>
-void Continue(Engine& engine, const Model& model, const PredictTask& task, uint64_t seed,
+void Continue(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed,
               int64_t sample, std::vector<int32_t>& tokens, OnToken on_token) {
   const SamplingOptions options = {
       .temperature = task.temperature, .top_k = task.top_k, .seed = seed};
@@ -75,7 +75,7 @@ void PrintResult(const ValidationResult& result, int64_t step) {
   std::fflush(stdout);
 }
 
-void Generate(Engine& engine, const Model& model, const PredictTask& task, uint64_t seed) {
+void Generate(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed) {
   const std::vector<int32_t> prompt = PromptTokens(model, task.prompt);
   Json samples = Json::array();
   for (int64_t sample = 0; sample < task.num_samples; ++sample) {

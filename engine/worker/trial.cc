@@ -13,13 +13,15 @@
 #include "base/log.h"
 #include "engine/backend/device_speed.h"
 #include "engine/backend/open_device.h"
+#include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/initialize.h"
 #include "engine/runtime/predict.h"
-#include "engine/runtime/tier_memory.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/tier_memory.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/step_tracer.h"
@@ -79,7 +81,7 @@ class Trial {
   void Train();
   void Validate(Engine& engine);
   void Evaluate();
-  void Predict();
+  void Generate();
   std::optional<PointRun> RunPoint(const Point& point, int64_t first, int64_t last);
   bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
   void RenewGroup();
@@ -95,7 +97,7 @@ class Trial {
   DsConfig config_;
   Model model_;
   int64_t seq_len_;
-  std::unique_ptr<Dataset> data_;        // Not for predictions.
+  std::unique_ptr<Dataset> data_;        // Not for generating text.
   std::unique_ptr<Dataset> validation_;  // If the data block has one.
   std::unique_ptr<Device> device_;
   TierMemory memory_;
@@ -114,7 +116,7 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
       memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
   CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
-  if (task.mode != TrialTask::Mode::kPredict) {
+  if (task.mode != TrialTask::Mode::kGenerate) {
     const char* what = "/hyperparameters/data";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
@@ -133,8 +135,8 @@ void Trial::Run() {
       return Train();
     case TrialTask::Mode::kEvaluate:
       return Evaluate();
-    case TrialTask::Mode::kPredict:
-      return Predict();
+    case TrialTask::Mode::kGenerate:
+      return Generate();
   }
 }
 
@@ -212,6 +214,7 @@ void Trial::Profile() {
   // The smallest of any rank: hosts may differ.
   const auto device_memory_bytes = static_cast<int64_t>(
       -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
+  const auto num_threads = static_cast<int64_t>(group_->MaxScalar(environment_.num_threads));
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
@@ -226,6 +229,8 @@ void Trial::Profile() {
       .to_host_bytes_per_s = std::llround(speed.to_host),
       .micro_batch_1_peak_bytes = at_one->peak_bytes,
       .micro_batch_2_peak_bytes = at_two->peak_bytes,
+      .device = device_->kind() == DeviceKind::kCuda ? "cuda" : "cpu",
+      .num_threads = num_threads,
   };
   reporter_.Measured(result, profile);
 }
@@ -297,10 +302,10 @@ void Trial::Evaluate() {
   if (environment_.rank == 0) PrintResult(result, engine.num_steps());
 }
 
-void Trial::Predict() {
+void Trial::Generate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  Generate(engine, model_, task_.predict, Seed());
+  engine::Generate(engine, model_, task_.generate, Seed());
 }
 
 // Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the

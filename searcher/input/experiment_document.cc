@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
+#include "engine/config/validate.h"
 #include "searcher/input/shell_words.h"
 
 namespace dsat {
@@ -311,9 +311,10 @@ class SpecReader {
   // True for a key of a ds_config with a value of the right type. `optimizer: adam` is a
   // hyperparameter of the user's own.
   static bool IsDsConfigEntry(const std::string& key, const Json& value) {
-    const engine::Key* known = engine::FindKey("/" + key);
+    const engine::Key* known = engine::Keys().Find("/" + key);
     if (known == nullptr || *known->pointer == '\0' || key.find('/') != key.npos) return false;
-    return (value.is_string() && value == Json("auto")) || engine::Misfit(*known, value).empty();
+    return (value.is_string() && value == Json("auto")) ||
+           engine::Keys().Misfit(*known, value).empty();
   }
 
   void RefuseInline(const Json& hparams) const {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/scripts/exit_classifier.h"
@@ -79,8 +80,8 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
       std::to_string(std::max<int64_t>(1, host.num_cores / place.local_size));
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
-  env[kEnvToken] = request.token;
-  env[kEnvNumThreads] = num_threads;
+  env[engine::kEnvToken] = request.token;
+  env[engine::kEnvNumThreads] = num_threads;
   env["OMP_NUM_THREADS"] = num_threads;
   // Waiting ranks leave the core to those that work.
   env["OMP_WAIT_POLICY"] = "PASSIVE";

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
-#include "proto/trial_task.h"
+#include "engine/runtime/rank_variables.h"
 
 namespace dsat {
 namespace {
@@ -64,7 +64,7 @@ void ArrangeFiles(int log_fd, int null_fd, int group_fd) {
 [[noreturn]] void RunChild(const RankCommand& command, const std::string& work_dir) {
   for (const auto& [key, value] : command.env)
     setenv(key.c_str(), value.c_str(), 1);
-  setenv(kEnvGroupFd, std::to_string(kRankGroupFd).c_str(), 1);
+  setenv(engine::kEnvGroupFd, std::to_string(kRankGroupFd).c_str(), 1);
   if (chdir(work_dir.c_str()) != 0) ExitUnable(work_dir.c_str());
   std::vector<char*> argv;
   for (const std::string& argument : command.argv)

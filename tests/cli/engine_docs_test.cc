@@ -1,4 +1,4 @@
-// The examples of docs/engine.md run as they are written there.
+// Runs the examples of docs/engine.md exactly as they are written there.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
   }
 }
 
-// The messages at the end of the examples, from what they are about.
+// Provokes the messages that the docs show after the examples.
 TEST(EngineDocsTest, TheRefusalsAreAsTheyAreWritten) {
   const Workspace work;
   const std::vector<std::string> commands = BlocksOf("sh");

@@ -1,4 +1,4 @@
-// The real binary: which hosts a command is given, and what numbers its options take.
+// Runs the real binary with options for hosts, and with numbers in and out of range.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,7 +121,7 @@ TEST_F(HostsFlagsTest, ANumberThatDoesNotFitIsRefusedWithWhatIsExpected) {
            {{"asha", "x.yaml", "--search-range-factor", "0"},
             "--search-range-factor: 0; expected a number above 0"},
            {{"estimate", "--flops", "nan"}, "--flops: nan; expected a number above 0"},
-           {{"predict", "x.yaml", "--prompt", "a", "--temperature", "-0.5"},
+           {{"generate", "x.yaml", "--prompt", "a", "--temperature", "-0.5"},
             "--temperature: -0.5; expected a number of 0 or more"},
        }) {
     ExpectRefused(refused, 2);

@@ -1,4 +1,4 @@
-// Opening what is not a healthy database of ours: a clear error, and the file as it was.
+// Opens files that are not intact databases of dsat: the error is clear, and the file unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

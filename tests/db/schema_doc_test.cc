@@ -1,4 +1,4 @@
-// docs/schema.md and the comments in the schema name everything that is there.
+// docs/schema.md and the comments in the schema name every table, view and column.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What the tests of the store and of experiments share: a folder, old databases, a spec, a trial, a
-// child process.
+// Helpers for the tests of the store and of experiments: a folder, old databases, a spec, a trial,
+// a child process.
 #ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
 #define DSAT_TESTS_DB_STORE_FIXTURES_H_
 
@@ -22,7 +22,7 @@
 
 namespace dsat {
 
-// A folder of its own for one test, gone with it.
+// A folder for one test, which the destructor removes.
 class TempFolder {
  public:
   TempFolder() {

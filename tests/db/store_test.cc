@@ -1,4 +1,4 @@
-// The store's contract, over a file and over memory.
+// Tests the contract of the store, with a file and in memory.
 #include "db/store.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The words' text and JSON forms.
+// Tests the text and JSON forms of experiments and trials.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ std::string ErrorOf(Function function) {
   return "";
 }
 
-// Every field away from its default, so that a forgotten one shows.
+// No field has its default value, so that the test notices a missing one.
 ExperimentSpec FullSpec() {
   ExperimentSpec spec;
   spec.name = "n";
@@ -119,7 +119,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.host_memory_bytes = 10;
   task.checkpoint_tag = "t";
   task.eval_interval = 11;
-  task.predict.prompt = "p";
+  task.generate.prompt = "p";
   task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
   task.report_address = "unix:/x";
   Json json = ToJson(task);

@@ -72,8 +72,10 @@ void GroupNormBackward(const NormGradArgs& args, const GroupShape& shape, void* 
 // embedding.cu
 void EmbeddingForward(const View& y, const int32_t* tokens, const View& wte, const View& wpe,
                       int64_t B, int64_t T, int64_t C);
+// N = B * T, at most 2^31 - 1.
+int64_t EmbeddingWorkspaceBytes(int64_t N, int64_t C);
 void EmbeddingBackward(const View& dwte, const View& dwpe, const View& dy, const int32_t* tokens,
-                       int64_t B, int64_t T, int64_t C);
+                       int64_t B, int64_t T, int64_t C, void* workspace);
 void TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T, int64_t context);
 
 // rotary.cu

@@ -34,26 +34,31 @@ __device__ bool TakesWords(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
 }
 
+// data[0, 8). REQUIRES: TakesWords(data).
+template <typename T>
+__device__ Octet LoadWords(const T* data) {
+  constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
+  uint4 words[kWords];
+#pragma unroll
+  for (int k = 0; k < kWords; ++k)
+    words[k] = reinterpret_cast<const uint4*>(data)[k];
+  T values[kOctet];
+  memcpy(values, words, sizeof(values));
+  Octet octet;
+#pragma unroll
+  for (int j = 0; j < kOctet; ++j)
+    octet[j] = ToFloat(values[j]);
+  return octet;
+}
+
 // data[i, i + 8), one by one where the address is not a multiple of 16 bytes; 0 from n on.
 template <typename T>
 __device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
+  if (TakesWords(data + i) && i + kOctet <= n) return LoadWords(data + i);
   Octet octet;
-  if (TakesWords(data + i) && i + kOctet <= n) {
-    constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
-    uint4 words[kWords];
 #pragma unroll
-    for (int k = 0; k < kWords; ++k)
-      words[k] = reinterpret_cast<const uint4*>(data + i)[k];
-    T values[kOctet];
-    memcpy(values, words, sizeof(values));
-#pragma unroll
-    for (int j = 0; j < kOctet; ++j)
-      octet[j] = ToFloat(values[j]);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kOctet; ++j)
-      octet[j] = i + j < n ? ToFloat(data[i + j]) : 0.0F;
-  }
+  for (int j = 0; j < kOctet; ++j)
+    octet[j] = i + j < n ? ToFloat(data[i + j]) : 0.0F;
   return octet;
 }
 

@@ -5,11 +5,10 @@
 
 namespace dsat::engine {
 
-Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& config,
-                 UnitStates& states, ProcessGroup& group)
+Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
   if (plan.sub_groups.empty()) return;  // Evaluation.
-  if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
+  if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
 }
 
@@ -19,20 +18,22 @@ double Updater::SumOfSquares() const {
   for (int row = 0; row < (shard ? 1 : plan_.world_size); ++row) {
     double row_sum = 0;
     for (int u = 0; u < states_.num_units(); ++u) {
-      if (!plan_.trained[u] || !plan_.counted[u]) continue;
+      if (!plan_.units[u].trained || !plan_.units[u].counted) continue;
       const int64_t slice_elems = states_.SliceElems(u);
       const Tensor slice = states_.ReducedGrad(u).Slice(row * slice_elems, slice_elems);
-      row_sum += states_.memory().kernels_of(plan_.GradTier(u)).SumOfSquares(slice);
+      row_sum += states_.memory().kernels_of(plan_.units[u].GradTier()).SumOfSquares(slice);
     }
     sum += row_sum;
   }
   return sum;
 }
 
-void Updater::Begin(const UpdateInputs& inputs) {
-  inputs_ = inputs;
-  if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
-  if (one_bit_adam_) one_bit_adam_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
+void Updater::TrustRatios() {
+  lamb_->Prepare(inputs_.optimizer, inputs_.step, inputs_.grad_scale);
+}
+
+void Updater::AverageMomentum(int sub_group) {
+  one_bit_adam_->AverageMomentum(inputs_.optimizer, sub_group, inputs_.step, inputs_.grad_scale);
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
@@ -44,14 +45,14 @@ void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
 void Updater::Update(int sub_group) {
   const SubGroup& group = plan_.sub_groups[sub_group];
   const Memory& memory = states_.memory();
-  const Tier tier = plan_.GradTier(group.unit);  // Where it is computed.
+  const Tier tier = plan_.units[group.unit].GradTier();  // Where it is computed.
   const bool from_device = tier == Tier::kDevice;
   Kernels& kernels = memory.kernels_of(tier);
   OptimizerView view = states_.Optimizer(group, sub_group);
   if (view.param.num_elems > 0) return Step(kernels, sub_group, view);
   // The parameters rest elsewhere.
   const Tensor target = Target(group);
-  const bool crosses = from_device != (plan_.param_tiers[group.unit] == Tier::kDevice);
+  const bool crosses = from_device != (plan_.units[group.unit].param.tier == Tier::kDevice);
   Buffer staged;
   if (!crosses) {
     view.param = target;
@@ -70,7 +71,7 @@ void Updater::Update(int sub_group) {
 // Where the updated parameters go; of a slice on disk, its copy in host memory.
 Tensor Updater::Target(const SubGroup& group) {
   SwapFile* slices = states_.slice_swap();
-  const bool on_disk = plan_.param_tiers[group.unit] == Tier::kNvme;
+  const bool on_disk = plan_.units[group.unit].param.tier == Tier::kNvme;
   if (on_disk && !slices->InMemory(group.unit)) slices->Create(group.unit);
   return states_.ParamOf(group);
 }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/model/weight_source.h"
-#include "engine/runtime/init.h"
+#include "engine/runtime/state/init.h"
 
 namespace dsat::engine {
 namespace {
@@ -58,7 +58,7 @@ UnitStates::UnitStates(const Model& model, const Plan& plan, const StateOptions&
       memory_(memory),
       units_(model.layers.size()) {
   for (int u = 0; u < num_units(); ++u) {
-    if (plan.present[u]) units_[u].layout = LayoutOf(*model.layers[u], plan.world_size);
+    if (plan.units[u].present) units_[u].layout = LayoutOf(*model.layers[u], plan.world_size);
   }
   MakeSwapFiles();
   for (int u = 0; u < num_units(); ++u) {
@@ -112,18 +112,19 @@ int64_t UnitStates::HomeElems(Placement home, int u) const {
 
 bool UnitStates::HasMaster(int u) const {
   return options_.dtype != options_.master_dtype ||
-         plan_.optimizer_tiers[u] != plan_.param_tiers[u] ||
-         plan_.optimizer_tiers[u] == Tier::kNvme;
+         plan_.units[u].optimizer_tier != plan_.units[u].param.tier ||
+         plan_.units[u].optimizer_tier == Tier::kNvme;
 }
 
 void UnitStates::AllocateUnit(int u) {
   Unit& unit = units_[u];
   if (!OnDisk(u)) {
-    unit.param = memory_.arena(plan_.param_tiers[u])
-                     .Allocate(options_.dtype, HomeElems(plan_.param_homes[u], u), "parameters");
+    unit.param =
+        memory_.arena(plan_.units[u].param.tier)
+            .Allocate(options_.dtype, HomeElems(plan_.units[u].param.placement, u), "parameters");
   }
-  const Tier tier = plan_.optimizer_tiers[u];
-  if (!plan_.trained[u] || tier == Tier::kNvme) return;
+  const Tier tier = plan_.units[u].optimizer_tier;
+  if (!plan_.units[u].trained || tier == Tier::kNvme) return;
   Arena& arena = memory_.arena(tier);
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   if (HasMaster(u)) {
@@ -164,13 +165,13 @@ void UnitStates::InitParams(int u, const StatePart& part) {
 void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
   if (units_[u].layout.num_elems == 0) return;
   VisitParams(u, access, visitor);
-  if (!plan_.trained[u]) return;
-  if (plan_.optimizer_tiers[u] == Tier::kNvme) return VisitSwapped(u, access, visitor);
+  if (!plan_.units[u].trained) return;
+  if (plan_.units[u].optimizer_tier == Tier::kNvme) return VisitSwapped(u, access, visitor);
   const Unit& unit = units_[u];
   const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
   const auto show = [&](const std::string& name, const Buffer& buffer, DType dtype) {
-    Show({name, begin, buffer.AsTensor(dtype).Slice(0, num_elems)}, plan_.optimizer_tiers[u],
+    Show({name, begin, buffer.AsTensor(dtype).Slice(0, num_elems)}, plan_.units[u].optimizer_tier,
          access, visitor);
   };
   if (unit.master) show("master", unit.master, options_.master_dtype);
@@ -195,12 +196,12 @@ void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Vis
 }
 
 void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
-  const Placement home = plan_.param_homes[u];
+  const Placement home = plan_.units[u].param.placement;
   const StatePart shape = {"param", BeginOf(home, u), {nullptr, HomeElems(home, u), dtype()}};
   if (access == Access::kShape) return visitor(shape);
   if (!OnDisk(u)) {
     const Tensor all = units_[u].param.AsTensor(dtype()).Slice(0, shape.data.num_elems);
-    return Show({shape.state, shape.begin, all}, plan_.param_tiers[u], access, visitor);
+    return Show({shape.state, shape.begin, all}, plan_.units[u].param.tier, access, visitor);
   }
   slice_swap_->Read(u);
   slice_swap_->Await(u);
@@ -255,12 +256,13 @@ void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& te
 
 Tensor UnitStates::Param(int u) const {
   const Unit& unit = units_[u];
-  const Buffer& whole = plan_.param_homes[u] == Placement::kShard ? unit.gathered : unit.param;
+  const Buffer& whole =
+      plan_.units[u].param.placement == Placement::kShard ? unit.gathered : unit.param;
   return whole.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
 }
 
 Tensor UnitStates::ParamSlice(int u) const {
-  const Placement home = plan_.param_homes[u];
+  const Placement home = plan_.units[u].param.placement;
   const Tensor at_home =
       OnDisk(u) ? slice_swap_->Get(u, options_.dtype) : units_[u].param.AsTensor(options_.dtype);
   return at_home.Slice(rank_ * SliceElems(u) - BeginOf(home, u), SliceElems(u));
@@ -268,7 +270,7 @@ Tensor UnitStates::ParamSlice(int u) const {
 
 Tensor UnitStates::GatherTarget(int u) {
   Unit& unit = units_[u];
-  if (plan_.param_homes[u] == Placement::kShard && !unit.gathered) {
+  if (plan_.units[u].param.placement == Placement::kShard && !unit.gathered) {
     unit.gathered =
         memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gathered parameters");
   }
@@ -306,7 +308,7 @@ void UnitStates::FoldGrad(int u) {
 Tensor UnitStates::GradSlice(int u) {
   Unit& unit = units_[u];
   if (!unit.grad_slice) {
-    unit.grad_slice = memory_.arena(plan_.GradTier(u))
+    unit.grad_slice = memory_.arena(plan_.units[u].GradTier())
                           .Allocate(options_.grad_dtype, SliceElems(u), "gradient slices");
   }
   return unit.grad_slice.AsTensor(options_.grad_dtype).Slice(0, SliceElems(u));
@@ -351,7 +353,7 @@ OptimizerView UnitStates::Optimizer(const SubGroup& group, int index) const {
     view.moments.pop_back();
     return view;
   }
-  if (plan_.param_tiers[group.unit] == plan_.optimizer_tiers[group.unit]) {
+  if (plan_.units[group.unit].param.tier == plan_.units[group.unit].optimizer_tier) {
     view.param = ParamOf(group);
   }
   view.master = unit.master ? part(unit.master.AsTensor(options_.master_dtype)) : view.param;
@@ -405,7 +407,7 @@ std::vector<Tensor> UnitStates::LayerParams(int u) const {
 }
 
 std::vector<Tensor> UnitStates::LayerGrads(int u) {
-  return Views(u, [this](int unit) { return plan_.trained[unit] ? Grad(unit) : Tensor{}; });
+  return Views(u, [this](int unit) { return plan_.units[unit].trained ? Grad(unit) : Tensor{}; });
 }
 
 }  // namespace dsat::engine

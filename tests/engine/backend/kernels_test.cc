@@ -235,6 +235,33 @@ TEST_P(KernelsTest, EmbeddingBackwardAddsToEveryUsedRow) {
   }
 }
 
+// Common tokens, tokens that occur once, and numbers of them that take one to three bytes.
+TEST_P(KernelsTest, EmbeddingBackwardOfManyRowsGivesTheSameBitsEachTime) {
+  constexpr int64_t kB = 3, kT = 700;
+  for (const int32_t V : {1, 200, 3000, 70000}) {
+    const int64_t C = V == 3000 ? 13 : 16;
+    Random random(11);
+    std::vector<int32_t> tokens = random.Tokens(kB * kT, V);
+    for (size_t i = 0; i < tokens.size(); i += 3)
+      tokens[i] = V - 1;
+    TestTensor dy = random.Normal(dtype(), kB * kT * C);
+    const Doubles grad = dy.Values();
+    Doubles expected(static_cast<size_t>(V * C), 1.0);
+    for (size_t i = 0; i < grad.size(); ++i) {
+      const size_t row = i / static_cast<size_t>(C), c = i % static_cast<size_t>(C);
+      expected[static_cast<size_t>(tokens[row]) * static_cast<size_t>(C) + c] += grad[i];
+    }
+    std::vector<char> bytes;
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      TestTensor dwte(dtype(), Doubles(expected.size(), 1.0));
+      kernels().EmbeddingBackward(dwte.get(), Tensor{}, dy.get(), tokens.data(), kB, kT, C);
+      ExpectClose(dwte, expected, dtype(), V == 1 ? 100 : 20);
+      if (repeat == 0) bytes = dwte.bytes();
+      EXPECT_EQ(dwte.bytes(), bytes);
+    }
+  }
+}
+
 // One token 1000 times: rounding after every addition would stop bf16 at 256.
 TEST_P(KernelsTest, EmbeddingBackwardSumsInF32) {
   const std::vector<int32_t> tokens(1000, 1);

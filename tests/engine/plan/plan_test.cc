@@ -204,7 +204,8 @@ TEST(PlanTest, SmallUnitsRestReplicatedAndAreGatheredOnceAfterTheUpdate) {
   PlanOptions options = Options(3, 2);
   options.persistent_param_elems = 64;
   const Plan plan = BuildPlan(kTwoUnits, options);
-  EXPECT_THAT(plan.param_homes, testing::ElementsAre(Placement::kReplicate, Placement::kShard));
+  EXPECT_EQ(plan.units[0].param.placement, Placement::kReplicate);
+  EXPECT_EQ(plan.units[1].param.placement, Placement::kShard);
   EXPECT_THAT(Text(plan), testing::HasSubstr("update(0) pack(t2,0) update(1) start(t2) wait(t2)"));
   EXPECT_EQ(SentElems(plan), (192 + 64 + 128) / 2);
 }
@@ -269,7 +270,7 @@ void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
       std::vector<int> needs = units[i.unit].borrows;
       needs.push_back(i.unit);
       for (const int unit : needs) {
-        if (plan.param_homes[unit] == Placement::kReplicate) continue;
+        if (plan.units[unit].param.placement == Placement::kReplicate) continue;
         ASSERT_TRUE(gathered.contains(unit) && waiting[unit].empty()) << ToString(i);
       }
     } else if (i.op == Op::kFreeParam) {
@@ -280,7 +281,7 @@ void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
   }
   EXPECT_TRUE(owner.empty());
   for (const int unit : gathered)
-    EXPECT_EQ(plan.param_homes[unit], Placement::kReplicate);
+    EXPECT_EQ(plan.units[unit].param.placement, Placement::kReplicate);
 }
 
 TEST(PlanTest, EveryPlanObeysTheLawsOfBucketsAndParameters) {

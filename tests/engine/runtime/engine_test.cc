@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/runtime/init.h"
 #include "engine/runtime/predict.h"
+#include "engine/runtime/state/init.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {

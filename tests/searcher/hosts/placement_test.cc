@@ -1,4 +1,4 @@
-// Which slots trials get, and what their ranks are told of it.
+// Tests which slots trials get, and the environment of their ranks.
 #include "searcher/hosts/placement.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(FindSlotsTest, ATrialThatFitsOnOneHostRunsOnOne) {
   EXPECT_THAT(FindSlots(hosts, {}, 2), ElementsAre(Slot{0, 0}, Slot{0, 1}));
   EXPECT_THAT(FindSlots(hosts, {{0, 1}}, 2), ElementsAre(Slot{0, 0}, Slot{0, 2}));
   EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}}, 2), ElementsAre(Slot{1, 0}, Slot{1, 1}));
-  // One slot is free on each: together they are another thing than two of one host.
+  // One slot is free on each host, which does not replace two slots of one host.
   EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}, {1, 0}}, 2), IsEmpty());
 }
 

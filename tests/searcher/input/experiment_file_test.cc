@@ -1,4 +1,4 @@
-// The experiment file.
+// Tests the experiment file.
 #include "searcher/input/experiment_file.h"
 
 #include <gmock/gmock.h>
@@ -229,7 +229,7 @@ TEST_F(ExperimentFileTest, TheEnvironmentIsAListOrAMap) {
 TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
   Write("ds_config.json", R"({"train_batch_size": 8, "my_notes": "x"})");
   Read(External(""));
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's")));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed")));
 }
 
 TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
@@ -237,8 +237,8 @@ TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
   EXPECT_THAT(
       Refusal(External("")),
-      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key, which "
-                "DeepSpeed does not know: it is of the builtin entrypoint"));
+      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
+                "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,
       "optimizer": {"type": "Apollo", "params": {"stochastic_rounding": true}}})");

@@ -1,4 +1,4 @@
-// Commands split into words.
+// Tests how commands are split into words.
 #include "searcher/input/shell_words.h"
 
 #include <gmock/gmock.h>

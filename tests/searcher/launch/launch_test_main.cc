@@ -13,7 +13,7 @@
 namespace dsat {
 namespace {
 
-// Forks twice and leaves a process in a session of its own, deaf to SIGTERM.
+// Forks twice and leaves a process in its own session that ignores SIGTERM.
 int LeaveDaemon() {
   if (fork() != 0) return 0;
   setsid();
@@ -23,7 +23,7 @@ int LeaveDaemon() {
     pause();
 }
 
-// Runs away: a chain of processes, each replaced by its child, so that no pid lives for long.
+// Starts a chain of processes, each of which its child replaces, so that no pid lives for long.
 int RunAway(bool new_session_each) {
   while (true) {
     if (new_session_each) setsid();

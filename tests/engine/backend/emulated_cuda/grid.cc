@@ -265,7 +265,7 @@ void Block::Wait(Barrier& barrier, const Site& site) {
 int Block::SyncBlock(int value, const Site& site) {
   int& result = results_[barrier_.odd ? 1 : 0];
   if (barrier_.arrived == 0) result = 0;
-  if (value != 0) result = 1;
+  if (value != 0) ++result;
   Wait(barrier_, site);
   return result;
 }

@@ -52,7 +52,7 @@ int Lane();
 // cannot be touched.
 void* DynamicShared();
 
-// Waits until all threads of the block have come here; gives whether any brought other than 0.
+// Waits until all threads of the block have come here; gives how many brought other than 0.
 int SyncBlock(int value, const Site& site);
 
 // Waits until all lanes of this warp, which `mask` must name, have come here, each with `bytes` (at

@@ -281,7 +281,8 @@ TEST(MovementTest, ModelPersistenceThresholdBoundsWhatRestsReplicated) {
   config.zero.stage3_param_persistence_threshold = 1'000'000;
   const auto num_sharded = [&] {
     const Plan plan = PlanFor(model, config, 2);
-    return std::ranges::count(plan.param_homes, Placement::kShard);
+    return std::ranges::count_if(
+        plan.units, [](const UnitPlan& unit) { return unit.param.placement == Placement::kShard; });
   };
   EXPECT_EQ(num_sharded(), 0);
   config.zero.stage3_model_persistence_threshold = 0;

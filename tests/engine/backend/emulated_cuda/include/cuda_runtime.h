@@ -53,7 +53,7 @@ using emulated_cuda::threadIdx;
 inline void __syncthreads(Site site = Site::current()) {
   emulated_cuda::SyncBlock(0, site);
 }
-inline int __syncthreads_or(int value, Site site = Site::current()) {
+inline int __syncthreads_count(int value, Site site = Site::current()) {
   return emulated_cuda::SyncBlock(value, site);
 }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFU, Site site = Site::current()) {
@@ -66,6 +66,18 @@ T __shfl_sync(unsigned mask, T value, int lane, Site site = Site::current()) {
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, Site site = Site::current()) {
   return emulated_cuda::Exchange(mask, value, site)[emulated_cuda::Lane() ^ bits];
+}
+
+template <typename T>
+unsigned __match_any_sync(unsigned mask, T value, Site site = Site::current()) {
+  const auto values = emulated_cuda::Exchange(mask, value, site);
+  unsigned same = 0;
+  for (int lane = 0; lane < emulated_cuda::kLanes; ++lane)
+    same |= (values[lane] == value ? 1U : 0U) << lane;
+  return same;
+}
+inline int __popc(unsigned x) {
+  return std::popcount(x);
 }
 
 struct cudaLaunchAttribute;

@@ -1,6 +1,7 @@
-// How parameters start: element by element from (seed, name), whatever slice a rank holds.
-#ifndef DSAT_ENGINE_RUNTIME_INIT_H_
-#define DSAT_ENGINE_RUNTIME_INIT_H_
+// The initial values of parameters: a function of (seed, name, element), whatever slice a rank
+// holds.
+#ifndef DSAT_ENGINE_RUNTIME_STATE_INIT_H_
+#define DSAT_ENGINE_RUNTIME_STATE_INIT_H_
 
 #include <cstdint>
 
@@ -19,4 +20,4 @@ double NormalQuantile(double p);
 
 }  // namespace dsat::engine
 
-#endif  // DSAT_ENGINE_RUNTIME_INIT_H_
+#endif  // DSAT_ENGINE_RUNTIME_STATE_INIT_H_

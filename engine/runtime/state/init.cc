@@ -1,5 +1,5 @@
 // How parameters start.
-#include "engine/runtime/init.h"
+#include "engine/runtime/state/init.h"
 
 #include <algorithm>
 #include <array>

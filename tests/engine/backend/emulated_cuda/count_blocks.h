@@ -1,0 +1,15 @@
+// How much work kernels do: the basic blocks that code compiled with -fsanitize-coverage=trace-pc
+// enters. Each iteration of a loop and each branch that is taken counts, whatever it is for.
+#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_
+#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_
+
+#include <cstdint>
+
+namespace emulated_cuda {
+
+// Since the program began.
+int64_t CountBlocks();
+
+}  // namespace emulated_cuda
+
+#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_
