@@ -94,9 +94,9 @@ void MigrateDatabase(const std::string& path, milliseconds busy_timeout) {
       if (error.code() != ErrorCode::kUnavailable) throw;
       if (steady_clock::now() < deadline) continue;
       Throw(ErrorCode::kUnavailable,
-            "cannot migrate a database to schema version {}: {}; end the processes that have the "
-            "file open, then try again",
-            kSchemaVersion, error.what());
+            "{}: cannot migrate the database to schema version {} within {} ms; end the processes "
+            "that have the file open, then try again ({})",
+            path, kSchemaVersion, busy_timeout.count(), error.what());
     }
   }
 }

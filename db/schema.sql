@@ -1,4 +1,4 @@
--- The schema of a dsat database, version 3 (PRAGMA user_version). docs/schema.md explains it with
+-- The schema of a dsat database, version 4 (PRAGMA user_version). docs/schema.md explains it with
 -- example queries. The comments inside the statements stay in the file: `.schema` shows them.
 --
 -- `events` is the log; trials, attempts and points are derived from it and written in the same

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(OldDatabaseTest, ALogOfVersion2Or3ReplaysAndGoesOn) {
-  for (const int version : {2, 3}) {
+TEST(OldDatabaseTest, LogsOfVersions2To4ReplayAndContinue) {
+  for (const int version : {2, 3, 4}) {
     SCOPED_TRACE(version);
     const TempFolder folder;
     MakeDatabaseOfVersion(folder.File("dsat.db"), version);

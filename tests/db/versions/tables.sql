@@ -1,4 +1,4 @@
--- The tables, views and indices of schema versions 1 to 3, which are equal, without their comments.
+-- The tables, views and indices of schema versions 1 to 4, which are equal, without their comments.
 CREATE TABLE experiments (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL,
