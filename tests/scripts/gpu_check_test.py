@@ -1,4 +1,4 @@
-"""scripts/gpu_check runs to its end on the emulated GPU, and leaves what was measured when it is stopped.
+"""scripts/gpu_check runs to its end on the emulated GPU; stopped, it leaves what was measured.
 
 usage: gpu_check_test.py BUILD
 
@@ -78,8 +78,11 @@ class GpuCheckTest(unittest.TestCase):
             self.assertRegex(summary, rf"(?m)^{name} +passed")
         self.assertRegex(summary, r"kernels_test +passed .* \d+ tests")
         self.assertRegex(summary, r"(?m)^\| tiny \| 2 \| \d+ \|.*\| 128 \| \d+\.\d\d \|$")
-        self.assertIn("instrumented", (self.out / "sanitizer.log").read_text())
-        self.assertIn("instrumented", (self.out / "profile.log").read_text())
+        programs = (self.out / "programs.log").read_text()
+        self.assertIn(f"instrumented {BUILD / 'kernels_test'}", programs)
+        self.assertIn(f"instrumented {sys.executable}", programs)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {"summary.txt", "training.jsonl", "programs.log", "search.db"})
         self.assertIn("ds_config.json", summary)
         dsat, peer, offloaded = self.results()
         self.assertEqual([dsat["side"], peer["side"], offloaded["offload"]], ["dsat", "peer", True])
@@ -88,8 +91,8 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("everything passed", summary)
 
     def test_failures_are_told_and_a_stop_leaves_what_was_measured(self):
-        status, summary = self.check("--from", "sanitizer", "--minutes", "0.35", FAKE_TOOL_FAILS="1",
-                                     FAKE_PEER_HANGS="1")
+        status, summary = self.check("--from", "sanitizer", "--minutes", "0.35",
+                                     FAKE_TOOL_FAILS="1", FAKE_PEER_HANGS="1")
         self.assertEqual(status, 2, summary)
         self.assertRegex(summary, r"(?m)^sanitizer +failed with status 1 (.|\n)*fake error")
         self.assertRegex(summary, r"(?m)^train-tiny +out of time")
