@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,17 +55,23 @@ class GpuCheckTest(unittest.TestCase):
             program.write_text(text.format(python=sys.executable, site=site))
             program.chmod(0o755)
 
-    def check(self, *arguments, **environment):
-        """The exit status and the summary of a rehearsal."""
+    def start(self, *arguments, **environment):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         command = [ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
                    "--peer-python", self.folder / "bin/peer", *arguments]
-        done = subprocess.run(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
-                                            **environment},
-                              capture_output=True, text=True, timeout=200, check=False)
+        return subprocess.Popen(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
+                                              **environment},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end_of(self, process):
+        """The exit status and the summary of a rehearsal."""
+        output, errors = process.communicate(timeout=200)
         summary = (self.out / "summary.txt").read_text()
-        self.assertEqual(done.stdout, summary, done.stderr)
-        return done.returncode, summary
+        self.assertEqual(output, summary, errors)
+        return process.returncode, summary
+
+    def check(self, *arguments, **environment):
+        return self.end_of(self.start(*arguments, **environment))
 
     def results(self):
         lines = (self.out / "training.jsonl").read_text().splitlines()
@@ -98,6 +105,23 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(summary, r"(?m)^train-tiny +out of time")
         self.assertIn(f"Next: scripts/gpu_check --from train-tiny --out {self.out}", summary)
         self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+
+    def test_a_signal_ends_the_check_and_all_that_it_runs(self):
+        process = self.start("--from", "train-tiny", FAKE_PEER_HANGS="1")
+        while not (self.out / "training.jsonl").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        process.terminate()
+        status, summary = self.end_of(process)
+        self.assertEqual(status, 2, summary)
+        self.assertIn("Next: scripts/gpu_check --from train-tiny", summary)
+        self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+        peer = str(self.folder / "bin/peer").encode()
+        for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(peer, command.read_bytes())
+            except OSError:
+                continue  # It has just ended.
 
     def test_a_stage_that_does_not_exist_is_refused(self):
         done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
