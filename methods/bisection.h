@@ -15,7 +15,7 @@ Step FirstBisectionStep(const StageSpace& stage, const SearchOptions& options);
 // The step after the lineage's latest trial; nullopt if the search is over because no size remains
 // between the largest that fits and the smallest that does not, or because the latest trial gave no
 // evidence. If the upper end of the range fits, the next step is twice as large if no size was too
-// large and the latest trial was the lineage's best; with compat_determined the search ends there.
+// large and the latest trial was the lineage's best (SearchPolicy::bisect_beyond_range).
 // REQUIRES: the lineage is idle and has a trial.
 std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& lineage);
 

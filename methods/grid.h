@@ -10,6 +10,7 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 
@@ -51,6 +52,7 @@ class GridMethod : public Method {
 
   SearchSpace space_;
   SearchOptions options_;
+  SearchPolicy policy_;
   bool smaller_is_better_;
   std::vector<Walk> walks_;
   std::vector<Entry> entries_;                         // By tag.

@@ -34,6 +34,7 @@ void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
 LineageTable::LineageTable(SearchSpace space, SearchOptions options)
     : space_(std::move(space)),
       options_(std::move(options)),
+      policy_(PolicyOf(options_)),
       smaller_is_better_(SmallerIsBetter(options_.metric)) {
   DSAT_CHECK(!space_.stages.empty(), "a search space without stages");
 }
@@ -93,7 +94,7 @@ Verdict LineageTable::VerdictOf(const Trial& finished) const {
   if (finished.state == TrialState::kSucceeded && MetricValue(finished, options_.metric)) {
     return Verdict::kFits;
   }
-  if (finished.state == TrialState::kInfeasible || options_.compat_determined) {
+  if (finished.state == TrialState::kInfeasible || policy_.failure_is_too_large) {
     return Verdict::kTooLarge;
   }
   return Verdict::kUnknown;

@@ -15,6 +15,7 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
+#include "proto/search_policy.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -34,7 +35,7 @@ struct Step {
 enum class Verdict {
   kPending,   // Still running.
   kFits,      // Measured.
-  kTooLarge,  // Infeasible; with compat_determined every trial without a measurement.
+  kTooLarge,  // Infeasible, or failed with SearchPolicy::failure_is_too_large.
   kUnknown,   // Failed or stopped: no evidence. The lineage ends.
 };
 
@@ -89,6 +90,7 @@ class LineageTable {
   const StageSpace& StageOf(const Lineage& lineage) const;
   const SearchSpace& space() const { return space_; }
   const SearchOptions& options() const { return options_; }
+  const SearchPolicy& policy() const { return policy_; }
   const std::deque<Lineage>& lineages() const { return lineages_; }
   Lineage& at(int64_t number) { return lineages_.at(static_cast<size_t>(number)); }
   // The number of proposals so far.
@@ -99,6 +101,7 @@ class LineageTable {
 
   SearchSpace space_;
   SearchOptions options_;
+  SearchPolicy policy_;
   bool smaller_is_better_;
   std::deque<Lineage> lineages_;  // Stable references.
   int64_t num_proposals_ = 0;

@@ -49,12 +49,12 @@ bool RandomMethod::ShouldStop(const Lineage& lineage) const {
     return true;
   }
   if (latest.step.micro_batch >= kLargestMicroBatch) return true;
-  if (options.compat_determined && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
+  if (table_.policy().prune_stages && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
   return lineage.AnyTooLarge() && RecordOf(lineage.stage).largest_fit >= latest.step.high;
 }
 
 int64_t RandomMethod::Weight(const StageSpace& stage) const {
-  if (table_.options().compat_determined) {
+  if (table_.policy().prune_stages) {
     if (!StageOneOrTwoSucceeded()) return 1;
     const bool pruned_to = stage.stage == 1 || stage.stage == 2;
     return pruned_to && RecordOf(stage.stage).best_metric ? 1 : 0;
@@ -85,7 +85,7 @@ Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
 Step RandomMethod::FirstStep(const StageSpace& stage) const {
   const StageRecord& record = RecordOf(stage.stage);
   const int64_t best = record.best.micro_batch;
-  if (table_.options().compat_determined) {
+  if (table_.policy().draw_above_best) {
     if (!record.best_metric) return DrawStep(1, stage.approx_max_micro_batch);
     const int64_t low = best + 1;
     return DrawStep(low, std::max({record.largest_fit, record.best.high, 2 * low}));

@@ -26,8 +26,8 @@ class RandomMethod : public Method {
   std::unique_ptr<Method> Clone() const override { return std::make_unique<RandomMethod>(*this); }
 
   // True if the lineage gets no more trials: it has had trials_per_random_config, its lowest size
-  // was too large, or the stage is known to hold its whole range. With compat_determined also if
-  // its stage is 3 and stage 1 or 2 has succeeded. REQUIRES: the lineage is idle and has a trial.
+  // was too large, or the stage is known to hold its whole range; or if SearchPolicy::prune_stages
+  // excludes its stage. REQUIRES: the lineage is idle and has a trial.
   bool ShouldStop(const Lineage& lineage) const;
 
   const LineageTable& table() const { return table_; }

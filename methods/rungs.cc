@@ -39,8 +39,9 @@ void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
     if (const std::optional<double> best = table.BestMetric(lineage, r)) {
       // Better(1, 2): smaller is better.
       place.rank = Rank(table.Better(1, 2) ? *best : -*best, lineage.number);
-      place.waiting = lineage.Rung() <= r && lineage.Idle() &&
-                      (table.options().compat_determined || NextBisectionStep(table, lineage));
+      place.waiting =
+          lineage.Rung() <= r && lineage.Idle() &&
+          (table.policy().exhausted_lineage_blocks_promotion || NextBisectionStep(table, lineage));
     }
     Insert(place, rungs_[static_cast<size_t>(r)]);
     entry.places.push_back(place);
@@ -98,7 +99,7 @@ std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) cons
     if (rung.ranked[num_top - 1] < first) continue;
     const Lineage& lineage = table.lineages()[static_cast<size_t>(first.second)];
     const std::optional<Step> step = NextBisectionStep(table, lineage);
-    if (!step) return std::nullopt;  // With compat_determined only.
+    if (!step) return std::nullopt;  // With exhausted_lineage_blocks_promotion only.
     return RungStep{lineage.number, *step, lineage.Rung() + 1};
   }
   return std::nullopt;

@@ -48,8 +48,8 @@ class RungIndex {
   std::vector<int64_t> Top(const LineageTable& table, int64_t rung) const;
 
   // The promotion from the highest rung that has one: the best of its top lineages that is still in
-  // it. A lineage whose bisection is over is skipped; with compat_determined it blocks all other
-  // promotions.
+  // it. A lineage whose bisection is over is skipped, or blocks all promotions
+  // (SearchPolicy::exhausted_lineage_blocks_promotion).
   std::optional<RungStep> NextPromotion(const LineageTable& table) const;
 
   // The continuation of a lineage that has not completed its rung: highest rung first, then most

@@ -316,18 +316,14 @@ std::optional<SearchSpace> Experiment::SpaceAfter(const Trial& trial, const Outc
   return search_->SpaceFor(*measured.profile);
 }
 
-// What a trial that is told as succeeded lacks to have succeeded, "" if nothing or if it did not.
+// Why a trial that is told as succeeded has failed, "" if it has not.
 std::string Experiment::WhatIsMissing(const Trial& trial, const Outcome& outcome,
                                       const Attempt& measured) const {
-  if (outcome.state != TrialState::kSucceeded) return "";
-  if (trial.kind == TrialKind::kProfile) {
-    return measured.profile ? "" : "it is the profiling trial, and has no model profile";
-  }
-  const std::string& metric = search_->spec().options.metric;
-  for (const PointResult& result : measured.points) {
-    if (result.measurement.contains(metric)) return "";
-  }
-  return fmt::format("it has no measurement of {}, the metric that is searched", metric);
+  Trial told = trial;
+  told.points = measured.points;
+  told.profile = measured.profile;
+  const Outcome checked = CheckedOutcome(told, outcome, search_->spec().options.metric);
+  return checked.state == outcome.state ? "" : checked.reason;
 }
 
 }  // namespace dsat

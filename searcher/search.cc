@@ -66,8 +66,9 @@ SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
   return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
 }
 
-// A success has to bring what it was run for.
-Outcome Checked(const Trial& trial, const Outcome& outcome, const std::string& metric) {
+}  // namespace
+
+Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric) {
   if (outcome.state != TrialState::kSucceeded) return outcome;
   if (trial.kind == TrialKind::kProfile) {
     if (trial.profile) return outcome;
@@ -76,8 +77,6 @@ Outcome Checked(const Trial& trial, const Outcome& outcome, const std::string& m
   if (MetricValue(trial, metric)) return outcome;
   return {TrialState::kFailed, fmt::format("the trial ended without measuring {}", metric)};
 }
-
-}  // namespace
 
 bool Search::State::HasCapacity() const {
   const SearchOptions& options = spec.options;
@@ -181,7 +180,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   }
   trial.points = std::move(points);
   if (trial.kind == TrialKind::kProfile) trial.profile = profile;
-  const Outcome checked = Checked(trial, outcome, s.spec.options.metric);
+  const Outcome checked = CheckedOutcome(trial, outcome, s.spec.options.metric);
   trial.state = checked.state;
   trial.reason = checked.reason;
   --s.num_running;

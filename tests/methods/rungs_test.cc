@@ -269,7 +269,7 @@ std::optional<RungStep> WalkedPromotion(const LineageTable& table) {
       if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
       const std::optional<Step> step = NextBisectionStep(table, *lineage);
       if (step) return RungStep{lineage->number, *step, lineage->Rung() + 1};
-      if (table.options().compat_determined) return std::nullopt;
+      if (table.policy().exhausted_lineage_blocks_promotion) return std::nullopt;
     }
   }
   return std::nullopt;
