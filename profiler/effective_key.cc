@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
-
-#include "engine/config/settings.h"
+#include <iterator>
 
 namespace dsat {
 namespace {
@@ -32,26 +30,35 @@ void NormalizeNumbers(Json& value) {
 
 class Folder {
  public:
-  Folder(const engine::Settings& settings, int64_t world_size, int64_t num_params)
-      : settings_(settings), world_size_(world_size), num_params_(num_params) {}
+  Folder(const engine::KeyTable& keys, int stage, int64_t world_size, int64_t num_params)
+      : keys_(keys), stage_(stage), world_size_(world_size), num_params_(num_params) {}
 
-  // True if the key at this value runs as if it were not given. Cuts sizes.
-  bool FoldsAway(const Key& key, Json& value) const {
-    if (key.type == KeyType::kSection) return value.is_object() && value.empty();
-    if (settings_.stage() < key.from_stage) return true;
-    if (world_size_ == 1 && key.several_ranks) return true;
-    value = Cut(key, value);
-    return key.key_class != KeyClass::kSemantic &&
-           value == Cut(key, settings_.keys().Default(key, settings_.stage()));
+  // Folds what an object holds; `pointer` is its own.
+  void Fold(Json& object, const std::string& pointer) const {
+    for (auto it = object.begin(); it != object.end();) {
+      const std::string at = pointer + "/" + it.key();
+      const Key* key = keys_.Find(at);
+      if (it->is_object()) Fold(*it, at);
+      it = key != nullptr && FoldsAway(*key, *it) ? object.erase(it) : std::next(it);
+    }
   }
 
  private:
+  // True if the key at this value runs as if it were not given. Cuts sizes.
+  bool FoldsAway(const Key& key, Json& value) const {
+    if (key.type == KeyType::kSection) return value.is_object() && value.empty();
+    if (stage_ < key.from_stage || (world_size_ == 1 && key.several_ranks)) return true;
+    value = Cut(key, value);
+    return key.key_class != KeyClass::kSemantic && value == Cut(key, keys_.Default(key, stage_));
+  }
+
   Json Cut(const Key& key, const Json& value) const {
     const bool cuts = key.up_to_params && num_params_ > 0 && value.is_number_integer();
     return cuts ? Json(std::min(value.get<int64_t>(), num_params_)) : value;
   }
 
-  const engine::Settings& settings_;
+  const engine::KeyTable& keys_;
+  const int stage_;
   const int64_t world_size_;
   const int64_t num_params_;
 };
@@ -62,14 +69,9 @@ std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_
                          const engine::KeyTable& keys) {
   Json config = ds_config;
   NormalizeNumbers(config);
-  const engine::Settings settings(config, "ds_config", keys);
-  const Folder folder(settings, world_size, num_params);
-  // From the last row to the first, since a section may be empty once its keys are gone.
-  for (const Key& key : keys.rows() | std::views::reverse) {
-    const Json::json_pointer pointer(key.pointer);
-    if (!config.contains(pointer) || !folder.FoldsAway(key, config[pointer])) continue;
-    config[pointer.parent_pointer()].erase(pointer.back());
-  }
+  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  const bool given = stage != nullptr && stage->is_number_integer();
+  Folder(keys, given ? stage->get<int>() : 0, world_size, num_params).Fold(config, "");
   return config.dump();
 }
 

@@ -80,8 +80,9 @@ class Planner : public Predictor {
   std::string source_;
 };
 
-// What a planner is made from. `model` is a model block (models.h) whose paths
-// start at `base_dir`; `data` is a data block, or null: T is seq_len, or the model's longest.
+// What a planner is made from. `model` is a model block (models.h) whose paths start at `base_dir`,
+// and `model_what` names it in messages; `data` is a data block, or null: T is seq_len, or the
+// model's longest.
 struct PlannerInputs {
   Json model;
   std::string model_what;

@@ -104,6 +104,16 @@ std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const Model
   return std::make_unique<Planner>(MakePlanner(inputs, ClusterOfTrials(spec, profile)));
 }
 
+std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config) {
+  try {
+    const Predicted predicted = predictor.Predict(ds_config);
+    return predicted.exact ? predicted.Misfit() : "";
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    return error.what();
+  }
+}
+
 bool IsRefusal(const Error& error) {
   return error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnimplemented;
 }

@@ -59,6 +59,10 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
 // if the model cannot be built here.
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile);
 
+// Why `ds_config` cannot run: it is refused, or predicted, and exactly, not to fit. "" if it may
+// run.
+std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config);
+
 // Whether `error` says that the engine does not run such a config, and not that something broke.
 bool IsRefusal(const Error& error);
 

@@ -94,20 +94,10 @@ void Search::State::SetProfile(const ModelProfile& learned,
 
 // Why the draft cannot run, "" if it may.
 std::string Search::State::Misfit(const Draft& draft) {
-  const auto [verdict, is_new] = verdicts.try_emplace(draft.key);
-  if (!is_new) return verdict->second;
-  try {
-    if (!predictor) predictor = MakePredictor(spec, *profile);
-    const Predicted predicted = predictor->Predict(draft.ds_config);
-    if (predicted.exact) verdict->second = predicted.Misfit();
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) {
-      verdicts.erase(verdict);
-      throw;
-    }
-    verdict->second = error.what();
-  }
-  return verdict->second;
+  if (!predictor) predictor = MakePredictor(spec, *profile);
+  const auto found = verdicts.find(draft.key);
+  if (found != verdicts.end()) return found->second;
+  return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
 }
 
 std::optional<Draft> Search::State::NextDraft(const std::vector<Refusal>* recorded) {

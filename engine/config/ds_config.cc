@@ -304,6 +304,11 @@ Default::operator std::string() const {
 }
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                       std::vector<std::string>* warnings) {
+  return ParseDsConfig(ds_config, source, world_size, warnings, Keys());
+}
+
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys) {
   CheckedConfig checked = CheckDsConfig(ds_config, source, world_size, keys);
   const Settings& settings = checked.settings;

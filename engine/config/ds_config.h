@@ -19,7 +19,6 @@
 namespace dsat::engine {
 
 class KeyTable;
-const KeyTable& Keys();
 
 // Where a member starts: the default that the key table has at a pointer, of element `index` if it
 // is an array. Converts to the type that the key has.
@@ -228,9 +227,11 @@ struct DsConfig {
 
 // CheckDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key and
 // value for what the built-in engine cannot honor; adds a warning by name for every key that is
-// legal but means nothing to it (monitors, logging).
+// legal but means nothing to it (monitors, logging). `keys` stands in for Keys().
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings, const KeyTable& keys = Keys());
+                       std::vector<std::string>* warnings);
+DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                       std::vector<std::string>* warnings, const KeyTable& keys);
 
 }  // namespace dsat::engine
 

@@ -16,7 +16,6 @@ namespace {
 
 using engine::ConfigForTrial;
 
-constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
 constexpr int64_t kSeqLen = 32;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -47,8 +46,9 @@ ModelProfile BuiltinProfile(int64_t num_threads = 1) {
 }
 
 Json Config(int stage, int64_t micro_batch, int64_t world_size) {
-  return ConfigForTrial({{"zero_optimization", {{"stage", stage}}}}, {{kMicroBatch, micro_batch}},
-                        world_size);
+  return ConfigForTrial(
+      {{"train_micro_batch_size_per_gpu", 1}, {"zero_optimization", {{"stage", stage}}}},
+      {{"/train_micro_batch_size_per_gpu", micro_batch}}, world_size);
 }
 
 int64_t LargestPeak(const Json& ds_config, int world_size, int num_threads) {
@@ -68,7 +68,7 @@ TEST(PredictorTest, TheBuiltinAnswerIsThatOfTheRankThatNeedsMost) {
     for (const int num_threads : {1, 3}) {
       const auto predictor = MakePredictor(BuiltinSpec(world_size), BuiltinProfile(num_threads));
       for (int stage = 0; stage <= 3; ++stage) {
-        Json config = Config(stage, 3, world_size);
+        const Json config = Config(stage, 3, world_size);
         const Predicted predicted = predictor->Predict(config);
         EXPECT_TRUE(predicted.exact);
         EXPECT_GT(predicted.step_ms, 0);
@@ -82,10 +82,11 @@ TEST(PredictorTest, TheBuiltinAnswerIsThatOfTheRankThatNeedsMost) {
 
 TEST(PredictorTest, APipelineNeedsWhatItsLargestStageNeeds) {
   const auto predictor = MakePredictor(BuiltinSpec(4), BuiltinProfile());
-  Json base = {{"zero_optimization", {{"stage", 1}}},
-               {"gradient_accumulation_steps", 2},
-               {"pipeline", {{"stages", 2}, {"partition", "uniform"}}}};
-  const Json config = ConfigForTrial(base, {{kMicroBatch, 2}}, 4);
+  const Json base = {{"train_micro_batch_size_per_gpu", 2},
+                     {"zero_optimization", {{"stage", 1}}},
+                     {"gradient_accumulation_steps", 2},
+                     {"pipeline", {{"stages", 2}, {"partition", "uniform"}}}};
+  const Json config = ConfigForTrial(base, {}, 4);
   EXPECT_EQ(predictor->Predict(config).device.peak_bytes, LargestPeak(config, 4, 1));
 }
 

@@ -1,8 +1,8 @@
-"""The archive of scripts/bundle runs in a root folder with nothing but a C library, Python and coreutils.
+"""An archive of scripts/bundle runs where there is nothing but a C library, Python and coreutils.
 
 usage: bundle_test.py BUILD
 
-The programs are those of BUILD; compiling them once more for other processors would take too long here.
+The programs are those of BUILD, since compiling them for any processor would take too long here.
 Skipped (77) with DSAT_QUICK, and where this user may not change its root folder.
 """
 import os
@@ -24,12 +24,13 @@ IN_ROOT = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c
 import os, subprocess, sys
 for folder in ("proc", "dev"):
     subprocess.run(["mount", "--rbind", "/" + folder, f"{sys.argv[1]}/{folder}"], check=True)
+environment = dict(variable.split("=") for variable in sys.stdin.read().split())
 os.chroot(sys.argv[1])
 os.chdir("/tmp")
-os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/bin", **dict(v.split("=") for v in sys.stdin.read().split())})
+os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/bin", **environment})
 """]
-C_LIBRARY = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2",
-             "libnss_files.so.2", "libnss_dns.so.2")
+C_LIBRARY = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
+             "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2")
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 
@@ -80,8 +81,9 @@ class Root:
             self.copy_all(libraries_of(module))
 
     def run(self, *command, **environment):
+        variables = " ".join(f"{name}={value}" for name, value in environment.items())
         done = subprocess.run([*IN_ROOT, self.folder, *command], capture_output=True, text=True,
-                              input=" ".join(f"{k}={v}" for k, v in environment.items()), check=False)
+                              input=variables, check=False)
         return done.returncode, done.stdout + done.stderr
 
 
@@ -91,7 +93,8 @@ class BundleTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(scratch.cleanup)
         cls.archive = pathlib.Path(scratch.name, "dsat.tar.gz")
-        subprocess.run([ROOT / "scripts/bundle", "--build", BUILD, "--out", cls.archive], check=True)
+        subprocess.run([ROOT / "scripts/bundle", "--build", BUILD, "--out", cls.archive],
+                       check=True)
         folder = pathlib.Path(scratch.name, "root")
         folder.mkdir()
         cls.root = Root(folder)

@@ -1,4 +1,4 @@
-"""scripts/gpu_check runs to its end on the emulated GPU, and leaves what was measured when it is stopped.
+"""scripts/gpu_check runs to its end on the emulated GPU; stopped, it leaves what was measured.
 
 usage: gpu_check_test.py BUILD
 
@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,17 +55,23 @@ class GpuCheckTest(unittest.TestCase):
             program.write_text(text.format(python=sys.executable, site=site))
             program.chmod(0o755)
 
-    def check(self, *arguments, **environment):
-        """The exit status and the summary of a rehearsal."""
+    def start(self, *arguments, **environment):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         command = [ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
                    "--peer-python", self.folder / "bin/peer", *arguments]
-        done = subprocess.run(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
-                                            **environment},
-                              capture_output=True, text=True, timeout=200, check=False)
+        return subprocess.Popen(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
+                                              **environment},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end_of(self, process):
+        """The exit status and the summary of a rehearsal."""
+        output, errors = process.communicate(timeout=200)
         summary = (self.out / "summary.txt").read_text()
-        self.assertEqual(done.stdout, summary, done.stderr)
-        return done.returncode, summary
+        self.assertEqual(output, summary, errors)
+        return process.returncode, summary
+
+    def check(self, *arguments, **environment):
+        return self.end_of(self.start(*arguments, **environment))
 
     def results(self):
         lines = (self.out / "training.jsonl").read_text().splitlines()
@@ -78,8 +85,11 @@ class GpuCheckTest(unittest.TestCase):
             self.assertRegex(summary, rf"(?m)^{name} +passed")
         self.assertRegex(summary, r"kernels_test +passed .* \d+ tests")
         self.assertRegex(summary, r"(?m)^\| tiny \| 2 \| \d+ \|.*\| 128 \| \d+\.\d\d \|$")
-        self.assertIn("instrumented", (self.out / "sanitizer.log").read_text())
-        self.assertIn("instrumented", (self.out / "profile.log").read_text())
+        programs = (self.out / "programs.log").read_text()
+        self.assertIn(f"instrumented {BUILD / 'kernels_test'}", programs)
+        self.assertIn(f"instrumented {sys.executable}", programs)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {"summary.txt", "training.jsonl", "programs.log", "search.db"})
         self.assertIn("ds_config.json", summary)
         dsat, peer, offloaded = self.results()
         self.assertEqual([dsat["side"], peer["side"], offloaded["offload"]], ["dsat", "peer", True])
@@ -88,13 +98,30 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("everything passed", summary)
 
     def test_failures_are_told_and_a_stop_leaves_what_was_measured(self):
-        status, summary = self.check("--from", "sanitizer", "--minutes", "0.35", FAKE_TOOL_FAILS="1",
-                                     FAKE_PEER_HANGS="1")
+        status, summary = self.check("--from", "sanitizer", "--minutes", "0.35",
+                                     FAKE_TOOL_FAILS="1", FAKE_PEER_HANGS="1")
         self.assertEqual(status, 2, summary)
         self.assertRegex(summary, r"(?m)^sanitizer +failed with status 1 (.|\n)*fake error")
         self.assertRegex(summary, r"(?m)^train-tiny +out of time")
         self.assertIn(f"Next: scripts/gpu_check --from train-tiny --out {self.out}", summary)
         self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+
+    def test_a_signal_ends_the_check_and_all_that_it_runs(self):
+        process = self.start("--from", "train-tiny", FAKE_PEER_HANGS="1")
+        while not (self.out / "training.jsonl").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        process.terminate()
+        status, summary = self.end_of(process)
+        self.assertEqual(status, 2, summary)
+        self.assertIn("Next: scripts/gpu_check --from train-tiny", summary)
+        self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+        peer = str(self.folder / "bin/peer").encode()
+        for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(peer, command.read_bytes())
+            except OSError:
+                continue  # It has just ended.
 
     def test_a_stage_that_does_not_exist_is_refused(self):
         done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,

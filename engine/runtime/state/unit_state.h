@@ -171,7 +171,14 @@ class UnitStates {
   void MakeSwapFiles();
   void AllocateUnit(int u);
   void InitUnit(int u);
-  void InitParams(int u, const StatePart& part);
+  // Elements [begin, begin + data.num_elems) of a unit's state, where they rest.
+  struct RestingPart {
+    int64_t begin = 0;
+    Tensor data;
+    Tier tier = Tier::kHost;
+  };
+  void InitParams(int u, const std::vector<RestingPart>& parts);
+  void Put(const RestingPart& part, int64_t begin, Tensor values);
   void Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor);
   void VisitSwapped(int u, Access access, const Visitor& visitor);
   void MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors);
