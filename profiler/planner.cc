@@ -10,6 +10,8 @@
 #include "engine/config/strategies.h"
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
+#include "engine/plan/build_plan.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat {
 
