@@ -19,6 +19,7 @@
 #include "engine/model/models.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/predict.h"
+#include "engine/runtime/resources.h"
 
 namespace dsat::engine {
 namespace {
