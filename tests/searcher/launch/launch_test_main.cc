@@ -8,6 +8,7 @@
 #include <string>
 
 #include "searcher/launch/launcher.h"
+#include "tests/init_tests.h"
 
 namespace dsat {
 namespace {
@@ -50,6 +51,6 @@ int main(int argc, char** argv) {
   if (mode == "daemon") return dsat::LeaveDaemon();
   if (mode == "run-away") return dsat::RunAway(false);
   if (mode == "run-away-in-sessions") return dsat::RunAway(true);
-  testing::InitGoogleTest(&argc, argv);
+  dsat::InitTests(&argc, argv);
   return RUN_ALL_TESTS();
 }
