@@ -1,9 +1,9 @@
-// What the search itself costs, without any trial: pairs of ask and tell a second in memory,
-// through the log and over gRPC, and the time to open an experiment again. Usage: bench_ask_tell
-// [FOLDER] (default: the folder for temporary files). bench/ask_tell adds the command line.
+// Measures the search itself without trials: pairs of ask and tell per second in memory, through
+// the log and over gRPC, and the time to reopen an experiment. Usage: bench_ask_tell [FOLDER]
+// (default: the folder for temporary files). bench/ask_tell adds the command line.
 //
-// Targets: thousands of pairs a second over a kept connection, on disk as in /dev/shm; 1000 events
-// opened in less than 100 ms; no method slower per pair at 5000 trials than at 500.
+// Targets: thousands of pairs per second over one connection, on disk and in /dev/shm; less than
+// 100 ms to open 1000 events; the time per pair does not grow from 500 to 5000 trials.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -50,7 +50,7 @@ struct Ending {
   Measurement measurement;  // Empty unless it succeeded.
 };
 
-// Larger micro-batches are faster, until memory runs out, sooner at low stages.
+// Larger micro-batches are faster until memory runs out, which happens earlier at low stages.
 Ending EndOf(const Trial& trial) {
   const int stage = trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>();
   const double size = static_cast<double>(ConfigPoint(trial).micro_batch_size);
@@ -62,7 +62,7 @@ Ending EndOf(const Trial& trial) {
   return {{TrialState::kSucceeded, ""}, measurement};
 }
 
-// The processor time tells on a machine that does other things, too.
+// Processor time is meaningful also on a machine that does other work.
 struct Time {
   double seconds = 0;
   double processor_seconds = 0;  // Of all threads.
@@ -78,13 +78,13 @@ Time TimeOf(const std::function<void()>& work) {
 }
 
 void Report(const std::string& what, size_t pairs, const Time& time) {
-  fmt::print("{:<44} {:>6} pairs {:>8.3f} s {:>8.0f} pairs/s, {:.0f} us of processor each\n", what,
+  fmt::print("{:<44} {:>6} pairs {:>8.3f} s {:>8.0f} pairs/s, {:.0f} us of CPU time each\n", what,
              pairs, time.seconds, static_cast<double>(pairs) / time.seconds,
              1e6 * time.processor_seconds / static_cast<double>(pairs));
   std::fflush(stdout);
 }
 
-// Keeps `at_once` trials running, ends the oldest.
+// Keeps `at_once` trials running and always ends the oldest one.
 void RunSearch(const std::string& method, int64_t max_trials, int64_t at_once) {
   Search search(Spec(method, max_trials, at_once));
   TrialId oldest = 0;
@@ -138,10 +138,10 @@ void RunServer(const std::string& what, const std::string& database, int64_t max
       trial = conversation.TellAndAsk(trial->id, ending.outcome, ending.measurement, {}).trial;
     }
   });
-  Report("gRPC, a conversation, " + what, pairs, stream);
+  Report("gRPC, one stream, " + what, pairs, stream);
 }
 
-// Opening the file, and replaying the log of an experiment with about so many events.
+// Measures opening the file and replaying the log of an experiment with about `num_events` events.
 void RunOpen(const std::string& database, const std::string& method, int64_t num_events) {
   ExperimentId id = 0;
   {
@@ -163,7 +163,7 @@ void RunOpen(const std::string& database, const std::string& method, int64_t num
   const Time replay = TimeOf([&] { Experiment::Open(*store, id); });
   fmt::print(
       "open {:<39} {:>6} events {:>7.1f} ms the file, {:.1f} ms the replay ({:.1f} ms of "
-      "processor)\n",
+      "CPU time)\n",
       method, events, 1e3 * open.seconds, 1e3 * replay.seconds, 1e3 * replay.processor_seconds);
 }
 

@@ -1,5 +1,5 @@
-// Speed of the shared-memory collectives and messages between real processes, beside a plain memory
-// copy between the same processes; and of those over TCP on this host, beside shared memory's:
+// Compares the speed of shared-memory collectives and messages between processes with that of a
+// plain memory copy, and the speed of those over TCP on this host with that of shared memory:
 // `bench_collectives [ranks]`. docs/benchmarks.md defines the columns.
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -40,13 +40,13 @@ struct Seconds {
   double median = 0;
 };
 
-Seconds Summarise(std::vector<double> seconds) {
+Seconds Summarize(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   return {seconds.front(), seconds[seconds.size() / 2]};
 }
 
-// Times of two calls in turn, so that other work on the machine meets both alike, for about half a
-// second; measured from barrier to barrier, so that every rank has finished.
+// Times two calls in alternation for about half a second, so that other work on the machine affects
+// both alike. Each is timed from barrier to barrier, so that every rank has finished.
 std::pair<Seconds, Seconds> Measure(ProcessGroup& group, const std::function<void()>& first,
                                     const std::function<void()>& second) {
   const auto once = [&](const std::function<void()>& call) {
@@ -66,19 +66,19 @@ std::pair<Seconds, Seconds> Measure(ProcessGroup& group, const std::function<voi
     seconds.first.push_back(once(first));
     seconds.second.push_back(once(second));
   }
-  return {Summarise(seconds.first), Summarise(seconds.second)};
+  return {Summarize(seconds.first), Summarize(seconds.second)};
 }
 
 // Every rank, at the same time, copies `bytes` of the next rank's block to its own.
 void CopyFromPeer(const ProcessGroup& group, const Mapping& blocks, int64_t bytes) {
-  // The sources of all ranks, then their destinations: nobody reads what is being written.
+  // The sources of all ranks precede their destinations, so that no rank reads what another writes.
   const char* peer = blocks.data() + (group.rank() + 1) % group.size() * kMaxBytes;
   char* own = blocks.data() + (group.size() + group.rank()) * kMaxBytes;
   std::memcpy(own, peer, static_cast<size_t>(bytes));
 }
 
-// What is measured on buffers of one size. `ring_share`: bytes that a rank sends in a ring, of the
-// buffer's.
+// One call that is measured on buffers of one size. `ring_share` is the share of the buffer that a
+// rank sends in a ring.
 struct Case {
   const char* name;
   const char* type;
@@ -93,7 +93,7 @@ void PrintRow(const Case& what, int64_t bytes, const Seconds& seconds, const Sec
              static_cast<double>(bytes) / seconds.best / 1e9, of_copy, what.ring_share * of_copy);
 }
 
-// Of one buffer of `bytes`, and of messages of as many.
+// The calls on one buffer of `bytes` and on messages of the same size.
 std::vector<Case> MakeCases(ProcessGroup& group, int64_t bytes) {
   const CommBuffer buffer = group.Allocate(bytes);
   const auto message = std::make_shared<std::vector<char>>(static_cast<size_t>(bytes));
@@ -122,7 +122,7 @@ std::vector<Case> MakeCases(ProcessGroup& group, int64_t bytes) {
   return cases;
 }
 
-// The cases that both kinds of groups have, with messages that cross between two ranks.
+// The cases of both kinds of groups, with messages that cross between two ranks.
 std::vector<Case> MakeSharedCases(ProcessGroup& group, int64_t bytes) {
   std::vector<Case> cases = MakeCases(group, bytes);
   cases.pop_back();  // Over TCP a large Send waits for its receiver.
@@ -135,12 +135,12 @@ std::vector<Case> MakeSharedCases(ProcessGroup& group, int64_t bytes) {
   return cases;
 }
 
-// One call over TCP, and one through shared memory, in turn.
+// Times each call over TCP in alternation with the same call through shared memory.
 void CompareOverTcp(ProcessGroup& shm, ProcessGroup& tcp) {
   const auto [tcp_barrier, shm_barrier] = Measure(
       shm, [&] { tcp.Barrier(); }, [&] { shm.Barrier(); });
   if (shm.rank() == 0) {
-    fmt::print("\nover TCP on this host, barrier {:.1f} us with one of shared memory\n",
+    fmt::print("\nover TCP on this host, barrier {:.1f} us including one of shared memory\n",
                tcp_barrier.median * 1e6);
     fmt::print("{:<15} {:<5} {:>10} {:>11} {:>11} {:>12} {:>8}\n", "call", "type", "bytes",
                "median us", "best us", "algbw GB/s", "of shm");

@@ -1,10 +1,11 @@
-"""GPT-2 training on one GPU with PyTorch and torch.compile: the peer of gpu_training.py.
+"""Trains GPT-2 on one GPU with PyTorch and torch.compile: the peer of gpu_training.py.
 
 usage: compiled_gpt2.py TASK.json
 
-The task is the one that dsat-trial takes. Parameters are f32, products bf16 (autocast), attention is
-PyTorch's fastest, AdamW fused: how people train GPT-2 there. Prints the milliseconds of each measured
-step and the most bytes allocated as one JSON line; exits with 3 if the GPU's memory is not enough.
+The task is that of dsat-trial. As is usual for GPT-2 in PyTorch, parameters are f32, matrix
+multiplication is bf16 (autocast), attention is PyTorch's fastest, and AdamW is fused. Prints the
+milliseconds of each measured step and the peak of reserved bytes as one JSON line. Exits with 3 if
+the GPU runs out of memory.
 """
 import contextlib
 import json
@@ -34,8 +35,8 @@ def train(task, device):
         wait()
         before = time.perf_counter()
         for _ in range(accumulation):
-            text = torch.randint(task["model"]["vocab_size"], (micro_batch, task["data"]["seq_len"] + 1),
-                                 device=device)
+            shape = (micro_batch, task["data"]["seq_len"] + 1)
+            text = torch.randint(task["model"]["vocab_size"], shape, device=device)
             with precision:
                 loss = model(text[:, :-1].contiguous(), text[:, 1:].contiguous()) / accumulation
             loss.backward()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens per second of GPT-2 training on the CPU: dsat beside PyTorch with DeepSpeed.
+"""Compares tokens per second of GPT-2 training on the CPU: dsat against PyTorch with DeepSpeed.
 
 usage: bench/cpu_training.py [--build BUILD] [--peer-python PYTHON] [--models small,gpt2] [...]
 
-Both sides get the same task: model, ds_config, micro-batch, ranks and threads. They run in turn,
-round after round, so that other work on the machine hits both; a side's figure is its best round's
-median step. Without --peer-python (a Python with torch and deepspeed) only dsat is measured.
+Both sides get the same task: model, ds_config, micro-batch, ranks and threads. They run in
+alternation, so that other work on the machine affects both. The figure of a side is the median step
+of its best round. Without --peer-python (a Python with torch and deepspeed) only dsat is measured.
 """
 import argparse
 import itertools
@@ -75,7 +75,7 @@ def run_peer(args, task_path, ranks, threads):
 
 
 def measure(args, task, ranks, threads):
-    """The best rounds of dsat, and of its peer if there is one."""
+    """Returns the best rounds of dsat and, if there is one, of its peer."""
     sides = [measure_dsat] + ([run_peer] if args.peer_python else [])
     results = [[] for _ in sides]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -95,12 +95,12 @@ def has_deepspeed(python):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=HERE.parent / "build", help="where dsat-trial is")
+    parser.add_argument("--build", default=HERE.parent / "build", help="folder of dsat-trial")
     parser.add_argument("--peer-python", help="a Python that imports torch and deepspeed")
     parser.add_argument("--models", default="small,gpt2")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--stages", default="1,2,3")
-    parser.add_argument("--layouts", default="1x2,2x1", help="ranks x threads of each")
+    parser.add_argument("--layouts", default="1x2,2x1", help="ranks x threads per rank")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -108,7 +108,7 @@ def parse_args():
     parser.add_argument("--steps", type=int, default=8, help="measured steps of a round")
     args = parser.parse_args()
     if args.peer_python and not has_deepspeed(args.peer_python):
-        print(f"{args.peer_python} has no torch and deepspeed: dsat alone", file=sys.stderr)
+        print(f"{args.peer_python} has no torch and deepspeed; only dsat runs", file=sys.stderr)
         args.peer_python = None
     return args
 

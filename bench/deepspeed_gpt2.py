@@ -1,9 +1,9 @@
-"""One rank of GPT-2 training with PyTorch and DeepSpeed on the CPU: the peer of cpu_training.py.
+"""Trains GPT-2 as one rank of PyTorch with DeepSpeed on the CPU: the peer of cpu_training.py.
 
 usage: deepspeed_gpt2.py TASK.json
 
-The task is the one that dsat-trial takes; the ds_config in it goes to DeepSpeed as it is. Rank 0
-prints the milliseconds of each measured step as one JSON line.
+The task is that of dsat-trial; DeepSpeed gets its ds_config unchanged. Rank 0 prints the
+milliseconds of each measured step as one JSON line.
 """
 import json
 import os

@@ -1,11 +1,12 @@
-"""Lone measurements by dsat-trial, and processes like its ranks: common to the training benchmarks."""
+"""Runs dsat-trial and the ranks of its peers for the training benchmarks, without a runner."""
 import json
 import os
 import pathlib
 import subprocess
 import tempfile
+import threading
 
-# Fields of a task that a lone measurement does not need; dsat-trial wants all of them.
+# Fields of a task that a measurement does not need; dsat-trial requires all of them.
 UNUSED = {
     "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
     "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
@@ -14,19 +15,20 @@ UNUSED = {
     "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
                 "num_samples": 1, "json": False},
 }
-OUT_OF_MEMORY = 3  # dsat-trial's exit code for what does not fit.
+OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
 
 
 class RanksFailed(Exception):
-    """The ranks did not end well; `exit_code` is the first that says so."""
+    """At least one rank failed; `exit_code` is the first one that is not 0."""
 
     def __init__(self, command, exit_code, log):
         super().__init__(f"{' '.join(map(str, command))} ended with {exit_code}:\n{log[-4000:]}")
         self.exit_code = exit_code
 
 
-def run_ranks(command, ranks, threads, environment, pass_fds=()):
-    """Runs one process per rank; gives rank 0's last line of output as JSON."""
+def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None):
+    """Runs one process per rank, for at most `limit_s` seconds. Returns the last output line of
+    rank 0, parsed as JSON."""
     common = {
         **os.environ,
         **environment,
@@ -41,7 +43,11 @@ def run_ranks(command, ranks, threads, environment, pass_fds=()):
                              stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
             for rank in range(ranks)
         ]
+        timer = threading.Timer(limit_s or 0, lambda: [process.kill() for process in processes])
+        if limit_s:
+            timer.start()
         outputs = [process.communicate()[0] for process in processes]
+        timer.cancel()
         exit_codes = [process.returncode for process in processes if process.returncode != 0]
         if exit_codes:
             log.seek(0)
@@ -49,13 +55,13 @@ def run_ranks(command, ranks, threads, environment, pass_fds=()):
     return json.loads(outputs[0].strip().splitlines()[-1])
 
 
-def run_dsat(build, task_path, ranks, threads):
-    """Gives the metrics of a task (proto/trial.h), by name."""
+def run_dsat(build, task_path, ranks, threads, limit_s=None):
+    """Returns the metrics of a task (proto/trial.h) by name."""
     group = os.memfd_create("dsat-group")
     environment = {"DSAT_GROUP_FD": str(group)}
     command = [pathlib.Path(build) / "dsat-trial", task_path]
     try:
-        metrics = run_ranks(command, ranks, threads, environment, (group,))["measurement"]
+        metrics = run_ranks(command, ranks, threads, environment, (group,), limit_s)["measurement"]
     finally:
         os.close(group)
     return {name: metric["value"] for name, metric in metrics.items()}

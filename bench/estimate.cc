@@ -1,6 +1,6 @@
-// Predicted against measured: a small GPT-2 trained for real on threads of this machine, under
-// several stages, offloads and checkpointing, beside what engine/runtime/predict.h says of it.
-// Speeds are probed first. Peaks must agree to the byte: the exit code says whether they do.
+// Compares predictions with measurements: trains a small GPT-2 on threads of this machine with
+// several stages, offloads and checkpointing, and predicts the same with engine/runtime/predict.h.
+// It first measures the speeds of the machine. The exit code is 0 if all peaks are equal.
 //
 //   bench_estimate [RANKS] [FOLDER for the nvme tier]
 #include <fmt/format.h>
@@ -19,6 +19,7 @@
 #include "engine/model/models.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/predict.h"
+#include "engine/runtime/resources.h"
 
 namespace dsat::engine {
 namespace {
@@ -30,7 +31,7 @@ constexpr int kSteps = 8;
 constexpr std::chrono::milliseconds kTimeout{120'000};
 
 double SecondsOf(const std::function<void()>& work) {
-  work();  // Memory is there, kernels are made.
+  work();  // Allocates memory and generates kernels.
   double best = 1e9;
   for (int i = 0; i < 5; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -41,7 +42,7 @@ double SecondsOf(const std::function<void()>& work) {
   return best;
 }
 
-// fn(rank) on a thread each.
+// Runs fn(rank) on one thread per rank.
 void OnThreads(int size, const std::function<void(int rank)>& fn) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
@@ -60,8 +61,8 @@ Model BenchModel() {
                    "/model");
 }
 
-// What a forward and backward reaches, softmax, norms and all: the same model on one rank, without
-// an update that matters.
+// FLOP/s of a whole forward and backward pass of the same model on one rank, where the update takes
+// little time.
 double ProbeFlops(const Model& model, const Dataset& data) {
   const auto kernels = MakeCpuKernels(1);
   const auto groups = MakeThreadGroups(1, kTimeout);
@@ -87,7 +88,7 @@ struct Probe {
   Tensor To() { return {target.data(), num_elems(), DType::kF32}; }
 };
 
-// One way, counting each byte once.
+// Bytes/s of a copy, where each byte counts once.
 double ProbeCopies() {
   Probe probe(8 << 20);
   const auto kernels = MakeCpuKernels(1);
@@ -95,7 +96,7 @@ double ProbeCopies() {
          SecondsOf([&] { kernels->Cast(probe.To(), probe.From()); });
 }
 
-// What an f32 Adam reads and writes, 28 bytes an element.
+// Bytes/s of an f32 Adam update, which reads and writes 28 bytes per element.
 double ProbeUpdates() {
   Probe values(4 << 20), moments(4 << 20);
   const auto kernels = MakeCpuKernels(1);
@@ -109,7 +110,7 @@ double ProbeUpdates() {
          SecondsOf([&] { kernels->AdamStep(args); });
 }
 
-// Bytes that a rank sends in an all-reduce; 0 for one rank.
+// Bytes/s that a rank sends in an all-reduce; 0 for one rank.
 double ProbeLink(int size) {
   if (size == 1) return 0;
   auto groups = MakeThreadGroups(size, kTimeout);
@@ -125,7 +126,7 @@ double ProbeLink(int size) {
   return 2.0 * (size - 1) / size * kBytes / seconds;
 }
 
-// Written, then read, 64 MiB.
+// Measures writing and reading 64 MiB.
 void ProbeDisk(const std::string& folder, Speeds& speeds) {
   constexpr int64_t kBytes = 64 << 20;
   std::vector<char> memory(kBytes + kAioAlignment, 'x');
@@ -135,7 +136,7 @@ void ProbeDisk(const std::string& folder, Speeds& speeds) {
   speeds.read_bytes = kBytes / SecondsOf([&] { file->Wait(file->ReadAsync(0, data, kBytes)); });
 }
 
-// The mean over `size` ranks that all probe at the same time: what one has while all work.
+// The mean over `size` ranks that all measure at the same time: the speed while all ranks work.
 double Together(int size, const std::function<double()>& probe) {
   std::vector<double> results(static_cast<size_t>(size));
   OnThreads(size, [&](int rank) { results[static_cast<size_t>(rank)] = probe(); });
@@ -153,7 +154,7 @@ Speeds ProbeAll(const Model& model, const Dataset& data, int size, const std::st
   return speeds;
 }
 
-// The highest point of the last step and the fastest step, of rank 0.
+// The peaks of the last step and the time of the fastest step on rank 0.
 struct Measured {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;
@@ -212,7 +213,7 @@ int Run(int size, const std::string& folder) {
       {{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", kVocabSize}}, "", 3, "/data");
   const Speeds speeds = ProbeAll(model, *data, size, folder);
   fmt::print(
-      "{}, {} ranks; probed: {:.1f} GFLOP/s, GB/s: copies {:.1f}, updates {:.1f}, link {:.1f}, "
+      "{}, {} ranks; measured: {:.1f} GFLOP/s, GB/s: copies {:.1f}, updates {:.1f}, link {:.1f}, "
       "disk read {:.2f}, written {:.2f}\n\n",
       model.description, size, speeds.flops / 1e9, speeds.copy_bytes / 1e9, speeds.host_bytes / 1e9,
       speeds.link_bytes / 1e9, speeds.read_bytes / 1e9, speeds.write_bytes / 1e9);

@@ -1,4 +1,5 @@
-// Speed of the CPU kernels at the sizes of a GPT of 10 M parameters (C 384, T 256, micro-batch 8).
+// Measures the speed of the CPU kernels at the sizes of a GPT of 10 M parameters (C 384, T 256,
+// micro-batch 8).
 //
 //   bench_kernels --benchmark_filter=Matmul
 //
@@ -68,7 +69,8 @@ void BM_Matmul(benchmark::State& state, DType dtype) {
   RunMatmul(state, bench, args);
 }
 
-// The products of one linear layer of in x out features: y = x w^T, dx = dy w, dw = dy^T x.
+// The matrix multiplications of a linear layer of in x out features: y = x w^T, dx = dy w,
+// dw = dy^T x.
 void LinearLayer(benchmark::internal::Benchmark* b, int64_t in, int64_t out) {
   for (const int64_t threads : {1, 2}) {
     b->Args({kRows, out, in, 0, 1, threads});
@@ -93,7 +95,7 @@ void Threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->ArgName("threads")->UseRealTime();
 }
 
-// The products of a perceptron from C to 4 C channels with what goes with them, and without.
+// The matrix multiplications of an MLP from C to 4 C channels, alone and with one fused operation.
 enum class Extra { kNone, kAddend, kGelu, kGeluGradient, kColumnSums };
 void BM_MatmulWith(benchmark::State& state, DType dtype, Extra extra) {
   Bench bench(state.range(0));
@@ -121,7 +123,7 @@ BENCHMARK_CAPTURE(BM_MatmulWith, bf16_gelu, DType::kBF16, Extra::kGelu)->Apply(T
 BENCHMARK_CAPTURE(BM_MatmulWith, bf16_dgelu, DType::kBF16, Extra::kGeluGradient)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_MatmulWith, bf16_dbias, DType::kBF16, Extra::kColumnSums)->Apply(Threads);
 
-// Arguments T, threads. FLOP/s are those of full products; half of them are in the future.
+// Arguments T, threads. FLOP/s count the full products, of which the causal mask drops half.
 void BM_Attention(benchmark::State& state, DType dtype, bool backward) {
   const AttentionShape s{.B = kRows / state.range(0), .T = state.range(0), .C = kC, .H = 6};
   Bench bench(state.range(1));
@@ -149,14 +151,14 @@ BENCHMARK_CAPTURE(BM_Attention, f32_backward, DType::kF32, true)->Apply(Sequence
 BENCHMARK_CAPTURE(BM_Attention, bf16_forward, DType::kBF16, false)->Apply(Sequences);
 BENCHMARK_CAPTURE(BM_Attention, bf16_backward, DType::kBF16, true)->Apply(Sequences);
 
-// Everything below: argument threads; bytes are those that must be read and written.
+// Everything below has the argument threads, and counts the bytes that must be read and written.
 void SetParameters(benchmark::State& state, int64_t num_parameters) {
   state.counters["parameters/s"] = benchmark::Counter(
       static_cast<double>(state.iterations() * num_parameters), benchmark::Counter::kIsRate);
 }
 
-// 10 M parameters. bf16: bf16 gradients and parameters beside f32 states; then without a master
-// copy, and with bf16 moments, too; and rounded at random.
+// Updates 10 M parameters. bf16 has bf16 gradients and parameters and f32 states; bf16_master has
+// no f32 master weights, bf16_states also bf16 moments, and *_at_random uses stochastic rounding.
 void BM_Adam(benchmark::State& state, DType dtype, DType master = DType::kF32,
              DType moments = DType::kF32, bool rounds_at_random = false) {
   constexpr int64_t kParameters = 10'000'000;
@@ -186,8 +188,8 @@ BENCHMARK_CAPTURE(BM_Adam, bf16_at_random, DType::kBF16, DType::kF32, DType::kF3
 BENCHMARK_CAPTURE(BM_Adam, bf16_states_at_random, DType::kBF16, DType::kBF16, DType::kBF16, true)
     ->Apply(Threads);
 
-// The same update in one pass over memory per operation, as a tensor library without fusion makes
-// it: what fusing saves is the ratio of parameters/s.
+// The same update with one pass over memory per operation, as in a tensor library without fusion.
+// The ratio of parameters/s is what fusion saves.
 void BM_AdamUnfused(benchmark::State& state) {
   constexpr int64_t kParameters = 10'000'000;
   Bench bench(1);

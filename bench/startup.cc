@@ -1,5 +1,5 @@
-// From the start of a dsat-trial process to its first step, for a model of 10.8 M parameters: what
-// every trial pays before it measures anything. Target: less than 300 ms.
+// Measures the time from the start of a dsat-trial process to its first step, for a model of 10.8 M
+// parameters. Every trial needs this time before it measures anything. Target: less than 300 ms.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -33,8 +33,8 @@ TrialTask OneStep() {
   return task;
 }
 
-// Runs the task; gives the milliseconds from the start of the process to its result, less the step
-// itself.
+// Runs the task. Returns the milliseconds from the start of the process to its result, without the
+// step itself.
 double StartupMs(const std::string& program, const std::string& task_path) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);

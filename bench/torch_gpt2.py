@@ -1,11 +1,11 @@
-"""GPT-2 in PyTorch: what the peers of the training benchmarks train."""
+"""GPT-2 in PyTorch, which the peers of the training benchmarks train."""
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Pre-norm attention and perceptron, as in GPT-2."""
+    """Pre-norm attention and MLP, as in GPT-2."""
 
     def __init__(self, width, heads):
         super().__init__()

@@ -1,5 +1,7 @@
-// dsat aio-bench: the `aio` block with which a folder is written and read fastest, measured. The
-// file has no name, so that nothing is left however this ends.
+// dsat aio-bench: measures the `aio` settings with which a folder is written and read fastest. The
+// file has no name, so that it disappears however the process ends.
+#include "cli/aio_bench_command.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +17,6 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "engine/io/async_file.h"
 
 namespace dsat::cli {
@@ -28,10 +29,10 @@ using engine::AsyncFile;
 struct Measured {
   AioOptions options;
   bool direct = false;
-  double read_gbps = 0;  // Medians; 10^9 bytes a second.
+  double read_gbps = 0;  // Medians, in 10^9 bytes/s.
   double write_gbps = 0;
 
-  // Bytes written and read back a second: what a step feels that swaps everything in and out.
+  // Bytes/s of writing and reading back, which is the speed of a step that swaps all state.
   double GbpsBothWays() const { return 1 / (1 / read_gbps + 1 / write_gbps); }
 };
 
@@ -40,7 +41,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<char, Free>;
 
-// Noise: no file system can leave it out or make it smaller.
+// Random data, which no file system can compress.
 Memory MakeNoise(int64_t bytes) {
   Memory memory(
       static_cast<char*>(std::aligned_alloc(engine::kAioAlignment, static_cast<size_t>(bytes))));
@@ -73,7 +74,8 @@ std::vector<AioOptions> Sweep(const AioBenchFlags& bench) {
           for (const bool overlap : {true, false}) {
             sweep.push_back(
                 {ParseBytes(block_size, "--block-sizes"), depth, parallelism, single, overlap});
-            AsyncFile::Counting(0, sweep.back());  // All are in range before any is measured.
+            AsyncFile::Counting(0,
+                                sweep.back());  // Checks all settings before the first measurement.
           }
         }
       }
@@ -99,7 +101,7 @@ Measured Measure(const AioBenchFlags& bench, int64_t bytes, const AioOptions& op
   const auto file = AsyncFile::Create(bench.folder, bytes, options, engine);
   const auto write = [&] { file->Wait(file->WriteAsync(0, memory, bytes)); };
   const auto read = [&] { file->Wait(file->ReadAsync(0, memory, bytes)); };
-  write();  // The first time a file system may still have to place the file.
+  write();  // The first write may also have to allocate the file's blocks.
   Measured measured{.options = options, .direct = file->direct()};
   measured.write_gbps = MedianGbps(bytes, bench.repeats, write);
   measured.read_gbps = MedianGbps(bytes, bench.repeats, read);
@@ -144,7 +146,8 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   const int64_t bytes = SizeInBlocks(bench);
   const AioEngine engine = ChosenEngine(bench);
   const std::vector<AioOptions> sweep = Sweep(bench);
-  AsyncFile::Create(bench.folder, bytes, sweep.front(), engine);  // Refused early, if it is.
+  AsyncFile::Create(bench.folder, bytes, sweep.front(),
+                    engine);  // Throws early if the folder cannot be used.
   const Memory memory = MakeNoise(bytes);
   std::vector<Measured> results;
   for (const AioOptions& options : sweep) {

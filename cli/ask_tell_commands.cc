@@ -1,4 +1,6 @@
-// dsat create, ask, tell, serve: experiments whose trials other programs run.
+// dsat create, ask, tell and serve: experiments whose trials are run by other programs.
+#include "cli/ask_tell_commands.h"
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -7,10 +9,9 @@
 #include <semaphore>
 
 #include "base/error.h"
-#include "cli/commands.h"
-#include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
+#include "cli/read_spec.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
@@ -62,8 +63,8 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else {
     fmt::print(stderr, "{}\n",
-               finished ? "finished: no trial will come any more"
-                        : "no trial now: tell one of the running ones first");
+               finished ? "finished: there are no more trials"
+                        : "no trial now: first tell how a running trial ended");
   }
   return 0;
 }

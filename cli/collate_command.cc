@@ -1,4 +1,6 @@
-// dsat collate: a checkpoint of any number of ranks as one file that other programs open.
+// dsat collate: converts a checkpoint of any number of ranks to one file that other programs read.
+#include "cli/collate_command.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,14 +11,13 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "engine/files/collate.h"
 
 namespace dsat::cli {
 namespace {
 
-// A line of percents on a terminal, nothing elsewhere.
+// Shows the progress in percent on a terminal, and nothing elsewhere.
 class PercentLine {
  public:
   PercentLine() : live_(isatty(STDERR_FILENO) == 1) {}

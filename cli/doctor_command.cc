@@ -1,4 +1,6 @@
-// dsat doctor: what this machine has, what is missing, and what to do about it.
+// dsat doctor: reports what this machine provides, what is missing and how to fix it.
+#include "cli/doctor_command.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +13,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
@@ -34,8 +35,8 @@ struct Findings {
   double copy_bytes_per_s = 0;
   bool io_uring = false;
   CudaStatus cuda;
-  std::vector<UsableGpu> usable;  // By GPU; none if no GPU can be used.
-  std::string problem;            // Of what was measured last, "" if nothing.
+  std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
+  std::string problem;            // Of the last measurement, "" if none.
 };
 
 Findings Examine() {
@@ -134,7 +135,7 @@ void Print(const Findings& found) {
   const Machine& machine = found.machine;
   Line("CPU", fmt::format("{}, {} cores", machine.cpu_model, machine.num_cores));
   Line("", machine.instruction_sets.empty()
-               ? "no instruction set that dsat knows: products will be slow"
+               ? "no instruction set that dsat uses: matrix multiplication will be slow"
                : fmt::format("{}", fmt::join(machine.instruction_sets, " ")));
   Line("memory",
        fmt::format("{}, {} available; {:.1f} GB/s copied", HumanBytes(machine.memory_bytes),
@@ -148,7 +149,7 @@ void Print(const Findings& found) {
                    ? "not built in"
                    : "built with " + CudaVersion(found.cuda.toolkit_version));
   Line("driver", found.cuda.driver_version == 0
-                     ? "none seen"
+                     ? "not found"
                      : "runs CUDA up to " + CudaVersion(found.cuda.driver_version));
   PrintGpus(found);
   Line("NCCL", machine.nccl_version == 0 ? "not found" : NcclVersion(machine.nccl_version));

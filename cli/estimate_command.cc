@@ -1,4 +1,6 @@
 // dsat estimate: memory, traffic and time of a configuration on a cluster on paper.
+#include "cli/estimate_command.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,31 +9,29 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "cli/commands.h"
+#include "base/num_cores.h"
 #include "cli/estimate_output.h"
-#include "cli/full_run.h"
+#include "cli/read_spec.h"
 #include "engine/config/strategies.h"
-#include "profiler/estimate.h"
+#include "profiler/planner.h"
 
 namespace dsat::cli {
 namespace {
 
 using engine::Cluster;
-using engine::Planner;
 
 constexpr const char* kDefaultGpu = "a100";
 
 // What is estimated, from the experiment file and the flags over it.
 struct Subject {
-  engine::PlannerInputs inputs;
+  PlannerInputs inputs;
   Json ds_config;
   std::string name;
   Cluster cluster;
-  int64_t host_bytes_per_rank = 0;  // The experiment file's budget; 0 = none.
 };
 
 Json ModelOf(const EstimateFlags& flags) {
-  if (flags.params) return engine::GptOfSize(*flags.params);
+  if (flags.params) return GptOfSize(*flags.params);
   if (flags.model.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "no model; expected an experiment file of entrypoint builtin, --model or --params");
@@ -57,7 +57,11 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   subject.cluster.num_ranks = spec.slots_per_trial;
   // A trial runs on one machine.
   subject.cluster.ranks_per_node = std::max(subject.cluster.ranks_per_node, spec.slots_per_trial);
-  subject.host_bytes_per_rank = spec.host_memory_bytes;
+  subject.cluster.rank_host_memory_bytes = spec.host_memory_bytes;
+  // As the trials share this machine.
+  if (flags.device.empty() && spec.device != "cuda")
+    subject.cluster.num_threads =
+        static_cast<int>(std::max<int64_t>(1, NumCores() / spec.slots_per_trial));
   if (spec.device_memory_bytes > 0) subject.cluster.device_memory_bytes = spec.device_memory_bytes;
 }
 
@@ -75,6 +79,7 @@ void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
   if (flags.nodes) cluster.num_ranks = *flags.nodes * cluster.ranks_per_node;
   SetSize(flags.device_memory, "--device-memory", cluster.device_memory_bytes);
   SetSize(flags.host_memory, "--host-memory", cluster.host_memory_bytes);
+  if (!flags.host_memory.empty()) cluster.rank_host_memory_bytes = 0;
   SetSize(flags.disk_space, "--disk-space", cluster.disk_bytes);
   if (flags.flops) cluster.flops_16bit = cluster.flops_f32 = *flags.flops;
   if (flags.efficiency) cluster.efficiency = *flags.efficiency;
@@ -125,23 +130,18 @@ Subject SubjectOf(const EstimateFlags& flags) {
   subject.inputs.seq_len = flags.seq_len;
   subject.inputs.ds_config_source = subject.name;
   ApplyFlags(flags, subject.cluster);
-  Cluster& cluster = subject.cluster;
-  if (subject.host_bytes_per_rank > 0 && flags.host_memory.empty())
-    cluster.host_memory_bytes =
-        subject.host_bytes_per_rank * std::min(cluster.num_ranks, cluster.ranks_per_node);
   ApplySettings(flags, subject.ds_config);
   return subject;
 }
 
-void PrintJson(const Planner& planner, const engine::Estimate& estimate,
-               const std::vector<engine::Change>& changes,
-               const std::vector<engine::Variant>& variants) {
+void PrintJson(const Planner& planner, const Estimate& estimate, const std::vector<Change>& changes,
+               const std::vector<Variant>& variants) {
   Json json{
       {"model", planner.model().description},   {"parameters", engine::NumParams(planner.model())},
       {"seq_len", planner.seq_len()},           {"ranks_in_all", planner.cluster().num_ranks},
       {"nodes", planner.cluster().num_nodes()}, {"device_name", planner.cluster().device},
       {"estimate", ToJson(estimate)},           {"changes_that_fit", Json::array()}};
-  for (const engine::Change& change : changes)
+  for (const Change& change : changes)
     json["changes_that_fit"].push_back(
         {{"what", change.what}, {"estimate", ToJson(change.estimate)}});
   if (!variants.empty()) json["variants"] = ToJson(planner, variants);
@@ -152,14 +152,14 @@ void PrintJson(const Planner& planner, const engine::Estimate& estimate,
 
 int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
   const Subject subject = SubjectOf(estimate_flags);
-  const Planner planner = engine::MakePlanner(subject.inputs, subject.cluster);
+  const Planner planner = MakePlanner(subject.inputs, subject.cluster);
   std::vector<std::string> warnings;
-  const engine::Estimate estimate = planner.Of(subject.ds_config, &warnings);
+  const Estimate estimate = planner.Of(subject.ds_config, &warnings);
   for (const std::string& warning : warnings)
     Log(LogLevel::kWarn, warning);
-  std::vector<engine::Change> changes;
+  std::vector<Change> changes;
   if (!estimate.fits()) changes = planner.NearestChanges(subject.ds_config);
-  std::vector<engine::Variant> variants;
+  std::vector<Variant> variants;
   if (estimate_flags.all_stages) variants = planner.Variants(subject.ds_config);
   if (flags.json) {
     PrintJson(planner, estimate, changes, variants);

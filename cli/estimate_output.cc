@@ -11,12 +11,8 @@
 namespace dsat::cli {
 namespace {
 
-using engine::Estimate;
-using engine::Planner;
 using engine::Prediction;
 using engine::StepTime;
-using engine::TierNeed;
-using engine::Variant;
 
 std::string BytesOrDash(int64_t bytes) {
   return bytes > 0 ? HumanBytes(bytes) : "-";
@@ -74,16 +70,7 @@ std::string TimeText(const Estimate& estimate) {
 }
 
 std::string Verdict(const Estimate& estimate) {
-  std::string text;
-  const auto add = [&](const char* what, const TierNeed& need) {
-    if (need.fits()) return;
-    text += fmt::format("{}{} needs {} of {}", text.empty() ? "It does not fit: " : "; ", what,
-                        HumanBytes(need.peak_bytes), HumanBytes(need.limit_bytes));
-  };
-  add("a device", estimate.device);
-  add("a node's host memory", estimate.host);
-  add("a node's disk", estimate.disk);
-  if (!text.empty()) return text + ".\n";
+  if (!estimate.fits()) return estimate.Misfit() + ".\n";
   return estimate.device.limit_bytes > 0
              ? fmt::format("It fits, with {} of a device to spare.\n",
                            HumanBytes(estimate.device.limit_bytes - estimate.device.peak_bytes))
@@ -188,11 +175,11 @@ std::string EstimateText(const Planner& planner, const std::string& name,
   return text + "\n" + Verdict(estimate);
 }
 
-std::string ChangesText(const std::vector<engine::Change>& changes) {
+std::string ChangesText(const std::vector<Change>& changes) {
   if (changes.empty())
     return "No micro-batch size, stage, offload, checkpointing or number of ranks makes it fit.\n";
   std::string text = "It would fit with any one of\n";
-  for (const engine::Change& change : changes) {
+  for (const Change& change : changes) {
     text += fmt::format("  {}: {} of a device, {} of a node's host memory\n", change.what,
                         HumanBytes(change.estimate.device.peak_bytes),
                         HumanBytes(change.estimate.host.peak_bytes));

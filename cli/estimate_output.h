@@ -8,28 +8,26 @@
 
 #include "base/json.h"
 #include "profiler/deepspeed_memory.h"
-#include "profiler/estimate.h"
+#include "profiler/planner.h"
 
 namespace dsat::cli {
 
 // What DeepSpeed's documented estimator says of a variant; nothing where it has no formula.
-std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const engine::Planner& planner,
+std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
                                                    const std::string& variant);
 
 // One configuration. `name` is what the user calls it.
-std::string EstimateText(const engine::Planner& planner, const std::string& name,
-                         const engine::Estimate& estimate);
+std::string EstimateText(const Planner& planner, const std::string& name, const Estimate& estimate);
 // Of one that does not fit.
-std::string ChangesText(const std::vector<engine::Change>& changes);
+std::string ChangesText(const std::vector<Change>& changes);
 // A row for each variant.
-std::string VariantsText(const engine::Planner& planner,
-                         const std::vector<engine::Variant>& variants);
+std::string VariantsText(const Planner& planner, const std::vector<Variant>& variants);
 
 // The model and the cluster, for one line above the rest.
-std::string HeadText(const engine::Planner& planner);
+std::string HeadText(const Planner& planner);
 
-Json ToJson(const engine::Estimate& estimate);
-Json ToJson(const engine::Planner& planner, const std::vector<engine::Variant>& variants);
+Json ToJson(const Estimate& estimate);
+Json ToJson(const Planner& planner, const std::vector<Variant>& variants);
 
 }  // namespace dsat::cli
 

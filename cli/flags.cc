@@ -1,11 +1,15 @@
-// The command line, parsed: the whole of it, and the commands that show results.
+// Parses the command line, and defines the options of the commands that show results.
 #include "cli/flags.h"
 
 #include <cstdio>
 
 #include "base/error.h"
 #include "base/version.h"
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 #include "cli/flags_parser.h"
+#include "cli/flags_search.h"
+#include "cli/flags_training.h"
 #include "methods/options.h"
 
 namespace dsat::cli {
@@ -23,7 +27,8 @@ void AddResultCommands(Parser& parser) {
   AddExperiment(show, parser.show.experiment);
   CLI::App& best = parser.Add("best", "The best configuration of an experiment", parser.best);
   AddExperiment(best, parser.best.experiment);
-  best.add_option("--out", parser.best.out_dir, "Write ds_config.json and metrics.json there")
+  best.add_option("--out", parser.best.out_dir,
+                  "Write ds_config.json and metrics.json to this folder")
       ->type_name("DIR");
   CLI::App& query =
       parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
@@ -36,7 +41,7 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
 }
 
-// What only several options together can get wrong. Throws kInvalidArgument.
+// Throws kInvalidArgument if options contradict each other.
 template <typename Command>
 void CheckUsage(const Command&) {}
 
@@ -74,7 +79,7 @@ void AddDb(CLI::App& app, Flags& flags) {
 }
 
 void AddJson(CLI::App& app, Flags& flags) {
-  app.add_flag("--json", flags.json, "Print the result as JSON on stdout");
+  app.add_flag("--json", flags.json, "Print the result as JSON to standard output");
 }
 
 void AddExperiment(CLI::App& app, std::string& experiment) {
@@ -86,17 +91,17 @@ void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
       ->required()
       ->type_name("CONFIG.yaml");
   app.add_option("model_dir", model_dir,
-                 "Where relative paths and the command start (default: the file's folder)")
+                 "Base folder of relative paths and of the command (default: the file's folder)")
       ->type_name("MODEL_DIR");
 }
 
 void AddTimeouts(CLI::App& app, RunFlags& run) {
   app.add_option("--hang-timeout", run.hang_timeout_s,
-                 "Kill a run after so many seconds without a step")
+                 "Kill a run after this many seconds without a step")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   app.add_option("--start-timeout", run.start_timeout_s,
-                 "Kill a run that has not shown itself after so many seconds")
+                 "Kill a run that has not reported anything after this many seconds")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
 }

@@ -1,4 +1,4 @@
-// The command line, parsed: which command, with which options. Nothing here acts.
+// The parsed command line: the command and its options.
 #ifndef DSAT_CLI_FLAGS_H_
 #define DSAT_CLI_FLAGS_H_
 
@@ -14,14 +14,14 @@
 
 namespace dsat::cli {
 
-// Exit codes of dsat, beside 0.
+// Exit codes of dsat besides 0.
 inline constexpr int kExitFailure = 1;        // An error, or an experiment that found nothing.
 inline constexpr int kExitUsage = 2;          // The command line is wrong.
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; the experiment can be resumed.
 
-// Which hosts trials run on.
+// The hosts on which trials run.
 struct HostFlags {
-  std::string hostfile;  // "" = this machine, and nothing else is given.
+  std::string hostfile;  // "" = this machine; the other options are then not given.
   HostFilters filters;
   std::string ssh = kDefaultSsh;
   std::string master_addr;  // "" = the first host's own

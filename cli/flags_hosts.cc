@@ -1,8 +1,10 @@
-// The command line, parsed: which hosts trials run on.
+// The options that choose the hosts on which trials run.
+#include "cli/flags_hosts.h"
+
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/flags_parser.h"
-#include "searcher/input/experiment_document.h"
+#include "cli/flags_numbers.h"
+#include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
 namespace {
@@ -10,11 +12,12 @@ namespace {
 constexpr char kGroup[] = "Several hosts (docs/hosts.md)";
 constexpr char kFilterType[] = "NAME[:SLOT,...][@NAME...]";
 
-// Throws unless `ssh` is a command that takes further arguments.
+// Throws if further arguments cannot be appended to the command `ssh`.
 void CheckSsh(const std::string& ssh) {
   try {
     const std::vector<std::string> words = SplitCommand(ssh);
-    // What needs a shell would come back as one for `sh -c`, which drops what is put behind it.
+    // A command that needs a shell is split into `sh -c` and its text, which ignores further
+    // arguments.
     const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == ssh;
     if (!words.empty() && !words[0].empty() && !needs_shell) return;
   } catch (const Error& error) {
@@ -30,7 +33,8 @@ void CheckSsh(const std::string& ssh) {
 CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   const bool deepspeeds = names == FilterNames::kAndDeepSpeeds;
   CLI::Option* const hostfile =
-      app.add_option("-H,--hostfile", hosts.hostfile, "Hosts, a line \"NAME slots=N\" each")
+      app.add_option("-H,--hostfile", hosts.hostfile,
+                     "File of hosts, one line \"NAME slots=N\" for each")
           ->type_name("FILE")
           ->check(CLI::Validator(
               [](const std::string& path) {
@@ -41,21 +45,21 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->needs(hostfile)->group(kGroup);
   };
-  add("--num_nodes,--num-nodes", hosts.filters.num_nodes, "The first so many hosts only")
+  add("--num_nodes,--num-nodes", hosts.filters.num_nodes, "Use only the first N hosts")
       ->check(WholeNumberFrom1());
-  add("--num_gpus,--num-gpus", hosts.filters.num_gpus, "The first so many slots of each host only")
+  add("--num_gpus,--num-gpus", hosts.filters.num_gpus, "Use only the first N slots of each host")
       ->check(WholeNumberFrom1());
   add(deepspeeds ? "--include-hosts,--include" : "--include-hosts", hosts.filters.include,
-      "These hosts and slots only, such as worker-0@worker-1:0,2")
+      "Use only these hosts and slots, such as worker-0@worker-1:0,2")
       ->type_name(kFilterType);
   add(deepspeeds ? "--exclude-hosts,--exclude" : "--exclude-hosts", hosts.filters.exclude,
-      "All hosts and slots but these")
+      "Use all hosts and slots except these")
       ->type_name(kFilterType);
-  add("--ssh", hosts.ssh, "How to reach a host: the command that runs its arguments there")
+  add("--ssh", hosts.ssh, "Command that runs its arguments on a host")
       ->type_name("COMMAND")
       ->capture_default_str();
   add("--master_addr,--master-addr", hosts.master_addr,
-      "Where ranks meet (default: the first host's own address)")
+      "Address of the ranks' rendezvous (default: the first host's own)")
       ->type_name("ADDRESS");
   return hostfile;
 }

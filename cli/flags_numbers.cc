@@ -1,16 +1,17 @@
-// The command line, parsed: what numbers must be.
+// Checks of options that are numbers.
+#include "cli/flags_numbers.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 
 #include "base/files.h"
-#include "cli/flags_parser.h"
 
 namespace dsat::cli {
 namespace {
 
-// The help shows these names behind an option's type.
+// The help shows these names after an option's type.
 constexpr char kPositive[] = "POSITIVE";
 constexpr char kNonNegative[] = "NONNEGATIVE";
 
@@ -24,7 +25,7 @@ CLI::Validator WholeNumberFrom(int64_t least, const char* name) {
         int64_t number = 0;
         const char* const end = text.data() + text.size();
         const auto [stop, error] = std::from_chars(text.data(), end, number);
-        // CLI11 would take 010 for 8.
+        // CLI11 would read 010 as 8.
         const bool octal = text.size() > 1 && text[0] == '0';
         if (error == std::errc() && stop == end && !octal && number >= least) return "";
         return Refusal(text, fmt::format("a whole number of {} or more", least));

@@ -1,4 +1,4 @@
-// The commands' options as CLI11 reads them: what the files that define them share.
+// What the files that define the commands' options for CLI11 share.
 #ifndef DSAT_CLI_FLAGS_PARSER_H_
 #define DSAT_CLI_FLAGS_PARSER_H_
 
@@ -11,29 +11,16 @@
 
 namespace dsat::cli {
 
-// Options that several commands have.
+// Options of several commands.
 void AddDb(CLI::App& app, Flags& flags);
 void AddJson(CLI::App& app, Flags& flags);
 void AddExperiment(CLI::App& app, std::string& experiment);
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
-// How long to wait for a trial, or for the full run.
+// The time limits of a trial or of the full run.
 void AddTimeouts(CLI::App& app, RunFlags& run);
 
-// What a number must be. An error names the option and the value: "--steps: 0; expected a whole
-// number of 1 or more". CLI11's own ranges print their limits in hundreds of digits.
-CLI::Validator WholeNumberFrom1();
-CLI::Validator WholeNumberFrom0();
-CLI::Validator NumberAbove0();
-CLI::Validator NumberFrom0();
-
-// flags_hosts.cc: which hosts trials run on. DeepSpeed calls the filters --include and --exclude.
-enum class FilterNames { kLong, kAndDeepSpeeds };
-// Gives --hostfile.
-CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names);
-// Throws kInvalidArgument for what only several of these options together can get wrong.
-void CheckHostFlags(const HostFlags& hosts);
-
-// Each command's flags live here while CLI11 fills them in; the chosen one becomes Flags::command.
+// Holds each command's flags while CLI11 fills them in; those of the chosen command become
+// Flags::command.
 struct Parser {
   CLI::App app;
   Flags flags;
@@ -67,12 +54,6 @@ struct Parser {
     return sub;
   }
 };
-
-// flags_search.cc: searches, and experiments whose trials other programs run.
-void AddSearchCommands(Parser& parser);
-void AddAskTellCommands(Parser& parser);
-// flags_training.cc: training, what is done with its result, and what is known before it.
-void AddTrainingCommands(Parser& parser);
 
 }  // namespace dsat::cli
 

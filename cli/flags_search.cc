@@ -1,5 +1,8 @@
-// The command line, parsed: searches, and experiments whose trials other programs run.
-#include "cli/flags_parser.h"
+// The options of searches, and of experiments whose trials are run by other programs.
+#include "cli/flags_search.h"
+
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 #include "methods/method.h"
 #include "methods/options.h"
 
@@ -13,21 +16,21 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       ->type_name("DIR");
   app.add_option(
          "--slots", run.num_slots,
-         "Slots of this machine that trials may use at once (default: its GPUs if trials use them, "
+         "Slots of this machine that trials may use at once (default: its GPUs if trials use GPUs, "
          "else its cores)")
       ->check(WholeNumberFrom1())
       ->excludes(AddHosts(app, run.hosts, FilterNames::kLong));
   AddTimeouts(app, run);
   app.add_option("--trial-timeout", run.trial_timeout_s,
-                 "Kill a trial that runs longer than so many seconds")
+                 "Kill a trial that runs longer than this many seconds")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
 }
 
-// Options that every method has.
+// Options of all methods.
 void AddSearchOptions(CLI::App& app, SearchOptions& options) {
   app.add_option("--max-trials", options.max_trials,
-                 "Trials in all, the profiling trial and the submitted configuration included")
+                 "Total trials, including the profiling trial and the submitted configuration")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
@@ -36,7 +39,7 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
       ->capture_default_str();
   app.add_option("--max-slots", options.max_slots, "Slots of all running trials together")
       ->check(WholeNumberFrom1());
-  app.add_option("--metric", options.metric, "What to optimise")
+  app.add_option("--metric", options.metric, "The metric to optimize")
       ->check(CLI::IsMember(SearchMetrics()))
       ->capture_default_str();
   app.add_option("--zero-stages", options.zero_stages, "ZeRO stages to search")
@@ -61,7 +64,7 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
          [&options](const std::string& value) {
            options.compat_determined = value == "determined";
          },
-         "\"determined\": the published behaviour to the letter (docs/methods.md)")
+         "\"determined\": behave exactly as published (docs/methods.md)")
       ->check(CLI::IsMember({"determined"}));
 }
 
@@ -73,17 +76,17 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
         ->check(WholeNumberFrom1())
         ->capture_default_str();
     app.add_option("--early-stopping", options.early_stopping,
-                   "Stop after so many trials without a new best")
+                   "Stop after this many trials without a new best")
         ->check(WholeNumberFrom1());
   }
   if (method == "binary" || method == "asha") {
     app.add_option("--search-range-factor", options.search_range_factor,
-                   "Stretches the micro-batch range of the binary search")
+                   "Factor on the upper end of the micro-batch range of the bisection")
         ->check(NumberAbove0())
         ->capture_default_str();
   }
   if (method == "asha") {
-    app.add_option("--max-rungs", options.max_rungs, "Rungs of the ladder")
+    app.add_option("--max-rungs", options.max_rungs, "Number of rungs")
         ->check(WholeNumberFrom1())
         ->capture_default_str();
     app.add_option("--min-binary-search-trials", options.min_binary_search_trials,
@@ -95,7 +98,7 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
         ->check(WholeNumberFrom0())
         ->capture_default_str();
     app.add_option("--divisor", options.divisor,
-                   "One of so many configurations is promoted to the next rung")
+                   "One of this many configurations is promoted to the next rung")
         ->check(CLI::Range(2, 1'000'000))
         ->capture_default_str();
   }
@@ -110,8 +113,8 @@ void AddSearchCommands(Parser& parser) {
     CLI::App& sub = parser.Add(info.name, "Search: " + info.summary, search);
     AddConfig(sub, search.config, search.model_dir);
     sub.add_option("-i,--include", search.include,
-                   "A file or folder that the trials find beside the model folder's entries; may "
-                   "be given several times (docs/external.md)")
+                   "A file or folder to add to the trials' working folder; may be given several "
+                   "times (docs/external.md)")
         ->type_name("PATH")
         ->allow_extra_args(false);
     AddSearchOptions(sub, search.options);
@@ -119,14 +122,14 @@ void AddSearchCommands(Parser& parser) {
     AddRunFlags(sub, search.run);
   }
   CLI::App& resume =
-      parser.Add("resume", "Go on with an experiment after a crash or Ctrl-C", parser.resume);
+      parser.Add("resume", "Continue an experiment after a crash or Ctrl-C", parser.resume);
   AddExperiment(resume, parser.resume.experiment);
   AddRunFlags(resume, parser.resume.run);
 }
 
 void AddAskTellCommands(Parser& parser) {
   CLI::App& create = *parser.app.add_subcommand(
-      "create", "Record an experiment whose trials other programs run (ask and tell)");
+      "create", "Create an experiment whose trials are run by other programs (ask and tell)");
   create.require_subcommand(1);
   for (const MethodInfo& info : Methods()) {
     CreateFlags& flags = *parser.creates.emplace_back(std::make_unique<CreateFlags>());
@@ -144,9 +147,9 @@ void AddAskTellCommands(Parser& parser) {
     AddSearchOptions(sub, flags.options);
     AddMethodOptions(sub, info.name, flags.options);
   }
-  CLI::App& ask = parser.Add("ask", "The next trial to run, to be told of later", parser.ask);
+  CLI::App& ask = parser.Add("ask", "Get the next trial to run", parser.ask);
   AddExperiment(ask, parser.ask.experiment);
-  CLI::App& tell = parser.Add("tell", "Record how a trial that was asked for ended", parser.tell);
+  CLI::App& tell = parser.Add("tell", "Record how a trial ended", parser.tell);
   AddExperiment(tell, parser.tell.experiment);
   tell.add_option("--trial", parser.tell.trial, "Number of the trial")
       ->required()
@@ -157,15 +160,16 @@ void AddAskTellCommands(Parser& parser) {
                              ->type_name("FILE");
   CLI::Option* infeasible =
       tell.add_option("--infeasible", parser.tell.infeasible,
-                      "This configuration cannot run here (out of memory): why")
+                      "This configuration cannot run here, for example out of memory")
           ->type_name("REASON");
-  CLI::Option* failed = tell.add_option("--failed", parser.tell.failed,
-                                        "Crashed or lost, which says nothing of the configuration")
-                            ->type_name("REASON");
+  CLI::Option* failed =
+      tell.add_option("--failed", parser.tell.failed,
+                      "Crashed or lost, which is no evidence about the configuration")
+          ->type_name("REASON");
   metrics->excludes(infeasible)->excludes(failed);
   infeasible->excludes(failed);
   tell.add_option("--profile", parser.tell.profile,
-                  "Of the profiling trial: the model profile as JSON")
+                  "The model profile as JSON, for the profiling trial")
       ->type_name("FILE");
   CLI::App& serve =
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);

@@ -1,12 +1,15 @@
-// The command line, parsed: training, what is done with its result, and what is known before it.
+// The options of training, and of the commands before and after it.
+#include "cli/flags_training.h"
+
 #include <fmt/format.h>
 
-#include "cli/flags_parser.h"
+#include "cli/flags_hosts.h"
+#include "cli/flags_numbers.h"
 
 namespace dsat::cli {
 namespace {
 
-// A trace of more steps is more than anyone looks at.
+// A limit on the size of a trace.
 constexpr int64_t kMostTracedSteps = 100;
 
 int64_t StepNumber(const std::string& text) {
@@ -18,7 +21,7 @@ void AddTrace(CLI::App& train, TraceTask& trace) {
   CLI::Option* file =
       train
           .add_option("--trace", trace.path,
-                      "Write what every rank does when, in some steps, for chrome://tracing or "
+                      "Write a trace of some steps of every rank for chrome://tracing or "
                       "ui.perfetto.dev (docs/engine.md)")
           ->type_name("FILE");
   train
@@ -37,8 +40,8 @@ void AddTrace(CLI::App& train, TraceTask& trace) {
                             "counted from 1",
                             text, kMostTracedSteps));
           },
-          "The steps that --trace shows, counted from the first of this run; a shorter run shows "
-          "its last ones (default: 4-6)")
+          "The steps that --trace records, counted from the first step of this run; a shorter run "
+          "records its last steps (default: 4-6)")
       ->type_name("FIRST-LAST")
       ->needs(file);
 }
@@ -49,24 +52,23 @@ void AddTrainCommand(Parser& parser) {
   AddConfig(train, parser.train.config, parser.train.model_dir);
   train
       .add_option("--ds-config", parser.train.ds_config,
-                  "Train with this ds_config.json, the one a search has written for example, or "
-                  "a strategy such as stage_2_offload")
+                  "Train with this ds_config.json, such as one written by a search, or a strategy "
+                  "such as stage_2_offload")
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(WholeNumberFrom1());
   train
       .add_option("--out", parser.train.run.out_dir,
-                  "Folder for logs and the newest checkpoint; training goes on from a checkpoint "
-                  "that is in it already (default: dsat-out/train)")
+                  "Folder for logs and the newest checkpoint; training continues from a checkpoint "
+                  "that is already in it (default: dsat-out/train)")
       ->type_name("DIR");
   train
       .add_option("--checkpoint-interval", parser.train.checkpoint_interval,
-                  "Save a checkpoint every so many steps, besides the one at the end "
-                  "(default: a tenth of the steps)")
+                  "Save a checkpoint every N steps and at the end (default: a tenth of the steps)")
       ->check(WholeNumberFrom1());
   train
       .add_option("--eval-interval", parser.train.eval_interval,
-                  "Print the validation loss every so many steps and at the end; the data need a "
+                  "Print the validation loss every N steps and at the end; the data block needs a "
                   "\"validation\" (default: never)")
       ->check(WholeNumberFrom1());
   AddTrace(train, parser.train.trace);
@@ -169,8 +171,9 @@ void AddEstimateCommand(Parser& parser) {
 
 void AddCollateCommand(Parser& parser) {
   CollateFlags& flags = parser.collate;
-  CLI::App& collate = parser.Add("collate", "One file of whole parameters from a checkpoint", flags,
-                                 /*uses_db=*/false);
+  CLI::App& collate =
+      parser.Add("collate", "Convert a checkpoint to one file with the whole parameters", flags,
+                 /*uses_db=*/false);
   collate
       .add_option("checkpoint_dir", flags.checkpoint_dir,
                   "Folder of checkpoints, such as dsat-out/train/checkpoint")
@@ -182,7 +185,7 @@ void AddCollateCommand(Parser& parser) {
   collate.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
   collate.add_option("--format", flags.format, "safetensors or bin (default: as OUT ends)")
       ->check(CLI::IsMember({"safetensors", "bin"}));
-  collate.add_option("--dtype", flags.dtype, "Of the numbers: fp32, bf16 or fp16")
+  collate.add_option("--dtype", flags.dtype, "Type of the numbers: fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   collate.add_flag("--force", flags.force, "Replace OUT if it exists");
@@ -190,14 +193,14 @@ void AddCollateCommand(Parser& parser) {
 
 void AddAioBench(Parser& parser) {
   AioBenchFlags& bench = parser.aio_bench;
-  CLI::App& sub = parser.Add("aio-bench", "The best `aio` block for a folder (docs/io.md)", bench,
-                             /*uses_db=*/false);
-  sub.add_option("folder", bench.folder, "Where the nvme tier would be")
-      ->required()
-      ->type_name("PATH");
-  sub.add_option("--size", bench.size, "Bytes of the file, and of memory, to write and read")
+  CLI::App& sub =
+      parser.Add("aio-bench", "Measure the best `aio` settings for a folder (docs/io.md)", bench,
+                 /*uses_db=*/false);
+  sub.add_option("folder", bench.folder, "Folder of the nvme tier")->required()->type_name("PATH");
+  sub.add_option("--size", bench.size, "Bytes to write and read, in a file and in memory")
       ->capture_default_str();
-  sub.add_option("--repeats", bench.repeats, "Runs of each setting, of which the median counts")
+  sub.add_option("--repeats", bench.repeats,
+                 "Runs of each setting, of which the median is reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub.add_option("--block-sizes", bench.block_sizes, "Values of block_size to try")
@@ -222,7 +225,7 @@ void AddTrainingCommands(Parser& parser) {
   AddEstimateCommand(parser);
   AddCollateCommand(parser);
   AddAioBench(parser);
-  parser.Add("doctor", "What this machine has, and what is missing", parser.doctor,
+  parser.Add("doctor", "Report what this machine provides and what is missing", parser.doctor,
              /*uses_db=*/false);
   parser.Add("supervise", "", parser.supervise, /*uses_db=*/false).group("");  // Hidden.
 }

@@ -1,4 +1,6 @@
 // dsat eval and dsat generate: a checkpoint on one rank, whatever number of ranks has written it.
+#include "cli/inference_commands.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -14,11 +16,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
-#include "cli/commands.h"
-#include "cli/full_run.h"
+#include "cli/read_spec.h"
+#include "cli/runner_options.h"
 #include "engine/config/ds_config.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervised_process.h"
 
 namespace dsat::cli {
 namespace {
@@ -93,7 +96,7 @@ std::string ReadAll(int fd) {
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const TaskFile file(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  setenv(kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
+  setenv(engine::kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);

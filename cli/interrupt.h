@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM: cancels what runs, cleanly, once; a second one at once.
+// Handles Ctrl-C and SIGTERM.
 #ifndef DSAT_CLI_INTERRUPT_H_
 #define DSAT_CLI_INTERRUPT_H_
 
@@ -7,14 +7,14 @@
 
 namespace dsat::cli {
 
-// While alive, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a thread of its own (never in
-// a signal handler). At most one may be alive. Must be made before any other thread starts: it
-// blocks the signals in this thread and so in all later ones.
+// While it exists, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a separate thread (not in
+// a signal handler). At most one may exist. It must be constructed before other threads start,
+// because it blocks the signals in this thread, which later threads inherit.
 class InterruptHandler {
  public:
   explicit InterruptHandler(std::function<void()> on_interrupt);
   ~InterruptHandler();
-  // True once a signal has come.
+  // True after a signal has arrived.
   bool interrupted() const;
 
  private:

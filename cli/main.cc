@@ -1,12 +1,20 @@
-// dsat: the command line. One table of commands (flags.cc), one catch (here).
+// main() of dsat: parses the command line (flags.h), runs the command and prints errors.
 #include <cerrno>
 #include <cstdio>
 #include <exception>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/commands.h"
+#include "cli/aio_bench_command.h"
+#include "cli/ask_tell_commands.h"
+#include "cli/collate_command.h"
+#include "cli/doctor_command.h"
+#include "cli/estimate_command.h"
 #include "cli/flags.h"
+#include "cli/inference_commands.h"
+#include "cli/result_commands.h"
+#include "cli/search_commands.h"
+#include "cli/train_commands.h"
 
 int main(int argc, char** argv) {
   using dsat::cli::Flags;

@@ -1,4 +1,4 @@
-// Results as text and as JSON.
+// Formats results as text and JSON.
 #include "cli/output.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,8 @@ bool IsSetting(const std::string& pointer) {
   return !pointer.ends_with("/stage") && pointer != "/train_micro_batch_size_per_gpu";
 }
 
-// The settings that all searched trials share, if there are several: no news in a line of theirs.
+// The settings that all searched trials share, which their lines omit; empty if there is only one
+// trial.
 Assignment CommonSettings(const Search& search) {
   std::optional<Assignment> common;
   int64_t num_searched = 0;
@@ -112,6 +113,9 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
                    metric == "throughput" ? "latency" : "throughput", "peak memory", "settings"},
                   rows, columns);
   if (!common.empty()) text += "in every searched trial: " + common + "\n";
+  if (search.NumRefused() > 0)
+    text += fmt::format("not launched: {} configurations that are predicted not to fit\n",
+                        search.NumRefused());
   if (const auto best = search.Best()) {
     const Trial& trial = search.trials().at(*best);
     text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),
@@ -147,9 +151,11 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
             {"profile", nullptr},
             {"best_trial", nullptr},
             {"factor_over_submitted", nullptr},
+            {"num_not_launched", search.NumRefused()},
             {"trials", Json::array()}};
   if (!out_dir.empty()) json["out_dir"] = out_dir;
   if (search.profile()) json["profile"] = ToJson(*search.profile());
+  if (search.space()) json["space"] = ToJson(*search.space());
   if (const auto best = search.Best()) json["best_trial"] = *best;
   if (const auto factor = GainOverSubmitted(search)) json["factor_over_submitted"] = *factor;
   for (const auto& [id, trial] : search.trials())

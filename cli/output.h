@@ -1,4 +1,4 @@
-// Results as text and as JSON, shared by the commands that print them.
+// Formats results as text and JSON for the commands that print them.
 #ifndef DSAT_CLI_OUTPUT_H_
 #define DSAT_CLI_OUTPUT_H_
 
@@ -9,12 +9,12 @@
 
 namespace dsat::cli {
 
-// The ranking of all trials, the profile's facts and the factor over the submitted configuration.
-// Settings wrap at `columns` of a terminal; 0: one line per trial, however long.
+// The ranking of all trials, the profile and the factor over the submitted configuration. Settings
+// are wrapped at `columns`; 0 = one line per trial.
 std::string SummaryText(const Experiment& experiment, size_t columns);
-// The same for machines.
+// The same as JSON.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
-// One trial for machines: id, kind, state, reason, assignment, ds_config, and the metrics of its
+// One trial as JSON: id, kind, state, reason, assignment, ds_config, and the metrics of its
 // best point by `metric`.
 Json TrialJson(const Trial& trial, const std::string& metric);
 

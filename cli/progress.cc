@@ -1,4 +1,4 @@
-// What a search shows while it runs.
+// Shows the progress of a search.
 #include "cli/progress.h"
 
 #include <fmt/format.h>
@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/files.h"
-#include "profiler/memory_model.h"
 
 namespace dsat::cli {
 namespace {
@@ -72,7 +71,6 @@ std::string DescribeMetric(const std::string& metric, double value) {
 }
 
 std::string DescribeProfile(const Experiment& experiment) {
-  const ExperimentSpec& spec = experiment.search().spec();
   const ModelProfile& profile = *experiment.search().profile();
   std::string text = fmt::format(
       "model: {:.2f} M parameters, {:.2f} M trainable; device memory {} per rank; "
@@ -84,7 +82,7 @@ std::string DescribeProfile(const Experiment& experiment) {
   if (profile.matmul_flops_per_s > 0 && profile.copy_bytes_per_s > 0) {
     const auto flops = static_cast<double>(profile.matmul_flops_per_s);
     text +=
-        fmt::format("\nspeed of a rank: {} in products of matrices, {:.1f} GB/s copied",
+        fmt::format("\nspeed of a rank: {} in matrix multiplication, {:.1f} GB/s copied",
                     DescribeMetric("FLOPS_per_gpu", flops), gigabytes(profile.copy_bytes_per_s));
     if (profile.to_device_bytes_per_s > 0) {
       text += fmt::format(", {:.1f} GB/s to the device, {:.1f} GB/s from it",
@@ -98,14 +96,15 @@ std::string DescribeProfile(const Experiment& experiment) {
     if (profile.micro_batch_2_peak_bytes > 0)
       text += fmt::format(", {} at 2", HumanBytes(profile.micro_batch_2_peak_bytes));
   }
-  const MemoryModel memory(profile, spec.ds_config, spec.slots_per_trial,
-                           spec.options.compat_determined);
-  for (const int stage : spec.options.zero_stages) {
-    const int64_t max_micro_batch = memory.ApproxMaxMicroBatch(stage);
-    text += fmt::format("\nstage {}: {} of model states and buffers, ", stage,
-                        HumanBytes(memory.ForStage(stage).fixed_bytes()));
-    text += max_micro_batch > 0 ? fmt::format("micro-batches up to about {}", max_micro_batch)
-                                : "predicted not to fit";
+  const SearchSpace& space = *experiment.search().space();
+  for (const StageSpace& stage : space.stages) {
+    text += fmt::format("\nstage {}: ", stage.stage);
+    if (stage.state_bytes > 0)
+      text += fmt::format("{} of model states and buffers, ", HumanBytes(stage.state_bytes));
+    text += stage.approx_max_micro_batch > 0
+                ? fmt::format("micro-batches up to {}{}", space.exact ? "" : "about ",
+                              stage.approx_max_micro_batch)
+                : "predicted not to fit";
   }
   return text;
 }

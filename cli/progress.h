@@ -1,5 +1,5 @@
-// What a search shows while it runs: on a terminal a line per finished trial above a live status
-// line, otherwise plain lines. Everything goes to stderr; stdout belongs to results.
+// Shows the progress of a search on stderr: a line per finished trial and, on a terminal, a live
+// status line below.
 #ifndef DSAT_CLI_PROGRESS_H_
 #define DSAT_CLI_PROGRESS_H_
 
@@ -16,7 +16,7 @@ class ProgressDisplay {
  public:
   // `live`: redraw a status line (stderr is a terminal).
   explicit ProgressDisplay(bool live);
-  // Leaves the cursor on a fresh line.
+  // Leaves the cursor on a new line.
   ~ProgressDisplay();
 
   void OnEvent(const Experiment& experiment, const RunnerEvent& event);
@@ -31,19 +31,19 @@ class ProgressDisplay {
   int64_t ended_ = 0;
 };
 
-// Columns of the terminal behind a file descriptor, 0 if there is none.
+// The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.
 size_t TerminalColumns(int fd);
 
-// As many of `parts`, in order, as fit into `columns` of a terminal: a status line that wrapped
-// could not be redrawn. A part that does not fit is left out, later ones may still be there.
+// Joins those of `parts`, in order, that fit into `columns` of a terminal, because a status line
+// that wraps cannot be redrawn. Parts that do not fit are skipped.
 std::string FitStatus(const std::vector<std::string>& parts, size_t columns);
 
 // "stage 2, micro-batch 16" of a trial's config.
 std::string DescribeConfig(const Trial& trial);
-// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value for
-// people.
+// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value
+// with its unit.
 std::string DescribeMetric(const std::string& metric, double value);
-// The model, the device and what fits: the profile and, per stage, predicted memory and
+// The profile of the model and the device and, for each stage, the predicted memory and
 // micro-batch.
 std::string DescribeProfile(const Experiment& experiment);
 

@@ -1,11 +1,12 @@
-// dsat list, show, best, query, export: what the database holds.
+// dsat list, show, best, query and export: print the content of the database.
+#include "cli/result_commands.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "db/store.h"
@@ -35,12 +36,12 @@ Json ToJson(const ExperimentRow& row) {
 
 std::string CellText(const Json& value) {
   if (value.is_null()) return "";
-  // Ten digits say all that was measured; --json has every one.
+  // Ten digits are more than the precision of measurements; --json prints all digits.
   if (value.is_number_float()) return fmt::format("{:.10g}", value.get<double>());
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// A join may give two columns one name; no value may get lost.
+// The columns of a join may have equal names, but no value may be lost.
 std::string FreeKey(const Json& object, const std::string& column) {
   std::string key = column;
   for (int i = 2; object.contains(key); ++i)

@@ -1,11 +1,12 @@
-// How trials run: the programs of this build, the flags, and the hosts with their environment.
+// How trials are run: this build's programs, the command line's options, and the hosts.
+#include "cli/runner_options.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "cli/full_run.h"
 #include "searcher/hosts/host_environment.h"
 
 namespace dsat::cli {
@@ -18,7 +19,7 @@ std::string EnvironmentOr(const char* name, const char* otherwise) {
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 
-// What ranks on other hosts get of our environment, and over it of .deepspeed_env.
+// The environment for ranks on other hosts: .deepspeed_env over the exported part of ours.
 std::map<std::string, std::string> HostEnvironment() {
   std::vector<std::string> ours;
   for (char** variable = environ; *variable != nullptr; ++variable)
@@ -42,7 +43,7 @@ std::string HostsLine(const std::vector<LaunchHost>& hosts) {
 }  // namespace
 
 RunnerOptions MakeRunnerOptions(const RunFlags& run) {
-  // dsat-trial lies beside this program, in the build as in an installation.
+  // dsat-trial is in this program's folder, both in a build and in an installation.
   const fs::path program = fs::read_symlink("/proc/self/exe");
   RunnerOptions options{.dsat_binary = program.string(),
                         .trial_binary = (program.parent_path() / "dsat-trial").string(),

@@ -1,4 +1,6 @@
-// dsat asha|binary|random|grid, dsat resume: searches, and the full run after them.
+// dsat asha|binary|random|grid and dsat resume: searches, and the full run after a search.
+#include "cli/search_commands.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,15 +14,15 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/read_spec.h"
+#include "cli/runner_options.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/input/experiment_file.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
 #include "searcher/results.h"
@@ -31,7 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where results and logs go: as the flags say, else as when the experiment was created.
+// The folder for results and logs: that of the flags, else that given when the experiment was
+// created.
 std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   if (!run.out_dir.empty()) return fs::absolute(run.out_dir).string();
   const ExperimentSpec& spec = experiment.search().spec();
@@ -40,19 +43,19 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   return (fs::absolute(spec.start_dir) / dir).string();
 }
 
-// The trials' working folder with --include, nullptr without.
+// The trials' working folder if --include is given, else nullptr.
 std::unique_ptr<TrialContext> MakeContext(const SearchFlags& search) {
   if (search.include.empty()) return nullptr;
   const std::string model_dir = search.model_dir.empty()
                                     ? fs::absolute(search.config).parent_path().string()
                                     : search.model_dir;
-  // The experiment has no number yet.
+  // The experiment does not have a number yet.
   const std::string dir =
       search.run.out_dir.empty() ? NewContextDir("dsat-out") : search.run.out_dir + "/context";
   return std::make_unique<TrialContext>(dir, model_dir, search.include);
 }
 
-// Python looks for modules where a script really is, and that is not where its link is.
+// Python looks for modules in the folder of the script itself and not of the link to it.
 void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
   const char* const ours = std::getenv("PYTHONPATH");
   const auto given = spec.environment.find("PYTHONPATH");
@@ -62,7 +65,7 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
 }
 
-// The options that gave `hosts`, as a shell reads them back, each behind a blank.
+// The options that have given `hosts`, quoted for a shell, each with a blank before it.
 std::string HostOptions(const HostFlags& hosts) {
   if (hosts.hostfile.empty()) return "";
   std::string options;
@@ -79,7 +82,7 @@ std::string HostOptions(const HostFlags& hosts) {
   return options;
 }
 
-// The first line of a search: what it will do, or where it goes on.
+// The first line of a search: what it will do, or where it continues.
 std::string Heading(const Experiment& experiment) {
   const ExperimentSpec& spec = experiment.search().spec();
   const size_t num_trials = experiment.search().trials().size();
@@ -97,12 +100,12 @@ ExperimentState Search(const RunnerOptions& options, Experiment& experiment) {
   Runner runner(experiment, options,
                 [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
   fmt::print(stderr, "{}\n", Heading(experiment));
-  // The signals are blocked before the runner starts a thread; Run starts them.
+  // The signals must be blocked before Run starts threads.
   const InterruptHandler interrupt([&runner] { runner.Cancel(); });
   return runner.Run();
 }
 
-// The full run with the best configuration, nullopt if none was asked for.
+// Runs the full run with the best configuration; nullopt if none is requested.
 std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                                const Experiment& experiment) {
   const dsat::Search& search = experiment.search();
@@ -112,14 +115,14 @@ std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                  flags.json ? StepsTo::kStderr : StepsTo::kStdout);
 }
 
-// Searches, prints the ranking and where the best is, and trains with it if that was asked for.
-// `options` are those that MakeRunnerOptions has made of `run`.
+// Searches, prints the ranking and the path of the best configuration, and trains with it if
+// requested. `options` is the result of MakeRunnerOptions for `run`.
 int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
               Experiment& experiment) {
   const std::string out_dir = OutDir(run, experiment);
   options.out_dir = out_dir;
   if (Search(options, experiment) == ExperimentState::kActive) {
-    fmt::print(stderr, "\nInterrupted; nothing is lost: dsat resume {} --db {}{}{} goes on\n",
+    fmt::print(stderr, "\nInterrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                experiment.id(), ShellWord(flags.db),
                OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
                HostOptions(run.hosts));
@@ -143,21 +146,6 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
 
 }  // namespace
 
-ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
-                        std::vector<std::string>* warnings) {
-  ExperimentSpec spec = ReadExperimentFile(config, model_dir, warnings);
-  for (const std::string& warning : *warnings)
-    Log(LogLevel::kWarn, warning);
-  return spec;
-}
-
-void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
-  for (const std::string& warning : warnings) {
-    if (std::find(logged.begin(), logged.end(), warning) == logged.end())
-      Log(LogLevel::kWarn, warning);
-  }
-}
-
 int RunCommand(const Flags& flags, const SearchFlags& search) {
   const RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
@@ -172,7 +160,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   CheckHosts(spec, options.machines.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
-  // Nothing is recorded for a search that could not leave its results anywhere.
+  // Checked before anything is recorded.
   MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
 
   Store store = Store::Open(flags.db, Store::Mode::kCreate);

@@ -45,7 +45,7 @@ auto ValueOf(const Names& names, const std::string& text, const char* what) {
   Throw(ErrorCode::kInvalidArgument, "{} \"{}\": expected one of {}", what, text, known);
 }
 
-// Runs `read` on the payload; what does not fit its kind is damage, not a user's mistake.
+// Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
 auto ReadPayload(const Event& event, const Read& read) {
   const auto fail = [&event](const char* what) {
@@ -64,11 +64,13 @@ auto ReadPayload(const Event& event, const Read& read) {
 
 }  // namespace
 
-Event AskedEvent(const Trial& trial) {
-  return {0, EventKind::kAsked, trial.id,
-          Json{{"kind", ToString(trial.kind)},
+Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused) {
+  Json payload{{"kind", ToString(trial.kind)},
                {"assignment", ToJson(trial.assignment)},
-               {"ds_config", trial.ds_config}}};
+               {"ds_config", trial.ds_config}};
+  for (const Refusal& refusal : refused)
+    payload["refused"].push_back(ToJson(refusal));
+  return {0, EventKind::kAsked, trial.id, std::move(payload)};
 }
 
 Event AttemptStartedEvent(TrialId trial, int64_t attempt, const std::string& log_dir) {
@@ -96,9 +98,10 @@ Event AttemptEndedEvent(TrialId trial, int64_t attempt, const Outcome& outcome,
                {"log_tail", ValidUtf8(log_tail)}}};
 }
 
-Event ToldEvent(TrialId trial, const Outcome& outcome) {
-  return {0, EventKind::kTold, trial,
-          Json{{"state", ToString(outcome.state)}, {"reason", ValidUtf8(outcome.reason)}}};
+Event ToldEvent(TrialId trial, const Outcome& outcome, const std::optional<SearchSpace>& space) {
+  Json payload{{"state", ToString(outcome.state)}, {"reason", ValidUtf8(outcome.reason)}};
+  if (space) payload["space"] = ToJson(*space);
+  return {0, EventKind::kTold, trial, std::move(payload)};
 }
 
 Event StateChangedEvent(ExperimentState state, const std::string& reason) {
@@ -114,6 +117,22 @@ Trial AskedTrial(const Event& event) {
     trial.assignment = AssignmentFromJson(payload.at("assignment"));
     trial.ds_config = payload.at("ds_config");
     return trial;
+  });
+}
+
+std::vector<Refusal> RefusedBefore(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) {
+    std::vector<Refusal> refused;
+    for (const Json& refusal : payload.value("refused", Json::array()))
+      refused.push_back(RefusalFromJson(refusal));
+    return refused;
+  });
+}
+
+std::optional<SearchSpace> ToldSpace(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) -> std::optional<SearchSpace> {
+    if (!payload.contains("space")) return std::nullopt;
+    return SearchSpaceFromJson(payload.at("space"));
   });
 }
 

@@ -1,14 +1,16 @@
-// The events of an experiment's log: what happened, and the JSON form in which it is kept.
+// The events of an experiment's log and their JSON form.
 //
-// Makers and readers stand side by side, so that a payload's keys are written in one place.
+// Functions that write and read payloads are in one place, which alone knows the keys.
 #ifndef DSAT_DB_EVENT_H_
 #define DSAT_DB_EVENT_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
+#include "proto/experiment.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -16,43 +18,50 @@ namespace dsat {
 enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
 
 enum class EventKind {
-  kAsked,           // A trial was created. payload: kind, assignment, ds_config
+  // A trial was created. payload: kind, assignment, ds_config; refused?, the proposals that were
+  // predicted not to fit and were told so before it
+  kAsked,
   kAttemptStarted,  // A launch began. payload: attempt, log_dir
   kMeasured,        // Something was measured. payload: attempt, (point, measurement)?, profile?
   kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail
-  kTold,            // The trial's end, as the method is told. payload: state, reason
-  kStateChanged,    // The experiment's state. payload: state, reason; trial is -1
+  // The trial's end, as the method is told. payload: state, reason; space?, the search space that
+  // was built from the profile
+  kTold,
+  kStateChanged,  // The experiment's state. payload: state, reason; trial is -1
 };
 
 struct Event {
-  int64_t seq = 0;  // 1, 2, 3 ... within the experiment; given by Append.
+  int64_t seq = 0;  // 1, 2, 3 ... within the experiment; set by Append.
   EventKind kind = EventKind::kAsked;
   TrialId trial = -1;
   Json payload = Json::object();
 };
 
-Event AskedEvent(const Trial& trial);
+Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused = {});
 Event AttemptStartedEvent(TrialId trial, int64_t attempt, const std::string& log_dir);
 Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointResult>& result,
                     const std::optional<ModelProfile>& profile);
 Event AttemptEndedEvent(TrialId trial, int64_t attempt, const Outcome& outcome,
                         const std::string& log_tail);
-Event ToldEvent(TrialId trial, const Outcome& outcome);
+Event ToldEvent(TrialId trial, const Outcome& outcome,
+                const std::optional<SearchSpace>& space = std::nullopt);
 Event StateChangedEvent(ExperimentState state, const std::string& reason);
 
 // Readers of payloads. Throw kDataLoss naming the event if a key is missing or of another type.
 Trial AskedTrial(const Event& event);                             // kAsked
+std::vector<Refusal> RefusedBefore(const Event& event);           // kAsked
 int64_t AttemptOf(const Event& event);                            // kAttemptStarted ... Ended
 std::string TextOf(const Event& event, const char* key);          // Any text of a payload.
 std::optional<PointResult> MeasuredPoint(const Event& event);     // kMeasured
 std::optional<ModelProfile> MeasuredProfile(const Event& event);  // kMeasured
 Outcome OutcomeOf(const Event& event);                            // kAttemptEnded, kTold
+std::optional<SearchSpace> ToldSpace(const Event& event);         // kTold
 ExperimentState StateOf(const Event& event);                      // kStateChanged
 
 // "asked", "attempt_started", ...; "active", "completed", ...
 std::string ToString(EventKind kind);
 std::string ToString(ExperimentState state);
-// Throw kInvalidArgument naming the text and the valid ones.
+// Throw kInvalidArgument naming the text and the valid names.
 EventKind ParseEventKind(const std::string& text);
 ExperimentState ParseExperimentState(const std::string& text);
 

@@ -1,11 +1,14 @@
-// Is this file one of ours, whole, and of a version that we read? The header's layout is in
-// SQLite's file format document (https://www.sqlite.org/fileformat2.html).
+// Checks that a file is an undamaged dsat database of a known version. The layout of the header is
+// in SQLite's file format document (https://www.sqlite.org/fileformat2.html).
 #include "db/file_check.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -22,7 +25,8 @@ constexpr size_t kPageCountOffset = 28;
 constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
 
-// Nothing if the path does not exist. Throws if it is no regular file or cannot be looked at.
+// The file's size; nullopt if it does not exist. Throws if it is not a regular file or not
+// accessible.
 std::optional<int64_t> FileBytes(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
@@ -63,7 +67,8 @@ uint32_t BigEndian32(const std::string& bytes, size_t offset) {
         path, what, path);
 }
 
-void CheckHeader(const std::string& path, const std::string& header) {
+// Returns the schema version, which is not newer than ours.
+uint32_t CheckHeader(const std::string& path, const std::string& header) {
   if (header.size() < kHeaderBytes || !header.starts_with(std::string("SQLite format 3\0", 16))) {
     Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
   }
@@ -72,22 +77,22 @@ void CheckHeader(const std::string& path, const std::string& header) {
           "{}: an SQLite database of another program; name another file with --db", path);
   }
   const uint32_t version = BigEndian32(header, kUserVersionOffset);
-  if (version != kSchemaVersion) {
-    Throw(
-        ErrorCode::kFailedPrecondition,
-        "{}: its schema has version {}, this dsat reads version {}; use the dsat that made it, or "
-        "name another file with --db",
-        path, version, kSchemaVersion);
+  if (version > kSchemaVersion) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: its schema has version {}, this dsat reads versions up to {}; use a newer dsat, or "
+          "name another file with --db",
+          path, version, kSchemaVersion);
   }
+  return version;
 }
 
-// Bytes that a database with this header has when no -wal file holds a part of it.
+// The size of a database with this header if no -wal file holds a part of it.
 int64_t WholeBytes(const std::string& header) {
   const uint32_t page_size = BigEndian32(header, kPageSizeOffset) >> 16;
   return int64_t{page_size == 1 ? 65536 : page_size} * BigEndian32(header, kPageCountOffset);
 }
 
-// What PRAGMA quick_check finds wrong, "" if nothing.
+// The damage that PRAGMA quick_check finds, "" if none.
 std::string DamagedPage(const Database& db) {
   Statement check(db, "PRAGMA quick_check(1)");
   check.Step();
@@ -96,8 +101,8 @@ std::string DamagedPage(const Database& db) {
   return found == "ok" ? "" : found.substr(found.rfind('\n') + 1);
 }
 
-// The first table with a JSON text that is none, "" if there is none. quick_check evaluates our
-// CHECK constraints, too, but not through a connection that cannot write.
+// The first table with an invalid JSON text, "" if there is none. quick_check evaluates our CHECK
+// constraints, too, but not through a read-only connection.
 std::string DamagedJson(const Database& db) {
   Statement check(
       db,
@@ -113,7 +118,7 @@ std::string DamagedJson(const Database& db) {
   return check.Step() ? "a JSON text in " + check.Text(0) : "";
 }
 
-// What is wrong with the content, "" if nothing is found.
+// The damage that is found in the content, "" if none.
 std::string FindDamage(const std::string& path, Database::Access access, bool every_page,
                        std::chrono::milliseconds busy_timeout) {
   try {
@@ -140,25 +145,35 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   if (!bytes) return FileContent::kMissing;
   if (*bytes == 0) return FileContent::kEmpty;
   const std::string header = ReadHeader(path);
-  CheckHeader(path, header);
-  // A rollback journal: the file is being made right now, or that was cut off; SQLite will tell.
-  if (NonEmptyFile(path + "-journal")) return FileContent::kDatabase;
+  const bool current = CheckHeader(path, header) == kSchemaVersion;
+  // A rollback journal: the file is being created, or its creation was cut off and will be undone.
+  if (NonEmptyFile(path + "-journal")) return FileContent::kMayBeOld;
+  const FileContent content = current ? FileContent::kDatabase : FileContent::kMayBeOld;
 
   const bool every_page = *bytes <= kMaxCheckedBytes;
   const auto in_use = [&path] { return NonEmptyFile(path + "-wal"); };
   std::string damage;
   if (!in_use()) {
-    // Nobody has it open: no locks are needed, and no -wal and -shm files appear beside it.
+    // No process has it open: no locks are needed, and no -wal and -shm files are created.
     damage = *bytes < WholeBytes(header)
                  ? "its end is missing"
                  : FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
-    if (damage.empty()) return FileContent::kDatabase;
-    // Another process may have opened it and written meanwhile: look again, with locks.
+    if (damage.empty()) return content;
+    // Another process may have opened it and written meanwhile: check again, with locks.
     if (!in_use()) ThrowCorrupt(path, damage);
   }
   damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
   if (!damage.empty()) ThrowCorrupt(path, damage);
-  return FileContent::kDatabase;
+  return content;
+}
+
+bool MayWrite(const std::string& path) {
+  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 }  // namespace dsat

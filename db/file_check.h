@@ -1,5 +1,4 @@
-// Is this file one of ours, whole, and of a version that we read? Asked before it is opened for
-// use.
+// Checks that a file is an undamaged dsat database of a known version, before it is opened.
 #ifndef DSAT_DB_FILE_CHECK_H_
 #define DSAT_DB_FILE_CHECK_H_
 
@@ -8,18 +7,26 @@
 
 namespace dsat {
 
-// Files up to this size are checked page by page at every opening (about 1 ms per MiB); of larger
-// ones only header and schema, and a damaged page is found when it is read.
+// Files up to this size are checked page by page when they are opened (about 1 ms per MiB). Of
+// larger files only the header and the schema are checked; a damaged page is found when it is read.
 inline constexpr int64_t kMaxCheckedBytes = int64_t{64} << 20;
 
-// What there is at `path`: nothing, or an empty file (which SQLite takes for an empty database, and
-// which a crash during creation leaves behind), or a database.
-enum class FileContent { kMissing, kEmpty, kDatabase };
+enum class FileContent {
+  kMissing,
+  kEmpty,     // SQLite opens it as an empty database; a crash during creation leaves such a file.
+  kDatabase,  // A database of schema version kSchemaVersion.
+  kMayBeOld,  // A database that may be of an older version: SQLite's logs may hold a newer header.
+};
 
-// Looks at the file without changing it or making others beside it. Throws kFailedPrecondition (a
-// folder, another program's database, a newer version), kDataLoss (no database, truncated, corrupt)
-// or kPermissionDenied, naming the file and the way out.
+// Reads the file without changing it or creating files beside it. Throws kFailedPrecondition (a
+// folder, another program's database, a newer version), kDataLoss (not a database, truncated,
+// corrupt) or kPermissionDenied, naming the file and the way out.
 FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds busy_timeout);
+
+// True if this process may write to the file or folder.
+bool MayWrite(const std::string& path);
+// The folder of the file at `path`.
+std::string FolderOf(const std::string& path);
 
 }  // namespace dsat
 

@@ -1,4 +1,4 @@
-// The row tables as they follow from the log.
+// Updates the row tables from the events of the log.
 #include "db/projections.h"
 
 #include <array>
@@ -14,10 +14,10 @@
 namespace dsat {
 namespace {
 
-// Times come from SQLite's clock; nothing that is decided depends on them.
+// Times come from SQLite's clock. No decision depends on them.
 #define DSAT_SQL_NOW "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 
-// An update that must find exactly one row: what it is about has happened before.
+// Throws unless an update has changed exactly one row.
 void RequireRow(int64_t changes, const Event& event, const char* missing) {
   if (changes == 1) return;
   Throw(ErrorCode::kInvalidArgument, "event {} of trial {}: {}", ToString(event.kind), event.trial,
@@ -101,7 +101,7 @@ void ProjectTold(const Database& db, ExperimentId experiment, const Event& event
                               " WHERE experiment = ? AND id = ? AND state = 'running'",
                               state, outcome.reason, experiment, event.trial);
   RequireRow(changes, event, "no such trial is running");
-  // A trial that is told while its launch is open (cancelled) takes the launch with it.
+  // If a trial is told while its attempt is running (canceled), the attempt ends, too.
   Run(db,
       "UPDATE attempts SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW
       " WHERE experiment = ? AND trial = ? AND state = 'running'",

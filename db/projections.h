@@ -1,4 +1,4 @@
-// The row tables as they follow from the log: one event in, a few SQL statements out.
+// Updates the row tables from the events of the log.
 #ifndef DSAT_DB_PROJECTIONS_H_
 #define DSAT_DB_PROJECTIONS_H_
 
@@ -11,9 +11,9 @@
 
 namespace dsat {
 
-// Brings experiments, trials, attempts and points up to date with `event`. Throws kInvalidArgument
-// if the event cannot follow what the tables hold (a trial asked for twice, an attempt that was
-// never started). REQUIRES: a transaction is open.
+// Updates experiments, trials, attempts and points by `event`. Throws kInvalidArgument if the event
+// contradicts the tables (a trial that was already asked for, an attempt that was not started).
+// REQUIRES: a transaction is open.
 void Project(const Database& db, ExperimentId experiment, const Event& event);
 
 // Trials of an experiment from the row tables, by id, with the points of their last attempts.

@@ -1,4 +1,4 @@
-// A user's own SQL: one statement that reads, and nothing else.
+// Runs a user's SQL: one statement that only reads.
 #include "db/query.h"
 
 #include <fmt/format.h>

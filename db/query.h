@@ -1,4 +1,4 @@
-// A user's own SQL: one statement that reads, and nothing else.
+// Runs a user's SQL: one statement that only reads.
 #ifndef DSAT_DB_QUERY_H_
 #define DSAT_DB_QUERY_H_
 
@@ -11,14 +11,14 @@ namespace dsat {
 
 class Database;
 
-// A result of a user's query: column names and rows of JSON values.
+// The result of a query: column names and rows of JSON values.
 struct QueryResult {
   std::vector<std::string> columns;
   std::vector<std::vector<Json>> rows;
 };
 
-// See Store::Query. While it runs, the connection may only read this database: writing, attaching
-// other files and changing settings are refused by SQLite's authorizer, before anything happens.
+// See Store::Query. While it runs, SQLite's authorizer refuses to write, to attach other files and
+// to change settings on the connection.
 QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql);
 
 }  // namespace dsat

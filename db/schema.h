@@ -6,10 +6,13 @@
 
 namespace dsat {
 
-// The statements that make an empty database a dsat database.
+// The statements that create the tables, indices and views that do not exist yet.
 extern const char kSchemaSql[];
 
-// PRAGMA user_version. Raised whenever schema.sql or the JSON of an experiment's spec changes.
+// PRAGMA user_version. Raised when schema.sql changes or when an older dsat would misread what this
+// one writes; a raise needs a step in migrate.cc (unless schema.sql is all of it) and a database of
+// the new version in tests/db/versions. A new key of an experiment's spec is neither: a missing key
+// gets its default, and an older dsat refuses a key that it does not know.
 inline constexpr int32_t kSchemaVersion = 3;
 
 // PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.

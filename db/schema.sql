@@ -1,15 +1,17 @@
 -- The schema of a dsat database, version 3 (PRAGMA user_version). docs/schema.md explains it with
 -- example queries. The comments inside the statements stay in the file: `.schema` shows them.
 --
--- `events` is the truth; trials, attempts and points are what follows from it, written in the same
+-- `events` is the log; trials, attempts and points are derived from it and written in the same
 -- transaction. JSON columns hold strict JSON. Times are UTC, ISO 8601, with milliseconds.
+--
+-- A migration (db/migrate.cc) runs these statements, too, after it has dropped the views.
 
-CREATE TABLE experiments (
+CREATE TABLE IF NOT EXISTS experiments (
   -- One tuning run.
   id INTEGER PRIMARY KEY,              -- 1, 2, 3 ...
   name TEXT NOT NULL,                  -- From the experiment file; need not be unique.
   method TEXT NOT NULL,                -- Search method: asha, binary, random, grid.
-  metric TEXT NOT NULL,                -- The metric that is optimised: FLOPS_per_gpu, latency ...
+  metric TEXT NOT NULL,                -- The metric that is optimized: FLOPS_per_gpu, latency ...
   smaller_is_better INTEGER NOT NULL   -- 1 if a smaller metric is better (latencies), else 0.
     CHECK (smaller_is_better IN (0, 1)),
   state TEXT NOT NULL                  -- active, completed, failed or stopped.
@@ -21,9 +23,9 @@ CREATE TABLE experiments (
     CHECK (json_valid(spec))
 ) STRICT;
 
-CREATE INDEX experiments_by_name ON experiments (name);
+CREATE INDEX IF NOT EXISTS experiments_by_name ON experiments (name);
 
-CREATE TABLE trials (
+CREATE TABLE IF NOT EXISTS trials (
   -- One configuration tried by an experiment.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   id INTEGER NOT NULL,                 -- 0, 1, 2 ... within the experiment.
@@ -42,7 +44,7 @@ CREATE TABLE trials (
   PRIMARY KEY (experiment, id)
 ) STRICT;
 
-CREATE TABLE attempts (
+CREATE TABLE IF NOT EXISTS attempts (
   -- One launch of a trial. A crash is retried as a new attempt.
   experiment INTEGER NOT NULL,         -- Its experiment.
   trial INTEGER NOT NULL,              -- Its trial.
@@ -60,7 +62,7 @@ CREATE TABLE attempts (
   FOREIGN KEY (experiment, trial) REFERENCES trials (experiment, id)
 ) STRICT;
 
-CREATE TABLE points (
+CREATE TABLE IF NOT EXISTS points (
   -- One measurement: a micro-batch size and accumulation count, measured by an attempt.
   -- Values are medians over the measured steps, spreads half their interquartile range.
   experiment INTEGER NOT NULL,         -- Its experiment.
@@ -92,7 +94,7 @@ CREATE TABLE points (
   FOREIGN KEY (experiment, trial, attempt) REFERENCES attempts (experiment, trial, attempt)
 ) STRICT;
 
-CREATE TABLE events (
+CREATE TABLE IF NOT EXISTS events (
   -- The log: an experiment's state is the fold of its events in the order of seq. Append-only.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
@@ -101,7 +103,7 @@ CREATE TABLE events (
                     'state_changed')),
   trial INTEGER                        -- The trial it is about; NULL for state_changed.
     CHECK ((trial IS NULL) = (kind = 'state_changed')),
-  payload TEXT NOT NULL                -- JSON: what is known of it, by kind (docs/schema.md).
+  payload TEXT NOT NULL                -- JSON: the event's data, by kind (docs/schema.md).
     CHECK (json_valid(payload)),
   at TEXT NOT NULL,                    -- When it was logged; no decision depends on it.
   PRIMARY KEY (experiment, seq),
@@ -109,7 +111,7 @@ CREATE TABLE events (
 ) STRICT;
 
 -- One row per trial in units for people: its best point of its last attempt, if it has one.
-CREATE VIEW trial_metrics AS
+CREATE VIEW IF NOT EXISTS trial_metrics AS
 WITH
   measured AS (
     SELECT p.*,
@@ -151,10 +153,10 @@ LEFT JOIN ranked AS r ON r.experiment = t.experiment AND r.trial = t.id AND r.pl
 
 -- The best trial of each experiment that has one; the profiling trial does not count, ties keep the
 -- first.
-CREATE VIEW best_trials AS
+CREATE VIEW IF NOT EXISTS best_trials AS
 SELECT experiment,                     -- The experiment.
        name,                           -- Its name.
-       metric,                         -- The metric that is optimised.
+       metric,                         -- The metric that is optimized.
        trial,                          -- The best trial.
        metric_value,                   -- Its value, in the metric's own unit.
        metric_spread,                  -- Half its interquartile range, same unit.

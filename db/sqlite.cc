@@ -1,4 +1,4 @@
-// SQLite's C API as values that close themselves and errors that are thrown.
+// A C++ interface of SQLite with RAII types and exceptions.
 #include "db/sqlite.h"
 
 #include <sqlite3.h>
@@ -10,7 +10,7 @@
 namespace dsat {
 namespace {
 
-// "file:" URI of a path: the characters that mean something in a URI are escaped.
+// The "file:" URI of a path, with the special characters of URIs escaped.
 std::string FileUri(const std::string& path, const std::string& query) {
   std::string uri = "file:";
   for (const char c : path) {
@@ -67,16 +67,16 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
   }
 }
 
-// SQLite asks before it compiles each part of a statement; see sqlite3_set_authorizer.
+// SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
 int AllowReading(void*, int action, const char* name, const char*, const char*, const char*) {
   switch (action) {
     case SQLITE_SELECT:
     case SQLITE_READ:
     case SQLITE_RECURSIVE:
-    case SQLITE_FUNCTION:  // None that is built in writes; loading others is off.
+    case SQLITE_FUNCTION:  // No built-in function writes, and loading others is off.
       return SQLITE_OK;
     case SQLITE_PRAGMA: {
-      // The settings stay as they are; what describes the schema may be asked.
+      // Pragmas that describe the schema are allowed; those that change settings are not.
       const std::string_view pragma = name;
       const bool describes = pragma == "table_info" || pragma == "table_xinfo" ||
                              pragma == "table_list" || pragma == "index_list" ||
@@ -103,7 +103,7 @@ Database Database::Open(const std::string& path, Access access,
   sqlite3* handle = nullptr;
   const int code = sqlite3_open_v2(
       name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
-  db.handle_.reset(handle);  // Set on failure, too, and must be closed then.
+  db.handle_.reset(handle);  // It is set after a failure, too, and must be closed.
   db.idle_ = std::make_unique<IdleStatements>();
   if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
   sqlite3_busy_timeout(handle, static_cast<int>(busy_timeout.count()));
@@ -150,13 +150,13 @@ void FinalizeStatement::operator()(sqlite3_stmt* handle) const {
 void Statement::Release::operator()(sqlite3_stmt* handle) const {
   std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement(handle);
   if (idle == nullptr) return;
-  // Not reset it would hold its locks, not cleared its texts.
+  // Without these calls the statement would keep its locks and its texts.
   sqlite3_reset(handle);
   sqlite3_clear_bindings(handle);
   idle->try_emplace(sqlite3_sql(handle), std::move(statement));
 }
 
-// Compiles, or takes up what lies in `idle` (unless null).
+// Compiles the statement, or takes it from `idle` if it is there.
 Statement::Statement(IdleStatements* idle, const Database& db, std::string_view sql)
     : db_(&db), handle_(nullptr, Release{idle}) {
   if (idle != nullptr) {
@@ -253,7 +253,8 @@ void Statement::Check(int code) const {
 }
 
 ReadOnlyScope::ReadOnlyScope(const Database& db) : db_(db) {
-  // A connection declares these functions' tables when they are first used, which is no reading.
+  // A connection declares the tables of these functions at their first use, which ReadOnlyScope
+  // would refuse.
   Statement(db, "SELECT 1 FROM json_each('[]'), json_tree('[]')");
   sqlite3_set_authorizer(db_.handle(), &AllowReading, nullptr);
 }
@@ -267,7 +268,7 @@ Transaction::Transaction(Database& db) : db_(db) {
 }
 
 Transaction::~Transaction() {
-  // After some errors (a full disk) SQLite has rolled back by itself.
+  // After some errors, such as a full disk, SQLite has already rolled back.
   if (open_ && db_.InTransaction()) {
     sqlite3_exec(db_.handle(), "ROLLBACK", nullptr, nullptr, nullptr);
   }

@@ -1,6 +1,6 @@
-// SQLite's C API as values that close themselves and errors that are thrown.
+// A C++ interface of SQLite with RAII types and exceptions.
 //
-// The only files that know sqlite3.h. Error codes: kUnavailable (locked for longer than the busy
+// Only these files include sqlite3.h. Error codes: kUnavailable (locked for longer than the busy
 // time-out, I/O error), kResourceExhausted (disk full), kPermissionDenied (read-only), kDataLoss
 // (corrupt, not a database), kInvalidArgument (wrong SQL, constraint violated).
 #ifndef DSAT_DB_SQLITE_H_
@@ -22,7 +22,7 @@ namespace dsat {
 struct FinalizeStatement {
   void operator()(sqlite3_stmt* handle) const;
 };
-// Compiled statements that nobody uses right now, by their SQL.
+// Compiled statements that are not in use, by their SQL.
 using IdleStatements =
     std::map<std::string, std::unique_ptr<sqlite3_stmt, FinalizeStatement>, std::less<>>;
 
@@ -31,30 +31,30 @@ class Database {
  public:
   enum class Access {
     kReadWrite,  // The file must exist.
-    kCreate,     // The file is made if it is missing.
-    kReadOnly,   // Takes part in locking; makes -wal and -shm files if they are missing.
-    kImmutable,  // No locks, no other files. REQUIRES: nobody writes meanwhile and there is no
-                 // -wal.
+    kCreate,     // The file is created if it is missing.
+    kReadOnly,   // Takes part in locking; creates -wal and -shm files if they are missing.
+    kImmutable,  // No locks and no other files. REQUIRES: no process writes meanwhile, and there is
+                 // no -wal file.
   };
 
-  // Opens `path` (":memory:": a new database in memory). A statement that finds the database locked
+  // Opens `path` (":memory:" is a new database in memory). If the database is locked, a statement
   // waits for `busy_timeout` before it throws.
   static Database Open(const std::string& path, Access access,
                        std::chrono::milliseconds busy_timeout);
 
-  // Runs all statements in `sql`, ignoring rows.
+  // Runs all statements in `sql` and ignores result rows.
   void Execute(const std::string& sql);
 
-  // True if the file cannot be written through this connection.
+  // True if this connection cannot write to the file.
   bool ReadOnly() const;
-  // Rows that the last INSERT, UPDATE or DELETE changed.
+  // The number of rows that the last INSERT, UPDATE or DELETE has changed.
   int64_t Changes() const;
   int64_t LastInsertId() const;
   bool InTransaction() const;
 
   const std::string& path() const { return path_; }
   sqlite3* handle() const { return handle_.get(); }
-  // Compiling a statement takes longer than running it, so that each is kept for the next time.
+  // Compiled statements are kept, because compiling one takes longer than running it.
   IdleStatements* idle() const { return idle_.get(); }
 
   // Throws the Error for SQLite's result code `code` of a call on this connection.
@@ -73,12 +73,12 @@ class Database {
   std::unique_ptr<IdleStatements> idle_;  // Closed before the handle.
 };
 
-// One prepared statement: Statement(db, "SELECT x FROM t WHERE id = ?", id), then Step until false.
+// A prepared statement: Statement(db, "SELECT x FROM t WHERE id = ?", id), then Step until false.
 // The database must outlive it.
 class Statement {
  public:
-  // Binds `args` to the statement's parameters in order. For the texts of this program: the
-  // connection keeps what it has compiled.
+  // Binds `args` to the statement's parameters in order. For SQL of this program, because the
+  // connection keeps the compiled statement.
   template <typename... Args>
   explicit Statement(const Database& db, std::string_view sql, const Args&... args)
       : Statement(Reuse(db, sql)) {
@@ -86,7 +86,7 @@ class Statement {
     (Bind(++index, args), ...);
   }
 
-  // The first statement of a text that comes from elsewhere; it is compiled anew each time.
+  // Compiles the first statement of a user's SQL, which is not kept.
   static Statement Compile(const Database& db, std::string_view sql);
 
   // Advances to the next row; false after the last.
@@ -96,25 +96,24 @@ class Statement {
   bool IsNull(int column) const;
   int64_t Int(int column) const;
   double Real(int column) const;
-  std::string Text(int column) const;  // Of a BLOB: its bytes.
+  std::string Text(int column) const;  // The bytes of a BLOB.
   bool IsInt(int column) const;
   bool IsReal(int column) const;
   bool IsBlob(int column) const;
   int NumColumns() const;
   std::string ColumnName(int column) const;
 
-  // True if the SQL held no statement at all, only blanks and comments. It must not be stepped
-  // then.
+  // True if the SQL contains only blanks and comments. REQUIRES: Step is not called then.
   bool Empty() const { return handle_ == nullptr; }
   // True if it cannot change the database.
   bool ReadOnly() const;
-  // The SQL after the statement. Valid as long as the text given to Compile.
+  // The SQL after the statement; refers to the text given to Compile.
   std::string_view Rest() const { return rest_; }
 
  private:
-  // Puts the statement back if it is to be kept.
+  // Returns the statement to the idle ones if it is kept.
   struct Release {
-    IdleStatements* idle = nullptr;  // Null: it is not.
+    IdleStatements* idle = nullptr;  // Null if it is not kept.
     void operator()(sqlite3_stmt* handle) const;
   };
   Statement(IdleStatements* idle, const Database& db, std::string_view sql);
@@ -141,8 +140,8 @@ class Statement {
   std::string_view rest_;
 };
 
-// While it lives, statements prepared on the connection may only read: all else (writing, attaching
-// files, settings, transactions) throws kPermissionDenied when it is prepared.
+// While it exists, statements prepared on the connection may only read; others (writing, attaching
+// files, settings, transactions) throw kPermissionDenied when they are prepared.
 class ReadOnlyScope {
  public:
   explicit ReadOnlyScope(const Database& db);
@@ -154,7 +153,7 @@ class ReadOnlyScope {
   const Database& db_;
 };
 
-// Runs one statement to its end and gives the number of rows it changed.
+// Runs one statement to its end and returns the number of rows that it has changed.
 template <typename... Args>
 int64_t Run(const Database& db, std::string_view sql, const Args&... args) {
   Statement statement(db, sql, args...);
@@ -163,14 +162,14 @@ int64_t Run(const Database& db, std::string_view sql, const Args&... args) {
   return db.Changes();
 }
 
-// A write transaction: takes the write lock at once, rolls back unless committed.
+// A write transaction. It takes the write lock at once and is rolled back unless it is committed.
 class Transaction {
  public:
   explicit Transaction(Database& db);
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
-  // What it returns from survives the death of this process.
+  // After it has returned, the changes survive the death of this process.
   void Commit();
 
  private:

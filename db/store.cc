@@ -1,18 +1,17 @@
-// Experiments, trials and the order of events, in one SQLite file.
+// Stores experiments, trials and the log of events in one SQLite file.
 #include "db/store.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "db/file_check.h"
+#include "db/migrate.h"
 #include "db/projections.h"
 #include "db/schema.h"
 #include "db/sqlite.h"
@@ -20,17 +19,8 @@
 namespace dsat {
 namespace {
 
-constexpr int kCheckpointPages =
-    4000;  // 16 MiB of -wal file: a wait for the disk each 1000 events.
-
-bool MayWrite(const std::string& path) {
-  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
-}
-
-std::string FolderOf(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
+// A -wal file of 16 MiB: a checkpoint, which waits for the disk, about every 1000 events.
+constexpr int kCheckpointPages = 4000;
 
 int64_t QueryInt(const Database& db, std::string_view sql) {
   Statement statement(db, sql);
@@ -38,7 +28,7 @@ int64_t QueryInt(const Database& db, std::string_view sql) {
   return statement.Int(0);
 }
 
-// Makes the tables if there are none. Of several processes that do so at once, one finds none.
+// Creates the tables if there are none. If several processes do so at once, the first one does it.
 void CreateSchema(Database& db) {
   Transaction transaction(db);
   if (QueryInt(db, "SELECT count(*) FROM sqlite_schema") == 0) {
@@ -51,9 +41,9 @@ void CreateSchema(Database& db) {
 
 void Configure(Database& db) {
   db.Execute("PRAGMA foreign_keys = ON");
-  // With WAL, a commit is in the kernel's hands: a killed process loses nothing. Only a checkpoint
-  // waits for the disk, so that a power cut may take the last moments, and always leaves the log of
-  // an earlier one.
+  // In WAL mode a commit has been handed to the kernel, so that a killed process loses nothing.
+  // Only a checkpoint waits for the disk: a power failure may lose the last commits, but leaves a
+  // consistent earlier state.
   db.Execute("PRAGMA synchronous = NORMAL");
   db.Execute(fmt::format("PRAGMA wal_autocheckpoint = {}", kCheckpointPages));
 }
@@ -62,8 +52,8 @@ Database OpenWritable(const std::string& path, bool create,
                       std::chrono::milliseconds busy_timeout) {
   if (!MayWrite(FolderOf(path))) {
     Throw(ErrorCode::kPermissionDenied,
-          "{}: the folder {} is not writable, and SQLite keeps a log beside the file", path,
-          FolderOf(path));
+          "{}: the folder {} is not writable, but SQLite must create files beside the database",
+          path, FolderOf(path));
   }
   Database db = Database::Open(
       path, create ? Database::Access::kCreate : Database::Access::kReadWrite, busy_timeout);
@@ -78,25 +68,25 @@ Database OpenWritable(const std::string& path, bool create,
 
 Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_timeout) {
   if (MayWrite(path) && MayWrite(FolderOf(path))) {
-    // As a writer that does not write: so the last one to close removes the -wal and -shm files.
+    // Opened for writing, the last connection that closes removes the -wal and -shm files.
     Database db = Database::Open(path, Database::Access::kReadWrite, busy_timeout);
     db.Execute("PRAGMA query_only = ON");
     return db;
   }
-  // Where nothing may be written, SQLite cannot take part in the locking of WAL mode; without a
-  // -wal file nobody writes, and the file can be read as it is.
+  // Without write permission, SQLite cannot take part in the locking of WAL mode. If there is no
+  // -wal file, no process writes, and the file can be read without locks.
   const bool in_use = access((path + "-wal").c_str(), F_OK) == 0;
   return Database::Open(path, in_use ? Database::Access::kReadOnly : Database::Access::kImmutable,
                         busy_timeout);
 }
 
-// Throws if there is nothing at `path` that can be opened in this mode.
+// Throws if the file at `path` cannot be opened in this mode.
 void CheckContent(const std::string& path, FileContent content, Store::Mode mode) {
-  if (content == FileContent::kDatabase) return;
+  if (content == FileContent::kDatabase || content == FileContent::kMayBeOld) return;
   if (mode == Store::Mode::kCreate) {
     struct stat status {};
     if (stat(FolderOf(path).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
-    Throw(ErrorCode::kNotFound, "{}: there is no folder {}; make it first", path, FolderOf(path));
+    Throw(ErrorCode::kNotFound, "{}: there is no folder {}; create it first", path, FolderOf(path));
   }
   if (content == FileContent::kMissing) {
     Throw(ErrorCode::kNotFound, "{}: no such database; name another file with --db", path);
@@ -189,6 +179,7 @@ Store::~Store() = default;
 Store Store::Open(const std::string& path, Mode mode, std::chrono::milliseconds busy_timeout) {
   const FileContent content = CheckDatabaseFile(path, busy_timeout);
   CheckContent(path, content, mode);
+  if (content == FileContent::kMayBeOld) MigrateDatabase(path, busy_timeout);
   return Store(std::make_unique<Impl>(
       Impl{mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
                                    : OpenWritable(path, mode == Mode::kCreate, busy_timeout)}));
@@ -220,7 +211,12 @@ ExperimentId Store::CreateExperiment(const ExperimentSpec& spec) {
 ExperimentSpec Store::GetSpec(ExperimentId id) const {
   Statement row(impl_->db, "SELECT spec FROM experiments WHERE id = ?", id);
   if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
-  return ExperimentSpecFromJson(Json::parse(row.Text(0)));
+  try {
+    return ExperimentSpecFromJson(Json::parse(row.Text(0)));
+  } catch (const Error& error) {
+    Throw(ErrorCode::kFailedPrecondition, "{}: cannot read the spec of experiment {}: {}", path(),
+          id, error.what());
+  }
 }
 
 ExperimentRow Store::GetExperiment(ExperimentId id) const {

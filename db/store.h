@@ -1,7 +1,7 @@
-// Experiments, trials and the order of events, in one SQLite file.
+// Stores experiments, trials and the log of events in one SQLite file.
 //
-// The log is the truth: an experiment's state is the fold of its events. The row tables (trials,
-// attempts, points) are projections for people and SQL, written in the same transaction.
+// An experiment's state is the fold of its events. The row tables (trials, attempts, points) are
+// projections for people and SQL, which are written in the same transaction.
 #ifndef DSAT_DB_STORE_H_
 #define DSAT_DB_STORE_H_
 
@@ -33,18 +33,20 @@ struct ExperimentRow {
   double best_value = 0;
 };
 
-// Not thread-safe. Several processes may have one file open: one writes at a time (SQLite's WAL
+// Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
 // mode).
 class Store {
  public:
   enum class Mode { kCreate, kReadWrite, kReadOnly };
 
-  // How long a call waits for another process's write to end.
+  // How long a call waits for another process to finish writing.
   static constexpr std::chrono::milliseconds kBusyTimeout{10'000};
 
-  // Opens a database file; kCreate makes it if it is missing. Throws kNotFound, kPermissionDenied,
-  // kDataLoss (not a database, corrupt) or kFailedPrecondition (made by another version, or another
-  // program), naming the file; the file is then as it was, and nothing new lies beside it.
+  // Opens a database file; kCreate creates it if it is missing. In every mode, a database of an
+  // older schema version is migrated first (db/migrate.h). Throws kNotFound, kPermissionDenied,
+  // kDataLoss (not a database, corrupt), kFailedPrecondition (made by a newer dsat or by another
+  // program) or kUnavailable (a migration that other processes prevent), naming the file; the file
+  // is then unchanged, and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.
@@ -54,36 +56,39 @@ class Store {
   Store& operator=(Store&&) noexcept;
   ~Store();
 
-  // The file as it was named to Open; ":memory:" for InMemory.
+  // The path given to Open; ":memory:" for InMemory.
   const std::string& path() const;
 
   // Throws as Append.
   ExperimentId CreateExperiment(const ExperimentSpec& spec);
-  // Throw kNotFound naming the experiment and those that exist.
+  // All throw kNotFound naming the experiment and those that exist. GetSpec throws
+  // kFailedPrecondition if the spec was written by a newer dsat.
   ExperimentSpec GetSpec(ExperimentId id) const;
   ExperimentRow GetExperiment(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
-  // The experiment with that number or, if `name_or_id` is no number, the newest with that name.
+  // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
+  // name.
   ExperimentId FindExperiment(const std::string& name_or_id) const;
 
-  // The log after `after_seq`, in order.
+  // The events after `after_seq`, in order.
   std::vector<Event> Events(ExperimentId id, int64_t after_seq = 0) const;
 
-  // Appends in one transaction and updates the row tables. What it has returned from survives the
-  // death of this process; a power cut may take the last moments, never the middle of the log.
-  // `expected_seq` is the last seq the caller has seen: throws kAborted, having written nothing, if
-  // another process has appended since. Returns the new last seq. Throws kResourceExhausted if the
-  // disk is full, kUnavailable if the database stays locked for longer than the busy time-out,
-  // kPermissionDenied if it was opened read-only, kInvalidArgument if an event cannot follow the
-  // log (an attempt of a trial that was never asked for); nothing is written then.
+  // Appends in one transaction and updates the row tables. After it has returned, the events
+  // survive the death of this process; a power failure may lose the last events, but never earlier
+  // ones. `expected_seq` is the last seq the caller has seen: throws kAborted, having written
+  // nothing, if another process has appended since. Returns the new last seq. Throws
+  // kResourceExhausted if the disk is full, kUnavailable if the database stays locked for longer
+  // than the busy time-out, kPermissionDenied if it was opened read-only, kInvalidArgument if an
+  // event cannot follow the log (an attempt of a trial that was never asked for); nothing is
+  // written then.
   int64_t Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events);
 
   // Trials of an experiment from the row tables, by id.
   std::vector<Trial> Trials(ExperimentId id) const;
 
-  // Runs one read-only SQL statement of a user's; BLOBs come as hexadecimal text. Throws
-  // kInvalidArgument with SQLite's message if it is wrong or more than one, and kPermissionDenied
-  // if it would write or reach beyond this database.
+  // Runs one read-only SQL statement of a user; BLOBs are returned as hexadecimal text. Throws
+  // kInvalidArgument with SQLite's message if it is wrong or there is more than one, and
+  // kPermissionDenied if it would write or use other files.
   QueryResult Query(const std::string& sql) const;
 
  private:

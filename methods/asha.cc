@@ -1,4 +1,4 @@
-// asha: the choice between continuing, promoting and starting anew.
+// asha: the choice between continuing, promoting and starting a lineage.
 #include "methods/asha.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
-// asha: bisect the micro-batch size of many random configurations a few trials deep, and go deeper
-// only with those whose best trial so far is among the best (rungs.h).
+// asha: bisects the micro-batch size of many random configurations with a few trials each, and
+// continues only those whose best trial is among the best (rungs.h).
 #ifndef DSAT_METHODS_ASHA_H_
 #define DSAT_METHODS_ASHA_H_
 
@@ -15,8 +15,8 @@ class AshaMethod : public Method {
  public:
   AshaMethod(const SearchSpace& space, const SearchOptions& options) : table_(space, options) {}
 
-  // The highest rung that has something to run, by continuation or promotion (on equal rungs: the
-  // lineage with more completed trials); if there is neither, a new lineage starts.
+  // Continues or promotes a lineage in the highest rung in which this is possible (of equal rungs,
+  // the lineage with more completed trials). If it is not possible, starts a new lineage.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<AshaMethod>(*this); }

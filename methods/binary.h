@@ -1,5 +1,5 @@
-// binary: for one random configuration after another, bisect to the largest micro-batch size that
-// fits. The metric does not steer it (it only ends a range's growth, bisection.h).
+// binary: bisects one random configuration after another to the largest micro-batch size that fits.
+// The metric has no influence, except that it ends the growth of a range (bisection.h).
 #ifndef DSAT_METHODS_BINARY_H_
 #define DSAT_METHODS_BINARY_H_
 
@@ -17,7 +17,7 @@ class BinaryMethod : public Method {
  public:
   BinaryMethod(const SearchSpace& space, const SearchOptions& options) : table_(space, options) {}
 
-  // Lineages go on in the order in which their trials ended; if none waits, a new one starts.
+  // Continues lineages in the order in which their trials ended; if none waits, starts a new one.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<BinaryMethod>(*this); }

@@ -13,11 +13,11 @@ std::optional<Step> Middle(int64_t low, int64_t high) {
   return Step{.low = low, .high = high, .micro_batch = (low + high) / 2};
 }
 
-// Beyond the top of the range: the profile's estimate may have been too low.
+// Continues beyond the range, because the profile's estimate may have been too low.
 std::optional<Step> Beyond(const LineageTable& table, const Lineage& lineage) {
   const LineageTrial& latest = lineage.trials.back();
   const int64_t top = latest.step.micro_batch;
-  if (table.options().compat_determined || lineage.AnyTooLarge()) return std::nullopt;
+  if (!table.policy().bisect_beyond_range || lineage.AnyTooLarge()) return std::nullopt;
   if (table.Better(*table.BestMetric(lineage), *latest.metric)) return std::nullopt;
   if (2 * top > kLargestMicroBatch) return std::nullopt;
   return Step{.low = top + 1, .high = 2 * top, .micro_batch = 2 * top};

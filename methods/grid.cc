@@ -1,4 +1,4 @@
-// grid: the walk up the sizes, then the variations.
+// grid: the sizes of each stage, then the variations of knobs.
 #include "methods/grid.h"
 
 #include <algorithm>
@@ -9,7 +9,10 @@
 namespace dsat {
 
 GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
-    : space_(space), options_(options), smaller_is_better_(SmallerIsBetter(options.metric)) {
+    : space_(space),
+      options_(options),
+      policy_(PolicyOf(options)),
+      smaller_is_better_(SmallerIsBetter(options.metric)) {
   for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
     walks_.push_back({.stage = stage, .best_metric = std::nullopt});
   }
@@ -39,7 +42,7 @@ void GridMethod::Tell(int64_t tag, const Trial& finished) {
       walk.best_metric = metric;
       walk.best_size = entry.size;
     }
-  } else if (finished.state == TrialState::kInfeasible || options_.compat_determined) {
+  } else if (finished.state == TrialState::kInfeasible || policy_.failure_is_too_large) {
     walk.too_large = std::min(walk.too_large, entry.size);
   }
 }

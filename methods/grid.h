@@ -1,5 +1,5 @@
-// grid: no draws. First every stage at micro-batch sizes 1, 2, 4, ... with the knobs as submitted;
-// then, at each stage's best size, one knob at a time.
+// grid: a search without random draws. It tries every stage at micro-batch sizes 1, 2, 4, ... with
+// the submitted knobs and then, at the best size of each stage, one knob at a time.
 #ifndef DSAT_METHODS_GRID_H_
 #define DSAT_METHODS_GRID_H_
 
@@ -10,6 +10,7 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 
@@ -17,17 +18,17 @@ class GridMethod : public Method {
  public:
   GridMethod(const SearchSpace& space, const SearchOptions& options);
 
-  // Sizes, smallest first over all stages (equal sizes: in the order of the space, stages that are
-  // predicted not to fit last), up to each stage's approximate maximum, then on while the last one
-  // was measured and the stage's best, and never past one that was too large. When all of them have
-  // ended, the knobs of the best stage, value by value, then the next best stage's. nullopt while a
-  // stage waits for its last trial, and for good after the last knob.
+  // Proposes the smallest size over all stages first. Equal sizes are in the order of the space,
+  // with stages that are predicted not to fit last. A stage is tried up to its approximate maximum
+  // and beyond it while its last size is its best, but never beyond a size that was too large. When
+  // all sizes have ended, it proposes each value of each knob, for the best stage first. Returns
+  // nullopt while a stage waits for its last trial, and after the last knob.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<GridMethod>(*this); }
 
  private:
-  // A stage's walk up the sizes.
+  // The sizes of one stage that have been tried.
   struct Walk {
     size_t stage = 0;  // In space_.
     int64_t next_size = 1;
@@ -38,11 +39,11 @@ class GridMethod : public Method {
   };
   struct Entry {
     size_t walk = 0;
-    int64_t size = 0;  // 0 for a variation of a knob: it does not move the walk.
+    int64_t size = 0;  // 0 for a variation of a knob, which does not change the walk.
   };
 
   const StageSpace& StageOf(const Walk& walk) const { return space_.stages[walk.stage]; }
-  // Whether the walk may go on now; never while the trial that decides it still runs.
+  // Whether the walk may continue now; false while the trial that decides this is running.
   bool HasNext(const Walk& walk) const;
   std::optional<Proposal> AskSize();
   std::optional<Proposal> AskVariation();
@@ -51,6 +52,7 @@ class GridMethod : public Method {
 
   SearchSpace space_;
   SearchOptions options_;
+  SearchPolicy policy_;
   bool smaller_is_better_;
   std::vector<Walk> walks_;
   std::vector<Entry> entries_;                         // By tag.

@@ -34,6 +34,7 @@ void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
 LineageTable::LineageTable(SearchSpace space, SearchOptions options)
     : space_(std::move(space)),
       options_(std::move(options)),
+      policy_(PolicyOf(options_)),
       smaller_is_better_(SmallerIsBetter(options_.metric)) {
   DSAT_CHECK(!space_.stages.empty(), "a search space without stages");
 }
@@ -60,7 +61,8 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
                   .config = StageAssignment(stage->stage),
                   .trials = {}};
   for (const Knob& knob : stage->knobs) {
-    // The pointer is the purpose: a knob more in the space does not shift the draws of the others.
+    // The pointer is the purpose, so that a new knob in the space does not change the draws of the
+    // others.
     const uint64_t index = Rng(seed, number, knob.pointer).Below(knob.values.size());
     lineage.config[knob.pointer] = knob.values[index];
   }
@@ -92,7 +94,7 @@ Verdict LineageTable::VerdictOf(const Trial& finished) const {
   if (finished.state == TrialState::kSucceeded && MetricValue(finished, options_.metric)) {
     return Verdict::kFits;
   }
-  if (finished.state == TrialState::kInfeasible || options_.compat_determined) {
+  if (finished.state == TrialState::kInfeasible || policy_.failure_is_too_large) {
     return Verdict::kTooLarge;
   }
   return Verdict::kUnknown;

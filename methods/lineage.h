@@ -1,9 +1,9 @@
-// Lineages: what asha, binary and random have in common. A lineage is one random configuration and
-// the micro-batch sizes tried with it, one after another; the methods differ in which lineage gets
-// the next trial, and at which size.
+// Lineages, which asha, binary and random share. A lineage is one random configuration and the
+// micro-batch sizes that are tried with it in sequence. The methods differ in which lineage gets
+// the next trial and at which size.
 //
-// After Determined's DeepSpeed Autotune (harness/determined/pytorch/dsat), where a lineage is the
-// chain of trials that share everything but their micro-batch size.
+// As in Determined's DeepSpeed Autotune (harness/determined/pytorch/dsat), where a lineage is the
+// chain of trials that differ only in their micro-batch size.
 #ifndef DSAT_METHODS_LINEAGE_H_
 #define DSAT_METHODS_LINEAGE_H_
 
@@ -15,11 +15,13 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
+#include "proto/search_policy.h"
 #include "proto/trial.h"
 
 namespace dsat {
 
-// No method proposes a larger micro-batch size; only a search without any memory limit gets near.
+// The largest micro-batch size that a method proposes. Only a search without a memory limit reaches
+// it.
 inline constexpr int64_t kLargestMicroBatch = int64_t{1} << 20;
 
 // One micro-batch size, and the range it was chosen from: low <= micro_batch <= high.
@@ -29,11 +31,11 @@ struct Step {
   int64_t micro_batch = 1;
 };
 
-// What a trial says of its micro-batch size.
+// What a trial shows about its micro-batch size.
 enum class Verdict {
   kPending,   // Still running.
   kFits,      // Measured.
-  kTooLarge,  // Infeasible; with compat_determined every trial without a measurement.
+  kTooLarge,  // Infeasible, or failed with SearchPolicy::failure_is_too_large.
   kUnknown,   // Failed or stopped: no evidence. The lineage ends.
 };
 
@@ -50,19 +52,19 @@ struct Lineage {
   Assignment config;  // Everything but the micro-batch size.
   std::vector<LineageTrial> trials;
 
-  // No trial of it is running. At most one is at any time.
+  // True if no trial of it is running. At most one runs at a time.
   bool Idle() const { return trials.empty() || trials.back().verdict != Verdict::kPending; }
-  // Trials that have ended, however they did.
+  // The number of trials that have ended.
   int64_t NumCompleted() const;
-  // The rung of the latest trial, 0 before the first.
+  // The rung of the latest trial; 0 before the first.
   int64_t Rung() const { return trials.empty() ? 0 : trials.back().rung; }
-  // Some trial among the first `count` was too large.
+  // True if one of the first `count` trials was too large.
   bool AnyTooLarge(size_t count) const;
   bool AnyTooLarge() const { return AnyTooLarge(trials.size()); }
 };
 
-// All lineages of one search. Draws are keyed by (seed, lineage, purpose), so that what one lineage
-// draws does not depend on when.
+// All lineages of one search. Draws are keyed by (seed, lineage, purpose), so that the draws of a
+// lineage do not depend on when they are made.
 class LineageTable {
  public:
   LineageTable(SearchSpace space, SearchOptions options);
@@ -82,15 +84,16 @@ class LineageTable {
 
   // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
   std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
-  // Strictly, in the direction of the metric that is searched.
+  // True if `a` is strictly better than `b` in the metric that is optimized.
   bool Better(double a, double b) const;
 
   const StageSpace& StageOf(const Lineage& lineage) const;
   const SearchSpace& space() const { return space_; }
   const SearchOptions& options() const { return options_; }
+  const SearchPolicy& policy() const { return policy_; }
   const std::deque<Lineage>& lineages() const { return lineages_; }
   Lineage& at(int64_t number) { return lineages_.at(static_cast<size_t>(number)); }
-  // Proposals made so far.
+  // The number of proposals so far.
   int64_t num_proposals() const { return num_proposals_; }
 
  private:
@@ -98,13 +101,14 @@ class LineageTable {
 
   SearchSpace space_;
   SearchOptions options_;
+  SearchPolicy policy_;
   bool smaller_is_better_;
   std::deque<Lineage> lineages_;  // Stable references.
   int64_t num_proposals_ = 0;
 };
 
-// How often a stage is drawn: one that the profile says cannot hold even one sample a quarter as
-// often as the others. It is not left out, for the profile may be wrong.
+// The weight of a stage in draws. A stage that cannot hold one sample according to the profile has
+// a quarter of the weight of the others; it is not excluded, because the profile may be wrong.
 int64_t StageWeight(const StageSpace& stage);
 
 // The keys of a configuration as a trial sets them.

@@ -1,8 +1,8 @@
-// Start here: what a search method is.
+// The interface of search methods.
 //
 // A method is a deterministic function of (space, options, seed, the sequence of asks and tells).
-// It knows no clock, no I/O and no threads, and has no save or load code: an experiment is resumed
-// by replaying its asks and tells from the log (searcher/search.h).
+// It uses no clock, no I/O and no threads, and its state is not saved: an experiment is resumed by
+// replaying its asks and tells from the log (searcher/search.h).
 #ifndef DSAT_METHODS_METHOD_H_
 #define DSAT_METHODS_METHOD_H_
 
@@ -16,8 +16,8 @@
 
 namespace dsat {
 
-// What Ask gives: the keys to set, and a tag the method gets back in Tell, so that it need not find
-// its own trial again by its assignment.
+// The result of Ask: the keys to set, and a tag that the method gets back in Tell to identify its
+// trial.
 struct Proposal {
   Assignment assignment;
   int64_t tag = 0;
@@ -27,19 +27,20 @@ class Method {
  public:
   virtual ~Method() = default;
 
-  // The next assignment to try. nullopt while it must first be told of a running trial, and forever
-  // once it has nothing left to propose; asking in vain changes nothing. Never blocks. May be
-  // called with any number of trials running: how many run at once is the caller's business.
+  // The next assignment to try. nullopt while the method needs the result of a running trial, and
+  // always after its last proposal; a call that returns nullopt changes no state. Never blocks. The
+  // caller decides how many trials run at once.
   virtual std::optional<Proposal> Ask() = 0;
 
-  // The proposal with this tag has ended: `finished.state` is not kRunning. kFailed is no evidence:
-  // it must not move a feasibility bound. Called exactly once for every proposal, in any order.
+  // Tells the end of the proposal with this tag; `finished.state` is not kRunning. kFailed is not
+  // evidence and must not change a feasibility bound. Called exactly once for every proposal, in
+  // any order.
   virtual void Tell(int64_t tag, const Trial& finished) = 0;
 
-  // The same method in the same state, independent of this one.
+  // An independent copy of this method in its present state.
   virtual std::unique_ptr<Method> Clone() const = 0;
 
-  // The next point to measure in the process of a trial that is still running, nullopt to end it.
+  // The next point to measure in the process of a running trial; nullopt to end it.
   virtual std::optional<Point> NextPoint(const Trial& running);
 };
 
@@ -53,7 +54,7 @@ struct MethodInfo {
 // All methods, in the order shown to users.
 std::span<const MethodInfo> Methods();
 
-// The method of that name. Throws kInvalidArgument naming the known ones.
+// The method of that name. Throws kInvalidArgument naming the known methods.
 const MethodInfo& FindMethod(const std::string& name);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// The flags named here are the command line's; the fields of SearchOptions have the same names.
+// Errors name the options of the command line, which have the names of the fields of SearchOptions.
 #include "methods/options.h"
 
 #include <algorithm>

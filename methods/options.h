@@ -1,4 +1,4 @@
-// The rules that search options must keep, whatever the method.
+// The rules for search options, which hold for all methods.
 #ifndef DSAT_METHODS_OPTIONS_H_
 #define DSAT_METHODS_OPTIONS_H_
 
@@ -6,8 +6,8 @@
 
 namespace dsat {
 
-// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" at the first option that is
-// out of range or contradicts another.
+// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" for the first option that
+// is out of range or contradicts another.
 void ValidateOptions(const SearchOptions& options);
 
 }  // namespace dsat

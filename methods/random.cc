@@ -1,4 +1,4 @@
-// random: ranges from what the stage has shown, sizes drawn from them.
+// random: draws sizes from ranges that follow from the results of the stage.
 #include "methods/random.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ std::optional<Proposal> RandomMethod::Ask() {
   if (!queue_.empty()) {
     Lineage& lineage = table_.at(queue_.front());
     queue_.pop_front();
-    // Others may have finished since it was queued.
+    // Other trials may have ended since it was queued.
     if (!ShouldStop(lineage)) return table_.Propose(lineage, NextStep(lineage));
   }
   Lineage& fresh = table_.Draw([this](const StageSpace& stage) { return Weight(stage); });
@@ -49,17 +49,17 @@ bool RandomMethod::ShouldStop(const Lineage& lineage) const {
     return true;
   }
   if (latest.step.micro_batch >= kLargestMicroBatch) return true;
-  if (options.compat_determined && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
+  if (table_.policy().prune_stages && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
   return lineage.AnyTooLarge() && RecordOf(lineage.stage).largest_fit >= latest.step.high;
 }
 
 int64_t RandomMethod::Weight(const StageSpace& stage) const {
-  if (table_.options().compat_determined) {
+  if (table_.policy().prune_stages) {
     if (!StageOneOrTwoSucceeded()) return 1;
     const bool pruned_to = stage.stage == 1 || stage.stage == 2;
     return pruned_to && RecordOf(stage.stage).best_metric ? 1 : 0;
   }
-  // Stage 3 sends the most: less likely to win once a lower stage fits, but it can.
+  // Stage 3 communicates the most and is less likely to be the best once a lower stage fits.
   if (stage.stage == 3 && StageOneOrTwoSucceeded()) return 1;
   return StageWeight(stage);
 }
@@ -85,13 +85,13 @@ Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
 Step RandomMethod::FirstStep(const StageSpace& stage) const {
   const StageRecord& record = RecordOf(stage.stage);
   const int64_t best = record.best.micro_batch;
-  if (table_.options().compat_determined) {
+  if (table_.policy().draw_above_best) {
     if (!record.best_metric) return DrawStep(1, stage.approx_max_micro_batch);
     const int64_t low = best + 1;
     return DrawStep(low, std::max({record.largest_fit, record.best.high, 2 * low}));
   }
-  // Around the best size rather than above it, so that knobs are compared where they matter, and
-  // below the smallest size known not to fit.
+  // A range around the best size, where differences between knobs matter, and below the smallest
+  // size known not to fit.
   const auto ceiling = record.too_large.upper_bound(record.largest_fit);
   const int64_t limit = ceiling == record.too_large.end() ? kLargestMicroBatch : *ceiling - 1;
   if (!record.best_metric) return DrawStep(1, std::min(stage.approx_max_micro_batch, limit));
@@ -108,7 +108,7 @@ Step RandomMethod::NextStep(const Lineage& lineage) const {
 }
 
 void RandomMethod::CountTowardsEarlyStop(const Trial& finished, bool new_best) {
-  // A negative id is no trial: the configuration was refused before it ran.
+  // A negative id means that the configuration was refused before it ran.
   if (finished.id < 0 || !counted_.insert(finished.id).second) return;
   if (new_best) {
     trials_since_best_ = 0;

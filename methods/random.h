@@ -1,5 +1,5 @@
-// random: random configurations, each tried a few times with micro-batch sizes drawn around what
-// its stage has shown so far.
+// random: tries each random configuration a few times with micro-batch sizes drawn from a range
+// around the best size of its stage.
 #ifndef DSAT_METHODS_RANDOM_H_
 #define DSAT_METHODS_RANDOM_H_
 
@@ -19,22 +19,21 @@ class RandomMethod : public Method {
  public:
   RandomMethod(const SearchSpace& space, const SearchOptions& options) : table_(space, options) {}
 
-  // Lineages go on in the order in which their trials ended; one that should stop is replaced by a
-  // new one, and a new one starts if none waits. nullopt for good after early_stopping.
+  // Continues lineages in the order in which their trials ended. Starts a new lineage in place of
+  // one that should stop, and if none waits. Always nullopt after early_stopping.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<RandomMethod>(*this); }
 
-  // True once the lineage gets no further trial: it had trials_per_random_config, its lowest size
-  // was too large, or its range is covered by what the stage is known to hold. With
-  // compat_determined also if it is of stage 3 and stage 1 or 2 has succeeded. REQUIRES: idle, with
-  // a trial.
+  // True if the lineage gets no more trials: it has had trials_per_random_config, its lowest size
+  // was too large, or the stage is known to hold its whole range; or if SearchPolicy::prune_stages
+  // excludes its stage. REQUIRES: the lineage is idle and has a trial.
   bool ShouldStop(const Lineage& lineage) const;
 
   const LineageTable& table() const { return table_; }
 
  private:
-  // What the trials of one stage have shown.
+  // The results of the trials of one stage.
   struct StageRecord {
     std::optional<double> best_metric;
     Step best;                    // The step of the best trial.
@@ -52,7 +51,7 @@ class RandomMethod : public Method {
   bool EarlyStopped() const;
 
   LineageTable table_;
-  std::deque<int64_t> queue_;  // Lineages to go on with.
+  std::deque<int64_t> queue_;  // Lineages to continue.
   std::map<int, StageRecord> stages_;
   std::optional<double> best_metric_;
   std::set<TrialId> counted_;  // A trial that answers several proposals counts once.

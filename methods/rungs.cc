@@ -1,4 +1,4 @@
-// Rungs as they follow from the lineages.
+// The rungs of asha.
 #include "methods/rungs.h"
 
 #include <algorithm>
@@ -32,15 +32,16 @@ void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
   entries_.resize(table.lineages().size());
   Entry& entry = entries_[static_cast<size_t>(lineage.number)];
   Remove(entry);
-  // Who has completed a rung has completed all below it.
+  // A lineage that has completed a rung has completed all lower ones.
   for (int64_t r = 0; r < table.options().max_rungs && CompletedRung(table, lineage, r); ++r) {
     if (static_cast<size_t>(r) == rungs_.size()) rungs_.emplace_back();
     Place place;
     if (const std::optional<double> best = table.BestMetric(lineage, r)) {
       // Better(1, 2): smaller is better.
       place.rank = Rank(table.Better(1, 2) ? *best : -*best, lineage.number);
-      place.waiting = lineage.Rung() <= r && lineage.Idle() &&
-                      (table.options().compat_determined || NextBisectionStep(table, lineage));
+      place.waiting =
+          lineage.Rung() <= r && lineage.Idle() &&
+          (table.policy().exhausted_lineage_blocks_promotion || NextBisectionStep(table, lineage));
     }
     Insert(place, rungs_[static_cast<size_t>(r)]);
     entry.places.push_back(place);
@@ -88,7 +89,7 @@ std::vector<int64_t> RungIndex::Top(const LineageTable& table, int64_t rung) con
 }
 
 std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) const {
-  // Nothing leaves the top rung, max_rungs - 1.
+  // There is no promotion from the top rung, max_rungs - 1.
   const auto num_left = static_cast<size_t>(table.options().max_rungs - 1);
   for (size_t r = std::min(rungs_.size(), num_left); r-- > 0;) {
     const Rung& rung = rungs_[r];
@@ -98,7 +99,7 @@ std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) cons
     if (rung.ranked[num_top - 1] < first) continue;
     const Lineage& lineage = table.lineages()[static_cast<size_t>(first.second)];
     const std::optional<Step> step = NextBisectionStep(table, lineage);
-    if (!step) return std::nullopt;  // With compat_determined only.
+    if (!step) return std::nullopt;  // With exhausted_lineage_blocks_promotion only.
     return RungStep{lineage.number, *step, lineage.Rung() + 1};
   }
   return std::nullopt;

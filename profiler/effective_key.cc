@@ -1,25 +1,16 @@
-// Folding: defaults in, keys without effect out, sizes cut to what they can hold.
+// Folding: keys without effect and defaults go, sizes are cut to what they can hold.
 #include "profiler/effective_key.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-
-#include "engine/config/ds_config.h"
+#include <iterator>
 
 namespace dsat {
 namespace {
 
-constexpr std::array kCommunicationKeys = {
-    "allgather_bucket_size", "allgather_partitions",        "contiguous_gradients",
-    "overlap_comm",          "reduce_bucket_size",          "reduce_scatter",
-    "round_robin_gradients", "stage3_prefetch_bucket_size",
-};
-constexpr std::array kElemKeys = {
-    "allgather_bucket_size",       "reduce_bucket_size",
-    "stage3_max_live_parameters",  "stage3_param_persistence_threshold",
-    "stage3_prefetch_bucket_size",
-};
+using engine::Key;
+using engine::KeyClass;
+using engine::KeyType;
 
 // Whole numbers become integers, so that 5e8 and 500000000 print alike.
 void NormalizeNumbers(Json& value) {
@@ -37,56 +28,50 @@ void NormalizeNumbers(Json& value) {
   }
 }
 
-void FillDefaults(Json& zero) {
-  const engine::ZeroConfig defaults;
-  const Json given = zero;
-  zero = {
-      {"stage", defaults.stage},
-      {"contiguous_gradients", defaults.contiguous_gradients},
-      {"reduce_scatter", defaults.reduce_scatter},
-      {"overlap_comm", given.value("stage", Json(0)) == 3},
-      {"allgather_partitions", defaults.allgather_partitions},
-      {"reduce_bucket_size", defaults.reduce_bucket_size},
-      {"allgather_bucket_size", defaults.allgather_bucket_size},
-      {"stage3_prefetch_bucket_size", defaults.stage3_prefetch_bucket_size},
-      {"stage3_param_persistence_threshold", defaults.stage3_param_persistence_threshold},
-      {"stage3_max_live_parameters", defaults.stage3_max_live_parameters},
-  };
-  MergeJson(zero, given);
-}
+class Folder {
+ public:
+  Folder(const engine::KeyTable& keys, int stage, int64_t world_size, int64_t num_params)
+      : keys_(keys), stage_(stage), world_size_(world_size), num_params_(num_params) {}
 
-void DropInert(Json& zero, int64_t world_size) {
-  const int stage = zero["stage"].is_number_integer() ? zero["stage"].get<int>() : 0;
-  if (stage == 0) {
-    zero.erase("allgather_bucket_size");
-    zero.erase("allgather_partitions");
-  }
-  if (stage < 3) {
-    for (auto it = zero.begin(); it != zero.end();) {
-      it = it.key().starts_with("stage3_") ? zero.erase(it) : std::next(it);
+  // Folds what an object holds; `pointer` is its own.
+  void Fold(Json& object, const std::string& pointer) const {
+    for (auto it = object.begin(); it != object.end();) {
+      const std::string at = pointer + "/" + it.key();
+      const Key* key = keys_.Find(at);
+      if (it->is_object()) Fold(*it, at);
+      it = key != nullptr && FoldsAway(*key, *it) ? object.erase(it) : std::next(it);
     }
   }
-  if (world_size == 1) {
-    for (const char* key : kCommunicationKeys)
-      zero.erase(key);
+
+ private:
+  // True if the key at this value runs as if it were not given. Cuts sizes.
+  bool FoldsAway(const Key& key, Json& value) const {
+    if (key.type == KeyType::kSection) return value.is_object() && value.empty();
+    if (stage_ < key.from_stage || (world_size_ == 1 && key.several_ranks)) return true;
+    value = Cut(key, value);
+    return key.key_class != KeyClass::kSemantic && value == Cut(key, keys_.Default(key, stage_));
   }
-}
+
+  Json Cut(const Key& key, const Json& value) const {
+    const bool cuts = key.up_to_params && num_params_ > 0 && value.is_number_integer();
+    return cuts ? Json(std::min(value.get<int64_t>(), num_params_)) : value;
+  }
+
+  const engine::KeyTable& keys_;
+  const int stage_;
+  const int64_t world_size_;
+  const int64_t num_params_;
+};
 
 }  // namespace
 
-std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params) {
+std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params,
+                         const engine::KeyTable& keys) {
   Json config = ds_config;
-  Json& zero = config["zero_optimization"];
-  if (!zero.is_object()) zero = Json::object();
-  FillDefaults(zero);
   NormalizeNumbers(config);
-  DropInert(zero, world_size);
-  for (const char* key : kElemKeys) {
-    const auto found = zero.find(key);
-    if (num_params > 0 && found != zero.end() && found->is_number_integer()) {
-      *found = std::min(found->get<int64_t>(), num_params);
-    }
-  }
+  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  const bool given = stage != nullptr && stage->is_number_integer();
+  Folder(keys, given ? stage->get<int>() : 0, world_size, num_params).Fold(config, "");
   return config.dump();
 }
 

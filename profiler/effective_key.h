@@ -6,16 +6,19 @@
 #include <string>
 
 #include "base/json.h"
+#include "engine/config/keys.h"
 
 namespace dsat {
 
-// A text that is equal for two resolved configurations (engine::ConfigForTrial) if and only if they
-// run alike: defaults of zero_optimization filled in, the order of keys and the spelling of numbers
-// (500000000, 5e8) immaterial, and folded away
-//   - communication keys, on one rank
-//   - allgather_partitions always, allgather_bucket_size at stage 0, stage-3 keys below stage 3
-//   - by how much a size in elements exceeds `num_params` (if that is not 0)
-std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params);
+// A text that is equal for two resolved configurations (engine::ConfigForTrial) if they run alike.
+// The order of keys and the spelling of numbers (500000000, 5e8) do not matter, and by the rows of
+// `keys` these fold away:
+//   - a key that has no effect at the configuration's ZeRO stage, or on one rank
+//   - the part of a size in elements that exceeds `num_params`, unless that is 0
+//   - a default that is given, except of a semantic key: what it means can depend on others, as the
+//     learning rate does on the optimizer
+std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params,
+                         const engine::KeyTable& keys = engine::Keys());
 
 }  // namespace dsat
 

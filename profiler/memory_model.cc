@@ -2,40 +2,19 @@
 #include "profiler/memory_model.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
 
 namespace dsat {
 namespace {
 
-bool IsTrue(const Json& config, const std::string& pointer) {
-  const Json* value = FindAtPointer(config, pointer);
-  return value != nullptr && value->is_boolean() && value->get<bool>();
-}
-
-// A count in elements, however it is written (5e8 is a number like any other).
-int64_t Elems(const Json& config, const std::string& key, int64_t otherwise) {
-  const Json* value = FindAtPointer(config, "/zero_optimization/" + key);
-  if (value == nullptr || !value->is_number()) return otherwise;
-  constexpr double kMost = 1e18;
-  return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, kMost));
-}
-
 // Values that the optimizer keeps for each parameter, master weights aside.
-int64_t OptimizerMoments(const Json& config) {
-  constexpr int64_t kAdam = 2;
-  const Json* type = FindAtPointer(config, "/optimizer/type");
-  if (type == nullptr || !type->is_string()) return kAdam;
-  std::string name = type->get<std::string>();
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+int64_t OptimizerMoments(const engine::Settings& settings) {
+  const std::string name = settings.Lower("/optimizer/type");
   if (name == "lion" || name == "adagrad") return 1;
-  if (name != "sgd") return kAdam;
-  const Json* momentum = FindAtPointer(config, "/optimizer/params/momentum");
-  return momentum != nullptr && momentum->is_number() && momentum->get<double>() != 0 ? 1 : 0;
+  if (name != "sgd") return 2;
+  return settings.Number("/optimizer/params/momentum") != 0 ? 1 : 0;
 }
 
 int64_t Share(int64_t bytes, engine::Placement placement, int64_t world_size) {
@@ -48,7 +27,7 @@ int64_t Share(int64_t bytes, engine::Placement placement, int64_t world_size) {
 MemoryModel::MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
                          bool compat_determined)
     : profile_(profile),
-      ds_config_(ds_config),
+      settings_(ds_config, "ds_config"),
       world_size_(world_size),
       compat_determined_(compat_determined) {
   DSAT_CHECK(world_size >= 1);
@@ -58,14 +37,14 @@ StageMemory MemoryModel::ForStage(int stage) const {
   DSAT_CHECK(0 <= stage && stage <= 3, "stage {}", stage);
   const int64_t all = profile_.num_params;
   const int64_t trained = profile_.trainable_num_params;
-  const bool fp16 = IsTrue(ds_config_, "/fp16/enabled");
-  const bool half = compat_determined_ ? fp16 : fp16 || IsTrue(ds_config_, "/bf16/enabled");
+  const bool fp16 = settings_.Is("/fp16/enabled");
+  const bool half = compat_determined_ ? fp16 : fp16 || settings_.Is("/bf16/enabled");
   const int64_t width = half ? 2 : 4;
   const int64_t grad_width = compat_determined_ ? 4 : width;
-  const int64_t moments = compat_determined_ ? 2 : OptimizerMoments(ds_config_);
+  const int64_t moments = compat_determined_ ? 2 : OptimizerMoments(settings_);
   // A master copy of narrower parameters, unless they serve themselves.
   const auto is_bf16 = [&](const char* key) {
-    return !compat_determined_ && IsTrue(ds_config_, "/bf16/enabled") && IsTrue(ds_config_, key);
+    return !compat_determined_ && settings_.Is("/bf16/enabled") && settings_.Is(key);
   };
   const int64_t moment_width = is_bf16("/bf16/bf16_optimizer_states") ? 2 : 4;
   const int64_t master_width = half && !is_bf16("/bf16/bf16_master_weights_and_grads") ? 4 : 0;
@@ -84,23 +63,16 @@ StageMemory MemoryModel::ForStage(int stage) const {
 
 int64_t MemoryModel::BufferElems(int stage) const {
   if (world_size_ == 1) return 0;
-  const engine::ZeroConfig defaults;
-  // No engine of ours fills more of a bucket than there are elements to send.
+  // No bucket holds more than there is to send.
   const int64_t trained = profile_.trainable_num_params;
   const int64_t all = profile_.num_params;
-  const Json* overlap = FindAtPointer(ds_config_, "/zero_optimization/overlap_comm");
-  const bool given = overlap != nullptr && overlap->is_boolean();
-  const bool overlaps = given ? overlap->get<bool>() : stage == 3;
-  int64_t elems =
-      std::min(Elems(ds_config_, "reduce_bucket_size", defaults.reduce_bucket_size), trained);
-  if (overlaps) elems *= 2;
+  const engine::Settings settings = settings_.AtStage(stage);
+  int64_t elems = std::min(settings.Int("/zero_optimization/reduce_bucket_size"), trained);
+  if (settings.Is("/zero_optimization/overlap_comm")) elems *= 2;
   if (stage == 1 || stage == 2) {
-    elems +=
-        std::min(Elems(ds_config_, "allgather_bucket_size", defaults.allgather_bucket_size), all);
+    elems += std::min(settings.Int("/zero_optimization/allgather_bucket_size"), all);
   } else if (stage == 3) {
-    elems += std::min(
-        Elems(ds_config_, "stage3_prefetch_bucket_size", defaults.stage3_prefetch_bucket_size),
-        all);
+    elems += std::min(settings.Int("/zero_optimization/stage3_prefetch_bucket_size"), all);
   }
   return elems;
 }
@@ -108,10 +80,8 @@ int64_t MemoryModel::BufferElems(int stage) const {
 // While one unit computes, the next one is fetched; and what is used again soon is kept.
 int64_t MemoryModel::GatheredElems(const engine::StateHomes& homes) const {
   if (world_size_ == 1 || homes.param.placement != engine::Placement::kShard) return 0;
-  const engine::ZeroConfig defaults;
-  const int64_t kept = std::min(
-      Elems(ds_config_, "stage3_max_reuse_distance", defaults.stage3_max_reuse_distance),
-      Elems(ds_config_, "stage3_max_live_parameters", defaults.stage3_max_live_parameters));
+  const int64_t kept = std::min(settings_.Int("/zero_optimization/stage3_max_reuse_distance"),
+                                settings_.Int("/zero_optimization/stage3_max_live_parameters"));
   return std::min(std::max(profile_.two_units_num_params, kept), profile_.num_params);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/json.h"
+#include "engine/config/settings.h"
 #include "engine/plan/placement.h"
 #include "proto/trial.h"
 
@@ -49,7 +50,7 @@ class MemoryModel {
   int64_t GatheredElems(const engine::StateHomes& homes) const;
 
   ModelProfile profile_;
-  Json ds_config_;
+  engine::Settings settings_;
   int64_t world_size_;
   bool compat_determined_;
 };

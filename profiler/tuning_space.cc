@@ -1,58 +1,75 @@
-// The published knobs and values, less what has no effect.
+// The searched rows of the key table, less what has no effect.
 #include "profiler/tuning_space.h"
 
-#include <array>
-#include <string>
 #include <vector>
 
-#include "engine/config/ds_config.h"
-#include "profiler/memory_model.h"
 
 namespace dsat {
 namespace {
 
-constexpr std::array<int64_t, 8> kBucketElems = {1'000'000,     5'000'000,    10'000'000,
-                                                 50'000'000,    100'000'000,  500'000'000,
-                                                 1'000'000'000, 5'000'000'000};
+using engine::Key;
 
-Knob ZeroKnob(const std::string& key, std::vector<Json> values) {
-  return {.pointer = "/zero_optimization/" + key, .values = std::move(values)};
+struct Place {
+  int stage = 0;
+  int64_t num_params = 0;  // 0 if it does not bound sizes.
+  int64_t world_size = 1;
+  bool compat = false;
+};
+
+bool IsSearched(const Key& key, const Place& place) {
+  if (place.compat) return place.stage >= key.published_from;
+  const bool has_effect =
+      place.stage >= key.from_stage && (place.world_size > 1 || !key.several_ranks);
+  return has_effect && place.stage >= key.searched_from;
 }
 
-// `enough` elements hold everything: larger buckets are the same.
-Knob BucketKnob(const std::string& key, int64_t enough) {
+// Sizes end with the smallest that holds every parameter: larger ones are all alike.
+std::vector<Json> ValuesOf(const Key& key, const Place& place) {
   std::vector<Json> values;
-  for (const int64_t elems : kBucketElems) {
-    values.emplace_back(elems);
-    if (elems >= enough) break;
+  for (const Json& value : Json::parse(key.values)) {
+    values.push_back(value);
+    if (key.up_to_params && place.num_params > 0 && value >= place.num_params) break;
   }
-  return ZeroKnob(key, std::move(values));
+  return values;
 }
 
-std::vector<Knob> KnobsOf(int stage, int64_t num_params, int64_t world_size, bool compat) {
-  if (world_size == 1 && !compat) return {};
-  const int64_t enough = compat || num_params <= 0 ? INT64_MAX : num_params;
-  std::vector<Knob> knobs = {BucketKnob("reduce_bucket_size", enough)};
-  if (stage > 0 || compat) knobs.push_back(BucketKnob("allgather_bucket_size", enough));
-  std::vector<std::string> switches;
-  if (stage >= 2) switches = {"overlap_comm", "reduce_scatter", "contiguous_gradients"};
-  if (stage == 3 && compat) switches.push_back("allgather_partitions");
-  for (const std::string& key : switches)
-    knobs.push_back(ZeroKnob(key, {true, false}));
+std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place) {
+  std::vector<Knob> knobs;
+  for (const Key& key : keys) {
+    if (!IsSearched(key, place)) continue;
+    knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, place)});
+  }
   return knobs;
+}
+
+// Fills in what is predicted of the submitted config at the space's stage.
+void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact) {
+  SetAtPointer(ds_config, "/zero_optimization/stage", space.stage);
+  try {
+    space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
+    const Predicted predicted = predictor.Predict(ds_config);
+    space.state_bytes = predicted.device.state_bytes;
+    exact = predicted.exact;
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    space.approx_max_micro_batch = 0;
+  }
 }
 
 }  // namespace
 
-SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
-                            const SearchOptions& options, int64_t world_size) {
+SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
+                            const Json& ds_config, const SearchOptions& options,
+                            int64_t world_size, const engine::KeyTable& keys) {
   const bool compat = options.compat_determined;
-  const MemoryModel memory(profile, ds_config, world_size, compat);
   SearchSpace space;
   for (const int stage : options.zero_stages) {
-    space.stages.push_back({.stage = stage,
-                            .approx_max_micro_batch = memory.ApproxMaxMicroBatch(stage),
-                            .knobs = KnobsOf(stage, profile.num_params, world_size, compat)});
+    const Place place{.stage = stage,
+                      .num_params = compat ? 0 : profile.num_params,
+                      .world_size = world_size,
+                      .compat = compat};
+    space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
+    PredictSizes(predictor, ds_config, space.stages.back(), space.exact);
   }
   return space;
 }

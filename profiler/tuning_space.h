@@ -4,19 +4,22 @@
 
 #include <cstdint>
 
+#include "engine/config/keys.h"
+#include "profiler/predictor.h"
 #include "proto/experiment.h"
 
 namespace dsat {
 
-// One StageSpace for each of options.zero_stages, in that order; approx_max_micro_batch from
-// MemoryModel (0: predicted not to fit at all). Knobs: reduce_bucket_size and allgather_bucket_size
-// in {1, 5} x {10^6 ... 10^9} elements; from stage 2 on overlap_comm, reduce_scatter and
-// contiguous_gradients, on or off.
-// Left out is what has no effect: all of them on one rank, allgather_bucket_size at stage 0, bucket
-// sizes beyond the smallest that holds every parameter. With compat_determined all are kept, and
-// stage 3 has allgather_partitions too. REQUIRES: ValidateOptions(options) passes.
-SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
-                            const SearchOptions& options, int64_t world_size);
+// One StageSpace for each of options.zero_stages, in that order, with the sizes that `predictor`
+// gives for it; they are 0 for a stage that the engine refuses. Knobs are the searched rows of
+// `keys` in the order of the table, from their stages on, with their values. Knobs without effect
+// are left out: those that need several ranks on one rank, and sizes beyond the smallest that holds
+// every parameter. With compat_determined the published knobs are kept with all their values.
+// REQUIRES: ValidateOptions(options) passes.
+SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
+                            const Json& ds_config, const SearchOptions& options,
+                            int64_t world_size,
+                            const engine::KeyTable& keys = engine::Keys());
 
 }  // namespace dsat
 

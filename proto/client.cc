@@ -15,7 +15,7 @@ namespace dsat {
 namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
-// sockaddr_un.sun_path without the NUL that ends a path or opens an abstract name.
+// The size of sockaddr_un.sun_path without the NUL that ends a path or begins an abstract name.
 constexpr size_t kMaxUnixName = 107;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
@@ -24,13 +24,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A proxy from the environment has no business with local calls.
+  // Local calls do not use a proxy from the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// One channel with its stub; Call adds the deadline and the token and turns statuses into Errors.
+// A channel and its stub. Call adds the deadline and the token and converts statuses to Errors.
 template <typename Service>
 struct Connection {
   Connection(const std::string& address_in, std::string token_in)

@@ -1,8 +1,8 @@
-// Clients of the two services of proto/dsat.proto, without a trace of gRPC in this header.
+// Clients of the two services of proto/dsat.proto. This header does not include gRPC.
 //
-// Every call has a deadline of 10 s (a conversation has none). A call that fails throws Error with
-// gRPC's code: kUnavailable (nobody listens), kUnauthenticated (wrong token), kDeadlineExceeded, or
-// what the server threw.
+// Every call has a deadline of 10 s (a conversation has none). A call that fails throws an Error
+// with gRPC's code: kUnavailable (no server), kUnauthenticated (wrong token), kDeadlineExceeded, or
+// the code that the server has thrown.
 #ifndef DSAT_PROTO_CLIENT_H_
 #define DSAT_PROTO_CLIENT_H_
 
@@ -25,33 +25,34 @@ struct AttemptRef {
 };
 
 // Accepts the addresses that dsat listens on and connects to: "unix:/absolute/path" and
-// "unix-abstract:name" (a socket that is no file) of at most 107 bytes each, and 127.0.0.1:PORT,
-// [::1]:PORT or localhost:PORT. Throws kInvalidArgument otherwise: the token travels in clear, so
-// it must not leave the machine.
+// "unix-abstract:name" (a socket without a file) of at most 107 bytes each, and 127.0.0.1:PORT,
+// [::1]:PORT or localhost:PORT. Throws kInvalidArgument for all others: the token is sent
+// unencrypted and must not leave the machine.
 void CheckLocalAddress(const std::string& address);
 
-// A rank's line to the search runner. Thread-safe.
+// A rank's connection to the search runner. Thread-safe.
 class TrialClient {
  public:
-  // Does not wait for the connection: the first call does. `address` is what the rank's launcher
-  // says, which may be on another host.
+  // Does not wait for the connection; the first call does. `address` is given by the launcher and
+  // may be on another host.
   static TrialClient Connect(const std::string& address, const std::string& token,
                              const AttemptRef& attempt);
   TrialClient(TrialClient&&) noexcept;
   TrialClient& operator=(TrialClient&&) noexcept;
   ~TrialClient();
 
-  // A sign of life. True if the runner has decided against this attempt: end now, with exit code 0.
-  // With the phase kValidated, `loss` is that of the validation data.
+  // Reports progress. Returns true if the runner has stopped this attempt: the rank must exit with
+  // code 0. In the phase kValidated, `loss` is that of the validation data.
   bool Progress(int64_t rank, int64_t step, double latency_ms, double loss,
                 const std::string& phase);
 
-  // From rank 0: a point is measured (`profile` by the profiling trial only). Gives the next point
-  // to measure, or nullopt: exit. On return the measurement is on disk.
+  // Reports from rank 0 that a point is measured (`profile`: by the profiling trial only). Returns
+  // the next point to measure, or nullopt if the rank must exit. The measurement is then recorded.
   std::optional<Point> Measured(const PointResult& result,
                                 const std::optional<ModelProfile>& profile);
 
-  // This configuration cannot run here; `reason` is one line with the numbers. Then exit.
+  // Reports that this configuration cannot run here, before the rank exits. `reason` is one line
+  // with the numbers.
   void Infeasible(int64_t rank, const std::string& reason);
 
  private:
@@ -60,12 +61,12 @@ class TrialClient {
   std::unique_ptr<Impl> impl_;
 };
 
-// How programs outside dsat drive an experiment with executors of their own. Thread-safe.
+// For programs that drive an experiment with their own executors. Thread-safe.
 class ExperimentClient {
  public:
   struct Asked {
-    std::optional<Trial> trial;  // nullopt: none now; tell of a running one first.
-    bool finished = false;       // No trial will ever come again.
+    std::optional<Trial> trial;  // nullopt: none now; a running trial must be told first.
+    bool finished = false;       // There will be no more trials.
   };
   struct View {
     std::string spec_json;  // As in the database (proto/experiment.h).
@@ -81,16 +82,16 @@ class ExperimentClient {
 
   Asked Ask(ExperimentId id);
 
-  // A running trial has ended. `measurement` is needed if it succeeded, `profile` if it was the
-  // profiling trial as well. True if the search has finished. After kUnavailable or
-  // kDeadlineExceeded the tell may or may not be recorded: a second one then throws
+  // Tells the end of a running trial. `measurement` is required if it succeeded, `profile` if a
+  // profiling trial succeeded. Returns true if the search has finished. After kUnavailable or
+  // kDeadlineExceeded it is unknown whether the tell was recorded; if it was, a second one throws
   // kFailedPrecondition.
   bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
             const std::optional<ModelProfile>& profile);
 
-  // A conversation of asks and tells: one message each way for a pair, where Tell and Ask take two
-  // calls. It is the fast way for a program that runs one trial at a time. Not thread-safe; ends
-  // with the object. After an error no more can be said in it.
+  // A stream of asks and tells, with one message each way for a tell and the next ask instead of
+  // two calls. It is faster for a program that runs one trial at a time. Not thread-safe. The
+  // stream ends with the object and cannot be used after an error.
   class Conversation {
    public:
     Conversation(Conversation&&) noexcept;

@@ -1,4 +1,4 @@
-// The JSON form of an experiment, kept in the database.
+// The JSON form of an experiment, as stored in the database.
 #include "proto/experiment.h"
 
 #include <concepts>
@@ -8,7 +8,7 @@
 
 namespace dsat {
 
-// T is the struct, const when it is written.
+// T is the struct, const if it is written.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, SearchOptions>
 void VisitFields(Visitor& visit, T& options) {
@@ -31,7 +31,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("divisor", options.divisor);
 }
 
-// A profile has its own reader, since people write them, too.
+// A profile has its own reader, because users write profiles, too.
 static void to_json(Json& json, const ModelProfile& profile) {
   json = ToJson(profile);
 }
@@ -78,6 +78,42 @@ ExperimentSpec ExperimentSpecFromJson(const Json& json) {
   ExperimentSpec spec;
   fields::Decode(json, "experiment", spec);
   return spec;
+}
+
+bool IsBuiltin(const ExperimentSpec& spec) {
+  return spec.entrypoint == std::vector<std::string>{"builtin"};
+}
+
+Json ToJson(const SearchSpace& space) {
+  Json json{{"stages", Json::array()}, {"exact", space.exact}};
+  for (const StageSpace& stage : space.stages) {
+    Json knobs = Json::array();
+    for (const Knob& knob : stage.knobs)
+      knobs.push_back({{"pointer", knob.pointer}, {"values", knob.values}});
+    json["stages"].push_back({{"stage", stage.stage},
+                              {"approx_max_micro_batch", stage.approx_max_micro_batch},
+                              {"state_bytes", stage.state_bytes},
+                              {"knobs", std::move(knobs)}});
+  }
+  return json;
+}
+
+SearchSpace SearchSpaceFromJson(const Json& json) {
+  SearchSpace space;
+  space.exact = json.at("exact").get<bool>();
+  for (const Json& entry : json.at("stages")) {
+    StageSpace stage{
+        .stage = entry.at("stage").get<int>(),
+        .approx_max_micro_batch = entry.at("approx_max_micro_batch").get<int64_t>(),
+        .state_bytes = entry.at("state_bytes").get<int64_t>(),
+        .knobs = {},
+    };
+    for (const Json& knob : entry.at("knobs"))
+      stage.knobs.push_back(
+          {knob.at("pointer").get<std::string>(), knob.at("values").get<std::vector<Json>>()});
+    space.stages.push_back(std::move(stage));
+  }
+  return space;
 }
 
 }  // namespace dsat

@@ -1,8 +1,10 @@
-// A struct's JSON form from one list of its fields: the writer and the reader visit the same list,
-// so that what is written is what is read, and nothing else.
+// Converts structs to JSON and back by one list of their fields, which the writer and the reader
+// share.
 //
-// A struct takes part by a function template VisitFields(visitor, struct) that calls
-// visitor("name", field) for every field. Used inside proto/ only.
+// For a struct there is a function template VisitFields(visitor, struct) that calls
+// visitor("name", field) for every field. When a struct is read, a field that is absent in the JSON
+// keeps its default, so that a new field does not make older JSON unreadable; a key that is not a
+// field is an error. Used inside proto/ only.
 #ifndef DSAT_PROTO_FIELDS_H_
 #define DSAT_PROTO_FIELDS_H_
 
@@ -39,7 +41,7 @@ struct IsOptional : std::false_type {};
 template <typename T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-// A struct has a VisitFields; everything else is what nlohmann's library writes by itself.
+// A struct has a VisitFields; all other types are converted by nlohmann's library.
 template <typename T>
 Json Encode(const T& value) {
   if constexpr (IsOptional<T>::value) {
@@ -54,7 +56,7 @@ Json Encode(const T& value) {
   }
 }
 
-// Integers must be integers: nlohmann's own conversion would cut 5.5 to 5.
+// Integers must be integers: nlohmann's own conversion would truncate 5.5 to 5.
 inline bool Fits(const Json& json, const bool*) {
   return json.is_boolean();
 }
@@ -109,18 +111,16 @@ class Reader {
   Reader(const Json& json, const std::string& what) : json_(json), what_(what) {}
   template <typename T>
   void operator()(const char* name, T& field) {
-    auto found = json_.find(name);
-    if (found == json_.end()) {
-      Throw(ErrorCode::kInvalidArgument, "{}: /{} is missing", what_, name);
-    }
-    Decode(*found, what_ + "/" + name, field);
     names_.push_back(name);
+    auto found = json_.find(name);
+    if (found != json_.end()) Decode(*found, what_ + "/" + name, field);
   }
-  // Throws if the JSON has a key that no field has.
+  // Throws if the JSON has a key that is not a field.
   void Finish() const {
     for (const auto& [key, value] : json_.items()) {
       if (std::find(names_.begin(), names_.end(), key) == names_.end()) {
-        Throw(ErrorCode::kInvalidArgument, "{}: unknown key /{}", what_, key);
+        Throw(ErrorCode::kInvalidArgument, "{}: unknown key /{}; it was made by a newer dsat",
+              what_, key);
       }
     }
   }

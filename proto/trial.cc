@@ -1,4 +1,4 @@
-// The text and JSON forms of a trial's words, and the table of metrics.
+// The text and JSON forms of trials, and the table of metrics.
 #include "proto/trial.h"
 
 #include <algorithm>
@@ -131,7 +131,7 @@ Metric MetricFromJson(const Json& json, const std::string& what) {
   return metric;
 }
 
-// DeepSpeed's model_info.json, to which Determined adds gpu_mem, with the names changed to ours.
+// Renames the keys of DeepSpeed's model_info.json, to which Determined adds gpu_mem, to ours.
 Json WithOurProfileNames(Json json) {
   const std::pair<const char*, const char*> names[] = {
       {"activation_mem_per_gpu", "activation_bytes_per_sample"},
@@ -185,7 +185,9 @@ Json ToJson(const ModelProfile& profile) {
           {"to_device_bytes_per_s", profile.to_device_bytes_per_s},
           {"to_host_bytes_per_s", profile.to_host_bytes_per_s},
           {"micro_batch_1_peak_bytes", profile.micro_batch_1_peak_bytes},
-          {"micro_batch_2_peak_bytes", profile.micro_batch_2_peak_bytes}};
+          {"micro_batch_2_peak_bytes", profile.micro_batch_2_peak_bytes},
+          {"device", profile.device},
+          {"num_threads", profile.num_threads}};
 }
 
 Json ToJson(const Assignment& assignment) {
@@ -217,17 +219,26 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
     return FindMetric(name) != nullptr && possible(metric.value) && possible(metric.spread) &&
            metric.samples >= 0;
   });
-  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Says what is wrong.
+  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
 }
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckObject(given, what);
   const Json json = WithOurProfileNames(given);
-  static const std::vector<std::string> kKeys = {
-      "num_params",          "trainable_num_params",     "activation_bytes_per_sample",
-      "device_memory_bytes", "forward_flops_per_sample", "two_units_num_params",
-      "matmul_flops_per_s",  "copy_bytes_per_s",         "to_device_bytes_per_s",
-      "to_host_bytes_per_s", "micro_batch_1_peak_bytes", "micro_batch_2_peak_bytes"};
+  static const std::vector<std::string> kKeys = {"num_params",
+                                                 "trainable_num_params",
+                                                 "activation_bytes_per_sample",
+                                                 "device_memory_bytes",
+                                                 "forward_flops_per_sample",
+                                                 "two_units_num_params",
+                                                 "matmul_flops_per_s",
+                                                 "copy_bytes_per_s",
+                                                 "to_device_bytes_per_s",
+                                                 "to_host_bytes_per_s",
+                                                 "micro_batch_1_peak_bytes",
+                                                 "micro_batch_2_peak_bytes",
+                                                 "device",
+                                                 "num_threads"};
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
@@ -249,6 +260,14 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   profile.to_host_bytes_per_s = optional("to_host_bytes_per_s");
   profile.micro_batch_1_peak_bytes = optional("micro_batch_1_peak_bytes");
   profile.micro_batch_2_peak_bytes = optional("micro_batch_2_peak_bytes");
+  profile.num_threads = optional("num_threads");
+  if (const auto device = json.find("device"); device != json.end()) {
+    if (*device != "" && *device != "cpu" && *device != "cuda") {
+      Throw(ErrorCode::kInvalidArgument, "{}/device is {}; expected \"cpu\" or \"cuda\"", what,
+            device->dump());
+    }
+    profile.device = device->get<std::string>();
+  }
   return profile;
 }
 
@@ -262,6 +281,14 @@ Assignment AssignmentFromJson(const Json& json) {
     assignment[pointer] = value;
   }
   return assignment;
+}
+
+Json ToJson(const Refusal& refusal) {
+  return {{"assignment", ToJson(refusal.assignment)}, {"reason", refusal.reason}};
+}
+
+Refusal RefusalFromJson(const Json& json) {
+  return {AssignmentFromJson(json.at("assignment")), json.at("reason").get<std::string>()};
 }
 
 Point ConfigPoint(const Trial& trial) {

@@ -1,4 +1,4 @@
-// The words around one trial: what is tried, what came of it.
+// The types that describe one trial: its configuration and its results.
 #ifndef DSAT_PROTO_TRIAL_H_
 #define DSAT_PROTO_TRIAL_H_
 
@@ -23,11 +23,11 @@ enum class TrialKind {
 };
 
 enum class TrialState {
-  kRunning,     // Asked for and not yet told.
+  kRunning,     // The method has asked for it and has not been told its end.
   kSucceeded,   // Measured.
-  kInfeasible,  // Cannot run here (out of memory, illegal combination): evidence.
+  kInfeasible,  // Cannot run here (out of memory, illegal combination), which is evidence.
   kFailed,      // Crash, hang, lost machine, after all restarts: no evidence.
-  kStopped,     // Pruned or cancelled.
+  kStopped,     // Pruned or canceled.
 };
 
 // The ds_config keys that a trial sets over the base config: JSON pointer -> value.
@@ -45,19 +45,20 @@ struct Metric {
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as DeepSpeed)
 //   throughput     samples/s over all ranks: train_batch_size / latency
 //   tokens_per_second  over all ranks: throughput x sequence length; text only
-//   MFU            model FLOPs utilisation: FLOPS_per_gpu / the device's peak for the type it
-//                  computes in (Chowdhery et al. 2022, appendix B: attention as full products,
-//                  nothing for recomputing); devices of a known peak only
+//   MFU            model FLOPs utilization: FLOPS_per_gpu / the device's peak for its compute type
+//                  (Chowdhery et al. 2022, appendix B: attention counts as full matrix products,
+//                  recomputation does not count); only for devices whose peak is known
 //   latency        ms per optimizer step, wall clock
 //   forward        ms per optimizer step in forward passes (all micro-batches)
-//   backward       ms per optimizer step in backward passes, gradient communication included
-//   step           ms per optimizer step in the update, parameter communication included
+//   backward       ms per optimizer step in backward passes, including gradient communication
+//   step           ms per optimizer step in the update, including parameter communication
 //   peak_bytes     highest device memory in use on any rank, bytes
 //   loss           training loss of the last step, nats per token
-//   pipeline_idle  part of the latency that rank 0 waits for other pipeline stages; pipelines only
+//   pipeline_idle  fraction of the latency in which rank 0 waits for other pipeline stages; only
+//                  with a pipeline
 using Measurement = std::map<std::string, Metric>;
 
-// What a launch measured at one micro-batch size and accumulation count.
+// The measurement of a launch at one micro-batch size and accumulation count.
 struct Point {
   int64_t micro_batch_size = 1;
   int64_t accumulation_steps = 1;
@@ -67,30 +68,39 @@ struct PointResult {
   Measurement measurement;
 };
 
-// What the profiling trial learns of the model and the device; sizes are per rank.
+// What the profiling trial measures of the model and the device. Sizes are per rank.
 struct ModelProfile {
   int64_t num_params = 0;
   int64_t trainable_num_params = 0;
-  int64_t activation_bytes_per_sample = 0;  // The most at a time, at micro-batch size 1.
-  int64_t device_memory_bytes = 0;          // What one rank may use.
+  int64_t activation_bytes_per_sample = 0;  // The peak, at micro-batch size 1.
+  int64_t device_memory_bytes = 0;          // That one rank may use.
   int64_t forward_flops_per_sample = 0;     // 0 if unknown.
   int64_t two_units_num_params = 0;         // Of the two largest units together; 0 if unknown.
-  // What one rank's device reaches while all ranks' do; 0 if unknown.
-  int64_t matmul_flops_per_s = 0;     // In products of large matrices, in the training's precision.
-  int64_t copy_bytes_per_s = 0;       // Bytes copied within its memory.
-  int64_t to_device_bytes_per_s = 0;  // Bytes copied to it from the host's, if that is another;
+  // The speeds of one rank's device while all ranks measure theirs; 0 if unknown.
+  int64_t matmul_flops_per_s = 0;     // Large matrix multiplications in the training precision.
+  int64_t copy_bytes_per_s = 0;       // Copies within its memory.
+  int64_t to_device_bytes_per_s = 0;  // Copies from host memory to a GPU,
   int64_t to_host_bytes_per_s = 0;    // and back.
-  // Highest device memory in use on any rank, the kernels' workspace included, in a step of one
-  // micro-batch of 1 sample, and of 2; 0 if not measured: 2 are not run if they are predicted not
-  // to fit.
+  // Highest device memory in use on any rank, including the kernels' workspace, in a step of one
+  // micro-batch of 1 sample and of 2 samples; 0 if not measured. 2 samples are not run if they are
+  // predicted not to fit.
   int64_t micro_batch_1_peak_bytes = 0;
   int64_t micro_batch_2_peak_bytes = 0;
+  // What the built-in engine ran on; empty and 0 of a profile that came from elsewhere.
+  std::string device = {};  // "cpu" or "cuda".
+  int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
 };
 
-// How a trial, or one attempt at it, ended.
+// A proposal that was predicted not to fit: the method was told so, and no trial was launched.
+struct Refusal {
+  Assignment assignment;
+  std::string reason;
+};
+
+// How a trial or an attempt ended.
 struct Outcome {
   TrialState state = TrialState::kFailed;
-  std::string reason;  // "" if succeeded; else one line for a person.
+  std::string reason;  // "" if it succeeded; else one line.
 };
 
 struct Trial {
@@ -107,35 +117,37 @@ struct Trial {
 // Text forms used in the database, JSON and tables: "profile", "succeeded", ...
 std::string ToString(TrialKind kind);
 std::string ToString(TrialState state);
-// Throw kInvalidArgument naming the text and the valid ones.
+// Throw kInvalidArgument naming the text and the valid names.
 TrialKind ParseTrialKind(const std::string& text);
 TrialState ParseTrialState(const std::string& text);
 
 Json ToJson(const Measurement& measurement);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
-// A measurement as {"throughput": {"value": ..., "spread": ..., "samples": ...}} or, as people
-// write it by hand, {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the
-// value if a metric is unknown, negative or not finite.
+Json ToJson(const Refusal& refusal);
+// Reads a measurement such as {"throughput": {"value": ..., "spread": ..., "samples": ...}}, or in
+// short {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if a
+// metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
-// The same test of a measurement that did not come as JSON.
+// The same checks for a measurement that was not read from JSON.
 void CheckMeasurement(const Measurement& measurement, const std::string& what);
-// Takes DeepSpeed's names of the same numbers too (activation_mem_per_gpu, gpu_mem).
+// Also accepts DeepSpeed's names of these numbers (activation_mem_per_gpu, gpu_mem).
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);
+Refusal RefusalFromJson(const Json& json);
 
-// The batch sizes of the trial's config: where a trial of one point is measured.
+// The batch sizes of the trial's config, at which a trial of one point is measured.
 Point ConfigPoint(const Trial& trial);
 
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);
 
-// The metrics a search may optimise, in the order shown to users.
+// The metrics that a search can optimize, in the order shown to users.
 const std::vector<std::string>& SearchMetrics();
 // True if smaller is better (latency, forward, backward).
 bool SmallerIsBetter(const std::string& metric);
-// The unit of a metric for people: "samples/s", "ms", ...
+// The unit of a metric: "samples/s", "ms", ...
 std::string MetricUnit(const std::string& metric);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// What the launcher tells the ranks of a built-in trial to do: one JSON file per attempt.
+// The task of the ranks of a built-in trial: one JSON file per attempt, written by the launcher.
 #ifndef DSAT_PROTO_TRIAL_TASK_H_
 #define DSAT_PROTO_TRIAL_TASK_H_
 
@@ -19,7 +19,7 @@ struct GenerateTask {
   bool json = false;
 };
 
-// Which steps to trace, and where the trace goes (docs/engine.md).
+// Which steps to trace, and the path of the trace (docs/engine.md).
 struct TraceTask {
   std::string path;        // "" = no trace.
   int64_t first_step = 4;  // Counted from 1 at the first step of this run.
@@ -30,7 +30,7 @@ struct TrialTask {
   enum class Mode {
     kProfile,   // One step at micro-batch size 1; report a ModelProfile.
     kMeasure,   // end_profile_step + 1 steps; report a Measurement of start..end.
-    kTrain,     // train_steps steps; report progress, save checkpoints on the way and at the end.
+    kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
     kEvaluate,  // Print the mean loss of a checkpoint over the validation data: one JSON line.
     kGenerate,  // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
   };
@@ -41,7 +41,7 @@ struct TrialTask {
   Json ds_config = Json::object();
   Json model = Json::object();  // hyperparameters.model
   Json data = Json::object();   // hyperparameters.data
-  std::string base_dir;         // Relative data paths start here.
+  std::string base_dir;         // Base of relative data paths.
   std::string device = "cpu";   // resources.device
   int64_t device_memory_bytes = 0;
   int64_t host_memory_bytes = 0;
@@ -51,24 +51,19 @@ struct TrialTask {
   int64_t seed = 42;
   std::string checkpoint_dir;       // kTrain, kEvaluate, kGenerate.
   std::string checkpoint_tag;       // kEvaluate, kGenerate; "" = the newest.
-  int64_t checkpoint_interval = 0;  // kTrain: steps from one to the next; 0 = at the end only.
+  int64_t checkpoint_interval = 0;  // kTrain: steps between checkpoints; 0 = only at the end.
   int64_t eval_interval = 0;        // kTrain: steps between validations; 0 = none.
   TraceTask trace;                  // kTrain only.
   GenerateTask generate;            // kGenerate only.
   std::string report_address;       // gRPC target of the runner's TrialService.
 };
 
-// Environment of a rank, beside torch's RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // for every call, and between hosts
-inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // memory file shared by the ranks
-inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // compute threads of this rank
-
 // The phase of a progress report whose loss is that of the validation data.
 inline constexpr char kValidated[] = "validated";
 
 // Exit codes of dsat-trial.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitError = 1;       // An Error; its line is the last of the log.
+inline constexpr int kExitError = 1;       // An Error; its message is the last line of the log.
 inline constexpr int kExitInfeasible = 3;  // Reported as infeasible by this rank.
 
 // "profile", "measure", "train", "evaluate", "generate".

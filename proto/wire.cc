@@ -58,6 +58,8 @@ v1::ModelProfile ToProto(const ModelProfile& profile) {
   proto.set_to_host_bytes_per_s(profile.to_host_bytes_per_s);
   proto.set_micro_batch_1_peak_bytes(profile.micro_batch_1_peak_bytes);
   proto.set_micro_batch_2_peak_bytes(profile.micro_batch_2_peak_bytes);
+  proto.set_device(profile.device);
+  proto.set_num_threads(profile.num_threads);
   return proto;
 }
 
@@ -118,6 +120,8 @@ ModelProfile FromProto(const v1::ModelProfile& profile) {
   value.to_host_bytes_per_s = profile.to_host_bytes_per_s();
   value.micro_batch_1_peak_bytes = profile.micro_batch_1_peak_bytes();
   value.micro_batch_2_peak_bytes = profile.micro_batch_2_peak_bytes();
+  value.device = profile.device();
+  value.num_threads = profile.num_threads();
   return ProfileFromJson(ToJson(value), "profile");
 }
 

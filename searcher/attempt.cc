@@ -10,7 +10,7 @@
 namespace dsat {
 namespace {
 
-constexpr std::chrono::seconds kExitGrace{30};  // For ranks to exit after the last measurement.
+constexpr std::chrono::seconds kExitGrace{30};  // From the last measurement to the exit.
 constexpr std::chrono::seconds kKillGrace{2};   // From SIGTERM to SIGKILL.
 
 double Seconds(std::chrono::milliseconds duration) {
@@ -46,7 +46,7 @@ void Attempt::OnInfeasible(int64_t rank, const std::string& reason) {
 }
 
 void Attempt::Cancel(std::chrono::milliseconds grace) {
-  cancelled_ = true;
+  canceled_ = true;
   process_.Stop(grace);
 }
 
@@ -70,7 +70,7 @@ AttemptNews Attempt::Observe() {
 
 std::optional<AttemptEnd> Attempt::End() {
   if (exit_) return AttemptEnd{Decide(), exit_->log_tail};
-  if (!cancelled_ && !overdue_) KillIfOverdue();
+  if (!canceled_ && !overdue_) KillIfOverdue();
   return std::nullopt;
 }
 
@@ -90,7 +90,7 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
                        Seconds(*limits_.total), step_);
   }
   if (!heard_ && limits_.start && now - started_ > *limits_.start) {
-    return fmt::format("no sign of life for {} s after the start (start time-out); killed",
+    return fmt::format("no report for {} s after the start (start time-out); killed",
                        Seconds(*limits_.start));
   }
   if (heard_ && limits_.hang && now - last_sign_ > *limits_.hang) {
@@ -100,12 +100,12 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
   return "";
 }
 
-// What ranks report outranks what they were killed for, and both outrank their exit codes: a
-// process may well crash on its way out after its result is on disk.
+// The reports of ranks take precedence over a time-out, and both over exit codes: a process may
+// crash while it exits, after its result has been recorded.
 Outcome Attempt::Decide() {
   if (infeasible_) return {TrialState::kInfeasible, *infeasible_};
-  Outcome by_exit{TrialState::kStopped, "cancelled"};
-  if (!cancelled_) by_exit = target_->Classify(request_, *exit_);
+  Outcome by_exit{TrialState::kStopped, "canceled"};
+  if (!canceled_) by_exit = target_->Classify(request_, *exit_);
   if (by_exit.state == TrialState::kInfeasible) return by_exit;
   if (done_) return {TrialState::kSucceeded, ""};
   if (overdue_) return {TrialState::kFailed, *overdue_};

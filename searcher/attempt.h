@@ -1,4 +1,4 @@
-// One launch of one trial: its processes, its clocks, what its ranks have said, and how it ended.
+// One launch of a trial: its processes, its time limits, the reports of its ranks and its outcome.
 #ifndef DSAT_SEARCHER_ATTEMPT_H_
 #define DSAT_SEARCHER_ATTEMPT_H_
 
@@ -9,56 +9,58 @@
 
 #include "proto/experiment.h"
 #include "proto/trial.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/launch/launch_target.h"
+#include "searcher/processes/supervised_process.h"
 
 namespace dsat {
 
-// How long an attempt may take; what takes longer is killed and has failed.
+// The time limits of an attempt. An attempt that exceeds one is killed and has failed.
 struct AttemptLimits {
-  std::optional<std::chrono::milliseconds> start;  // To the first sign of life.
-  std::optional<std::chrono::milliseconds> hang;   // From one sign of life to the next.
+  std::optional<std::chrono::milliseconds> start;  // Until the first report.
+  std::optional<std::chrono::milliseconds> hang;   // Between two reports of progress.
   std::optional<std::chrono::milliseconds> total;
 };
 
-// What arrived as files.
+// New results that have arrived as files.
 struct AttemptNews {
   std::optional<PointResult> measured;
   std::optional<ModelProfile> profile;
 };
 
 struct AttemptEnd {
-  Outcome outcome;  // kStopped: cancelled.
+  Outcome outcome;  // kStopped: canceled.
   std::string log_tail;
 };
 
-// Not thread-safe. Destroying it ends its processes.
+// Not thread-safe. The destructor ends its processes.
 class Attempt {
  public:
-  // Launches. `target` must outlive the attempt. Throws as LaunchTarget::Prepare and
+  // Launches the attempt. `target` must outlive it. Throws as LaunchTarget::Prepare and
   // SupervisedProcess::Start.
   Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
           const AttemptLimits& limits);
 
   const LaunchRequest& request() const { return request_; }
-  // Readable when Observe may have news.
+  // Readable when Observe may have new results.
   int fd() const { return process_.fd(); }
-  // The last optimizer step heard of, if it is another than at the last call.
+  // The last reported optimizer step, if it has changed since the last call.
   std::optional<int64_t> NewStep();
 
-  // What its ranks say. The profiling trial has done its work with a profile, any other with a
+  // The reports of its ranks. A profiling trial is done after a profile, any other trial after a
   // point.
   void OnProgress(int64_t step);
   void OnMeasured(bool point, bool profile);
   void OnInfeasible(int64_t rank, const std::string& reason);
 
-  // Ends it without blame: SIGTERM now, SIGKILL after `grace`.
+  // Stops it, which is not a failure: SIGTERM now, SIGKILL after `grace`.
   void Cancel(std::chrono::milliseconds grace);
 
-  // Looks for the exit first and for files second, so that nothing written before the exit is
+  // Checks for the exit first and for files second, so that files written before the exit are not
   // missed. Does not block.
   AttemptNews Observe();
 
-  // Kills what has run out of time; the end, once an Observe has seen every process end.
+  // Kills the attempt if it has exceeded a limit. Returns the end after Observe has seen all
+  // processes end.
   std::optional<AttemptEnd> End();
 
  private:
@@ -75,13 +77,13 @@ class Attempt {
 
   Clock::time_point started_ = Clock::now();
   Clock::time_point last_sign_ = started_;
-  bool heard_ = false;  // There was a sign of life.
+  bool heard_ = false;  // There has been a report.
   int64_t step_ = 0;
   int64_t shown_step_ = 0;
   int64_t polled_progress_ = 0;
-  std::optional<Clock::time_point> done_;  // When it had delivered what it was launched for.
+  std::optional<Clock::time_point> done_;  // When it had delivered its results.
   std::optional<std::string> infeasible_;
-  bool cancelled_ = false;
+  bool canceled_ = false;
   std::optional<ExitReport> exit_;
   std::optional<std::string> overdue_;  // Why it was killed; "" if it was done and did not exit.
 };

@@ -1,4 +1,4 @@
-// What gRPC's threads say to a loop's thread: a queue with a file descriptor to poll.
+// A queue from gRPC's threads to the thread of a loop, with a file descriptor for poll.
 #ifndef DSAT_SEARCHER_EVENT_QUEUE_H_
 #define DSAT_SEARCHER_EVENT_QUEUE_H_
 
@@ -16,7 +16,7 @@
 
 namespace dsat {
 
-// Unbounded, first in, first out. Push and Close may be called from any thread, Drain from one.
+// An unbounded FIFO queue. Push and Close may be called by any thread, Drain by one.
 template <typename Event>
 class EventQueue {
  public:
@@ -24,10 +24,10 @@ class EventQueue {
     if (fd_.get() < 0) ThrowErrno("eventfd", errno);
   }
 
-  // Becomes readable when there is something to drain.
+  // Readable when there are events to drain.
   int fd() const { return fd_.get(); }
 
-  // False if the queue is closed; the event is then dropped.
+  // Returns false and drops the event if the queue is closed.
   bool Push(Event event) {
     {
       std::lock_guard lock(mutex_);
@@ -35,12 +35,12 @@ class EventQueue {
       events_.push_back(std::move(event));
     }
     const uint64_t one = 1;
-    // Cannot fail in a way that matters: a full counter is readable, too.
+    // A failure does not matter: a full counter is readable, too.
     [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof(one));
     return true;
   }
 
-  // All events pushed so far; does not block.
+  // Returns all events pushed so far. Does not block.
   std::vector<Event> Drain() {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(fd_.get(), &count, sizeof(count));
@@ -48,7 +48,7 @@ class EventQueue {
     return std::exchange(events_, {});
   }
 
-  // Drops what is queued and refuses more: nobody will drain again.
+  // Drops the queued events and refuses new ones.
   void Close() {
     std::vector<Event> dropped;
     std::lock_guard lock(mutex_);

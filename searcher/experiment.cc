@@ -84,7 +84,9 @@ std::optional<Trial> Experiment::Ask() {
     needs_replay_ = true;
     const std::optional<Trial> trial = search_->Ask();
     try {
-      if (trial) last_seq_ = store_->Append(id_, last_seq_, std::array{AskedEvent(*trial)});
+      if (trial)
+        last_seq_ =
+            store_->Append(id_, last_seq_, std::array{AskedEvent(*trial, search_->LastRefused())});
       needs_replay_ = false;
       return trial;
     } catch (const Error& error) {
@@ -125,7 +127,7 @@ void Experiment::Tell(TrialId id, const Outcome& outcome) {
     Outcome told = outcome;
     const std::string missing = WhatIsMissing(trial, outcome, last);
     if (!missing.empty()) told = {TrialState::kFailed, missing};
-    return std::vector<Event>{ToldEvent(id, told)};
+    return std::vector<Event>{ToldEvent(id, told, SpaceAfter(trial, told, last))};
   });
 }
 
@@ -137,7 +139,9 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
     CheckReadable(id, point);
   if (profile) CheckReadable(id, *profile);
   Commit([&] {
-    const std::string missing = WhatIsMissing(RunningTrial(id), outcome, {points, profile, {}});
+    const Trial& trial = RunningTrial(id);
+    const Attempt measured = {points, profile, {}};
+    const std::string missing = WhatIsMissing(trial, outcome, measured);
     if (!missing.empty()) Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, missing);
     std::vector<Event> events = StartEvents(id, "");
     const int64_t attempt = NumAttempts(id);
@@ -146,7 +150,7 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
     }
     if (profile) events.push_back(MeasuredEvent(id, attempt, std::nullopt, profile));
     events.push_back(AttemptEndedEvent(id, attempt, outcome, ""));
-    events.push_back(ToldEvent(id, outcome));
+    events.push_back(ToldEvent(id, outcome, SpaceAfter(trial, outcome, measured)));
     return events;
   });
 }
@@ -213,8 +217,10 @@ void Experiment::SetState(ExperimentState state, const std::string& reason) {
   });
 }
 
+// The search may have looked ahead, which is not what the process that appended has seen: then it
+// is replayed from the start.
 void Experiment::CatchUp() {
-  if (needs_replay_) {
+  if (needs_replay_ || !store_->Events(id_, last_seq_).empty()) {
     search_.emplace(store_->GetSpec(id_));
     state_ = ExperimentState::kActive;
     reason_.clear();
@@ -257,7 +263,8 @@ void Experiment::Apply(const Event& event) {
 }
 
 void Experiment::ApplyAsked(const Event& event) {
-  const std::optional<Trial> replayed = search_->Ask();
+  const std::vector<Refusal> refused = RefusedBefore(event);
+  const std::optional<Trial> replayed = search_->Ask(&refused);
   if (!replayed) ThrowDiverged(id_, event.trial, "the search now asks for none");
   const std::string difference = Difference(*replayed, AskedTrial(event));
   if (!difference.empty()) ThrowDiverged(id_, event.trial, difference);
@@ -273,7 +280,7 @@ void Experiment::ApplyTold(const Event& event) {
   }
   Attempt& last = attempts.back();
   if (!last.end) last.end = outcome;
-  search_->Tell(event.trial, outcome, last.points, last.profile);
+  search_->Tell(event.trial, outcome, last.points, last.profile, ToldSpace(event));
 }
 
 const Trial& Experiment::RunningTrial(TrialId id) const {
@@ -300,18 +307,23 @@ Experiment::Attempt& Experiment::OpenAttempt(TrialId id, int64_t attempt) {
   return attempts_[id].back();
 }
 
-// What a trial that is told as succeeded lacks to have succeeded, "" if nothing or if it did not.
+// The search space that the method gets with this end of a trial; nullopt of all but a profiling
+// trial that succeeded.
+std::optional<SearchSpace> Experiment::SpaceAfter(const Trial& trial, const Outcome& outcome,
+                                                  const Attempt& measured) const {
+  if (trial.kind != TrialKind::kProfile || outcome.state != TrialState::kSucceeded)
+    return std::nullopt;
+  return search_->SpaceFor(*measured.profile);
+}
+
+// Why a trial that is told as succeeded has failed, "" if it has not.
 std::string Experiment::WhatIsMissing(const Trial& trial, const Outcome& outcome,
                                       const Attempt& measured) const {
-  if (outcome.state != TrialState::kSucceeded) return "";
-  if (trial.kind == TrialKind::kProfile) {
-    return measured.profile ? "" : "it is the profiling trial, and has no model profile";
-  }
-  const std::string& metric = search_->spec().options.metric;
-  for (const PointResult& result : measured.points) {
-    if (result.measurement.contains(metric)) return "";
-  }
-  return fmt::format("it has no measurement of {}, the metric that is searched", metric);
+  Trial told = trial;
+  told.points = measured.points;
+  told.profile = measured.profile;
+  const Outcome checked = CheckedOutcome(told, outcome, search_->spec().options.metric);
+  return checked.state == outcome.state ? "" : checked.reason;
 }
 
 }  // namespace dsat

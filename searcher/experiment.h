@@ -89,6 +89,8 @@ class Experiment {
   std::vector<Event> StartEvents(TrialId id, const std::string& log_dir) const;
   std::string WhatIsMissing(const Trial& trial, const Outcome& outcome,
                             const Attempt& measured) const;
+  std::optional<SearchSpace> SpaceAfter(const Trial& trial, const Outcome& outcome,
+                                        const Attempt& measured) const;
 
   Store* store_;
   ExperimentId id_;

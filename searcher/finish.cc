@@ -1,4 +1,4 @@
-// The last entry of an experiment's log.
+// Ends an experiment whose search has finished.
 #include "searcher/finish.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// The last entry of an experiment's log.
+// Ends an experiment whose search has finished.
 #ifndef DSAT_SEARCHER_FINISH_H_
 #define DSAT_SEARCHER_FINISH_H_
 
@@ -6,9 +6,9 @@
 
 namespace dsat {
 
-// Marks an active experiment as completed, or as failed with the reason, once its search has
-// finished. For everyone who tells: runner, service, `dsat tell`. True if the search has finished.
-// Throws as Experiment::SetState.
+// Marks an active experiment as completed, or as failed with the reason, if its search has
+// finished. Called after every tell by the runner, the service and `dsat tell`. Returns true if the
+// search has finished. Throws as Experiment::SetState.
 bool FinishIfDone(Experiment& experiment);
 
 }  // namespace dsat

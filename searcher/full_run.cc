@@ -1,4 +1,6 @@
-// One training to its end, by the launcher and the server that trials have.
+// Runs one full training with the launcher of trials.
+#include "searcher/full_run.h"
+
 #include <poll.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/runner.h"
 #include "searcher/service.h"
 
 namespace dsat {
@@ -24,7 +25,7 @@ constexpr AttemptRef kFullRun{0, 0, 0};
 
 using OnProgress = std::function<void(const TrainingProgress&)>;
 
-// Rank 0's steps go to the caller, each once; any rank's progress is a sign of life.
+// Passes each step of rank 0 to the caller once; progress of any rank resets the hang time-out.
 struct Listener {
   EventQueue<TrialMessage>* queue;
   Attempt* attempt;
@@ -47,7 +48,7 @@ struct Listener {
   void OnMessage(const InfeasibleMessage& message) {
     attempt->OnInfeasible(message.rank, message.reason);
   }
-  // Nobody asked for a measurement; the rank goes on.
+  // A measurement was not requested; the rank continues.
   void OnMessage(MeasuredMessage& message) { message.next_point.set_value(std::nullopt); }
 };
 
@@ -82,7 +83,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
   }
   MakeWritableFolder(request.dir);
-  // The user's own command shows no sign of life when DeepSpeed's hooks are off.
+  // The user's own command does not report progress if DeepSpeed's hooks are off.
   AttemptLimits limits;
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
   Attempt attempt(options.dsat_binary, target.get(), request, limits);
@@ -91,7 +92,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
   while (true) {
     WaitForNews(queue, attempt);
     const int64_t before = std::exchange(cancels, num_cancels ? num_cancels() : 0);
-    // Ranks of ours hear that they are to stop with the answer to their next step.
+    // Ranks of the built-in engine are told to stop by the answer to their next progress report.
     if (cancels > before) server.Dismiss(kFullRun);
     const bool at_once = cancels > 1 || (cancels == 1 && !IsBuiltin(spec));
     if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
@@ -100,7 +101,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     const std::optional<AttemptEnd> end = attempt.End();
     if (!end) continue;
     const bool stopped = cancels > 0 && end->outcome.state == TrialState::kSucceeded;
-    return stopped ? Outcome{TrialState::kStopped, "cancelled"} : end->outcome;
+    return stopped ? Outcome{TrialState::kStopped, "canceled"} : end->outcome;
   }
 }
 

@@ -2,7 +2,7 @@
 #include "searcher/proposer.h"
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "profiler/effective_key.h"
 
 namespace dsat {
@@ -27,7 +27,8 @@ Draft Proposer::MakeDraft(const Assignment& assignment) const {
   const int64_t world_size = spec_->slots_per_trial;
   Draft draft{.assignment = assignment,
               .ds_config = engine::ConfigForTrial(spec_->ds_config, assignment, world_size),
-              .key = {}};
+              .key = {},
+              .refused = {}};
   engine::ValidateDsConfig(draft.ds_config, "the trial's ds_config", world_size);
   draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
   return draft;
@@ -44,56 +45,84 @@ const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
   return entry->second;
 }
 
-std::optional<Draft> Proposer::Next() {
+std::optional<Draft> Proposer::Next(const Misfit& misfit) {
   DSAT_CHECK(!drafted_tag_, "the previous draft has not been started");
   if (in_vain_) return std::nullopt;
   const size_t num_calls = calls_.size();
   const int64_t num_proposals = num_proposals_;
-  Waiting waiting;
-  for (int i = 0; i < kMaxAnsweredInARow; ++i) {
-    const std::optional<Proposal> proposal = AskMethod();
-    if (!proposal) break;
-    std::optional<Draft> draft = Consider(*proposal, waiting);
-    if (!draft) continue;
-    for (const auto& [key, tag] : waiting)
-      records_.at(key).waiting.push_back(tag);
-    drafted_tag_ = proposal->tag;
-    return draft;
-  }
   // Asks that give no trial are not in any log, so that they must not have happened.
-  if (calls_.size() != num_calls) RewindTo(num_calls);
-  num_proposals_ = num_proposals;
+  const auto undo = [&] {
+    if (calls_.size() != num_calls) RewindTo(num_calls);
+    num_proposals_ = num_proposals;
+  };
+  try {
+    std::optional<Draft> draft = Seek(misfit);
+    if (draft) return draft;
+  } catch (const Error&) {
+    undo();
+    throw;
+  }
+  undo();
   in_vain_ = true;
   return std::nullopt;
 }
 
-std::optional<Draft> Proposer::Consider(const Proposal& proposal, Waiting& waiting) {
-  const Resolved& resolved = Resolve(proposal.assignment);
-  if (!resolved.draft) {
-    refusal_ = resolved.refusal;
-    TellMethod(proposal.tag, std::make_shared<Trial>(Trial{.id = kNoTrial,
-                                                           .kind = TrialKind::kSearch,
-                                                           .assignment = proposal.assignment,
-                                                           .ds_config = nullptr,
-                                                           .state = TrialState::kInfeasible,
-                                                           .reason = refusal_,
-                                                           .points = {},
-                                                           .profile = std::nullopt}));
-    return std::nullopt;
-  }
-  std::string key = resolved.draft->key;
-  // Published behaviour: no two are equal.
-  if (spec_->options.compat_determined) key += fmt::format("#{}", num_proposals_);
-  const auto found = records_.find(key);
-  if (found == records_.end()) {
-    Draft draft = *resolved.draft;
-    draft.key = std::move(key);
+std::optional<Draft> Proposer::Seek(const Misfit& misfit) {
+  Pending pending;
+  for (int i = 0; i < kMaxAnsweredInARow; ++i) {
+    const std::optional<Proposal> proposal = AskMethod();
+    if (!proposal) break;
+    std::optional<Draft> draft = Consider(*proposal, misfit, pending);
+    if (!draft) continue;
+    for (const auto& [key, tag] : pending.waiting)
+      records_.at(key).waiting.push_back(tag);
+    for (const auto& [key, told] : pending.told)
+      records_[key].finished = told;
+    draft->refused = std::move(pending.refused);
+    drafted_tag_ = proposal->tag;
     return draft;
   }
-  if (found->second.finished) {
+  return std::nullopt;
+}
+
+// Tells that the proposal is infeasible; gives the trial that it is told of.
+std::shared_ptr<const Trial> Proposer::Refuse(const Proposal& proposal, const std::string& reason) {
+  refusal_ = reason;
+  auto told = std::make_shared<const Trial>(Trial{.id = kNoTrial,
+                                                  .kind = TrialKind::kSearch,
+                                                  .assignment = proposal.assignment,
+                                                  .ds_config = nullptr,
+                                                  .state = TrialState::kInfeasible,
+                                                  .reason = reason,
+                                                  .points = {},
+                                                  .profile = std::nullopt});
+  TellMethod(proposal.tag, told);
+  return told;
+}
+
+std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& misfit,
+                                        Pending& pending) {
+  const Resolved& resolved = Resolve(proposal.assignment);
+  if (!resolved.draft) {
+    Refuse(proposal, resolved.refusal);
+    return std::nullopt;
+  }
+  Draft draft = *resolved.draft;
+  // Published behaviour: no two are equal.
+  if (spec_->options.compat_determined) draft.key += fmt::format("#{}", num_proposals_);
+  const auto found = records_.find(draft.key);
+  const auto refused = pending.told.find(draft.key);
+  if (refused != pending.told.end()) {
+    TellMethod(proposal.tag, refused->second);
+  } else if (found == records_.end()) {
+    const std::string reason = misfit(draft);
+    if (reason.empty()) return draft;
+    pending.told[draft.key] = Refuse(proposal, reason);
+    pending.refused.push_back({proposal.assignment, reason});
+  } else if (found->second.finished) {
     TellMethod(proposal.tag, found->second.finished);
   } else {
-    waiting.emplace_back(std::move(key), proposal.tag);
+    pending.waiting.emplace_back(draft.key, proposal.tag);
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// What a search leaves behind.
+// The results of a search.
 #include "searcher/results.h"
 
 #include <utility>
@@ -45,7 +45,7 @@ Json CountByState(const Search& search) {
   return counts;
 }
 
-// One field of a CSV line: quoted if it has to be, quotes doubled.
+// One field of a CSV line, in quotes if necessary.
 std::string CsvField(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -148,7 +148,7 @@ Json MetricsJson(const Experiment& experiment) {
 }
 
 void WriteResults(const Experiment& experiment, const std::string& out_dir) {
-  // The config first: whoever sees the metrics of a trial finds its config.
+  // The config is written first, so that it exists when the metrics do.
   if (const std::optional<Json> config = BestConfig(experiment.search())) {
     WriteJsonFile(out_dir + "/ds_config.json", *config);
   }

@@ -1,4 +1,4 @@
-// What a search leaves behind: the files of an experiment, and its trials for other programs.
+// The results of a search: the files of an experiment, and its trials as CSV or JSON.
 #ifndef DSAT_SEARCHER_RESULTS_H_
 #define DSAT_SEARCHER_RESULTS_H_
 
@@ -12,7 +12,7 @@
 
 namespace dsat {
 
-// The best point of a trial by `metric`, nullptr if none has it.
+// The best point of a trial by `metric`, nullptr if no point has the metric.
 const PointResult* BestPoint(const Trial& trial, const std::string& metric);
 
 // The config of the best trial with the batch sizes of its best point, ready for the built-in
@@ -29,12 +29,12 @@ std::optional<double> GainOverSubmitted(const Search& search);
 //                          value, spread, samples, unit)
 //   submitted_trial        the same of the submitted configuration
 //   factor_over_submitted  null, or a number
-//   trials                 state -> how many
-//   model_profile          null, or what the profiling trial learned
+//   trials                 state -> number of trials
+//   model_profile          null, or the result of the profiling trial
 Json MetricsJson(const Experiment& experiment);
 
-// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json; each of them
-// atomically. Throws if out_dir cannot be written to.
+// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json; each
+// atomically. Throws if out_dir is not writable.
 void WriteResults(const Experiment& experiment, const std::string& out_dir);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view

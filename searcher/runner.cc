@@ -22,7 +22,7 @@
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/launch/launch_target.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
@@ -30,7 +30,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kLookEveryMs = 200;  // Files and clocks are looked at this often.
+constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
 
 int64_t NumFailedAttempts(const Experiment& experiment, TrialId id) {
@@ -95,15 +95,15 @@ struct Runner::Impl {
   RunnerLock lock;
   UniqueFd cancel_fd;
   uint64_t cancels = 0;
-  std::vector<LaunchHost> hosts;  // This machine, if no others were given.
-  // Trials get slots of their own: not if nobody knows how many devices there are (slots are cores
-  // then), or if ranks have to share them.
+  std::vector<LaunchHost> hosts;  // This machine if no others are given.
+  // True if each trial gets its own slots. False if the number of devices is unknown (slots are
+  // then cores), or if ranks have to share slots.
   bool is_pinned = false;
 
   EventQueue<TrialMessage> queue;
   std::unique_ptr<TrialServer> server;
   std::unique_ptr<LaunchTarget> target;
-  std::map<TrialId, Attempt> attempts;  // What runs now.
+  std::map<TrialId, Attempt> attempts;  // Running.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -118,14 +118,14 @@ void Runner::Cancel() {
   [[maybe_unused]] const ssize_t written = write(impl_->cancel_fd.get(), &one, sizeof(one));
 }
 
-// The one door: whatever goes wrong around the trials ends the run, not the record.
+// Any failure outside of the trials ends the run but leaves the record valid.
 ExperimentState Runner::Impl::Run() {
   const RunnerLock held = std::move(lock);  // To the end of this call.
   Open();
   const auto failed = [this](ErrorCode code, const char* what) {
     attempts.clear();
     return Error(code, fmt::format("{}; every running trial was stopped and what had ended is "
-                                   "recorded: mend this, then `dsat resume {}` goes on from there",
+                                   "recorded: fix this, then run `dsat resume {}`",
                                    what, experiment.id()));
   };
   try {
@@ -152,8 +152,8 @@ void Runner::Impl::Open() {
   if (spec.slots_per_trial > NumSlots()) {
     Notify(
         RunnerEvent::Kind::kNote, -1, 0, 0,
-        fmt::format("a trial needs {} slots and there are {}: trials run one at a time and their "
-                    "ranks share cores, which makes them slower than they would be apart",
+        fmt::format("a trial needs {} slots, but there are {}: trials run one at a time and their "
+                    "ranks share cores, which makes them slower",
                     spec.slots_per_trial, NumSlots()));
   }
 }
@@ -182,8 +182,9 @@ ExperimentState Runner::Impl::Close() {
   return experiment.state();
 }
 
-// Attempts without an end are those of a runner that died. What one had delivered stands; any other
-// is no fault of its trial. The trial is told if its runner died between the end and the tell.
+// Ends the attempts of a runner that died. An attempt that had delivered its result counts; any
+// other says nothing about its trial. Also tells a trial whose runner died between its end and the
+// tell.
 void Runner::Impl::SettleOldAttempts() {
   for (const TrialId id : experiment.search().Running()) {
     const bool is_profile = experiment.search().trials().at(id).kind == TrialKind::kProfile;
@@ -206,7 +207,7 @@ bool Runner::Impl::HasFreeSlots() const {
   return (static_cast<int64_t>(attempts.size()) + 1) * each <= NumSlots();
 }
 
-// Those of the next trial; none if nothing is pinned.
+// The slots of the next trial; empty if trials are not pinned.
 std::vector<Slot> Runner::Impl::FreeSlots() const {
   if (!is_pinned) return {};
   std::set<Slot> used;
@@ -222,8 +223,8 @@ int64_t Runner::Impl::NumSlots() const {
   return count;
 }
 
-// A trial that runs in the record but not here (the last runner died, or its attempt has failed),
-// or else a new one.
+// A trial that is running in the record but not here (the last runner died, or its attempt has
+// failed), or else a new trial.
 std::optional<Trial> Runner::Impl::NextTrial() {
   for (const TrialId id : experiment.search().Running()) {
     if (!attempts.contains(id)) return experiment.search().trials().at(id);
@@ -240,7 +241,7 @@ void Runner::Impl::Start(const Trial& trial) {
   }
 }
 
-// A config that the built-in engine cannot run is known to be infeasible without a launch.
+// A config that the built-in engine rejects is infeasible without a launch.
 std::optional<Outcome> Runner::Impl::Refusal(const Trial& trial) {
   const ExperimentSpec& spec = experiment.search().spec();
   if (!IsBuiltin(spec)) return std::nullopt;
@@ -269,7 +270,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.report_address = server->address();
   request.token = server->token();
   std::filesystem::remove_all(
-      request.dir);  // Of a runner that died before it recorded this attempt.
+      request.dir);  // Left by a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);
   experiment.StartAttempt(trial.id, request.dir);
   server->Admit({request.experiment, request.trial, request.attempt});
@@ -296,8 +297,8 @@ void Runner::Impl::HearCancel() {
   }
 }
 
-// Before HearMessages: what a process said before its exit is then in the queue by the time its end
-// is decided upon.
+// Called before HearMessages, so that the messages that a process has sent before its exit are in
+// the queue when its outcome is decided.
 void Runner::Impl::ObserveAttempts() {
   for (auto& [id, attempt] : attempts) {
     const AttemptNews news = attempt.Observe();
@@ -369,7 +370,8 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   }
 }
 
-// A cancelled attempt, and a failed one with restarts left, leave the trial to NextTrial.
+// After a canceled attempt, and after a failed one with restarts left, NextTrial runs the trial
+// again.
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
   if (outcome.state != TrialState::kFailed) return true;

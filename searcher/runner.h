@@ -1,8 +1,9 @@
-// The search runner: asks, launches, listens, tells, until the search is finished.
+// The search runner: asks for trials, launches them and tells their results until the search is
+// finished.
 //
-// The control loop: restart what ran when the last process died; then, while there is a free slot,
-// ask and start; else wait for an event and tell. gRPC threads and file watchers only push onto one
-// queue; all state belongs to the loop's thread.
+// Its control loop first restarts the trials that ran when the last process died. Then it asks for
+// and starts trials while there are free slots, and else waits for an event and tells. gRPC threads
+// only push to a queue; all state belongs to the loop's thread.
 #ifndef DSAT_SEARCHER_RUNNER_H_
 #define DSAT_SEARCHER_RUNNER_H_
 
@@ -21,26 +22,26 @@ namespace dsat {
 struct RunnerOptions {
   std::string dsat_binary;                  // For `dsat supervise`.
   std::string trial_binary;                 // dsat-trial.
-  std::string out_dir;                      // ds_config.json, metrics.json and trials/ go here.
+  std::string out_dir;                      // Folder for ds_config.json, metrics.json and trials/.
   int64_t num_slots = 0;                    // Slots of this machine; 0 = its GPUs or its cores.
-  std::chrono::seconds hang_timeout{120};   // Without progress, counted from the first step on.
-  std::chrono::seconds start_timeout{300};  // Without a first sign of life.
+  std::chrono::seconds hang_timeout{120};   // Without progress, after the first step.
+  std::chrono::seconds start_timeout{300};  // Until the first report.
   std::chrono::seconds trial_timeout{3600};
-  // Steps of a full training between two checkpoints; 0 = a tenth of all.
+  // Steps of a full training between two checkpoints; 0 = a tenth of all steps.
   int64_t checkpoint_interval = 0;
-  int64_t eval_interval = 0;   // Of a full training of the built-in engine; 0: none.
-  TraceTask trace = {};        // The same; its path is absolute, and writable.
-  ReachedHosts machines = {};  // Where ranks are started; without hosts, on this machine.
+  int64_t eval_interval = 0;   // Of a full training of the built-in engine; 0 = none.
+  TraceTask trace = {};        // Of the same; its path is absolute and writable.
+  ReachedHosts machines = {};  // Hosts of the ranks; if empty, this machine.
 };
 
-// What a watcher (the progress display) is told; called on the loop's thread.
+// An event for a watcher such as the progress display, which is called on the loop's thread.
 struct RunnerEvent {
   enum class Kind {
-    kTrialStarted,   // An attempt was launched.
-    kTrialProgress,  // Its ranks are at another step.
-    kTrialEnded,     // The trial is told. text: the reason, "" if it succeeded
-    kProfiled,       // The profiling trial succeeded; the search space is known.
-    kNote,           // text: something a person should know (an attempt is tried again)
+    kTrialStarted,   // An attempt has been launched.
+    kTrialProgress,  // Its ranks have reached another step.
+    kTrialEnded,     // The trial has ended. text: the reason, "" if it succeeded.
+    kProfiled,       // The profiling trial has succeeded; the search space is known.
+    kNote,           // text: a note for the user, such as that a trial is tried again.
   } kind;
   TrialId trial = -1;
   int64_t attempt = 0;
@@ -51,45 +52,26 @@ using RunnerWatcher = std::function<void(const Experiment&, const RunnerEvent&)>
 
 class Runner {
  public:
-  // Takes `experiment`, which must outlive the runner, until Run returns, and brings it up to date.
-  // Throws kFailedPrecondition if another runner has it.
+  // Locks `experiment`, which must outlive the runner, until Run returns, and reads new events.
+  // Throws kFailedPrecondition if another runner has locked it.
   Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher);
   ~Runner();
 
-  // Runs until the search has finished or was cancelled. Writes the best config to out_dir whenever
-  // there is a better one, and at the end. Returns the experiment's state: kActive if it was
-  // cancelled (it can be resumed). Throws before anything is launched or recorded if out_dir cannot
-  // be written to. An error later on (the disk is full, the database is gone) stops every trial,
-  // then is thrown with what to do about it. REQUIRES: called once.
+  // Runs until the search has finished or is canceled. Writes the best config to out_dir whenever
+  // it changes, and at the end. Returns the experiment's state, which is kActive if it was canceled
+  // (it can be resumed). Throws before anything is launched or recorded if out_dir is not writable.
+  // A later error (the disk is full, the database is gone) stops all trials and is then thrown with
+  // advice. REQUIRES: called once.
   ExperimentState Run();
 
-  // Ends the running trials and makes Run return; a second call gives them no time to end by
-  // themselves. Async-signal-safe, and may be called from any thread.
+  // Ends the running trials and makes Run return; a second call kills them at once.
+  // Async-signal-safe and thread-safe.
   void Cancel();
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// What a full training says on its way.
-struct TrainingProgress {
-  int64_t step = 0;
-  double loss = 0;
-  double latency_ms = 0;
-  bool validated = false;  // `loss` is that of the validation data.
-};
-
-// Runs one full training with `ds_config` by the same launcher (dsat train, --run-full-experiment).
-// `on_progress` is called for each step and each validation that rank 0 of the built-in engine
-// reports; `num_cancels`, how often the end has been asked for, a few times a second. At the first
-// time the built-in engine saves a checkpoint before it ends, at the second one it is killed.
-// kStopped if it was cancelled. The logs and what the training leaves go to out_dir. There is no
-// limit on the whole time. Throws as Runner::Run.
-Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
-                        const RunnerOptions& options,
-                        const std::function<void(const TrainingProgress&)>& on_progress,
-                        const std::function<int64_t()>& num_cancels);
 
 }  // namespace dsat
 

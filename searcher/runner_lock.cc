@@ -1,4 +1,4 @@
-// One search runner per experiment.
+// Ensures that an experiment has one search runner.
 #include "searcher/runner_lock.h"
 
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 namespace dsat {
 namespace {
 
-// The holder before us may have removed the file between our open and our flock: a lock on a file
-// without a name keeps nobody out.
+// True if the locked file still has its name: the previous holder may have removed it between open
+// and flock, and a lock on a removed file does not exclude others.
 bool StillNamed(int fd, const std::string& path) {
   struct stat by_fd {
   }, by_path{};
@@ -58,7 +58,7 @@ RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
             ReadPid(lock.fd_));
     }
     if (!StillNamed(lock.fd_, path)) continue;
-    lock.path_ = path;  // From here on the file is ours to remove.
+    lock.path_ = path;  // This process now removes the file.
     WritePid(lock.fd_, path);
     return lock;
   }

@@ -1,4 +1,4 @@
-// One search runner per experiment: an advisory lock that ends with the process that holds it.
+// Ensures that an experiment has one search runner: an advisory lock that ends with its process.
 #ifndef DSAT_SEARCHER_RUNNER_LOCK_H_
 #define DSAT_SEARCHER_RUNNER_LOCK_H_
 
@@ -8,9 +8,9 @@
 
 namespace dsat {
 
-// Held from Acquire to destruction. The lock is the kernel's (flock on "<database>.exp<id>.lock"),
-// so that it is free again however the process ends; the file is removed on the way out, and one
-// that a kill has left behind is taken over. Not thread-safe.
+// Held from Acquire to destruction. The lock is flock on "<database>.exp<id>.lock", so that it is
+// released however the process ends. The destructor removes the file; a file left by a killed
+// process is reused. Not thread-safe.
 class RunnerLock {
  public:
   // Throws kFailedPrecondition naming the experiment and the process that holds the lock. A

@@ -1,11 +1,13 @@
 // Limits, the order of trials, and when it is over; what to try is the proposer's.
 #include "searcher/search.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "methods/options.h"
+#include "profiler/predictor.h"
 #include "profiler/tuning_space.h"
 #include "searcher/proposer.h"
 
@@ -20,15 +22,20 @@ struct Search::State {
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
-  // The method's next trial, kept while nothing runs: then no event can come before the next Ask,
-  // and whether there is one decides whether the search has finished.
+  // The method's next trial, kept if Finished has looked for one: it does so while nothing runs, so
+  // that no event can come before the next Ask.
   std::optional<Draft> next;
+  std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
+  std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
+  std::vector<Refusal> last_refused;
+  int64_t num_refused = 0;
 
   bool HasCapacity() const;
   // Only the method's trials are left to ask for.
   bool AtMethod() const { return profile && (submitted || spec.options.compat_determined); }
-  void SetProfile(const ModelProfile& learned);
-  void PrepareNext();
+  void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
+  std::string Misfit(const Draft& draft);
+  std::optional<Draft> NextDraft(const std::vector<Refusal>* recorded);
   Trial Start(TrialKind kind, const Draft& draft);
   Trial StartProfile();
 };
@@ -54,8 +61,14 @@ void CheckSpec(const ExperimentSpec& spec) {
   engine::ValidateDsConfig(resolved, source, spec.slots_per_trial);
 }
 
-// A success has to bring what it was run for.
-Outcome Checked(const Trial& trial, const Outcome& outcome, const std::string& metric) {
+SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
+                      const Predictor& predictor) {
+  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
+}
+
+}  // namespace
+
+Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric) {
   if (outcome.state != TrialState::kSucceeded) return outcome;
   if (trial.kind == TrialKind::kProfile) {
     if (trial.profile) return outcome;
@@ -65,8 +78,6 @@ Outcome Checked(const Trial& trial, const Outcome& outcome, const std::string& m
   return {TrialState::kFailed, fmt::format("the trial ended without measuring {}", metric)};
 }
 
-}  // namespace
-
 bool Search::State::HasCapacity() const {
   const SearchOptions& options = spec.options;
   if (static_cast<int64_t>(trials.size()) >= options.max_trials) return false;
@@ -74,14 +85,29 @@ bool Search::State::HasCapacity() const {
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
 
-void Search::State::SetProfile(const ModelProfile& learned) {
+void Search::State::SetProfile(const ModelProfile& learned,
+                               const std::optional<SearchSpace>& given) {
   profile = learned;
-  space = MakeSearchSpace(learned, spec.ds_config, spec.options, spec.slots_per_trial);
+  space = given ? *given : MakeSpace(spec, learned, *MakeFormulaPredictor(spec, learned));
   proposer = std::make_unique<Proposer>(spec, *space, learned.num_params);
 }
 
-void Search::State::PrepareNext() {
-  if (num_running == 0 && AtMethod() && HasCapacity()) next = proposer->Next();
+// Why the draft cannot run, "" if it may.
+std::string Search::State::Misfit(const Draft& draft) {
+  if (!predictor) predictor = MakePredictor(spec, *profile);
+  const auto found = verdicts.find(draft.key);
+  if (found != verdicts.end()) return found->second;
+  return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
+}
+
+std::optional<Draft> Search::State::NextDraft(const std::vector<Refusal>* recorded) {
+  if (recorded == nullptr)
+    return proposer->Next([this](const Draft& draft) { return Misfit(draft); });
+  return proposer->Next([recorded](const Draft& draft) -> std::string {
+    const auto same = [&](const Refusal& r) { return r.assignment == draft.assignment; };
+    const auto found = std::ranges::find_if(*recorded, same);
+    return found == recorded->end() ? "" : found->reason;
+  });
 }
 
 Trial Search::State::Start(TrialKind kind, const Draft& draft) {
@@ -96,12 +122,17 @@ Trial Search::State::Start(TrialKind kind, const Draft& draft) {
               .profile = std::nullopt};
   if (kind != TrialKind::kProfile) proposer->Start(draft, id);
   if (kind == TrialKind::kSubmitted) submitted = id;
+  last_refused = draft.refused;
+  num_refused += static_cast<int64_t>(draft.refused.size());
   ++num_running;
   return trials.emplace(id, std::move(trial)).first->second;
 }
 
 Trial Search::State::StartProfile() {
-  Draft draft{.assignment = {{"/train_micro_batch_size_per_gpu", 1}}, .ds_config = {}, .key = {}};
+  Draft draft{.assignment = {{"/train_micro_batch_size_per_gpu", 1}},
+              .ds_config = {},
+              .key = {},
+              .refused = {}};
   // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
   if (!spec.options.compat_determined) draft.assignment["/gradient_accumulation_steps"] = 1;
   draft.ds_config = engine::ConfigForTrial(spec.ds_config, draft.assignment, spec.slots_per_trial);
@@ -111,14 +142,13 @@ Trial Search::State::StartProfile() {
 Search::Search(ExperimentSpec spec) : state_(std::make_unique<State>()) {
   CheckSpec(spec);
   state_->spec = std::move(spec);
-  if (state_->spec.profile) state_->SetProfile(*state_->spec.profile);
-  state_->PrepareNext();
+  if (state_->spec.profile) state_->SetProfile(*state_->spec.profile, std::nullopt);
 }
 
 Search::~Search() = default;
 Search::Search(Search&&) noexcept = default;
 
-std::optional<Trial> Search::Ask() {
+std::optional<Trial> Search::Ask(const std::vector<Refusal>* recorded) {
   State& s = *state_;
   if (!s.HasCapacity()) return std::nullopt;
   if (!s.profile) {
@@ -127,13 +157,13 @@ std::optional<Trial> Search::Ask() {
   }
   if (!s.AtMethod()) return s.Start(TrialKind::kSubmitted, s.proposer->DraftSubmitted());
   const std::optional<Draft> draft =
-      s.num_running == 0 ? std::exchange(s.next, std::nullopt) : s.proposer->Next();
+      s.next ? std::exchange(s.next, std::nullopt) : s.NextDraft(recorded);
   if (!draft) return std::nullopt;
   return s.Start(TrialKind::kSearch, *draft);
 }
 
 void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
-                  std::optional<ModelProfile> profile) {
+                  std::optional<ModelProfile> profile, const std::optional<SearchSpace>& space) {
   State& s = *state_;
   const auto found = s.trials.find(id);
   if (found == s.trials.end()) {
@@ -150,24 +180,25 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   }
   trial.points = std::move(points);
   if (trial.kind == TrialKind::kProfile) trial.profile = profile;
-  const Outcome checked = Checked(trial, outcome, s.spec.options.metric);
+  const Outcome checked = CheckedOutcome(trial, outcome, s.spec.options.metric);
   trial.state = checked.state;
   trial.reason = checked.reason;
   --s.num_running;
   if (trial.kind != TrialKind::kProfile) {
     s.proposer->End(trial);
   } else if (trial.state == TrialState::kSucceeded) {
-    s.SetProfile(*trial.profile);
+    s.SetProfile(*trial.profile, space);
   }
-  s.PrepareNext();
 }
 
 bool Search::Finished() const {
-  const State& s = *state_;
+  State& s = *state_;
   if (s.num_running > 0) return false;
   if (!s.HasCapacity()) return true;  // Nothing runs: max_trials is reached.
   if (!s.profile) return !s.trials.empty();
-  return s.AtMethod() && !s.next;
+  if (!s.AtMethod()) return false;
+  if (!s.next) s.next = s.NextDraft(nullptr);
+  return !s.next;
 }
 
 std::string Search::FailureReason() const {
@@ -193,6 +224,16 @@ std::string Search::FailureReason() const {
   return "";
 }
 
+SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
+  return MakeSpace(state_->spec, profile, *MakePredictor(state_->spec, profile));
+}
+
+const std::vector<Refusal>& Search::LastRefused() const {
+  return state_->last_refused;
+}
+int64_t Search::NumRefused() const {
+  return state_->num_refused;
+}
 const ExperimentSpec& Search::spec() const {
   return state_->spec;
 }

@@ -31,7 +31,7 @@ bool Authorized(const grpc::ServerContext& context, const std::string& token) {
   return SameToken({sent->second.data(), sent->second.size()}, token);
 }
 
-// The one door of every call: checks the token, works, and turns what was thrown into a status.
+// Handles every call: checks the token, does the work and converts exceptions to a status.
 template <typename Work>
 grpc::Status Answer(const grpc::ServerContext& context, const std::string& token, Work work) {
   if (!Authorized(context, token)) {
@@ -120,7 +120,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
     try {
       return answer.get();
     } catch (const std::future_error&) {
-      Throw(ErrorCode::kUnavailable, "the runner no longer listens to this attempt");
+      Throw(ErrorCode::kUnavailable, "the runner no longer accepts messages of this attempt");
     }
   }
 
@@ -196,7 +196,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
   void Tell(const v1::TellRequest& request) {
     Experiment& experiment = Opened(request.experiment());
-    // The trial may be one that another process has asked for.
+    // Another process may have asked for the trial.
     if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
     const Outcome outcome{ParseTrialState(request.state()), request.reason()};
     std::vector<PointResult> points;

@@ -1,8 +1,7 @@
-// The servers of the two services of proto/dsat.proto, without a trace of gRPC in this header.
+// The servers of the two services of proto/dsat.proto. This header does not include gRPC.
 //
-// Both listen within this machine only (CheckLocalAddress in proto/client.h), but for ranks on
-// other hosts. Every call must carry the server's token; a call without it ends with
-// UNAUTHENTICATED before it is looked at.
+// Both listen on this machine only (CheckLocalAddress in proto/client.h), except for ranks on other
+// hosts. Every call must carry the server's token, otherwise it ends with UNAUTHENTICATED.
 #ifndef DSAT_SEARCHER_SERVICE_H_
 #define DSAT_SEARCHER_SERVICE_H_
 
@@ -19,7 +18,7 @@
 
 namespace dsat {
 
-// What the ranks of running trials say, as the runner's loop hears it.
+// The messages of the ranks of running trials to the runner's loop.
 struct ProgressMessage {
   AttemptRef attempt;
   int64_t rank = 0;
@@ -32,7 +31,8 @@ struct MeasuredMessage {
   AttemptRef attempt;
   PointResult result;
   std::optional<ModelProfile> profile;
-  // The rank waits for this: the next point, or nullopt to exit. Dropped = the call fails.
+  // The answer for which the rank waits: the next point, or nullopt to exit. The call fails if it
+  // is dropped.
   std::promise<std::optional<Point>> next_point;
 };
 struct InfeasibleMessage {
@@ -42,23 +42,23 @@ struct InfeasibleMessage {
 };
 using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMessage>;
 
-// TrialService of a runner. Its threads only push onto the queue; the loop decides.
+// TrialService of a runner. Its threads only push to the queue; the loop decides.
 class TrialServer {
  public:
-  // `host` "": listens on an abstract unix socket of a random name: it is no file, so that nothing
-  // is left behind even if this process is killed. Else at any free port of `host`, a numeric
-  // address of this machine's that ranks on other hosts reach: their token travels in clear, as
-  // what they tell each other does. `queue` must outlive the server. Throws kUnavailable if it
-  // cannot listen.
+  // If `host` is "", listens on an abstract unix socket with a random name, which is not a file and
+  // disappears even if this process is killed. Otherwise listens at a free port of `host`, a
+  // numeric address of this machine that ranks on other hosts can reach; their token is sent
+  // unencrypted, as the data between ranks is. `queue` must outlive the server. Throws kUnavailable
+  // if it cannot listen.
   explicit TrialServer(EventQueue<TrialMessage>* queue, const std::string& host = "");
-  // Closes the queue, so that no call keeps waiting for an answer.
+  // Closes the queue, so that no call waits for an answer.
   ~TrialServer();
 
   const std::string& address() const;  // For TrialClient::Connect.
   const std::string& token() const;
 
-  // Ranks of `attempt` are heard from now on, or no longer: their Progress is then answered with
-  // "stop", and all else refused with kFailedPrecondition. Thread-safe.
+  // Admit accepts the messages of the ranks of `attempt`. After Dismiss, Progress is answered with
+  // "stop", and other messages fail with kFailedPrecondition. Thread-safe.
   void Admit(const AttemptRef& attempt);
   void Dismiss(const AttemptRef& attempt);
 
@@ -67,19 +67,19 @@ class TrialServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// ExperimentService over all experiments of one database (`dsat serve`). Calls are worked on one at
+// ExperimentService for all experiments of one database (`dsat serve`). Calls are processed one at
 // a time; other processes may append to the same experiments meanwhile.
 class ExperimentServer {
  public:
-  // `address` as CheckLocalAddress takes it; port 0 = any free one; "" = an abstract unix socket of
-  // a random name. Throws as Store::Open and CheckLocalAddress,
-  // kAlreadyExists if another server (or a file that is no socket) is there, kUnavailable if it
-  // cannot listen.
+  // `address` is one that CheckLocalAddress accepts; port 0 = any free port; "" = an abstract unix
+  // socket with a random name. Throws as Store::Open and CheckLocalAddress, kAlreadyExists if
+  // another server (or a file that is not a socket) is at the address, kUnavailable if it cannot
+  // listen.
   ExperimentServer(const std::string& database, const std::string& address);
-  // Ends calls that still run after 1 s.
+  // Ends calls that are still running after 1 s.
   ~ExperimentServer();
 
-  const std::string& address() const;  // With the port that was found.
+  const std::string& address() const;  // With the actual port.
   const std::string& token() const;
 
  private:

@@ -1,4 +1,4 @@
-// A gRPC server that listens within this machine, and the token that its callers must know.
+// A gRPC server that listens on this machine, and the token of its callers.
 #include "searcher/service_listener.h"
 
 #include <fmt/format.h>
@@ -39,11 +39,11 @@ std::string SocketPath(const std::string& address) {
 }
 
 [[noreturn]] void ThrowTaken(const std::string& address, const char* by) {
-  Throw(ErrorCode::kAlreadyExists, "address {}: {} is there already; expected a free one", address,
-        by);
+  Throw(ErrorCode::kAlreadyExists, "address {}: {} is already there; expected a free address",
+        address, by);
 }
 
-// Whether a server accepts connections at this address of the kernel's.
+// True if a server accepts connections at this address.
 bool Answers(const sockaddr_un& name, size_t length) {
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) ThrowErrno("socket", errno);
@@ -51,19 +51,19 @@ bool Answers(const sockaddr_un& name, size_t length) {
                  static_cast<socklen_t>(length)) == 0;
 }
 
-// gRPC replaces an existing socket silently, also that of a server that is alive.
+// gRPC silently replaces an existing socket, even that of a running server.
 void CheckSocketFree(const std::string& address) {
   const std::string path = SocketPath(address);
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0) return;
-  if (!S_ISSOCK(info.st_mode)) ThrowTaken(address, "a file that is no socket");
+  if (!S_ISSOCK(info.st_mode)) ThrowTaken(address, "a file that is not a socket");
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
   if (Answers(name, sizeof(name))) ThrowTaken(address, "another server");
 }
 
-// The name follows a NUL, and the length ends it.
+// The name follows a NUL and ends at the length.
 void CheckNameFree(const std::string& address) {
   const std::string text = address.substr(kAbstractPrefix.size());
   sockaddr_un name{};
@@ -73,7 +73,8 @@ void CheckNameFree(const std::string& address) {
   if (Answers(name, length)) ThrowTaken(address, "another server");
 }
 
-// gRPC would say so on stderr, at length. "localhost" is checked at 127.0.0.1.
+// Checked here because gRPC would print a long message to stderr. "localhost" is checked at
+// 127.0.0.1.
 void CheckPortFree(const std::string& address) {
   const bool v6 = address.starts_with('[');
   const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
@@ -89,7 +90,7 @@ void CheckPortFree(const std::string& address) {
       v6 ? reinterpret_cast<const sockaddr*>(&name6) : reinterpret_cast<const sockaddr*>(&name4);
   const UniqueFd fd(socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) ThrowErrno("socket", errno);
-  const int on = 1;  // As gRPC does: a port whose last connections linger is free.
+  const int on = 1;  // As gRPC does: a port with connections in TIME_WAIT is free.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(fd.get(), name, v6 ? sizeof(name6) : sizeof(name4)) == 0) return;
   if (errno == EADDRINUSE) ThrowTaken(address, "another server");
@@ -128,14 +129,14 @@ bool SameToken(std::string_view sent, std::string_view token) {
 }
 
 Listener::Listener(const std::string& address, grpc::Service* service) : address_(address) {
-  // A name outside the file system: nothing is left of it, however this process ends. It is as hard
-  // to guess as the token, so that nobody can have taken it.
+  // An abstract name disappears however this process ends. It is as hard to guess as the token, so
+  // that no other process can have used it.
   if (address_.empty()) address_ = fmt::format("{}dsat-{}", kAbstractPrefix, RandomToken());
   CheckFree(address_);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address_, grpc::InsecureServerCredentials(), &port);
-  // Else two servers share one port and each gets some of the calls.
+  // Otherwise two servers could share one port and each get some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.RegisterService(service);
   server_ = builder.BuildAndStart();

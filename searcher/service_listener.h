@@ -1,4 +1,4 @@
-// A gRPC server that listens within this machine, and the token that its callers must know.
+// A gRPC server that listens on this machine, and the token of its callers.
 #ifndef DSAT_SEARCHER_SERVICE_LISTENER_H_
 #define DSAT_SEARCHER_SERVICE_LISTENER_H_
 
@@ -13,15 +13,15 @@ namespace dsat {
 // 128 random bits from the kernel as 32 hex digits.
 std::string RandomToken();
 
-// Compares in a time that does not depend on where the texts differ.
+// Compares texts in a time that does not depend on where they differ.
 bool SameToken(std::string_view sent, std::string_view token);
 
-// Serves one service while it lives.
+// Serves one service while it exists.
 class Listener {
  public:
   // `address` and errors as ExperimentServer in searcher/service.h. `service` must outlive this.
   Listener(const std::string& address, grpc::Service* service);
-  // Refuses new calls; those that run get 1 s to end.
+  // Refuses new calls; running calls have 1 s to end.
   ~Listener();
 
   const std::string& address() const { return address_; }

@@ -1,5 +1,5 @@
-// What kernels cost, shared by the backends: a prediction from the counting backend is exact
-// because both ask here.
+// The cost of kernels, for all backends. Predictions of the counting backend are exact because the
+// other backends use the same functions.
 #ifndef DSAT_ENGINE_BACKEND_COST_H_
 #define DSAT_ENGINE_BACKEND_COST_H_
 
@@ -9,7 +9,7 @@
 
 namespace dsat::engine {
 
-// 2 M N K; what goes with the product is not counted.
+// 2 M N K; the epilogue does not count.
 int64_t MatmulFlops(const MatmulArgs& args);
 // Full products: QK^T and PV are 2 B T T C each.
 int64_t AttentionForwardFlops(const AttentionShape& shape);
@@ -37,7 +37,7 @@ int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
 // head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
-// What the CUDA backend keeps beside that: the workspace of matrix products.
+// The workspace of matrix multiplications, which the CUDA backend always keeps.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 
 }  // namespace dsat::engine

@@ -1,7 +1,7 @@
-// What an engine computes on: kernels, their memory, and collectives over that memory.
+// A device that an engine computes on: kernels, their memory, and collectives over that memory.
 //
-// Whoever runs an engine opens a device once (engine/backend/open_device.h) and makes of it what
-// each engine needs. What a device makes must not outlive it.
+// A program opens a device once (engine/backend/open_device.h) and makes the parts of each engine
+// with it. What a device makes must not outlive the device.
 #ifndef DSAT_ENGINE_BACKEND_DEVICE_H_
 #define DSAT_ENGINE_BACKEND_DEVICE_H_
 
@@ -24,14 +24,15 @@ class Device {
   // One per rank, not thread-safe. Their tensors are buffers of an arena over memory(), and
   // communication memory of MakeGroup's group.
   virtual std::unique_ptr<Kernels> MakeKernels() = 0;
-  // For state that rests, and is updated, in host memory.
+  // Kernels for state that is stored and updated in host memory.
   virtual std::unique_ptr<Kernels> MakeHostKernels() = 0;
   virtual MemorySource& memory() = 0;
-  // Host memory for what is copied to and from it.
+  // Host memory for data that is copied to and from the device.
   virtual MemorySource& host_memory() = 0;
-  // Of its memory, what one of `local_world_size` ranks on this machine may take.
+  // The bytes of the device's memory that one of `local_world_size` ranks on this machine may use.
   virtual int64_t MemoryBytes(int local_world_size) const = 0;
-  // The ranks of `host`, a group over host memory, as a group over this device's.
+  // Makes a group over this device's memory from `host`, a group of the same ranks over host
+  // memory.
   virtual std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) = 0;
 };
 

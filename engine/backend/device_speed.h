@@ -1,4 +1,4 @@
-// How fast a device computes and copies, measured in a moment.
+// Measures how fast a device computes and copies.
 #ifndef DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
 #define DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
 
@@ -9,17 +9,17 @@ namespace dsat::engine {
 class Arena;
 class Kernels;
 
-// The best of a few tries each; 0 if the memory was too small to tell.
+// Each number is the best of a few measurements; 0 if there is too little memory to measure.
 struct DeviceSpeed {
-  double matmul_flops = 0;  // FLOP/s of a product of large square matrices.
-  double copy = 0;          // Bytes copied a second within the device's memory.
-  double to_device = 0;     // Bytes copied a second to it from the host's, if that is another,
+  double matmul_flops = 0;  // FLOP/s of a multiplication of large square matrices.
+  double copy = 0;          // Bytes per second, copied within the device's memory.
+  double to_device = 0;     // Bytes per second, copied from host memory if that is separate,
   double to_host = 0;       // and back.
 };
 
-// Multiplies matrices of `dtype` and copies blocks, as large as tells and as what is left of both
-// arenas allows. Takes a few tenths of a second. Throws OutOfMemory if there is less memory than
-// the arenas say.
+// Multiplies matrices of `dtype` and copies blocks that are large enough to measure, as far as the
+// free memory of both arenas allows. Takes a few tenths of a second. Throws OutOfMemory if there is
+// less memory than the limits of the arenas.
 DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DType dtype);
 
 }  // namespace dsat::engine

@@ -1,19 +1,19 @@
 // Every kernel once, with shapes. A backend is a folder that implements this interface.
 //
-// Tensors and pointers are memory of the backend's device: only its kernels, its process group and
-// the copies below touch that, and they take no other. On a CPU it is host memory like any other.
+// Tensors and pointers refer to memory of the backend's device. Only its kernels, its process group
+// and the copies below touch that memory, and they accept no other. On a CPU it is host memory.
 //
 // Tensors are row-major and dense; images are (N, height, width, channels). Activations, parameters
 // and gradients of one model have one dtype (f32, bf16 or f16); statistics (mean, rstd, lse) are
 // always f32, optimizer states but for AdamStep's; sums are formed in f32. Gradients of parameters
-// are accumulated (+=), gradients of activations are written (=), unless said otherwise; those of
-// parameters that are empty are not wanted. Kernels do not throw (but kUnavailable if a GPU fails);
-// what workspace they need beyond their arguments is kept from call to call. The CPU backend's
-// results do not depend on the number of threads, bit for bit.
+// are accumulated (+=), gradients of activations are written (=), unless a comment says otherwise.
+// An empty gradient tensor is not computed. Kernels throw nothing except kUnavailable if a GPU
+// fails. They keep the workspace that they need beyond their arguments from call to call. The CPU
+// backend's results do not depend on the number of threads, bit for bit.
 //
-// A thread is a stream: what one thread asks a device for (kernels, copies, collectives) happens in
-// the order of its calls, perhaps long after they have returned; what several threads ask for
-// happens side by side. A thread that works on what another one's calls write waits for a mark.
+// Every thread has its own stream. Kernels, copies and collectives that one thread asks for run in
+// the order of its calls, possibly long after the calls return; those of several threads run
+// concurrently. A thread that uses what another thread's calls write waits for an event.
 #ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_KERNELS_H_
 
@@ -24,13 +24,14 @@
 #include <span>
 
 #include "engine/backend/stochastic_rounding.h"
+#include "engine/core/device_kind.h"
 #include "engine/core/tensor.h"
 #include "engine/core/trace.h"
 
 namespace dsat::engine {
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) + bias + addend, rounded once, and what else can be had
-// from the product before its numbers go to memory. What is empty is not wanted.
+// c (M, N) = op(a) (M, K) * op(b) (K, N) + bias + addend, rounded once, and what else can be
+// computed before the result goes to memory. An empty tensor leaves its term out.
 struct MatmulArgs {
   int64_t M = 0, N = 0, K = 0;
   Tensor a{};  // (M, K), or (K, M) if transpose_a
@@ -56,7 +57,8 @@ struct MatmulArgs {
     DSAT_CHECK(has(bias, N, bias.dtype) && has(addend, M * N, c.dtype) &&
                    has(before_gelu, M * N, c.dtype) && has(gelu_input, M * N, c.dtype) &&
                    has(column_sums, N, b.dtype),
-               "{} x {} x {}: what goes with the product does not fit it", M, N, K);
+               "{} x {} x {}: an operand of the epilogue does not fit the matrix multiplication", M,
+               N, K);
     const auto wanted = [](const Tensor& t) { return t.num_elems > 0 ? 1 : 0; };
     DSAT_CHECK(wanted(before_gelu) + wanted(gelu_input) + wanted(column_sums) <= 1 &&
                (column_sums.num_elems == 0 || !transpose_b));
@@ -95,7 +97,7 @@ struct ConvShape {
   int64_t NumWeights() const { return out * in * kernel * kernel; }
 };
 
-// Normalisation of images (N, P, C), P pixels: over each image's pixels and C / G channels.
+// Normalization of images (N, P, C), P pixels: over each image's pixels and C / G channels.
 struct GroupNormShape {
   int64_t N = 0, P = 0, C = 0, G = 1;
   int64_t NumElems() const { return N * P * C; }
@@ -155,41 +157,36 @@ struct LambSums {
   double direction = 0;
 };
 
-// Whose kernels.
-enum class DeviceKind : uint8_t { kCpu, kCuda };
-// CUDA attention takes heads of at most so many channels.
-inline constexpr int64_t kMaxCudaHeadChannels = 256;
-
-// A point in the work that a thread has asked a device for; nullptr: it has all been done.
-using StreamMark = std::shared_ptr<void>;
+// A point in the work that a thread has asked a device for; nullptr: all of it is done.
+using StreamEvent = std::shared_ptr<void>;
 
 class Kernels : public TracedDevice {
  public:
-  // Device memory that the backend keeps for itself, whatever it computes, in bytes.
+  // Bytes of device memory that the backend always keeps for itself.
   virtual int64_t WorkspaceBytes() const { return 0; }
 
-  // Floating-point operations asked for so far: 2 M N K per matmul, attention as full (not causal)
-  // products, 2 out in kernel^2 per pixel of a convolution, nothing else (DeepSpeed's convention
-  // for what dominates).
+  // The number of floating-point operations asked for so far: 2 M N K per matmul, attention as full
+  // (not causal) matrix multiplications, 2 out in kernel^2 per pixel of a convolution. Nothing else
+  // counts (DeepSpeed's convention).
   int64_t flops() const { return flops_; }
 
-  // Mark gives the point that the calling thread has come to. After makes what the calling thread
-  // asks for from here on wait for such a point; it does not itself wait. HasPassed: the work up to
-  // it is done. All are thread-safe.
-  virtual StreamMark Mark() { return nullptr; }
-  virtual void After(const StreamMark&) {}
-  virtual bool HasPassed(const StreamMark&) { return true; }
+  // RecordEvent returns an event at the point that the calling thread's stream has reached.
+  // WaitEvent makes all that the calling thread asks for from here on wait for the event, without
+  // blocking itself. QueryEvent tells whether all work before the event is done. Thread-safe.
+  virtual StreamEvent RecordEvent() { return nullptr; }
+  virtual void WaitEvent(const StreamEvent&) {}
+  virtual bool QueryEvent(const StreamEvent&) { return true; }
 
-  // The device's bytes = the host's, and the other way round; done when they return, and so is all
-  // that the calling thread has asked for before: a copy that is to be beside computing is made by
-  // another thread. For what a step takes in and gives out: batches, logits, checkpoints. These and
-  // the next two are thread-safe.
+  // Copy bytes to the device and from it. When they return, the copy and all that the calling
+  // thread has asked for before are done; another thread makes the copies that shall run beside
+  // computing. They serve the input and output of a step: batches, logits, checkpoints. These two
+  // and the next two are thread-safe.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* device, int64_t bytes) = 0;
 
-  // host (n) = device (n), and the other way round: the same dtype on both sides. For model state
-  // and activations that change their tier: what a bus carries is counted, on a CPU too. `lane` of
-  // a trace is the calling thread's.
+  // host (n) = device (n), and device (n) = host (n), with the same dtype on both sides. They serve
+  // model state and activations that change their tier, and count the bytes that a bus carries, on
+  // a CPU as well. `lane` is the calling thread's lane in a trace.
   void CopyToHost(Tensor host, Tensor device, const char* lane = kCopyLane) {
     DSAT_CHECK(host.dtype == device.dtype && host.num_elems == device.num_elems);
     const TraceSpan span(trace_, CopyEvent("to host", device.bytes(), lane), this);
@@ -204,9 +201,9 @@ class Kernels : public TracedDevice {
   }
   TierTraffic tier_traffic() const { return {to_host_bytes_, to_device_bytes_}; }
 
-  // From here on `trace` is told of the copies between tiers, and of what the backend's own queues
-  // do in spans (TracedDevice), of which a CPU has none. nullptr: no longer; all is in the trace
-  // then. Called while nothing is under way.
+  // From here on `trace` records the copies between tiers, and the work of the backend's own queues
+  // in spans (TracedDevice; a CPU has no queues). nullptr ends this, and the trace is complete
+  // then. REQUIRES: nothing is under way.
   virtual void set_trace(Trace* trace) {
     trace_ = trace;
     if (trace != nullptr) trace->Lane(kCopyLane);
@@ -330,7 +327,7 @@ class Kernels : public TracedDevice {
   virtual void MomentumStep(const AdamArgs& args) = 0;
   // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
   // read. The first term is 0 where v is: what has had no gradient has no direction, whatever sign
-  // its momentum has travelled as.
+  // its momentum has traveled as.
   virtual void FrozenAdamStep(const AdamArgs& args) = 0;
   // With x (n) = values (n) + error (n), both f32, and *scale = |x| / sqrt(n): bit i % 8 of
   // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what *scale times that sign misses of
@@ -356,10 +353,11 @@ class Kernels : public TracedDevice {
   std::atomic<int64_t> to_device_bytes_ = 0;
 };
 
-// oneDNN matrix products, own vectorised loops; `num_threads` OpenMP threads.
+// oneDNN's matrix multiplications and vectorized loops of our own, on `num_threads` OpenMP threads.
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
-// Computes nothing, counts FLOPs. Scratch and workspace are those of the backend that it stands
-// for: the CPU's with `num_threads`, or CUDA's, which throws kUnimplemented for the same attention.
+// Computes nothing and counts FLOPs. Scratch and workspace sizes are those of the backend that it
+// predicts: the CPU's with `num_threads`, or CUDA's, and then it throws kUnimplemented for the same
+// attention as CUDA.
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = DeviceKind::kCpu);
 
 // Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128

@@ -1,4 +1,4 @@
-// What this machine has that training depends on, GPUs apart.
+// The properties of this machine that training depends on, except GPUs.
 #ifndef DSAT_ENGINE_BACKEND_MACHINE_H_
 #define DSAT_ENGINE_BACKEND_MACHINE_H_
 
@@ -9,9 +9,9 @@
 namespace dsat::engine {
 
 struct Machine {
-  std::string cpu_model;  // "" if the system does not say.
-  int num_cores = 0;      // That this process may run on.
-  // Of the instruction sets that make matrix products fast, as /proc/cpuinfo calls them.
+  std::string cpu_model;  // "" if unknown.
+  int num_cores = 0;      // The cores that this process may run on.
+  // The instruction sets that speed up matrix multiplications, by their names in /proc/cpuinfo.
   std::vector<std::string> instruction_sets;
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;  // Without swapping.
@@ -20,8 +20,8 @@ struct Machine {
 };
 Machine ProbeMachine();
 
-// Bytes a second that all cores together copy from memory to memory. Takes half a second, and
-// memory of at most an eighth of what is available.
+// Returns the bytes per second that all cores together copy from memory to memory. Takes half a
+// second, and uses at most an eighth of the available memory.
 double MeasureCopyBandwidth(const Machine& machine);
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// The device that a run asks for.
+// Opens the device that a program asks for.
 #ifndef DSAT_ENGINE_BACKEND_OPEN_DEVICE_H_
 #define DSAT_ENGINE_BACKEND_OPEN_DEVICE_H_
 
@@ -9,9 +9,9 @@
 
 namespace dsat::engine {
 
-// `name` is "cpu", "cuda" or "auto": a GPU if this machine has one that can be used, else the
-// processor. GPUs go to ranks by `local_rank`, in turn. Throws kInvalidArgument for another name,
-// kUnavailable saying why there is no GPU if "cuda" is asked for.
+// `name` is "cpu", "cuda" or "auto", which is a GPU if this machine has a usable one and else the
+// processor. Ranks get the GPUs in turn by `local_rank`. Throws kInvalidArgument for another name,
+// and kUnavailable with the reason if `name` is "cuda" and there is no usable GPU.
 std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int num_threads);
 
 }  // namespace dsat::engine

@@ -24,7 +24,7 @@ class StagedGroup final : public ProcessGroup {
   ~StagedGroup() override {
     for (const Staged& staged : buffers_) {
       if (staged.bytes == 0) continue;
-      memory_.UnlockHost(staged.host.data);
+      memory_.UnpinHost(staged.host.data);
       memory_.Free(staged.device, staged.bytes);
     }
   }
@@ -116,7 +116,7 @@ CommBuffer StagedGroup::Allocate(int64_t bytes) {
 }
 
 void StagedGroup::LockForCopies(const CommBuffer& host) {
-  if (size() == 1 || memory_.LockHost(host.data, host.bytes) || std::exchange(has_warned_, true))
+  if (size() == 1 || memory_.PinHost(host.data, host.bytes) || std::exchange(has_warned_, true))
     return;
   Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
       {{"rank", rank()}, {"bytes", host.bytes}});

@@ -1,5 +1,5 @@
-// Collectives over a device's memory by way of host memory: for ranks that share a GPU, which NCCL
-// refuses, and for devices without a transport of their own.
+// Collectives over a device's memory that are staged through host memory, for ranks that share a
+// GPU, which NCCL refuses, and for devices without a transport of their own.
 #ifndef DSAT_ENGINE_BACKEND_STAGED_GROUP_H_
 #define DSAT_ENGINE_BACKEND_STAGED_GROUP_H_
 
@@ -11,10 +11,11 @@
 
 namespace dsat::engine {
 
-// The ranks of `host`, a group over host memory; buffers are `memory`, messages may be that or the
-// host's. Every call copies this rank's part there, lets `host` work, and copies it back. `copies`
-// are kernels of the device, used for nothing else: collectives run beside this rank's kernels.
-// `memory` must outlive the group and those split off.
+// Makes a group of the ranks of `host`, a group over host memory. Buffers are in `memory`; messages
+// may be in `memory` or in host memory. Every call copies this rank's part to the host, calls
+// `host`, and copies the result back. `copies` are kernels of the device that nothing else uses,
+// since collectives run concurrently with this rank's kernels. `memory` must outlive the group and
+// the groups that are split from it.
 std::unique_ptr<ProcessGroup> MakeStagedGroup(std::unique_ptr<ProcessGroup> host,
                                               MemorySource& memory,
                                               std::shared_ptr<Kernels> copies);

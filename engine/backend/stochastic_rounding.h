@@ -1,6 +1,6 @@
 // Stochastic rounding to bf16: up or down at random, so that the mean is the exact number (Gupta et
-// al. 2015). Steps of less than half a last place, which rounding to nearest loses for ever, are
-// made on average.
+// al. 2015). Updates of less than half a unit in the last place, which rounding to nearest always
+// loses, are applied on average.
 //
 // Random bits are a function of (key, element): the same on every device, however state is cut,
 // moved and kept. For .cc and .cu files.
@@ -17,7 +17,7 @@
 
 namespace dsat::engine {
 
-// The random bits of elements [begin, ...) of what the key is of.
+// The random bits of elements [begin, ...) of the tensor that the key belongs to.
 struct RoundingBits {
   uint64_t key = 0;
   int64_t begin = 0;

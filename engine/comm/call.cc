@@ -1,4 +1,4 @@
-// What a rank is about to do, as errors name it.
+// The text of a call, for errors.
 #include "engine/comm/call.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What a rank is about to do, as it is shown to the others.
+// A call of a process group, which ranks compare before they make it.
 #ifndef DSAT_ENGINE_COMM_CALL_H_
 #define DSAT_ENGINE_COMM_CALL_H_
 
@@ -10,7 +10,7 @@
 
 namespace dsat::engine {
 
-// What a rank is about to do. All ranks must come to a collective with the same call.
+// A call that a rank is about to make. All ranks must make the same collective call.
 struct Call {
   enum class Kind : int32_t {
     kJoin,
@@ -41,7 +41,7 @@ struct Call {
   std::string ToString() const;
 };
 
-// Of a Split by these colors.
+// The call of a Split by these colors.
 Call SplitCall(std::span<const int> color_of_rank);
 
 // "ranks issued different calls: rank 0 barrier, rank 2 join".

@@ -1,4 +1,4 @@
-// The process group that moves nothing: of one rank, where all is in place, and of a prediction.
+// A process group that moves no data: for one rank, and for predictions.
 #include "engine/comm/counting_group.h"
 
 namespace dsat::engine {

@@ -1,4 +1,4 @@
-// The process group that moves nothing: of one rank, where all is in place, and of a prediction.
+// A process group that moves no data: for one rank, and for predictions.
 #ifndef DSAT_ENGINE_COMM_COUNTING_GROUP_H_
 #define DSAT_ENGINE_COMM_COUNTING_GROUP_H_
 
@@ -12,8 +12,8 @@
 
 namespace dsat::engine {
 
-// Checks and counts every call. With kReal memory it is the whole truth about a group of size 1:
-// its rows are the sum, the gathered and the scattered.
+// Checks and counts every call. With kReal memory it is a complete group of size 1, in which the
+// data of every collective is already in place.
 class CountingGroup final : public ProcessGroup {
  public:
   enum class Memory { kNone, kReal };

@@ -1,4 +1,4 @@
-// One connection of a group, and what is on its way over it.
+// One connection of a group, with the data that is being sent and received.
 #include "engine/comm/link.h"
 
 #include <poll.h>
@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxSpans = 8;  // Of one system call.
+constexpr size_t kMaxSpans = 8;  // Per system call.
 constexpr int kMaxSleepMs = 60'000;
 
 bool IsTransient(int error) {
@@ -43,7 +43,7 @@ void Link::Receive(void* data, int64_t bytes) {
   incoming_ = {static_cast<char*>(data), static_cast<size_t>(bytes)};
 }
 
-// True if something moved.
+// True if data was sent.
 bool Link::MoveOut() {
   std::array<iovec, kMaxSpans> spans;
   const size_t num_spans = std::min(kMaxSpans, outgoing_.size());
@@ -82,7 +82,7 @@ Link::Outcome Link::MoveIn() {
 
 Link::Outcome Link::Move() {
   const bool has_sent = unsent_bytes_ > 0 && can_send_ && MoveOut();
-  // A peer that has closed may have said why, or all that was to be said, before.
+  // A peer may have sent the reason, or all awaited data, before it closed the connection.
   if (is_receiving()) {
     const Outcome outcome = MoveIn();
     if (outcome != Outcome::kIdle) return outcome;
@@ -99,7 +99,7 @@ short Link::events() const {
   return static_cast<short>(events);
 }
 
-// Who is waited for with bytes to send, and closes, does not want them any more.
+// A peer that closes the connection does not read the bytes that remain to be sent.
 bool Link::is_lost_by(short revents) const {
   return !is_receiving() && unsent_bytes_ > 0 && (revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
@@ -134,7 +134,8 @@ Moved MoveUntil(std::span<Link* const> links, const std::function<bool()>& done,
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return Moved::kLate;
     for (size_t i = 0; i < links.size(); ++i) {
-      // Those with nothing to move are left out (a negative fd): they would wake by closing.
+      // Links without data to move are ignored (a negative fd), because poll would return when they
+      // close.
       poll_fds[i] = {links[i]->is_busy() ? links[i]->fd() : -1, links[i]->events(), 0};
     }
     poll(poll_fds.data(), poll_fds.size(),

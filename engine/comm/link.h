@@ -1,4 +1,4 @@
-// One connection of a group, and what is on its way over it.
+// One connection of a group, with the data that is being sent and received.
 #ifndef DSAT_ENGINE_COMM_LINK_H_
 #define DSAT_ENGINE_COMM_LINK_H_
 
@@ -13,36 +13,36 @@
 
 namespace dsat::engine {
 
-// Sends and receives at the same time, never waiting. Memory is borrowed until the bytes have
-// moved. Not thread-safe.
+// Sends and receives at the same time without blocking. Memory must stay valid until its bytes have
+// been sent or received. Not thread-safe.
 class Link {
  public:
   Link() = default;
-  // `fd` does not block.
+  // `fd` is non-blocking.
   explicit Link(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  // What goes next, after all before.
+  // Queues data to be sent.
   void Send(const void* data, int64_t bytes);
-  // What comes next. REQUIRES: nothing is awaited.
+  // Sets the memory for the next data received. REQUIRES: !is_receiving().
   void Receive(void* data, int64_t bytes);
   int64_t unsent_bytes() const { return unsent_bytes_; }
   bool is_receiving() const { return !incoming_.empty(); }
   bool is_busy() const { return is_receiving() || unsent_bytes_ > 0; }
 
   enum class Outcome { kIdle, kMoved, kLost };
-  // Moves what can move now. kLost: the other side has closed, or the connection is broken, and
-  // something is still to move. What had come before is received first.
+  // Sends and receives what is possible now. kLost: the peer has closed the connection, or it is
+  // broken, and data remains to be sent or received. Data that arrived before is received first.
   Outcome Move();
-  // What poll is to wait for, and what Move makes of its answer.
+  // The events for poll, and whether poll's result means that the connection is lost.
   short events() const;
   bool is_lost_by(short revents) const;
 
   int fd() const { return fd_.get(); }
   // The errno of the system call that failed; 0 if none did.
   int error() const { return error_; }
-  // Drops what is on its way.
+  // Closes the connection and drops unsent data.
   void Close();
-  // Gives the connection up, open.
+  // Gives up ownership of the open connection.
   UniqueFd TakeFd() { return std::move(fd_); }
 
  private:
@@ -59,8 +59,8 @@ class Link {
 
 enum class Moved { kAll, kLost, kLate };
 
-// Moves over `links` until `done`. kLost: over one of them, `lost`, nothing will move any more, and
-// over the others nothing does now; kLate: nothing has moved for `patience`.
+// Sends and receives on `links` until `done` is true. kLost: link `lost` is broken or closed, and
+// no data can be moved on the others now. kLate: no data has moved for `patience`.
 Moved MoveUntil(std::span<Link* const> links, const std::function<bool()>& done,
                 std::chrono::milliseconds patience, size_t* lost);
 

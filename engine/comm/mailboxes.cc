@@ -10,19 +10,21 @@
 namespace dsat::engine {
 namespace {
 
-// Small enough to be in the cache when the receiver reads it, large enough that waking it is cheap.
+// Small enough to be in the cache when the receiver reads it, and large enough that waking the
+// receiver costs little.
 constexpr int64_t kChunkBytes = 256 << 10;
 
 }  // namespace
 
-// Zero pages are a valid start.
+// Zero pages are a valid initial state.
 struct Mailboxes::Mailbox {
-  // The sender's: one step when bytes, offset and capacity say what comes, one for each chunk.
+  // The sender's progress: one step when bytes, offset and capacity are set, and one for each
+  // chunk.
   alignas(64) std::atomic<uint32_t> progress;
   int64_t bytes;
   int64_t offset;
   int64_t capacity;
-  // The receiver's: the progress that it has followed to the end of a message.
+  // The receiver's progress: the sender's progress at the end of the last message received.
   alignas(64) std::atomic<uint32_t> taken;
 };
 

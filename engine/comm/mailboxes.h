@@ -11,20 +11,20 @@
 
 namespace dsat::engine {
 
-// One rank's end of a table with a mailbox for each ordered pair of ranks. A mailbox holds one
-// message, in memory of the sender's that grows to the largest; the receiver follows the sender
-// chunk by chunk, so that the two copies overlap. Not thread-safe.
+// One rank's view of a table with a mailbox for each ordered pair of ranks. A mailbox holds one
+// message in memory of the sender, which grows to the largest message. The receiver copies each
+// chunk when the sender has written it, so that the two copies overlap. Not thread-safe.
 class Mailboxes {
  public:
-  // The table is TableBytes(size) of `file` from `table_offset` on, zeroed at first. Both
-  // references are borrowed.
+  // The table is TableBytes(size) of `file` from `table_offset` on and initially zero. `file` and
+  // `rendezvous` must outlive this object.
   Mailboxes(SharedFile& file, Rendezvous& rendezvous, int64_t table_offset, int rank, int size);
   Mailboxes(const Mailboxes&) = delete;
   Mailboxes& operator=(const Mailboxes&) = delete;
-  // Gives the memory of received messages back; what is still to be received stays.
+  // Releases the memory of received messages, but not of messages that are still to be received.
   ~Mailboxes();
 
-  // As of MakeShmGroup's groups.
+  // As ProcessGroup::Send and Recv of a group made by MakeShmGroup.
   void Send(const void* data, int64_t bytes, int peer);
   void Recv(void* data, int64_t bytes, int peer);
 
@@ -36,7 +36,7 @@ class Mailboxes {
   struct Side {
     Mapping memory;
     int64_t offset = -1;    // Of `memory` in the file.
-    uint32_t progress = 0;  // Messages and chunks so far, which wraps around.
+    uint32_t progress = 0;  // The number of messages and chunks so far. Wraps around.
   };
 
   Mailbox& BoxOf(int sender, int receiver) const;

@@ -12,8 +12,8 @@
 namespace dsat::engine {
 
 Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) : bytes_(bytes) {
-  if (bytes == 0) return;  // mmap refuses empty ranges; an empty buffer is legal.
-  // Populated, so that no collective pays for page faults.
+  if (bytes == 0) return;  // mmap rejects empty ranges, but empty buffers are allowed.
+  // Populated, so that collectives have no page faults.
   void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                     flags | MAP_POPULATE, fd, offset);
   if (data == MAP_FAILED) {

@@ -6,14 +6,14 @@
 
 namespace dsat::engine {
 
-// Move-only; unmapped when it ends.
+// Move-only; unmaps the memory when it is destroyed.
 class Mapping {
  public:
   Mapping() = default;
   // Maps bytes [offset, offset + bytes) of `fd`, shared and writable. Offset and bytes are
   // multiples of the page size. Throws kResourceExhausted if the address space has no room.
   Mapping(int fd, int64_t offset, int64_t bytes);
-  // Zeroed memory of this process alone. Throws as above.
+  // Zeroed private memory. Throws as above.
   static Mapping Private(int64_t bytes);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;

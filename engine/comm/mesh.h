@@ -6,23 +6,24 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "engine/comm/meeting.h"
+#include "engine/comm/tcp_rendezvous.h"
 
 namespace dsat::engine {
 
-// Those with one peer. A message never stands in front of a collective, nor in the way of one that
-// goes the other way: what a rank has sent arrives although it left without reading the rest.
+// The connections with one peer. Collectives and the messages of either direction are separate, so
+// that none of them waits for another, and a message arrives even if its sender leaves without
+// reading.
 struct PeerSockets {
   UniqueFd collectives;
-  UniqueFd outgoing;  // Messages to the peer; nothing comes back but its farewell.
+  UniqueFd outgoing;  // Messages to the peer, which sends only its goodbye message back.
   UniqueFd incoming;
 };
 
-// Connects every two members: a collective call of all of them, each with a listener at its address
-// in the roster that was there before any of them calls this. By rank; empty for the own one.
-// Throws kUnavailable naming a member that cannot be reached or has ended, kDeadlineExceeded naming
-// those that did not connect.
-std::vector<PeerSockets> ConnectMembers(const Roster& roster, UniqueFd listener,
+// Connects all pairs of members. A collective call, for which each member already listens at its
+// address in `membership`. The result is by rank and empty for this rank. Throws kUnavailable
+// naming a member that cannot be reached or has ended, kDeadlineExceeded naming those that did not
+// connect.
+std::vector<PeerSockets> ConnectMembers(const Membership& membership, UniqueFd listener,
                                         std::chrono::steady_clock::time_point deadline);
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// What all process groups share: traffic, who belongs to whom, and groups of threads.
+// What all process groups share: traffic, the members of subgroups, and groups of threads.
 #include "engine/comm/process_group.h"
 
 #include <sys/mman.h>

@@ -1,9 +1,9 @@
 // The ranks of one trial and their collectives.
 //
-// Law of collectives: issued only by the executor, in plan order, on every rank, never under a
-// condition on local data. Collectives work in place on registered buffers of P rows, so that a
-// same-host transport can keep them in memory that all ranks see, and a network transport can pin
-// them. All calls have a time-out; a dead or absent peer is an error within seconds.
+// Collectives are issued only by the executor, in plan order, on every rank, never under a
+// condition on local data. They work in place on registered buffers of P rows, so that a same-host
+// transport can keep them in shared memory and a network transport can pin them. All calls have a
+// time-out; a peer that has ended or does not answer is an error within seconds.
 #ifndef DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 #define DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 
@@ -26,10 +26,10 @@ struct CommBuffer {
   int64_t bytes = 0;
 };
 
-// Calls and bytes this rank has sent, by what a ring sends (docs/engine.md): (P - 1) / P of the
-// buffer for all_gather, reduce_scatter and all_to_all, twice that for all_reduce, the row for
-// broadcast (nothing on the rank before the root, where the ring ends), the message for Send and
-// Exchange.
+// The calls of this rank and the bytes that it sends in a ring algorithm (docs/engine.md): (P - 1)
+// / P of the buffer for all_gather, reduce_scatter and all_to_all, twice that for all_reduce, the
+// row for broadcast (no bytes on the rank before the root, where the ring ends), the message for
+// Send and Exchange.
 struct Traffic {
   int64_t num_collectives = 0;
   int64_t sent_bytes = 0;
@@ -43,8 +43,8 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
-// Not thread-safe: one thread issues. Size 1 is the same interface and does nothing. Over a
-// device's memory a call is work of the calling thread's stream, as kernels are
+// Not thread-safe: one thread makes all calls. A group of size 1 has the same interface and does
+// nothing. On device memory a call is enqueued on the calling thread's stream, like a kernel
 // (engine/backend/kernels.h).
 class ProcessGroup {
  public:
@@ -54,54 +54,55 @@ class ProcessGroup {
   int size() const { return size_; }
   const Traffic& traffic() const { return traffic_; }
 
-  // A collective call: the same sizes in the same order on every rank. Contents are zero.
+  // A collective call: all ranks allocate the same sizes in the same order. The memory is zeroed.
   virtual CommBuffer Allocate(int64_t bytes) = 0;
 
   // The buffer holds size() rows of `row_elems`. Afterwards row rank() holds the sum over the ranks
-  // of their row rank(); other rows are unspecified. Sums are formed in f32, in rank order: the
-  // result does not depend on timing and is the same bits as AllReduce gives.
+  // of their row rank(); other rows are unspecified. Sums are computed in f32 in rank order, so
+  // that the result does not depend on timing and is bitwise equal to that of AllReduce.
   virtual void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
   // Afterwards row q holds rank q's row q, for every q.
   virtual void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
-  // Afterwards the buffer (size() rows) holds the sum over the ranks, the same bits on every rank.
+  // Afterwards the buffer (size() rows) holds the sum over the ranks, bitwise equal on all.
   virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
 
-  // AllGather of rows of any content, by bytes.
+  // AllGather of rows of bytes of any type.
   virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
-  // Afterwards row root_row of every rank holds rank root_row's; other rows are untouched. Over all
-  // roots: AllGather in P calls.
+  // Afterwards row root_row of every rank holds that of rank root_row; other rows are unchanged. P
+  // calls with all roots have the effect of AllGather.
   virtual void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
                          int root_row) = 0;
-  // Afterwards row q holds what was rank q's row rank(), for every q.
+  // Afterwards row q holds the former row rank() of rank q, for every q.
   virtual void AllToAll(const CommBuffer& buffer, int64_t row_bytes) = 0;
 
-  // Point to point, between any two ranks, from and to any memory, of one kind (a device's or the
-  // host's) on both sides. Messages of one rank to another arrive in order; a Recv or Exchange of
-  // another size than the peer's call is kInternal, naming both.
+  // Point-to-point calls between any two ranks, with memory of the same kind (device or host) on
+  // both sides. Messages from one rank to another arrive in order. A Recv or Exchange whose size
+  // differs from that of the peer's call throws kInternal naming both.
   //
-  // Recv waits for the message. Send may return before the peer receives, or only then: two ranks
-  // that Send to each other before they Recv may wait for ever. Where messages cross, both ranks
-  // Exchange, which sends and receives as many bytes at once. A rank inside a collective receives
-  // nothing. REQUIRES: peer is another rank; `sent` and `received` do not overlap.
+  // Recv waits for the message. Send may or may not wait until the peer receives, so that two ranks
+  // that Send to each other before they Recv may deadlock. For messages in both directions, both
+  // ranks call Exchange, which sends and receives the same number of bytes. A rank inside a
+  // collective receives no messages. REQUIRES: peer is another rank; `sent` and `received` do not
+  // overlap.
   virtual void Send(const void* data, int64_t bytes, int peer) = 0;
   virtual void Recv(void* data, int64_t bytes, int peer) = 0;
   virtual void Exchange(const void* sent, void* received, int64_t bytes, int peer) = 0;
 
-  // A collective call, with the same colors everywhere: color_of_rank[r] is rank r's. Gives the
-  // group of the ranks with this rank's color, in the order of their ranks here; nullptr if this
-  // rank's color is negative. The group has its own buffers, traffic and broken state, the same
-  // time-out and the same kind; it may outlive this one, and is issued to by the same thread or by
-  // another. Ranks in its errors are its own. REQUIRES: size() colors.
+  // A collective call with the same colors on every rank; color_of_rank[r] is that of rank r.
+  // Returns the group of the ranks with this rank's color, in the order of their ranks in this
+  // group; nullptr if this rank's color is negative. The new group has its own buffers, traffic and
+  // broken state, and the same time-out and transport. It may outlive this group and be used by
+  // another thread. Its errors name its own ranks. REQUIRES: size() colors.
   virtual std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) = 0;
 
-  // The sum, or the maximum, of one number over the ranks (NaN if one is); also a barrier.
+  // The sum or maximum of one number over the ranks (NaN if any is NaN). Also a barrier.
   virtual double SumScalar(double value) = 0;
   virtual double MaxScalar(double value) = 0;
   virtual void Barrier() = 0;
 
-  // For who has waited for `peer`, or kAllPeers, by other means since `since`, in what errors name
-  // `call`. Throws where a call of this group would go on waiting no longer: kUnavailable if the
-  // peer has ended or left, kDeadlineExceeded after the time-out. Not a collective call.
+  // For a caller that has waited for `peer`, or kAllPeers, by other means since `since`. Throws
+  // when a call of this group would stop waiting: kUnavailable if the peer has ended or left,
+  // kDeadlineExceeded after the time-out. `call` is its name in errors. Not a collective call.
   using Clock = std::chrono::steady_clock;
   static constexpr int kAllPeers = -1;
   virtual void CheckPeers(const std::string& call, int peer, Clock::time_point since) = 0;
@@ -109,9 +110,9 @@ class ProcessGroup {
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Every implementation calls one of these in every collective, Send and Exchange; scalars,
-  // barriers and splits carry no model state and are not counted. `sent_rows`: by what a ring
-  // sends. REQUIRES: the buffer holds size() rows.
+  // Every implementation calls one of these in every collective, Send and Exchange. Scalars,
+  // barriers and splits carry no model state and are not counted. `sent_rows` is the number of rows
+  // that a ring algorithm sends. REQUIRES: the buffer holds size() rows.
   void CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows);
   void CountRows(const CommBuffer& buffer, DType dtype, int64_t row_elems, int64_t sent_rows) {
     CountRows(buffer, row_elems * BytesPerElem(dtype), sent_rows);
@@ -120,14 +121,14 @@ class ProcessGroup {
   void CountSend(int64_t bytes, int peer);
   void CheckPeer(int64_t bytes, int peer) const;
 
-  // Of what MaxScalar compares: NaN if one is.
+  // The larger number; NaN if one is NaN.
   static double Larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
 
-  // Whom Split puts together with this rank.
+  // The group that Split makes for this rank's color.
   struct Subgroup {
-    int rank = 0;   // This rank's, there.
-    int size = 0;   // 0: none, for a negative color.
-    int first = 0;  // The rank, here, of the subgroup's rank 0.
+    int rank = 0;   // This rank's rank in it.
+    int size = 0;   // 0 for a negative color.
+    int first = 0;  // The rank in this group of its rank 0.
   };
   Subgroup SubgroupOf(std::span<const int> color_of_rank) const;
 
@@ -137,65 +138,71 @@ class ProcessGroup {
   Traffic traffic_;
 };
 
-// Ranks on one host over a memory file that all of them have open (memfd, inherited from the
-// supervisor; borrowed, empty at first). Returns when all ranks have joined. One file may serve one
-// group after another if each ended without an error. Size 1 needs no file (`shared_fd` -1).
+// A group of ranks on one host that share a memory file (memfd, initially empty), which all of them
+// have open; it is not closed. Returns when all ranks have joined. One file may serve several
+// groups in turn if each ended without an error. A group of size 1 needs no file (`shared_fd` -1).
 //
-// Send returns when the message is copied out, whatever its size: a mailbox per ordered pair holds
-// one message, in shared memory that grows to the largest sent. It waits only while the peer has
-// not received the message before, so two ranks may Send to each other before they Recv.
+// Send returns when the message has been copied to the mailbox of the pair, which holds one message
+// of any size in shared memory. It waits only while the peer has not received the previous message,
+// so that two ranks may Send to each other before they Recv.
 //
-// This and every call below throws
-//   kDeadlineExceeded  naming the peers that did not come within `timeout`;
+// This function and every call of the group throw
+//   kDeadlineExceeded  naming the peers that did not arrive within `timeout`;
 //   kUnavailable       within about 100 ms after a peer's process has ended (pidfd) or a peer's
-//                      group object was destroyed: "rank 2 (pid 123) has ended". What it had sent
-//                      before can still be received;
-//   kInternal          naming both calls if two ranks issued different ones (a bug of the caller);
-//   kResourceExhausted from Allocate, Split, Send and Exchange if the memory cannot be had; the
-//                      group stays usable.
-// After any of the others the group is broken: every further call throws.
+//                      group object was destroyed: "rank 2 (pid 123) has ended". Messages that it
+//                      has sent can still be received;
+//   kInternal          naming both calls if two ranks make different calls (a bug of the caller);
+//   kResourceExhausted from Allocate, Split, Send and Exchange if there is not enough memory. The
+//                      group remains usable.
+// After any other error the group is broken: every further call throws.
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout);
-// How the ranks of several hosts meet.
+
+// How the ranks on several hosts find each other.
 struct TcpGroupArgs {
   int rank = 0;
   int size = 1;
-  std::string master_address;  // Of rank 0's host, as every rank reaches it: a number or a name.
-  int master_port = 0;         // Where rank 0 listens until all have come.
-  std::string key;             // The same on every rank, and secret; may be empty.
+  std::string master_address;  // Rank 0's host, as every rank reaches it: a number or a name.
+  int master_port = 0;         // The port at which rank 0 listens until all have joined.
+  std::string key;             // A secret that all ranks share; may be empty.
   std::chrono::milliseconds timeout{};
-  // Of rank 0: a socket that listens there already (borrowed), so that who starts the ranks can let
-  // the kernel choose the port; -1: none. It may serve one group after another.
+  // Of rank 0: a socket that already listens at this address, so that the launcher can let the
+  // kernel choose the port; -1 if there is none. It is not closed and may serve several groups in
+  // turn.
   int listening_fd = -1;
 };
 
-// Ranks on several hosts, over TCP. Returns when all have joined; rank 0 may come last. The network
-// must be trusted, as with NCCL or Gloo: nothing is encrypted, and a hash of the key, which keeps
-// strangers and ranks of other groups out, can be read and used again by who listens in.
+// A group of ranks on several hosts, over TCP. Returns when all ranks have joined; rank 0 may be
+// the last. The network must be trusted, as with NCCL or Gloo: data is not encrypted, and the hash
+// of the key, which rejects other processes and ranks of other groups, can be read on the network
+// and reused.
 //
-// Rank 0 listens at the master's address if that is one of its host's, else, or if the master is a
-// name that is a loopback address here, at all of them; every rank, at any free port of the address
-// from which it reached rank 0. All ranks must be able to connect to all.
+// Rank 0 listens at the master's address if its host has that address. Otherwise, or if the master
+// is a name that is a loopback address on rank 0's host, it listens at all addresses. Every other
+// rank listens at a free port of the address from which it reaches rank 0. All ranks must be able
+// to connect to all.
 //
-// Collectives are direct: every rank sends each peer what that one needs, and nothing twice; those
-// of a row from one rank send it size() - 1 times. Send returns when the network has taken the
-// message, of which it holds some 100 KB to some MB: a larger one waits for the receiver.
+// Collectives are direct: every rank sends each peer only what that peer needs; a broadcast sends
+// the row size() - 1 times. Send returns when the network has buffered the message; a message above
+// some 100 KB to some MB waits for the receiver.
 //
-// Errors are MakeShmGroup's, with addresses: "rank 2 (10.0.0.3, pid 123) has ended". Besides,
-//   kDeadlineExceeded  if nothing moves for `timeout`; a host that vanished is noticed within half
-//   a
-//                      minute (kUnavailable) or by it;
-//   kUnavailable       from rank 0 if the port is taken, from others if a rank cannot be reached;
-//   kUnauthenticated   on a rank that came with another key, kInternal with another size or as a
-//                      rank that has come; the others wait on;
-//   kNotFound          if the master's name is of no host;
-//   kResourceExhausted from Allocate if the memory cannot be had, from Split if no socket can.
+// Errors are those of MakeShmGroup, with addresses: "rank 2 (10.0.0.3, pid 123) has ended". In
+// addition:
+//   kDeadlineExceeded  if no data moves for `timeout`; a host that has vanished is detected within
+//                      half a minute (kUnavailable) or by this time-out;
+//   kUnavailable       on rank 0 if the port is in use, on others if a rank cannot be reached;
+//   kUnauthenticated   on a rank that joins with another key; kInternal on a rank that joins with
+//                      another size or as a rank that has joined; the others keep waiting;
+//   kNotFound          if the master's name is unknown;
+//   kResourceExhausted from Allocate if there is not enough memory, from Split if no socket is
+//                      available.
 std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args);
 
-// MakeShmGroup's, for as many threads of this process, over a file of its own.
+// `size` groups made by MakeShmGroup for threads of this process, with a file of their own.
 std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(int size,
                                                             std::chrono::milliseconds timeout);
-// Moves nothing; counts what `rank` of `size` would send. Sums and maxima return their argument.
+// A group that moves no data and counts what `rank` of `size` would send. Sums and maxima return
+// their argument.
 std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size);
 
 }  // namespace dsat::engine

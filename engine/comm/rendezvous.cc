@@ -1,5 +1,5 @@
-// A counting barrier on one futex word in shared memory, with a slot per rank that says how far the
-// rank has come: so that an error can name who is missing.
+// A counting barrier on one futex word in shared memory. A slot per rank holds the number of its
+// last barrier, so that an error can name the missing ranks.
 #include "engine/comm/rendezvous.h"
 
 #include <linux/futex.h>
@@ -25,14 +25,14 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRanks = 256;
-// How often a waiting rank looks whether its peers live.
+// How often a waiting rank checks that its peers are alive.
 constexpr milliseconds kWatchPeriod{50};
-// Some microseconds: what two running ranks need to meet, and too short to keep a core from a peer.
+// Some microseconds: enough for two running ranks, and too short to keep a core from a peer.
 constexpr int kNumSpins = 200;
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// Not FUTEX_PRIVATE: the word is mapped by several processes.
+// Not FUTEX_PRIVATE, because several processes map the word.
 void FutexWait(std::atomic<uint32_t>& word, uint32_t seen, milliseconds limit) {
   const timespec relative{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &relative, nullptr, 0);
@@ -48,19 +48,19 @@ void RelaxCpu() {
 #endif
 }
 
-// True if a, a number that wraps around, has come to b.
+// True if a, a number that wraps around, has reached b.
 bool AtLeast(uint32_t a, uint32_t b) {
   return static_cast<int32_t>(a - b) >= 0;
 }
 
 }  // namespace
 
-// Zero pages are a valid start for both.
+// Zero pages are a valid initial state of both.
 struct alignas(64) Rendezvous::Slot {
   std::atomic<int32_t> pid;
-  std::atomic<uint32_t> joined;   // Incarnation that the rank joined last.
-  std::atomic<uint32_t> left;     // Incarnation that the rank left last.
-  std::atomic<uint32_t> arrived;  // Number of the barrier that the rank came to last.
+  std::atomic<uint32_t> joined;   // The last incarnation that the rank has joined.
+  std::atomic<uint32_t> left;     // The last incarnation that the rank has left.
+  std::atomic<uint32_t> arrived;  // Number of the last barrier that the rank has reached.
   // Written before barrier n, in half n % 2, and read after it: a fast rank can be at barrier n + 1
   // while a slow one still reads, but not at n + 2.
   std::array<Call, 2> calls;
@@ -71,7 +71,7 @@ struct Rendezvous::Header {
   std::atomic<int32_t> size;
   std::atomic<uint32_t> broken;
   alignas(64) std::atomic<uint32_t> arrivals;   // Of all ranks at all barriers.
-  alignas(64) std::atomic<uint32_t> completed;  // Number of the last barrier that all came to.
+  alignas(64) std::atomic<uint32_t> completed;  // Number of the last barrier that all have reached.
   std::array<Slot, kMaxRanks> slots;
 };
 
@@ -90,7 +90,7 @@ Rendezvous::Rendezvous(const SharedFile& file, int64_t offset, int rank, int siz
       pid_fds_(static_cast<size_t>(size)) {
   DSAT_CHECK(rank >= 0 && rank < size && size <= kMaxRanks, "rank {} of {}", rank, size);
   Announce();
-  Meet({.kind = Call::Kind::kJoin, .count = size});
+  Synchronize({.kind = Call::Kind::kJoin, .count = size});
 }
 
 Rendezvous::~Rendezvous() {
@@ -100,45 +100,45 @@ Rendezvous::~Rendezvous() {
 void Rendezvous::Announce() {
   int32_t known_size = 0;
   if (!header_->size.compare_exchange_strong(known_size, size_) && known_size != size_) {
-    Throw(ErrorCode::kInternal, "rank {} came to a group of {} ranks, others to one of {}", rank_,
+    Throw(ErrorCode::kInternal, "rank {} joined a group of {} ranks, others a group of {}", rank_,
           size_, known_size);
   }
   if (header_->broken.load() != 0) {
-    Throw(ErrorCode::kUnavailable, "rank {} came to a process group that had failed", rank_);
+    Throw(ErrorCode::kUnavailable, "rank {} joined a process group that has failed", rank_);
   }
   Slot& slot = SlotOf(rank_);
   uint32_t last = slot.left.load();
   incarnation_ = last + 1;
   if (!slot.joined.compare_exchange_strong(last, incarnation_)) {
-    Throw(ErrorCode::kInternal, "rank {} has joined the group already, as pid {}", rank_,
+    Throw(ErrorCode::kInternal, "rank {} has already joined the group, as pid {}", rank_,
           slot.pid.load());
   }
   slot.pid.store(getpid());
   num_waits_ = slot.arrived.load();
 }
 
-void Rendezvous::Meet(const Call& call, double value) {
-  last_meeting_ = num_waits_ + 1;
+void Rendezvous::Synchronize(const Call& call, double value) {
+  last_call_ = num_waits_ + 1;
   Slot& mine = SlotOf(rank_);
-  mine.calls[last_meeting_ % 2] = call;
-  mine.values[last_meeting_ % 2] = value;
+  mine.calls[last_call_ % 2] = call;
+  mine.values[last_call_ % 2] = value;
   Wait();
-  const Call& first = SlotOf(0).calls[last_meeting_ % 2];
+  const Call& first = SlotOf(0).calls[last_call_ % 2];
   for (int rank = 1; rank < size_; ++rank) {
-    const Call& other = SlotOf(rank).calls[last_meeting_ % 2];
+    const Call& other = SlotOf(rank).calls[last_call_ % 2];
     if (other == first) continue;
     Fail(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
   }
 }
 
 double Rendezvous::ValueOf(int rank) const {
-  return SlotOf(rank).values[last_meeting_ % 2];
+  return SlotOf(rank).values[last_call_ % 2];
 }
 
 void Rendezvous::Wait() {
   CheckNotBroken(CurrentCall());
   ++num_waits_;
-  // First the slot, then the sum: when the barrier is complete, every slot says so.
+  // The slot is set before the sum, so that all slots are set when the barrier is complete.
   SlotOf(rank_).arrived.store(num_waits_);
   if (header_->arrivals.fetch_add(1) + 1 == num_waits_ * static_cast<uint32_t>(size_)) {
     Publish(header_->completed, num_waits_);
@@ -186,7 +186,7 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
     if (is_awaited(rank)) missing += (missing.empty() ? "" : ", ") + Describe(rank);
   }
   Fail(ErrorCode::kDeadlineExceeded,
-       fmt::format("rank {} in {}: {} did not come within {} ms", rank_, call.ToString(), missing,
+       fmt::format("rank {} in {}: {} did not arrive within {} ms", rank_, call.ToString(), missing,
                    timeout_.count()));
 }
 
@@ -203,7 +203,7 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
     if (!is_awaited(rank)) continue;
     const bool ended = HasEnded(rank);
     if (!ended && !HasLeft(rank)) continue;
-    // It may have come, and gone in good order, between the two looks.
+    // It may have arrived and left without an error between the two checks.
     if (!is_awaited(rank)) continue;
     Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call,
                                               Describe(rank), ended ? "ended" : "left the group"));
@@ -212,7 +212,7 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
 
 bool Rendezvous::HasEnded(int rank) {
   const pid_t pid = SlotOf(rank).pid.load();
-  if (pid == 0 || pid == getpid()) return false;  // Never came; or a thread of this process.
+  if (pid == 0 || pid == getpid()) return false;  // Not joined, or a thread of this process.
   UniqueFd& pid_fd = pid_fds_[static_cast<size_t>(rank)];
   if (!pid_fd) pid_fd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pid_fd) {
@@ -244,7 +244,7 @@ std::string Rendezvous::Describe(int rank) const {
 }
 
 const Call& Rendezvous::CurrentCall() const {
-  return SlotOf(rank_).calls[last_meeting_ % 2];
+  return SlotOf(rank_).calls[last_call_ % 2];
 }
 
 void Rendezvous::Fail(ErrorCode code, const std::string& message) {

@@ -1,5 +1,5 @@
-// Where the ranks of a shared-memory group meet: a header, a futex barrier, and the watch over
-// peers that died or never came.
+// The rendezvous and the barrier of a shared-memory group, which detect peers that end or never
+// join.
 #ifndef DSAT_ENGINE_COMM_RENDEZVOUS_H_
 #define DSAT_ENGINE_COMM_RENDEZVOUS_H_
 
@@ -17,45 +17,46 @@
 
 namespace dsat::engine {
 
-// One rank's end. Not thread-safe. After an Error the group is broken: every rank gets an Error.
+// One rank's view. Not thread-safe. After an Error the group is broken: every rank gets an Error.
 //
-// Barriers are counted per rank, never reset, so one file may serve one group after another, as
-// long as each ended in good order.
+// Barriers are counted per rank and never reset, so that one file may serve several groups in turn
+// if each ended without an error.
 class Rendezvous {
  public:
-  // Joins: returns when all `size` ranks are here. The header is HeaderBytes() of `file` from
-  // `offset` on, zeroed at first. Throws as Wait, or kInternal if the ranks disagree about `size`
-  // or two came as the same rank.
+  // Joins the group and returns when all `size` ranks have joined. The header is HeaderBytes() of
+  // `file` from `offset` on and initially zero. Throws as Wait, and kInternal if the ranks disagree
+  // about `size` or two processes join as the same rank.
   Rendezvous(const SharedFile& file, int64_t offset, int rank, int size,
              std::chrono::milliseconds timeout);
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
-  // Leaves: peers that still wait for this rank get an Error.
+  // Leaves the group: peers that wait for this rank get an Error.
   ~Rendezvous();
 
-  // Returns when every rank has called it as often as this one. Throws kDeadlineExceeded naming the
-  // ranks that did not come in time, kUnavailable naming a rank that ended or left.
+  // A barrier. Throws kDeadlineExceeded naming the ranks that did not arrive in time, kUnavailable
+  // naming a rank that has ended or left.
   void Wait();
-  // Wait, at which all ranks show what they are about to do and a number. Throws kInternal naming
-  // both calls if two ranks differ: a bug that would otherwise be a hang or wrong sums.
-  void Meet(const Call& call, double value = 0);
-  // What rank `rank` showed at the last Meet.
+  // A barrier at which all ranks compare the call that they are about to make and exchange a
+  // number. Throws kInternal naming both calls if two ranks differ: a bug that would otherwise be a
+  // deadlock or wrong sums.
+  void Synchronize(const Call& call, double value = 0);
+  // The number of rank `rank` at the last Synchronize.
   double ValueOf(int rank) const;
 
-  // Returns when `word`, which only `peer` sets and only with Publish, has come to `value` (numbers
-  // that wrap around). `call` is for messages. Throws as Wait, about this peer; what a peer has
-  // published before it ended or left still counts.
+  // Returns when `word`, which only `peer` sets by Publish, has reached `value` (numbers wrap
+  // around). `call` is for messages. Throws as Wait for this peer; a value that the peer published
+  // before it ended or left counts.
   void WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value, const Call& call);
-  // Throws as Wait does if `peer` (negative: any) has ended or left, or if the time-out has passed
-  // since `since`; `call` is for messages.
+  // Throws as Wait if `peer` (any peer if negative) has ended or left, or if the time-out has
+  // passed since `since`. `call` is for messages.
   void CheckPeers(const std::string& call, int peer, std::chrono::steady_clock::time_point since);
-  // Sets a word in shared memory and wakes who waits for it. What was written before can be read by
-  // who has seen the value.
+  // Sets a word in shared memory and wakes the ranks that wait for it. A rank that has read the
+  // value also sees what was written before.
   static void Publish(std::atomic<uint32_t>& word, uint32_t value);
-  // Breaks the group: every rank's next call throws. Throws `message` itself.
+  // Breaks the group, so that every rank's next call throws, and throws `message`.
   [[noreturn]] void Fail(ErrorCode code, const std::string& message);
 
-  // Bytes of the file that belong to the rendezvous; a multiple of the page size.
+  // Bytes of the header in the file; a multiple of the page size.
   static int64_t HeaderBytes();
 
  private:
@@ -66,7 +67,8 @@ class Rendezvous {
   bool IsHere(int rank) const;
   void Announce();
   void CheckNotBroken(const Call& call);
-  // Spins, then sleeps until `word` has come to `value`, watching over the ranks that `is_awaited`.
+  // Spins, then sleeps until `word` has reached `value`. Fails if a rank for which `is_awaited` is
+  // true has ended or left.
   void WaitFor(std::atomic<uint32_t>& word, uint32_t value,
                const std::function<bool(int rank)>& is_awaited, const Call& call);
   void CheckAwaited(const std::function<bool(int rank)>& is_awaited, const std::string& call);
@@ -81,10 +83,10 @@ class Rendezvous {
   int num_spins_;
   Mapping mapping_;
   Header* header_;
-  uint32_t num_waits_ = 0;     // Number of the barrier that this rank came to last. Wraps around.
-  uint32_t last_meeting_ = 0;  // Number of the barrier of the last Meet.
-  uint32_t incarnation_ = 0;   // Which group over this file this is, from 1.
-  std::vector<UniqueFd> pid_fds_;  // By rank; empty until a long wait needs it.
+  uint32_t num_waits_ = 0;         // Number of the last barrier that this rank has reached. Wraps.
+  uint32_t last_call_ = 0;         // Number of the barrier of the last Synchronize.
+  uint32_t incarnation_ = 0;       // The number of this group among those over this file, from 1.
+  std::vector<UniqueFd> pid_fds_;  // By rank; opened by the first long wait.
 };
 
 }  // namespace dsat::engine

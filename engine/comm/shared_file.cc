@@ -1,4 +1,4 @@
-// The memory file that the ranks of one host share, and who has which part of it.
+// The memory file that the ranks of one host share, and the allocation of its pages.
 #include "engine/comm/shared_file.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ UniqueFd Duplicate(int fd) {
   return copy;
 }
 
-// 0 or errno. Grows the file as needed, never shrinks it.
+// Grows the file as needed. Returns 0 or errno.
 int TakePages(int fd, int64_t offset, int64_t bytes) {
   for (;;) {
     if (bytes == 0 || fallocate(fd, 0, offset, bytes) == 0) return 0;
@@ -39,9 +39,9 @@ SharedFile::SharedFile(int fd, int64_t head_bytes)
 }
 
 int64_t SharedFile::Reserve(int64_t bytes) {
-  // The kernel would try, and end some process, before it said no.
+  // Without this check, the kernel might kill a process before it reports the lack of memory.
   if (bytes / sysconf(_SC_PAGESIZE) > sysconf(_SC_PHYS_PAGES)) return -ENOMEM;
-  // No offset is given twice, so that a range is always fresh.
+  // No offset is used twice, so that a range is always zero.
   const int64_t offset = head_end_ + given_bytes_->fetch_add(bytes);
   const int error = TakePages(file_.get(), offset, bytes);
   return error == 0 ? offset : -error;

@@ -1,4 +1,4 @@
-// The memory file that the ranks of one host share, and who has which part of it.
+// The memory file that the ranks of one host share, and the allocation of its pages.
 #ifndef DSAT_ENGINE_COMM_SHARED_FILE_H_
 #define DSAT_ENGINE_COMM_SHARED_FILE_H_
 
@@ -10,28 +10,29 @@
 
 namespace dsat::engine {
 
-// One rank's view. Its first `head_bytes` have a fixed use; the rest is given out, by whichever
-// rank asks, and never to two. Reserve and Release may be called by several threads.
+// One rank's view. The first `head_bytes` have a fixed use; any rank may reserve ranges of the
+// rest. Reserve and Release may be called by several threads.
 class SharedFile {
  public:
-  // `fd` is a memory file (memfd), empty when the first rank comes; it is duplicated. The same
-  // head_bytes on every rank, a multiple of the page size. Throws if the file cannot grow.
+  // `fd` is a memory file (memfd), initially empty; it is duplicated. `head_bytes` is the same on
+  // every rank and a multiple of the page size. Throws if the file cannot grow.
   SharedFile(int fd, int64_t head_bytes);
 
-  // A fresh range of zeroed pages, taken at once, so that a lack of memory shows here and not as a
-  // SIGBUS later. Returns its offset, or -errno. `bytes` is a multiple of the page size.
+  // Reserves a range of zeroed pages. The memory is allocated at once, so that a lack of memory is
+  // an error here and not a SIGBUS later. Returns the offset, or -errno. `bytes` is a multiple of
+  // the page size.
   int64_t Reserve(int64_t bytes);
-  // Gives the pages of a range back. No rank may read it any more.
+  // Releases the pages of a range, which no rank may access afterwards.
   void Release(int64_t offset, int64_t bytes);
   Mapping Map(int64_t offset, int64_t bytes) const { return Mapping(file_.get(), offset, bytes); }
-  // The head, after this object's own part of it.
+  // The offset in the head after the part that this object uses.
   static int64_t HeadOffset();
 
  private:
   UniqueFd file_;
   int64_t head_end_;
   Mapping mapping_;
-  std::atomic<int64_t>* given_bytes_;  // In the file. After the head; zero pages are a valid start.
+  std::atomic<int64_t>* given_bytes_;  // In the file; initially zero.
 };
 
 }  // namespace dsat::engine

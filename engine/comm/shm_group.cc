@@ -1,5 +1,5 @@
-// Ranks on one host: each rank's buffers lie in memory that all ranks see, so that a peer's rows
-// are read where they are. One pass over the data and two or three barriers a collective.
+// A process group in shared memory: all ranks map each rank's buffers, so that a peer's rows are
+// read in place. A collective is one pass over the data and two or three barriers.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 
 class ShmGroup final : public ProcessGroup {
  public:
-  // The ranks meet in a header at `header_offset` of the file.
+  // The rendezvous uses the header at `header_offset` of the file.
   ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
            std::chrono::milliseconds timeout);
   ~ShmGroup() override;
@@ -38,20 +38,20 @@ class ShmGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
-  void Barrier() override { rendezvous_.Meet({.kind = Call::Kind::kBarrier}); }
+  void Barrier() override { rendezvous_.Synchronize({.kind = Call::Kind::kBarrier}); }
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     rendezvous_.CheckPeers(call, peer, since);
   }
 
  private:
-  // One allocation: a block of each rank, one after another.
+  // One allocation: the blocks of all ranks in sequence.
   struct Region {
     Mapping blocks;
     int64_t file_offset = 0;
     int64_t block_bytes = 0;
   };
 
-  // At a meeting with `call`, rank 0 takes fresh memory for all. Its offset, or -errno.
+  // Rank 0 reserves new memory for all ranks, which synchronize with `call`. The offset, or -errno.
   int64_t ReserveTogether(const Call& call, int64_t bytes);
   int64_t ReserveTable();
   char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const;
@@ -59,7 +59,7 @@ class ShmGroup final : public ProcessGroup {
   void CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes);
   void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer);
 
-  std::shared_ptr<SharedFile> file_;  // Shared with the groups split off.
+  std::shared_ptr<SharedFile> file_;  // Shared with the groups made by Split.
   std::chrono::milliseconds timeout_;
   Rendezvous rendezvous_;
   Mailboxes mailboxes_;
@@ -75,8 +75,8 @@ ShmGroup::ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int 
       mailboxes_(*file_, rendezvous_, ReserveTable(), rank, size) {}
 
 ShmGroup::~ShmGroup() {
-  // Gives this rank's pages back although others may still have the file open. No peer reads them:
-  // every collective ends with a barrier.
+  // Releases this rank's pages, although others may still have the file open. No peer reads them,
+  // because every collective ends with a barrier.
   for (const Region& region : regions_) {
     file_->Release(region.file_offset + rank() * region.block_bytes, region.block_bytes);
   }
@@ -84,7 +84,7 @@ ShmGroup::~ShmGroup() {
 
 int64_t ShmGroup::ReserveTogether(const Call& call, int64_t bytes) {
   const int64_t offset = rank() == 0 ? file_->Reserve(bytes) : 0;
-  rendezvous_.Meet(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
+  rendezvous_.Synchronize(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
   return static_cast<int64_t>(rendezvous_.ValueOf(0));
 }
 
@@ -101,7 +101,7 @@ int64_t ShmGroup::ReserveTable() {
 CommBuffer ShmGroup::Allocate(int64_t bytes) {
   DSAT_CHECK(bytes >= 0);
   const Call call{.kind = Call::Kind::kAllocate, .count = bytes};
-  rendezvous_.Meet(call);  // Before anything is taken: all ranks want the same.
+  rendezvous_.Synchronize(call);  // Before memory is reserved: all ranks make the same call.
   const int64_t block_bytes = RoundUpToPage(bytes);
   const int64_t region_bytes = block_bytes * size();
   const int64_t offset = ReserveTogether(call, region_bytes);
@@ -121,8 +121,8 @@ char* ShmGroup::Row(const CommBuffer& buffer, int owner, int row, int64_t row_by
   return region.blocks.data() + owner * region.block_bytes + row * row_bytes;
 }
 
-// Only this rank touches row rank() of its own block and of its peers' while this runs. `for_all`:
-// it leaves the sum in all of them, while the sum is still in the cache.
+// While this runs, only this rank accesses row rank() of its own and of its peers' blocks. If
+// `for_all`, it writes the sum to all of them while the sum is still in the cache.
 void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all) {
   if (row_elems == 0) return;
   const int64_t row_bytes = row_elems * BytesPerElem(dtype);
@@ -138,7 +138,7 @@ void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elem
 
 void ShmGroup::CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes) {
   if (row_bytes == 0) return;
-  // Each rank starts with another peer, so that they do not all read the same memory at once.
+  // Each rank starts with another peer, so that ranks do not all read the same memory at once.
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     std::memcpy(Row(buffer, rank(), peer, row_bytes), Row(buffer, peer, peer, row_bytes),
@@ -146,8 +146,8 @@ void ShmGroup::CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes) {
   }
 }
 
-// Of the two rows that a pair exchanges, the lower rank swaps the first half, the higher one the
-// second.
+// Of the two rows that a pair exchanges, the lower rank swaps the first half and the higher rank
+// the second half.
 void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
   const int64_t half = row_bytes / 2 / 64 * 64;
   const int64_t begin = rank() < peer ? 0 : half;
@@ -165,35 +165,36 @@ void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer
 
 void ShmGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, size() - 1);
-  rendezvous_.Meet({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems});
+  rendezvous_.Synchronize({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems});
   SumOwnRow(buffer, dtype, row_elems, /*for_all=*/false);
   rendezvous_.Wait();
 }
 
 void ShmGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, size() - 1);
-  rendezvous_.Meet({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems});
+  rendezvous_.Synchronize({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems});
   CopyOtherRows(buffer, row_elems * BytesPerElem(dtype));
   rendezvous_.Wait();
 }
 
 void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
-  rendezvous_.Meet({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
+  rendezvous_.Synchronize({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
   SumOwnRow(buffer, dtype, row_elems, /*for_all=*/true);
   rendezvous_.Wait();
 }
 
 void ShmGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
   CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Meet({.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes});
+  rendezvous_.Synchronize(
+      {.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes});
   CopyOtherRows(buffer, row_bytes);
   rendezvous_.Wait();
 }
 
 void ShmGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
   CountBroadcast(buffer, dtype, row_elems, root_row);
-  rendezvous_.Meet({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
+  rendezvous_.Synchronize({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
   const int64_t row_bytes = row_elems * BytesPerElem(dtype);
   if (rank() != root_row && row_bytes > 0) {
     std::memcpy(Row(buffer, rank(), root_row, row_bytes),
@@ -204,7 +205,7 @@ void ShmGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elem
 
 void ShmGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
   CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Meet({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes});
+  rendezvous_.Synchronize({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes});
   for (int step = 1; step < size(); ++step) {
     SwapHalfRow(buffer, row_bytes, (rank() + step) % size());
   }
@@ -228,11 +229,12 @@ void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int pee
 
 std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
   const Subgroup subgroup = SubgroupOf(color_of_rank);
-  // The first rank of each color takes the pages where its group will meet, and tells the others.
-  // They stay taken until the file goes: nobody knows who leaves last.
+  // The first rank of each color reserves the header of its group and sends the offset to the
+  // others. The header is not released before the file is, because no rank knows which one leaves
+  // last.
   const bool leads = subgroup.size > 1 && subgroup.rank == 0;
   const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
-  rendezvous_.Meet(SplitCall(color_of_rank), static_cast<double>(offset));
+  rendezvous_.Synchronize(SplitCall(color_of_rank), static_cast<double>(offset));
   for (int rank = 0; rank < size(); ++rank) {
     if (rendezvous_.ValueOf(rank) >= 0) continue;
     Throw(ErrorCode::kResourceExhausted, "communication memory for subgroups: {}",
@@ -247,7 +249,7 @@ std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank
 }
 
 double ShmGroup::SumScalar(double value) {
-  rendezvous_.Meet({.kind = Call::Kind::kSum}, value);
+  rendezvous_.Synchronize({.kind = Call::Kind::kSum}, value);
   double sum = 0;
   for (int rank = 0; rank < size(); ++rank)
     sum += rendezvous_.ValueOf(rank);
@@ -255,7 +257,7 @@ double ShmGroup::SumScalar(double value) {
 }
 
 double ShmGroup::MaxScalar(double value) {
-  rendezvous_.Meet({.kind = Call::Kind::kMax}, value);
+  rendezvous_.Synchronize({.kind = Call::Kind::kMax}, value);
   double maximum = rendezvous_.ValueOf(0);
   for (int rank = 1; rank < size(); ++rank)
     maximum = Larger(maximum, rendezvous_.ValueOf(rank));

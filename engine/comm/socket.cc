@@ -1,4 +1,4 @@
-// TCP connections and where they lead, for the ranks of several hosts.
+// TCP sockets and their addresses, for the ranks of several hosts.
 #include "engine/comm/socket.h"
 
 #include <netdb.h>
@@ -18,9 +18,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Room for the connections of all ranks at once; the kernel takes what it allows.
+// The backlog for the connections of all ranks; the kernel limits it.
 constexpr int kBacklog = 4096;
-// A peer that is not heard of for all of it is gone.
+// After this time without an answer, a peer is considered gone.
 constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 4;
@@ -123,7 +123,7 @@ std::vector<SocketAddress> Resolve(const std::string& host, int port) {
 UniqueFd ListenAt(const SocketAddress& address) {
   UniqueFd fd = MakeSocket(address);
   const int on = 1;
-  // Connections of a group that has ended do not keep its port for a minute.
+  // Otherwise the connections of a group that has ended would block its port for a minute.
   if (!fd || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
       (address.get()->sa_family == AF_INET6 &&
        setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0) ||
@@ -150,8 +150,8 @@ UniqueFd ConnectTo(const SocketAddress& address, Clock::time_point deadline) {
   return fd;
 }
 
-// Without TCP_USER_TIMEOUT, which would also end connections to a peer that lives but does not
-// read, and takes the place of the number of probes.
+// TCP_USER_TIMEOUT is not set: it would also end connections to a live peer that does not read, and
+// override the number of probes.
 void Tune(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

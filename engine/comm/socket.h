@@ -1,4 +1,4 @@
-// TCP connections and where they lead, for the ranks of several hosts.
+// TCP sockets and their addresses, for the ranks of several hosts.
 #ifndef DSAT_ENGINE_COMM_SOCKET_H_
 #define DSAT_ENGINE_COMM_SOCKET_H_
 
@@ -13,17 +13,17 @@
 
 namespace dsat::engine {
 
-// An IPv4 or IPv6 address and a port. Its bytes mean the same on every rank.
+// An IPv4 or IPv6 address and a port. Its bytes have the same meaning on every rank.
 class SocketAddress {
  public:
   SocketAddress() = default;
   SocketAddress(const sockaddr* address, socklen_t bytes);
-  // Where the connection, or the listener, is on this side and on the other.
+  // The address of a connection or listener on this side, and of a connection on the other side.
   static SocketAddress OfThisSide(int fd);
   static SocketAddress OfOtherSide(int fd);
 
   int port() const;
-  // The same host at another port, all of this host's addresses, and another host at this port.
+  // This host at another port; all addresses of this host; another host at this port.
   SocketAddress WithPort(int port) const;
   SocketAddress Wildcard() const;
   SocketAddress OnHostOf(const SocketAddress& other) const { return other.WithPort(port()); }
@@ -39,20 +39,20 @@ class SocketAddress {
   sockaddr_storage storage_{};
 };
 
-// The addresses of a host, which is a name or a number. Throws kNotFound naming it; kUnavailable if
-// who knows does not answer.
+// The addresses of a host, given by a name or a number. Throws kNotFound naming it, or kUnavailable
+// if the name server does not answer.
 std::vector<SocketAddress> Resolve(const std::string& host, int port);
 
-// The sockets below are closed on exec and never block.
+// The sockets below are closed on exec and non-blocking.
 
-// Listens at `address`; port 0: one that is free. Throws naming the address.
+// Listens at `address`; port 0 means any free port. Throws naming the address.
 UniqueFd ListenAt(const SocketAddress& address);
 
 // A connection to `address`; empty, with errno set, if there is none by `deadline`.
 UniqueFd ConnectTo(const SocketAddress& address, std::chrono::steady_clock::time_point deadline);
 
-// What every connection of a group wants: small messages go at once, and where nothing is on its
-// way, a host that has vanished ends the connection within half a minute.
+// Sets the options of a connection: small messages are sent at once, and an idle connection to a
+// host that has vanished ends within half a minute.
 void Tune(int fd);
 
 // Waits for `events` (poll's) on `fd`; false after the deadline.

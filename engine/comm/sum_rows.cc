@@ -1,5 +1,4 @@
-// The arithmetic of the collectives, in tiles that stay in the first-level cache while they are
-// used.
+// The sum over ranks, computed in tiles that stay in the first-level cache.
 #include "engine/comm/sum_rows.h"
 
 #ifdef __F16C__
@@ -32,7 +31,7 @@ void Store(float* out, float x) {
 }
 void Store(Bf16* out, float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  // Rounding could carry a NaN's payload over into infinity: a NaN is cut and made quiet instead.
+  // Rounding could turn a NaN into infinity, so that a NaN is truncated and made quiet instead.
   const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
   const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
   *out = static_cast<Bf16>((is_nan ? bits | 0x400000U : rounded) >> 16);
@@ -41,8 +40,8 @@ void Store(F16* out, float x) {
   *out = ToF16(x);
 }
 
-// Elements [begin, begin + count) of `num_rows` rows, all of them at once: nothing waits in memory.
-// `sum` may be in one of the rows: no iteration reads what another wrote (ivdep).
+// Sums elements [begin, begin + count) of `num_rows` rows without an intermediate result in memory.
+// `sum` may be one of the rows, because no iteration reads what another has written (ivdep).
 template <size_t num_rows, typename T>
 void SumFewRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
   std::array<const T*, num_rows> addends;
@@ -60,7 +59,7 @@ void SumFewRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_
 template <typename T>
 void SumManyRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_t count) {
   alignas(64) float total[kTileElems];
-  std::fill(total, total + count, -0.0F);  // The one number that changes no sum, not even -0.
+  std::fill(total, total + count, -0.0F);  // Adding -0 changes no sum, not even -0.
   for (const void* row : rows) {
     const T* addend = static_cast<const T*>(row) + begin;
     for (int64_t i = 0; i < count; ++i)
@@ -71,7 +70,8 @@ void SumManyRows(T* sum, std::span<const void* const> rows, int64_t begin, int64
     Store(sum + i, total[i]);
 }
 
-// Sums what the instruction set has conversions for, as the functions above do; how many elements.
+// Sums as the functions above, but only types that the instruction set converts. Returns the number
+// of elements summed.
 template <typename T>
 int64_t SumVectors(T*, std::span<const void* const>, int64_t, int64_t) {
   return 0;

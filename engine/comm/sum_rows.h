@@ -1,4 +1,4 @@
-// The arithmetic of the collectives: one sum over ranks.
+// The sum over ranks that reducing collectives compute.
 #ifndef DSAT_ENGINE_COMM_SUM_ROWS_H_
 #define DSAT_ENGINE_COMM_SUM_ROWS_H_
 
@@ -10,8 +10,8 @@
 namespace dsat::engine {
 
 // Every one of sums (n) = rows[0] (n) + rows[1] (n) + ..., all of `dtype`, summed in f32 in this
-// order and rounded once, to nearest even. A sum may be written where a row lies. REQUIRES: at
-// least one row and one sum.
+// order and rounded once, to nearest even. A sum may overwrite a row. REQUIRES: at least one row
+// and one sum.
 void SumRows(std::span<void* const> sums, std::span<const void* const> rows, DType dtype,
              int64_t num_elems);
 

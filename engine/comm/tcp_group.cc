@@ -1,6 +1,6 @@
-// Ranks on several hosts: every two are connected, and each collective sends a peer's part straight
-// to it. Every call begins with a header to all peers, which says what it is and carries a number;
-// where there is something to send it follows at once.
+// A process group over TCP: all pairs of ranks are connected, and a collective sends each peer its
+// part directly. Every call begins with a header to all peers, which names the call and carries a
+// number; data follows at once.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,22 +12,22 @@
 #include "base/rng.h"
 #include "engine/comm/counting_group.h"
 #include "engine/comm/mapping.h"
-#include "engine/comm/meeting.h"
 #include "engine/comm/mesh.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/sum_rows.h"
 #include "engine/comm/tcp_peers.h"
+#include "engine/comm/tcp_rendezvous.h"
 
 namespace dsat::engine {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Of what is received from a peer before it is used: still in the cache then, while the kernel
-// receives what comes next. Whole tiles of SumRows.
+// The part of a row that is received before it is summed: it is still in the cache then, while the
+// kernel receives the next part. A multiple of the tile of SumRows.
 constexpr int64_t kTileBytes = 256 << 10;
 
-// Before everything that is sent.
+// The first bytes of every call.
 struct Header {
   Call call;
   double value = 0;
@@ -35,7 +35,7 @@ struct Header {
 
 class TcpGroup final : public ProcessGroup {
  public:
-  TcpGroup(Roster roster, UniqueFd listener, milliseconds timeout,
+  TcpGroup(Membership membership, UniqueFd listener, milliseconds timeout,
            std::chrono::steady_clock::time_point deadline);
 
   CommBuffer Allocate(int64_t bytes) override;
@@ -51,7 +51,7 @@ class TcpGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
   double SumScalar(double value) override;
   double MaxScalar(double value) override;
-  void Barrier() override { Meet({.kind = Call::Kind::kBarrier}); }
+  void Barrier() override { Synchronize({.kind = Call::Kind::kBarrier}); }
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     peers_.CheckPeers(call, peer, since);
   }
@@ -60,44 +60,45 @@ class TcpGroup final : public ProcessGroup {
   static char* Row(const CommBuffer& buffer, int row, int64_t row_bytes) {
     return static_cast<char*>(buffer.data) + row * row_bytes;
   }
-  // Calls fn(peer, link) of every other rank, the next one first, so that not all send to the same.
+  // Calls fn(peer, link) for every other rank, starting with the next one, so that ranks do not all
+  // send to the same peer.
   template <typename Fn>
   void ForOthers(const Fn& fn);
 
-  // A collective: Begin, what is to be sent, MeetHeaders, what is to be received, Finish.
+  // A collective is Begin, the sends, ExchangeHeaders, the receives, Finish.
   void Begin(const Call& call, double value = 0);
-  void MeetHeaders();
+  void ExchangeHeaders();
   void Receive();
   void Finish();
-  // A collective without more than headers.
-  void Meet(const Call& call, double value = 0);
+  // A collective that exchanges only headers.
+  void Synchronize(const Call& call, double value = 0);
 
   void CheckHeaders();
   void BeginRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes);
   void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_bytes, bool for_all);
   void GatherRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes);
   void FetchMessage(const Call& call, void* data);
-  Roster PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const;
-  std::unique_ptr<ProcessGroup> Form(const Roster& part, UniqueFd listener);
+  Membership PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const;
+  std::unique_ptr<ProcessGroup> Form(const Membership& part, UniqueFd listener);
 
   milliseconds timeout_;
   SocketAddress own_address_;  // Any port.
   TcpPeers peers_;
-  Header header_;                // Of the call that runs.
+  Header header_;                // Of the current call.
   std::vector<Header> headers_;  // By rank.
-  std::vector<char> tiles_;      // Of each rank.
+  std::vector<char> tiles_;      // One of each rank.
   std::vector<Mapping> memory_;  // By buffer id.
   uint64_t num_splits_ = 0;
 };
 
-TcpGroup::TcpGroup(Roster roster, UniqueFd listener, milliseconds timeout,
+TcpGroup::TcpGroup(Membership membership, UniqueFd listener, milliseconds timeout,
                    std::chrono::steady_clock::time_point deadline)
-    : ProcessGroup(roster.rank, roster.size()),
+    : ProcessGroup(membership.rank, membership.size()),
       timeout_(timeout),
       own_address_(SocketAddress::OfThisSide(listener.get()).WithPort(0)),
-      peers_(roster, ConnectMembers(roster, std::move(listener), deadline), timeout),
-      headers_(static_cast<size_t>(roster.size())) {
-  Meet({.kind = Call::Kind::kJoin, .count = size()});
+      peers_(membership, ConnectMembers(membership, std::move(listener), deadline), timeout),
+      headers_(static_cast<size_t>(membership.size())) {
+  Synchronize({.kind = Call::Kind::kJoin, .count = size()});
 }
 
 template <typename Fn>
@@ -118,19 +119,19 @@ void TcpGroup::Begin(const Call& call, double value) {
   });
 }
 
-// All of them before any is trusted: so every rank names the same two.
-void TcpGroup::MeetHeaders() {
-  const auto have_come = [&] {
+// Compares the headers after all have arrived, so that every rank names the same two calls.
+void TcpGroup::ExchangeHeaders() {
+  const auto have_arrived = [&] {
     bool all = true;
     ForOthers([&](int, const Link& link) { all &= !link.is_receiving(); });
     return all;
   };
-  // A peer that went may have seen the difference first.
-  peers_.MoveCollectives(header_.call, have_come, [&] { CheckHeaders(); });
+  // A peer that has left may have seen a difference first.
+  peers_.MoveCollectives(header_.call, have_arrived, [&] { CheckHeaders(); });
   CheckHeaders();
 }
 
-// Of those that have come.
+// Checks the headers that have arrived.
 void TcpGroup::CheckHeaders() {
   const auto has_come = [&](int other) {
     return other == rank() || !peers_.collectives(other).is_receiving();
@@ -160,9 +161,9 @@ void TcpGroup::Finish() {
   });
 }
 
-void TcpGroup::Meet(const Call& call, double value) {
+void TcpGroup::Synchronize(const Call& call, double value) {
   Begin(call, value);
-  MeetHeaders();
+  ExchangeHeaders();
   Finish();
 }
 
@@ -176,7 +177,7 @@ CommBuffer TcpGroup::Allocate(int64_t bytes) {
   } catch (const Error& error) {
     problem = error.what();
   }
-  Meet(call, problem.empty() ? 0 : 1);
+  Synchronize(call, problem.empty() ? 0 : 1);
   for (int other = 0; other < size(); ++other) {
     if (headers_[static_cast<size_t>(other)].value == 0) continue;
     if (problem.empty()) memory_.pop_back();
@@ -186,14 +187,14 @@ CommBuffer TcpGroup::Allocate(int64_t bytes) {
   return {static_cast<int>(memory_.size()) - 1, memory_.back().data(), bytes};
 }
 
-// Sends every peer the row that it is to have.
+// Sends every peer its row.
 void TcpGroup::BeginRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes) {
   Begin(call);
   ForOthers([&](int peer, Link& link) { link.Send(Row(buffer, peer, row_bytes), row_bytes); });
-  MeetHeaders();
+  ExchangeHeaders();
 }
 
-// `for_all`: sends the sums to the peers while later ones are formed.
+// If `for_all`, sends the sums to the peers while later ones are computed.
 void TcpGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_bytes, bool for_all) {
   const int64_t tile_bytes = std::min(kTileBytes, row_bytes);
   tiles_.resize(static_cast<size_t>(size() * tile_bytes));
@@ -220,8 +221,8 @@ void TcpGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_
   Finish();
 }
 
-// A peer sends its sums when it has what they are of: where they are received nothing is left to
-// be sent.
+// A peer sends its sums after it has received all rows, so that no row remains to be sent when its
+// sums arrive.
 void TcpGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
   const int64_t row_bytes = row_elems * BytesPerElem(dtype);
@@ -234,7 +235,7 @@ void TcpGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elem
 void TcpGroup::GatherRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes) {
   Begin(call);
   ForOthers([&](int, Link& link) { link.Send(Row(buffer, rank(), row_bytes), row_bytes); });
-  MeetHeaders();
+  ExchangeHeaders();
   ForOthers([&](int peer, Link& link) { link.Receive(Row(buffer, peer, row_bytes), row_bytes); });
   Finish();
 }
@@ -257,7 +258,7 @@ void TcpGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elem
   char* row = Row(buffer, root_row, row_bytes);
   Begin({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
   if (rank() == root_row) ForOthers([&](int, Link& link) { link.Send(row, row_bytes); });
-  MeetHeaders();
+  ExchangeHeaders();
   if (rank() != root_row) peers_.collectives(root_row).Receive(row, row_bytes);
   Finish();
 }
@@ -272,7 +273,7 @@ void TcpGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
     const int64_t count = std::min(tile_bytes, row_bytes - begin);
     ForOthers(
         [&](int peer, Link& link) { link.Receive(tiles_.data() + peer * tile_bytes, count); });
-    // A tile goes where the one for the peer lay, when that is on its way.
+    // A received tile replaces the one for that peer after it has been sent.
     const auto can_be_placed = [&] {
       bool all = true;
       ForOthers([&](int, const Link& link) {
@@ -300,7 +301,7 @@ void TcpGroup::Send(const void* data, int64_t bytes, int peer) {
   peers_.MoveMessages(call, peer, [&] { return !link.is_busy(); });
 }
 
-// When its header has come and is as expected, the message comes to `data`.
+// Receives a message to `data` after its header has arrived and is as expected.
 void TcpGroup::FetchMessage(const Call& call, void* data) {
   const int peer = call.rank;
   Link& link = peers_.incoming(peer);
@@ -338,7 +339,7 @@ std::unique_ptr<ProcessGroup> TcpGroup::Split(std::span<const int> color_of_rank
   peers_.CheckNotBroken(call.ToString());
   ++num_splits_;
   UniqueFd listener;
-  double port = 0;  // -1: none could be had.
+  double port = 0;  // -1 if no socket is available.
   std::string problem;
   if (subgroup.size > 1) {
     try {
@@ -349,7 +350,7 @@ std::unique_ptr<ProcessGroup> TcpGroup::Split(std::span<const int> color_of_rank
       problem = error.what();
     }
   }
-  Meet(call, port);
+  Synchronize(call, port);
   for (int other = 0; other < size(); ++other) {
     if (headers_[static_cast<size_t>(other)].value >= 0) continue;
     Throw(ErrorCode::kResourceExhausted, "connections for subgroups: {}",
@@ -361,11 +362,11 @@ std::unique_ptr<ProcessGroup> TcpGroup::Split(std::span<const int> color_of_rank
   return Form(PartOf(color_of_rank, subgroup), std::move(listener));
 }
 
-// Who has this rank's color, at the ports that they have just told.
-Roster TcpGroup::PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const {
-  const Roster& all = peers_.roster();
-  const std::string name = fmt::format("{:x} {} {}", all.proof, num_splits_, subgroup.first);
-  Roster part{.rank = subgroup.rank, .members = {}, .proof = StableHash(name)};
+// The members with this rank's color, at the ports that they have just sent.
+Membership TcpGroup::PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const {
+  const Membership& all = peers_.membership();
+  const std::string name = fmt::format("{:x} {} {}", all.token, num_splits_, subgroup.first);
+  Membership part{.rank = subgroup.rank, .members = {}, .token = StableHash(name)};
   for (size_t other = 0; other < all.members.size(); ++other) {
     if (color_of_rank[other] != color_of_rank[static_cast<size_t>(rank())]) continue;
     const Member& member = all.members[other];
@@ -375,18 +376,18 @@ Roster TcpGroup::PartOf(std::span<const int> color_of_rank, const Subgroup& subg
   return part;
 }
 
-std::unique_ptr<ProcessGroup> TcpGroup::Form(const Roster& part, UniqueFd listener) {
+std::unique_ptr<ProcessGroup> TcpGroup::Form(const Membership& part, UniqueFd listener) {
   try {
     return std::make_unique<TcpGroup>(part, std::move(listener), timeout_, Clock::now() + timeout_);
   } catch (const Error& error) {
-    // Peers are left waiting for this rank: this group is no better than that one.
+    // Peers of the new group would wait for this rank, so this group fails, too.
     const bool seems_usable = error.code() == ErrorCode::kResourceExhausted;
     peers_.Fail(seems_usable ? ErrorCode::kUnavailable : error.code(), error.what());
   }
 }
 
 double TcpGroup::SumScalar(double value) {
-  Meet({.kind = Call::Kind::kSum}, value);
+  Synchronize({.kind = Call::Kind::kSum}, value);
   double sum = 0;
   for (const Header& header : headers_)
     sum += header.value;
@@ -394,7 +395,7 @@ double TcpGroup::SumScalar(double value) {
 }
 
 double TcpGroup::MaxScalar(double value) {
-  Meet({.kind = Call::Kind::kMax}, value);
+  Synchronize({.kind = Call::Kind::kMax}, value);
   double maximum = headers_[0].value;
   for (const Header& header : headers_)
     maximum = Larger(maximum, header.value);
@@ -408,8 +409,8 @@ std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args) {
              args.size);
   if (args.size == 1) return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
   const auto deadline = std::chrono::steady_clock::now() + args.timeout;
-  Meeting meeting = MeetAtMaster(args, deadline);
-  return std::make_unique<TcpGroup>(std::move(meeting.roster), std::move(meeting.listener),
+  RendezvousResult joined = JoinAtMaster(args, deadline);
+  return std::make_unique<TcpGroup>(std::move(joined.membership), std::move(joined.listener),
                                     args.timeout, deadline);
 }
 

@@ -1,8 +1,9 @@
-// The other ranks of a group on several hosts: connections to them, and the watch over them.
+// The connections to the other ranks of a group on several hosts, and the detection of their
+// failures.
 //
-// A rank that leaves says so where it receives messages, in the direction that nothing else goes:
-// who reads there learns at once, and without reading anything else, that it went, and whether in
-// good order. A process that ends closes its connections without a word.
+// A rank that leaves sends a goodbye message on the connection from which it receives messages. No
+// other data goes in that direction, so that a peer sees at once that the rank has left and did not
+// fail. A process that ends closes its connections without a goodbye.
 #include "engine/comm/tcp_peers.h"
 
 #include <fmt/format.h>
@@ -21,17 +22,17 @@
 namespace dsat::engine {
 namespace {
 
-constexpr char kFarewell = 'x';
-// Between the end of one connection and that of another of the same process.
-constexpr std::chrono::milliseconds kFarewellDelay{500};
+constexpr char kGoodbye = 'x';
+// How long the end of another connection of the same process may take to arrive.
+constexpr std::chrono::milliseconds kGoodbyeDelay{500};
 
 }  // namespace
 
-TcpPeers::TcpPeers(Roster roster, std::vector<PeerSockets> sockets,
+TcpPeers::TcpPeers(Membership membership, std::vector<PeerSockets> sockets,
                    std::chrono::milliseconds timeout)
-    : roster_(std::move(roster)), timeout_(timeout), connections_(sockets.size()) {
-  for (int peer = 0; peer < roster_.size(); ++peer) {
-    if (peer == roster_.rank) continue;
+    : membership_(std::move(membership)), timeout_(timeout), connections_(sockets.size()) {
+  for (int peer = 0; peer < membership_.size(); ++peer) {
+    if (peer == membership_.rank) continue;
     const auto index = static_cast<size_t>(peer);
     PeerSockets& of_peer = sockets[index];
     connections_[index] = {Link(std::move(of_peer.collectives)), Link(std::move(of_peer.outgoing)),
@@ -48,7 +49,7 @@ TcpPeers::~TcpPeers() {
 void TcpPeers::Leave() {
   for (const int peer : others_) {
     const int fd = incoming(peer).fd();
-    if (fd >= 0) send(fd, &kFarewell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (fd >= 0) send(fd, &kGoodbye, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   for (Connections& each : connections_) {
     each.collectives.Close();
@@ -65,8 +66,8 @@ void TcpPeers::Fail(ErrorCode code, const std::string& message) {
 
 void TcpPeers::CheckNotBroken(const std::string& call) const {
   if (!is_broken_) return;
-  Throw(ErrorCode::kUnavailable, "rank {} in {}: the process group has failed before", roster_.rank,
-        call);
+  Throw(ErrorCode::kUnavailable, "rank {} in {}: the process group has failed before",
+        membership_.rank, call);
 }
 
 void TcpPeers::MoveCollectives(const Call& call, const std::function<bool()>& done,
@@ -92,22 +93,23 @@ void TcpPeers::Move(const Call& call, std::span<Link* const> links, std::span<co
   }
   if (moved == Moved::kLost) {
     const std::string how = HowItWent(peers[lost], *links[lost]);
-    Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} {}", roster_.rank, call.ToString(),
-                                              roster_.Describe(peers[lost]), how));
+    Fail(ErrorCode::kUnavailable,
+         fmt::format("rank {} in {}: {} {}", membership_.rank, call.ToString(),
+                     membership_.Describe(peers[lost]), how));
   }
-  std::set<int> awaited;  // A peer may have two links.
+  std::set<int> awaited;  // A set, because a peer may have two links.
   for (size_t i = 0; i < links.size(); ++i) {
     if (links[i]->is_busy()) awaited.insert(peers[i]);
   }
   std::string missing;
   for (const int peer : awaited)
-    missing += (missing.empty() ? "" : ", ") + roster_.Describe(peer);
+    missing += (missing.empty() ? "" : ", ") + membership_.Describe(peer);
   Fail(ErrorCode::kDeadlineExceeded,
-       fmt::format("rank {} in {}: {} did not come within {} ms", roster_.rank, call.ToString(),
-                   missing, timeout_.count()));
+       fmt::format("rank {} in {}: {} did not arrive within {} ms", membership_.rank,
+                   call.ToString(), missing, timeout_.count()));
 }
 
-// A peer that went has sent this first, if on another connection than the one that ended.
+// Receives what a peer has sent on other connections before it left.
 void TcpPeers::ReceiveWhatComes(std::span<Link* const> links) {
   std::vector<Link*> receiving;
   std::copy_if(links.begin(), links.end(), std::back_inserter(receiving),
@@ -117,29 +119,29 @@ void TcpPeers::ReceiveWhatComes(std::span<Link* const> links) {
                         [](const Link* link) { return link->is_receiving(); });
   };
   size_t lost = 0;
-  MoveUntil(receiving, have_received, kFarewellDelay, &lost);
+  MoveUntil(receiving, have_received, kGoodbyeDelay, &lost);
 }
 
 bool TcpPeers::HasGone(int peer) {
   Connections& connections = connections_[static_cast<size_t>(peer)];
-  if (!connections.farewell.empty()) return true;
+  if (!connections.departure.empty()) return true;
   char byte = 0;
   const ssize_t received = recv(connections.outgoing.fd(), &byte, 1, MSG_DONTWAIT);
   if (received > 0) {
-    connections.farewell = "has left the group";
+    connections.departure = "has left the group";
   } else if (received == 0 || errno == ECONNRESET || errno == EPIPE) {
-    connections.farewell = "has ended";
+    connections.departure = "has ended";
   } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-    connections.farewell = fmt::format("cannot be reached any more: {}", std::strerror(errno));
+    connections.departure = fmt::format("cannot be reached: {}", std::strerror(errno));
   }
-  return !connections.farewell.empty();
+  return !connections.departure.empty();
 }
 
-// Of a peer whose connection `lost` has ended.
+// How a peer whose connection `lost` has ended has left.
 std::string TcpPeers::HowItWent(int peer, const Link& lost) {
-  WaitFor(outgoing(peer).fd(), POLLIN | POLLRDHUP, Clock::now() + kFarewellDelay);
-  if (HasGone(peer)) return connections_[static_cast<size_t>(peer)].farewell;
-  return fmt::format("cannot be reached any more: {}",
+  WaitFor(outgoing(peer).fd(), POLLIN | POLLRDHUP, Clock::now() + kGoodbyeDelay);
+  if (HasGone(peer)) return connections_[static_cast<size_t>(peer)].departure;
+  return fmt::format("cannot be reached: {}",
                      lost.error() == 0 ? "connection closed" : std::strerror(lost.error()));
 }
 
@@ -147,8 +149,8 @@ void TcpPeers::CheckHere(const std::string& call, int peer) {
   CheckNotBroken(call);
   if (!HasGone(peer)) return;
   Fail(ErrorCode::kUnavailable,
-       fmt::format("rank {} in {}: {} {}", roster_.rank, call, roster_.Describe(peer),
-                   connections_[static_cast<size_t>(peer)].farewell));
+       fmt::format("rank {} in {}: {} {}", membership_.rank, call, membership_.Describe(peer),
+                   connections_[static_cast<size_t>(peer)].departure));
 }
 
 void TcpPeers::CheckPeers(const std::string& call, int peer, Clock::time_point since) {
@@ -157,8 +159,8 @@ void TcpPeers::CheckPeers(const std::string& call, int peer, Clock::time_point s
     if (peer < 0 || other == peer) CheckHere(call, other);
   }
   if (Clock::now() - since < timeout_) return;
-  Fail(ErrorCode::kDeadlineExceeded,
-       fmt::format("rank {} in {}: not done within {} ms", roster_.rank, call, timeout_.count()));
+  Fail(ErrorCode::kDeadlineExceeded, fmt::format("rank {} in {}: not done within {} ms",
+                                                 membership_.rank, call, timeout_.count()));
 }
 
 }  // namespace dsat::engine

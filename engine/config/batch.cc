@@ -1,9 +1,9 @@
-// The three batch numbers of a config, and the config of a trial.
+// The three batch sizes of a config, and the config of a trial.
+#include "engine/config/batch.h"
+
 #include <optional>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
-#include "engine/config/keys.h"
 #include "engine/config/settings.h"
 
 namespace dsat::engine {
@@ -18,7 +18,7 @@ std::optional<int64_t> Given(const Json& ds_config, const char* pointer,
                              const std::string& source) {
   const Json* value = FindAtPointer(ds_config, pointer);
   if (value == nullptr || value->is_null() || IsAuto(*value)) return std::nullopt;
-  std::string expected = Misfit(*FindKey(pointer), *value);
+  std::string expected = Keys().Misfit(*Keys().Find(pointer), *value);
   if (expected.empty()) return WholeNumber(*value);
   Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected {}", source, pointer, value->dump(),
         expected);
@@ -34,7 +34,7 @@ std::string Described(std::optional<int64_t> number) {
   return number ? fmt::format("{}", *number) : "not given";
 }
 
-// What the batch numbers of a config say, before any is inferred.
+// The batch sizes that a config gives, before any is inferred.
 struct Numbers {
   std::optional<int64_t> total, micro, accumulation;
   int64_t ranks = 1;
@@ -102,7 +102,8 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
   return batch;
 }
 
-Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t world_size) {
+Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignment,
+                    int64_t world_size) {
   const std::string source = "trial";
   BatchSizes batch = ResolveBatchSizes(base, source, world_size);
   Json config = CanonicalConfig(base, Auto::kKeep, source);

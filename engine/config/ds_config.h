@@ -1,5 +1,4 @@
-// ds_config.json: DeepSpeed's settings, read tolerantly, checked against DeepSpeed's own rules,
-// written strictly.
+// A ds_config.json as the built-in engine uses it.
 //
 // Key names, defaults and rules follow DeepSpeed 0.19 (deepspeed/runtime/config.py and
 // runtime/zero/config.py); docs/ds_config.md lists every key and what dsat does with it.
@@ -12,137 +11,194 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/config/batch.h"
 #include "engine/core/tensor.h"
 #include "engine/io/async_file.h"
 #include "engine/plan/placement.h"
-#include "proto/trial.h"
 
 namespace dsat::engine {
 
-// train_batch_size = micro_batch_size * accumulation_steps * data-parallel size.
-struct BatchSizes {
-  int64_t train_batch_size = 0;
-  int64_t micro_batch_size = 0;
-  int64_t accumulation_steps = 0;
+class KeyTable;
+const KeyTable& Keys();
+
+// Where a member starts: the default that the key table has at a pointer, of element `index` if it
+// is an array. Converts to the type that the key has.
+class Default {
+ public:
+  explicit Default(const char* pointer, size_t index = 0) : pointer_(pointer), index_(index) {}
+  // NOLINTBEGIN(google-explicit-constructor)
+  operator bool() const;
+  operator int() const;
+  operator int64_t() const;
+  operator double() const;
+  operator std::string() const;
+  // NOLINTEND(google-explicit-constructor)
+
+ private:
+  const char* pointer_;
+  size_t index_;
 };
 
 // Optimizer state beyond device memory (zero_optimization.offload_optimizer).
 struct OffloadOptimizerConfig {
   Tier tier = Tier::kDevice;
   std::string nvme_path;
-  int64_t buffer_count = 4;  // Tensors of a sub-group's size in host memory.
-  bool pipeline_read = false;
-  bool pipeline_write = false;
-  double ratio = 1.0;  // Of the elements; the rest stays on the device.
+  // Tensors of a sub-group's size in host memory.
+  int64_t buffer_count = Default("/zero_optimization/offload_optimizer/buffer_count");
+  bool pipeline_read = Default("/zero_optimization/offload_optimizer/pipeline_read");
+  bool pipeline_write = Default("/zero_optimization/offload_optimizer/pipeline_write");
+  // The part of the elements that is offloaded; the rest stays on the device.
+  double ratio = Default("/zero_optimization/offload_optimizer/ratio");
+  bool operator==(const OffloadOptimizerConfig&) const = default;
 };
 
 // Parameters beyond device memory (zero_optimization.offload_param).
 struct OffloadParamConfig {
   Tier tier = Tier::kDevice;
   std::string nvme_path;
-  int64_t buffer_count = 5;            // Slices in host memory at once,
-  int64_t buffer_size = 100'000'000;   // and how many elements each may have.
-  int64_t max_in_cpu = 1'000'000'000;  // Elements that stay in host memory.
+  // Slices in host memory at once, and how many elements each may have.
+  int64_t buffer_count = Default("/zero_optimization/offload_param/buffer_count");
+  int64_t buffer_size = Default("/zero_optimization/offload_param/buffer_size");
+  // Elements that stay in host memory.
+  int64_t max_in_cpu = Default("/zero_optimization/offload_param/max_in_cpu");
+  bool operator==(const OffloadParamConfig&) const = default;
 };
 
+// Sizes are in elements.
 struct ZeroConfig {
-  int stage = 0;
-  bool contiguous_gradients = true;
-  bool reduce_scatter = true;
-  bool allgather_partitions = true;
-  bool overlap_comm = false;                             // DeepSpeed: true at stage 3 if not given
-  int64_t reduce_bucket_size = 500'000'000;              // elements
-  int64_t allgather_bucket_size = 500'000'000;           // elements
-  int64_t stage3_prefetch_bucket_size = 50'000'000;      // elements
-  int64_t stage3_param_persistence_threshold = 100'000;  // elements, per parameter
-  int64_t stage3_max_live_parameters = 1'000'000'000;    // elements
-  bool gather_16bit_weights_on_model_save = false;       // stage 3
-  int64_t stage3_max_reuse_distance = 1'000'000'000;     // elements
-  int64_t stage3_model_persistence_threshold = INT64_MAX;  // elements, all persistent parameters
-  int64_t sub_group_size = 1'000'000'000;                  // elements
+  int stage = Default("/zero_optimization/stage");
+  bool contiguous_gradients = Default("/zero_optimization/contiguous_gradients");
+  bool reduce_scatter = Default("/zero_optimization/reduce_scatter");
+  bool allgather_partitions = Default("/zero_optimization/allgather_partitions");
+  bool overlap_comm = Default("/zero_optimization/overlap_comm");
+  int64_t reduce_bucket_size = Default("/zero_optimization/reduce_bucket_size");
+  int64_t allgather_bucket_size = Default("/zero_optimization/allgather_bucket_size");
+  int64_t stage3_prefetch_bucket_size = Default("/zero_optimization/stage3_prefetch_bucket_size");
+  // The largest parameter that is not sharded, and the most elements of all that are not.
+  int64_t stage3_param_persistence_threshold =
+      Default("/zero_optimization/stage3_param_persistence_threshold");
+  int64_t stage3_model_persistence_threshold =
+      Default("/zero_optimization/stage3_model_persistence_threshold");
+  int64_t stage3_max_live_parameters = Default("/zero_optimization/stage3_max_live_parameters");
+  int64_t stage3_max_reuse_distance = Default("/zero_optimization/stage3_max_reuse_distance");
+  bool gather_16bit_weights_on_model_save =
+      Default("/zero_optimization/stage3_gather_16bit_weights_on_model_save");
+  int64_t sub_group_size = Default("/zero_optimization/sub_group_size");
   OffloadOptimizerConfig offload_optimizer;
   OffloadParamConfig offload_param;
+  bool operator==(const ZeroConfig&) const = default;
 };
 
 struct ActivationConfig {
-  int64_t checkpoint_interval = 0;  // Layers; 0: everything is kept.
-  int64_t num_checkpoints = 0;      // In place of an interval, if not 0.
-  bool checkpoints_on_host = false;
+  // In layers; 0: everything is kept.
+  int64_t checkpoint_interval = Default("/pipeline/activation_checkpoint_interval");
+  int64_t num_checkpoints = 0;  // In place of an interval, if not 0.
+  bool checkpoints_on_host = Default("/activation_checkpointing/cpu_checkpointing");
+  bool operator==(const ActivationConfig&) const = default;
 };
 
 struct PipelineConfig {
   int num_stages = 1;
-  std::string partition = "best";
+  std::string partition = Default("/pipeline/partition");
+  bool operator==(const PipelineConfig&) const = default;
 };
 
 struct OptimizerConfig {
-  std::string type = "adamw";  // lower case: adam, adamw, sgd, lamb, adagrad, lion, onebitadam
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool bias_correction = true;
-  bool adam_w_mode = true;
-  bool stochastic_rounding = false;    // adam, adamw: of bf16 parameters
-  double momentum = 0, dampening = 0;  // sgd
-  bool nesterov = false;
-  double max_coeff = 10, min_coeff = 0.01;  // lamb: range of the trust ratio
-  double lr_decay = 0;                      // adagrad
-  int64_t freeze_step = 100'000;            // onebitadam: updates before it compresses
+  std::string type = "adamw";  // In lower case; /optimizer/type has the names.
+  double lr = Default("/optimizer/params/lr");
+  double beta1 = Default("/optimizer/params/betas", 0);
+  double beta2 = Default("/optimizer/params/betas", 1);
+  double eps = Default("/optimizer/params/eps");
+  double weight_decay = Default("/optimizer/params/weight_decay");
+  bool bias_correction = Default("/optimizer/params/bias_correction");
+  bool adam_w_mode = Default("/optimizer/params/adam_w_mode");
+  // adam, adamw: of bf16 parameters
+  bool stochastic_rounding = Default("/optimizer/params/stochastic_rounding");
+  // sgd
+  double momentum = Default("/optimizer/params/momentum");
+  double dampening = Default("/optimizer/params/dampening");
+  bool nesterov = Default("/optimizer/params/nesterov");
+  // lamb: the range of the trust ratio
+  double max_coeff = Default("/optimizer/params/max_coeff");
+  double min_coeff = Default("/optimizer/params/min_coeff");
+  // adagrad
+  double lr_decay = Default("/optimizer/params/lr_decay");
+  // onebitadam: updates before it compresses
+  int64_t freeze_step = Default("/optimizer/params/freeze_step");
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
-// Of DeepSpeed's OneCycle; step sizes in updates.
+// The OneCycle schedule of DeepSpeed; step sizes are in updates.
 struct OneCycleConfig {
-  double min_lr = 0, max_lr = 0, decay_lr_rate = 0;
-  int64_t first_step_size = 2000, second_step_size = 2000, decay_step_size = 0;
-  int64_t first_stair_count = 0, second_stair_count = 0;
-  bool cycle_momentum = true;
-  double min_mom = 0.8, max_mom = 0.9, decay_mom_rate = 0;
+  double min_lr = 0;
+  double max_lr = 0;
+  double decay_lr_rate = Default("/scheduler/params/decay_lr_rate");
+  int64_t first_step_size = Default("/scheduler/params/cycle_first_step_size");
+  int64_t second_step_size = first_step_size;
+  int64_t decay_step_size = Default("/scheduler/params/decay_step_size");
+  int64_t first_stair_count = Default("/scheduler/params/cycle_first_stair_count");
+  int64_t second_stair_count = first_stair_count;
+  bool cycle_momentum = Default("/scheduler/params/cycle_momentum");
+  double min_mom = Default("/scheduler/params/cycle_min_mom");
+  double max_mom = Default("/scheduler/params/cycle_max_mom");
+  double decay_mom_rate = Default("/scheduler/params/decay_mom_rate");
+  bool operator==(const OneCycleConfig&) const = default;
 };
 
 struct LrRangeTestConfig {
-  double min_lr = 1e-3, step_rate = 1;
-  int64_t step_size = 2000;  // updates
-  bool staircase = false;
+  double min_lr = Default("/scheduler/params/lr_range_test_min_lr");
+  double step_rate = Default("/scheduler/params/lr_range_test_step_rate");
+  int64_t step_size = Default("/scheduler/params/lr_range_test_step_size");  // updates
+  bool staircase = Default("/scheduler/params/lr_range_test_staircase");
+  bool operator==(const LrRangeTestConfig&) const = default;
 };
 
 struct SchedulerConfig {
-  // "" = constant lr; WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest.
+  // /scheduler/type has the names; "" = constant lr.
   std::string type;
-  double warmup_min_lr = 0, warmup_max_lr = 1e-3;
-  int64_t warmup_num_steps = 1000;
-  bool warmup_linear = false;                         // else logarithmic
-  int64_t total_num_steps = 0;                        // WarmupDecayLR, WarmupCosineLR
-  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR
+  double warmup_min_lr = Default("/scheduler/params/warmup_min_lr");
+  double warmup_max_lr = 1e-3;  // DeepSpeed's; WarmupLR takes the lr of the optimizer.
+  int64_t warmup_num_steps = Default("/scheduler/params/warmup_num_steps");
+  bool warmup_linear = false;   // else logarithmic
+  int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
+  // WarmupCosineLR
+  double warmup_min_ratio = Default("/scheduler/params/warmup_min_ratio");
+  double cos_min_ratio = Default("/scheduler/params/cos_min_ratio");
   OneCycleConfig one_cycle = {};
   LrRangeTestConfig range_test = {};
-  int64_t last_batch_iteration = -1;  // Where the schedule starts; -1: at its beginning.
+  // Where the schedule starts; -1: at its beginning.
+  int64_t last_batch_iteration = Default("/scheduler/params/last_batch_iteration");
+  bool operator==(const SchedulerConfig&) const = default;
 };
 
 struct Fp16Config {
-  bool enabled = false;
-  double loss_scale = 0;  // 0 = dynamic: all that follows
-  int64_t initial_scale_power = 16;
-  int64_t loss_scale_window = 1000;
-  int64_t hysteresis = 2;
-  bool consecutive_hysteresis = false;
-  double min_loss_scale = 1;
+  bool enabled = Default("/fp16/enabled");
+  double loss_scale = Default("/fp16/loss_scale");  // 0 = dynamic: all that follows
+  int64_t initial_scale_power = Default("/fp16/initial_scale_power");
+  int64_t loss_scale_window = Default("/fp16/loss_scale_window");
+  int64_t hysteresis = Default("/fp16/hysteresis");
+  bool consecutive_hysteresis = Default("/fp16/consecutive_hysteresis");
+  double min_loss_scale = Default("/fp16/min_loss_scale");
+  bool operator==(const Fp16Config&) const = default;
 };
 
 struct DsConfig {
   BatchSizes batch;
-  bool bf16 = false;                // Not with fp16.enabled; f32 with neither.
-  bool check_grad_overflow = true;  // false, for bf16 only: no step is skipped.
+  bool bf16 = Default("/bf16/enabled");  // Not with fp16.enabled; f32 with neither.
+  // false, for bf16 only: no step is skipped.
+  bool check_grad_overflow = Default("/bf16/check_grad_overflow");
   // For bf16, Adam and AdamW only; the second not without the first.
-  bool bf16_master_weights_and_grads = false;
-  bool bf16_optimizer_states = false;
+  bool bf16_master_weights_and_grads = Default("/bf16/bf16_master_weights_and_grads");
+  bool bf16_optimizer_states = Default("/bf16/bf16_optimizer_states");
   Fp16Config fp16;
-  double gradient_clipping = 1.0;  // 0 = off
-  // Gradients are divided by it before they are reduced, and multiplied after.
-  double gradient_predivide_factor = 1.0;
+  double gradient_clipping = Default("/gradient_clipping");  // 0 = off
+  // Gradients are divided by it before they are reduced, and multiplied by it after.
+  double gradient_predivide_factor = Default("/gradient_predivide_factor");
   bool average_gradients = true;            // false: their sum over the ranks
-  std::optional<DType> communication_type;  // Of gradients on their way; the model's if not given
+  std::optional<DType> communication_type;  // Of communicated gradients; the model's if not given
   std::optional<DType> grad_accum_type;     // The model's if not given
   std::optional<int64_t> steps_per_print;
-  int64_t seed = 42;
+  int64_t seed = Default("/seed");
   ZeroConfig zero;
   ActivationConfig activation;
   PipelineConfig pipeline;
@@ -150,58 +206,31 @@ struct DsConfig {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
 
-  // Of parameters and activations.
+  // The type of parameters and activations.
   DType dtype() const {
     if (fp16.enabled) return DType::kF16;
     return bf16 ? DType::kBF16 : DType::kF32;
   }
-  // In which gradients accumulate.
+  // The type in which gradients accumulate.
   DType grad_dtype() const { return grad_accum_type.value_or(dtype()); }
-  // Of what the optimizer updates: the parameter itself, where the type is the model's and it is
-  // on the optimizer's tier, else a copy of it.
+  // The type of what the optimizer updates: the parameter itself if it has this type and is on the
+  // tier of the optimizer, else a copy of it.
   DType master_dtype() const { return bf16_master_weights_and_grads ? DType::kBF16 : DType::kF32; }
   DType moment_dtype() const { return bf16_optimizer_states ? DType::kBF16 : DType::kF32; }
-  // In which they travel over so many data-parallel ranks, and what they are divided by before. One
-  // rank's may move between tiers, but as they are.
-  DType travel_dtype(int num_ranks) const {
+  // The type in which gradients are communicated between `num_ranks` data-parallel ranks, and what
+  // they are divided by before. Those of one rank are not converted.
+  DType communication_dtype(int num_ranks) const {
     return num_ranks == 1 ? grad_dtype() : communication_type.value_or(dtype());
   }
   double predivision(int num_ranks) const { return num_ranks == 1 ? 1 : gradient_predivide_factor; }
+  bool operator==(const DsConfig&) const = default;
 };
 
-// Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument
-// if /pipeline/stages does not divide `world_size`.
-int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size);
-
-// Infers the third number from the two given (DeepSpeed's _set_batch_related_parameters). "auto" is
-// not given; with nothing given, a micro-batch size of "auto" is 1. Throws
-// kInvalidArgument "<source>: ..." naming all three numbers and the data-parallel size if they
-// contradict, are not positive, or too few are given.
-BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size);
-
-// Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
-// ranges, unknown keys with the nearest valid one, combinations. For both launch targets. Throws
-// kInvalidArgument "<source>: /json/pointer is <value>; expected <range>". Gives warnings, one line
-// each, for keys that DeepSpeed ignores.
-std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t world_size);
-
-// Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
-// built-in engine's own, in a config for a DeepSpeed script.
-void RefuseOwnKeys(const Json& ds_config, const std::string& source);
-
-// ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
-// and value for what the built-in engine cannot honour; adds a warning by name for every key that
-// is legal but without meaning to it (monitors, logging).
+// CheckDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key and
+// value for what the built-in engine cannot honor; adds a warning by name for every key that is
+// legal but means nothing to it (monitors, logging).
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings);
-
-// base + assignment with the batch sizes resolved and consistent, "auto" ones included, one name
-// for every key, no nulls and no `autotuning` block: ready for the built-in engine and for
-// DeepSpeed. Other "auto" values stay: whoever fills them in (Hugging Face's Trainer) still must,
-// and for all others they are the default. The accumulation count is the base config's unless the
-// assignment sets it; train_batch_size follows.
-Json ConfigForTrial(const Json& base, const Assignment& assignment, int64_t world_size);
+                       std::vector<std::string>* warnings, const KeyTable& keys = Keys());
 
 }  // namespace dsat::engine
 

@@ -1,149 +1,474 @@
-// Look-ups in the key table, and the check of one value.
+// The rows, in the order in which docs/ds_config.md shows them.
 #include "engine/config/keys.h"
 
-#include <algorithm>
-#include <cmath>
-#include <unordered_map>
-
-#include "base/error.h"
+#include <iterator>
 
 namespace dsat::engine {
 namespace {
 
-std::string_view Parent(std::string_view pointer) {
-  return pointer.substr(0, pointer.rfind('/'));
+using enum Builtin;
+using enum KeyUnit;
+
+constexpr Key Section(const char* pointer, const char* since, Builtin builtin = kFollows) {
+  return {pointer, since, KeyType::kSection, "{}", builtin};
+}
+constexpr Key Open(const char* pointer, const char* since, Builtin builtin = kFollows) {
+  return {pointer, since, KeyType::kOpenSection, "{}", builtin};
+}
+constexpr Key Flag(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kBool, fallback, builtin};
+}
+constexpr Key Int(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kInt, fallback, builtin};
+}
+constexpr Key Number(const char* pointer, const char* since, const char* fallback,
+                     Builtin builtin) {
+  return {pointer, since, KeyType::kNumber, fallback, builtin};
+}
+constexpr Key Text(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kText, fallback, builtin};
+}
+constexpr Key Any(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kAny, fallback, builtin};
+}
+constexpr Key Alias(const char* pointer, const char* since, const char* target) {
+  return {pointer, since, KeyType::kAlias, target, kFollows};
 }
 
-bool InRange(const Key& key, double value) {
-  if (!std::isfinite(value)) return false;
-  bool high_enough = key.above_min ? value > key.min : value >= key.min;
-  bool low_enough = key.below_max ? value < key.max : value <= key.max;
-  return high_enough && low_enough;
+// A size in elements that decides when state moves, never what is computed.
+constexpr Key Elems(const char* pointer, const char* since, const char* fallback, double min) {
+  return Int(pointer, since, fallback, kHonors).From(min).In(kElems).Exact();
 }
 
-// " >= 1", " in [0, 1)", or "".
-std::string RangeText(const Key& key) {
-  bool has_min = std::isfinite(key.min);
-  bool has_max = std::isfinite(key.max);
-  if (has_min && has_max) {
-    return fmt::format(" in {}{}, {}{}", key.above_min ? '(' : '[', key.min, key.max,
-                       key.below_max ? ')' : ']');
-  }
-  if (has_min) return fmt::format(" {} {}", key.above_min ? ">" : ">=", key.min);
-  return "";
-}
+constexpr const char* kOptimizers = "Adam AdamW SGD Lamb Adagrad Lion OneBitAdam";
+constexpr const char* kSchedulers = "WarmupLR WarmupDecayLR WarmupCosineLR OneCycle LRRangeTest";
+constexpr const char* kAdam = "adam adamw";
+constexpr const char* kSgd = "sgd";
+constexpr const char* kLamb = "lamb";
+constexpr const char* kAdagrad = "adagrad";
+constexpr const char* kWithBetas = "adam adamw lamb lion onebitadam";
+constexpr const char* kWithEps = "adam adamw lamb adagrad onebitadam";
+constexpr const char* kOneBit = "onebitadam";
+constexpr const char* kWarmups = "warmuplr warmupdecaylr";
+constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 
-bool IsStage(const Key& key, const Json& value) {
-  if (value.is_boolean()) return true;
-  if (value.is_string()) {
-    const std::string& text = value.get_ref<const std::string&>();
-    return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
-  }
-  std::optional<int64_t> number = WholeNumber(value);
-  return number.has_value() && InRange(key, static_cast<double>(*number));
-}
+// What a search draws.
+constexpr const char* kBuckets =
+    "[1000000, 5000000, 10000000, 50000000, 100000000, 500000000, 1000000000, 5000000000]";
+constexpr const char* kSwitch = "[true, false]";
 
-bool IsPair(const Key& key, const Json& value) {
-  auto fits = [&](const Json& item) { return item.is_number() && InRange(key, item); };
-  return value.is_array() && value.size() == 2 && fits(value[0]) && fits(value[1]);
-}
+constexpr Key kKeys[] = {
+    // Batch sizes.
+    Int("/train_batch_size", "0.1.0", "null", kHonors).From(1),
+    Int("/train_micro_batch_size_per_gpu", "0.1.0", "null", kHonors).From(1),
+    Int("/gradient_accumulation_steps", "0.1.0", "null", kHonors).From(1),
+    Flag("/managed_gradient_accumulation", "0.19.4", "true", kRefuses),
 
-bool Fits(const Key& key, const Json& value) {
-  switch (key.type) {
-    case KeyType::kSection:
-    case KeyType::kOpenSection:
-      return value.is_object() ||
-             (key.pointer == std::string_view("/zero_optimization") && value.is_boolean());
-    case KeyType::kBool:
-      return value.is_boolean();
-    case KeyType::kInt:
-      return WholeNumber(value).has_value() && InRange(key, value.get<double>());
-    case KeyType::kNumber:
-      return value.is_number() && InRange(key, value.get<double>());
-    case KeyType::kText:
-      return value.is_string() &&
-             (*key.choices == '\0' || IsOneOf(value.get_ref<const std::string&>(), key.choices));
-    case KeyType::kNumbers:
-      return IsPair(key, value);
-    case KeyType::kStage:
-      return IsStage(key, value);
-    case KeyType::kAny:
-      return true;
-    case KeyType::kAlias:
-      return Fits(*FindKey(key.fallback), value);
-  }
-  return false;
-}
+    // Optimizer.
+    Section("/optimizer", "0.1.0"),
+    Text("/optimizer/type", "0.1.0", "null", kHonors).Known(kOptimizers),
+    Flag("/optimizer/legacy_fusion", "0.1.0", "false", kWarns).Rounding(),
+    Section("/optimizer/params", "0.1.0"),
+    Number("/optimizer/params/lr", "0.1.0", "0.001", kHonors).From(0).Note("Adagrad: 0.01"),
+    Number("/optimizer/params/weight_decay", "0.1.0", "0", kHonors).From(0),
+    Key{"/optimizer/params/betas", "0.1.0", KeyType::kNumbers, "[0.9, 0.999]", kHonors}
+        .From(0)
+        .Below(1)
+        .For(kWithBetas),
+    Number("/optimizer/params/eps", "0.1.0", "1e-8", kHonors)
+        .From(0)
+        .For(kWithEps)
+        .Note("Adagrad: 1e-10"),
+    Any("/optimizer/params/max_grad_norm", "0.1.0", "null", kFollows),
+    Flag("/optimizer/params/bias_correction", "0.1.0", "true", kHonors)
+        .For("adam adamw lamb onebitadam"),
+    Flag("/optimizer/params/adam_w_mode", "0.3.1", "true", kHonors)
+        .For(kAdam)
+        .Note("false: weight decay as L2 regularization; type Adam only"),
+    Flag("/optimizer/params/stochastic_rounding", "", "false", kHonors)
+        .For(kAdam)
+        .Own()
+        .Note("of bf16 parameters; dsat's own, refused for a DeepSpeed script"),
+    Flag("/optimizer/params/amsgrad", "0.1.0", "false", kRefuses).For("adam adamw lamb onebitadam"),
+    Flag("/optimizer/params/torch_adam", "0.3.1", "false", kWarns).Rounding().For(kAdam),
+    Flag("/optimizer/params/set_grad_none", "0.3.1", "true", kWarns).Exact().For("adam adamw lion"),
+    Flag("/optimizer/params/fp32_optimizer_states", "0.5.0", "true", kRefuses)
+        .For("adam adamw lion adagrad"),
+    Number("/optimizer/params/momentum", "0.1.0", "0", kHonors).From(0).For(kSgd),
+    Number("/optimizer/params/dampening", "", "0", kHonors).For(kSgd),
+    Flag("/optimizer/params/nesterov", "", "false", kHonors).For(kSgd),
+    Flag("/optimizer/params/maximize", "", "false", kRefuses).For("sgd adagrad"),
+    Number("/optimizer/params/max_coeff", "0.1.0", "10.0", kHonors).From(0).For(kLamb),
+    Number("/optimizer/params/min_coeff", "0.1.0", "0.01", kHonors).From(0).For(kLamb),
+    Flag("/optimizer/params/eps_inside_sqrt", "0.1.0", "false", kRefuses).For("lamb onebitadam"),
+    Number("/optimizer/params/lr_decay", "", "0", kHonors).From(0).For(kAdagrad),
+    Number("/optimizer/params/initial_accumulator_value", "", "0", kRefuses).From(0).For(kAdagrad),
+    Int("/optimizer/params/freeze_step", "0.3.0", "100000", kHonors).From(1).For(kOneBit),
+    Flag("/optimizer/params/cuda_aware", "0.3.0", "false", kWarns).Exact().For(kOneBit),
+    Text("/optimizer/params/comm_backend_name", "0.3.14", "\"nccl\"", kWarns)
+        .Exact()
+        .OneOf("nccl mpi hccl compressed")
+        .For(kOneBit),
+    Flag("/zero_allow_untested_optimizer", "0.1.0", "false", kHonors)
+        .Exact()
+        .Note("must be true for SGD and Lamb with ZeRO, as in DeepSpeed"),
+    Flag("/zero_force_ds_cpu_optimizer", "0.8.3", "true", kWarns).Exact(),
+
+    // Scheduler.
+    Section("/scheduler", "0.1.0"),
+    Text("/scheduler/type", "0.1.0", "null", kHonors).Known(kSchedulers),
+    Section("/scheduler/params", "0.1.0"),
+    Int("/scheduler/params/last_batch_iteration", "0.1.0", "-1", kHonors).From(-1),
+    Number("/scheduler/params/warmup_min_lr", "0.1.0", "0", kHonors).From(0).For(kWarmups),
+    Number("/scheduler/params/warmup_max_lr", "0.1.0", "null", kHonors)
+        .From(0)
+        .For(kWarmups)
+        .Note("if not given: WarmupLR the optimizer's lr, WarmupDecayLR 0.001"),
+    Int("/scheduler/params/warmup_num_steps", "0.1.0", "1000", kHonors).From(1).For(kAllWarmups),
+    Text("/scheduler/params/warmup_type", "0.5.7", "\"log\"", kHonors)
+        .OneOf("log linear")
+        .For(kAllWarmups),
+    Int("/scheduler/params/total_num_steps", "0.3.1", "null", kHonors)
+        .From(1)
+        .For("warmupdecaylr warmupcosinelr"),
+    Number("/scheduler/params/warmup_min_ratio", "0.12.3", "0", kHonors)
+        .From(0)
+        .For("warmupcosinelr"),
+    Number("/scheduler/params/cos_min_ratio", "0.12.3", "0.0001", kHonors)
+        .From(0)
+        .For("warmupcosinelr"),
+    Number("/scheduler/params/cycle_min_lr", "0.1.0", "null", kHonors).From(0).For("onecycle"),
+    Number("/scheduler/params/cycle_max_lr", "0.1.0", "null", kHonors).From(0).For("onecycle"),
+    Number("/scheduler/params/decay_lr_rate", "0.1.0", "0", kHonors).From(0).For("onecycle"),
+    Int("/scheduler/params/cycle_first_step_size", "0.1.0", "2000", kHonors)
+        .From(1)
+        .For("onecycle"),
+    Int("/scheduler/params/cycle_second_step_size", "0.1.0", "null", kHonors)
+        .From(0)
+        .For("onecycle"),
+    Int("/scheduler/params/cycle_first_stair_count", "0.1.0", "0", kHonors).From(0).For("onecycle"),
+    Int("/scheduler/params/cycle_second_stair_count", "0.1.0", "null", kHonors)
+        .From(0)
+        .For("onecycle"),
+    Int("/scheduler/params/decay_step_size", "0.1.0", "0", kHonors).From(0).For("onecycle"),
+    Flag("/scheduler/params/cycle_momentum", "0.1.0", "true", kHonors)
+        .For("onecycle")
+        .Note("of optimizers with betas, as in DeepSpeed, whose second beta is 0.99 then"),
+    Number("/scheduler/params/cycle_min_mom", "0.1.0", "0.8", kHonors)
+        .From(0)
+        .To(1)
+        .For("onecycle"),
+    Number("/scheduler/params/cycle_max_mom", "0.1.0", "0.9", kHonors)
+        .From(0)
+        .To(1)
+        .For("onecycle"),
+    Number("/scheduler/params/decay_mom_rate", "0.1.0", "0", kHonors).From(0).For("onecycle"),
+    Number("/scheduler/params/lr_range_test_min_lr", "0.1.0", "0.001", kHonors)
+        .Above(0)
+        .For("lrrangetest"),
+    Int("/scheduler/params/lr_range_test_step_size", "0.1.0", "2000", kHonors)
+        .From(1)
+        .For("lrrangetest"),
+    Number("/scheduler/params/lr_range_test_step_rate", "0.1.0", "1", kHonors)
+        .From(0)
+        .For("lrrangetest"),
+    Flag("/scheduler/params/lr_range_test_staircase", "0.1.0", "false", kHonors).For("lrrangetest"),
+
+    // Gradients and communication.
+    Number("/gradient_clipping", "0.1.0", "1.0", kHonors).From(0).Note("0 = off"),
+    Flag("/prescale_gradients", "0.1.0", "false", kHonors).Rounding(),
+    Number("/gradient_predivide_factor", "0.1.0", "1.0", kHonors).Rounding().Above(0),
+    Text("/gradient_allreduce_op", "0.19.6", "\"mean\"", kHonors).OneOf("mean sum"),
+    Text("/communication_data_type", "0.5.8", "null", kHonors).OneOf("fp16 bf16 fp32"),
+    Text("/seq_parallel_communication_data_type", "0.11.2", "\"fp32\"", kWarns)
+        .OneOf("fp16 bf16 fp32"),
+    Flag("/sparse_gradients", "0.1.0", "false", kRefuses).Rounding(),
+    Flag("/disable_allgather", "0.1.0", "false", kWarns).Exact(),
+    Flag("/dataloader_drop_last", "0.5.2", "false", kWarns),
+
+    // ZeRO. A search draws the values of searched keys in this order.
+    Section("/zero_optimization", "0.1.0").Note("true = stage 1, false = stage 0"),
+    Key{"/zero_optimization/stage", "0.2.0", KeyType::kStage, "0", kHonors}
+        .From(0)
+        .To(3)
+        .Rounding(),
+    Elems("/zero_optimization/reduce_bucket_size", "0.2.0", "500000000", 1)
+        .Rounding()
+        .UpToParams()
+        .SeveralRanks()
+        .SearchedFromStage(0, kBuckets),
+    Elems("/zero_optimization/allgather_bucket_size", "0.2.0", "500000000", 1)
+        .UpToParams()
+        .SeveralRanks()
+        .FromStage(1)
+        .SearchedFromStage(0, kBuckets),
+    Flag("/zero_optimization/overlap_comm", "0.2.0", "false", kHonors)
+        .DefaultFromStage(3, "true")
+        .Exact()
+        .SeveralRanks()
+        .SearchedFromStage(2, kSwitch),
+    Flag("/zero_optimization/reduce_scatter", "0.2.0", "true", kHonors)
+        .Rounding()
+        .SeveralRanks()
+        .SearchedFromStage(2, kSwitch),
+    Flag("/zero_optimization/contiguous_gradients", "0.2.0", "true", kHonors)
+        .Rounding()
+        .SeveralRanks()
+        .SearchedFromStage(2, kSwitch),
+    Flag("/zero_optimization/allgather_partitions", "0.2.0", "true", kHonors)
+        .Exact()
+        .SeveralRanks()
+        .FromStage(1)
+        .PublishedFromStage(3, kSwitch),
+    Flag("/zero_optimization/use_multi_rank_bucket_allreduce", "0.12.4", "true", kWarns).Rounding(),
+    Flag("/zero_optimization/load_from_fp32_weights", "0.3.0", "true", kWarns),
+    Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
+    Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
+        .Rounding()
+        .SeveralRanks(),
+    Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1),
+    Elems("/zero_optimization/stage3_prefetch_bucket_size", "0.3.12", "50000000", 0)
+        .FromStage(3)
+        .UpToParams()
+        .SeveralRanks(),
+    Alias("/zero_optimization/prefetch_bucket_size", "0.3.12",
+          "/zero_optimization/stage3_prefetch_bucket_size"),
+    Elems("/zero_optimization/stage3_param_persistence_threshold", "0.3.12", "100000", 0)
+        .FromStage(3)
+        .UpToParams(),
+    Alias("/zero_optimization/param_persistence_threshold", "0.3.12",
+          "/zero_optimization/stage3_param_persistence_threshold"),
+    Elems("/zero_optimization/stage3_model_persistence_threshold", "0.7.0", "9223372036854775807",
+          0)
+        .FromStage(3),
+    Alias("/zero_optimization/model_persistence_threshold", "0.7.0",
+          "/zero_optimization/stage3_model_persistence_threshold"),
+    Elems("/zero_optimization/stage3_max_live_parameters", "0.3.12", "1000000000", 0)
+        .FromStage(3)
+        .UpToParams(),
+    Alias("/zero_optimization/max_live_parameters", "0.3.12",
+          "/zero_optimization/stage3_max_live_parameters"),
+    Elems("/zero_optimization/stage3_max_reuse_distance", "0.3.12", "1000000000", 0).FromStage(3),
+    Alias("/zero_optimization/max_reuse_distance", "0.3.12",
+          "/zero_optimization/stage3_max_reuse_distance"),
+    Flag("/zero_optimization/stage3_gather_16bit_weights_on_model_save", "0.6.0", "false", kHonors)
+        .Exact()
+        .FromStage(3),
+    Alias("/zero_optimization/gather_16bit_weights_on_model_save", "0.6.0",
+          "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
+    Alias("/zero_optimization/stage3_gather_fp16_weights_on_model_save", "0.3.14",
+          "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
+    Int("/zero_optimization/stage3_module_granularity_threshold", "0.16.0", "0", kWarns)
+        .Exact()
+        .In(kElems)
+        .FromStage(3)
+        .From(0),
+    Alias("/zero_optimization/module_granularity_threshold", "0.16.0",
+          "/zero_optimization/stage3_module_granularity_threshold"),
+    Flag("/zero_optimization/stage3_use_all_reduce_for_fetch_params", "0.14.3", "false", kWarns)
+        .Exact()
+        .FromStage(3),
+    Alias("/zero_optimization/use_all_reduce_for_fetch_params", "0.14.3",
+          "/zero_optimization/stage3_use_all_reduce_for_fetch_params"),
+    Flag("/zero_optimization/stage3_allgather_sequential", "0.18.5", "false", kWarns)
+        .Exact()
+        .FromStage(3),
+    Alias("/zero_optimization/allgather_sequential", "0.18.5",
+          "/zero_optimization/stage3_allgather_sequential"),
+    Flag("/zero_optimization/ignore_unused_parameters", "0.4.0", "true", kWarns).Exact(),
+    Flag("/zero_optimization/legacy_stage1", "0.4.0", "false", kFollows).Rounding(),
+    Int("/zero_optimization/zero_hpz_partition_size", "0.10.0", "1", kRefuses).Exact().From(1),
+    Flag("/zero_optimization/zero_quantized_weights", "0.10.0", "false", kRefuses),
+    Flag("/zero_optimization/zero_quantized_nontrainable_weights", "0.10.2", "false", kRefuses),
+    Flag("/zero_optimization/zero_quantized_gradients", "0.10.0", "false", kRefuses),
+    Any("/zero_optimization/zeropp_loco_param", "0.16.2", "null", kRefuses),
+    Int("/zero_optimization/mics_shard_size", "0.9.2", "-1", kRefuses).Rounding().From(-1),
+    Flag("/zero_optimization/mics_hierarchical_params_gather", "0.9.2", "false", kRefuses).Exact(),
+    Any("/zero_optimization/zenflow", "0.17.5", "null", kRefuses),
+    Any("/zero_optimization/leaf_module", "0.18.0", "{}", kRefuses).Exact(),
+    Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns).Rounding(),
+    Flag("/zero_optimization/pipeline_loading_checkpoint", "0.10.1", "false", kWarns).Exact(),
+    Flag("/zero_optimization/override_module_apply", "0.10.1", "true", kWarns).Exact(),
+    Flag("/zero_optimization/log_trace_cache_warnings", "0.16.4", "false", kWarns).Exact(),
+    Flag("/zero_optimization/enable_sanity_checks", "0.17.6", "false", kWarns).Exact(),
+    Flag("/zero_optimization/save_muon_momentum_buffer_in_memory", "0.18.9", "false", kWarns)
+        .Exact(),
+    Section("/zero_optimization/offload_optimizer", "0.3.15"),
+    Text("/zero_optimization/offload_optimizer/device", "0.3.15", "\"none\"", kHonors)
+        .Rounding()
+        .NeedsStage(1)
+        .OneOf("none cpu nvme"),
+    Text("/zero_optimization/offload_optimizer/nvme_path", "0.3.15", "null", kHonors).Exact(),
+    Int("/zero_optimization/offload_optimizer/buffer_count", "0.3.15", "4", kHonors)
+        .Exact()
+        .From(0),
+    Flag("/zero_optimization/offload_optimizer/pin_memory", "0.3.15", "true", kWarns).Exact(),
+    Flag("/zero_optimization/offload_optimizer/pipeline_read", "0.3.15", "false", kHonors).Exact(),
+    Flag("/zero_optimization/offload_optimizer/pipeline_write", "0.3.15", "false", kHonors).Exact(),
+    Flag("/zero_optimization/offload_optimizer/fast_init", "0.3.15", "false", kWarns).Exact(),
+    Number("/zero_optimization/offload_optimizer/ratio", "0.12.3", "1.0", kHonors)
+        .Rounding()
+        .From(0)
+        .To(1),
+    Flag("/zero_optimization/offload_optimizer/super_offload", "0.18.0", "false", kWarns)
+        .Rounding(),
+    Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.18.0", "0.8", kWarns)
+        .Exact()
+        .From(0)
+        .To(1),
+    Section("/zero_optimization/offload_param", "0.3.15"),
+    Text("/zero_optimization/offload_param/device", "0.3.15", "\"none\"", kHonors)
+        .Exact()
+        .NeedsStage(3)
+        .OneOf("none cpu nvme"),
+    Text("/zero_optimization/offload_param/nvme_path", "0.3.15", "null", kHonors).Exact(),
+    Int("/zero_optimization/offload_param/buffer_count", "0.3.15", "5", kHonors).Exact().From(0),
+    Elems("/zero_optimization/offload_param/buffer_size", "0.3.15", "100000000", 0),
+    Elems("/zero_optimization/offload_param/max_in_cpu", "0.3.15", "1000000000", 0),
+    Flag("/zero_optimization/offload_param/pin_memory", "0.3.15", "true", kWarns).Exact(),
+    Flag("/zero_optimization/cpu_offload", "0.3.0", "false", kFollows)
+        .Rounding()
+        .Note("deprecated; true = /zero_optimization/offload_optimizer/device \"cpu\""),
+    Flag("/zero_optimization/cpu_offload_param", "0.7.0", "false", kFollows)
+        .Exact()
+        .Note("deprecated; true = /zero_optimization/offload_param/device \"cpu\""),
+    Flag("/zero_optimization/cpu_offload_use_pin_memory", "0.3.12", "false", kFollows)
+        .Exact()
+        .Note("deprecated; true = pin_memory of the two keys above"),
+
+    // Precision.
+    Section("/bf16", "0.6.0"),
+    Flag("/bf16/enabled", "0.6.0", "false", kHonors),
+    Flag("/bf16/immediate_grad_update", "0.13.3", "false", kRefuses),
+    Flag("/bf16/check_grad_overflow", "0.17.1", "true", kHonors),
+    Flag("/bf16/bf16_master_weights_and_grads", "0.18.3", "false", kHonors)
+        .Note("Adam and AdamW only"),
+    Flag("/bf16/bf16_optimizer_states", "0.18.3", "false", kHonors).Note("Adam and AdamW only"),
+    Alias("/bfloat16", "0.5.5", "/bf16"),
+    Section("/fp16", "0.1.0"),
+    Flag("/fp16/enabled", "0.1.0", "false", kHonors),
+    Flag("/fp16/auto_cast", "0.7.0", "false", kWarns),
+    Number("/fp16/loss_scale", "0.1.0", "0", kHonors).From(0).Note("0 = dynamic"),
+    Int("/fp16/initial_scale_power", "0.1.0", "16", kHonors).From(0).To(126),
+    Int("/fp16/loss_scale_window", "0.1.0", "1000", kHonors).From(0),
+    Int("/fp16/hysteresis", "0.1.0", "2", kHonors).From(0),
+    Flag("/fp16/consecutive_hysteresis", "0.1.0", "false", kHonors),
+    Number("/fp16/min_loss_scale", "0.1.0", "1", kHonors).From(0),
+    Flag("/fp16/fp16_master_weights_and_grads", "0.5.0", "false", kRefuses),
+    Open("/amp", "0.3.0"),
+    Flag("/amp/enabled", "0.3.0", "false", kRefuses),
+    Section("/torch_autocast", "0.17.2"),
+    Flag("/torch_autocast/enabled", "0.17.2", "false", kRefuses),
+    Text("/torch_autocast/dtype", "0.17.2", "null", kFollows),
+    Any("/torch_autocast/lower_precision_safe_modules", "0.17.2", "null", kFollows),
+    Section("/data_types", "0.7.6"),
+    Text("/data_types/grad_accum_dtype", "0.7.6", "null", kHonors)
+        .OneOf("fp16 bf16 fp32 float16 bfloat16 float32"),
+    Text("/data_types/param_dtype", "0.19.2", "null", kRefuses),
+    Text("/data_types/buffer_dtype", "0.19.2", "null", kRefuses),
+
+    // Activations, pipelines and other parallelism.
+    Section("/activation_checkpointing", "0.2.0"),
+    Flag("/activation_checkpointing/partition_activations", "0.2.0", "false", kWarns).Exact(),
+    Flag("/activation_checkpointing/contiguous_memory_optimization", "0.2.0", "false", kWarns)
+        .Exact(),
+    Flag("/activation_checkpointing/cpu_checkpointing", "0.2.0", "false", kHonors).Exact(),
+    Int("/activation_checkpointing/number_checkpoints", "0.2.0", "null", kHonors).Exact().From(1),
+    Flag("/activation_checkpointing/synchronize_checkpoint_boundary", "0.2.0", "false", kWarns)
+        .Exact(),
+    Flag("/activation_checkpointing/profile", "0.2.0", "false", kWarns).Exact(),
+    Section("/pipeline", "0.3.0"),
+    Any("/pipeline/stages", "0.3.0", "\"auto\"", kHonors)
+        .Rounding()
+        .Note("a divisor of the ranks; auto = 1"),
+    Text("/pipeline/partition", "0.3.0", "\"best\"", kHonors)
+        .Rounding()
+        .Note("uniform, parameters, best (= parameters) or type:REGEX"),
+    Flag("/pipeline/seed_layers", "0.3.0", "false", kRefuses),
+    Int("/pipeline/activation_checkpoint_interval", "0.3.0", "0", kHonors).Exact().From(0),
+    Flag("/pipeline/pipe_partitioned", "0.12.3", "true", kRefuses).Exact(),
+    Flag("/pipeline/grad_partitioned", "0.12.3", "true", kRefuses).Exact(),
+    Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),
+    Int("/data_parallel_size", "0.1.0", "null", kRefuses).Rounding().From(1),
+    Open("/tensor_parallel", "0.7.6"),
+    Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0),
+    Open("/expert_parallel", "0.19.2", kRefuses),
+    Open("/elasticity", "0.3.9"),
+    Flag("/elasticity/enabled", "0.3.9", "false", kFollows),
+
+    // Input/output, checkpoints.
+    Section("/aio", "0.3.15"),
+    Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1),
+    Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1),
+    Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1),
+    Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact(),
+    Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact(),
+    Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
+    Open("/checkpoint", "0.1.0"),
+    Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
+        .Exact()
+        .OneOf("Ignore Warn Fail ignore warn fail"),
+    Flag("/checkpoint/load_universal", "0.7.0", "false", kWarns).Exact(),
+    Flag("/checkpoint/use_node_local_storage", "0.7.5", "false", kWarns).Exact(),
+    Section("/checkpoint/parallel_write", "0.7.4"),
+    Flag("/checkpoint/parallel_write/pipeline_stage", "0.7.4", "false", kWarns).Exact(),
+
+    // Training techniques.
+    Open("/curriculum_learning", "0.5.0"),
+    Flag("/curriculum_learning/enabled", "0.5.0", "false", kRefuses),
+    Open("/data_efficiency", "0.8.0"),
+    Flag("/data_efficiency/enabled", "0.8.0", "false", kRefuses),
+    Open("/compression_training", "0.7.0", kRefuses),
+    Open("/progressive_layer_drop", "0.3.1"),
+    Flag("/progressive_layer_drop/enabled", "0.3.1", "false", kRefuses),
+    Open("/eigenvalue", "0.4.0"),
+    Flag("/eigenvalue/enabled", "0.4.0", "false", kRefuses),
+    Open("/sparse_attention", "0.3.0", kRefuses),
+    Flag("/graph_harvesting", "0.12.6", "false", kRefuses).Exact(),
+    Open("/nebula", "0.7.0"),
+    Flag("/nebula/enabled", "0.7.0", "false", kWarns).Exact(),
+    Open("/hybrid_engine", "0.9.0"),
+    Flag("/hybrid_engine/enabled", "0.9.0", "false", kRefuses),
+    Open("/compile", "0.16.6"),
+    Flag("/compile/deepcompile", "0.16.6", "false", kRefuses).Rounding(),
+
+    // Reports.
+    Int("/steps_per_print", "0.1.0", "null", kHonors).Exact().From(1),
+    Int("/seed", "", "42", kHonors).From(0).Note("dsat's own; DeepSpeed ignores it"),
+    Flag("/wall_clock_breakdown", "0.1.0", "false", kWarns).Exact(),
+    Flag("/memory_breakdown", "0.2.0", "false", kWarns).Exact(),
+    Flag("/dump_state", "0.1.0", "false", kWarns).Exact(),
+    Any("/log_level", "0.19.3", "null", kWarns).Exact(),
+    Section("/timers", "0.1.0"),
+    Section("/timers/throughput", "0.5.7"),
+    Flag("/timers/throughput/enabled", "0.5.7", "true", kWarns).Exact(),
+    Flag("/timers/throughput/synchronized", "0.14.3", "true", kWarns).Exact(),
+    Section("/flops_profiler", "0.3.11"),
+    Flag("/flops_profiler/enabled", "0.3.11", "false", kWarns).Exact(),
+    Number("/flops_profiler/recompute_fwd_factor", "0.9.3", "0.0", kFollows).Exact().From(0).To(1),
+    Int("/flops_profiler/profile_step", "0.3.12", "1", kFollows).Exact().From(0),
+    Int("/flops_profiler/module_depth", "0.3.11", "-1", kFollows).Exact().From(-1),
+    Int("/flops_profiler/top_modules", "0.3.11", "1", kFollows).Exact().From(0),
+    Flag("/flops_profiler/detailed", "0.3.12", "true", kFollows).Exact(),
+    Text("/flops_profiler/output_file", "0.4.0", "null", kFollows).Exact(),
+    Open("/tensorboard", "0.1.0"),
+    Flag("/tensorboard/enabled", "0.1.0", "false", kWarns).Exact(),
+    Open("/wandb", "0.6.6"),
+    Flag("/wandb/enabled", "0.6.6", "false", kWarns).Exact(),
+    Open("/csv_monitor", "0.6.6"),
+    Flag("/csv_monitor/enabled", "0.6.6", "false", kWarns).Exact(),
+    Open("/comet", "0.14.3"),
+    Flag("/comet/enabled", "0.14.3", "false", kWarns).Exact(),
+    Open("/comms_logger", "0.7.0"),
+    Flag("/comms_logger/enabled", "0.7.0", "false", kWarns).Exact(),
+    Open("/autotuning", "0.5.7").Note("replaced in every trial; never in the written result"),
+};
 
 }  // namespace
 
-const Key* FindKey(std::string_view pointer) {
-  static const std::unordered_map<std::string_view, const Key*> kByPointer = [] {
-    std::unordered_map<std::string_view, const Key*> by_pointer;
-    for (const Key& key : Keys())
-      by_pointer.emplace(key.pointer, &key);  // The first of a name, should there be two.
-    return by_pointer;
-  }();
-  const auto found = kByPointer.find(pointer);
-  return found == kByPointer.end() ? nullptr : found->second;
-}
-
-std::vector<std::string> KeyNames(std::string_view section, std::string_view type) {
-  std::vector<std::string> names;
-  for (const Key& key : Keys()) {
-    std::string_view pointer = key.pointer;
-    if (Parent(pointer) != section) continue;
-    if (*key.variants != '\0' && !IsOneOf(type, key.variants)) continue;
-    names.emplace_back(pointer.substr(section.size() + 1));
-  }
-  return names;
-}
-
-bool IsOneOf(std::string_view text, std::string_view words) {
-  while (!words.empty()) {
-    std::string_view word = words.substr(0, words.find(' '));
-    if (word == text) return true;
-    words.remove_prefix(std::min(word.size() + 1, words.size()));
-  }
-  return false;
-}
-
-const Json& DefaultValue(const Key& key) {
-  static const std::vector<Json> kDefaults = [] {
-    std::vector<Json> defaults;
-    for (const Key& each : Keys())
-      defaults.push_back(each.type == KeyType::kAlias ? Json() : Json::parse(each.fallback));
-    return defaults;
-  }();
-  return kDefaults.at(static_cast<size_t>(&key - Keys().data()));
-}
-
-std::string Expected(const Key& key) {
-  switch (key.type) {
-    case KeyType::kSection:
-    case KeyType::kOpenSection:
-      return "an object";
-    case KeyType::kBool:
-      return "true or false";
-    case KeyType::kInt:
-    case KeyType::kStage:
-      return "an integer" + RangeText(key);
-    case KeyType::kNumber:
-      return "a number" + RangeText(key);
-    case KeyType::kText:
-      return *key.choices == '\0' ? "a string" : fmt::format("one of {}", key.choices);
-    case KeyType::kNumbers:
-      return "two numbers" + RangeText(key);
-    case KeyType::kAny:
-      return "any value";
-    case KeyType::kAlias:
-      return Expected(*FindKey(key.fallback));
-  }
-  return "";
-}
-
-std::string Misfit(const Key& key, const Json& value) {
-  return Fits(key, value) ? "" : Expected(key);
+const KeyTable& Keys() {
+  static const KeyTable kTable({std::begin(kKeys), std::end(kKeys)});
+  return kTable;
 }
 
 }  // namespace dsat::engine

@@ -1,13 +1,13 @@
 // A ds_config in one spelling.
 #include "engine/config/settings.h"
 
-#include <algorithm>
-#include <cctype>
+#include <iterator>
+#include <optional>
 
 #include "base/error.h"
-#include "engine/config/keys.h"
 
 namespace dsat::engine {
+
 bool IsAuto(const Json& value) {
   return value.is_string() && value.get_ref<const std::string&>() == "auto";
 }
@@ -15,6 +15,7 @@ bool IsAuto(const Json& value) {
 namespace {
 
 constexpr char kZero[] = "/zero_optimization";
+constexpr char kStage[] = "/zero_optimization/stage";
 
 // Takes the value at a pointer out of the config; null if there is none.
 Json Take(Json& config, const std::string& pointer) {
@@ -62,33 +63,33 @@ void TranslateOffload(Json& config, const std::string& source) {
 void SettleStage(Json& config) {
   Json zero = config.value("zero_optimization", Json());
   if (zero.is_boolean()) config["zero_optimization"] = {{"stage", zero.get<bool>() ? 1 : 0}};
-  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  const Json* stage = FindAtPointer(config, kStage);
   if (stage == nullptr) return;
   Json number = *stage;
   if (number.is_boolean()) number = number.get<bool>() ? 1 : 0;
   if (number.is_string() && !IsAuto(number)) {
-    number = Json::parse(number.get_ref<const std::string&>());
+    number = Json::parse(number.get_ref<const std::string&>(), nullptr, false);
   }
   if (std::optional<int64_t> whole = WholeNumber(number)) {
-    SetAtPointer(config, "/zero_optimization/stage", *whole);
+    SetAtPointer(config, kStage, *whole);
   }
 }
 
 // Drops what says nothing. "auto" asks for the default, but only DeepSpeed's own keys know it.
-void DropUnset(Json& object, Auto autos, const std::string& pointer) {
+void DropUnset(Json& object, Auto autos, const std::string& pointer, const KeyTable& keys) {
   for (auto it = object.begin(); it != object.end();) {
     std::string at = pointer + "/" + it.key();
-    bool unset = it->is_null() || (autos == Auto::kDrop && IsAuto(*it) && FindKey(at) != nullptr);
-    if (!unset && it->is_object()) DropUnset(*it, autos, at);
+    bool unset = it->is_null() || (autos == Auto::kDrop && IsAuto(*it) && keys.Find(at) != nullptr);
+    if (!unset && it->is_object()) DropUnset(*it, autos, at, keys);
     it = unset ? object.erase(it) : std::next(it);
   }
 }
 
-void WriteIntegersAsIntegers(Json& object, const std::string& pointer) {
+void WriteIntegersAsIntegers(Json& object, const std::string& pointer, const KeyTable& keys) {
   for (const auto& [name, value] : object.items()) {
     const std::string at = pointer + "/" + name;
-    if (value.is_object()) WriteIntegersAsIntegers(value, at);
-    const Key* key = value.is_number() ? FindKey(at) : nullptr;
+    if (value.is_object()) WriteIntegersAsIntegers(value, at, keys);
+    const Key* key = value.is_number() ? keys.Find(at) : nullptr;
     if (key == nullptr || key->type != KeyType::kInt) continue;
     if (const std::optional<int64_t> number = WholeNumber(value)) value = *number;
   }
@@ -96,40 +97,50 @@ void WriteIntegersAsIntegers(Json& object, const std::string& pointer) {
 
 }  // namespace
 
-Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& source) {
+Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& source,
+                     const KeyTable& keys) {
   Json config = ds_config;
-  DropUnset(config, autos, "");
+  DropUnset(config, autos, "", keys);
   SettleStage(config);
-  for (const Key& key : Keys()) {
+  for (const Key& key : keys) {
     if (key.type == KeyType::kAlias) Rename(config, key.pointer, key.fallback, source);
   }
   TranslateOffload(config, source);
-  WriteIntegersAsIntegers(config, "");
+  WriteIntegersAsIntegers(config, "", keys);
   return config;
 }
 
-Settings::Settings(const Json& ds_config, const std::string& source)
-    : written_(CanonicalConfig(ds_config, Auto::kKeep, source)), config_(written_) {
-  DropUnset(config_, Auto::kDrop, "");
+Settings::Settings(const Json& ds_config, const std::string& source, const KeyTable& keys)
+    : keys_(&keys),
+      written_(CanonicalConfig(ds_config, Auto::kKeep, source, keys)),
+      config_(written_) {
+  DropUnset(config_, Auto::kDrop, "", keys);
+  stage_ = static_cast<int>(WholeNumber(Get(kStage)).value_or(0));
+}
+
+Settings Settings::AtStage(int stage) const {
+  Settings other = *this;
+  other.stage_ = stage;
+  for (Json* config : {&other.written_, &other.config_})
+    SetAtPointer(*config, kStage, stage);
+  return other;
 }
 
 Json Settings::Get(const std::string& pointer) const {
   if (const Json* given = Given(pointer)) return *given;
-  const Key* key = FindKey(pointer);
+  const Key* key = keys_->Find(pointer);
   DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
-  return DefaultValue(*key);
+  return keys_->Default(*key, stage_);
 }
 
 std::string Settings::Text(const std::string& pointer) const {
-  Json value = Get(pointer);
+  const Json value = Get(pointer);
   return value.is_string() ? value.get<std::string>() : "";
 }
 
-std::string Settings::Lower(const std::string& pointer) const {
-  std::string text = Text(pointer);
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
+bool Settings::Differs(const Key& key) const {
+  const Json* given = Given(key.pointer);
+  return given != nullptr && *given != keys_->Default(key, stage_);
 }
 
 }  // namespace dsat::engine

@@ -1,6 +1,6 @@
-// Whole ds_configs by name: "stage_2_offload" where a file would be named.
+// Whole ds_configs by name: "stage_2_offload" in place of a file name.
 //
-// Names and bucket sizes are PyTorch Lightning's (its DeepSpeedStrategy), with or without its
+// Names and bucket sizes are those of PyTorch Lightning's DeepSpeedStrategy, with or without its
 // prefix: "deepspeed_stage_2_offload" is the same.
 #ifndef DSAT_ENGINE_CONFIG_STRATEGIES_H_
 #define DSAT_ENGINE_CONFIG_STRATEGIES_H_
@@ -22,20 +22,21 @@ struct Strategy {
 
 std::span<const Strategy> Strategies();
 
-// nullptr if there is none of this name.
+// The strategy of this name, or nullptr.
 const Strategy* FindStrategy(std::string_view name);
 
-// `ds_config`, in one name for every key, at the strategy's stage with the strategy's offload; all
-// else stays, the settings of an offload block too. Where nothing says otherwise, files are in
-// /local_nvme, which is refused where it does not exist when a run starts.
+// `ds_config` at the stage and with the offload of the strategy; everything else stays, also other
+// settings of an offload block. Offloaded files go to /local_nvme unless the config names a folder;
+// a run is refused before it starts if the folder does not exist. REQUIRES: `ds_config` has one
+// name for every key (CanonicalConfig).
 Json WithStrategy(const Json& ds_config, const Strategy& strategy);
 
-// What the strategy alone says: bf16, AdamW, a micro-batch size of "auto", buckets of 2e8 elements,
-// overlap_comm.
+// The config of the strategy alone: bf16, AdamW, a micro-batch size of "auto", buckets of 2e8
+// elements, overlap_comm.
 Json StrategyConfig(const Strategy& strategy);
 
-// The strategy of this name, else the file. Throws kNotFound naming the file and all strategies, or
-// what ReadJsonFile throws.
+// The config of the strategy of this name, else of the file. Throws kNotFound naming the file and
+// all strategies, or what ReadJsonFile throws.
 Json ReadDsConfig(const std::string& name_or_path);
 
 }  // namespace dsat::engine

@@ -1,18 +1,16 @@
 // The check of a whole config: every key against the table, then the combinations.
-#include <algorithm>
-#include <cctype>
+#include "engine/config/validate.h"
+
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/config/ds_config.h"
-#include "engine/config/keys.h"
 #include "engine/config/rules.h"
-#include "engine/config/settings.h"
 
 namespace dsat::engine {
 namespace {
 
-// A key as a JSON pointer's part.
+// A name as one part of a JSON pointer.
 std::string Escaped(const std::string& key) {
   std::string text;
   for (char c : key) {
@@ -30,14 +28,14 @@ std::string Escaped(const std::string& key) {
 // Walks a config along the table.
 class KeyChecker {
  public:
-  KeyChecker(const std::string& source, std::vector<std::string>* warnings)
-      : source_(source), warnings_(warnings) {}
+  KeyChecker(const KeyTable& keys, const std::string& source, std::vector<std::string>* warnings)
+      : keys_(keys), source_(source), warnings_(warnings) {}
 
   // `type` is what the optimizer's or scheduler's "type" says, in lower case.
   void Check(const Json& object, const std::string& pointer, const std::string& type) {
     for (const auto& [name, value] : object.items()) {
       std::string at = pointer + "/" + Escaped(name);
-      const Key* key = FindKey(at);
+      const Key* key = keys_.Find(at);
       if (key != nullptr && *key->variants != '\0' && !IsOneOf(type, key->variants)) key = nullptr;
       if (key == nullptr) {
         Unknown(pointer, name, value, type);
@@ -49,12 +47,12 @@ class KeyChecker {
 
  private:
   void CheckValue(const Key& key, const Json& value, const std::string& type) {
-    std::string expected = Misfit(key, value);
+    std::string expected = keys_.Misfit(key, value);
     if (!expected.empty()) {
       Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected {}", source_, key.pointer,
             value.dump(), expected);
     }
-    const Key& target = key.type == KeyType::kAlias ? *FindKey(key.fallback) : key;
+    const Key& target = keys_.Target(key);
     bool section = target.type == KeyType::kSection || target.type == KeyType::kOpenSection;
     if (section && value.is_object()) Check(value, target.pointer, TypeOf(value, type));
   }
@@ -62,30 +60,27 @@ class KeyChecker {
   static std::string TypeOf(const Json& section, const std::string& outer) {
     auto found = section.find("type");
     if (found == section.end() || !found->is_string()) return outer;
-    std::string text = *found;
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return text;
+    return LowerCase(found->get_ref<const std::string&>());
   }
 
-  // Keys that are none of ours: the parameters of an optimizer or a scheduler that is not in the
-  // table, or a section that plug-ins extend.
-  static bool IsOpen(const std::string& section, const std::string& type) {
-    if (section == "/optimizer/params")
-      return !IsOneOf(type, "adam adamw sgd lamb adagrad lion onebitadam");
-    if (section == "/scheduler/params") {
-      return !IsOneOf(type, "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest");
+  // True if other keys than the table's are legal: the parameters of an optimizer or a scheduler
+  // that is not in the table, or a section that plug-ins extend.
+  bool IsOpen(const std::string& section, const std::string& type) const {
+    const Key* sets_type = nullptr;
+    if (section.ends_with("/params")) {
+      sets_type = keys_.Find(section.substr(0, section.rfind('/')) + "/type");
     }
-    return !section.empty() && FindKey(section)->type == KeyType::kOpenSection;
+    if (sets_type != nullptr) return !IsOneOf(type, LowerCase(sets_type->known));
+    return !section.empty() && keys_.Find(section)->type == KeyType::kOpenSection;
   }
 
   void Unknown(const std::string& section, const std::string& name, const Json& value,
                const std::string& type) {
     if (IsOpen(section, type)) return;
-    std::string nearest = NearestWord(name, KeyNames(section, type));
+    std::string nearest = NearestWord(name, keys_.Names(section, type));
     if (section.empty() && nearest.empty()) {
       warnings_->push_back(fmt::format(
-          "{}: /{} is no key of DeepSpeed's, which ignores unknown keys", source_, name));
+          "{}: /{} is not a key of DeepSpeed, which ignores unknown keys", source_, name));
       return;
     }
     std::string hint =
@@ -94,6 +89,7 @@ class KeyChecker {
           value.dump(), hint);
   }
 
+  const KeyTable& keys_;
   const std::string& source_;
   std::vector<std::string>* warnings_;
 };
@@ -107,6 +103,18 @@ void CheckRules(const Settings& settings, const std::string& source,
                                       given == nullptr ? "not given" : given->dump(), rule.text);
     if (rule.refuses) throw Error(ErrorCode::kInvalidArgument, message);
     warnings->push_back(message);
+  }
+}
+
+// DeepSpeed ignores such a key below its stage, where it would not do what the file asks for.
+void CheckStages(const Settings& settings, const std::string& source) {
+  for (const Key& key : settings.keys()) {
+    if (!key.needs_stage || settings.stage() >= key.from_stage || !settings.Differs(key)) continue;
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} is {}; expected {}, or ZeRO stage {}: DeepSpeed ignores it below", source,
+          key.pointer, settings.Given(key.pointer)->dump(), key.fallback,
+          key.from_stage + 1 < kNumZeroStages ? fmt::format("{} or above", key.from_stage)
+                                              : fmt::format("{}", key.from_stage));
   }
 }
 
@@ -124,30 +132,38 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
 
 void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
   const Settings settings(ds_config, source);
-  for (const Key& key : Keys()) {
+  for (const Key& key : settings.keys()) {
     const Json* given = settings.Given(key.pointer);
     // Another optimizer, of a package that DeepSpeed does not know either, may have it.
     const bool known = IsOneOf(settings.Lower("/optimizer/type"), key.variants);
     if (!key.own || given == nullptr || !known) continue;
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: {} is {}; expected no such key, which DeepSpeed does not know: it is of the builtin "
-          "entrypoint",
-          source, key.pointer, given->dump());
+    Throw(
+        ErrorCode::kInvalidArgument,
+        "{}: {} is {}; expected no such key: DeepSpeed does not know it, only the built-in engine "
+        "does",
+        source, key.pointer, given->dump());
   }
 }
 
-std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t world_size) {
+CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                            const KeyTable& keys) {
   if (!ds_config.is_object()) {
     Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", source,
           JsonTypeName(ds_config));
   }
   std::vector<std::string> warnings;
-  KeyChecker(source, &warnings).Check(ds_config, "", "");
-  CheckRules(Settings(ds_config, source), source, &warnings);
-  ResolveBatchSizes(ds_config, source, world_size);
+  KeyChecker(keys, source, &warnings).Check(ds_config, "", "");
+  Settings settings(ds_config, source, keys);
+  CheckRules(settings, source, &warnings);
+  CheckStages(settings, source);
+  const BatchSizes batch = ResolveBatchSizes(ds_config, source, world_size);
   WarnOfAutoBatch(ds_config, source, &warnings);
-  return warnings;
+  return {std::move(settings), batch, std::move(warnings)};
+}
+
+std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
+                                          int64_t world_size, const KeyTable& keys) {
+  return CheckDsConfig(ds_config, source, world_size, keys).warnings;
 }
 
 }  // namespace dsat::engine

@@ -1,8 +1,8 @@
-// Memory of one tier with a hard limit, every byte counted.
+// The memory of one tier, with a hard limit. Every byte is counted.
 //
-// On CPU the device is a budget: running out of it is real and catchable. A counting arena has the
-// same limit and the same sums but allocates nothing; it is how a configuration's peak is
-// predicted.
+// On a CPU, device memory is a budget: a program can run out of it and catch the error. A counting
+// arena has the same limit and the same sums but allocates nothing; predictions of a
+// configuration's peak use it.
 #ifndef DSAT_ENGINE_CORE_ARENA_H_
 #define DSAT_ENGINE_CORE_ARENA_H_
 
@@ -19,7 +19,7 @@ namespace dsat::engine {
 
 class Arena;
 
-// Owned bytes of an arena, 64-byte aligned, uninitialised; move-only. Must not outlive its arena.
+// Owned bytes of an arena, 64-byte aligned, uninitialized; move-only. Must not outlive its arena.
 class Buffer {
  public:
   Buffer() = default;
@@ -41,7 +41,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// The configuration does not fit: an outcome, not a failure. what() names the use and the numbers.
+// The configuration does not fit, which is an outcome and not a failure. what() names the use and
+// the numbers.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -66,7 +67,8 @@ class Arena {
   Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
     return Allocate(num_elems * BytesPerElem(dtype), use);
   }
-  // Counts bytes that live elsewhere (communication buffers). Same limit, same error.
+  // Counts bytes that are allocated elsewhere (communication buffers), with the same limit and
+  // error.
   void Charge(int64_t bytes, const char* use);
   void Discharge(int64_t bytes);
 
@@ -95,8 +97,8 @@ class Arena {
   MemorySource* source_;
   int64_t live_bytes_ = 0;
   int64_t peak_bytes_ = 0;
-  // Freed blocks by size: the same shapes come back every step, so that a block is seldom unmapped.
-  // Live and free bytes together stay below the limit, or below twice the peak if there is none.
+  // Freed blocks by size. The same shapes recur in every step, so that a block is seldom unmapped.
+  // Live and free bytes together stay below the limit, or below twice the peak without a limit.
   std::map<int64_t, std::vector<void*>> free_blocks_;
   int64_t free_bytes_ = 0;
   int64_t num_live_blocks_ = 0;

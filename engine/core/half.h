@@ -1,5 +1,5 @@
 // IEEE half precision: 5 bits of exponent, 10 of mantissa, largest finite number 65504, smallest
-// 2^-24. Written without branches so that loops of conversions vectorise on any processor.
+// 2^-24. Written without branches so that loops of conversions vectorize on any processor.
 #ifndef DSAT_ENGINE_CORE_HALF_H_
 #define DSAT_ENGINE_CORE_HALF_H_
 

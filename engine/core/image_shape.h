@@ -6,7 +6,7 @@
 
 namespace dsat::engine {
 
-// All 0: no images, but tokens.
+// All sizes are 0 for tokens instead of images.
 struct ImageShape {
   int64_t height = 0, width = 0, channels = 0;
   int64_t NumElems() const { return height * width * channels; }

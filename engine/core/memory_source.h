@@ -18,15 +18,15 @@ class MemorySource {
   virtual void* Allocate(int64_t bytes) = 0;
   // REQUIRES: a block of Allocate, of this size.
   virtual void Free(void* block, int64_t bytes) = 0;
-  // Whether the host may look into blocks. If not, only kernels, collectives and copies may.
+  // Whether the host may access blocks. If not, only kernels, collectives and copies may.
   virtual bool host_visible() const = 0;
   // Whether `data` points into memory of this kind. Thread-safe.
   virtual bool Holds(const void* data) = 0;
-  // Asks that copies between such blocks and [data, data + bytes) of this process's memory go at
-  // full speed: a GPU wants these pages locked. False if that is refused; copies work then, too.
-  // What was locked is unlocked before it is unmapped.
-  virtual bool LockHost(void* /*data*/, int64_t /*bytes*/) { return true; }
-  virtual void UnlockHost(void* /*data*/) {}
+  // Asks for full speed of copies between such blocks and [data, data + bytes) of this process's
+  // memory: a GPU wants these pages pinned. Returns false if the pages cannot be pinned; copies
+  // work then as well. Pinned pages are unpinned before they are unmapped.
+  virtual bool PinHost(void* /*data*/, int64_t /*bytes*/) { return true; }
+  virtual void UnpinHost(void* /*data*/) {}
 };
 
 // This process's memory.
@@ -38,10 +38,11 @@ class SystemMemory final : public MemorySource {
   bool Holds(const void*) override { return true; }
 };
 
-// Blocks of a source that may be refused them, and this process's own where it is. Thread-safe.
+// Blocks of a preferred source, or of this process's own memory where that source refuses them.
+// Thread-safe.
 class PreferredMemory final : public MemorySource {
  public:
-  // `what` names the preferred memory in the one warning about the first refusal.
+  // `what` names the preferred memory in the warning about the first refusal, the only one.
   PreferredMemory(std::unique_ptr<MemorySource> preferred, std::string what);
   void* Allocate(int64_t bytes) override;
   void Free(void* block, int64_t bytes) override;

@@ -1,4 +1,4 @@
-// A borrowed, flat block of numbers. Shapes are given where it is used.
+// A borrowed, flat block of numbers. The functions that take tensors state their shapes.
 #ifndef DSAT_ENGINE_CORE_TENSOR_H_
 #define DSAT_ENGINE_CORE_TENSOR_H_
 
@@ -15,7 +15,7 @@ constexpr int64_t BytesPerElem(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }
 
-// `data` may be nullptr: the counting backend allocates nothing and computes nothing.
+// `data` is nullptr on the counting backend, which allocates and computes nothing.
 struct Tensor {
   void* data = nullptr;
   int64_t num_elems = 0;

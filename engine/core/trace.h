@@ -1,11 +1,11 @@
-// What one rank did when, on each of the queues that work beside each other: recorded while a few
-// steps run, shown by chrome://tracing or Perfetto (write_trace.h).
+// A record of what one rank did at which time, on each of its concurrent queues. It is made while a
+// few steps run, and chrome://tracing or Perfetto show it (write_trace.h).
 //
-// A lane is such a queue: the thread that computes, the one that runs collectives, the copies
-// between tiers, the disk behind a swap file, a stream of a device. Whoever works on it asks for
-// its lane by name, and adds an event once it knows when it began and ended: at its end, or, as a
-// device that reports its times, later. Times are of the steady clock, which on Linux is the same
-// for all processes of a machine (CLOCK_MONOTONIC).
+// A lane is one queue: the thread that computes, the thread that runs collectives, the copies
+// between tiers, the disk behind a swap file, a stream of a device. The code that works on a queue
+// asks for its lane by name and adds an event when it knows the begin and the end: when the work
+// ends, or later on a device that reports its times. Times are those of the steady clock, which on
+// Linux is the same for all processes of a machine (CLOCK_MONOTONIC).
 #ifndef DSAT_ENGINE_CORE_TRACE_H_
 #define DSAT_ENGINE_CORE_TRACE_H_
 
@@ -23,10 +23,10 @@ struct TraceEvent {
   using Clock = std::chrono::steady_clock;
 
   int lane = 0;
-  const char* name = "";  // Of what is done; outlives the trace.
+  const char* name = "";  // The name of the work; must outlive the trace.
   Clock::time_point begin = {};
   Clock::time_point end = {};
-  // What it is done to; -1, nullptr and "" say nothing.
+  // What the work is done to. -1, nullptr and "" mean that this is not known.
   int64_t step = -1;  // Counted from 1.
   const char* phase = nullptr;
   int micro_batch = -1;
@@ -39,13 +39,13 @@ struct TraceEvent {
 // Thread-safe.
 class Trace {
  public:
-  // Lanes that every rank has: whole steps, and what the rank's own thread does in them.
+  // Lanes that every rank has: whole steps, and the work of the rank's own thread in them.
   static constexpr int kSteps = 0;
   static constexpr int kCompute = 1;
 
-  // The lane of that name, made if there is none.
+  // Returns the lane of that name; makes it if there is none.
   int Lane(const std::string& name);
-  // Events of a lane may come in any order, and lie in one another; else they do not overlap.
+  // Events of a lane may be added in any order. They may be nested, but not overlap in other ways.
   void Add(TraceEvent event);
 
   std::vector<std::string> lanes() const;
@@ -57,20 +57,20 @@ class Trace {
   std::vector<TraceEvent> events_;
 };
 
-// A device with queues of its own, one per thread, that do what they are asked for later.
+// A device with queues of its own, one per thread, which work asynchronously.
 class TracedDevice {
  public:
   virtual ~TracedDevice() = default;
-  // While the device is traced: what the calling thread asks for from BeginSpan on to EndSpan is
-  // an event, too, on a lane of the device beside that of `event`. It begins when the thread's
-  // queue has come to it and ends when the queue has done it. Thread-safe. EndSpan does not throw:
-  // without an event, if the device fails.
+  // While the device is traced, the work that the calling thread asks for between BeginSpan and
+  // EndSpan is an event of its own, on a lane of the device beside that of `event`. The event
+  // begins when the thread's queue reaches the work and ends when the queue has done it.
+  // Thread-safe. EndSpan does not throw; if the device fails, it adds no event.
   virtual std::shared_ptr<void> BeginSpan() { return nullptr; }
   virtual void EndSpan(std::shared_ptr<void>, TraceEvent) {}
 };
 
-// Adds an event that lasts as long as this does; nothing without a trace. With a `device`, which
-// has the same trace, its own times as well.
+// Adds an event that lasts as long as this object; does nothing without a trace. With a `device`,
+// which has the same trace, adds the device's times as well.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, TraceEvent event, TracedDevice* device = nullptr)

@@ -207,7 +207,7 @@ std::unique_ptr<Dataset> OpenSynthetic(const Request& request, const std::string
   const JsonBlock& block = request.block;
   if (request.split > 0) {
     Throw(ErrorCode::kInvalidArgument,
-          "{} is {}; data that are made up have no part to hold out; give \"samples\" instead",
+          "{} is {}; synthetic data have no part to hold out; give \"samples\" instead",
           request.split_key, request.split);
   }
   std::vector<std::string> keys =

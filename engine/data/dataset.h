@@ -25,45 +25,45 @@ class Dataset {
   // and its class. REQUIRES: image() is not all 0.
   virtual void Image(int64_t index, float* pixels, int32_t* target) const;
 
-  // All 0: tokens.
+  // All sizes are 0 if the data are tokens.
   virtual ImageShape image() const { return {}; }
   // Tokens, or classes, are in [0, vocab_size()).
   virtual int64_t vocab_size() const = 0;
-  // How many samples of T tokens there are before they repeat, which is what one evaluation reads:
-  // kEndless for training data.
+  // The number of samples of T tokens before they repeat; one evaluation reads as many. kEndless
+  // for training data.
   virtual int64_t NumSamples(int64_t T) const;
 };
 
-// Training data, drawn pseudo-randomly by (seed, index), without end. By type (docs/models.md):
-// - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}: any files,
-//   read as bytes (vocabulary 256);
-// - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}: files of 16-bit
-//   tokens as nanoGPT and llm.c write them, or llm.c's of 32 bits;
-// - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}: tokens of a fixed random Markov
-// chain,
-//   so that there is something to learn;
-// - {"type": "cifar10", "path": "data_batch_*.bin"}: the binary files of CIFAR-10;
-// - {"type": "idx", "images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}: the
-//   files of MNIST;
-// - {"type": "synthetic_images", "image_size": 32, "channels": 3, "classes": 10}: a fixed pattern
-// for
-//   each class, and noise.
-// All may have "validation" (OpenValidationDataset). Relative paths start at `base_dir`. `what` is
-// the JSON pointer of the block for messages. Throws kNotFound naming the missing file,
+// Training data, drawn pseudo-randomly by (seed, index), without end. Types (docs/models.md):
+// - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}
+//     any files, read as bytes (vocabulary 256)
+// - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}
+//     files of 16-bit tokens as nanoGPT and llm.c write them, or llm.c's files of 32-bit tokens
+// - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}
+//     tokens of a fixed random Markov chain, so that there is something to learn
+// - {"type": "cifar10", "path": "data_batch_*.bin"}
+//     the binary files of CIFAR-10
+// - {"type": "idx", "images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}
+//     the files of MNIST
+// - {"type": "synthetic_images", "image_size": 32, "channels": 3, "classes": 10}
+//     a fixed pattern for each class, and noise
+// All types may have "validation" (OpenValidationDataset). Relative paths start at `base_dir`.
+// `what` is the JSON pointer of the block for messages. Throws kNotFound naming the missing file,
 // kInvalidArgument naming key and value (unknown type, files too short for seq_len, ...).
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what);
 
-// What the block's "validation" describes: the same keys, those that are not there as in the block
-// itself, so that {"path": "val.txt"} is enough. Instead of another path {"split": 0.05} holds the
-// last 5 % of the files' bytes, tokens or images out of training; of synthetic data there are
-// {"samples": 512}. In order and without overlap, each sample once; nullptr if the block has no
-// "validation". Throws as OpenDataset.
+// The validation data that the block's "validation" describes. It has the same keys as the block,
+// and keys that it lacks are those of the block, so that {"path": "val.txt"} is enough. Instead of
+// another path, {"split": 0.05} holds the last 5 % of the files' bytes, tokens or images out of
+// training. For synthetic data, {"samples": 512} gives the number of samples. Each sample comes
+// once, in order and without overlap. Returns nullptr if the block has no "validation". Throws as
+// OpenDataset.
 std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::string& base_dir,
                                                int64_t seed, const std::string& what);
 
-// The block's seq_len, or `model_max` if it has none. Throws kInvalidArgument if it is not in
-// [1, model_max].
+// Returns the block's seq_len, or `model_max` if the block has none. Throws kInvalidArgument if it
+// is not in [1, model_max].
 int64_t SeqLen(const Json& data, int64_t model_max, const std::string& what);
 
 }  // namespace dsat::engine

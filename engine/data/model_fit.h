@@ -1,9 +1,10 @@
-// Whether a model can be trained on some data, and on some device.
+// Checks whether a model can be trained on a data set and on a device.
 #ifndef DSAT_ENGINE_DATA_MODEL_FIT_H_
 #define DSAT_ENGINE_DATA_MODEL_FIT_H_
 
 #include <string>
 
+#include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 
@@ -15,7 +16,7 @@ namespace dsat::engine {
 void CheckModelFitsData(const Model& model, const Dataset& data, const std::string& model_what,
                         const std::string& data_what);
 
-// Throws kUnimplemented if the device's kernels do not take the model. `model_what` as above.
+// Throws kUnimplemented if the device's kernels do not support the model. `model_what` as above.
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what);
 
 }  // namespace dsat::engine

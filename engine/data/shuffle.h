@@ -1,4 +1,4 @@
-// A random order of many things without a list of them.
+// A random permutation without a list of its elements.
 #ifndef DSAT_ENGINE_DATA_SHUFFLE_H_
 #define DSAT_ENGINE_DATA_SHUFFLE_H_
 
@@ -6,9 +6,9 @@
 
 namespace dsat::engine {
 
-// Where `position` goes in the permutation of [0, size) that (seed, epoch) choose: a Feistel
-// network over the next power of four, walked until it lands in range (Black and Rogaway 2002).
-// REQUIRES: 0 <= position < size.
+// Returns the element at `position` of the permutation of [0, size) that (seed, epoch) determine: a
+// Feistel network over the next power of four, iterated until the value is in range (Black and
+// Rogaway 2002). REQUIRES: 0 <= position < size.
 int64_t Shuffled(int64_t position, int64_t size, uint64_t seed, uint64_t epoch);
 
 }  // namespace dsat::engine

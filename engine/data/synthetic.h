@@ -1,4 +1,4 @@
-// Data made up on the spot, with something to learn in them.
+// Generated data with a distribution that can be learned.
 #ifndef DSAT_ENGINE_DATA_SYNTHETIC_H_
 #define DSAT_ENGINE_DATA_SYNTHETIC_H_
 
@@ -9,7 +9,7 @@
 
 namespace dsat::engine {
 
-// Which draws of the same distribution: training and validation share none.
+// The draws from a distribution. Training and validation share none.
 struct SyntheticDraws {
   int64_t seed = 0;
   bool validation = false;
@@ -17,8 +17,8 @@ struct SyntheticDraws {
 };
 
 // Tokens of a Markov chain that is the same for every seed: each token has four successors, with
-// probabilities 1/2, 1/4, 1/8 and 1/8. A model that has learnt it has a loss of at most 1.75 ln 2 =
-// 1.21 nats.
+// probabilities 1/2, 1/4, 1/8 and 1/8. A model that has learned it has a loss of at most 1.75 ln 2
+// = 1.21 nats.
 std::unique_ptr<Dataset> MakeMarkovTokens(int64_t vocab_size, const SyntheticDraws& draws);
 
 // Images of a pattern for each class, the same for every seed, of half the noise's size: one pixel

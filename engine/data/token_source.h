@@ -1,4 +1,4 @@
-// Files as one long row of tokens.
+// Files as one sequence of tokens.
 #ifndef DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
 #define DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
 

@@ -120,7 +120,7 @@ void CheckTag(const std::string& tag) {
   if (tag.empty() || tag.size() > kMaxTagBytes || tag.front() == '.' || tag == "latest" ||
       tag.find('/') != tag.npos || control) {
     Throw(ErrorCode::kInvalidArgument,
-          "checkpoint tag \"{}\": expected a folder's name of 1 to {} bytes without '/', which "
+          "checkpoint tag \"{}\": expected a folder name of 1 to {} bytes without '/', which "
           "does not begin with '.' and is not \"latest\"",
           Printable(tag), kMaxTagBytes);
   }

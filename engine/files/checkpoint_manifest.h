@@ -1,9 +1,9 @@
-// What lies in a checkpoint's folder, for those who write, load and convert checkpoints.
+// The contents of a checkpoint's folder, for the code that writes, loads and converts checkpoints.
 //
 // <dir>/<tag>/manifest.json says what was saved and names the files that hold it, with their sizes
-// and sums; <dir>/latest holds the newest tag. The manifest is the commit (as LevelDB's): it
-// appears, in one rename, after everything that it names is on disk. What it does not name is left
-// over from a save that did not end, and goes with the next save.
+// and checksums; <dir>/latest holds the newest tag. The manifest is the commit (as LevelDB's): it
+// appears, by one rename, after everything that it names is on disk. Files that it does not name
+// are left over from an interrupted save, and the next save removes them.
 #ifndef DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
 #define DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
 
@@ -19,7 +19,7 @@
 
 namespace dsat::engine {
 
-// One rank's slices.
+// The file of one rank's slices.
 struct CheckpointFile {
   std::string name;
   int64_t bytes = 0;
@@ -42,26 +42,26 @@ void CheckTag(const std::string& tag);
 // `tag`, or what <dir>/latest says if it is empty. Throws kNotFound naming that file.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
 
-// "rank_00003.safetensors"; with a number for a revision of the tag that is to replace another.
+// "rank_00003.safetensors"; with a number if the revision of the tag replaces another.
 std::string RankFileName(int rank, int revision);
 // The lowest revision of which `folder` has no file.
 int FreeRevision(const std::string& folder);
 
-// Throws kNotFound by name (a save into `folder` never ended), kInvalidArgument if it is none of
-// ours, kDataLoss if it was altered.
+// Throws kNotFound by name (a save into `folder` never ended), kInvalidArgument if the file is not
+// a manifest, kDataLoss if it was altered.
 CheckpointManifest ReadManifest(const std::string& folder);
 // Commits; REQUIRES: the files are on disk. Throws kInvalidArgument if client_state has text that
 // is not UTF-8.
 void WriteManifest(const std::string& folder, const CheckpointManifest& manifest);
 
-// Reads the whole file. Throws kNotFound, or kDataLoss naming both sizes or both sums.
-// `on_read` is told of bytes as they are read.
+// Reads the whole file. Throws kNotFound, or kDataLoss naming both sizes or both checksums. Calls
+// `on_read` with the number of bytes of every read.
 void VerifyFile(const std::string& folder, const CheckpointFile& file,
                 const std::function<void(int64_t bytes)>& on_read);
 
-// Removes what saves that did not end have left in `dir`: unnamed files of ours in its tags, and
-// tags that are empty then. Leaves alone what is not ours, and tags whose manifest cannot be read.
-// REQUIRES: nobody saves there.
+// Removes what interrupted saves have left in `dir`: rank files that no manifest names, and tags
+// that are empty then. Keeps all other files, and tags whose manifest cannot be read. REQUIRES: no
+// save is under way there.
 void RemoveLeftovers(const std::string& dir);
 
 }  // namespace dsat::engine

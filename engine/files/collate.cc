@@ -36,7 +36,7 @@ std::string OutputFormat(const CollateOptions& options) {
 
 void CheckOutput(const CollateOptions& options) {
   if (fs::is_directory(options.out)) {
-    Throw(ErrorCode::kInvalidArgument, "{}: is a folder; expected a file's name", options.out);
+    Throw(ErrorCode::kInvalidArgument, "{}: is a folder; expected a file name", options.out);
   }
   if (fs::exists(options.out) && !options.force) {
     Throw(ErrorCode::kAlreadyExists, "{}: exists; --force replaces it", options.out);

@@ -10,10 +10,10 @@
 namespace dsat::engine {
 
 struct CollateOptions {
-  std::string dir = {};        // That holds the checkpoints.
+  std::string dir = {};        // The folder of the checkpoints.
   std::string tag = {};        // Empty: the newest.
   std::string out = {};        // The file to write.
-  std::string format = {};     // As TensorFileFormat gives it; empty: as the end of `out` says.
+  std::string format = {};     // As TensorFileFormat returns it; empty: by the extension of `out`.
   std::string dtype = "fp32";  // Of the numbers written: fp32, bf16, fp16.
   bool force = false;          // Replace `out` if it exists.
 };
@@ -25,12 +25,12 @@ struct CollateResult {
   int64_t file_bytes = 0;
 };
 
-// Parameters are there as published (published.h): with the names and shapes that Hugging Face's
-// files of GPT-2 and Llama have. Their values are the f32 master copies where there are any. A tied
-// parameter is there once. Memory in use depends on the largest parameter, not on the model. `out`
-// appears whole or not at all. `progress` is told of the bytes done, of so many; what it throws
-// ends the work. Throws kInvalidArgument naming the option, kAlreadyExists naming `out`, and as
-// LoadCheckpoint for files that are missing or damaged.
+// Parameters have the names and shapes of published files (published.h): those of Hugging Face's
+// files of GPT-2 and Llama. Their values are the f32 master copies where these exist. A tied
+// parameter occurs once. The memory in use depends on the largest parameter, not on the model.
+// `out` appears complete or not at all. `progress` is called with the bytes done and the bytes of
+// all; an exception that it throws ends the work. Throws kInvalidArgument naming the option,
+// kAlreadyExists naming `out`, and as LoadCheckpoint for files that are missing or damaged.
 CollateResult Collate(const CollateOptions& options,
                       const std::function<void(int64_t done_bytes, int64_t all_bytes)>& progress);
 

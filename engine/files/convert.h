@@ -1,4 +1,4 @@
-// Numbers from one storage type to another, without a backend.
+// Converts numbers from one dtype to another, without a backend.
 #ifndef DSAT_ENGINE_FILES_CONVERT_H_
 #define DSAT_ENGINE_FILES_CONVERT_H_
 
@@ -6,8 +6,8 @@
 
 namespace dsat::engine {
 
-// dst = src, rounded to nearest, ties to even; what is too large becomes infinite, NaN stays NaN.
-// REQUIRES: as many elements; they do not overlap.
+// dst = src, rounded to nearest, ties to even. Numbers that are too large become infinite; NaN
+// stays NaN. REQUIRES: equal numbers of elements, and no overlap.
 void ConvertElems(const Tensor& dst, const Tensor& src);
 
 }  // namespace dsat::engine

@@ -1,5 +1,5 @@
-// Parameters as other programs have them: what a model computes together is one parameter here, and
-// a Linear layer's weight lies the other way round there.
+// Parameters as other programs publish them. What a model computes together is one parameter here
+// and several tensors there, and the weight of a Linear layer is transposed there.
 #ifndef DSAT_ENGINE_FILES_PUBLISHED_H_
 #define DSAT_ENGINE_FILES_PUBLISHED_H_
 
@@ -8,18 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/linear_part.h"
 #include "engine/core/tensor.h"
 #include "engine/files/tensor_file.h"
 
 namespace dsat::engine {
-
-// The weight (outs, in) of a Linear layer as PyTorch has it: `outs` columns of a parameter (in,
-// out).
-struct LinearPart {
-  std::string name;
-  int64_t outs = 0;
-  bool operator==(const LinearPart&) const = default;
-};
 
 // A parameter's tensors in published files: itself, or its `linears`, side by side, whose outs add
 // up to its last dimension.

@@ -1,5 +1,5 @@
-// A file of named tensors that is written front to back, piece by piece: never the whole model in
-// memory. What it holds is announced first; both formats then know where everything goes.
+// A file of named tensors that is written front to back, piece by piece, so that the whole model is
+// never in memory. The tensors are announced first, from which both formats compute all offsets.
 #ifndef DSAT_ENGINE_FILES_TENSOR_FILE_H_
 #define DSAT_ENGINE_FILES_TENSOR_FILE_H_
 

@@ -1,10 +1,10 @@
-// A scratch file whose reads and writes run beside the caller: the bottom of the nvme tier, and
-// what `dsat aio-bench` measures.
+// A scratch file with asynchronous reads and writes. The nvme tier is built on it, and
+// `dsat aio-bench` measures it.
 //
-// A request is cut into blocks. A worker keeps a queue of blocks in flight, on io_uring where the
-// kernel lets us have one, else on threads that call pread and pwrite: containers often forbid
+// A request is divided into blocks. A worker keeps a queue of blocks in flight, on io_uring where
+// the kernel permits it and else on threads that call pread and pwrite. Containers often forbid
 // io_uring, so the choice is made at run time. The options are those of DeepSpeed's `aio` block
-// (docs/io.md says what each one does to both engines).
+// (docs/io.md describes the effect of each one on both engines).
 #ifndef DSAT_ENGINE_IO_ASYNC_FILE_H_
 #define DSAT_ENGINE_IO_ASYNC_FILE_H_
 
@@ -19,11 +19,11 @@ namespace dsat::engine {
 struct AioOptions {
   // Bytes of one read or write; a multiple of 4096.
   int64_t block_size = 1 << 20;
-  // Blocks that a worker has in flight at most.
+  // The largest number of blocks that a worker has in flight.
   int queue_depth = 8;
-  // Workers among which the blocks of one request are dealt, each with a queue of its own.
+  // The number of workers that share the blocks of one request, each with a queue of its own.
   int intra_op_parallelism = 1;
-  // Hand blocks over one by one, each in a call of its own, instead of as many as fit the queue.
+  // Submit each block in a call of its own, instead of as many as fit the queue.
   bool single_submit = false;
   // Refill the queue as soon as one block is done, instead of when all of them are.
   bool overlap_events = true;
@@ -34,10 +34,10 @@ enum class AioEngine { kUring, kThreads };
 // "io_uring", "threads".
 const char* ToString(AioEngine engine);
 
-// io_uring where this process may use it (probed at every call), else threads.
+// io_uring if this process may use it (probed at every call), else threads.
 AioEngine BestAioEngine();
 
-// What direct I/O wants of memory addresses, file offsets and sizes.
+// The alignment of memory addresses, file offsets and sizes that direct I/O requires.
 constexpr int64_t kAioAlignment = 4096;
 constexpr int64_t RoundUpForAio(int64_t bytes) {
   return (bytes + kAioAlignment - 1) / kAioAlignment * kAioAlignment;
@@ -46,7 +46,7 @@ constexpr int64_t RoundUpForAio(int64_t bytes) {
 // kAioAlignment bytes a buffer and hands this to ReadAsync and WriteAsync.
 void* AlignForAio(void* data);
 
-// Asked for so far. A request is one block; repeats after a short transfer are not counted.
+// The requests so far. A request is one block; retries after a short transfer do not count.
 struct AioTraffic {
   int64_t num_requests = 0;
   int64_t read_bytes = 0;
@@ -54,7 +54,7 @@ struct AioTraffic {
   bool operator==(const AioTraffic&) const = default;
 };
 
-// When a request was worked on: from its issue, or from the end of the one before it if that came
+// The time of a request: from its issue, or from the end of the request before it if that was
 // later, to its end.
 struct AioTimes {
   std::chrono::steady_clock::time_point begin = {};
@@ -64,20 +64,20 @@ struct AioTimes {
 // Thread-safe: any thread may issue and wait.
 class AsyncFile {
  public:
-  // A file of `size_bytes` in `folder`, all of its space taken from the file system before this
-  // returns. Its name is gone by then, too: nothing is left behind, not even after kill -9.
+  // Creates a file of `size_bytes` in `folder` and allocates all of its space. The file has no name
+  // when this returns, so that nothing is left behind, not even after kill -9.
   // Throws
   //   kInvalidArgument    if an option is out of its range, naming it;
   //   kNotFound, kPermissionDenied  if the folder does not exist, or is read-only;
-  //   kResourceExhausted  if the file system has no room, naming what it has;
-  //   kUnavailable        on other errors; also if `engine` cannot be had here.
+  //   kResourceExhausted  if the file system has too little space, naming what it has;
+  //   kUnavailable        on other errors, and if `engine` is not available here.
   static std::unique_ptr<AsyncFile> Create(const std::string& folder, int64_t size_bytes,
                                            const AioOptions& options,
                                            AioEngine engine = BestAioEngine());
-  // No file, no threads: the same checks and the same traffic, nothing moves. For predictions.
+  // For predictions: the same checks and the same traffic, without a file or threads.
   static std::unique_ptr<AsyncFile> Counting(int64_t size_bytes, const AioOptions& options);
 
-  virtual ~AsyncFile() = default;  // Waits for what is in flight; its errors are lost.
+  virtual ~AsyncFile() = default;  // Waits for requests in flight and ignores their errors.
 
   // Starts to move `bytes` between memory and [offset, offset + bytes) of the file and returns a
   // ticket. Requests whose ranges overlap are unordered: wait for the first before the second.
@@ -94,7 +94,7 @@ class AsyncFile {
 
   virtual AioTraffic traffic() const = 0;
   virtual AioEngine engine() const = 0;
-  // Whether aligned requests pass the page cache by: the file system has O_DIRECT.
+  // Whether aligned requests bypass the page cache, because the file system supports O_DIRECT.
   virtual bool direct() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Reads and writes of one block each, several in flight: the two ways to have that.
+// A queue of reads and writes of one block each, several of them in flight, in two implementations.
 #ifndef DSAT_ENGINE_IO_BLOCK_QUEUE_H_
 #define DSAT_ENGINE_IO_BLOCK_QUEUE_H_
 
@@ -26,11 +26,11 @@ class BlockQueue {
 
   virtual ~BlockQueue() = default;  // REQUIRES: nothing is in flight.
 
-  // Prepares a block under a number of the caller's. REQUIRES: fewer than `depth` are in flight.
+  // Prepares a block under the caller's number `slot`. REQUIRES: fewer than `depth` are in flight.
   virtual void Push(int slot, const Block& block) = 0;
-  // Starts what was prepared.
+  // Starts the blocks that were prepared.
   virtual void Submit() = 0;
-  // Waits until one that was started has ended. REQUIRES: there is one.
+  // Waits until a block that was started has ended. REQUIRES: there is one.
   virtual Completion Wait() = 0;
 };
 

@@ -1,4 +1,4 @@
-// A thread that cuts its part of the requests into blocks and keeps some of them in flight.
+// A thread that divides its part of the requests into blocks and keeps several of them in flight.
 #ifndef DSAT_ENGINE_IO_WORKER_H_
 #define DSAT_ENGINE_IO_WORKER_H_
 
@@ -27,11 +27,11 @@ struct Piece {
 
 class Worker {
  public:
-  // Called on the worker's thread once for each block, when it has ended: what was left of it (all
-  // of it, but for short transfers), and 0 or errno.
+  // The worker's thread calls it once for each block that has ended, with what was left of the
+  // block (all of it, except after short transfers), and 0 or errno.
   using OnEnd = std::function<void(const Piece& block, int error)>;
 
-  // The file through the page cache, and around it (-1: always through it); both are borrowed.
+  // File descriptors with and without the page cache (-1: always with it); both are borrowed.
   Worker(int buffered_fd, int direct_fd, std::unique_ptr<BlockQueue> queue,
          const AioOptions& options, OnEnd on_end);
   Worker(const Worker&) = delete;

@@ -28,12 +28,12 @@ ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_
 }
 
 void RefuseUnless(const JsonBlock& config, const std::string& key,
-                  const std::vector<Json>& honoured) {
+                  const std::vector<Json>& accepted) {
   if (!config.Has(key) || config.At(key).is_null()) return;
   const Json& value = config.At(key);
-  if (std::find(honoured.begin(), honoured.end(), value) != honoured.end()) return;
+  if (std::find(accepted.begin(), accepted.end(), value) != accepted.end()) return;
   std::string expected;
-  for (const Json& one : honoured)
+  for (const Json& one : accepted)
     expected += (expected.empty() ? "" : " or ") + one.dump();
   Throw(ErrorCode::kInvalidArgument, "{} is {}; the built-in engine's model has {}",
         config.PointerTo(key), value.dump(), expected.empty() ? "none" : expected);

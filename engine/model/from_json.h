@@ -1,4 +1,4 @@
-// The language models' part of the model block, and what the models' parts share.
+// What the readers of model blocks share.
 #ifndef DSAT_ENGINE_MODEL_FROM_JSON_H_
 #define DSAT_ENGINE_MODEL_FROM_JSON_H_
 
@@ -19,10 +19,6 @@ inline constexpr int64_t kMaxLayers = 4096;
 // "124.4 M", "1.6 B", "512".
 std::string HumanCount(int64_t count);
 
-// As MakeModel says. Paths in the block start at `base_dir`.
-Model Gpt2FromJson(const JsonBlock& block, const std::string& base_dir);
-Model LlamaFromJson(const JsonBlock& block, const std::string& base_dir);
-
 // The file that the block's `key` names. REQUIRES: the block has the key.
 std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir);
 
@@ -35,13 +31,13 @@ struct ForeignConfig {
   JsonBlock Block() const { return {json, path + ": "}; }
 };
 // Reads the file that block's "config" names. Throws naming it if its model_type is not `type`, or
-// it is quantised.
+// it is quantized.
 ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_dir,
                                 const std::string& type);
 
-// Throws naming the key if it is there, is not null and has none of the values `honoured`.
+// Throws naming the key if it is there, is not null and has none of the values `accepted`.
 void RefuseUnless(const JsonBlock& config, const std::string& key,
-                  const std::vector<Json>& honoured);
+                  const std::vector<Json>& accepted);
 
 }  // namespace dsat::engine
 

@@ -1,4 +1,4 @@
-// Which layers are not trained.
+// The layers of a model that are not trained.
 #ifndef DSAT_ENGINE_MODEL_FROZEN_H_
 #define DSAT_ENGINE_MODEL_FROZEN_H_
 

@@ -47,7 +47,7 @@ Model MakeGpt2(const Gpt2Shape& shape) {
   model.max_seq_len = shape.n_positions;
   model.head_channels = C / shape.n_head;
   ParamSpec wte = {"wte.weight", {shape.vocab_size, C}, Init::kNormal, kStddev};
-  wte.spare_rows = SpareRows(shape.vocab_size);
+  wte.vocab_padding = VocabPadding(shape.vocab_size);
   model.layers.push_back(MakeTokenEmbedding(
       {std::move(wte), {"wpe.weight", {shape.n_positions, C}, Init::kNormal, kStddev}}));
   for (int64_t index = 0; index < shape.n_layer; ++index)

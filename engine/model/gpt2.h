@@ -1,5 +1,5 @@
 // GPT-2 (Radford et al. 2019): pre-norm transformer blocks, learned positions, tied output
-// embedding. What it keeps between forward and backward is in transformer.h.
+// embedding. transformer.h says what it keeps between forward and backward.
 #ifndef DSAT_ENGINE_MODEL_GPT2_H_
 #define DSAT_ENGINE_MODEL_GPT2_H_
 
@@ -18,8 +18,8 @@ struct Gpt2Shape {
 };
 
 // Embedding, n_layer blocks, head. Parameters are named and shaped as in Hugging Face's GPT-2;
-// weights start as N(0, 0.02), those that add to the residual stream as N(0, 0.02 / sqrt(2
-// n_layer)). REQUIRES: n_head divides n_embd.
+// weights are initialized with N(0, 0.02), those that add to the residual stream with N(0, 0.02 /
+// sqrt(2 n_layer)). REQUIRES: n_head divides n_embd.
 Model MakeGpt2(const Gpt2Shape& shape);
 
 }  // namespace dsat::engine

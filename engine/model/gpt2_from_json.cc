@@ -1,4 +1,6 @@
 // GPT-2 from a model block: preset, Hugging Face's config.json, or keys of our own.
+#include "engine/model/gpt2_from_json.h"
+
 #include <string>
 #include <vector>
 

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/backend/kernels.h"
+#include "engine/files/published.h"
 #include "engine/files/safetensors.h"
 
 namespace dsat::engine {
@@ -117,7 +119,7 @@ ForeignWeights::Source ForeignWeights::Locate(const ParamSpec& param, const std:
       mistakes.push_back(fmt::format("{} is [{}], the model's is [{}]", name,
                                      fmt::join(entry.shape, ", "), fmt::join(tensor.shape, ", ")));
     } else if (!source.parts.empty() && entry.dtype != source.dtype) {
-      mistakes.push_back(fmt::format("{} has another dtype than its neighbours", name));
+      mistakes.push_back(fmt::format("{} has another dtype than the tensors beside it", name));
     }
     source.dtype = entry.dtype;
     source.parts.push_back(found->second);

@@ -12,10 +12,10 @@
 
 namespace dsat::engine {
 
-// What files have beside a model's published tensors.
+// Properties of files besides the published tensors of a model.
 struct ForeignFiles {
-  std::string optional_prefix = {};       // Of every tensor, where a file has it.
-  std::vector<std::string> ignored = {};  // Globs of tensors that hold nothing to learn.
+  std::string optional_prefix = {};       // A prefix of the names that some files have.
+  std::vector<std::string> ignored = {};  // Glob patterns of tensors without parameters.
 };
 
 // Opens one .safetensors file, or the shards that an .index.json names (in its folder), and checks

@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 
+#include "engine/files/published.h"
+
 namespace dsat::engine {
 
 int64_t ParamSpec::NumElems() const {
@@ -11,7 +13,11 @@ int64_t ParamSpec::NumElems() const {
 }
 
 int64_t ParamSpec::StoredElems() const {
-  return spare_rows == 0 ? NumElems() : NumElems() / shape[0] * (shape[0] + spare_rows);
+  return vocab_padding == 0 ? NumElems() : NumElems() / shape[0] * (shape[0] + vocab_padding);
+}
+
+PublishedParam ParamSpec::Published() const {
+  return {name, shape, linears};
 }
 
 namespace {

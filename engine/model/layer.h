@@ -11,29 +11,32 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
 #include "engine/core/image_shape.h"
+#include "engine/core/linear_part.h"
 #include "engine/core/tensor.h"
-#include "engine/files/published.h"
-#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 
-// How a parameter starts. kNormal draws N(0, stddev) element by element from (seed, name), so that
-// a parameter starts the same however it is sharded.
+class Kernels;
+class WeightSource;
+struct PublishedParam;
+
+// A parameter and its initial values. kNormal draws each element of N(0, stddev) from (seed, name),
+// so that the values do not depend on how the parameter is sharded.
 struct ParamSpec {
   std::string name;  // Unique in the model: "h.0.attn.c_attn.weight".
   std::vector<int64_t> shape;
   enum class Init { kNormal, kZero, kOne } init = Init::kZero;
   float stddev = 0;
-  std::vector<LinearPart> linears = {};  // As which others publish it, if not as it is.
-  // Rows of zeros behind it that layers see, too: not parameters, and never saved.
-  int64_t spare_rows = 0;
+  std::vector<LinearPart> linears = {};  // The layers as which other programs publish it, if any.
+  // Rows of zeros after the parameter, up to the padded vocabulary. Layers see them, but they are
+  // not parameters and are never saved.
+  int64_t vocab_padding = 0;
   int64_t NumElems() const;
-  // With the spare rows, which must have no gradient but zeros.
+  // With the padding, whose gradient must be zero.
   int64_t StoredElems() const;
-  PublishedParam Published() const { return {name, shape, linears}; }
+  PublishedParam Published() const;
 };
 
 // A parameter of another layer that this one also uses (the tied output embedding).
@@ -50,18 +53,19 @@ struct Batch {
   const int32_t* targets = nullptr;  // (B, T): the token after each, or the image's class
 };
 
-// What a layer works with in one call. Parameters in the order of params(), then tied().
+// What a layer works with in one call. Parameters are in the order of params(), then tied().
 struct LayerContext {
   Kernels& kernels;
   Arena& arena;  // For outputs, saved tensors and scratch.
   DType dtype;   // Of activations, parameters and gradients.
   const Batch& batch;
   std::span<const Tensor> params;
-  // Backward only; accumulated into. Those of frozen parameters are empty (no elements, or the
-  // whole span); if all are, only dx is wanted.
+  // Backward accumulates into them; forward has none. Gradients of frozen parameters are empty
+  // (they have no elements, or the whole span is empty); if all are frozen, backward computes only
+  // dx.
   std::span<const Tensor> grads;
-  // The last layer multiplies dloss by it (1 / accumulation steps, times the loss scale). Set in
-  // forward, where the logits become their gradient in place.
+  // The last layer multiplies the gradient of the loss by it (1 / accumulation steps, times the
+  // loss scale). It is set in forward, where the logits become their gradient in place.
   float loss_grad_scale = 1;
   double* loss = nullptr;  // The last layer stores the mean loss of the micro-batch here.
   // Prediction: if not empty, f32 (B, classes); the last layer stores the logits of each row's last
@@ -77,7 +81,7 @@ struct LayerContext {
   bool Predicts() const { return logits.num_elems > 0; }
 };
 
-// What forward keeps for backward, beside the layer's input, which the executor keeps.
+// What forward keeps for backward, besides the layer's input, which the executor keeps.
 using Saved = std::vector<Buffer>;
 
 class Layer {
@@ -100,9 +104,9 @@ struct Model {
   std::vector<bool> frozen;   // Per layer: its parameters are not trained. Empty: all are.
   int64_t vocab_size = 0;     // Tokens and targets, or the images' classes, are in [0, vocab_size).
   int64_t max_seq_len = 0;    // T of its batches, unless the data says shorter; 1 for images.
-  ImageShape image;           // What it looks at; all 0 if it reads tokens.
+  ImageShape image;           // The images that it reads; all 0 if it reads tokens.
   int64_t head_channels = 0;  // Of its attention; 0 if it has none.
-  // Where parameters start from instead of their Init; nullptr: nowhere.
+  // Initial values that replace those of Init; nullptr if there are none.
   std::shared_ptr<const WeightSource> weights;
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
 };

@@ -13,7 +13,7 @@ struct LinearShape {
   int64_t N = 0, in = 0, out = 0;
 };
 
-// What goes with y's product, as in MatmulArgs; empty: nothing.
+// The epilogue of the matrix multiplication, as in MatmulArgs. Empty tensors leave it out.
 struct LinearExtras {
   Tensor addend = {};       // (N, out), added to y
   Tensor before_gelu = {};  // (N, out) = the affine map, y = gelu of it
@@ -22,8 +22,8 @@ struct LinearExtras {
 // y (N, out) = x (N, in) * weight (in, out) + bias (out); no bias if it is empty.
 void LinearForward(Kernels& kernels, Tensor y, Tensor x, Tensor weight, Tensor bias,
                    const LinearShape& shape, const LinearExtras& extras = {});
-// dweight (in, out) += x^T dy; dbias (out) += column sums of dy. An empty dbias is not wanted, and
-// neither is wanted if dweight is empty: a layer is frozen as a whole.
+// dweight (in, out) += x^T dy; dbias (out) += column sums of dy. An empty dbias is not computed,
+// and nothing is if dweight is empty: a layer is frozen as a whole.
 void LinearParamGrads(Kernels& kernels, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
                       const LinearShape& shape);
 // dx (N, in) = dy (N, out) * weight^T; if x was gelu of gelu_input (N, in), dx is that one's

@@ -88,7 +88,7 @@ Model MakeLlama(const LlamaShape& shape) {
   ParamSpec tokens = {"model.embed_tokens.weight", {V, C}, Init::kNormal, kStddev};
   ParamSpec logits = {"lm_head.weight", {V, C}, Init::kNormal, kStddev};
   const bool tied = shape.tie_word_embeddings;
-  (tied ? tokens : logits).spare_rows = SpareRows(V);
+  (tied ? tokens : logits).vocab_padding = VocabPadding(V);
   model.layers.push_back(MakeTokenEmbedding({std::move(tokens)}));
   for (int64_t index = 0; index < shape.num_hidden_layers; ++index)
     model.layers.push_back(MakeBlock(shape, index));

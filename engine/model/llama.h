@@ -1,5 +1,5 @@
 // Llama (Touvron et al. 2023, Dubey et al. 2024): RMS norm, rotary positions, SwiGLU, grouped
-// queries, no biases. What it keeps between forward and backward is in transformer.h.
+// queries, no biases. transformer.h says what it keeps between forward and backward.
 #ifndef DSAT_ENGINE_MODEL_LLAMA_H_
 #define DSAT_ENGINE_MODEL_LLAMA_H_
 
@@ -40,8 +40,8 @@ std::vector<float> RotaryFrequencies(int64_t channels, double theta, const RopeS
 
 // Embedding, blocks, head. Parameters are named as in Hugging Face's Llama; those that are computed
 // together are one: self_attn.qkv_proj.weight (in, q + k + v) and mlp.gate_up_proj.weight (in, gate
-// + up), and linear weights are (in, out). Weights start as N(0, 0.02). REQUIRES: key-value heads
-// divide the heads, which divide the hidden size into an even number of channels.
+// + up), and linear weights are (in, out). Weights are initialized with N(0, 0.02). REQUIRES:
+// key-value heads divide the heads, which divide the hidden size into an even number of channels.
 Model MakeLlama(const LlamaShape& shape);
 
 }  // namespace dsat::engine

@@ -1,4 +1,6 @@
 // Llama from a model block: Hugging Face's config.json, or its keys.
+#include "engine/model/llama_from_json.h"
+
 #include <cmath>
 #include <string>
 #include <vector>

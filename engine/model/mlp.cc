@@ -1,9 +1,10 @@
-// The perceptron's three kinds of layers. N = B * T throughout.
+// The three kinds of layers of an MLP. N = B * T throughout.
 #include "engine/model/mlp.h"
 
 #include <cmath>
 #include <utility>
 
+#include "engine/backend/kernels.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
 

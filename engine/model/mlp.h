@@ -1,4 +1,4 @@
-// A language model without attention: a perceptron over the last `context` tokens (Bengio et al.
+// A language model without attention: an MLP over the last `context` tokens (Bengio et al.
 // 2003).
 //
 // Bytes kept per token between forward and backward, e = bytes per element of the dtype:

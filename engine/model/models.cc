@@ -8,6 +8,8 @@
 #include "base/json_block.h"
 #include "engine/model/from_json.h"
 #include "engine/model/frozen.h"
+#include "engine/model/gpt2_from_json.h"
+#include "engine/model/llama_from_json.h"
 #include "engine/model/mlp.h"
 #include "engine/model/resnet.h"
 

@@ -1,5 +1,7 @@
-// The normalisation of a transformer.
+// The normalization of a transformer.
 #include "engine/model/norm.h"
+
+#include "engine/backend/kernels.h"
 
 namespace dsat::engine {
 

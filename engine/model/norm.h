@@ -1,4 +1,4 @@
-// The normalisation of a transformer: layer norm or RMS norm over the channels of each row.
+// The normalization of a transformer: layer norm or RMS norm over the channels of each row.
 #ifndef DSAT_ENGINE_MODEL_NORM_H_
 #define DSAT_ENGINE_MODEL_NORM_H_
 
@@ -13,7 +13,7 @@ struct Norm {
   int64_t C = 0;
   float eps = 1e-5F;  // Of RMS norm; layer norm has 1e-5.
 
-  // f32 numbers per row that forward leaves for backward.
+  // The number of f32 statistics per row that forward saves for backward.
   int64_t StatsPerRow() const { return kind == Kind::kLayerNorm ? 2 : 1; }
   // A layer norm has a weight and, as the parameter after it, a bias; RMS norm a weight alone.
   int64_t NumParams() const { return kind == Kind::kLayerNorm ? 2 : 1; }
@@ -22,7 +22,7 @@ struct Norm {
   // StatsPerRow) f32 is written.
   void Forward(const LayerContext& ctx, Tensor y, Tensor stats, Tensor x, size_t param,
                int64_t N) const;
-  // dx (N, C) = or, if accumulate, +=; the gradients of the parameters +=, where they are wanted.
+  // dx (N, C) = or, if accumulate, +=; the gradients of the parameters += unless they are empty.
   void Backward(const LayerContext& ctx, Tensor dx, Tensor dy, Tensor x, Tensor stats, size_t param,
                 int64_t N, bool accumulate) const;
 };

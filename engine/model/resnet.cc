@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/kernels.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
 

@@ -1,6 +1,6 @@
 // A residual network for small images (He et al. 2016, section 4.2): a 3 x 3 convolution, three
 // stages of residual blocks that halve the image and double the channels, the mean over the pixels,
-// a linear classifier. Normalised in groups of channels (Wu and He 2018): batch norm would need
+// a linear classifier. Normalized in groups of channels (Wu and He 2018): batch norm would need
 // running statistics and a mean over the ranks, and its result would depend on the micro-batch size
 // that dsat searches.
 //

@@ -3,13 +3,15 @@
 
 #include <utility>
 
+#include "engine/backend/kernels.h"
+
 namespace dsat::engine {
 
-void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t num_spare) {
+void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t vocab_padding) {
   const int64_t N = ctx.NumTokens();
   const float grad_scale = ctx.loss_grad_scale / static_cast<float>(N);
-  const double sum =
-      ctx.kernels.CrossEntropyInPlace(logits, ctx.batch.targets, N, V + num_spare, V, grad_scale);
+  const double sum = ctx.kernels.CrossEntropyInPlace(logits, ctx.batch.targets, N,
+                                                     V + vocab_padding, V, grad_scale);
   if (ctx.loss != nullptr) *ctx.loss = sum / static_cast<double>(N);
 }
 

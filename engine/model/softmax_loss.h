@@ -1,5 +1,5 @@
-// The end of every model here: softmax and cross entropy over the classes, or the rows to predict
-// from.
+// The end of every model: softmax and cross entropy over the classes, or the positions from which a
+// prediction continues.
 #ifndef DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 #define DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
 
@@ -8,11 +8,12 @@
 namespace dsat::engine {
 
 // Stores the mean loss over the batch's B * T tokens in *ctx.loss (if set) and turns
-// logits (B * T, V + num_spare) into their gradient, times ctx.loss_grad_scale. Spare columns are
-// no classes: they become 0.
-void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t num_spare = 0);
+// logits (B * T, V + vocab_padding) into their gradient, times ctx.loss_grad_scale. Columns of the
+// padding are no classes: their gradient is 0.
+void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V,
+                        int64_t vocab_padding = 0);
 
-// Of x (B, T, C), the last position of each row: (B, C). What prediction goes on with.
+// Returns the last position of each row of x (B, T, C), as (B, C), for a prediction.
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C);
 
 }  // namespace dsat::engine

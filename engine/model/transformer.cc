@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/backend/kernels.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
 
@@ -95,8 +96,8 @@ class TransformerBlock final : public Layer {
   void Activate(const LayerContext& ctx, Tensor y, Tensor x) const;
   Buffer AttentionScratch(const LayerContext& ctx) const;
   Buffer AttendForward(const LayerContext& ctx, const Buffer& x, Saved& saved) const;
-  Buffer PerceptronForward(const LayerContext& ctx, Saved& saved) const;
-  void PerceptronBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const;
+  Buffer MlpForward(const LayerContext& ctx, Saved& saved) const;
+  void MlpBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const;
   Buffer FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const;
   Buffer QkvGrad(const LayerContext& ctx, Tensor dy, Saved& saved) const;
 
@@ -156,7 +157,7 @@ Buffer TransformerBlock::AttentionScratch(const LayerContext& ctx) const {
 Buffer TransformerBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
   saved.resize(kNumKept);
   saved[kMiddle] = AttendForward(ctx, x, saved);
-  return PerceptronForward(ctx, saved);
+  return MlpForward(ctx, saved);
 }
 
 // x (N, C) + projection(attention(norm(x))). The sum is the product's: with the norm that follows,
@@ -191,14 +192,14 @@ Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
 }
 
 // middle (N, C) + projection(activation(fc(norm(middle)))).
-Buffer TransformerBlock::PerceptronForward(const LayerContext& ctx, Saved& saved) const {
+Buffer TransformerBlock::MlpForward(const LayerContext& ctx, Saved& saved) const {
   const int64_t N = ctx.NumTokens();
   const int64_t C = shape_.C;
   const DType dtype = ctx.dtype;
   const Tensor middle = saved[kMiddle].AsTensor(dtype);
 
   Buffer normed = Normed(ctx, middle, norm2_, StatsIn(ctx, saved[kStats]).norm2);
-  saved[kFcOut] = ctx.arena.Allocate(dtype, FcChannels() * N, "perceptron before activation");
+  saved[kFcOut] = ctx.arena.Allocate(dtype, FcChannels() * N, "MLP before its activation");
   const Tensor fc = saved[kFcOut].AsTensor(dtype);
   Buffer active = ctx.arena.Allocate(dtype, shape_.F * N, "activation output");
   const LinearShape fc_shape{N, C, FcChannels()};
@@ -220,7 +221,7 @@ Buffer TransformerBlock::Backward(const LayerContext& ctx, const Buffer& x, Buff
                                   Saved& saved) const {
   const DType dtype = ctx.dtype;
   // The residual stream passes gradients on unchanged: dy becomes dmiddle, then dx, in place.
-  PerceptronBackward(ctx, dy.AsTensor(dtype), saved);
+  MlpBackward(ctx, dy.AsTensor(dtype), saved);
   Buffer dqkv = QkvGrad(ctx, dy.AsTensor(dtype), saved);
 
   const Tensor stats = StatsIn(ctx, saved[kStats]).norm1;
@@ -237,7 +238,7 @@ Buffer TransformerBlock::Backward(const LayerContext& ctx, const Buffer& x, Buff
 }
 
 // dy (N, C), the gradient of the block's output, becomes that of `middle`.
-void TransformerBlock::PerceptronBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const {
+void TransformerBlock::MlpBackward(const LayerContext& ctx, Tensor dy, Saved& saved) const {
   const DType dtype = ctx.dtype;
   Buffer dfc = FcGrad(ctx, dy, saved);
   const LinearShape shape{ctx.NumTokens(), shape_.C, FcChannels()};
@@ -269,7 +270,7 @@ Buffer TransformerBlock::FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved
     return hidden;
   }
   LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape);
-  Buffer dfc = ctx.arena.Allocate(dtype, shape.N * FcChannels(), "perceptron gradient");
+  Buffer dfc = ctx.arena.Allocate(dtype, shape.N * FcChannels(), "MLP gradient");
   ctx.kernels.SwigluBackward(dfc.AsTensor(dtype), dactive, fc, shape.N, shape_.F);
   saved[kFcOut].Free();
   return dfc;
@@ -323,7 +324,7 @@ class LanguageHead final : public Layer {
   // logits (N, V) = normed (N, C) * the embedding's first V rows^T.
   void Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N,
                int64_t V) const;
-  // Rows of the embedding, spare ones included: products take them all.
+  // Rows of the embedding, the padded vocabulary: matrix multiplications take all of them.
   int64_t Stride(const LayerContext& ctx) const {
     return ctx.params[embedding_].num_elems / norm_.C;
   }
@@ -407,10 +408,10 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
 
 }  // namespace
 
-int64_t SpareRows(int64_t V) {
+int64_t VocabPadding(int64_t V) {
   constexpr int64_t kMultiple = 64;
-  const int64_t spare = (kMultiple - V % kMultiple) % kMultiple;
-  return 100 * spare <= V ? spare : 0;
+  const int64_t padding = (kMultiple - V % kMultiple) % kMultiple;
+  return 100 * padding <= V ? padding : 0;
 }
 
 std::unique_ptr<Layer> MakeTokenEmbedding(ParamSpecs params) {

@@ -1,14 +1,15 @@
-// Trained weights that a model starts from.
+// Trained weights as the initial values of a model.
 #ifndef DSAT_ENGINE_MODEL_WEIGHT_SOURCE_H_
 #define DSAT_ENGINE_MODEL_WEIGHT_SOURCE_H_
 
 #include <cstdint>
 #include <string>
 
-#include "engine/backend/kernels.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
+
+class Kernels;
 
 // Thread-safe.
 class WeightSource {

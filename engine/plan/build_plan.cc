@@ -81,6 +81,7 @@ PlanBuilder::PlanBuilder(const std::vector<PlanUnit>& units, const PlanOptions& 
   plan_.world_size = options.world_size;
   plan_.overlap = options.overlap;
   plan_.reduces_grads = options.reduce_grads;
+  plan_.num_trust_ratios = options.num_trust_ratios;
   schedule_ = MakeSchedule();
   plan_.first_unit = schedule_.first_unit;
   plan_.end_unit = schedule_.end_unit;
@@ -126,6 +127,7 @@ void PlanBuilder::PlaceUnits() {
     unit.holders.erase(std::ranges::unique(unit.holders).begin(), unit.holders.end());
     unit.present = std::ranges::count(unit.holders, options_.stage) > 0;
     unit.counted = StageOf(u) == options_.stage;
+    unit.num_elems = Size(u);
     unit.trained = Size(u) > 0 && !units_[u].frozen;
   }
   for (int u = 0; u < num_units(); ++u) {
@@ -374,6 +376,9 @@ void PlanBuilder::OptimizerStep() {
     if (plan_.units[u].trained && plan_.units[u].holders.size() > 1) writer_.Emit(Op::kSumTied, u);
   }
   writer_.Emit(Op::kNorm);
+  if (plan_.num_trust_ratios > 0) writer_.Emit(Op::kTrustRatios);
+  for (int g = 0; !plan_.reduces_grads && g < static_cast<int>(plan_.sub_groups.size()); ++g)
+    writer_.EmitSubGroup(Op::kAverageMomentum, g);
   gather_.like.collective =
       options_.gather_updated ? Collective::kAllGather : Collective::kBroadcasts;
   const int num_groups = static_cast<int>(plan_.sub_groups.size());

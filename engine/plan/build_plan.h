@@ -1,10 +1,10 @@
-// From sizes and settings to a plan: a pure function, the same on every rank of a data-parallel
-// group.
+// Builds a plan from sizes and settings: a pure function with the same result on every rank of a
+// data-parallel group.
 //
-// Only homes (placement.h) decide what is moved: parameters that rest sharded are gathered around
-// forward and backward; gradients that rest sharded are reduced after every micro-batch, partial
-// ones after the last; replicated parameters of a sharded optimizer are gathered after the update.
-// Bucket and fetch settings decide only how much one call carries and when it is issued.
+// Only homes (placement.h) decide what is moved. Sharded parameters are gathered for forward and
+// backward. Sharded gradients are reduced after every micro-batch, partial ones after the last.
+// Replicated parameters of a sharded optimizer are gathered after the update. Bucket and fetch
+// settings decide only how much one call carries and when it is issued.
 #ifndef DSAT_ENGINE_PLAN_BUILD_PLAN_H_
 #define DSAT_ENGINE_PLAN_BUILD_PLAN_H_
 
@@ -23,14 +23,14 @@ struct PlanUnit {
   bool frozen = false;        // Never updated: no gradients, no optimizer state.
 };
 
-// How much of what may rest beyond the device does, and how it comes and goes.
+// How much of the state that may be offloaded is offloaded, and how it is read and written.
 struct OffloadOptions {
-  double optimizer_ratio = 1;           // Of all elements; the rest stays on the device.
-  int64_t max_param_elems_in_host = 0;  // Parameters on disk: so many elements stay in memory.
+  double optimizer_ratio = 1;           // The part of all elements; the rest stays on the device.
+  int64_t max_param_elems_in_host = 0;  // Elements that stay in host memory instead of on disk.
   int num_state_buffers = 1;            // Sub-groups from disk that are in host memory at once.
   bool pipeline_read = false;           // The next sub-groups are read while one is updated.
   bool pipeline_write = false;          // Sub-groups are written while the next are updated.
-  int num_params_ahead = 0;             // Units read from disk ahead of their gathering.
+  int num_params_ahead = 0;             // Units that are read from disk before they are gathered.
 };
 
 struct PlanOptions {
@@ -43,22 +43,24 @@ struct PlanOptions {
   int64_t reduce_bucket_elems = 500'000'000;
   int64_t gather_bucket_elems = 500'000'000;
   bool share_reduce_buckets = true;  // Several units' gradients in one call.
-  bool reduce_scatter = true;        // false: all-reduce, of which each rank keeps its slice.
+  bool reduce_scatter = true;        // false: an all-reduce, of which each rank keeps its slice.
   bool gather_updated = true;        // false: updated parameters are broadcast, slice by slice.
-  bool reduce_grads = true;          // false: every rank's gradient stays its own.
-  bool fold_grads = false;           // Gradients accumulate in another type than they come in.
-  // Collectives run beside computing: two buckets of each kind instead of one.
+  // false: every rank's gradient stays its own, and momenta are averaged instead (1-bit Adam).
+  bool reduce_grads = true;
+  int64_t num_trust_ratios = 0;  // LAMB: one per parameter of the model.
+  bool fold_grads = false;       // Gradients accumulate in another type than they come in.
+  // Collectives run concurrently with computing, with two buckets of each kind instead of one.
   bool overlap = false;
-  // Sharded units. One whose parameters all have at most this many elements rests replicated, while
-  // such units have at most max_persistent_elems together.
+  // A unit whose parameters all have at most this many elements is replicated instead of sharded,
+  // as long as such units together have at most max_persistent_elems.
   int64_t persistent_param_elems = 0;
   int64_t max_persistent_elems = INT64_MAX;
-  // Look-ahead: gathered before their turn are at most so many elements, and only while what is
-  // gathered in all is at most max_live_elems. Without overlap, look-ahead merges small gathers.
+  // At most this many elements are gathered ahead of their use, and only while at most
+  // max_live_elems are gathered in all. Without overlap, this merges small gathers.
   int64_t prefetch_elems = 0;
   int64_t max_live_elems = 1'000'000'000;
-  // A gathered unit is kept if it is used again before so many other elements are, and while what
-  // is gathered in all is at most max_live_elems. What the next unit needs is always kept.
+  // A gathered unit is kept if it is used again before this many other elements are, and while at
+  // most max_live_elems are gathered in all. What the next unit needs is always kept.
   int64_t max_reuse_elems = 0;
   int64_t sub_group_elems = 1'000'000'000;  // Elements that one optimizer call updates.
   OffloadOptions offload;

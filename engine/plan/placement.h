@@ -1,4 +1,4 @@
-// Where model state rests: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020,
+// Where model state is stored: the ZeRO stages as a table of four rows (Rajbhandari et al. 2020,
 // section 5), and the tiers of ZeRO-Offload and ZeRO-Infinity (Ren et al. 2021, Rajbhandari et al.
 // 2021).
 //
@@ -10,14 +10,14 @@
 
 namespace dsat::engine {
 
-// How a tensor lies over the ranks (DTensor's terms).
+// How a tensor is distributed over the ranks (DTensor's terms).
 enum class Placement : uint8_t {
   kReplicate,  // Every rank holds the whole, equal everywhere.
   kShard,      // Rank r holds the r-th of P equal slices.
   kPartial,    // Every rank holds a whole-size addend; the value is their sum.
 };
 
-// Where its bytes rest.
+// Where its bytes are stored.
 enum class Tier : uint8_t { kDevice, kHost, kNvme };
 
 struct Home {
@@ -32,8 +32,8 @@ struct StateHomes {
   Home optimizer;
 };
 
-// Reduced gradients rest where the optimizer wants them, but never on a disk. REQUIRES: stage in
-// [0, 3].
+// Reduced gradients are stored on the optimizer's tier, but never on disk. REQUIRES: stage in [0,
+// 3].
 constexpr StateHomes ZeroStageHomes(int stage, Tier optimizer_tier = Tier::kDevice,
                                     Tier param_tier = Tier::kDevice) {
   using enum Placement;

@@ -59,6 +59,8 @@ constexpr OpText kOps[] = {
     {"free_grad", Of::kUnit, false},
     {"sum_tied", Of::kUnit, true},
     {"norm", Of::kNothing, true},
+    {"trust_ratios", Of::kNothing, true},
+    {"average_momentum", Of::kSubGroup, true},
     {"read_state", Of::kSubGroup, false},
     {"update", Of::kSubGroup, true},
     {"write_state", Of::kSubGroup, false},
@@ -72,7 +74,7 @@ const OpText& TextOf(Op op) {
 
 }  // namespace
 
-int NeighbourOf(Op op) {
+int StageOffset(Op op) {
   switch (op) {
     case Op::kSendOutput:
     case Op::kReceiveGrad:
@@ -92,13 +94,51 @@ const char* Name(Op op) {
 }
 
 const char* Name(Collective collective) {
-  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather", "broadcasts"};
+  constexpr std::array kNames = {"all-reduce", "reduce-scatter", "all-gather", "broadcasts",
+                                 "all-to-all"};
   return kNames[static_cast<size_t>(collective)];
 }
 
 const char* Name(Phase phase) {
   constexpr std::array kNames = {"forward", "backward", "step"};
   return kNames[static_cast<size_t>(phase)];
+}
+
+std::vector<Call> CallsOf(const Plan& plan, const Instruction& i) {
+  const int ranks = plan.world_size;
+  const bool shard = plan.optimizer_home == Placement::kShard;
+  switch (i.op) {
+    case Op::kStart: {
+      const Transfer& transfer = plan.transfers[i.transfer];
+      const auto elem = transfer.state == State::kParam ? Call::Elem::kParam : Call::Elem::kGrad;
+      const Call call = {transfer.collective, Call::Group::kDataParallel, elem, transfer.row_elems};
+      const bool broadcasts = transfer.collective == Collective::kBroadcasts;
+      return std::vector<Call>(broadcasts ? static_cast<size_t>(ranks) : 1, call);
+    }
+    case Op::kSumTied: {
+      const UnitPlan& unit = plan.units[i.unit];
+      const int64_t num_elems = shard ? unit.num_elems / ranks : unit.num_elems;
+      return {{Collective::kAllReduce, Call::Group::kTied, Call::Elem::kGrad,
+               SummedRowElems(num_elems, static_cast<int>(unit.holders.size()))}};
+    }
+    case Op::kTrustRatios:
+      // Without sharding every rank has all of the numbers.
+      if (!shard || ranks == 1) return {};
+      return {{.collective = Collective::kAllReduce,
+               .row_elems = SummedRowElems(2 * plan.num_trust_ratios, ranks)}};
+    case Op::kAverageMomentum: {
+      if (ranks == 1) return {};
+      Call call = {.collective = Collective::kAllToAll,
+                   .elem = Call::Elem::kByte,
+                   .row_elems = CompressedRowBytes(plan.sub_groups[i.sub_group].num_elems, ranks)};
+      std::vector<Call> calls = {call};
+      call.collective = Collective::kAllGather;
+      calls.push_back(call);
+      return calls;
+    }
+    default:
+      return {};
+  }
 }
 
 std::string ToString(const Instruction& i) {

@@ -1,4 +1,4 @@
-// A plan: everything one optimizer step does on every rank, as data.
+// A plan: everything that one optimizer step does on a rank, as data.
 //
 // A unit is a layer's parameters, packed into one flat vector that is padded so that it splits into
 // P equal slices. A transfer is one collective call over a bucket of segments of units: a move of
@@ -16,49 +16,51 @@
 
 namespace dsat::engine {
 
-// Slices start at multiples of so many elements: whole cache lines, whole vectors.
+// Slices start at multiples of this many elements, which are whole cache lines and vectors.
 inline constexpr int64_t kAlignElems = 16;
 
 enum class Op : uint8_t {
   // Computing, by micro-batch.
   kLoadBatch,   // Micro-batch `micro_batch` from the data.
-  kForward,     // Unit's forward; its output is the next unit's input.
-  kRecompute,   // The same again from the kept input, for what backward needs.
-  kBackward,    // Unit's backward; whole-size gradients come into being as they are written.
-  kDropSaved,   // What the unit's forward kept for its backward.
-  kDropInput,   // The unit's input.
-  kDropGrad,    // The gradient of the unit's input: no unit below it is trained.
-  kStoreInput,  // The unit's input moves to host memory,
-  kFetchInput,  // and back.
-  // Pipelines: between this stage and its neighbours.
-  kReceiveInput,           // The unit's input, from the stage before.
-  kSendOutput,             // The unit's output, to the stage after; it is freed.
-  kReceiveGrad,            // The gradient of the unit's output, from the stage after.
-  kSendGrad,               // The gradient of the unit's input, to the stage before; it is freed.
-  kSendOutputReceiveGrad,  // Both at once, where these messages cross,
-  kSendGradReceiveInput,   // and these.
+  kForward,     // The unit's forward; its output is the next unit's input.
+  kRecompute,   // The forward again, from the kept input, for what backward needs.
+  kBackward,    // The unit's backward; allocates whole-size gradients when it writes them.
+  kDropSaved,   // Frees what the unit's forward kept for its backward.
+  kDropInput,   // Frees the unit's input.
+  kDropGrad,    // Frees the gradient of the unit's input: no unit below it is trained.
+  kStoreInput,  // Moves the unit's input to host memory.
+  kFetchInput,  // Moves the unit's input back to the device.
+  // Pipelines: messages between this stage and the stages beside it.
+  kReceiveInput,  // Receives the unit's input from the previous stage.
+  kSendOutput,    // Sends the unit's output to the next stage and frees it.
+  kReceiveGrad,   // Receives the gradient of the unit's output from the next stage.
+  kSendGrad,      // Sends the gradient of the unit's input to the previous stage, frees it.
+  kSendOutputReceiveGrad,  // Both at once, where these messages cross.
+  kSendGradReceiveInput,   // Both at once, where these messages cross.
   // Moving state.
-  kPack,        // This rank's part of the unit's segment into the transfer's bucket.
-  kStart,       // The transfer's collective begins.
-  kWait,        // It has ended; its bucket is unpacked and free again.
-  kFreeParam,   // The gathered copy of a unit whose parameters rest sharded.
-  kReadSlice,   // The unit's slice, which rests on disk, begins to come into host memory,
-  kWriteSlice,  // or the updated one to go back;
-  kAwaitSlice,  // whichever is under way has ended. After a write the memory is free.
-  kFreeSlice,   // The copy in host memory of a slice that was read.
-  kFoldGrad,    // The whole-size gradient is added to the accumulated one of another type, freed.
-  kFreeGrad,    // The whole-size gradient of a unit that now rests sharded.
+  kPack,        // Copies this rank's part of the unit's segment into the transfer's bucket.
+  kStart,       // Starts the transfer's collective.
+  kWait,        // Waits for the collective and unpacks the bucket, which is free again.
+  kFreeParam,   // Frees the gathered copy of a unit whose parameters are sharded.
+  kReadSlice,   // Starts to read the unit's slice from disk into host memory.
+  kWriteSlice,  // Starts to write the updated slice to disk.
+  kAwaitSlice,  // Waits for the read or write; frees the memory after a write.
+  kFreeSlice,   // Frees the copy in host memory of a slice that was read.
+  kFoldGrad,    // Adds the whole-size gradient to the sum of another dtype and frees it.
+  kFreeGrad,    // Frees the whole-size gradient of a unit whose gradient is now sharded.
   // The step.
-  kSumTied,     // The unit's gradient over the pipeline stages that hold a copy of it.
-  kNorm,        // Norm of all gradients: what clipping and the overflow check need.
-  kReadState,   // The sub-group's optimizer state begins to come from disk,
-  kUpdate,      // Optimizer on the sub-group; frees its unit's gradients after the unit's last.
-  kWriteState,  // and to go back;
-  kAwaitState,  // whichever is under way has ended. After a write the memory is free.
-  kMeanLoss,    // Loss over all ranks; also the barrier between steps.
+  kSumTied,          // Sums the unit's gradient over the pipeline stages that hold the unit.
+  kNorm,             // The norm of all gradients, for clipping and the overflow check.
+  kTrustRatios,      // LAMB: moments of all sub-groups, then the trust ratio of every parameter.
+  kAverageMomentum,  // 1-bit Adam: the sub-group's momentum, then its compressed average.
+  kReadState,        // Starts to read the sub-group's optimizer state from disk.
+  kUpdate,           // Updates the sub-group; after the last one of a unit, frees its gradients.
+  kWriteState,       // Starts to write the sub-group's optimizer state to disk.
+  kAwaitState,       // Waits for the read or write; frees the memory after a write.
+  kMeanLoss,         // The mean loss over all ranks; also the barrier between steps.
 };
 
-// What the time of an instruction is booked on.
+// The time counter that an instruction is charged to.
 enum class Phase : uint8_t { kForward, kBackward, kStep };
 
 struct Instruction {
@@ -68,8 +70,8 @@ struct Instruction {
   int micro_batch = -1;
   int transfer = -1;   // Index in Plan::transfers.
   int sub_group = -1;  // Index in Plan::sub_groups.
-  // Where messages cross: the micro-batch of the one that goes; `micro_batch` is that of the one
-  // that comes.
+  // Where messages cross: the micro-batch of the message that is sent. `micro_batch` is that of the
+  // message that is received.
   int sent_micro_batch = -1;
   bool operator==(const Instruction&) const = default;
 };
@@ -88,6 +90,7 @@ enum class Collective : uint8_t {
   kReduceScatter,
   kAllGather,
   kBroadcasts,  // An all-gather as one broadcast per rank.
+  kAllToAll,
 };
 
 // One collective call. The bucket has P rows; row q holds the segments of slice q, one after
@@ -96,7 +99,7 @@ struct Transfer {
   State state = State::kParam;
   Collective collective = Collective::kAllGather;
   Placement to = Placement::kReplicate;
-  bool accumulate = false;  // Adds to what rests there already (gradients of later micro-batches).
+  bool accumulate = false;  // Adds to the gradients of earlier micro-batches.
   int bucket = 0;           // Index in Plan::bucket_row_elems.
   std::vector<Segment> segments;
   int64_t row_elems = 0;  // Sum of the segments' lengths.
@@ -121,6 +124,7 @@ struct UnitPlan {
   bool trained = false;       // The unit has gradients and optimizer state here.
   bool writes_grads = false;  // Its backward writes gradients: its own or those of borrowed units.
   bool counted = false;       // The norm counts this copy of the unit, and no other.
+  int64_t num_elems = 0;      // Padded; 0 if the unit is not present.
   // Where the unit's reduced gradients rest.
   Tier GradTier() const { return optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost; }
 };
@@ -132,18 +136,51 @@ struct Plan {
   std::vector<UnitPlan> units;
   Placement grad_home = Placement::kPartial;
   Placement optimizer_home = Placement::kReplicate;
-  bool reduces_grads = true;              // false: every rank's gradient stays its own.
-  bool overlap = false;                   // Collectives run beside computing.
+  bool reduces_grads = true;              // false: every rank keeps its own gradients.
+  bool overlap = false;                   // Collectives run concurrently with computing.
   int num_in_flight = 1;                  // Micro-batches between their forward and backward.
   std::vector<int64_t> bucket_row_elems;  // Row length of each communication buffer; 0 = unused.
   std::vector<Transfer> transfers;
+  int64_t num_trust_ratios = 0;  // LAMB's, one per parameter of the model; else 0.
   std::vector<SubGroup> sub_groups;
   std::vector<Instruction> instructions;
 };
 
-// Where the instruction's message goes to, comes from, or both: 1 for the stage after, -1 for the
-// stage before, 0 if it has none.
-int NeighbourOf(Op op);
+// One collective call of an instruction, in place on a buffer of one row per rank.
+struct Call {
+  enum class Group : uint8_t { kDataParallel, kTied };  // kTied: the stages that hold the unit.
+  enum class Elem : uint8_t { kParam, kGrad, kF32, kByte };
+
+  Collective collective;
+  Group group = Group::kDataParallel;
+  // kGrad is the communication dtype in a transfer, and the dtype that gradients accumulate in
+  // between tied units.
+  Elem elem = Elem::kF32;
+  int64_t row_elems = 0;
+  bool operator==(const Call&) const = default;
+};
+
+// Every collective that the instruction issues, in order. What is not listed here is not issued:
+// this is the law of collectives (engine/comm/process_group.h). Sums of one number, which kNorm and
+// kMeanLoss form, carry no model state and are not listed; nor are messages between stages.
+std::vector<Call> CallsOf(const Plan& plan, const Instruction& instruction);
+
+// The row of the buffer in which `ranks` ranks sum `num_elems` elements.
+constexpr int64_t SummedRowElems(int64_t num_elems, int ranks) {
+  return (num_elems + ranks - 1) / ranks;
+}
+// A row of a compressed average of `num_elems` numbers: a scale, then one bit per element of the
+// row's share, both aligned to kCompressedHeaderBytes. REQUIRES: `ranks` divides num_elems.
+inline constexpr int64_t kCompressedHeaderBytes = 8;
+constexpr int64_t CompressedRowBytes(int64_t num_elems, int ranks) {
+  const int64_t sign_bytes = num_elems / ranks / 8;
+  return kCompressedHeaderBytes + (sign_bytes + kCompressedHeaderBytes - 1) /
+                                      kCompressedHeaderBytes * kCompressedHeaderBytes;
+}
+
+// The stage that the instruction sends to or receives from, relative to this one: 1 is the next
+// stage, -1 the previous one. 0 if the instruction has no message.
+int StageOffset(Op op);
 
 // "forward", "reduce-scatter", "backward".
 const char* Name(Op op);

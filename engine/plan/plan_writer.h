@@ -12,7 +12,7 @@ namespace dsat::engine {
 
 // The buckets of one kind of transfer: one, or two if collectives overlap computing.
 struct BucketPool {
-  Transfer like;  // What its transfers are.
+  Transfer like;  // A template of its transfers.
   int first_bucket = 0;
   int64_t row_capacity = 0;  // Elements per row of a full bucket.
   bool shared = true;        // Several units in one bucket.
@@ -37,12 +37,12 @@ class PlanWriter {
     plan_.instructions.push_back({op, phase_, plan_.sub_groups[sub_group].unit, -1, -1, sub_group});
   }
 
-  // Puts `slice_elems` elements of each slice of a unit into the pool's buckets, cutting the unit
-  // where a bucket is full.
+  // Appends `slice_elems` elements of each slice of a unit to the pool's buckets, and divides the
+  // unit where a bucket is full.
   void Append(BucketPool& pool, int unit, int64_t slice_elems);
-  // Starts what is open.
+  // Starts the transfer that is being filled.
   void Flush(BucketPool& pool);
-  // Until the unit's parameters have arrived.
+  // Waits until the unit's parameters have arrived.
   void WaitForParams(int unit);
   void WaitForAll();
 

@@ -1,6 +1,6 @@
-// What one pipeline stage computes in one step, in order: micro-batches, activation checkpointing,
-// 1F1B. Pure; knows nothing of parameters, gradients or other ranks' state. No pipeline is a
-// pipeline of one stage, and then 1F1B is plain gradient accumulation.
+// The order in which one pipeline stage computes in one step: micro-batches, activation
+// checkpointing, 1F1B. It depends on no parameters, gradients or state of other ranks. Training
+// without a pipeline is a pipeline of one stage, where 1F1B is gradient accumulation.
 #ifndef DSAT_ENGINE_PLAN_SCHEDULE_H_
 #define DSAT_ENGINE_PLAN_SCHEDULE_H_
 
@@ -20,8 +20,8 @@ struct ScheduleOptions {
   int stage = 0;
   int64_t num_micro_batches = 1;
   bool backward = true;  // false: evaluation.
-  // Activation checkpointing (Chen et al. 2016): only the input of every so many units is kept for
-  // backward; the rest is computed again. 0: off. The model's last unit is not worth it.
+  // Activation checkpointing (Chen et al. 2016): only the input of every n-th unit is kept for
+  // backward, and the rest is computed again. 0 is off. The model's last unit is not recomputed.
   int64_t checkpoint_interval = 0;
   bool checkpoints_on_host = false;
 };
@@ -36,11 +36,11 @@ struct Compute {
 
 // Forwards run ahead of backwards by as many micro-batches as there are stages after this one
 // (PipeDream-Flush, Narayanan et al. 2021). Where an output and a gradient cross between two
-// stages, both send and receive in one instruction: all stages come to their ends also if a message
-// is sent only while it is received. REQUIRES: 0 <= first_unit < end_unit <= num_units.
+// stages, both send and receive in one instruction, so that no stage blocks even if a message is
+// sent only while it is received. REQUIRES: 0 <= first_unit < end_unit <= num_units.
 std::vector<Compute> Schedule(const ScheduleOptions& options);
 
-// Micro-batches that are between their forward and their backward at once.
+// The number of micro-batches that are between their forward and their backward at once.
 int NumInFlight(const ScheduleOptions& options);
 
 }  // namespace dsat::engine

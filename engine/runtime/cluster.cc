@@ -71,6 +71,11 @@ Speeds Cluster::SpeedsFor(DType dtype) const {
   return speeds;
 }
 
+int64_t Cluster::NodeHostMemoryBytes() const {
+  if (host_memory_bytes > 0) return host_memory_bytes;
+  return rank_host_memory_bytes * std::min(num_ranks, ranks_per_node);
+}
+
 Cluster ClusterOf(const std::string& device) {
   if (device == "cpu") return Cpu();
   for (const Preset& preset : kPresets) {

@@ -1,4 +1,4 @@
-// A cluster on paper: what its nodes have and how fast they are.
+// A cluster: what its nodes have and how fast they are, by data sheet or as measured.
 #ifndef DSAT_ENGINE_RUNTIME_CLUSTER_H_
 #define DSAT_ENGINE_RUNTIME_CLUSTER_H_
 
@@ -20,9 +20,11 @@ struct Cluster {
   int64_t device_memory_bytes = 0;
   int64_t host_memory_bytes = 0;  // Of a node; so are all that follow but the device's own.
   int64_t disk_bytes = 0;
-  double flops_16bit = 0;    // Matrix products of a device at its peak, bf16 or fp16,
-  double flops_f32 = 0;      // and f32;
-  double efficiency = 0.5;   // what share of the peak a whole forward and backward reaches.
+  int64_t rank_host_memory_bytes = 0;  // Of one rank.
+  int num_threads = 1;                 // Compute threads of a rank, on a CPU.
+  double flops_16bit = 0;              // Peak of a device in matrix multiplication in bf16 or fp16.
+  double flops_f32 = 0;                // The same in f32.
+  double efficiency = 0.5;   // The share of the peak that a whole forward and backward reaches.
   double device_bytes = 0;   // Device memory.
   double link_bytes = 0;     // A device to the next on the same node, one way.
   double network_bytes = 0;  // A node to the next, one way.
@@ -34,7 +36,9 @@ struct Cluster {
 
   DeviceKind kind() const { return device == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda; }
   int64_t num_nodes() const { return (num_ranks + ranks_per_node - 1) / ranks_per_node; }
-  // What one rank gets while all of its node work.
+  // Host memory of a full node: its own limit, or that of its ranks together.
+  int64_t NodeHostMemoryBytes() const;
+  // What one rank gets while all ranks of its node work.
   Speeds SpeedsFor(DType dtype) const;
 };
 
@@ -43,8 +47,8 @@ struct Cluster {
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
 
-// Of matrix products of `dtype`, in a second, by what a driver calls the GPU ("NVIDIA H200"); 0 for
-// what is none of the above.
+// The peak in matrix multiplication in `dtype`, FLOP/s, of a GPU by its driver's name for it
+// ("NVIDIA H200"); 0 if it is none of the above.
 double PeakFlopsOf(const std::string& gpu, DType dtype);
 
 }  // namespace dsat::engine

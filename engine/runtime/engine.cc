@@ -2,11 +2,22 @@
 #include "engine/runtime/engine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
+#include "engine/core/trace.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
+#include "engine/runtime/executor/batch_loader.h"
+#include "engine/runtime/executor/executor.h"
+#include "engine/runtime/executor/pipeline.h"
+#include "engine/runtime/optimizer/loss_scaler.h"
 #include "engine/runtime/optimizer/lr_schedule.h"
 #include "engine/runtime/optimizer/optimizer.h"
+#include "engine/runtime/plan_for.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/redistribute.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
@@ -20,13 +31,6 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .seed = seed,
           .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},
           .param_swap = {config.zero.offload_param.nvme_path, config.aio}};
-}
-
-std::vector<int64_t> UnitSizes(const UnitStates& states) {
-  std::vector<int64_t> sizes;
-  for (int u = 0; u < states.num_units(); ++u)
-    sizes.push_back(states.unit(u).layout.num_elems);
-  return sizes;
 }
 
 // Whether the device does something for the instruction, on the stream of the thread that runs it.
@@ -53,7 +57,9 @@ bool AsksDevice(const Instruction& i, const Plan& plan) {
     case Op::kSumTied:
       return true;
     case Op::kNorm:
+    case Op::kTrustRatios:
       return std::ranges::any_of(plan.sub_groups, on_device);
+    case Op::kAverageMomentum:
     case Op::kUpdate:
       return on_device(plan.sub_groups[i.sub_group]);
     default:
@@ -63,80 +69,109 @@ bool AsksDevice(const Instruction& i, const Plan& plan) {
 
 }  // namespace
 
-Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed)
-    : resources_(resources),
-      config_(config),
-      groups_(resources.group, config.pipeline.num_stages),
-      plan_(PlanFor(resources.model, config, resources.group.size(), groups_.stage())),
-      states_(resources.model, plan_, StatesFor(config, seed), groups_.data().rank(),
-              resources.memory),
-      loader_(resources.dataset, resources.memory.device, resources.memory.kernels, config.batch,
-              resources.seq_len, groups_.data().rank(), groups_.data().size(),
-              resources.model.image),
-      redistributor_(plan_, states_, groups_.data(), config.travel_dtype(groups_.data().size()),
-                     config.predivision(groups_.data().size())),
-      executor_(resources.model, plan_, config_, states_, redistributor_, loader_,
-                MakeNeighbours()),
-      loss_scaler_(config.fp16) {
+class Engine::Parts {
+ public:
+  Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed);
+
+  double lr() const;
+  void BeginStep();
+  StepResult EndStep();
+  // Tells the trace, if there is one, of the instructions of `watched`, which runs `its_plan`.
+  void Watch(Executor& watched, const Plan& its_plan);
+  // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
+  void RequirePhase(Phase phase, const char* call) const;
+
+  const Resources resources;
+  const DsConfig config;
+  const Groups groups;
+  const Plan plan;
+  UnitStates states;
+  BatchLoader loader;
+  Redistributor redistributor;
+  std::optional<TiedUnits> tied;
+  Executor executor;
+  std::optional<Plan> unreduced_plan;  // This and the next one: with 1-bit Adam only.
+  std::optional<Executor> unreduced_executor;
+  Executor* current = &executor;   // The executor of the step under way.
+  std::optional<double> given_lr;  // The learning rate that the caller has set.
+  bool awaits_step = false;        // Backward has run, Step has not.
+  std::chrono::steady_clock::time_point step_start;
+  int64_t num_steps = 0;
+  int64_t num_skipped_steps = 0;
+  Trace* trace = nullptr;
+  LossScaler loss_scaler;
+
+ private:
+  StepInputs NextInputs() const;
+  Communicators MakeCommunicators();
+  TraceEvent EventOf(const Instruction& i, const Plan& its_plan) const;
+};
+
+Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed)
+    : resources(given_resources),
+      config(given_config),
+      groups(resources.group, config.pipeline.num_stages),
+      plan(PlanFor(resources.model, config, resources.group.size(), groups.stage())),
+      states(resources.model, plan, StatesFor(config, seed), groups.data().rank(),
+             resources.memory),
+      loader(resources.dataset, resources.memory.device, resources.memory.kernels, config.batch,
+             resources.seq_len, groups.data().rank(), groups.data().size(), resources.model.image),
+      redistributor(plan, states, groups.data(), config.communication_dtype(groups.data().size()),
+                    config.predivision(groups.data().size())),
+      executor(resources.model, plan, config, states, redistributor, loader, MakeCommunicators()),
+      loss_scaler(config.fp16) {
   if (!IsOneBit(config.optimizer)) return;
-  unreduced_plan_ = UnreducedPlanFor(resources.model, config, resources.group.size());
-  unreduced_executor_.emplace(resources.model, *unreduced_plan_, config_, states_, redistributor_,
-                              loader_, executor_.neighbours());
+  unreduced_plan = UnreducedPlanFor(resources.model, config, resources.group.size());
+  unreduced_executor.emplace(resources.model, *unreduced_plan, config, states, redistributor,
+                             loader, executor.communicators());
 }
 
-Neighbours Engine::MakeNeighbours() {
-  Neighbours neighbours{.world = groups_.world(), .data = groups_.data()};
-  if (groups_.num_stages() == 1) return neighbours;
-  tied_.emplace(plan_, UnitSizes(states_), config_.grad_dtype(), groups_, resources_.memory.device);
-  const Batch batch = {.B = config_.batch.micro_batch_size, .T = resources_.seq_len};
-  const std::vector<int64_t> bytes = InputBytes(resources_.model, batch, config_.dtype());
-  neighbours.pipeline = &groups_.pipeline();
-  neighbours.tied = &*tied_;
-  neighbours.input_bytes = bytes[plan_.first_unit];
-  neighbours.output_bytes = bytes[plan_.end_unit];
-  return neighbours;
+Communicators Engine::Parts::MakeCommunicators() {
+  Communicators communicators{.world = groups.world(), .data = groups.data()};
+  if (groups.num_stages() == 1) return communicators;
+  tied.emplace(plan, config.grad_dtype(), groups, resources.memory.device);
+  const Batch batch = {.B = config.batch.micro_batch_size, .T = resources.seq_len};
+  const std::vector<int64_t> bytes = InputBytes(resources.model, batch, config.dtype());
+  communicators.pipeline = &groups.pipeline();
+  communicators.tied = &*tied;
+  communicators.input_bytes = bytes[plan.first_unit];
+  communicators.output_bytes = bytes[plan.end_unit];
+  return communicators;
 }
 
-double Engine::lr() const {
-  if (lr_ && config_.scheduler.type.empty()) return *lr_;
-  return LearningRate(config_.optimizer, config_.scheduler, num_steps_ - num_skipped_steps_);
+double Engine::Parts::lr() const {
+  if (given_lr && config.scheduler.type.empty()) return *given_lr;
+  return LearningRate(config.optimizer, config.scheduler, num_steps - num_skipped_steps);
 }
 
-StepInputs Engine::NextInputs() const {
-  const int64_t num_updates = num_steps_ - num_skipped_steps_;
+StepInputs Engine::Parts::NextInputs() const {
+  const int64_t num_updates = num_steps - num_skipped_steps;
   StepInputs inputs;
-  inputs.step = num_steps_;
+  inputs.step = num_steps;
   inputs.update = num_updates + 1;
-  inputs.optimizer = ScheduledSettings(config_.optimizer, config_.scheduler, num_updates);
+  inputs.optimizer = ScheduledSettings(config.optimizer, config.scheduler, num_updates);
   inputs.optimizer.lr = lr();
-  inputs.loss_scale = loss_scaler_.Scale();
+  inputs.loss_scale = loss_scaler.Scale();
   return inputs;
 }
 
-void Engine::BeginStep() {
-  step_start_ = std::chrono::steady_clock::now();
-  const int64_t num_updates = num_steps_ - num_skipped_steps_;
-  const bool frozen = unreduced_executor_ && num_updates >= config_.optimizer.freeze_step;
-  current_ = frozen ? &*unreduced_executor_ : &executor_;
-  current_->Begin(NextInputs());
-  awaits_step_ = false;
+void Engine::Parts::BeginStep() {
+  step_start = std::chrono::steady_clock::now();
+  const int64_t num_updates = num_steps - num_skipped_steps;
+  const bool frozen = unreduced_executor && num_updates >= config.optimizer.freeze_step;
+  current = frozen ? &*unreduced_executor : &executor;
+  current->Begin(NextInputs());
+  awaits_step = false;
 }
 
-StepResult Engine::TrainBatch() {
-  BeginStep();
-  while (!current_->AtEnd())
-    current_->Run();
-  return EndStep();
-}
-
-StepResult Engine::EndStep() {
-  const StepOutputs& outputs = current_->outputs();
+StepResult Engine::Parts::EndStep() {
+  const StepOutputs& outputs = current->outputs();
   StepResult result;
   result.lr = lr();
-  result.loss_scale = loss_scaler_.Scale();
-  ++num_steps_;
-  num_skipped_steps_ += outputs.skipped ? 1 : 0;
-  loss_scaler_.Update(outputs.skipped);
+  result.loss_scale = loss_scaler.Scale();
+  ++num_steps;
+  num_skipped_steps += outputs.skipped ? 1 : 0;
+  loss_scaler.Update(outputs.skipped);
   result.loss = outputs.loss;
   result.grad_norm = outputs.grad_norm;
   result.skipped = outputs.skipped;
@@ -148,28 +183,27 @@ StepResult Engine::EndStep() {
   result.flops = outputs.flops;
   result.activation_bytes = outputs.activation_bytes;
   const auto end = std::chrono::steady_clock::now();
-  result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start_).count();
-  if (trace_ != nullptr) {
-    trace_->Add({.lane = Trace::kSteps,
-                 .name = "step",
-                 .begin = step_start_,
-                 .end = end,
-                 .step = num_steps_});
+  result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start).count();
+  if (trace != nullptr) {
+    trace->Add({.lane = Trace::kSteps,
+                .name = "step",
+                .begin = step_start,
+                .end = end,
+                .step = num_steps});
   }
   return result;
 }
 
-// Who is told of the instructions of `executor`: the trace, if there is one.
-void Engine::Watch(Executor& executor, const Plan& plan) {
-  if (trace_ == nullptr) return executor.set_around(nullptr);
-  executor.set_around([this, &plan](const Instruction& i, const auto& run) {
-    Kernels& kernels = resources_.memory.kernels;
-    const TraceSpan span(trace_, EventOf(i, plan), AsksDevice(i, plan) ? &kernels : nullptr);
+void Engine::Parts::Watch(Executor& watched, const Plan& its_plan) {
+  if (trace == nullptr) return watched.set_around(nullptr);
+  watched.set_around([this, &its_plan](const Instruction& i, const auto& run) {
+    Kernels& kernels = resources.memory.kernels;
+    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &kernels : nullptr);
     run();
   });
 }
 
-TraceEvent Engine::EventOf(const Instruction& i, const Plan& plan) const {
+TraceEvent Engine::Parts::EventOf(const Instruction& i, const Plan& its_plan) const {
   TraceEvent event = {.lane = Trace::kCompute,
                       .name = Name(i.op),
                       .phase = Name(i.phase),
@@ -177,75 +211,88 @@ TraceEvent Engine::EventOf(const Instruction& i, const Plan& plan) const {
                       .unit = i.unit,
                       .sub_group = i.sub_group};
   if (i.transfer >= 0) {
-    event.about = ToString(plan.transfers[i.transfer], i.transfer);
+    event.about = ToString(its_plan.transfers[i.transfer], i.transfer);
   } else if (i.unit >= 0) {
-    event.about = resources_.model.layers[i.unit]->name();
+    event.about = resources.model.layers[i.unit]->name();
   }
-  const Neighbours& neighbours = executor_.neighbours();
-  if (NeighbourOf(i.op) < 0) event.bytes = neighbours.input_bytes;
-  if (NeighbourOf(i.op) > 0) event.bytes = neighbours.output_bytes;
+  const Communicators& communicators = executor.communicators();
+  if (StageOffset(i.op) < 0) event.bytes = communicators.input_bytes;
+  if (StageOffset(i.op) > 0) event.bytes = communicators.output_bytes;
   return event;
 }
 
-void Engine::set_trace(Trace* trace) {
-  trace_ = trace;
-  Watch(executor_, plan_);
-  if (unreduced_executor_) Watch(*unreduced_executor_, *unreduced_plan_);
-  states_.set_trace(trace);
-  redistributor_.set_trace(trace);
-  const Memory& memory = resources_.memory;
-  for (Kernels* kernels : {&memory.kernels, &memory.host_kernels})
-    kernels->set_trace(trace);
-}
-
-void Engine::RequirePhase(Phase phase, const char* call) const {
+void Engine::Parts::RequirePhase(Phase phase, const char* call) const {
   constexpr const char* kCalls[] = {"Forward", "Backward", "Step"};
-  if (groups_.num_stages() > 1) {
+  if (groups.num_stages() > 1) {
     Throw(ErrorCode::kFailedPrecondition,
           "{}: the engine has {} pipeline stages; expected TrainBatch or Evaluate", call,
-          groups_.num_stages());
+          groups.num_stages());
   }
-  const Phase next = current_->AtEnd() ? Phase::kForward : current_->NextPhase();
+  const Phase next = current->AtEnd() ? Phase::kForward : current->NextPhase();
   if (next == phase) return;
   Throw(ErrorCode::kFailedPrecondition, "{}: called out of turn; expected {}", call,
         kCalls[static_cast<size_t>(next)]);
 }
 
+Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed)
+    : parts_(std::make_unique<Parts>(resources, config, seed)) {}
+
+Engine::~Engine() = default;
+
+StepResult Engine::TrainBatch() {
+  parts_->BeginStep();
+  while (!parts_->current->AtEnd())
+    parts_->current->Run();
+  return parts_->EndStep();
+}
+
+void Engine::set_trace(Trace* trace) {
+  parts_->trace = trace;
+  parts_->Watch(parts_->executor, parts_->plan);
+  if (parts_->unreduced_executor)
+    parts_->Watch(*parts_->unreduced_executor, *parts_->unreduced_plan);
+  parts_->states.set_trace(trace);
+  parts_->redistributor.set_trace(trace);
+  const Memory& memory = parts_->resources.memory;
+  for (Kernels* kernels : {&memory.kernels, &memory.host_kernels})
+    kernels->set_trace(trace);
+}
+
 double Engine::Forward(const Batch& batch) {
-  RequirePhase(Phase::kForward, "Forward");
-  if (current_->AtEnd()) BeginStep();
-  awaits_step_ = false;
-  current_->Run(&batch);
-  return current_->micro_batch_loss();
+  parts_->RequirePhase(Phase::kForward, "Forward");
+  if (parts_->current->AtEnd()) parts_->BeginStep();
+  parts_->awaits_step = false;
+  parts_->current->Run(&batch);
+  return parts_->current->micro_batch_loss();
 }
 
 const Batch& Engine::NextBatch() {
-  RequirePhase(Phase::kForward, "NextBatch");
-  if (resources_.dataset == nullptr) {
+  parts_->RequirePhase(Phase::kForward, "NextBatch");
+  if (parts_->resources.dataset == nullptr) {
     Throw(ErrorCode::kFailedPrecondition,
           "NextBatch: the engine has no data set; give it one, or Forward batches of your own");
   }
-  return loader_.Load(num_steps_, current_->micro_batch());
+  return parts_->loader.Load(parts_->num_steps, parts_->current->micro_batch());
 }
 
 void Engine::Backward() {
-  RequirePhase(Phase::kBackward, "Backward");
-  current_->Run();
-  awaits_step_ = true;
+  parts_->RequirePhase(Phase::kBackward, "Backward");
+  parts_->current->Run();
+  parts_->awaits_step = true;
 }
 
 std::optional<StepResult> Engine::Step() {
-  const bool between = !current_->AtEnd() && current_->NextPhase() == Phase::kForward;
-  RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
-  awaits_step_ = false;
+  const bool between = !parts_->current->AtEnd() && parts_->current->NextPhase() == Phase::kForward;
+  parts_->RequirePhase(between ? Phase::kForward : Phase::kStep, "Step");
+  parts_->awaits_step = false;
   if (between) return std::nullopt;
-  current_->Run();
-  return EndStep();
+  parts_->current->Run();
+  return parts_->EndStep();
 }
 
 bool Engine::IsGradientAccumulationBoundary() const {
-  if (awaits_step_) return current_->NextPhase() == Phase::kStep;
-  return current_->micro_batch() + 1 == config_.batch.accumulation_steps;
+  if (parts_->awaits_step) return parts_->current->NextPhase() == Phase::kStep;
+  return parts_->current->micro_batch() + 1 == parts_->config.batch.accumulation_steps;
 }
 
 double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
@@ -253,20 +300,22 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
           num_batches);
   }
-  const int64_t num_samples = data.NumSamples(resources_.seq_len);
-  if (num_batches > num_samples / config_.batch.train_batch_size) {
+  const int64_t num_samples = data.NumSamples(parts_->resources.seq_len);
+  if (num_batches > num_samples / parts_->config.batch.train_batch_size) {
     Throw(ErrorCode::kInvalidArgument,
           "evaluation over {} batches of {}; expected at most the data's {} samples", num_batches,
-          config_.batch.train_batch_size, num_samples);
+          parts_->config.batch.train_batch_size, num_samples);
   }
-  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(),
-                                      groups_.stage(), config_.batch.accumulation_steps);
-  const Memory& memory = resources_.memory;
-  BatchLoader loader(&data, memory.device, memory.kernels, config_.batch, resources_.seq_len,
-                     groups_.data().rank(), groups_.data().size(), resources_.model.image);
-  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
-                    executor_.neighbours());
-  Watch(executor, plan);
+  const Plan plan =
+      EvaluationPlanFor(parts_->resources.model, parts_->config, parts_->resources.group.size(),
+                        parts_->groups.stage(), parts_->config.batch.accumulation_steps);
+  const Memory& memory = parts_->resources.memory;
+  BatchLoader loader(&data, memory.device, memory.kernels, parts_->config.batch,
+                     parts_->resources.seq_len, parts_->groups.data().rank(),
+                     parts_->groups.data().size(), parts_->resources.model.image);
+  Executor executor(parts_->resources.model, plan, parts_->config, parts_->states,
+                    parts_->redistributor, loader, parts_->executor.communicators());
+  parts_->Watch(executor, plan);
   double sum = 0;
   for (int64_t i = 0; i < num_batches; ++i) {
     StepInputs inputs;
@@ -280,19 +329,20 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
 }
 
 std::vector<float> Engine::Predict(const Batch& batch) {
-  if (groups_.num_stages() > 1) {
+  if (parts_->groups.num_stages() > 1) {
     Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
-          groups_.num_stages());
+          parts_->groups.num_stages());
   }
-  const Memory& memory = resources_.memory;
-  const Plan plan = EvaluationPlanFor(resources_.model, config_, resources_.group.size(), 0, 1);
-  const int64_t num_classes = resources_.model.vocab_size;
+  const Memory& memory = parts_->resources.memory;
+  const Plan plan = EvaluationPlanFor(parts_->resources.model, parts_->config,
+                                      parts_->resources.group.size(), 0, 1);
+  const int64_t num_classes = parts_->resources.model.vocab_size;
   Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
   const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
   BatchLoader loader(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B}, batch.T,
-                     0, 1, resources_.model.image);
-  Executor executor(resources_.model, plan, config_, states_, redistributor_, loader,
-                    executor_.neighbours());
+                     0, 1, parts_->resources.model.image);
+  Executor executor(parts_->resources.model, plan, parts_->config, parts_->states,
+                    parts_->redistributor, loader, parts_->executor.communicators());
   executor.PredictInto(logits);
   executor.Begin({});
   while (!executor.AtEnd())
@@ -302,40 +352,75 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   return values;
 }
 
+double Engine::lr() const {
+  return parts_->lr();
+}
+
+void Engine::set_lr(double lr) {
+  parts_->given_lr = lr;
+}
+
+void Engine::set_around(
+    std::function<void(const Instruction&, const std::function<void()>& run)> around) {
+  if (parts_->unreduced_executor) parts_->unreduced_executor->set_around(around);
+  parts_->executor.set_around(std::move(around));
+}
+
+int64_t Engine::num_steps() const {
+  return parts_->num_steps;
+}
+
+int64_t Engine::num_skipped_steps() const {
+  return parts_->num_skipped_steps;
+}
+
+const Plan& Engine::plan() const {
+  return parts_->plan;
+}
+
+UnitStates& Engine::states() {
+  return parts_->states;
+}
+
+const UnitStates& Engine::states() const {
+  return parts_->states;
+}
+
 Traffic Engine::traffic() const {
-  Traffic sum = groups_.traffic();
-  if (tied_) sum += tied_->traffic();
+  Traffic sum = parts_->groups.traffic();
+  if (parts_->tied) sum += parts_->tied->traffic();
   return sum;
 }
 
 AioTraffic Engine::disk_traffic() const {
-  return states_.disk_traffic();
+  return parts_->states.disk_traffic();
 }
 
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
                             const Json& client_state) {
-  const CheckpointNotes notes = {{{"num_steps", num_steps_},
-                                  {"num_skipped_steps", num_skipped_steps_},
-                                  {"loss_scaler", ToJson(loss_scaler_.state())}},
+  const CheckpointNotes notes = {{{"num_steps", parts_->num_steps},
+                                  {"num_skipped_steps", parts_->num_skipped_steps},
+                                  {"loss_scaler", ToJson(parts_->loss_scaler.state())}},
                                  client_state};
-  engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", num_steps_) : tag,
-                         resources_.model, states_, notes, resources_.group);
+  engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", parts_->num_steps) : tag,
+                         parts_->resources.model, parts_->states, notes, parts_->resources.group);
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  CheckpointNotes notes =
-      engine::LoadCheckpoint(dir, tag, resources_.model, states_, resources_.group);
-  num_steps_ = notes.engine.at("num_steps");
-  num_skipped_steps_ = notes.engine.at("num_skipped_steps");
-  loss_scaler_.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
+  CheckpointNotes notes = engine::LoadCheckpoint(dir, tag, parts_->resources.model, parts_->states,
+                                                 parts_->resources.group);
+  parts_->num_steps = notes.engine.at("num_steps");
+  parts_->num_skipped_steps = notes.engine.at("num_skipped_steps");
+  parts_->loss_scaler.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
   return std::move(notes.client_state);
 }
 
 bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
-  const bool sharded = ZeroStageHomes(config_.zero.stage).param.placement == Placement::kShard;
-  if (sharded && !config_.zero.gather_16bit_weights_on_model_save) return false;
-  engine::Save16BitModel(dir, name, exclude_frozen, resources_.model, states_,
-                         groups_.data().size(), resources_.group);
+  const bool sharded =
+      ZeroStageHomes(parts_->config.zero.stage).param.placement == Placement::kShard;
+  if (sharded && !parts_->config.zero.gather_16bit_weights_on_model_save) return false;
+  engine::Save16BitModel(dir, name, exclude_frozen, parts_->resources.model, parts_->states,
+                         parts_->groups.data().size(), parts_->resources.group);
   return true;
 }
 

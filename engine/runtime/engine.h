@@ -1,56 +1,47 @@
-// The training engine: a model, a ds_config and a rank's resources, step by step.
+// The training engine, which trains a model as a ds_config says, step by step.
 //
-// An engine is a value: several may live in one process, each with resources of its own. It does
-// not know that it is being tuned. With the counting backend, group and arena the same code
-// predicts instead of trains (predict.h).
+// Several engines may live in one process, each with resources of its own. An engine does not know
+// that it is being tuned. With the counting backend, group and arena, the same code predicts
+// instead of training (predict.h).
 #ifndef DSAT_ENGINE_RUNTIME_ENGINE_H_
 #define DSAT_ENGINE_RUNTIME_ENGINE_H_
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "engine/comm/process_group.h"
-#include "engine/config/ds_config.h"
-#include "engine/core/trace.h"
-#include "engine/data/dataset.h"
-#include "engine/model/layer.h"
-#include "engine/plan/plan.h"
-#include "engine/runtime/executor/batch_loader.h"
-#include "engine/runtime/executor/executor.h"
-#include "engine/runtime/executor/pipeline.h"
-#include "engine/runtime/optimizer/loss_scaler.h"
-#include "engine/runtime/state/redistribute.h"
-#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 
-// What an engine runs on; all of it must outlive the engine.
-struct Resources {
-  const Model& model;
-  ProcessGroup& group;  // All ranks, those of other pipeline stages included.
-  Memory memory;
-  const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given
-  int64_t seq_len = 0;
-};
+class Dataset;
+class Trace;
+class UnitStates;
+struct AioTraffic;
+struct Batch;
+struct DsConfig;
+struct Instruction;
+struct Plan;
+struct Resources;
+struct Traffic;
 
 struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
-  double loss_scale = 1;         // That the step was taken with.
+  double loss_scale = 1;         // The scale that the step used.
   bool skipped = false;          // The gradients were not finite: nothing was updated.
-  double forward_ms = 0;         // In forward passes, gathering their parameters included.
-  double backward_ms = 0;        // In backward passes, gathering and gradient reduction included.
-  double step_ms = 0;            // In norm, update and gathering of updated parameters.
+  double forward_ms = 0;         // Forward passes, including the gathering of their parameters.
+  double backward_ms = 0;        // Backward passes, including gathering and gradient reduction.
+  double step_ms = 0;            // Norm, update and gathering of the updated parameters.
   double latency_ms = 0;         // The whole step, until the slowest rank has ended it.
   int64_t forward_flops = 0;     // Of this rank.
   int64_t flops = 0;             // Of this rank, forward and backward.
   int64_t activation_bytes = 0;  // The most that one micro-batch's activations take at a time.
-  double idle_ms = 0;            // Of latency_ms, in messages between pipeline stages.
+  double idle_ms = 0;            // The part of latency_ms in messages between pipeline stages.
 };
 
 class Engine {
@@ -61,8 +52,10 @@ class Engine {
   Engine(const Resources& resources, const DsConfig& config, uint64_t seed);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+  ~Engine();
 
-  // Calls come from one thread, whose stream of the device the engine's work goes to.
+  // All calls come from one thread, and the engine's work goes to that thread's stream of the
+  // device.
   //
   // All calls up to Predict are collective. They throw OutOfMemory, kUnavailable or
   // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
@@ -71,46 +64,50 @@ class Engine {
   // One optimizer step over train_batch_size samples of the data set.
   StepResult TrainBatch();
 
-  // The same step by step, with batches of one's own: for every micro-batch Forward, Backward,
-  // Step. Forward gives this rank's mean loss; its batch, in host memory, is copied. Step does
-  // something at the boundary of gradient accumulation only, and gives its result there. Throws
-  // kFailedPrecondition if they are called in another order, or in a pipeline, where stages work on
+  // The same step in parts, with batches of the caller: Forward, Backward and Step for every
+  // micro-batch. Forward copies the batch, which is in host memory, and returns this rank's mean
+  // loss. Step acts, and returns a result, only at the boundary of gradient accumulation. Throws
+  // kFailedPrecondition if the calls come in another order, or in a pipeline, where stages work on
   // several micro-batches at once.
   double Forward(const Batch& batch);
-  // Or with the data set's: the batch that TrainBatch would read for the next micro-batch. Valid
+  // The batch of the data set that TrainBatch would read for the next micro-batch. It is valid
   // until the next call. Throws kFailedPrecondition as Forward, or if there is no data set.
   const Batch& NextBatch();
   void Backward();
   std::optional<StepResult> Step();
-  // Whether the micro-batch under way, or else the next one, is the last before an update.
+  // Whether the current micro-batch, or the next one if none has begun, is the last before an
+  // update.
   bool IsGradientAccumulationBoundary() const;
 
   // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
   // Throws kInvalidArgument if num_batches < 1.
   double Evaluate(const Dataset& data, int64_t num_batches);
 
-  // Logits (B, classes) of each row's last position, on every rank the same if the batch is.
-  // Targets may be absent. Throws kUnimplemented in a pipeline.
+  // Returns the logits (B, classes) of each row's last position. They are the same on every rank if
+  // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline.
   std::vector<float> Predict(const Batch& batch);
 
-  // Without a scheduler in the config the learning rate is the caller's to change.
-  void set_lr(double lr) { lr_ = lr; }
-  // Of the next step.
+  // Sets the learning rate, which has an effect only without a scheduler in the config.
+  void set_lr(double lr);
+  // The learning rate of the next step.
   double lr() const;
 
-  void set_around(AroundInstruction around) { executor_.set_around(std::move(around)); }
+  // From the next step on `around` is called in place of every instruction, which it runs by
+  // calling `run` once. nullptr: no longer.
+  void set_around(std::function<void(const Instruction&, const std::function<void()>& run)> around);
 
-  // From the next step on `trace` is told of steps, instructions, collectives, copies and disk
-  // requests, and of what a GPU's streams do, in place of whom set_around named; it must live as
-  // long as the engine, or until the next call. nullptr: no longer. REQUIRES: no step is under way.
+  // From the next step on `trace` records steps, instructions, collectives, copies and disk
+  // requests, and the work of a GPU's streams. This replaces the function of set_around. nullptr
+  // ends it. The trace must live until then, or as long as the engine. REQUIRES: no step is under
+  // way.
   void set_trace(Trace* trace);
 
-  int64_t num_steps() const { return num_steps_; }  // Steps taken, skipped ones included.
-  int64_t num_skipped_steps() const { return num_skipped_steps_; }
-  const Plan& plan() const { return plan_; }
-  UnitStates& states() { return states_; }
-  const UnitStates& states() const { return states_; }
-  // Sent by this rank so far, in all its groups; and moved to and from disk.
+  int64_t num_steps() const;  // Steps taken, skipped ones included.
+  int64_t num_skipped_steps() const;
+  const Plan& plan() const;
+  UnitStates& states();
+  const UnitStates& states() const;
+  // What this rank has sent so far in all of its groups, and moved to and from disk.
   Traffic traffic() const;
   AioTraffic disk_traffic() const;
 
@@ -119,54 +116,22 @@ class Engine {
   // as DeepSpeed's. A collective call. Throws by file name; training can go on.
   void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
                       const Json& client_state = Json::object());
-  // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, whatever number
-  // of ranks and ZeRO stage wrote it; gives the client_state. A collective call. Throws kNotFound,
-  // kInvalidArgument naming what does not fit, or kDataLoss.
+  // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, and returns the
+  // client_state. Any number of ranks and any ZeRO stage may have written the checkpoint. A
+  // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, or kDataLoss.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
-  // Writes the parameters, in the type that they train in, to one file that PyTorch or safetensors
-  // opens (engine/runtime/checkpoint/save_16bit_model.h). Gives false, and saves nothing, if
-  // parameters rest sharded and the config lacks stage3_gather_16bit_weights_on_model_save. A
-  // collective call.
+  // Writes the parameters, in the dtype of training, to one file that PyTorch or safetensors opens
+  // (engine/runtime/checkpoint/save_16bit_model.h). Returns false and saves nothing if parameters
+  // are sharded and the config does not set stage3_gather_16bit_weights_on_model_save. A collective
+  // call.
   bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
                       bool exclude_frozen = false);
 
  private:
-  StepInputs NextInputs() const;
-  void BeginStep();
-  StepResult EndStep();
-  void RequirePhase(Phase phase, const char* call) const;
-  Neighbours MakeNeighbours();
-  void Watch(Executor& executor, const Plan& plan);
-  TraceEvent EventOf(const Instruction& i, const Plan& plan) const;
+  class Parts;
 
-  const Resources resources_;
-  const DsConfig config_;
-  const Groups groups_;
-  const Plan plan_;
-  UnitStates states_;
-  BatchLoader loader_;
-  Redistributor redistributor_;
-  std::optional<TiedUnits> tied_;
-  Executor executor_;
-  std::optional<Plan> unreduced_plan_;  // These two with 1-bit Adam only.
-  std::optional<Executor> unreduced_executor_;
-  Executor* current_ = &executor_;  // The one of the step under way.
-  std::optional<double> lr_;        // Set by the caller.
-  bool awaits_step_ = false;        // Backward has run, Step has not.
-  std::chrono::steady_clock::time_point step_start_;
-  int64_t num_steps_ = 0;
-  int64_t num_skipped_steps_ = 0;
-  Trace* trace_ = nullptr;
-  LossScaler loss_scaler_;
+  const std::unique_ptr<Parts> parts_;
 };
-
-// The plan that a ds_config asks for, on pipeline stage `stage`. Throws as Engine's constructor.
-Plan PlanFor(const Model& model, const DsConfig& config, int world_size, int stage = 0);
-// The same without reducing gradients: 1-bit Adam after freeze_step.
-Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size);
-// The same for evaluation: forward passes alone, over so many micro-batches.
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
-                       int64_t num_micro_batches);
 
 }  // namespace dsat::engine
 

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
+#include "engine/runtime/resources.h"
 
 namespace dsat::engine {
 namespace {
@@ -48,16 +50,52 @@ DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size) {
   return parsed;
 }
 
+struct Training::Parts {
+  Parts(ProcessGroup& world, TrainingArgs args);
+
+  const DsConfig config;
+  const Model model;
+  const std::unique_ptr<Device> device;
+  const std::unique_ptr<ProcessGroup> group;
+  const std::unique_ptr<Dataset> dataset;
+  TierMemory memory;
+  Engine engine;
+};
+
+Training::Parts::Parts(ProcessGroup& world, TrainingArgs args)
+    : config(ParseOnRank(args.config, world.rank(), world.size())),
+      model(std::move(args.model)),
+      device(std::move(args.device)),
+      group(device->MakeGroup(GroupOfItsOwn(world))),
+      dataset(std::move(args.dataset)),
+      memory(*device, args.device_memory_bytes, args.host_memory_bytes),
+      engine({model, *group, memory.view(), dataset.get(), CheckedSeqLen(args.seq_len, model)},
+             config, static_cast<uint64_t>(config.seed)) {}
+
 Training::Training(ProcessGroup& world, TrainingArgs args)
-    : config_(ParseOnRank(args.config, world.rank(), world.size())),
-      model_(std::move(args.model)),
-      device_(std::move(args.device)),
-      group_(device_->MakeGroup(GroupOfItsOwn(world))),
-      dataset_(std::move(args.dataset)),
-      memory_(*device_, args.device_memory_bytes, args.host_memory_bytes),
-      engine_(
-          {model_, *group_, memory_.view(), dataset_.get(), CheckedSeqLen(args.seq_len, model_)},
-          config_, static_cast<uint64_t>(config_.seed)) {}
+    : parts_(std::make_unique<Parts>(world, std::move(args))) {}
+
+Training::~Training() = default;
+
+Engine& Training::engine() {
+  return parts_->engine;
+}
+
+const DsConfig& Training::config() const {
+  return parts_->config;
+}
+
+const Model& Training::model() const {
+  return parts_->model;
+}
+
+const Arena& Training::device_memory() const {
+  return parts_->memory.device();
+}
+
+const Arena& Training::host_memory() const {
+  return parts_->memory.host();
+}
 
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args) {
   DSAT_CHECK(args.device != nullptr);

@@ -1,13 +1,13 @@
-// An engine with all that it runs on, from a model and a ds_config: what deepspeed.initialize() is
-// to a script.
+// Makes an engine and everything that it runs on from a model and a ds_config, as
+// deepspeed.initialize() does.
 //
 //   auto world = JoinGroup(ReadRankEnvironment());
 //   auto training = Initialize(*world, {.model = ..., .config = ConfigFromFile("ds_config.json"),
 //                                       .device = MakeCpuDevice(1), .dataset = ...});
 //   Engine& engine = training->engine();
 //
-// As many trainings as wanted live in one process, each with a model, settings, memory and
-// communication of its own (a teacher and its student, for example).
+// Several trainings may live in one process, each with a model, settings, memory and communication
+// of its own (a teacher and its student, for example).
 #ifndef DSAT_ENGINE_RUNTIME_INITIALIZE_H_
 #define DSAT_ENGINE_RUNTIME_INITIALIZE_H_
 
@@ -18,21 +18,21 @@
 #include "base/json.h"
 #include "engine/backend/device.h"
 #include "engine/comm/process_group.h"
-#include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
-#include "engine/runtime/tier_memory.h"
 
 namespace dsat::engine {
 
-// A ds_config and what errors call it.
+struct DsConfig;
+
+// A ds_config and its name in error messages.
 struct NamedConfig {
   Json ds_config;
   std::string source = "ds_config";
 };
 
-// Names the file that ConfigFromEnvironment reads.
+// The environment variable that names the file which ConfigFromEnvironment reads.
 inline constexpr char kEnvConfig[] = "DSAT_CONFIG";
 
 // Throw as ReadJsonFile; kNotFound if the variable is not set.
@@ -48,12 +48,12 @@ struct TrainingArgs {
   std::unique_ptr<Device> device;  // MakeCpuDevice(RankEnvironment::num_threads), or OpenDevice.
   // OpenDataset's or one of your own; nullptr: batches are given to Engine::Forward.
   std::unique_ptr<Dataset> dataset;
-  int64_t seq_len = 0;              // T of batches; 0: the model's max_seq_len.
-  int64_t device_memory_bytes = 0;  // Hard limits, of this rank; 0: none.
+  int64_t seq_len = 0;              // T of batches; 0 is the model's max_seq_len.
+  int64_t device_memory_bytes = 0;  // Hard limits of this rank; 0 is no limit.
   int64_t host_memory_bytes = 0;
 };
 
-// Owns what its engine runs on.
+// Owns an engine and everything that the engine runs on.
 class Training {
  public:
   // See Initialize.
@@ -61,26 +61,24 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  Engine& engine() { return engine_; }
-  const DsConfig& config() const { return config_; }
-  const Model& model() const { return model_; }
-  const Arena& device_memory() const { return memory_.device(); }
-  const Arena& host_memory() const { return memory_.host(); }
+  ~Training();
+
+  Engine& engine();
+  const DsConfig& config() const;
+  const Model& model() const;
+  const Arena& device_memory() const;
+  const Arena& host_memory() const;
 
  private:
-  const DsConfig config_;
-  const Model model_;
-  const std::unique_ptr<Device> device_;
-  const std::unique_ptr<ProcessGroup> group_;
-  const std::unique_ptr<Dataset> dataset_;
-  TierMemory memory_;
-  Engine engine_;
+  struct Parts;
+
+  const std::unique_ptr<Parts> parts_;
 };
 
-// A collective call over the ranks of `world`, which it splits a group from: trainings do not
-// disturb each other, and one may outlive `world`. Parameters start from the config's seed. Throws
-// as ParseDsConfig and Engine's constructor, kInvalidArgument if model and data do not fit or
-// seq_len is not in [1, max_seq_len]. REQUIRES: args.device.
+// A collective call over the ranks of `world`. It splits a group from `world`, so that trainings do
+// not disturb each other and may outlive `world`. The config's seed determines the initial
+// parameters. Throws as ParseDsConfig and Engine's constructor, and kInvalidArgument if model and
+// data do not fit each other or seq_len is not in [1, max_seq_len]. REQUIRES: args.device.
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args);
 
 }  // namespace dsat::engine

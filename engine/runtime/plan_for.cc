@@ -1,10 +1,12 @@
 // From a ds_config to the options of a plan.
+#include "engine/runtime/plan_for.h"
+
 #include <algorithm>
 
 #include "engine/plan/build_plan.h"
-#include "engine/runtime/engine.h"
 #include "engine/runtime/executor/pipeline.h"
 #include "engine/runtime/optimizer/optimizer.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
@@ -13,6 +15,13 @@ namespace {
 int64_t CheckpointInterval(const ActivationConfig& activation, int64_t num_layers) {
   if (activation.num_checkpoints == 0) return activation.checkpoint_interval;
   return std::max<int64_t>((num_layers - 2) / activation.num_checkpoints + 1, 1);
+}
+
+int64_t NumParamTensors(const Model& model) {
+  int64_t count = 0;
+  for (const auto& layer : model.layers)
+    count += std::ssize(layer->params());
+  return count;
 }
 
 // DeepSpeed counts buffers by tensor: a sub-group needs one for its gradient, its master copy and
@@ -76,6 +85,7 @@ PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_siz
   options.prefetch_elems = zero.stage3_prefetch_bucket_size;
   options.max_live_elems = zero.stage3_max_live_parameters;
   options.max_reuse_elems = zero.stage3_max_reuse_distance;
+  if (config.optimizer.type == "lamb") options.num_trust_ratios = NumParamTensors(model);
   // Momenta are compressed unit by unit.
   options.sub_group_elems = IsOneBit(config.optimizer) ? INT64_MAX : zero.sub_group_size;
   options.offload = OffloadOf(zero, NumMoments(config.optimizer));

@@ -1,7 +1,10 @@
 // Predict = execute: the engine itself, on resources that count.
 #include "engine/runtime/predict.h"
 
+#include "engine/comm/process_group.h"
 #include "engine/runtime/engine.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
@@ -68,8 +71,6 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   prediction.state_bytes = resources.device.live_bytes();
   prediction.host_state_bytes = resources.host.live_bytes();
   const Moved before = MovedSoFar(engine, resources);
-  resources.device.ResetPeak();
-  resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
   engine.set_around([&](const Instruction& instruction, const auto& run) {

@@ -5,28 +5,30 @@
 
 #include <cstdint>
 
+#include "engine/backend/kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
+#include "engine/io/async_file.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/timeline.h"
 
 namespace dsat::engine {
 
+// Of one rank. Traffic, FLOPs and time are those of one optimizer step.
 struct Prediction {
-  int64_t peak_bytes = 0;   // device memory, highest point of a steady step
-  int64_t state_bytes = 0;  // device memory between steps
-  int64_t activation_bytes_per_sample =
-      0;                        // the most that they take at a time, at micro-batch size 1
-  int64_t step_flops = 0;       // forward and backward of one optimizer step, this rank
-  int64_t forward_flops = 0;    // forward passes only
-  Traffic step_traffic;         // sent by this rank in one optimizer step
-  int64_t host_peak_bytes = 0;  // host memory, as peak_bytes
-  int64_t host_state_bytes = 0;
-  TierTraffic tier_traffic;    // between device and host memory in one optimizer step
-  AioTraffic disk_traffic;     // with disk in one optimizer step
-  int64_t disk_bytes = 0;      // size of the swap files
-  int64_t computed_flops = 0;  // step_flops, and what activation checkpointing computes again
-  StepTime step_time;          // at the given speeds
+  int64_t peak_bytes = 0;                   // Device memory, highest point from the start on.
+  int64_t state_bytes = 0;                  // Device memory between steps.
+  int64_t activation_bytes_per_sample = 0;  // The most at a time, at micro-batch size 1.
+  int64_t step_flops = 0;                   // Forward and backward.
+  int64_t forward_flops = 0;                // Forward passes only.
+  Traffic step_traffic;                     // Sent by this rank.
+  int64_t host_peak_bytes = 0;              // Host memory, as peak_bytes.
+  int64_t host_state_bytes = 0;             // Host memory between steps.
+  TierTraffic tier_traffic;                 // Between device and host memory.
+  AioTraffic disk_traffic;                  // With the disk.
+  int64_t disk_bytes = 0;                   // Size of the swap files.
+  int64_t computed_flops = 0;  // step_flops, and what activation checkpointing computes again.
+  StepTime step_time;          // At the given speeds.
 };
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws

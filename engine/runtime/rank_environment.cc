@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
-#include "proto/trial_task.h"
+#include "engine/runtime/rank_variables.h"
 
 namespace dsat::engine {
 namespace {

@@ -23,7 +23,7 @@ struct RankEnvironment {
 };
 
 // From RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE as torch's launchers set them,
-// DSAT_NUM_THREADS and DSAT_GROUP_FD (proto/trial_task.h); without them, one rank of one thread. If
+// DSAT_NUM_THREADS and DSAT_GROUP_FD (rank_variables.h); without them, one rank of one thread. If
 // there are more ranks than on this host, also from MASTER_ADDR and MASTER_PORT, and the key from
 // DSAT_TOKEN. Throws kInvalidArgument naming the variable and its value.
 RankEnvironment ReadRankEnvironment();

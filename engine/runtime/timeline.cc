@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/comm/process_group.h"
+#include "engine/io/async_file.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {
@@ -115,8 +117,9 @@ void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
 double Timeline::TransferMs(const Transfer& transfer) const {
   const bool reduces_all = transfer.collective == Collective::kAllReduce;
   const bool broadcasts = transfer.collective == Collective::kBroadcasts;
-  const DType dtype =
-      transfer.state == State::kParam ? config_.dtype() : config_.travel_dtype(plan_.world_size);
+  const DType dtype = transfer.state == State::kParam
+                          ? config_.dtype()
+                          : config_.communication_dtype(plan_.world_size);
   const int64_t rows = (plan_.world_size - 1) * (reduces_all ? 2 : 1);
   if (rows == 0) return 0;
   const auto bytes = static_cast<double>(rows * transfer.row_elems * BytesPerElem(dtype));

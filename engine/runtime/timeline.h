@@ -10,13 +10,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/kernels.h"
+#include "engine/config/ds_config.h"
+#include "engine/plan/plan.h"
 #include "engine/runtime/engine.h"
 
 namespace dsat::engine {
 
 // Of one rank while all ranks work, per second; 0 = takes no time.
 struct Speeds {
-  double flops = 0;         // Matrix products of the device.
+  double flops = 0;         // Matrix multiplications of the device.
   double device_bytes = 0;  // Device memory, read or written by an optimizer there.
   double host_bytes = 0;    // Host memory, by an optimizer there: this rank's share.
   double copy_bytes = 0;    // Between device and host, one way.

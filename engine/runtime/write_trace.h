@@ -10,7 +10,7 @@
 
 namespace dsat::engine {
 
-// Gives the text on rank 0, "" on the others. A collective call.
+// Returns the text on rank 0 and "" on the others. A collective call.
 std::string GatherTraces(const Trace& trace, ProcessGroup& group);
 
 }  // namespace dsat::engine

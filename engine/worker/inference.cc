@@ -15,10 +15,10 @@ namespace {
 std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt) {
   if (model.image.NumElems() > 0) {
     Throw(ErrorCode::kInvalidArgument,
-          "/hyperparameters/model looks at images; expected a language model");
+          "/hyperparameters/model reads images; expected a language model");
   }
   if (prompt.empty()) {
-    Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to go on from");
+    Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to continue");
   }
   std::vector<int32_t> tokens = BytesToTokens(prompt);
   const int32_t largest = *std::ranges::max_element(tokens);

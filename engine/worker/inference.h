@@ -1,9 +1,10 @@
-// Uses of a trained model: its loss over data that it has not seen, and text that it generates.
+// Uses of a trained model: the loss over validation data, and generated text.
 #ifndef DSAT_ENGINE_WORKER_INFERENCE_H_
 #define DSAT_ENGINE_WORKER_INFERENCE_H_
 
 #include <cstdint>
 
+#include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
@@ -13,19 +14,19 @@ namespace dsat::engine {
 
 struct ValidationResult {
   double loss = 0;          // Mean, nats per token or image.
-  int64_t num_samples = 0;  // That it is the mean of.
+  int64_t num_samples = 0;  // The number of samples in the mean.
 };
 
 // The loss over all whole batches of the validation data. A collective call. Throws
-// kInvalidArgument if `data` is nullptr or has less than one batch, saying what to write.
+// kInvalidArgument if `data` is nullptr or has less than one batch, with an example of the key.
 ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len,
                              const BatchSizes& batch);
 
-// One JSON line on stdout: loss, perplexity, samples and the step of the checkpoint.
+// Prints one JSON line: loss, perplexity, samples and the step of the checkpoint.
 void PrintResult(const ValidationResult& result, int64_t step);
 
-// Writes what the model makes of the prompt to stdout: as it comes, or one JSON line at the end.
-// The same seed gives the same text. The newest max_seq_len tokens are what it looks at. Throws
+// Prints the text that the model generates from the prompt: token by token, or one JSON line at the
+// end. The same seed gives the same text. The model reads the last max_seq_len tokens. Throws
 // kInvalidArgument if the model reads images or cannot read the prompt.
 void Generate(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed);
 

@@ -1,4 +1,5 @@
-// From the steps of a run to what a trial reports (names and units: proto/trial.h).
+// Computes the metrics that a trial reports from the steps of a run (names and units:
+// proto/trial.h).
 #ifndef DSAT_ENGINE_WORKER_METRICS_H_
 #define DSAT_ENGINE_WORKER_METRICS_H_
 
@@ -11,15 +12,15 @@
 
 namespace dsat::engine {
 
-// Median, and half the interquartile range (quartiles interpolated between neighbours).
+// Median, and half the interquartile range (quartiles interpolated between adjacent values).
 // REQUIRES: values is not empty.
 Metric Summarise(std::vector<double> values);
 
-// What a step works on, beside its times.
+// The amount of work in a step.
 struct StepScale {
   int64_t train_batch_size = 1;
   int64_t tokens_per_sample = 0;  // 0 if samples are not text.
-  double peak_flops = 0;          // Of a rank's device, in a second; 0 if unknown.
+  double peak_flops = 0;          // FLOP/s of a rank's device; 0 if unknown.
 };
 
 // REQUIRES: steps is not empty.

@@ -1,4 +1,4 @@
-// A rank's reports: to the search runner, or, if there is none, to the terminal.
+// Sends a rank's reports to the search runner, or prints them if there is none.
 #ifndef DSAT_ENGINE_WORKER_REPORTER_H_
 #define DSAT_ENGINE_WORKER_REPORTER_H_
 
@@ -17,25 +17,26 @@ namespace dsat::engine {
 
 class Reporter {
  public:
-  // Says "starting" at once; the connection is made beside what the caller does next.
+  // Reports "starting" and connects in the background.
   Reporter(const TrialTask& task, const std::string& token, int rank);
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
   ~Reporter();
 
-  // Never blocks: a thread sends the newest progress, at most ten times a second, and the
-  // last one in any case. A runner that does not answer is logged once; training goes on.
+  // Never blocks. A thread sends the newest progress at most ten times a second, and always sends
+  // the last one. If the runner does not answer, this is logged once, and training goes on.
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
-  // The mean loss over the validation data after `step` steps, from rank 0. Waits for the answer; a
-  // runner that does not give one is logged.
+  // Reports the mean loss over the validation data after `step` steps, from rank 0. Waits for the
+  // answer; if the runner gives none, this is logged.
   void Validated(int64_t step, double loss);
-  // True once the runner has decided against this trial.
+  // True after the runner has decided to stop this trial.
   bool stop_requested() const { return stop_requested_; }
 
-  // From rank 0. Gives the next point to measure. Without a runner: one JSON line on stdout.
+  // Reports a measurement from rank 0 and returns the next point to measure. Prints one JSON line
+  // if there is no runner.
   std::optional<Point> Measured(const PointResult& result,
                                 const std::optional<ModelProfile>& profile);
-  // The reason, to the runner and to the log. Does not throw: the caller is on its way out.
+  // Sends the reason to the runner and to the log. Does not throw, since the caller is exiting.
   void Infeasible(const std::string& reason);
 
  private:
@@ -52,7 +53,7 @@ class Reporter {
   const int rank_;
   std::optional<TrialClient> client_;
   std::atomic<bool> stop_requested_ = false;
-  bool unreachable_ = false;  // Logged already. Of the thread.
+  bool unreachable_ = false;  // Whether this was logged. Only the thread uses it.
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Records the steps of a training that a task asks for, and writes them when they are done.
+// Traces the steps that a task asks for, and writes the trace when they are done.
 #ifndef DSAT_ENGINE_WORKER_STEP_TRACER_H_
 #define DSAT_ENGINE_WORKER_STEP_TRACER_H_
 
@@ -11,7 +11,7 @@
 
 namespace dsat::engine {
 
-// REQUIRES: it lives as long as the engine.
+// REQUIRES: the tracer lives as long as the engine.
 class StepTracer {
  public:
   // Nothing is traced if the task's path is "".
@@ -20,9 +20,9 @@ class StepTracer {
   // The run makes the steps after `done_steps` up to `all_steps`. If those are fewer than the task
   // counts, the last of them are traced.
   void Plan(int64_t done_steps, int64_t all_steps);
-  // Around each step. AfterStep is a collective call; on rank 0 it writes the file after the last
-  // traced step, or where the run ends before it. A file that cannot be written is logged: the
-  // training goes on.
+  // To be called around each step. AfterStep is a collective call; on rank 0 it writes the file
+  // after the last traced step, or at the end of the run if that comes first. An error of writing
+  // is logged, and training goes on.
   void BeforeStep(Engine& engine);
   void AfterStep(Engine& engine, ProcessGroup& group, bool run_ends);
 

@@ -13,13 +13,15 @@
 #include "base/log.h"
 #include "engine/backend/device_speed.h"
 #include "engine/backend/open_device.h"
+#include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/initialize.h"
 #include "engine/runtime/predict.h"
-#include "engine/runtime/tier_memory.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/tier_memory.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/step_tracer.h"
@@ -212,6 +214,7 @@ void Trial::Profile() {
   // The smallest of any rank: hosts may differ.
   const auto device_memory_bytes = static_cast<int64_t>(
       -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
+  const auto num_threads = static_cast<int64_t>(group_->MaxScalar(environment_.num_threads));
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
@@ -226,6 +229,8 @@ void Trial::Profile() {
       .to_host_bytes_per_s = std::llround(speed.to_host),
       .micro_batch_1_peak_bytes = at_one->peak_bytes,
       .micro_batch_2_peak_bytes = at_two->peak_bytes,
+      .device = device_->kind() == DeviceKind::kCuda ? "cuda" : "cpu",
+      .num_threads = num_threads,
   };
   reporter_.Measured(result, profile);
 }

@@ -8,8 +8,8 @@
 
 namespace dsat::engine {
 
-// Runs the task to its end. Gives the exit code: kExitOk, or kExitInfeasible after reporting why
-// this configuration cannot run here. Throws Error for all else.
+// Runs the task to its end and returns the exit code: kExitOk, or kExitInfeasible after reporting
+// why this configuration cannot run here. Throws Error on all other failures.
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter);
 
 }  // namespace dsat::engine

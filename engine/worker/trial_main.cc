@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/runtime/rank_variables.h"
 #include "engine/worker/reporter.h"
 #include "engine/worker/trial.h"
 #include "proto/trial_task.h"

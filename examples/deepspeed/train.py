@@ -1,4 +1,4 @@
-"""Trains a small GPT with DeepSpeed on made-up text; runs on GPUs and on the CPU.
+"""Trains a small GPT with DeepSpeed on synthetic text, on GPUs or on the CPU.
 
 usage: train.py --deepspeed_config ds_config.json [--steps N] [...]
 """
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class GPT(nn.Module):
-    """A decoder: token and position embeddings, blocks, logits tied to the embedding."""
+    """A decoder with token and position embeddings, blocks, and logits tied to the embedding."""
 
     def __init__(self, vocab, width, depth, heads, length):
         super().__init__()
@@ -31,8 +31,8 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
-class MadeUpText(torch.utils.data.Dataset):
-    """Sequences that count upwards from a random token: easy to learn, different in each sample."""
+class SyntheticText(torch.utils.data.Dataset):
+    """Sequences that count up from a pseudo-random token; easy to learn, and all different."""
 
     def __init__(self, samples, vocab, length):
         self.samples, self.vocab, self.length = samples, vocab, length
@@ -58,7 +58,7 @@ def main():
 
     torch.manual_seed(0)
     model = GPT(args.vocab, args.width, args.depth, args.heads, args.length)
-    data = MadeUpText(1 << 20, args.vocab, args.length)
+    data = SyntheticText(1 << 20, args.vocab, args.length)
     engine, _, loader, _ = deepspeed.initialize(args=args, model=model, training_data=data,
                                                 model_parameters=model.parameters())
     while engine.global_steps < args.steps:

@@ -1,4 +1,4 @@
-// A language model of one's own, a gated linear recurrence over bytes, trained with dsat's engine.
+// A custom language model, a gated linear recurrence over bytes, trained with dsat's engine.
 //
 //   own_model [ds_config.json]     or DSAT_CONFIG=ds_config.json own_model, or the settings below
 #include <array>
@@ -27,14 +27,14 @@ class GatedMemory final : public Layer {
     if (ctx.dtype != DType::kF32) {
       dsat::Throw(dsat::ErrorCode::kUnimplemented, "memory: f32 only; remove bf16 and fp16");
     }
-    if (!ctx.arena.host_visible()) {  // Its own loops run on the host.
+    if (!ctx.arena.host_visible()) {  // The loops below run on the host.
       dsat::Throw(dsat::ErrorCode::kUnimplemented, "memory: on the CPU only");
     }
     const int64_t N = ctx.NumTokens();
     saved.push_back(ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gates and states"));
     const Tensor u = saved[0].AsTensor(ctx.dtype);
     ctx.kernels.EmbeddingForward(u, ctx.batch.tokens, ctx.params[0], {}, N, 1, 2 * kChannels);
-    // Values become states in place. Without data there is nothing to compute: memory is counted.
+    // Values become states in place. A counting arena has no data, and nothing is computed.
     if (float* state = u.f32(); state != nullptr) {
       const auto decay = Decay(ctx);
       for (int64_t row = 0; row < N; ++row) {
@@ -54,7 +54,7 @@ class GatedMemory final : public Layer {
     const Buffer grad = ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gradient of states");
     const Tensor du = grad.AsTensor(ctx.dtype);
     ctx.kernels.SwigluBackward(du, dy.AsTensor(ctx.dtype), u, N, kChannels);
-    // From the last position to the first: what a state gets, the one before it gets, decayed.
+    // From the last position to the first, a state's gradient flows decayed to the previous state.
     if (float* dstate = du.f32(); dstate != nullptr) {
       const auto decay = Decay(ctx);
       for (int64_t row = N - 1; row >= 0; --row) {
@@ -71,7 +71,7 @@ class GatedMemory final : public Layer {
   }
 
  private:
-  // Channel c of the second half of a row.
+  // The index of channel c in the second half of a row.
   static size_t At(int64_t row, size_t c) {
     return static_cast<size_t>((2 * row + 1) * kChannels) + c;
   }
@@ -87,7 +87,7 @@ class GatedMemory final : public Layer {
       {"memory.decay", {kChannels}, ParamSpec::Init::kNormal, 2.0F}};
 };
 
-// logits = x W + b, and the loss.
+// Computes logits = x W + b and the loss.
 class Head final : public Layer {
  public:
   std::string name() const override { return "head"; }
@@ -165,7 +165,7 @@ void Train(const NamedConfig& config) {
   const double loss = engine.Evaluate(*validation, 4);
   engine.SaveCheckpoint("checkpoints", "", {{"validation_loss", loss}});
 
-  // A second engine beside the first, with memory and communication of its own.
+  // A second engine beside the first, with its own memory and communication.
   const auto twin = start();
   const double untrained = twin->engine().Evaluate(*validation, 4);
   const dsat::Json saved = twin->engine().LoadCheckpoint("checkpoints");

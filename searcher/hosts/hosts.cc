@@ -1,6 +1,6 @@
 // DeepSpeed's hostfile and its filters.
 //
-// The format and what is refused are those of DeepSpeed's launcher/runner.py.
+// The format and its errors are those of DeepSpeed's launcher/runner.py.
 #include "searcher/hosts/hosts.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kBlanks[] = " \t\v\f\r";
 constexpr std::string_view kSlots = "slots=";
-// More than any machine has; a mistyped number must not fill the memory.
+// A limit, so that a mistyped number does not exhaust memory.
 constexpr int64_t kMostSlots = 4096;
 constexpr char kInclude[] = "--include-hosts";
 constexpr char kExclude[] = "--exclude-hosts";
@@ -53,7 +53,7 @@ Host ParseEntry(const std::string& line) {
   const std::string rest = second == line.npos ? "" : line.substr(second);
   const std::optional<int64_t> num_slots =
       rest.starts_with(kSlots) ? LeadingNumber(rest.substr(kSlots.size())) : std::nullopt;
-  // A carriage return within a line would hide the entries behind it.
+  // A carriage return within a line would hide the following entries.
   if (!num_slots || line.find('\r') != line.npos)
     refuse(fmt::format("\"{}\" is no entry", Printable(line)));
   Host host{.name = line.substr(0, name_end),
@@ -63,13 +63,13 @@ Host ParseEntry(const std::string& line) {
   return host;
 }
 
-// What a filter says, by the hosts' place in the hostfile; no slots = all.
+// The slots that a filter gives, by the index of the host in the hostfile; no slots = all.
 using Chosen = std::map<size_t, std::set<int64_t>>;
 
-// Reads one filter.
+// Parses one filter.
 class FilterReader {
  public:
-  // `option` is what errors call the filter.
+  // `option` is the name of the filter in errors.
   FilterReader(std::string option, const std::string& filter, const std::vector<Host>& hosts)
       : option_(std::move(option)), filter_(filter), hosts_(hosts) {}
 
@@ -148,7 +148,7 @@ class FilterReader {
   size_t at_ = 0;
 };
 
-// Reads the filter that `option` has given.
+// Parses the filter of `option`.
 Chosen ReadFilter(const char* option, const std::string& filter, const std::vector<Host>& hosts) {
   return FilterReader(option, filter, hosts).Read();
 }

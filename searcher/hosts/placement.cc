@@ -1,4 +1,4 @@
-// Which slots a trial gets, and what that makes of its ranks.
+// The placement of trials on slots and of their ranks on hosts.
 #include "searcher/hosts/placement.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace dsat {
 namespace {
 
-// Below the ports that kernels give to connections, above those of well-known services.
+// Below the ephemeral ports and above those of well-known services.
 constexpr uint64_t kFirstPort = 15000;
 constexpr uint64_t kNumPorts = 17000;
 
@@ -30,7 +30,7 @@ std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::s
   return free;
 }
 
-// The devices visible to us, nullopt if nobody has said which.
+// The devices in CUDA_VISIBLE_DEVICES; nullopt if it is not set.
 std::optional<std::vector<std::string>> OwnDevices() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr) return std::nullopt;
@@ -87,7 +87,7 @@ bool UsesGpus(const ExperimentSpec& spec) {
 }
 
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
-  // A GPU without a device file is still one that two trials must not share.
+  // Two trials must not share a GPU, even if it has no device file.
   const int64_t least = IsBuiltin(spec) && spec.device == "cuda" ? 1 : NumCores();
   if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : least;
   LaunchHost host;
@@ -155,7 +155,7 @@ std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& reques
   return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(devices, ","))}};
 }
 
-std::map<std::string, std::string> MeetingEnvironment(const LaunchRequest& request) {
+std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {
   const LaunchHost& first = request.hosts.at(static_cast<size_t>(request.slots.at(0).host));
   const std::string name = fmt::format("{}/{}/{}", request.token, request.trial, request.attempt);
   return {{"MASTER_ADDR", first.address},

@@ -1,4 +1,4 @@
-// Which slots a trial gets, and what that makes of its ranks.
+// The placement of trials on slots and of their ranks on hosts.
 #ifndef DSAT_SEARCHER_HOSTS_PLACEMENT_H_
 #define DSAT_SEARCHER_HOSTS_PLACEMENT_H_
 
@@ -9,27 +9,29 @@
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
+#include "proto/experiment.h"
+#include "searcher/hosts/launch_host.h"
+#include "searcher/launch/launch_request.h"
 
 namespace dsat {
 
-// Slots for one more trial of `num_ranks` ranks beside those in use; empty if there are too few.
-// All trials of a search are placed alike, so that their measurements compare: what fits on one
-// host gets the lowest free slots of the first that has enough; what does not gets hosts that
-// nothing else runs on, in their order.
+// Slots for a trial of `num_ranks` ranks that are not in `used`; empty if there are too few. All
+// trials of a search are placed in the same way, so that their measurements are comparable: a trial
+// that fits on one host gets the lowest free slots of the first host that has enough; any other
+// gets unused hosts in their order.
 std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
                             int64_t num_ranks);
 
-// True if trials of `spec` run on this machine's GPUs, where it has any: each slot is one then.
+// True if trials of `spec` run on this machine's GPUs if there are any; each slot is then a GPU.
 bool UsesGpus(const ExperimentSpec& spec);
-// This machine with `num_slots` slots; 0: its GPUs if trials use them, else its cores.
+// This machine with `num_slots` slots; 0 = its GPUs if trials use GPUs, else its cores.
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots);
-// True if at least one of them is not this machine.
+// True if at least one host is not this machine.
 bool AreElsewhere(const std::vector<LaunchHost>& hosts);
-// Throws kInvalidArgument if they are, and trials of `spec` cannot run on them, saying why.
+// Throws kInvalidArgument with the reason if trials of `spec` cannot run on these other hosts.
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
-// GPUs of this machine that we may use, by the driver's device files and CUDA_VISIBLE_DEVICES.
+// The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();
 
 // A rank's place among the ranks of its attempt.
@@ -37,21 +39,21 @@ struct RankPlace {
   int64_t host = 0;  // Index of LaunchRequest::hosts.
   int64_t local_rank = 0;
   int64_t local_size = 0;  // Ranks on its host.
-  int64_t node = 0;        // Number of its host among those that have ranks,
-  int64_t num_nodes = 1;   // so many.
+  int64_t node = 0;        // The index of its host among those with ranks.
+  int64_t num_nodes = 1;   // The number of hosts with ranks.
 };
 
 // One per rank; all on this machine if the request has no slots.
 std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks);
 
-// The environment of the ranks on `host` that tells them their devices: CUDA_VISIBLE_DEVICES with
-// the request's slots there. On this machine they count among the devices visible to us. Empty if
-// nothing is pinned, or if the slots are not devices.
+// CUDA_VISIBLE_DEVICES for the ranks on `host`, with the request's slots there. On this machine,
+// slots are indices of the devices that are visible to us. Empty if ranks are not pinned or slots
+// are not devices.
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host);
 
-// MASTER_ADDR and MASTER_PORT for ranks on several hosts: at the first of them, a port that two
-// attempts hardly ever share. REQUIRES: the request has slots.
-std::map<std::string, std::string> MeetingEnvironment(const LaunchRequest& request);
+// MASTER_ADDR and MASTER_PORT for ranks on several hosts: the first host, and a port that is likely
+// to differ between attempts. REQUIRES: the request has slots.
+std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request);
 
 }  // namespace dsat
 

@@ -1,4 +1,4 @@
-// The hosts of a hostfile as machines that ranks can be started on.
+// Connects to the hosts of a hostfile, on which ranks are started.
 #include "searcher/hosts/reach_hosts.h"
 
 #include <netdb.h>
@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kAnswerTimeout{60};
-// A connection to a datagram socket sends nothing; any port will do.
+// Connecting a datagram socket sends no data, so that any port can be used.
 constexpr char kDiscardPort[] = "9";
 
 bool IsThisMachine(const std::string& name) {
@@ -45,8 +45,8 @@ std::string NumericName(const sockaddr* address, socklen_t size) {
   return text.data();
 }
 
-// Of a host that only its name is known of: its address, and ours on the way there; "" if the name
-// says nothing here.
+// The address of a host of which only the name is known, and our address as seen from it; "" if the
+// name is unknown here.
 struct Route {
   std::string there;
   std::string here;
@@ -68,7 +68,7 @@ Route RouteTo(const std::string& name) {
   return {NumericName(found->ai_addr, found->ai_addrlen), NumericName(address, size)};
 }
 
-// One host that is being asked.
+// A host from which an answer is awaited.
 struct Question {
   LaunchHost* host;
   HostProcess process;
@@ -120,8 +120,8 @@ void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh
   for (const Question& question : questions) {
     if (question.answer->version == kVersion) continue;
     Throw(ErrorCode::kFailedPrecondition,
-          "host {}: dsat {} is there, and {} here; expected the same", question.host->name,
-          question.answer->version, kVersion);
+          "host {}: it has dsat {}, but this machine has {}; expected the same version",
+          question.host->name, question.answer->version, kVersion);
   }
 }
 

@@ -1,4 +1,4 @@
-// The hosts of a hostfile as machines that ranks can be started on.
+// Connects to the hosts of a hostfile, on which ranks are started.
 #ifndef DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 #define DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 
@@ -7,25 +7,25 @@
 #include <vector>
 
 #include "searcher/hosts/hosts.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/hosts/launch_host.h"
 
 namespace dsat {
 
-// How hosts are reached, and what their ranks are told.
+// How hosts are reached, and the environment of their ranks.
 struct HostAccess {
-  std::string ssh = kDefaultSsh;  // A command line; what follows it is a host and a command there.
+  std::string ssh = kDefaultSsh;  // A command line to which a host and its command are appended.
   std::string master_addr = {};   // The first host's address; "" = the one by which ssh reaches it.
-  std::map<std::string, std::string> environment = {};  // Of every rank, below its own.
+  std::map<std::string, std::string> environment = {};  // Of every rank, overridden by its own.
 };
 
 struct ReachedHosts {
   std::vector<LaunchHost> hosts;
-  std::string runner_address;  // Of this machine, as the other hosts see it; "" = all is here.
+  std::string runner_address;  // Of this machine as seen by the other hosts; "" if there are none.
 };
 
-// Asks all hosts at once who they are. "localhost" and this machine's own name are this machine,
-// without ssh. Throws kUnavailable naming every host that cannot be reached, or does not answer
-// within a minute, or has no dsat at this one's path; kFailedPrecondition if it has another
+// Connects to all hosts in parallel. "localhost" and this machine's own name are this machine,
+// which needs no ssh. Throws kUnavailable naming every host that cannot be reached, does not answer
+// within a minute or has no dsat at the path of this one; kFailedPrecondition if a host has another
 // version.
 ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access,
                         const std::string& dsat_binary);

@@ -1,4 +1,4 @@
-// The folder of an attempt on a host that is not the runner's.
+// The folder of an attempt on a host other than the runner's.
 #include "searcher/hosts/remote_folder.h"
 
 #include <algorithm>
@@ -15,10 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a log. What a person reads is at its end.
+// The part of a log that is copied, from its end.
 constexpr int64_t kLogEndBytes = 256 * 1024;
 
-// A file's content tells its folder: it names the attempt and the runner's address or files.
+// Equal content identifies a shared folder: files name the attempt and the runner's address or
+// files.
 bool SeesRunnersFiles(const SuperviseOrder& order) {
   const auto is_there = [](const auto& file) {
     try {

@@ -1,4 +1,4 @@
-// The folder of an attempt on a host that is not the runner's.
+// The folder of an attempt on a host other than the runner's.
 #ifndef DSAT_SEARCHER_HOSTS_REMOTE_FOLDER_H_
 #define DSAT_SEARCHER_HOSTS_REMOTE_FOLDER_H_
 
@@ -10,20 +10,20 @@
 
 namespace dsat {
 
-// The runner's folder, where this host sees it with the runner's files in it; else a temporary one
-// with copies, gone with this object.
+// The runner's folder if this host shares it and its files; otherwise a temporary folder with
+// copies, which the destructor removes.
 class RemoteFolder {
  public:
-  // Throws kFailedPrecondition if a rank has to share the folder and this host does not see it;
-  // as open(2) if there is no place for copies.
+  // Throws kFailedPrecondition if a rank requires a shared folder and this host does not share it;
+  // as open(2) if the copies cannot be written.
   explicit RemoteFolder(const SuperviseOrder& order);
   RemoteFolder(const RemoteFolder&) = delete;
   RemoteFolder& operator=(const RemoteFolder&) = delete;
   ~RemoteFolder();
 
-  // `command` with what lies in the runner's folder moved here.
+  // `command` with paths in the runner's folder changed to this folder.
   RankCommand Moved(RankCommand command) const;
-  // The ends of the logs by the runner's paths; empty if the runner sees the logs itself.
+  // The ends of the logs by the runner's paths; empty if the folder is shared.
   std::map<std::string, std::string> Logs(const std::vector<RankCommand>& commands) const;
   const std::string& path() const { return path_; }
 

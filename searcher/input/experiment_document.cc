@@ -1,4 +1,4 @@
-// What the keys of an experiment file mean.
+// The keys of an experiment file.
 #include "searcher/input/experiment_document.h"
 
 #include <algorithm>
@@ -10,14 +10,16 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
+#include "engine/config/validate.h"
+#include "searcher/input/shell_words.h"
 
 namespace dsat {
 namespace {
 
-// Keys of each section: those that dsat reads, and those of a cluster that mean nothing here.
+// The keys of each section: those that dsat reads, and those of a cluster that have no meaning
+// here.
 struct Section {
   const char* pointer;
   const char* read;
@@ -164,7 +166,7 @@ class SpecReader {
   void ReadSearcher() {
     const Json* name = Find("/searcher/name");
     if (name != nullptr && *name != Json("single")) {
-      Expect("/searcher/name", *name, "\"single\": dsat itself is the searcher");
+      Expect("/searcher/name", *name, "\"single\", because dsat is the searcher");
     }
     const std::string pointer = "/searcher/max_length";
     const Json* length = Find(pointer);
@@ -195,7 +197,7 @@ class SpecReader {
     for (const auto& [key, value] : variables->items()) {
       const std::string at = fmt::format("{}/{}", pointer, key);
       if (value.is_structured() || value.is_null()) {
-        Expect(at, value, "a text; variables by kind of device are not told apart here");
+        Expect(at, value, "a text; variables for a kind of device are not supported");
       }
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       if (variables->is_object()) {
@@ -241,7 +243,8 @@ class SpecReader {
   std::vector<std::string> Command(const std::string& pointer, const std::string& text) const {
     static const std::regex kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)");
     if (std::regex_match(text, kTrialClass)) {
-      Expect(pointer, text, "a command such as \"python3 train.py\": trial classes are not loaded");
+      Expect(pointer, text,
+             "a command such as \"python3 train.py\", because trial classes are not supported");
     }
     try {
       return SplitCommand(text);
@@ -250,14 +253,15 @@ class SpecReader {
     }
   }
 
-  // {type: const, val: x} is x; ranges are for another searcher.
+  // {type: const, val: x} is x; ranges are not supported.
   Json Constants(const std::string& pointer, const Json& value) const {
     if (!value.is_object()) return value;
     const Json type = value.value("type", Json());
     if (type == Json("const") && value.contains("val") && value.size() == 2) return value["val"];
     bool has_range = value.contains("minval") || value.contains("maxval") || value.contains("vals");
     if (type.is_string() && has_range) {
-      Expect(pointer, value, "a constant: dsat searches ds_config keys, not hyperparameter ranges");
+      Expect(pointer, value,
+             "a constant, because dsat searches ds_config keys and not hyperparameter ranges");
     }
     Json result = Json::object();
     for (const auto& [key, item] : value.items()) {
@@ -304,12 +308,13 @@ class SpecReader {
     }
   }
 
-  // True for what only a ds_config can mean: a key of DeepSpeed's with a value of the right shape.
-  // `optimizer: adam` is a user's own hyperparameter.
+  // True for a key of a ds_config with a value of the right type. `optimizer: adam` is a
+  // hyperparameter of the user's own.
   static bool IsDsConfigEntry(const std::string& key, const Json& value) {
-    const engine::Key* known = engine::FindKey("/" + key);
+    const engine::Key* known = engine::Keys().Find("/" + key);
     if (known == nullptr || *known->pointer == '\0' || key.find('/') != key.npos) return false;
-    return (value.is_string() && value == Json("auto")) || engine::Misfit(*known, value).empty();
+    return (value.is_string() && value == Json("auto")) ||
+           engine::Keys().Misfit(*known, value).empty();
   }
 
   void RefuseInline(const Json& hparams) const {
@@ -342,7 +347,7 @@ class SpecReader {
     MergeJson(spec_.ds_config, overwrite);
   }
 
-  // What each launch target needs, and the merged config against DeepSpeed's rules.
+  // Checks what the launch target needs, and the merged config.
   void CheckTarget() {
     const std::string config = fmt::format("{}/{}", kHparams, kConfigKey);
     if (spec_.ds_config_path.empty() && spec_.ds_config.empty()) {
@@ -361,12 +366,12 @@ class SpecReader {
   void CheckCommand() const {
     if (Find("/resources/device") == nullptr) return;
     document_.Fail("/resources/device",
-                   "is of the builtin entrypoint; a command chooses for itself");
+                   "applies to the builtin entrypoint only; a command chooses its own");
   }
 
   void CheckBuiltin() const {
     if (spec_.entrypoint.size() > 1) {
-      Expect("/entrypoint", spec_.entrypoint, "\"builtin\" alone: it takes no arguments");
+      Expect("/entrypoint", spec_.entrypoint, "\"builtin\" alone, because it takes no arguments");
     }
     for (const char* key : {"model", "data"}) {
       const std::string pointer = fmt::format("{}/{}", kHparams, key);

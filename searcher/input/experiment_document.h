@@ -1,4 +1,4 @@
-// An experiment file as JSON that still knows its lines, and the spec made from it.
+// An experiment file as JSON with line numbers, and the spec made from it.
 #ifndef DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
 #define DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
 
@@ -12,11 +12,12 @@
 namespace dsat {
 
 struct ExperimentDocument {
-  std::string path;                  // As the user wrote it, for messages.
+  std::string path;                  // As given by the user, for messages.
   Json root;                         // An object.
   std::map<std::string, int> lines;  // JSON pointer -> line, counted from 1.
 
-  // "<path>:<line>: <pointer>"; the line of the nearest enclosing key if there is no such key.
+  // "<path>:<line>: <pointer>", with the line of the nearest enclosing key if the key does not
+  // exist.
   std::string Place(const std::string& pointer) const;
   // Throws kInvalidArgument "<path>:<line>: <pointer> <message>".
   [[noreturn]] void Fail(const std::string& pointer, const std::string& message) const;
@@ -26,11 +27,6 @@ struct ExperimentDocument {
 // and the merged ds_config checked. Errors and warnings as ReadExperimentFile.
 ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
                                 std::vector<std::string>* warnings);
-
-// A command line as a shell would split it: blanks separate words, quotes and backslashes join
-// them. A command that needs a shell (pipes, variables, patterns, ...) becomes {"sh", "-c",
-// command}. Throws kInvalidArgument naming an open quote.
-std::vector<std::string> SplitCommand(const std::string& command);
 
 }  // namespace dsat
 

@@ -1,4 +1,4 @@
-// YAML to JSON, keeping lines; the only file that knows the YAML library.
+// Converts YAML to JSON with line numbers. The only file that uses the YAML library.
 #include "searcher/input/experiment_file.h"
 
 #include <yaml-cpp/yaml.h>
@@ -16,14 +16,14 @@
 namespace dsat {
 namespace {
 
-// More nodes than this is a bomb made of aliases, not an experiment.
+// A limit on the number of nodes, because aliases can expand to any number.
 constexpr int kMaxNodes = 100'000;
 
 bool IsWord(const std::string& text, const char* lower, const char* title, const char* upper) {
   return text == lower || text == title || text == upper;
 }
 
-// The whole of `text` as a number, nullopt if it is none.
+// `text` as a number, nullopt if it is not one.
 template <typename Number>
 std::optional<Number> ParseNumber(const std::string& text) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
@@ -79,7 +79,7 @@ class Converter {
     Json object = Json::object();
     std::vector<YAML::Node> merged;
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) document_.Fail(pointer, "has a key that is no text");
+      if (!entry.first.IsScalar()) document_.Fail(pointer, "has a key that is not a text");
       const std::string& key = entry.first.Scalar();
       std::string at = pointer + "/" + key;
       if (key == "<<") {

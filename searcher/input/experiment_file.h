@@ -9,12 +9,11 @@
 
 namespace dsat {
 
-// Reads and checks an experiment file and the ds_config it names. Relative paths in it start at
-// `model_dir`, or at the file's own folder if that is "". The method and the search options are
-// left at their defaults: they come from the command line. Adds to `warnings` one line for each key
-// that is legal but without meaning here. Throws kNotFound or kPermissionDenied by name,
-// kInvalidArgument
-// "<file>:<line>: /pointer ..." for everything else.
+// Reads and checks an experiment file and the ds_config that it names. Relative paths in it are
+// relative to `model_dir`, or to the file's own folder if that is "". The method and the search
+// options keep their defaults, because they are given on the command line. Adds one line to
+// `warnings` for each key that has no meaning here. Throws kNotFound or kPermissionDenied naming
+// the file, kInvalidArgument "<file>:<line>: /pointer ..." for all other errors.
 ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& model_dir,
                                   std::vector<std::string>* warnings);
 

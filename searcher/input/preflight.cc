@@ -1,4 +1,4 @@
-// Whether an experiment can start here at all.
+// Checks that an experiment can run here.
 #include "searcher/input/preflight.h"
 
 #include <filesystem>
@@ -6,10 +6,11 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/scripts/command_target.h"
 
 namespace dsat {
 namespace {
@@ -24,7 +25,7 @@ const Json& Block(const ExperimentSpec& spec, const char* key) {
   return *found;
 }
 
-// What trials run on.
+// The device of the trials.
 engine::DeviceKind CheckedDevice(const ExperimentSpec& spec, bool elsewhere) {
   if (spec.device == "cpu") return engine::DeviceKind::kCpu;
   if (elsewhere)
@@ -49,7 +50,7 @@ void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
   engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
 }
 
-// The swap files' folders; a run would find out only after it has started.
+// Checks the folders of swap files, which a run would check only after its start.
 void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source) {
   const auto check = [&](engine::Tier tier, const std::string& path, const char* block) {
     if (tier != engine::Tier::kNvme || std::filesystem::is_directory(path)) return;
@@ -84,7 +85,7 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere) {
     CheckModelAndData(spec, CheckedDevice(spec, elsewhere));
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
-    MakeCommandTarget(spec);  // Refuses an entrypoint that takes no config.
+    MakeCommandTarget(spec);  // Throws if the entrypoint takes no config.
   }
   return warnings;
 }

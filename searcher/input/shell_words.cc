@@ -1,17 +1,18 @@
-// A command line split into words.
+// Splits a command line into words.
+#include "searcher/input/shell_words.h"
+
 #include <string_view>
 
 #include "base/error.h"
-#include "searcher/input/experiment_document.h"
 
 namespace dsat {
 namespace {
 
-// Characters that mean something to a shell outside quotes; inside double quotes only $ and `.
+// Characters with a special meaning outside quotes; inside double quotes only $ and `.
 constexpr std::string_view kShellCharacters = "|&;<>()$`*?[]{}~#\n";
 constexpr std::string_view kShellInQuotes = "$`";
 
-// Reads a command once: its words, and whether it asks for more than words.
+// Splits a command into words and detects whether it needs a shell.
 class Splitter {
  public:
   explicit Splitter(const std::string& command) : command_(command) {}
@@ -33,7 +34,7 @@ class Splitter {
     EndWord();
   }
 
-  // "X=1 python3 train.py" sets a variable, which only a shell does.
+  // "X=1 python3 train.py" sets a variable, which needs a shell.
   bool needs_shell() const {
     return needs_shell_ || (!words_.empty() && words_[0].find('=') != std::string::npos);
   }

@@ -1,4 +1,4 @@
-// The working folder of trials whose files come from several places.
+// The working folder of trials with files from several folders.
 #include "searcher/input/trial_context.h"
 
 #include <unistd.h>
@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In every context: what has none is somebody else's folder.
+// A file in every context; a folder without it belongs to another program.
 constexpr char kMarker[] = ".dsat-context";
 
-// By the name of the link: where it points to, absolute.
+// The absolute target by the name of the link.
 using Links = std::map<std::string, fs::path>;
 
 // Absolute, without "." and "..", and without a slash at the end.
@@ -58,7 +58,7 @@ bool IsLink(const fs::path& path) {
   return fs::is_symlink(fs::symlink_status(path));
 }
 
-// What programs have written into a context: all but its links and its mark.
+// The entries that programs have written to a context: all except its links and its marker.
 std::vector<std::string> WrittenIn(const fs::path& context) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(context)) {
@@ -68,7 +68,7 @@ std::vector<std::string> WrittenIn(const fs::path& context) {
   return names;
 }
 
-// Removes a context in which nothing is left but links.
+// Removes a context that contains only links.
 void RemoveLinks(const fs::path& context) {
   std::vector<fs::path> entries;
   for (const auto& entry : fs::directory_iterator(context))
@@ -125,7 +125,7 @@ TrialContext::~TrialContext() {
     RemoveLinks(dir_);
     if (!before_.empty()) fs::rename(before_, dir_);
   } catch (const fs::filesystem_error&) {
-    // Nothing is lost: it is all still there, under one of the two names.
+    // Nothing is lost: all files exist under one of the two names.
   }
 }
 

@@ -1,4 +1,4 @@
-// The working folder of trials whose files come from several places (--include).
+// The working folder of trials with files from several folders (--include).
 #ifndef DSAT_SEARCHER_INPUT_TRIAL_CONTEXT_H_
 #define DSAT_SEARCHER_INPUT_TRIAL_CONTEXT_H_
 
@@ -8,19 +8,19 @@
 
 namespace dsat {
 
-// A folder of symbolic links: one to every entry of the model folder, but not to the one that the
-// folder itself lies in, and one, by its last name, to every included path.
+// A folder of symbolic links to every entry of the model folder, except the one that contains this
+// folder, and to every included path by its last name.
 class TrialContext {
  public:
-  // Makes it at `dir`. What an earlier context there had links to is replaced; what programs have
-  // written there stays. Throws kNotFound if a path is missing, kInvalidArgument naming both if two
-  // would have one name, kFailedPrecondition if `dir` is there and no context; nothing has changed
-  // then.
+  // Creates it at `dir`. The links of an earlier context there are replaced; files that programs
+  // have written there are kept. Throws kNotFound if a path is missing, kInvalidArgument naming
+  // both if two paths have the same name, kFailedPrecondition if `dir` exists and is not a context.
+  // Nothing is changed then.
   TrialContext(const std::string& dir, const std::string& model_dir,
                const std::vector<std::string>& include);
   TrialContext(const TrialContext&) = delete;
   TrialContext& operator=(const TrialContext&) = delete;
-  // Unless it is kept, what was at `dir` before is there again.
+  // Restores what was at `dir` before, unless Keep was called.
   ~TrialContext();
 
   // Absolute.
@@ -34,7 +34,7 @@ class TrialContext {
   bool kept_ = false;
 };
 
-// "<parent>/context-<n>" with the first number that is free.
+// "<parent>/context-<n>" with the first unused number.
 std::string NewContextDir(const std::string& parent);
 
 }  // namespace dsat

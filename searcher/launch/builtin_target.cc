@@ -1,13 +1,15 @@
 // dsat's own engine as a launch target: one dsat-trial process per rank, reporting by gRPC.
+#include "searcher/launch/builtin_target.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
@@ -78,13 +80,13 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
       std::to_string(std::max<int64_t>(1, host.num_cores / place.local_size));
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
-  env[kEnvToken] = request.token;
-  env[kEnvNumThreads] = num_threads;
+  env[engine::kEnvToken] = request.token;
+  env[engine::kEnvNumThreads] = num_threads;
   env["OMP_NUM_THREADS"] = num_threads;
   // Waiting ranks leave the core to those that work.
   env["OMP_WAIT_POLICY"] = "PASSIVE";
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
-  if (place.num_nodes > 1) env.merge(MeetingEnvironment(request));
+  if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
   return env;

@@ -1,5 +1,8 @@
-// What every launch target does unless it says otherwise: results come by gRPC, not as files.
-#include "searcher/launch/launcher.h"
+// The defaults of launch targets, and the choice of the target.
+#include "searcher/launch/launch_target.h"
+
+#include "searcher/launch/builtin_target.h"
+#include "searcher/scripts/command_target.h"
 
 namespace dsat {
 
@@ -11,10 +14,6 @@ std::optional<ModelProfile> LaunchTarget::PollProfile(const LaunchRequest&) {
 }
 int64_t LaunchTarget::PollProgress(const LaunchRequest&) {
   return 0;
-}
-
-bool IsBuiltin(const ExperimentSpec& spec) {
-  return spec.entrypoint == std::vector<std::string>{"builtin"};
 }
 
 std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,

@@ -1,4 +1,4 @@
-// One supervisor as the runner sees it.
+// The runner's view of a supervisor.
 #include "searcher/processes/host_process.h"
 
 #include <fcntl.h>
@@ -22,13 +22,13 @@
 namespace dsat {
 namespace {
 
-// Longer than a supervisor tries to kill what hangs in the kernel.
+// Longer than a supervisor tries to kill a process that hangs in the kernel.
 constexpr int kLastWaitMs = 25000;
-// Well within GraceTimes::silence.
+// Much less than GraceTimes::silence.
 constexpr std::chrono::seconds kAlivePeriod{10};
-// Of what the command that reaches a host says.
+// The size of the error output of the command that reaches a host which is shown.
 constexpr int64_t kErrorEndBytes = 4096;
-// What a shell says of a command that is not there.
+// The exit code of a shell for a command that does not exist.
 constexpr int kExitNotFound = 127;
 
 struct SocketPair {
@@ -42,8 +42,8 @@ SocketPair MakeSocketPair() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// posix_spawn's settings: a session of its own, no inherited signal settings, the socket as
-// standard input and output, no other open files but standard error.
+// The settings of posix_spawn: a new session, default signal settings, the socket as standard input
+// and output, and no other open files except standard error.
 class SpawnSettings {
  public:
   SpawnSettings(int control_fd, int error_fd) {
@@ -125,7 +125,7 @@ HostProcess::HostProcess(HostProcess&& other) noexcept
 
 HostProcess::~HostProcess() {
   if (pid_ < 0) return;
-  line_.Close();  // The supervisor kills everything below it and ends.
+  line_.Close();  // The supervisor kills its processes and ends.
   const UniqueFd process = OpenProcess(pid_);
   pollfd end = {process.get(), POLLIN, 0};
   if (process && poll(&end, 1, kLastWaitMs) == 0) kill(pid_, SIGKILL);
@@ -143,7 +143,7 @@ std::optional<Json> HostProcess::Next() {
   if (!ended_ && !line_.Receive()) ended_ = true;
   while (const std::optional<std::string> line = line_.NextLine()) {
     Json message = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
-    if (message.is_object()) return message;  // A shell over there may greet us with anything else.
+    if (message.is_object()) return message;  // A shell on the host may print other text first.
   }
   return std::nullopt;
 }
@@ -160,7 +160,7 @@ int HostProcess::Collect() {
 
 std::string HostProcess::WhyNoReport() const {
   if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
-  // By another way than the descriptor, whose place in the file the command shares.
+  // Opened again, because the command shares the file offset of the descriptor.
   std::string said =
       LastLine(ReadEnd(fmt::format("/proc/self/fd/{}", errors_.get()), kErrorEndBytes));
   if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);

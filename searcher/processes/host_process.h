@@ -1,5 +1,5 @@
-// One supervisor as the runner sees it: its process, or that of the command that reaches its host,
-// and the line to it.
+// The runner's view of a supervisor: its process, or that of the command that reaches its host, and
+// the connection to it.
 #ifndef DSAT_SEARCHER_PROCESSES_HOST_PROCESS_H_
 #define DSAT_SEARCHER_PROCESSES_HOST_PROCESS_H_
 
@@ -10,45 +10,46 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/hosts/launch_host.h"
 #include "searcher/processes/supervise_wire.h"
 
 namespace dsat {
 
-// Not thread-safe. Destroying it closes the line, which ends all that runs below the supervisor,
-// and waits for the end.
+// Not thread-safe. The destructor closes the connection, which makes the supervisor end all its
+// processes, and waits for its end.
 class HostProcess {
  public:
-  // Starts `<dsat_binary> supervise` on `host`. Throws if the process cannot be started; a host
-  // that cannot be reached is a line that ends.
+  // Starts `<dsat_binary> supervise` on `host`. Throws if the process cannot be started. If the
+  // host cannot be reached, the connection ends.
   HostProcess(const LaunchHost& host, const std::string& dsat_binary);
   HostProcess(HostProcess&& other) noexcept;
   HostProcess& operator=(HostProcess&&) = delete;
   ~HostProcess();
 
-  // Readable when Next may have something.
+  // Readable when Next may return a message.
   int fd() const { return line_.fd(); }
   void Send(const Json& message) { line_.Send(message); }
-  // To a supervisor on another host, now and then: that its runner is alive.
+  // Tells a supervisor on another host, from time to time, that its runner is alive.
   void SayAlive();
-  // The next message that has arrived; does not block. nullopt with ended(): there is no more.
+  // The next message that has arrived; nullopt if there is none now, and after the last if ended().
+  // Does not block.
   std::optional<Json> Next();
   bool ended() const { return ended_; }
-  // Waits for the end of the process. Its exit code, 128 + signal if it was killed. REQUIRES:
-  // ended().
+  // Waits for the end of the process and returns its exit code, 128 + signal if it was killed.
+  // REQUIRES: ended().
   int Collect();
-  // Why there was no report, in words; for a process that has been collected.
+  // Why there was no report. REQUIRES: Collect was called.
   std::string WhyNoReport() const;
-  // "host worker-1: " before words of another host; "" for this one's.
+  // "host worker-1: " for messages of another host; "" for this one.
   std::string Prefix() const { return remote_ ? "host " + name_ + ": " : ""; }
 
  private:
   std::string name_;
   bool remote_;
   std::string binary_;
-  UniqueFd errors_;  // What the command that reaches the host says on standard error.
+  UniqueFd errors_;  // The standard error of the command that reaches the host.
   LineChannel line_;
-  pid_t pid_ = -1;  // -1: collected.
+  pid_t pid_ = -1;  // -1 after Collect.
   int exit_code_ = 0;
   bool ended_ = false;
   std::chrono::steady_clock::time_point said_alive_ = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// When lines of a log arrived: follows a growing file and notes the time of the lines that matter.
+// Follows a growing log and records when its lines with a marker arrived.
 #include "searcher/processes/line_stamper.h"
 
 #include <fcntl.h>
@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "searcher/launch/launcher.h"
 
 namespace dsat {
 namespace {
@@ -48,7 +47,7 @@ LineStamper::LineStamper(const std::string& log_path, std::string marker)
 void LineStamper::StampLine(std::string_view line, int64_t now_ns) {
   if (line.find(marker_) == std::string_view::npos) return;
   const std::string stamped = fmt::format("{} {}\n", now_ns, line);
-  // A full disk loses the stamps; the trial has its own numbers then.
+  // If the disk is full, the stamps are lost and the trial's own times are used.
   [[maybe_unused]] const ssize_t n = write(stamps_.get(), stamped.data(), stamped.size());
 }
 
@@ -65,7 +64,7 @@ void LineStamper::Follow() {
       StampLine(std::string_view(partial_).substr(begin, end - begin), now_ns);
     }
     partial_.erase(0, begin);
-    // Text without a line end: a progress bar, a dump.
+    // Text without line ends, such as a progress bar.
     if (partial_.size() > kMaxStampedLineBytes) {
       partial_.erase(0, partial_.size() - kMaxStampedLineBytes);
     }
@@ -77,7 +76,7 @@ std::vector<StampedLine> ReadStamps(const std::string& stamps_path) {
   std::ifstream file(stamps_path);
   StampedLine stamp;
   while (file >> stamp.time_ns && file.get() == ' ' && std::getline(file, stamp.line)) {
-    if (!file.eof()) stamps.push_back(stamp);  // Else its end is still to be written.
+    if (!file.eof()) stamps.push_back(stamp);  // Otherwise the line is incomplete.
   }
   return stamps;
 }

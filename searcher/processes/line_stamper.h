@@ -1,4 +1,4 @@
-// When lines of a log arrived: follows a growing file and notes the time of the lines that matter.
+// Follows a growing log and records when its lines with a marker arrived.
 #ifndef DSAT_SEARCHER_PROCESSES_LINE_STAMPER_H_
 #define DSAT_SEARCHER_PROCESSES_LINE_STAMPER_H_
 
@@ -12,11 +12,14 @@
 
 namespace dsat {
 
-// The end of a longer line may be taken for the line.
+// Of a longer line, only the end may be recorded.
 inline constexpr size_t kMaxStampedLineBytes = 8192;
 
-// Follows `log_path`, which exists, and writes StampsPath(log_path) (searcher/launcher.h). Not
-// thread-safe. Throws if the file cannot be followed.
+// The file with the stamped lines of a log.
+std::string StampsPath(const std::string& log_path);
+
+// Follows the log at `log_path`, which exists, and writes StampsPath(log_path). Not thread-safe.
+// Throws if the file cannot be followed.
 class LineStamper {
  public:
   LineStamper(const std::string& log_path, std::string marker);
@@ -33,14 +36,14 @@ class LineStamper {
   UniqueFd inotify_;
   UniqueFd log_;
   UniqueFd stamps_;
-  std::string partial_;  // The end of the log that is no whole line yet.
+  std::string partial_;  // The incomplete line at the end of the log.
 };
 
 struct StampedLine {
   int64_t time_ns = 0;
   std::string line;
 };
-// Reads the whole lines of a stamps file; empty if there is none.
+// Reads the complete lines of a stamps file; empty if there is none.
 std::vector<StampedLine> ReadStamps(const std::string& stamps_path);
 
 }  // namespace dsat

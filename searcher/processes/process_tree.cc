@@ -1,4 +1,4 @@
-// The processes below this one, found through /proc.
+// The descendants of this process, found through /proc.
 #include "searcher/processes/process_tree.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ std::optional<Stat> StatOf(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(file, line, '\0')) return std::nullopt;
-  // "pid (name) state ppid pgrp ...": the name may hold anything, also ')'.
+  // "pid (name) state ppid pgrp ...": the name may contain any character, such as ')'.
   const size_t name_end = line.rfind(')');
   Stat stat;
   char state = 0;
@@ -53,7 +53,7 @@ std::vector<pid_t> NumbersIn(const std::string& folder) {
   return numbers;
 }
 
-// For kernels without /proc/<pid>/task/<tid>/children: asks every process for its parent.
+// For kernels without /proc/<pid>/task/<tid>/children: reads the parent of every process.
 std::vector<pid_t> ChildrenByScan(pid_t pid) {
   std::vector<pid_t> children;
   for (const pid_t candidate : NumbersIn("/proc")) {
@@ -63,14 +63,14 @@ std::vector<pid_t> ChildrenByScan(pid_t pid) {
   return children;
 }
 
-// Sends the signal unless the process has been replaced by a stranger with the same number.
+// Sends the signal unless the pid now belongs to another process.
 void SignalOne(pid_t pid, pid_t parent, int signal_number) {
   const UniqueFd fd = OpenProcess(pid);
   if (fd.get() < 0) return;
   const std::optional<Stat> stat = StatOf(pid);
   if (stat && (stat->parent == parent || stat->parent == getpid())) {
     syscall(SYS_pidfd_send_signal, fd.get(), signal_number, nullptr, 0);
-    // We lead our session, so a group of a descendant holds nothing but descendants.
+    // This process leads its session, so that the group of a descendant contains only descendants.
     if (signal_number == SIGKILL && stat->group > 1 && stat->group != getpgrp()) {
       kill(-stat->group, SIGKILL);
     }
@@ -79,7 +79,8 @@ void SignalOne(pid_t pid, pid_t parent, int signal_number) {
 
 void SignalBelow(pid_t pid, int signal_number) {
   for (const pid_t child : ChildrenOf(pid)) {
-    // Before its parent's end, which would hand it to us and hide it from this pass.
+    // Before its parent is killed, because it would then become our child and be missed in this
+    // pass.
     SignalBelow(child, signal_number);
     SignalOne(child, pid, signal_number);
   }

@@ -1,4 +1,4 @@
-// The processes below this one, found through /proc.
+// The descendants of this process, found through /proc.
 #ifndef DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
 #define DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
 
@@ -10,16 +10,16 @@
 
 namespace dsat {
 
-// A descriptor of a process, readable once it has ended; owns none if there is no such process.
+// A descriptor of a process that is readable after its end; empty if there is no such process.
 UniqueFd OpenProcess(pid_t pid);
 
-// The children of a process, zombies included; empty if it has ended.
+// The children of a process, including zombies; empty if it has ended.
 std::vector<pid_t> ChildrenOf(pid_t pid);
 
-// One pass over all descendants of this process, each sent `signal_number`. With SIGKILL their
-// process groups are killed too, which a process cannot outrun by forking. A process that is born
-// meanwhile may be missed: repeat until there are no children.
-// REQUIRES: this process leads its session, has one thread and is a child subreaper.
+// Sends `signal_number` to all descendants of this process. SIGKILL is also sent to their process
+// groups, which a process cannot escape by forking. A process that is created meanwhile may be
+// missed: call it again until there are no children. REQUIRES: this process leads its session, has
+// one thread and is a child subreaper.
 void SignalDescendants(int signal_number);
 
 }  // namespace dsat

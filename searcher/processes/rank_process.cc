@@ -1,4 +1,4 @@
-// Starting one rank from the supervisor.
+// Starts one rank of a supervisor.
 #include "searcher/processes/rank_process.h"
 
 #include <fcntl.h>
@@ -15,15 +15,15 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
-#include "proto/trial_task.h"
+#include "engine/runtime/rank_variables.h"
 
 namespace dsat {
 namespace {
 
-// The ranks see the memory file as the first descriptor after the standard ones.
+// The descriptor of the memory file in the ranks: the first after the standard ones.
 constexpr int kRankGroupFd = 3;
 constexpr int kExitNotRunnable = 127;
-// Of 1000. Anyone may raise a process's score.
+// Of at most 1000. Raising the score needs no privilege.
 constexpr int kOomScoreAdj = 500;
 
 UniqueFd OpenLog(const std::string& path) {
@@ -64,7 +64,7 @@ void ArrangeFiles(int log_fd, int null_fd, int group_fd) {
 [[noreturn]] void RunChild(const RankCommand& command, const std::string& work_dir) {
   for (const auto& [key, value] : command.env)
     setenv(key.c_str(), value.c_str(), 1);
-  setenv(kEnvGroupFd, std::to_string(kRankGroupFd).c_str(), 1);
+  setenv(engine::kEnvGroupFd, std::to_string(kRankGroupFd).c_str(), 1);
   if (chdir(work_dir.c_str()) != 0) ExitUnable(work_dir.c_str());
   std::vector<char*> argv;
   for (const std::string& argument : command.argv)
@@ -85,7 +85,7 @@ pid_t StartRank(const RankCommand& command, const std::string& work_dir, int gro
   if (pid > 0) return pid;
 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kExitNotRunnable);  // It died before we asked.
+  if (getppid() != parent) _exit(kExitNotRunnable);  // The parent died before prctl.
   setpgid(0, 0);
   ResetSignals();
   BecomeOomVictim();

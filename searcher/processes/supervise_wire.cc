@@ -1,4 +1,4 @@
-// What a runner and a supervisor say to each other: one line of JSON per message.
+// The messages between a runner and a supervisor, one line of JSON each.
 #include "searcher/processes/supervise_wire.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ RankCommand RankCommandFromJson(const Json& json) {
           .shares_folder = json.at("shares_folder")};
 }
 
-// The runner may not have asked to be spared SIGPIPE, and a supervisor's end may be a pipe.
+// The runner may not ignore SIGPIPE, and a supervisor may write to a pipe.
 ssize_t WriteSome(int fd, const char* data, size_t size) {
   const ssize_t sent = send(fd, data, size, MSG_NOSIGNAL);
   return sent < 0 && errno == ENOTSOCK ? write(fd, data, size) : sent;
@@ -122,7 +122,7 @@ void LineChannel::Close() {
 }
 
 bool LineChannel::Send(const Json& message) {
-  // Paths and arguments need not be UTF-8; a replaced character is better than no trial at all.
+  // Paths and arguments may not be UTF-8; invalid characters are replaced.
   const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   size_t sent = 0;
   while (sent < line.size()) {

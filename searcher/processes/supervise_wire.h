@@ -1,11 +1,11 @@
-// What a runner and a supervisor say to each other: one line of JSON per message, over a socket or
-// over what ssh makes of one.
+// The messages between a runner and a supervisor, one line of JSON each, over a socket or through
+// ssh.
 //
-//   supervisor → runner:  {"hello": ...} at once; {"failed_rank": n} when one ends badly by itself;
-//                         {"report": ...}, last
+//   supervisor → runner:  {"hello": ...} first; {"failed_rank": n} when a rank fails by itself;
+//                         {"report": ...} last
 //   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n},
 //                         {"sibling_failed": true} (a rank on another host) or {"alive": true};
-//                         its end = the end
+//                         the end of the connection ends the supervisor
 #ifndef DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
 #define DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
 
@@ -15,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/unique_fd.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/rank_command.h"
 
 namespace dsat {
 
@@ -25,25 +27,25 @@ struct SuperviseOrder {
   std::string work_dir;
   GraceTimes grace;
   bool remote = false;                            // The runner is on another host.
-  std::map<std::string, std::string> files = {};  // Of the ranks, by path; for a remote supervisor.
+  std::map<std::string, std::string> files = {};  // Files of the ranks by path; remote only.
 };
 
-// Who a supervisor is.
+// A supervisor's description of itself.
 struct SuperviseHello {
   std::string version;
   int64_t num_cores = 0;
-  std::string address = {};         // Of its host, as ssh reaches it; "" = not known.
-  std::string runner_address = {};  // Of the runner's host, as its host sees it; "" = not known.
+  std::string address = {};         // Of its host, as ssh reaches it; "" = unknown.
+  std::string runner_address = {};  // Of the runner's host, as seen from its host; "" = unknown.
 };
 
-// What is told about ranks after their end.
+// The report on ranks after their end.
 struct SuperviseReport {
-  ExitReport exit;  // log_tail: the supervisor's own words, if it could not start a rank.
-  // The ends of the ranks' logs by their paths here, of a host that has had them to itself.
+  ExitReport exit;  // log_tail: the supervisor's error if it could not start a rank.
+  // The ends of the ranks' logs by the runner's paths, if the host does not share the folder.
   std::map<std::string, std::string> logs = {};
 };
 
-// The FromJson functions throw nlohmann's exceptions: both ends are the same program.
+// The FromJson functions throw nlohmann's exceptions, because both ends are the same program.
 Json ToJson(const SuperviseOrder& order);
 SuperviseOrder SuperviseOrderFromJson(const Json& json);
 Json ToJson(const SuperviseHello& hello);
@@ -51,21 +53,22 @@ SuperviseHello SuperviseHelloFromJson(const Json& json);
 Json ToJson(const SuperviseReport& report);
 SuperviseReport SuperviseReportFromJson(const Json& json);
 
-// Lines from one stream and to another, which it owns: sockets or pipes. Not thread-safe.
+// Reads lines from one stream and writes lines to another, which are sockets or pipes. Not
+// thread-safe.
 class LineChannel {
  public:
   LineChannel(UniqueFd in, UniqueFd out) : in_(std::move(in)), out_(std::move(out)) {}
-  // Both directions of a socket.
+  // Uses both directions of a socket.
   explicit LineChannel(UniqueFd socket);
 
-  // Readable when something has arrived; -1 once closed.
+  // Readable when data has arrived; -1 after Close.
   int fd() const { return in_.get(); }
   void Close();
-  // Sends a line; blocks while the peer's buffer is full. False if the peer is gone.
+  // Sends a line; blocks while the buffer is full. Returns false if the peer is gone.
   bool Send(const Json& message);
-  // Takes what has arrived; does not block. False if nothing can come any more.
+  // Reads the data that has arrived. Does not block. Returns false at the end of the stream.
   bool Receive();
-  // The next whole line received.
+  // The next complete line received.
   std::optional<std::string> NextLine();
 
  private:

@@ -1,5 +1,6 @@
-// The runner's end of an attempt's supervisors: starts them, talks to them, makes one report of
-// theirs.
+// Starts the supervisors of an attempt, exchanges messages with them and merges their reports.
+#include "searcher/processes/supervised_process.h"
+
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/host_process.h"
 #include "searcher/processes/supervise_wire.h"
 
@@ -23,7 +23,7 @@ constexpr int kTailLines = 50;
 // The ranks of one host.
 struct Part {
   HostProcess process;
-  std::vector<int> ranks;  // What the supervisor calls 0, 1, ...
+  std::vector<int> ranks;  // The ranks that the supervisor numbers 0, 1, ...
   std::optional<SuperviseReport> report = {};
 };
 
@@ -51,7 +51,7 @@ struct SupervisedProcess::Impl {
   SuperviseReport Lost(Part& part) const;
   ExitReport Merged() const;
 
-  UniqueFd news;  // An epoll over the lines.
+  UniqueFd news;  // An epoll descriptor of the connections.
   std::vector<Part> parts;
   std::vector<std::string> log_paths;  // By rank.
   int first_failed_rank = -1;
@@ -64,7 +64,7 @@ void SupervisedProcess::Impl::Start(const std::string& dsat_binary, const Launch
   epoll_event event = {.events = EPOLLIN, .data = {}};
   if (epoll_ctl(news.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
     ThrowErrno("epoll_ctl", errno);
-  // If the supervisor is gone already, Poll says so.
+  // If the supervisor has already ended, Poll reports it.
   part.process.Send(ToJson(order));
 }
 
@@ -81,7 +81,7 @@ void SupervisedProcess::Impl::Hear(Part& part) {
   if (!part.report) OnReport(part, Lost(part));
 }
 
-// Only the first is to blame; what is left elsewhere waits for nobody.
+// Only the first failure is reported. The ranks on other hosts need not run on.
 void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
   if (first_failed_rank >= 0) return;
   first_failed_rank = part.ranks.at(static_cast<size_t>(rank));
@@ -115,7 +115,7 @@ ExitReport SupervisedProcess::Impl::Merged() const {
   all.first_failed_rank = first_failed_rank;
   all.exit_codes.assign(log_paths.size(), -1);
   const size_t told = static_cast<size_t>(std::max(first_failed_rank, 0));
-  std::string words;  // Of the supervisor of the rank whose log is shown.
+  std::string words;  // The error of the supervisor of the rank whose log is shown.
   for (const Part& part : parts) {
     const ExitReport& exit = part.report->exit;
     all.killed_by_us |= exit.killed_by_us;

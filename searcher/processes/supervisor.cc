@@ -1,8 +1,11 @@
-// The process above the ranks of one attempt: starts them, waits, and leaves nothing behind.
+// The parent process of the ranks of one attempt: it starts them, waits, and leaves no process
+// behind.
 //
-// As a child subreaper it inherits every orphan below it, so "no children left" means that nothing
-// is left, whatever the ranks started, daemons included. It sleeps in poll() until a child ends,
-// the runner speaks or goes away, or a grace time is over.
+// As a child subreaper it inherits every orphan below it, so that there are no descendants if there
+// are no children, even if the ranks have started daemons. It sleeps in poll() until a child ends,
+// the runner sends a message or closes the connection, or a grace time is over.
+#include "searcher/processes/supervisor.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,7 +29,6 @@
 #include "base/num_cores.h"
 #include "base/version.h"
 #include "searcher/hosts/remote_folder.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_process.h"
@@ -39,11 +41,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Between two rounds of SIGKILL: new processes may have been born meanwhile.
+// The pause between two rounds of SIGKILL, in which processes may have been created.
 constexpr milliseconds kKillRound{5};
-// A process that survives SIGKILL so long hangs in the kernel; waiting on would hang the search.
+// A process that survives SIGKILL for this time hangs in the kernel, and waiting longer would hang
+// the search.
 constexpr milliseconds kKillLimit{20000};
-// An order follows at once, or never, if the line was cut.
+// The time-out for the order, which the runner sends at once.
 constexpr int kOrderLimitMs = 120'000;
 
 int ExitCodeOf(int wait_status) {
@@ -55,16 +58,16 @@ class Supervisor {
   Supervisor(LineChannel& control, SuperviseOrder order, int signal_fd)
       : control_(control), order_(std::move(order)), signal_fd_(signal_fd) {}
 
-  // Returns when nothing is left below.
+  // Returns when there are no descendants.
   SuperviseReport Run();
 
  private:
   enum class Phase {
     kRunning,      // No limit.
-    kSiblings,     // A rank ended badly, here or on another host; the others may notice by
+    kSiblings,     // A rank has failed, here or on another host; the others may end by
                    // themselves until the deadline.
-    kTerminating,  // All have got SIGTERM, and have until the deadline.
-    kKilling,      // Rounds of SIGKILL; given up at the deadline.
+    kTerminating,  // All have received SIGTERM and may end until the deadline.
+    kKilling,      // Rounds of SIGKILL until the deadline.
   };
 
   void StartRanks();
@@ -85,14 +88,14 @@ class Supervisor {
   LineChannel& control_;
   SuperviseOrder order_;
   int signal_fd_;
-  std::optional<RemoteFolder> folder_;  // None where the runner is.
+  std::optional<RemoteFolder> folder_;  // nullopt on the runner's host.
   ExitReport report_;
   std::vector<pid_t> pids_;  // By rank.
   size_t num_ended_ = 0;
   std::vector<std::unique_ptr<LineStamper>> stampers_;
   Phase phase_ = Phase::kRunning;
   Clock::time_point deadline_ = Clock::time_point::max();
-  Clock::time_point last_heard_ = Clock::now();  // Of the runner.
+  Clock::time_point last_heard_ = Clock::now();  // From the runner.
 };
 
 void Supervisor::StartRanks() {
@@ -108,7 +111,7 @@ void Supervisor::StartRanks() {
     if (command.stamp_marker.empty()) continue;
     try {
       stampers_.push_back(std::make_unique<LineStamper>(command.log_path, command.stamp_marker));
-    } catch (const Error& error) {  // The times of the lines are a refinement, not a need.
+    } catch (const Error& error) {  // The trial can be measured without stamps.
       Log(LogLevel::kWarn, "lines are not stamped", {{"reason", error.what()}});
     }
   }
@@ -130,7 +133,7 @@ void Supervisor::AwaitSiblings() {
   deadline_ = Clock::now() + order_.grace.siblings;
 }
 
-// Collects who has ended; false if no child is left.
+// Collects the processes that have ended; returns false if there are no children.
 bool Supervisor::Reap() {
   while (true) {
     int status = 0;
@@ -140,7 +143,7 @@ bool Supervisor::Reap() {
     const auto rank = std::find(pids_.begin(), pids_.end(), pid);
     if (rank == pids_.end()) continue;  // An orphan that we inherited.
     RankEnded(static_cast<int>(rank - pids_.begin()), ExitCodeOf(status));
-    *rank = -1;  // The number may be used again.
+    *rank = -1;  // The pid may be reused.
   }
 }
 
@@ -156,7 +159,7 @@ void Supervisor::Kill() {
 }
 
 void Supervisor::Escalate() {
-  // What is left when all ranks have ended serves nobody.
+  // Processes that remain after all ranks have ended are not needed.
   const bool leftovers = num_ended_ == pids_.size() && phase_ < Phase::kTerminating;
   if (leftovers || (phase_ == Phase::kSiblings && Clock::now() >= deadline_)) {
     Terminate(order_.grace.terminate);
@@ -194,7 +197,7 @@ bool Supervisor::IsForgotten() const {
   return order_.remote && Clock::now() - last_heard_ > order_.grace.silence;
 }
 
-// Nobody will miss the ranks' last words.
+// The runner is gone: the ranks are killed at once.
 void Supervisor::LoseRunner() {
   control_.Close();
   Kill();
@@ -234,7 +237,7 @@ SuperviseReport Supervisor::Run() {
     report_.exit_codes.resize(order_.ranks.size(), report_.exit_code);
     Kill();
   }
-  Listen();  // More than the order may have come with it.
+  Listen();  // More messages may have arrived with the order.
   while (Reap()) {
     Escalate();
     if (phase_ == Phase::kKilling && Clock::now() >= deadline_) {
@@ -250,8 +253,8 @@ SuperviseReport Supervisor::Run() {
   return {report_, folder_ ? folder_->Logs(order_.ranks) : std::map<std::string, std::string>{}};
 }
 
-// The line to the runner, moved away from standard input and output, which are empty then. Nothing
-// else is open: what we leave open, the ranks and the runner's other children could keep alive.
+// The connection to the runner, moved from standard input and output, which are then /dev/null. All
+// other files are closed, because ranks and other children of the runner could keep them open.
 LineChannel TakeControl() {
   close_range(STDERR_FILENO + 1, ~0U, 0);
   UniqueFd in(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -265,7 +268,7 @@ LineChannel TakeControl() {
   return {std::move(in), std::move(out)};
 }
 
-// ssh's server tells both ends of the connection: "client port server port".
+// The ssh server gives both ends of the connection: "client port server port".
 SuperviseHello MakeHello() {
   SuperviseHello hello = {.version = kVersion, .num_cores = NumCores()};
   if (const char* const connection = std::getenv("SSH_CONNECTION"); connection != nullptr) {
@@ -276,7 +279,7 @@ SuperviseHello MakeHello() {
 }
 
 UniqueFd BlockSignals() {
-  signal(SIGPIPE, SIG_IGN);  // A closed terminal must not end us before the ranks.
+  signal(SIGPIPE, SIG_IGN);  // A closed terminal must not end this process before the ranks.
   sigset_t mask;
   sigemptyset(&mask);
   for (const int signal_number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP})
@@ -299,12 +302,12 @@ std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
 
 int SuperviseMain() {
   LineChannel control = TakeControl();
-  setsid();  // Fails if we lead a session already, which is as good.
+  setsid();  // Fails if this process already leads a session, which is fine.
   const UniqueFd signals = BlockSignals();
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) ThrowErrno("PR_SET_CHILD_SUBREAPER", errno);
   control.Send({{"hello", ToJson(MakeHello())}});
   std::optional<SuperviseOrder> order = ReceiveOrder(control);
-  if (!order) return 1;  // The runner went away before it said what to run.
+  if (!order) return 1;  // The runner ended before it sent the order.
   Supervisor supervisor(control, *std::move(order), signals.get());
   const SuperviseReport report = supervisor.Run();
   return control.fd() >= 0 && control.Send({{"report", ToJson(report)}}) ? 0 : 1;

@@ -1,5 +1,8 @@
-// The user's own DeepSpeed script as a launch target, unchanged: dsat swaps the config file, turns
-// on DeepSpeed's autotuning hooks, and reads what the hooks write (docs/external.md).
+// The user's own DeepSpeed command as a launch target. dsat does not change the script: it replaces
+// the config file, turns on DeepSpeed's autotuning hooks and reads the files of the hooks
+// (docs/external.md).
+#include "searcher/scripts/command_target.h"
+
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,7 +19,6 @@
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/launch/launcher.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/deepspeed_metrics.h"
@@ -29,10 +31,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a log may say about its end fits in so much of it.
+// The size of the end of a log that is searched for the cause of a failure.
 constexpr int64_t kLogEndBytes = 256 * 1024;
 
-// A port that nobody listens on at this moment.
+// A port that is unused at this moment.
 int FreePort() {
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -46,7 +48,7 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-// A file that another process may be writing: discarded as long as it is no whole JSON.
+// Reads a file that another process may be writing; discarded if it is not complete JSON.
 Json ReadUnfinishedJson(const std::string& path) {
   std::ifstream file(path);
   return file ? Json::parse(file, nullptr, /*allow_exceptions=*/false) : Json();
@@ -63,7 +65,7 @@ class CommandTarget : public LaunchTarget {
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
 
  private:
-  // Files of an attempt, absolute.
+  // The absolute paths of the files of an attempt.
   struct Files {
     explicit Files(const LaunchRequest& request)
         : dir(fs::absolute(request.dir).lexically_normal()),
@@ -74,7 +76,7 @@ class CommandTarget : public LaunchTarget {
     fs::path dir;
     std::string config, metrics, model_info;
   };
-  // What the poll calls have given already.
+  // What the Poll calls have already returned.
   struct Given {
     bool measurement = false;
     bool profile = false;
@@ -104,17 +106,17 @@ int64_t AccumulationOf(const LaunchRequest& request) {
   return request.ds_config.at("gradient_accumulation_steps");
 }
 
-// A launcher is one command that starts the ranks; else we start one per slot.
+// A launcher is one command that starts the ranks itself. Otherwise there is one command per slot.
 int64_t CommandTarget::num_commands() const {
   return FindRankLauncher(spec_.entrypoint) ? 1 : spec_.slots_per_trial;
 }
 
-// Of all ranks. Makes the folder of what DeepSpeed compiles.
+// The environment of all ranks. Creates the folder of DeepSpeed's compiled extensions.
 std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     const LaunchRequest& request) const {
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
-  // A folder that the user has warmed up is better than ours; a full run is as without dsat.
+  // A folder given by the user has precedence, and a full run uses the same folder as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
   if (given || request.full_run) return env;
@@ -126,7 +128,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
   return env;
 }
 
-// Of all ranks on one host.
+// The environment of all ranks on one host.
 std::map<std::string, std::string> CommandTarget::EnvironmentOn(
     int64_t host, const LaunchRequest& request, std::map<std::string, std::string> env) const {
   const auto& given = request.hosts[static_cast<size_t>(host)].environment;
@@ -167,15 +169,15 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.log_path = files.log(rank);
     command.host = place.host;
     command.files = {files.config};
-    command.shares_folder = true;                           // What the hooks write, and the logs.
-    if (rank == 0) command.stamp_marker = kStepLineMarker;  // Rank 0 speaks for all.
+    command.shares_folder = true;  // For the files of the hooks and the logs.
+    if (rank == 0) command.stamp_marker = kStepLineMarker;  // Only rank 0 is timed.
     if (FindRankLauncher(spec_.entrypoint)) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                         {"CROSS_RANK", std::to_string(place.node)},
                         {"CROSS_SIZE", std::to_string(place.num_nodes)}});
-    if (place.num_nodes > 1) command.env.merge(MeetingEnvironment(request));
+    if (place.num_nodes > 1) command.env.merge(MasterEnvironment(request));
     command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
     command.env["RANK"] = std::to_string(rank);
     command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
@@ -225,7 +227,7 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   if (!metrics || !UsedBatchSize(*metrics, BatchOf(request))) return std::nullopt;
   const std::string log = ReadEnd(Files(request).log(0), kLogEndBytes);
   const std::vector<StepLine> lines = ReadStepLines(request);
-  // The supervisor may be a moment behind; when it has reported the end, it no longer is.
+  // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
   if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
   given.measurement = true;
@@ -252,8 +254,8 @@ int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
   return static_cast<int64_t>(ReadStepLines(request).size());
 }
 
-// The hooks end the script in the middle of a step: what is in their files counts, not how it
-// ended.
+// The hooks end the script in the middle of a step, so that their files count and not the exit
+// code.
 std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& request) const {
   if (request.full_run) return std::nullopt;
   if (request.kind == TrialKind::kProfile) {
@@ -269,7 +271,7 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
                              metrics->train_batch_size, BatchOf(request))};
 }
 
-// Every rank ended well and left nothing.
+// All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
   const int64_t needed = spec_.options.end_profile_step + 1;
@@ -302,7 +304,7 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   for (int64_t rank = 0; rank < num_commands(); ++rank) {
     logs.push_back(ReadEnd(Files(request).log(rank), kLogEndBytes));
   }
-  // A launcher may end well although its ranks did not.
+  // A launcher may exit with code 0 although its ranks have failed.
   const Outcome outcome = ClassifyExit(exit, logs);
   if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;
   return WhyNothing(request);

@@ -1,4 +1,4 @@
-// The user's own DeepSpeed command: what dsat changes in its arguments and in its config.
+// Changes the arguments and the config of the user's own DeepSpeed command.
 #include "searcher/scripts/deepspeed_command.h"
 
 #include <fmt/ranges.h>
@@ -41,9 +41,9 @@ constexpr std::array kLaunchers = {
     KnownLauncher{"accelerate", "accelerate.commands.launch", "--main_process_port",
                   "--num_processes", "--num_processes", ""},
 };
-// Arguments that settle where the ranks meet.
-constexpr std::array<std::string_view, 4> kMeetingFlags = {"--master_port", "--main_process_port",
-                                                           "--standalone", "--rdzv"};
+// Arguments that determine the address of the ranks' rendezvous.
+constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--main_process_port",
+                                                          "--standalone", "--rdzv"};
 
 std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
@@ -63,14 +63,14 @@ std::optional<int64_t> ParseCount(std::string_view text) {
   return value;
 }
 
-// Where the value of argv[i] stands if argv[i] is `flag`.
+// The place of the value of argv[i] if argv[i] is `flag`.
 std::optional<ConfigArgument> ValueOf(const Argv& argv, size_t i, std::string_view flag) {
   if (argv[i].starts_with(std::string(flag) + "=")) return ConfigArgument{i, flag.size() + 1};
   if (argv[i] != flag || i + 1 == argv.size() || argv[i + 1].starts_with("-")) return std::nullopt;
   return ConfigArgument{i + 1, 0};
 }
 
-// The number given to `flag` among the launcher's own arguments.
+// The number that the launcher's own arguments give for `flag`.
 std::optional<int64_t> LauncherCount(const Argv& own, std::string_view flag) {
   for (size_t i = 0; !flag.empty() && i < own.size(); ++i) {
     if (const auto value = ValueOf(own, i, flag)) {
@@ -89,7 +89,7 @@ void ReadLauncherArguments(const KnownLauncher& known, const Argv& argv, RankLau
   if (!launcher->num_ranks) launcher->num_ranks = LauncherCount(own, known.other_ranks_flag);
   if (launcher->num_ranks) *launcher->num_ranks *= LauncherCount(own, known.nodes_flag).value_or(1);
   launcher->needs_port = std::none_of(own.begin(), own.end(), [](const std::string& argument) {
-    return std::any_of(kMeetingFlags.begin(), kMeetingFlags.end(),
+    return std::any_of(kMasterFlags.begin(), kMasterFlags.end(),
                        [&](std::string_view flag) { return argument.starts_with(flag); });
   });
 }
@@ -182,7 +182,7 @@ Json ConfigWithHooks(Json ds_config, const HookSettings& settings) {
     hooks["model_info_path"] = settings.model_info_path;
   }
   ds_config["autotuning"] = std::move(hooks);
-  // Since 0.19.3; before, the peak memory in the line of every step is shown at the default level.
+  // Since version 0.19.3. Earlier versions show the peak memory of every step at the default level.
   ds_config["log_level"] = "info";
   ds_config["steps_per_print"] = 1;
   for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {

@@ -1,4 +1,4 @@
-// The user's own DeepSpeed command: what dsat changes in its arguments and in its config.
+// Changes the arguments and the config of the user's own DeepSpeed command.
 #ifndef DSAT_SEARCHER_SCRIPTS_DEEPSPEED_COMMAND_H_
 #define DSAT_SEARCHER_SCRIPTS_DEEPSPEED_COMMAND_H_
 
@@ -19,7 +19,7 @@ struct ConfigArgument {
 };
 
 // The values of --deepspeed_config, --ds_config (also with a hyphen) and --deepspeed, as
-// "--flag value" or "--flag=value". A --deepspeed without a .json file behind it is a switch.
+// "--flag value" or "--flag=value". A --deepspeed that is not followed by a .json file is a switch.
 std::vector<ConfigArgument> FindConfigArguments(const std::vector<std::string>& argv);
 
 // A program that starts the ranks itself.
@@ -28,7 +28,7 @@ struct RankLauncher {
   size_t args_begin = 0;  // argv[args_begin, args_end) are the launcher's own arguments.
   size_t args_end = 0;
   std::string port_flag;
-  std::optional<int64_t> num_ranks;  // As its arguments say, if they do.
+  std::optional<int64_t> num_ranks;  // If its arguments give it.
   bool needs_port = false;           // The arguments choose no port or rendezvous.
 };
 std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
@@ -43,7 +43,7 @@ void CheckDeepSpeedCommand(const std::vector<std::string>& argv, int64_t num_ran
 std::vector<std::string> ArgvForTrial(const std::vector<std::string>& argv, const Json& ds_config,
                                       const std::string& config_path, int port);
 
-// What DeepSpeed's hooks are told.
+// The settings of DeepSpeed's hooks.
 struct HookSettings {
   bool profile = false;  // Count parameters and activations in one forward pass; measure no time.
   int64_t start_profile_step = 3;
@@ -52,8 +52,8 @@ struct HookSettings {
   std::string model_info_path;  // Absolute.
 };
 
-// `ds_config` with DeepSpeed's autotuning hooks on, and off all that writes elsewhere or slows the
-// steps: monitors, breakdowns, the user's own FLOPS profiling.
+// `ds_config` with DeepSpeed's autotuning hooks turned on, and without settings that write
+// elsewhere or slow down the steps: monitors, breakdowns, the user's own FLOPS profiling.
 Json ConfigWithHooks(Json ds_config, const HookSettings& settings);
 
 }  // namespace dsat

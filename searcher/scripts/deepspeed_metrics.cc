@@ -1,4 +1,4 @@
-// What DeepSpeed's autotuning hooks write, in dsat's units, whichever version wrote it.
+// Reads the files of DeepSpeed's autotuning hooks, of any version, in dsat's units.
 //
 //   DeepSpeed        names               times  throughput       FLOPS_per_gpu   "latency"
 //   0.5.7 - 0.6.1    forward, backward   ms     / 1000           FLOP per ms     a step's
@@ -24,7 +24,7 @@ constexpr int64_t kTrimmedFrom = 6;
 constexpr int64_t kMinActivationBytes = 1 << 20;
 constexpr double kBatchTolerance = 0.005;
 
-// The finite number under the first of two keys that is there.
+// The finite number of the first of two keys that exists.
 std::optional<double> NumberAt(const Json& object, const char* key, const char* other_key) {
   for (const char* name : {key, other_key}) {
     if (!object.contains(name)) continue;
@@ -39,7 +39,7 @@ bool Near(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::abs(b);
 }
 
-// The file's numbers as they stand.
+// The numbers in the file's units.
 struct RawMetrics {
   double forward = 0, backward = 0, step = 0, latency = 0, throughput = 0, flops = 0;
   double sum() const { return forward + backward + step; }
@@ -171,11 +171,11 @@ std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulati
   const auto expected_batch = static_cast<double>(train_batch_size);
   const double product = raw->throughput * raw->latency / 1e6;
   const bool thousandth = file.contains("forward") && Near(product * 1e3, expected_batch, 0.01);
-  // As the ratio to what was printed: 1 if the guess is right, a thousand or a thousandth if not.
+  // The ratio to the printed time: 1 if the unit is right, else 1000 or 1/1000.
   const double ratio = logged_ms.value_or(0) / raw->sum();
   const bool in_ms = thousandth && ratio > 0.03;
 
-  const double scale = in_ms ? 1 : accumulation / 1e3;  // To ms of an optimizer step.
+  const double scale = in_ms ? 1 : accumulation / 1e3;  // To ms per optimizer step.
   HookMetrics metrics;
   metrics.forward_ms = raw->forward * scale;
   metrics.backward_ms = raw->backward * scale;

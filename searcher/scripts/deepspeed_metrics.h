@@ -1,4 +1,4 @@
-// What DeepSpeed's autotuning hooks write, in dsat's units, whichever version wrote it.
+// Reads the files of DeepSpeed's autotuning hooks, of any version, in dsat's units.
 //
 // The file's times are means over the micro-steps of one optimizer step, and their unit, names and
 // scale differ between versions. With the hooks on, DeepSpeed also prints a line per optimizer
@@ -17,7 +17,7 @@
 
 namespace dsat {
 
-// The text by which DeepSpeed's line per step is known: "[Rank 0] time (ms) | fwd: 0.16 | ...".
+// The text that identifies DeepSpeed's line per step: "[Rank 0] time (ms) | fwd: 0.16 | ...".
 inline constexpr char kStepLineMarker[] = "time (ms) |";
 
 // One optimizer step as DeepSpeed printed it: ms over all its micro-batches.
@@ -25,12 +25,12 @@ struct StepLine {
   double forward_ms = 0;
   double backward_ms = 0;
   double step_ms = 0;
-  int64_t time_ns = 0;  // When it arrived.
+  int64_t time_ns = 0;  // When the line arrived.
 };
-// nullopt for any other line, also for DeepSpeed's breakdown of micro-steps.
+// nullopt for any other line, such as DeepSpeed's breakdown of micro-steps.
 std::optional<StepLine> ParseStepLine(std::string_view line);
 
-// The step lines of a log that are whole and no longer than kMaxStampedLineBytes.
+// The step lines of a log that are complete and at most kMaxStampedLineBytes long.
 int64_t CountStepLines(std::string_view log);
 
 // A metrics file in dsat's units (proto/trial.h), all per optimizer step.
@@ -40,12 +40,12 @@ struct HookMetrics {
   double step_ms = 0;
   double latency_ms = 0;
   double flops_per_gpu = 0;     // FLOP/s; 0 = not known.
-  double train_batch_size = 0;  // That the engine really used.
+  double train_batch_size = 0;  // The one that the engine has used.
 };
 
-// nullopt if the file is not whole or not sensible (yet): no object, a time or the throughput
-// missing, not finite or not positive. `logged_ms`: forward + backward + step of a printed line, if
-// any; it tells the two oldest formats apart, which differ in nothing but the unit.
+// nullopt if the file is incomplete or invalid: not an object, or a time or the throughput is
+// missing, not finite or not positive. `logged_ms` is forward + backward + step of a printed line,
+// if any; it distinguishes the two oldest formats, which differ only in the unit.
 std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulation_steps,
                                             int64_t train_batch_size,
                                             std::optional<double> logged_ms);
@@ -64,10 +64,10 @@ Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine
 // The largest "MaxMemAllocated=1.5GB" of a log, bytes; nullopt if there is none.
 std::optional<double> MaxMemAllocated(std::string_view log);
 
-// A model info file; activations of a forward pass with `micro_batch_size` samples. nullopt if the
-// file is not whole. Below 1 MiB the activations count as 1 MiB: what one sample leaves alive may
-// be nothing or less, and is divided by. device_memory_bytes is the file's gpu_mem if it has one,
-// else 0.
+// Reads a model info file with the activations of a forward pass of `micro_batch_size` samples.
+// nullopt if the file is incomplete. Activations are at least 1 MiB, because the file's value may
+// be 0 or negative and is used as a divisor. device_memory_bytes is the file's gpu_mem, or 0 if it
+// has none.
 std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size);
 
 }  // namespace dsat

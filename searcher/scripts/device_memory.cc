@@ -1,4 +1,4 @@
-// How much memory one rank of a command on this machine may use, as far as the machine tells.
+// The memory that one rank of a command on this machine may use, as far as it can be determined.
 #include "searcher/scripts/device_memory.h"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ std::optional<int64_t> SmallestMib(const std::string& text) {
 
 std::optional<int64_t> NvidiaMemoryBytes() {
   if (access("/dev/nvidiactl", F_OK) != 0) return std::nullopt;
-  // A driver in trouble can hang its tool.
+  // nvidia-smi can hang if the driver has failed.
   FILE* const pipe = popen(
       "timeout 10 nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null",
       "r");

@@ -1,4 +1,4 @@
-// How much memory one rank of a command on this machine may use, as far as the machine tells.
+// The memory that one rank of a command on this machine may use, as far as it can be determined.
 #ifndef DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
 #define DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
 
@@ -8,11 +8,12 @@
 
 namespace dsat {
 
-// The smallest number of MiB in the lines of `text`, in bytes; nullopt if a line is no number or
-// there is none. The form of nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits.
+// The smallest number of MiB in the lines of `text`, in bytes; nullopt if a line is not a number or
+// there is none. The format is that of nvidia-smi --query-gpu=memory.total
+// --format=csv,noheader,nounits.
 std::optional<int64_t> SmallestMib(const std::string& text);
 
-// The memory of the smallest NVIDIA device as nvidia-smi tells it; nullopt without one.
+// The memory of the smallest NVIDIA device according to nvidia-smi; nullopt without one.
 std::optional<int64_t> NvidiaMemoryBytes();
 
 // MemTotal of this host.

@@ -1,7 +1,7 @@
-// Why ranks ended: what their exit codes and the last words in their logs mean.
+// Finds out why ranks ended, from their exit codes and the ends of their logs.
 //
-// The texts are those of DeepSpeed, PyTorch, CUDA, NCCL and the C++ runtime. A log is never
-// searched for plain "error": libraries write that word on good days too.
+// The texts are those of DeepSpeed, PyTorch, CUDA, NCCL and the C++ runtime. The word "error" alone
+// is not searched for, because libraries also write it without a failure.
 #include "searcher/scripts/exit_classifier.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ struct Rule {
   const char* pattern;
 };
 
-// First match wins; REQUIRES no match across lines.
+// The first match counts. REQUIRES: no pattern matches across lines.
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
          "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"

@@ -1,4 +1,4 @@
-// Why ranks ended: what their exit codes and the last words in their logs mean.
+// Finds out why ranks ended, from their exit codes and the ends of their logs.
 #ifndef DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_
 #define DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_
 
@@ -7,24 +7,25 @@
 #include <string_view>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
+#include "proto/trial.h"
+#include "searcher/processes/rank_command.h"
 
 namespace dsat {
 
-// What a line of a log says about the configuration or the machine.
+// What a line of a log shows about the configuration or the machine.
 struct LogFinding {
   TrialState state = TrialState::kFailed;  // kInfeasible: evidence against the configuration.
-  std::string reason;                      // What happened, then the line that says so.
+  std::string reason;                      // What happened, and the line that shows it.
 };
 
-// The first of these that the text shows, in this order: an illegal configuration, a device out of
-// memory, the host out of memory (all kInfeasible), a diverged loss scale, trouble with ports, the
-// network or the disk (kFailed). nullopt if it shows none of them.
+// The first of these causes that the text shows: an illegal configuration, a device out of memory,
+// the host out of memory (all kInfeasible), a diverged loss scale, an error of ports, the network
+// or the disk (kFailed). nullopt if it shows none.
 std::optional<LogFinding> ClassifyLog(std::string_view text);
 
 // The outcome of ranks that ended without a result. `logs` are the ends of the ranks' logs by rank.
-// The log of the rank that failed first is asked first; the others are asked for evidence against
-// the configuration only, since most of what they say is the echo of the first failure.
+// The log of the rank that failed first is read first. In the others only evidence against the
+// configuration counts, because most of their errors follow from the first failure.
 Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs);
 
 // "rank 1 exited with code 3: <last line>", "rank 0 was killed by signal 9 (Killed): <last line>".

@@ -1,4 +1,4 @@
-// Whether the kernel has ended processes for lack of host memory.
+// Finds out whether the kernel has killed processes for lack of host memory.
 #include "searcher/scripts/oom_evidence.h"
 
 #include <charconv>

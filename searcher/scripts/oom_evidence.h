@@ -1,4 +1,4 @@
-// Whether the kernel has ended processes for lack of host memory.
+// Finds out whether the kernel has killed processes for lack of host memory.
 #ifndef DSAT_SEARCHER_SCRIPTS_OOM_EVIDENCE_H_
 #define DSAT_SEARCHER_SCRIPTS_OOM_EVIDENCE_H_
 
@@ -9,11 +9,11 @@
 
 namespace dsat {
 
-// How many processes the kernel's out-of-memory killer has ended so far: in our control group
-// (version 2 or 1) if it tells, else on this host. nullopt if nothing tells.
+// The number of processes that the kernel's out-of-memory killer has killed so far, in our control
+// group (version 2 or 1) if it counts them, else on this host. nullopt if there is no counter.
 std::optional<int64_t> CountOomKills();
 
-// The value behind `key` in lines of "key value", as in /proc/vmstat and memory.events.
+// The value of `key` in lines of "key value", as in /proc/vmstat and memory.events.
 std::optional<int64_t> FindCounter(std::string_view text, std::string_view key);
 
 // The path of this process's memory control group below its mount, from the text of

@@ -1,4 +1,4 @@
-// The folder where PyTorch compiles extensions at run time.
+// The folder in which PyTorch compiles extensions at run time.
 #include "searcher/scripts/torch_extensions.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ void ForEachEntry(const std::string& folder, const Use& use) {
 
 bool IsHeldOpen(const std::string& path) {
   struct stat wanted;
-  if (stat(path.c_str(), &wanted) != 0) return true;  // Gone already: nothing to remove.
+  if (stat(path.c_str(), &wanted) != 0) return true;  // It has already been removed.
   bool held = false;
   ForEachEntry("/proc", [&](const std::string& process) {
     if (held || process[6] < '0' || process[6] > '9') return;

@@ -1,4 +1,4 @@
-// The folder where PyTorch compiles extensions at run time.
+// The folder in which PyTorch compiles extensions at run time.
 #ifndef DSAT_SEARCHER_SCRIPTS_TORCH_EXTENSIONS_H_
 #define DSAT_SEARCHER_SCRIPTS_TORCH_EXTENSIONS_H_
 
@@ -6,9 +6,9 @@
 
 namespace dsat {
 
-// Removes the files named "lock" below `folder` that no process holds open. PyTorch leaves one
-// behind when it is killed while it compiles, and every later process waits for it for ever.
-// Returns how many.
+// Removes the files named "lock" below `folder` that no process has open and returns their number.
+// PyTorch leaves such a file when it is killed while it compiles, and later processes would wait
+// for it forever.
 int RemoveStaleLocks(const std::string& folder);
 
 }  // namespace dsat

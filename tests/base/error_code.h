@@ -1,4 +1,4 @@
-// What a piece of work throws, for tests of refusals.
+// The error that a function throws, for tests of refusals.
 #ifndef DSAT_TESTS_BASE_ERROR_CODE_H_
 #define DSAT_TESTS_BASE_ERROR_CODE_H_
 

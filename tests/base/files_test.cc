@@ -1,4 +1,4 @@
-// Files, sizes and near words.
+// Tests files, sizes, and the search for the nearest word.
 #include "base/files.h"
 
 #include <gmock/gmock.h>

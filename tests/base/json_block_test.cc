@@ -1,4 +1,4 @@
-// One object of a user's file: what is read, what is refused, and in which words.
+// Reads one object of a user's file: values, refusals and their messages.
 #include "base/json_block.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Reading, merging and writing JSON.
+// Tests reading, merging and writing JSON.
 #include "base/json.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Draws that must never change.
+// Compares draws with fixed values, which must never change.
 #include "base/rng.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tables for people: alignment, and what happens when they are wider than the terminal.
+// Tests the alignment of text tables, and tables that are wider than the terminal.
 #include "base/table.h"
 
 #include <gtest/gtest.h>

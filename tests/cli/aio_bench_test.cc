@@ -1,4 +1,4 @@
-// dsat aio-bench on a real folder: what it prints, what it refuses, what it leaves behind.
+// Runs dsat aio-bench on a real folder: its output, its refusals, and the files it leaves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -96,7 +96,7 @@ TEST_F(AioBenchTest, RefusesWhatItCannotUseInOneLine) {
 }
 
 TEST_F(AioBenchTest, RefusesAFolderThatCannotBeWritten) {
-  // Nobody may write there, not even root.
+  // Not even root can write there.
   ExpectRefused(work.Dsat({"aio-bench", "/proc/sys"}), "/proc/sys/dsat-scratch-");
 }
 

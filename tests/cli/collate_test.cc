@@ -1,4 +1,4 @@
-// dsat collate as a user runs it, on a checkpoint of real ranks.
+// Runs dsat collate on a checkpoint that real ranks have written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// dsat doctor: what it says on any machine, with a GPU or without.
+// Checks the output of dsat doctor on any machine, with or without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

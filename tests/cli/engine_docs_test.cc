@@ -1,4 +1,4 @@
-// The examples of docs/engine.md run as they are written there.
+// Runs the examples of docs/engine.md exactly as they are written there.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
   ASSERT_EQ(commands.size(), 1u);
   ASSERT_EQ(RunCommands(work, commands[0]), 0) << ReadFile(work.Path("shown.txt"));
   const std::string shown = ReadFile(work.Path("shown.txt"));
-  for (const char* seen : {"validation loss", "going on from", "step     40/40  loss",
+  for (const char* seen : {"validation loss", "continuing from", "step     40/40  loss",
                            "The license", "model.safetensors: 28 tensors", "stage_3_nvme"})
     EXPECT_THAT(shown, testing::HasSubstr(seen));
 
@@ -55,7 +55,7 @@ TEST(EngineDocsTest, TheExamplesRunAsTheyAreWritten) {
   }
 }
 
-// The messages at the end of the examples, from what they are about.
+// Provokes the messages that the docs show after the examples.
 TEST(EngineDocsTest, TheRefusalsAreAsTheyAreWritten) {
   const Workspace work;
   const std::vector<std::string> commands = BlocksOf("sh");

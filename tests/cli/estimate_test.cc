@@ -1,4 +1,4 @@
-// dsat estimate as people run it.
+// Runs dsat estimate from the command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
   EXPECT_EQ(json["estimate"]["device"]["limit_bytes"], 1 << 20);
   EXPECT_EQ(json["estimate"]["host"]["limit_bytes"], 6 << 20);  // Of a node.
   EXPECT_GT(json["estimate"]["ranks"][0]["to_host_bytes"], 0);
-  // Flags go over it.
+  // Options override it.
   const Json more = EstimateJson({"deepspeed.yaml", "--ds-config", "stage_1", "--ranks", "4",
                                   "--micro-batch", "3", "--device-memory", "2MiB"});
   EXPECT_EQ(more["estimate"]["train_batch_size"], 12);

@@ -1,4 +1,4 @@
-// The real binary: which hosts a command is given, and what numbers its options take.
+// Runs the real binary with options for hosts, and with numbers in and out of range.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

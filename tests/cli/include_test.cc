@@ -1,5 +1,5 @@
-// --include as a user gives it: the trials of a search, the full run and resumed trials find what
-// was included, by path and as a Python module.
+// Runs searches with --include: trials, the full run and resumed trials find the included files by
+// path and as Python modules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ constexpr char kExperimentFile[] = R"(
 entrypoint: python3 train.py --behave well --deepspeed_config ds_config.json
 hyperparameters: {deepspeed_config: ds_config.json}
 )";
-// The module that is included has all of the training in it.
+// The included module contains the whole training.
 constexpr char kTrain[] = R"(
 import os, sys, time
 while os.path.exists("words/wait"):
@@ -38,7 +38,7 @@ class IncludeTest : public testing::Test {
     work.Write("model/ds_config.json", R"({"train_micro_batch_size_per_gpu": 2})");
     work.Write("elsewhere/words/list.txt", "included");
   }
-  // Of a search, with more of the command line.
+  // Arguments of a search, with `more` appended to the command line.
   static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
     std::vector<std::string> args = {"grid", "model/deepspeed.yaml"};
     for (const char* arg : {"--max-trials", "3", "--end-profile-step", "8", "--zero-stages", "1"})

@@ -1,4 +1,5 @@
-// The real binary's output and exit codes: help, usage errors, bad input, ask and tell, results.
+// Checks output and exit codes of the real binary: help, usage errors, bad input, ask and tell,
+// results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -117,7 +118,7 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
   for (const char* number : {"9", "2"})
     EXPECT_THAT(contradiction.err, HasSubstr(number));
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
-      "zero_optimisation": {"stage": 1}})");
+      "zero_optimiztion": {"stage": 1}})");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
   work.Write("ds_config.json", kDsConfig);
   work.Write("deepspeed.yaml", ExperimentFile("missing.txt"));

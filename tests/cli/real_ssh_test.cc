@@ -1,5 +1,5 @@
-// Hosts that are reached by the real ssh: a server of this test's own listens at two of this
-// machine's loopback addresses. Skipped where OpenSSH's server is not installed.
+// Reaches hosts through the real ssh: the test starts a server that listens at two loopback
+// addresses of this machine. Skipped where OpenSSH's server is not installed.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -151,7 +151,7 @@ TEST_F(RealSshTest, AConnectionThatBreaksEndsTheTrainingOnBothHosts) {
   kill(lines[0], SIGKILL);
   EXPECT_EQ(WaitFor(pid), 1);
   EXPECT_THAT(TextOf(work.Path("train.err")), HasSubstr("host w1: the connection ended"));
-  // The other end hears of it a moment later than we do.
+  // The other side notices it a moment later.
   for (int i = 0; i < 200 && !ProcessesWith("dsat-trial", work.Path("")).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(ProcessesWith("dsat-trial", work.Path("")).empty());

@@ -93,7 +93,7 @@ std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int 
   close(theirs);
   std::string shown;
   std::array<char, 4096> buffer{};
-  // Fails with EIO once the last process has closed the other end.
+  // Fails with EIO after the last process has closed the other end.
   for (ssize_t count = 0; (count = read(ours, buffer.data(), buffer.size())) > 0;)
     shown.append(buffer.data(), static_cast<size_t>(count));
   close(ours);

@@ -15,7 +15,7 @@ struct Finished {
   std::string err;
 };
 
-// A fresh temporary folder, removed at the end, when what was started and still runs is killed.
+// A new temporary folder. The destructor kills the processes that still run, and removes it.
 class Workspace {
  public:
   Workspace();
@@ -27,7 +27,7 @@ class Workspace {
   void Write(const std::string& name, const std::string& content) const;
   // Runs `dsat args...` there to its end, with `input` as its standard input.
   Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
-  // Runs it with a terminal of so many columns as its standard error; gives what that showed.
+  // Runs it with a terminal of `columns` columns as its standard error, and returns its content.
   std::string DsatOnTerminal(const std::vector<std::string>& args, int columns) const;
   // Starts it without waiting; its output goes to the files `name`.out and `name`.err.
   pid_t StartDsat(const std::vector<std::string>& args, const std::string& name) const;

@@ -1,4 +1,4 @@
-// dsat train --trace as a user runs it: one file with all ranks, or a reason why there is none.
+// Runs dsat train --trace: it writes one file with all ranks, or says why it does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ constexpr char kDsConfig[] = R"({
                         "offload_optimizer": {"device": "cpu"}}
 })";
 
-// What a trace file holds of one rank.
+// The content of a trace file for one rank.
 struct RankTrace {
   std::set<std::string> lanes_in_use;
   std::set<int64_t> steps;
@@ -63,7 +63,7 @@ class TrainTraceTest : public testing::Test {
     work.Write("deepspeed.yaml", kExperimentFile);
     work.Write("ds_config.json", kDsConfig);
   }
-  // With more of the command line.
+  // Trains with `more` appended to the command line.
   Finished Train(const std::vector<std::string>& more) const {
     std::vector<std::string> args = {"train", "deepspeed.yaml"};
     args.insert(args.end(), more.begin(), more.end());
@@ -109,7 +109,7 @@ TEST_F(TrainTraceTest, ARunThatIsInterruptedLeavesWhatItHasTraced) {
   const pid_t traced = work.StartDsat({"train", "deepspeed.yaml", "--steps", "100000", "--out",
                                        "other", "--trace", "some.json", "--trace-steps", "1-100"},
                                       "traced");
-  // Both run as long as they like; only that they have begun matters.
+  // Only the start of both runs matters, not their end.
   for (const char* log : {"dsat-out/train/rank0.log", "other/rank0.log"})
     EXPECT_TRUE(work.WaitUntilSaid(log, "step="));
   kill(pid, SIGTERM);

@@ -1,4 +1,4 @@
-// Opening what is not a healthy database of ours: a clear error, and the file as it was.
+// Opens files that are not intact databases of dsat: the error is clear, and the file unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -221,15 +221,6 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
   EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }), ErrorCode::kPermissionDenied);
   EXPECT_EQ(CodeOf([&] { store.Append(1, 6, std::array{AskedEvent(SampleTrial(3))}); }),
             ErrorCode::kPermissionDenied);
-}
-
-// Permissions do not bind root: these run as nobody, in a child.
-int AsNobody(const std::function<int()>& work) {
-  return WaitFor(Fork([&] {
-    constexpr uid_t kNobody = 65534;
-    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return 98;
-    return work();
-  }));
 }
 
 TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {

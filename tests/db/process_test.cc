@@ -1,4 +1,4 @@
-// Several processes at one file, a process that dies while it writes, a disk that fills up.
+// Tests several processes on one file, a process that dies while it writes, and a full disk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Appends asks numbered by what the log says until there are `limit` of them.
+// Appends asks, numbered by the log, until there are `limit` of them.
 void AppendUntil(Store& store, ExperimentId id, TrialId limit, std::set<TrialId>* mine) {
   while (true) {
     const std::vector<Event> log = store.Events(id);
@@ -76,8 +76,8 @@ TEST(ProcessTest, SeveralProcessesMayCreateTheFileAtOnce) {
   EXPECT_EQ(Store::Open(path, Store::Mode::kReadOnly).ListExperiments().size(), 6U);
 }
 
-// A child appends three events at a time and reports each success on a pipe; it is killed at a
-// random moment. What was reported is there, what is there is whole appends in order.
+// A child appends three events at a time, reports each success on a pipe, and is killed at a random
+// moment. All reported appends are in the file, and the file has only whole appends in order.
 TEST(ProcessTest, AKilledWriterLeavesAPrefixThatHoldsAllItReported) {
   constexpr int kRounds = 12, kEventsAtOnce = 3;
   Rng rng(7, 0, "kill");

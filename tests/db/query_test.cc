@@ -1,4 +1,4 @@
-// A user's own SQL can read everything here and change nothing anywhere.
+// A user's SQL can read the whole database and cannot change anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// What the tests of the store and of experiments share: a folder, a spec, a trial, a child process.
+// Helpers for the tests of the store and of experiments: a folder, old databases, a spec, a trial,
+// a child process.
 #ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
 #define DSAT_TESTS_DB_STORE_FIXTURES_H_
 
@@ -14,12 +15,14 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+#include "db/sqlite.h"
 #include "db/store.h"
 #include "tests/base/error_code.h"
 
 namespace dsat {
 
-// A folder of its own for one test, gone with it.
+// A folder for one test, which the destructor removes.
 class TempFolder {
  public:
   TempFolder() {
@@ -46,6 +49,15 @@ class TempFolder {
  private:
   std::string path_;
 };
+
+// Makes the database of a released schema version (tests/db/versions).
+inline void MakeDatabaseOfVersion(const std::string& path, int version) {
+  const std::string folder = DSAT_SOURCE_DIR "/tests/db/versions/";
+  Database db = Database::Open(path, Database::Access::kCreate, std::chrono::milliseconds(100));
+  db.Execute("PRAGMA journal_mode = WAL");
+  db.Execute(ReadFile(folder + "tables.sql"));
+  db.Execute(ReadFile(folder + "v" + std::to_string(version) + ".sql"));
+}
 
 inline ExperimentSpec SampleSpec(const std::string& metric = "throughput") {
   ExperimentSpec spec;
@@ -105,6 +117,15 @@ inline int WaitFor(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Runs `work` in a child process without root's permissions.
+inline int AsNobody(const std::function<int()>& work) {
+  return WaitFor(Fork([&] {
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return 98;
+    return work();
+  }));
 }
 
 }  // namespace dsat

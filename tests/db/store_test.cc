@@ -1,4 +1,4 @@
-// The store's contract, over a file and over memory.
+// Tests the contract of the store, with a file and in memory.
 #include "db/store.h"
 
 #include <gmock/gmock.h>
@@ -215,9 +215,9 @@ TEST_P(StoreTest, AProfileWithoutAPointIsKept) {
 TEST_P(StoreTest, ATrialToldWhileItsLaunchIsOpenTakesTheLaunchWithIt) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
   Append(id, {AskedEvent(SampleTrial(0)), AttemptStartedEvent(0, 0, ""),
-              ToldEvent(0, {TrialState::kStopped, "cancelled"})});
+              ToldEvent(0, {TrialState::kStopped, "canceled"})});
   EXPECT_THAT(store_.Query("SELECT state, reason, ended_at IS NULL FROM attempts").rows,
-              ElementsAre(ElementsAre("stopped", "cancelled", 0)));
+              ElementsAre(ElementsAre("stopped", "canceled", 0)));
 }
 
 TEST_P(StoreTest, TheBestTrialIsTheLargestOrTheSmallestByMetric) {

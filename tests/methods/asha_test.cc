@@ -1,4 +1,4 @@
-// What asha serves next, and what its rungs amount to over a whole search.
+// Tests which trial asha proposes next, and its rungs over a whole search.
 #include "methods/asha.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ TEST(AshaTest, WithEverWorseResultsWhoeverIsNotPromotedIsWorseThanWhoeverIs) {
     int64_t highest = 0;
     for (const Lineage& stayed : table.lineages()) {
       highest = std::max(highest, stayed.Rung());
-      // One that has nothing left to try cannot be promoted, however good it is.
+      // An exhausted lineage is not promoted, however good it is.
       if (!NextBisectionStep(table, stayed)) continue;
       for (const Lineage& above : table.lineages()) {
         if (above.Rung() != stayed.Rung() + 1) continue;

@@ -1,4 +1,4 @@
-// Bisection: what is reached, how fast, and when it ends or grows.
+// Tests the result of bisection, its number of trials, and when its range ends or grows.
 #include "methods/binary.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(BinaryTest, ALineageHasOneTrialAtATimeAndOthersStartBesideIt) {
   EXPECT_NE(first.tag, second.tag);
   driver.Tell(second, TrialState::kSucceeded, 1);
   driver.Tell(first, TrialState::kInfeasible);
-  // First come, first served.
+  // Lineages continue in the order in which their trials ended.
   const Proposal third = driver.Ask();
   EXPECT_EQ(third.tag, second.tag);
   EXPECT_EQ(MicroBatchOf(third.assignment), (33 + 64) / 2);
@@ -65,7 +65,7 @@ TEST(BinaryTest, IfNothingFitsANewLineageStartsAfterTheHalvings) {
   }
 }
 
-TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviourGivesUp) {
+TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviorGivesUp) {
   for (int64_t range = 1; range <= 40; ++range) {
     BinaryMethod method(TestSpace({1, 2}, range), TestOptions(true));
     Driver driver(method);

@@ -1,4 +1,4 @@
-// The order and the end of the grid.
+// Tests the order of the grid's proposals, and its end.
 #include "methods/grid.h"
 
 #include <gtest/gtest.h>

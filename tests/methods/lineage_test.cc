@@ -1,4 +1,4 @@
-// What a lineage records, and how one is drawn.
+// Tests what a lineage records, and how it is drawn.
 #include "methods/lineage.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(LineageTest, AnErrorIsInTheHistoryOfItsTrialAndOfAllLaterOnesOnly) {
   EXPECT_TRUE(lineage.AnyTooLarge(3));
 }
 
-TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviourIsAskedFor) {
+TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviorIsAskedFor) {
   const std::map<TrialState, Verdict> by_default = {{TrialState::kSucceeded, Verdict::kFits},
                                                     {TrialState::kInfeasible, Verdict::kTooLarge},
                                                     {TrialState::kFailed, Verdict::kUnknown},

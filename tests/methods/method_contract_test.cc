@@ -1,4 +1,4 @@
-// What every method promises, whichever it is (methods/method.h).
+// Tests the contract that every method fulfills (methods/method.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Small things the tests of methods share: spaces, ended trials, and a driver that runs one
-// proposal at a time against a device with a largest micro-batch size.
+// Helpers for the tests of methods: spaces, ended trials, and a driver that runs one proposal at a
+// time on a device with a largest micro-batch size.
 #ifndef DSAT_TESTS_METHODS_METHOD_TESTING_H_
 #define DSAT_TESTS_METHODS_METHOD_TESTING_H_
 
@@ -20,7 +20,7 @@ SearchOptions TestOptions(bool compat_determined = false);
 int64_t MicroBatchOf(const Assignment& assignment);
 int StageOf(const Assignment& assignment);
 
-// A trial that ended like this; with `value` as every metric if it succeeded.
+// A trial that ended in this state, with `value` as every metric if it succeeded.
 Trial EndedTrial(TrialId id, TrialState state, double value = 0);
 
 // Asks and tells one proposal at a time.

@@ -1,4 +1,4 @@
-// Every option at its limits and beyond.
+// Tests every option at and beyond its limits.
 #include "methods/options.h"
 
 #include <gmock/gmock.h>

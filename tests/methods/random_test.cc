@@ -168,7 +168,7 @@ TEST_P(RandomInBothModes, AnErroredLineageStopsOnceItsStageRunsAsLargeElsewhere)
   while (MicroBatchOf(grown.assignment) < lineage.trials[0].step.high) {
     ASSERT_FALSE(method.ShouldStop(method.table().lineages()[1]));
     grown = driver.Ask();
-    if (grown.tag == 0) {  // Its only follow-up: leave it running, and go on with the other.
+    if (grown.tag == 0) {  // Its only follow-up: leave it running, and continue with the other.
       driver.Tell(grown, TrialState::kInfeasible);
       continue;
     }
@@ -177,7 +177,7 @@ TEST_P(RandomInBothModes, AnErroredLineageStopsOnceItsStageRunsAsLargeElsewhere)
   EXPECT_TRUE(method.ShouldStop(lineage));
 }
 
-TEST(RandomTest, PublishedBehaviourStopsStage3OnceStage1Or2Succeeded) {
+TEST(RandomTest, PublishedBehaviorStopsStage3OnceStage1Or2Succeeded) {
   for (const bool compat : {true, false}) {
     for (const int lower : {0, 1, 2}) {
       RandomMethod method(TestSpace({3, lower}, 100), TestOptions(compat));
@@ -210,7 +210,7 @@ TEST(RandomTest, AFailedStage1TrialDoesNotStopStage3) {
   EXPECT_FALSE(method.ShouldStop(method.table().lineages()[static_cast<size_t>(of_stage[3].tag)]));
 }
 
-TEST(RandomTest, PublishedBehaviourReplacesEveryQueuedStage3LineageOnceStage1Succeeded) {
+TEST(RandomTest, PublishedBehaviorReplacesEveryQueuedStage3LineageOnceStage1Succeeded) {
   RandomMethod method(TestSpace({1, 3}, 100), TestOptions(true));
   Driver driver(method);
   std::vector<Proposal> stage3;
@@ -256,7 +256,7 @@ TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
       }
     }
   }
-  // Drain what is queued: fresh lineages start at their first trial.
+  // Drains the queue; new lineages then start at their first trial.
   Proposal fresh = driver.Ask();
   while (method.table().lineages().at(static_cast<size_t>(fresh.tag)).trials.size() > 1) {
     fresh = driver.Ask();

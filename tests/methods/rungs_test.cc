@@ -1,4 +1,4 @@
-// Rungs, ranks and promotions on tables of lineages built by hand.
+// Tests rungs, ranks and promotions on tables of lineages that are written by hand.
 #include "methods/rungs.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr Step kWideStep = {.low = 1, .high = 10000, .micro_batch = 5000};
 constexpr Step kLastStep = {.low = 5, .high = 5, .micro_batch = 5};
 
-// The answers of an index of the table as it is now.
+// The answers of a new index of the current table.
 std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung) {
   std::vector<const Lineage*> top;
   for (const int64_t number : RungIndex(table).Top(table, rung))
@@ -211,7 +211,7 @@ TEST(RungsTest, NothingLeavesTheTopRung) {
   EXPECT_FALSE(NextContinuation(table));
 }
 
-TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehaviour) {
+TEST(RungsTest, AnExhaustedLineageIsPassedOverByDefaultAndBlocksInPublishedBehavior) {
   for (const bool compat : {false, true}) {
     LineageTable table = MakeTable(TestOptions(compat));
     Lineage& best = table.Draw();
@@ -243,7 +243,7 @@ TEST(RungsTest, TheContinuationIsOfTheHighestRungThenOfTheMostCompletedTrials) {
   EXPECT_EQ(NextContinuation(table)->lineage, 3);
 }
 
-// The same answers from a walk over all lineages: what the index must agree with.
+// The same answers from a loop over all lineages, with which the index must agree.
 std::vector<const Lineage*> WalkedTop(const LineageTable& table, int64_t rung) {
   int64_t num_completed = 0;
   std::vector<std::pair<double, const Lineage*>> ranked;
@@ -269,7 +269,7 @@ std::optional<RungStep> WalkedPromotion(const LineageTable& table) {
       if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
       const std::optional<Step> step = NextBisectionStep(table, *lineage);
       if (step) return RungStep{lineage->number, *step, lineage->Rung() + 1};
-      if (table.options().compat_determined) return std::nullopt;
+      if (table.policy().exhausted_lineage_blocks_promotion) return std::nullopt;
     }
   }
   return std::nullopt;
@@ -294,8 +294,8 @@ void ExpectSame(const std::optional<RungStep>& got, const std::optional<RungStep
   EXPECT_EQ(got->step.micro_batch, expected->step.micro_batch);
 }
 
-// Keeps four trials running on `table`, as asha would, with outcomes and an order by chance; some
-// are promoted on the way.
+// Keeps four trials running on `table`, as asha does, with random outcomes in random order. Some
+// lineages are promoted meanwhile.
 void ExpectTheIndexFollows(LineageTable table, uint64_t seed) {
   RungIndex index;
   Rng chance(seed, 0, "outcomes");

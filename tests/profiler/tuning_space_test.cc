@@ -10,6 +10,16 @@
 namespace dsat {
 namespace {
 
+// The space by the formulas.
+SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
+                            const SearchOptions& options, int64_t world_size) {
+  ExperimentSpec spec;
+  spec.slots_per_trial = world_size;
+  spec.options = options;
+  return dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, profile), profile, ds_config, options,
+                               world_size);
+}
+
 using Values = std::vector<Json>;
 
 ModelProfile Profile(int64_t params) {

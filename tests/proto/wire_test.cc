@@ -1,4 +1,4 @@
-// Structs to protobuf and back, and the addresses that clients and servers accept.
+// Converts structs to protobuf and back, and tests the addresses that clients and servers accept.
 #include "proto/wire.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Trial FullTrial() {
   return trial;
 }
 
-// Through the bytes that go over the wire, not only through the objects.
+// Converts through the serialized bytes, not only through the objects.
 template <typename Proto>
 Proto OverTheWire(const Proto& proto) {
   Proto read;

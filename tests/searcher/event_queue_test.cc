@@ -1,4 +1,4 @@
-// The queue between gRPC's threads and a loop.
+// Tests the queue between gRPC's threads and the runner's loop.
 #include "searcher/event_queue.h"
 
 #include <gtest/gtest.h>

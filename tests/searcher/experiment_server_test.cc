@@ -1,4 +1,4 @@
-// ExperimentService, from the client's call to what is in the database.
+// Tests ExperimentService from the client's call to the content of the database.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -166,7 +166,7 @@ TEST_F(ExperimentServerTest, TwoServersOfOneDatabaseFollowEachOther) {
     const Trial a = first.Ask(id_).trial.value();
     const Trial b = second.Ask(id_).trial.value();
     ids.insert({a.id, b.id});
-    // Each is told through the other.
+    // The result of each trial is told through the other client.
     second.Tell(id_, a.id, {TrialState::kSucceeded, ""}, Measured(a), std::nullopt);
     first.Tell(id_, b.id, {TrialState::kSucceeded, ""}, Measured(b), std::nullopt);
   }

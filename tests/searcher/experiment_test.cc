@@ -1,4 +1,4 @@
-// An experiment is its log: whatever happens to the process, the trials are the same.
+// The log determines an experiment: the trials are the same, whatever happens to the process.
 #include "searcher/experiment.h"
 
 #include <gmock/gmock.h>
@@ -81,7 +81,7 @@ TEST_P(ExperimentTest, ASearchKilledAfterAnyEventGoesOnAsIfItHadNotBeen) {
   const ExperimentSpec spec = SearchSpec(GetParam(), 8);
   Store whole = Store::InMemory();
   Experiment uninterrupted = Experiment::Create(whole, spec);
-  // One at a time: then what is asked next depends on the log alone.
+  // One trial at a time, so that the next trial depends only on the log.
   RunToEnd(uninterrupted, 1);
   const std::vector<Event> log = whole.Events(1);
   ASSERT_GT(log.size(), 15U);
@@ -99,7 +99,7 @@ TEST_P(ExperimentTest, ASearchKilledAfterEveryEventGoesOnAsIfItHadNotBeen) {
   Store whole = Store::InMemory();
   Experiment uninterrupted = Experiment::Create(whole, spec);
   RunToEnd(uninterrupted, 3);
-  // The same calls, each by an experiment of its own that has only the log to go by.
+  // Makes the same calls, each on a new experiment that knows only the log.
   Store store = Store::InMemory();
   store.CreateExperiment(spec);
   for (const Event& event : whole.Events(1)) {
@@ -134,7 +134,7 @@ TEST_P(ExperimentTest, AsksThatGiveNothingLeaveNoTrace) {
   Store quiet = Store::InMemory(), pestered = Store::InMemory();
   Experiment a = Experiment::Create(quiet, spec), b = Experiment::Create(pestered, spec);
   RunToEnd(a, 2);
-  // As RunToEnd, but each time there is nothing to ask for, it is asked for thrice more.
+  // As RunToEnd, but asks three more times whenever there is no trial.
   const auto pester = [&b] {
     const size_t before = b.search().trials().size();
     if (b.search().Running().size() < 2) return;
@@ -169,7 +169,7 @@ TEST_P(ExperimentTest, TwoProcessesAtOneExperimentSeeTheSameSearch) {
   Store second = Store::Open(path, Store::Mode::kReadWrite);
   Experiment a = Experiment::Create(first, SearchSpec(GetParam(), 8));
   Experiment b = Experiment::Open(second, a.id());
-  // Each asks, and tells what the other has asked for.
+  // Each one asks, and tells the result of the other one's trial.
   for (bool turn = false;; turn = !turn) {
     Experiment& asks = turn ? a : b;
     Experiment& tells = turn ? b : a;

@@ -3,8 +3,8 @@
 //   fake_trial run DB ID OUT SLOTS    a Runner over the experiment until it ends
 //   fake_trial TASK.json              as dsat-trial, but behaving by a script
 //
-// The script is hyperparameters.model: {"script": {"3": ["crash", "ok"]}} lets trial 3 crash at its
-// first attempt. What is not scripted is "ok": one measurement, a function of the config.
+// The script is hyperparameters.model: {"script": {"3": ["crash", "ok"]}} makes the first attempt
+// of trial 3 crash. The default is "ok", which gives one measurement, a function of the config.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,10 +18,11 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "db/store.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/client.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervisor.h"
 #include "searcher/runner.h"
 
 namespace dsat {
@@ -44,7 +45,7 @@ Measurement FakeMeasurement(const Json& config) {
           {"latency", {1000 / throughput, 0, 3}}};
 }
 
-std::string Behaviour(const TrialTask& task) {
+std::string Behavior(const TrialTask& task) {
   const Json script = task.model.value("script", Json::object());
   const auto attempts = script.find(std::to_string(task.trial));
   if (attempts == script.end()) return "ok";
@@ -83,49 +84,49 @@ int Train(const TrialTask& task, TrialClient& client) {
   return 0;
 }
 
-int Behave(const TrialTask& task, TrialClient& client, const std::string& behaviour) {
-  if (behaviour == "silent") return 0;
-  if (behaviour == "mute") SleepForever();
+int Behave(const TrialTask& task, TrialClient& client, const std::string& behavior) {
+  if (behavior == "silent") return 0;
+  if (behavior == "mute") SleepForever();
   client.Progress(0, 1, 5, 2.5, "warm-up");
-  if (behaviour == "crash") {
+  if (behavior == "crash") {
     std::fprintf(stderr, "the fake crashes as told\n");
     return 1;
   }
-  if (behaviour == "segv") {
+  if (behavior == "segv") {
     signal(SIGSEGV, SIG_DFL);  // A sanitizer would turn it into an exit.
     raise(SIGSEGV);
   }
-  if (behaviour == "hang") SleepForever();
-  if (behaviour == "infeasible") {
+  if (behavior == "hang") SleepForever();
+  if (behavior == "infeasible") {
     client.Infeasible(0, "out of device memory: needs 3 GiB of 2 GiB");
     return kExitInfeasible;
   }
-  if (behaviour == "infeasible by exit") {
+  if (behavior == "infeasible by exit") {
     std::fprintf(stderr, "out of device memory\n");
     return kExitInfeasible;
   }
-  for (int64_t step = 2; behaviour == "endless"; ++step) {
+  for (int64_t step = 2; behavior == "endless"; ++step) {
     client.Progress(0, step, 5, 2.5, "measuring");
     std::this_thread::sleep_for(kTick);
   }
   if (task.mode == TrialTask::Mode::kTrain) return Train(task, client);
   std::this_thread::sleep_for(kTick);
-  if (behaviour == "no profile") {
+  if (behavior == "no profile") {
     client.Measured({{1, 1}, FakeMeasurement(task.ds_config)}, std::nullopt);
     return 0;
   }
   Report(task, client);
-  if (behaviour == "crash after") abort();
+  if (behavior == "crash after") abort();
   return 0;
 }
 
 int TrialMain(const std::string& task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(kEnvToken),
+  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(engine::kEnvToken),
                                             {task.experiment, task.trial, task.attempt});
   Note(task, '+');
-  const int code = Behave(task, client, Behaviour(task));
+  const int code = Behave(task, client, Behavior(task));
   Note(task, '-');
   return code;
 }

@@ -1,4 +1,4 @@
-// What a search leaves behind.
+// Tests the files that a search writes.
 #include "searcher/results.h"
 
 #include <gmock/gmock.h>
@@ -129,7 +129,7 @@ TEST(ResultsGainTest, AShorterLatencyIsTheLargerGain) {
   EXPECT_DOUBLE_EQ(GainOverSubmitted(experiment.search()).value(), 4.0);
 }
 
-// RFC 4180, read by the book.
+// Parses CSV strictly by RFC 4180.
 std::vector<std::vector<std::string>> ParseCsv(const std::string& text) {
   std::vector<std::vector<std::string>> rows(1, std::vector<std::string>(1));
   bool quoted = false;

@@ -1,4 +1,4 @@
-// One search runner per experiment.
+// Only one search runner holds the lock of an experiment.
 #include "searcher/runner_lock.h"
 
 #include <gmock/gmock.h>
@@ -87,7 +87,7 @@ TEST_F(RunnerLockTest, ADatabaseInMemoryNeedsNoLock) {
   EXPECT_NO_THROW(RunnerLock::Acquire(":memory:", 1));
 }
 
-// Many short holders in turn: whoever has the lock is alone, though each removes the file.
+// Many processes hold the lock briefly: one at a time, although each removes the file.
 TEST_F(RunnerLockTest, TheLockExcludesWhileFilesComeAndGo) {
   constexpr int kProcesses = 4, kTurns = 25;
   const std::string inside = folder_.File("inside");

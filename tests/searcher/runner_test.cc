@@ -1,4 +1,4 @@
-// The runner with real processes: fake_trial stands in for both binaries and behaves by a script.
+// Tests the runner with real processes: fake_trial replaces both binaries and follows a script.
 #include "searcher/runner.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behaviour per attempt.
+using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behavior per attempt.
 using Kind = RunnerEvent::Kind;
 
 const std::string kFake = BuildFolder() + "/fake_trial";
@@ -85,7 +85,7 @@ class RunnerTest : public testing::Test {
                          [](const std::string& line) { return line.starts_with('+'); });
   }
 
-  // Every process that a trial ever was has gone.
+  // No process of any trial is left.
   void ExpectNothingRuns() const {
     for (const std::string& line : Journal()) {
       EXPECT_EQ(kill(std::stoi(line.substr(1)), 0), -1) << "process " << line << " still runs";
@@ -122,7 +122,7 @@ std::string EndOf(const Experiment& experiment, TrialId id) {
   return Expectation(trial.state, trial.reason);
 }
 
-// What must be the same however often a search was interrupted.
+// The part of an experiment that interruptions of the search must not change.
 std::vector<std::string> Rows(const Experiment& experiment) {
   std::vector<std::string> rows;
   for (const auto& [id, trial] : experiment.search().trials()) {
@@ -201,7 +201,7 @@ TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {
   RunnerOptions options = Options();
   options.start_timeout = std::chrono::seconds(1);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no sign of life for 1 s"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no report for 1 s"));
   ExpectNothingRuns();
 }
 
@@ -355,7 +355,7 @@ TEST_F(RunnerKillTest, AKilledRunnerIsResumedToTheSameTrials) {
   Experiment resumed = Experiment::Open(store, id);
   EXPECT_EQ(Runner(resumed, Options(), nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(Rows(resumed), Rows(reference));
-  // Nothing that had ended ran again: at most one more launch for each kill.
+  // No ended trial runs again: each kill causes at most one more launch.
   EXPECT_LE(NumLaunches(), static_cast<int64_t>(7 + kill_after.size()));
   ExpectNothingRuns();
 }
@@ -463,9 +463,9 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
 
 TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
   // `num_cancels`: how often the end is asked for after the first step.
-  const auto run = [&](const std::string& behaviour, int64_t num_cancels) {
+  const auto run = [&](const std::string& behavior, int64_t num_cancels) {
     int64_t cancels = 0;
-    ExperimentSpec spec = Spec({{"0", {behaviour}}});
+    ExperimentSpec spec = Spec({{"0", {behavior}}});
     spec.max_length_steps = 1'000'000;
     return RunFullTraining(
         spec, spec.ds_config, Options(), [&](const TrainingProgress&) { cancels = num_cancels; },

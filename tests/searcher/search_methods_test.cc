@@ -1,4 +1,4 @@
-// What a search promises with every method, by default and as published.
+// Tests the guarantees of a search with every method, by default and with --compat determined.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -162,7 +162,7 @@ TEST_P(EveryMethod, CountsAreExactAtEveryStepAndLimitsAreNeverExceeded) {
   }
 }
 
-TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviourIsAskedFor) {
+TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviorIsAskedFor) {
   ExperimentSpec spec = Spec();
   spec.slots_per_trial = 1;  // Without communication little is left to differ in.
   spec.options.max_trials = 200;

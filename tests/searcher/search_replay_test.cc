@@ -1,5 +1,4 @@
-// Recovery is replay: a search rebuilt from any prefix of its events goes on as if nothing had
-// happened.
+// Recovery is replay: a search that is rebuilt from any prefix of its events continues unchanged.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,7 +12,7 @@ namespace dsat {
 namespace {
 
 // Applies events [begin, end), and compares every trial asked for with the one recorded. With
-// `vain_asks`, the search is also asked where the log has a tell and nothing was to be had.
+// `vain_asks`, the search is also asked where the log has a tell and no trial is available.
 void Apply(Search& search, const std::vector<SearchEvent>& events, size_t begin, size_t end,
            bool vain_asks) {
   for (size_t i = begin; i < end; ++i) {

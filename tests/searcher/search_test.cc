@@ -1,4 +1,4 @@
-// The course of a search: profile, submitted configuration, limits, endings, refusals.
+// Tests the stages of a search: profile, submitted configuration, limits, ends, refusals.
 #include "searcher/search.h"
 
 #include <gmock/gmock.h>
@@ -153,7 +153,7 @@ TEST(SearchTest, EarlyStoppingEndsTheSearchOnceItsRunningTrialsHaveEnded) {
   EXPECT_EQ(search.FailureReason(), "");
 }
 
-TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehaviour) {
+TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehavior) {
   for (const bool compat : {false, true}) {
     ExperimentSpec spec = SimulatedSpec("binary");
     spec.options.compat_determined = compat;

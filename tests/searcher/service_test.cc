@@ -1,4 +1,4 @@
-// TrialService, from the rank's call to what the runner's loop sees; tokens.
+// Tests TrialService from the rank's call to the runner's loop, and its tokens.
 #include "searcher/service.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ PointResult SomeResult() {
   return {{4, 2}, {{"throughput", {12.5, 0.5, 3}}}};
 }
 
-// The loop of a runner in small: answers until it has seen `count` messages.
+// A small runner loop, which answers until it has seen `count` messages.
 std::vector<TrialMessage> Serve(EventQueue<TrialMessage>& queue, size_t count,
                                 const std::function<void(TrialMessage&)>& answer) {
   std::vector<TrialMessage> seen;

@@ -1,5 +1,4 @@
-// A device that exists on paper: it says how a trial ends, as a function of its configuration, and
-// runs searches on it.
+// A simulated device: the end of a trial is a function of its configuration. It runs searches.
 #ifndef DSAT_TESTS_SEARCHER_SIMULATED_DEVICE_H_
 #define DSAT_TESTS_SEARCHER_SIMULATED_DEVICE_H_
 
@@ -26,7 +25,7 @@ using EndTrial = std::function<Ending(const Trial&)>;
 
 ModelProfile SimulatedProfile();
 
-// A spec for two ranks whose space no search below exhausts, and the profile above known to nobody.
+// A spec for two ranks without a profile, whose space no search below exhausts.
 ExperimentSpec SimulatedSpec(const std::string& method);
 
 Ending Success(const Trial& trial, double value);  // Every metric has this value.
@@ -39,15 +38,15 @@ Ending OnDevice(const Trial& trial, bool flaky);
 
 void Tell(Search& search, TrialId id, const Ending& ending);
 
-// One event of a search: a trial that was asked for, or the ending one was told.
+// One event of a search: a trial that was asked for, or the end that the search was told.
 struct SearchEvent {
   TrialId trial = 0;
   Json asked;  // The trial's config; null for a tell.
   Ending ending;
 };
 
-// Asks until there is nothing to ask for, then ends one running trial that chance picks (`order`),
-// until the search has finished.
+// Asks until there is no trial, then ends a random running trial (`order`), until the search has
+// finished.
 std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t order = 1);
 
 }  // namespace dsat

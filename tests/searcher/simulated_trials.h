@@ -1,4 +1,4 @@
-// A model of a machine for tests: what each configuration would measure, as a pure function.
+// A simulated machine for tests: measurements are a pure function of the configuration.
 #ifndef DSAT_TESTS_SEARCHER_SIMULATED_TRIALS_H_
 #define DSAT_TESTS_SEARCHER_SIMULATED_TRIALS_H_
 
@@ -17,8 +17,8 @@ inline int64_t IntAt(const Json& config, const std::string& pointer, int64_t oth
   return value && value->is_number_integer() ? value->get<int64_t>() : otherwise;
 }
 
-// How a trial ends: larger micro-batches are faster until memory runs out, sooner at low stages; a
-// few crash.
+// The end of a trial: larger micro-batches are faster until memory runs out, which happens earlier
+// at low stages. A few trials crash.
 struct Simulated {
   Outcome outcome;
   std::vector<PointResult> points;
@@ -47,7 +47,7 @@ inline void RunTrial(Experiment& experiment, TrialId id) {
   const int launches = result.outcome.state == TrialState::kFailed ? 2 : 1;
   while (experiment.NumAttempts(id) < launches ||
          (experiment.NumAttempts(id) > 0 && !experiment.Attempts(id).back().end)) {
-    // A launch that was cut off is made again.
+    // An interrupted launch is repeated.
     const int64_t attempt = experiment.StartAttempt(id, "/logs/" + std::to_string(id));
     for (const PointResult& point : result.points) {
       experiment.RecordMeasured(id, attempt, point, std::nullopt);

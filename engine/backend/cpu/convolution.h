@@ -10,10 +10,10 @@ namespace dsat::engine {
 
 // Not thread-safe.
 //
-// A batch is cut into pieces of images by its size alone, and each piece is one oneDNN call on one
-// thread: results do not depend on the number of threads, and the gradients of the weights are
-// summed over the pieces in order. bf16 is computed as such where the processor multiplies it;
-// elsewhere, and for f16, pieces are converted to f32.
+// The size of a batch alone determines how it is divided into pieces of images, and each piece is
+// one oneDNN call on one thread. Results do not depend on the number of threads, and the gradients
+// of the weights are summed over the pieces in order. bf16 is multiplied natively if the processor
+// supports it; otherwise, and for f16, pieces are converted to f32.
 class ConvRunner {
  public:
   explicit ConvRunner(int num_threads);

@@ -1,4 +1,4 @@
-// The CPU backend: one class, its kernels in one file per family.
+// The CPU backend. Each family of kernels is in a file of its own.
 #ifndef DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
 #define DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
 
@@ -108,9 +108,9 @@ class CpuKernels : public Kernels {
                        bool accumulate) override;
 
  private:
-  // sums (N) += those of the columns of x (M, N), of one dtype. linear.cc
+  // sums (N) += the sums of the columns of x (M, N), of one dtype. linear.cc
   void AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N);
-  // Whether the products of attention over `qkv` take bf16 operands.
+  // Whether the matrix multiplications of attention over `qkv` have bf16 operands.
   bool AttendsInBf16(const Tensor& qkv) const;
 
   int num_threads_;

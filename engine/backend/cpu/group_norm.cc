@@ -1,4 +1,4 @@
-// Group normalisation of images (Wu and He 2018), one image after the other. Everything that pixels
+// Group normalization of images (Wu and He 2018), one image after the other. Everything that pixels
 // contribute is summed per channel first; groups are made of channels' sums.
 #include <algorithm>
 #include <cmath>
@@ -62,8 +62,8 @@ void ForwardImage(const GroupNormShape& s, T* y, float* mean, float* rstd, const
   GroupMeans(s, work.sums, m);
   for (int64_t p = 0; p < s.P; ++p) {
     for (int64_t c = 0; c < s.C; ++c) {
-      const float centred = ToFloat(x[p * s.C + c]) - m[c];
-      work.sums2[c] += centred * centred;
+      const float centered = ToFloat(x[p * s.C + c]) - m[c];
+      work.sums2[c] += centered * centered;
     }
   }
   float* scale = work.row1;  // The variance first.

@@ -1,4 +1,4 @@
-// What image models need beside normalisation: convolutions and the mean over pixels.
+// What image models need beside normalization: convolutions and the mean over pixels.
 #include <algorithm>
 
 #include "engine/backend/cost.h"

@@ -1,4 +1,4 @@
-// Layer normalisation (Ba et al. 2016) over the last dimension.
+// Layer normalization (Ba et al. 2016) over the last dimension.
 #include <algorithm>
 #include <cmath>
 
@@ -38,8 +38,8 @@ struct Forward {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < C; ++c) {
-      const float centred = ToFloat(in[c]) - m;
-      squares += centred * centred;
+      const float centered = ToFloat(in[c]) - m;
+      squares += centered * centered;
     }
     const float r = 1.0F / std::sqrt(squares / static_cast<float>(C) + kEpsilon);
     T* out = y + row * C;
@@ -71,7 +71,7 @@ struct Backward {
     const float m = mean[row];
     const float r = rstd[row];
     float sum = 0;       // of dy * weight
-    float sum_norm = 0;  // of dy * weight * normalised x
+    float sum_norm = 0;  // of dy * weight * normalized x
 #pragma omp simd reduction(+ : sum, sum_norm)
     for (int64_t c = 0; c < C; ++c) {
       const float norm = (ToFloat(in[c]) - m) * r;

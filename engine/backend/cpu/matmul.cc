@@ -1,4 +1,4 @@
-// Matrix products on CPU: sgemm for f32, oneDNN primitives for bf16.
+// Matrix multiplications on CPU: sgemm for f32, oneDNN primitives for bf16.
 #include "engine/backend/cpu/matmul.h"
 
 #include <dnnl.h>

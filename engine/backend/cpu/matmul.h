@@ -1,4 +1,4 @@
-// Matrix products through oneDNN; the only file that knows it.
+// Matrix multiplications through oneDNN.
 #ifndef DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
 #define DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
 
@@ -28,19 +28,19 @@ struct GemmArgs {
 // Runs on the calling thread alone, also outside of parallel regions.
 void SgemmOnThisThread(const GemmArgs<float>& args);
 
-// Products of any mix of dtypes with a bias and an addend: a tile of c starts from them.
+// Matrix multiplications of any dtypes with a bias and an addend, which initialize each tile of c.
 //
-// A product is cut into tiles of c by its shape alone, and each tile is one oneDNN call on one
-// thread: oneDNN itself would split K by the number of threads, and the sums would depend on it.
-// f32 goes through sgemm. bf16 goes through matmul primitives where the processor multiplies bf16
-// (AMX, or AVX512-BF16: twice the speed of f32 where measured, an AMD Zen 4); elsewhere, for
-// f16 and for mixed dtypes, tiles are converted to f32.
+// The shape alone determines how c is divided into tiles, and each tile is one oneDNN call on one
+// thread. oneDNN itself would split K by the number of threads, and the sums would depend on it.
+// f32 uses sgemm. bf16 uses matmul primitives if the processor multiplies bf16 (AMX, or
+// AVX512-BF16: twice the speed of f32 on an AMD Zen 4); without that, and for f16 and mixed dtypes,
+// tiles are converted to f32.
 class MatmulRunner {
  public:
   explicit MatmulRunner(int num_threads);
   ~MatmulRunner();
 
-  // Not thread-safe. What else MatmulArgs has is not looked at. REQUIRES: args.Check() has passed;
+  // Not thread-safe. Ignores the other fields of MatmulArgs. REQUIRES: args.Check() has passed;
   // M and N are not 0.
   void Run(const MatmulArgs& args);
 

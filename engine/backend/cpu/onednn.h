@@ -1,4 +1,4 @@
-// What the files that call oneDNN share.
+// Helpers for the files that call oneDNN.
 #ifndef DSAT_ENGINE_BACKEND_CPU_ONEDNN_H_
 #define DSAT_ENGINE_BACKEND_CPU_ONEDNN_H_
 

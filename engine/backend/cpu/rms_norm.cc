@@ -1,4 +1,4 @@
-// Root mean square normalisation (Zhang and Sennrich 2019) over the last dimension.
+// Root mean square normalization (Zhang and Sennrich 2019) over the last dimension.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +31,7 @@ void ForwardRow(T* y, float* rstd, const T* x, const T* weight, int64_t C, float
 template <typename T>
 void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const T* weight, float r, int64_t C,
                  bool accumulate) {
-  float sum = 0;  // of dy * weight * normalised x
+  float sum = 0;  // of dy * weight * normalized x
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < C; ++c)
     sum += ToFloat(dy[c]) * ToFloat(weight[c]) * ToFloat(x[c]) * r;

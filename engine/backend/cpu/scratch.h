@@ -9,11 +9,12 @@
 
 namespace dsat::engine {
 
-// 64-byte aligned memory that grows to the largest request and is kept: after the first step of
-// training nothing is allocated. Contents do not survive a call of Get. Not thread-safe.
+// 64-byte aligned memory that grows to the largest request and is kept, so that nothing is
+// allocated after the first step of training. Contents do not survive a call of Get. Not
+// thread-safe.
 class Scratch {
  public:
-  // At least `bytes` bytes, uninitialised.
+  // At least `bytes` bytes, uninitialized.
   void* Get(int64_t bytes) {
     if (bytes > bytes_) {
       const int64_t rounded = (bytes + 63) / 64 * 64;

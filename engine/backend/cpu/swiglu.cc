@@ -1,4 +1,4 @@
-// The gated activation of Llama's perceptron (Shazeer 2020), row by row.
+// The gated activation of Llama's MLP (Shazeer 2020), row by row.
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"

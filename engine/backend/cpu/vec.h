@@ -1,4 +1,4 @@
-// Arithmetic on single elements, written without branches so that the loops around it vectorise for
+// Arithmetic on single elements, written without branches so that the loops around it vectorize for
 // whatever instruction set the compiler was given.
 #ifndef DSAT_ENGINE_BACKEND_CPU_VEC_H_
 #define DSAT_ENGINE_BACKEND_CPU_VEC_H_

@@ -1,4 +1,4 @@
-// What the optimizer kernels share: the checks of their operands, and the dtypes.
+// Checks of the operands of optimizer kernels, and the dispatch on their dtypes.
 #ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 #define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 

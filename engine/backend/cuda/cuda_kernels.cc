@@ -61,19 +61,19 @@ void* CudaKernels::Workspace(int64_t bytes) {
 }
 
 // Marks and copies come from any thread, and a new one has no GPU chosen yet.
-StreamMark CudaKernels::Mark() {
+StreamEvent CudaKernels::RecordEvent() {
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
   return marks_->Record();
 }
 
-void CudaKernels::After(const StreamMark& mark) {
-  if (mark == nullptr) return;
+void CudaKernels::WaitEvent(const StreamEvent& event) {
+  if (event == nullptr) return;
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), EventOf(mark), 0), "cudaStreamWaitEvent");
+  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), EventOf(event), 0), "cudaStreamWaitEvent");
 }
 
-bool CudaKernels::HasPassed(const StreamMark& mark) {
-  return mark == nullptr || engine::HasPassed(mark);
+bool CudaKernels::QueryEvent(const StreamEvent& event) {
+  return event == nullptr || engine::QueryEvent(event);
 }
 
 void CudaKernels::set_trace(Trace* trace) {
@@ -81,7 +81,7 @@ void CudaKernels::set_trace(Trace* trace) {
   times_.set_trace(trace);
 }
 
-void CudaKernels::EndSpan(StreamMark begin, TraceEvent event) {
+void CudaKernels::EndSpan(StreamEvent begin, TraceEvent event) {
   times_.EndSpan(std::move(begin), std::move(event));
 }
 

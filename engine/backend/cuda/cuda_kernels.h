@@ -20,9 +20,9 @@ namespace dsat::engine {
 // Why matrix products cannot be computed here, or "".
 std::string MissingLibrary();
 
-// A thread's work on a GPU runs on CUDA's default stream of that thread, and its marks are events.
+// A thread's work on a GPU runs on CUDA's default stream of that thread, and its events are CUDA's.
 // Results do not depend on timing. Every call throws kUnavailable naming the kernel if the GPU
-// reports an error. But for marks, spans and copies not thread-safe: one per rank.
+// reports an error. Except for events, spans and copies not thread-safe: one per rank.
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(int gpu);
@@ -31,12 +31,12 @@ class CudaKernels final : public Kernels {
   ~CudaKernels() override;
 
   int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
-  StreamMark Mark() override;
-  void After(const StreamMark& mark) override;
-  bool HasPassed(const StreamMark& mark) override;
+  StreamEvent RecordEvent() override;
+  void WaitEvent(const StreamEvent& event) override;
+  bool QueryEvent(const StreamEvent& event) override;
   void set_trace(Trace* trace) override;
-  StreamMark BeginSpan() override { return times_.BeginSpan(); }
-  void EndSpan(StreamMark begin, TraceEvent event) override;
+  StreamEvent BeginSpan() override { return times_.BeginSpan(); }
+  void EndSpan(StreamEvent begin, TraceEvent event) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
   void Fill(Tensor t, float value) override;

@@ -11,15 +11,15 @@ EventPool::~EventPool() {
     cudaEventDestroy(event);
 }
 
-StreamMark EventPool::Record() {
-  StreamMark mark = Take();
-  CheckCuda(cudaEventRecord(EventOf(mark), cuda::Stream()), "cudaEventRecord");
-  return mark;
+StreamEvent EventPool::Record() {
+  StreamEvent event = Take();
+  CheckCuda(cudaEventRecord(EventOf(event), cuda::Stream()), "cudaEventRecord");
+  return event;
 }
 
 // A stream that still waits for an event's old record does so after it is recorded anew
 // (cudaStreamWaitEvent takes what was captured when it was called).
-StreamMark EventPool::Take() {
+StreamEvent EventPool::Take() {
   cudaEvent_t event = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -38,8 +38,8 @@ StreamMark EventPool::Take() {
           }};
 }
 
-bool HasPassed(const StreamMark& mark) {
-  const cudaError_t state = cudaEventQuery(EventOf(mark));
+bool QueryEvent(const StreamEvent& event) {
+  const cudaError_t state = cudaEventQuery(EventOf(event));
   if (state != cudaErrorNotReady) {
     CheckCuda(state, "cudaEventQuery");
     return true;

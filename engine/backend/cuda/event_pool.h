@@ -25,10 +25,10 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   // An event that nobody holds, recorded now on the calling thread's stream; it comes back when
   // its last holder lets it go. Throws kUnavailable. REQUIRES: the thread has chosen the GPU, and
   // a shared_ptr owns the pool.
-  StreamMark Record();
+  StreamEvent Record();
 
  private:
-  StreamMark Take();
+  StreamEvent Take();
 
   const unsigned flags_;
   std::mutex mutex_;  // Over the next two.
@@ -36,11 +36,11 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   size_t num_events_ = 0;
 };
 
-inline cudaEvent_t EventOf(const StreamMark& mark) {
-  return static_cast<cudaEvent_t>(mark.get());
+inline cudaEvent_t EventOf(const StreamEvent& event) {
+  return static_cast<cudaEvent_t>(event.get());
 }
-// As Kernels::HasPassed. REQUIRES: not nullptr.
-bool HasPassed(const StreamMark& mark);
+// As Kernels::QueryEvent. REQUIRES: not nullptr.
+bool QueryEvent(const StreamEvent& event);
 
 }  // namespace dsat::engine
 

@@ -91,8 +91,8 @@ void NcclComm::Run(const std::string& call, int peer,
   try {
     Check(enqueue(comm_), call);
     Await(call, peer, [&] { return IsSettled(call); });
-    const StreamMark end = device_.kernels->Mark();
-    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->HasPassed(end); });
+    const StreamEvent end = device_.kernels->RecordEvent();
+    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->QueryEvent(end); });
   } catch (...) {
     Abort();
     throw;

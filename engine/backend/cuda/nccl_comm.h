@@ -14,7 +14,7 @@
 
 namespace dsat::engine {
 
-// What a communicator works with: NCCL, the kernels whose marks tell when its work is done, and
+// What a communicator works with: NCCL, the kernels whose events tell when its work is done, and
 // the stream of a calling thread.
 struct NcclDevice {
   nccl::Api api;

@@ -38,7 +38,7 @@ class CudaMemory final : public MemorySource {
     CheckCuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
     return attributes.type == cudaMemoryTypeDevice;
   }
-  bool LockHost(void* data, int64_t bytes) override {
+  bool PinHost(void* data, int64_t bytes) override {
     CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
     const auto size = static_cast<size_t>(bytes);
     const bool locked = cudaHostRegister(data, size, cudaHostRegisterDefault) == cudaSuccess;
@@ -47,7 +47,7 @@ class CudaMemory final : public MemorySource {
     if (locked) locked_.insert(data);
     return locked;
   }
-  void UnlockHost(void* data) override {
+  void UnpinHost(void* data) override {
     const std::lock_guard lock(mutex_);
     if (locked_.erase(data) == 0) return;
     cudaSetDevice(gpu_);

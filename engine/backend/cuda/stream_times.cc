@@ -34,7 +34,7 @@ void StreamTimes::DropAnchor() {
   auto least = Clock::duration::max();
   for (int i = 0; i < kNumTries; ++i) {
     const auto before = Clock::now();
-    StreamMark anchor = events_->Record();
+    StreamEvent anchor = events_->Record();
     CheckCuda(cudaEventSynchronize(EventOf(anchor)), "cudaEventSynchronize");
     const auto between = Clock::now() - before;
     if (between >= least) continue;
@@ -44,19 +44,19 @@ void StreamTimes::DropAnchor() {
   }
 }
 
-StreamMark StreamTimes::BeginSpan() {
+StreamEvent StreamTimes::BeginSpan() {
   if (trace_ == nullptr) return nullptr;
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
   return events_->Record();
 }
 
-void StreamTimes::EndSpan(StreamMark begin, TraceEvent event) {
+void StreamTimes::EndSpan(StreamEvent begin, TraceEvent event) {
   if (begin == nullptr) return;
   try {
-    StreamMark end = events_->Record();
+    StreamEvent end = events_->Record();
     const std::lock_guard lock(mutex_);
     spans_.push_back({std::move(begin), std::move(end), std::move(event)});
-    while (spans_.size() > kFewSpans && HasPassed(spans_.front().end)) {
+    while (spans_.size() > kFewSpans && QueryEvent(spans_.front().end)) {
       Add(spans_.front());
       spans_.pop_front();
     }
@@ -65,9 +65,9 @@ void StreamTimes::EndSpan(StreamMark begin, TraceEvent event) {
   }
 }
 
-StreamTimes::Clock::time_point StreamTimes::TimeOf(const StreamMark& mark) const {
+StreamTimes::Clock::time_point StreamTimes::TimeOf(const StreamEvent& event) const {
   float ms = 0;
-  CheckCuda(cudaEventElapsedTime(&ms, EventOf(anchor_), EventOf(mark)), "cudaEventElapsedTime");
+  CheckCuda(cudaEventElapsedTime(&ms, EventOf(anchor_), EventOf(event)), "cudaEventElapsedTime");
   return anchored_at_ +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
 }

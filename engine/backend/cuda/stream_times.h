@@ -20,25 +20,25 @@ class StreamTimes {
 
   // As Kernels's. The first two throw kUnavailable.
   void set_trace(Trace* trace);
-  StreamMark BeginSpan();
-  void EndSpan(StreamMark begin, TraceEvent event);
+  StreamEvent BeginSpan();
+  void EndSpan(StreamEvent begin, TraceEvent event);
 
  private:
   using Clock = TraceEvent::Clock;
   struct Span {
-    StreamMark begin, end;
+    StreamEvent begin, end;
     TraceEvent event;
   };
 
   // An event whose time the host knows, too.
   void DropAnchor();
-  Clock::time_point TimeOf(const StreamMark& mark) const;
+  Clock::time_point TimeOf(const StreamEvent& event) const;
   void Add(Span& span);
 
   const int gpu_;
   Trace* trace_ = nullptr;
   std::shared_ptr<EventPool> events_;
-  StreamMark anchor_;
+  StreamEvent anchor_;
   Clock::time_point anchored_at_;
   std::mutex mutex_;  // Over spans_.
   std::deque<Span> spans_;

@@ -17,23 +17,23 @@
 
 namespace dsat::engine {
 
-// What a checkpoint keeps beside tensors; on all ranks equal, rank 0's is saved.
+// What a checkpoint keeps besides tensors. It is equal on all ranks, and rank 0 saves it.
 struct CheckpointNotes {
   Json engine = Json::object();        // What the engine needs to continue.
-  Json client_state = Json::object();  // The caller's own.
+  Json client_state = Json::object();  // What the caller keeps.
 };
 
-// A collective call. Whatever happens meanwhile (kill -9, a full disk, a loss of power), a load
-// gives this tag's old state, or its new one, and every other tag; <dir>/latest names one that is
-// whole. Saves into one `dir` must come one after another. Throws kInvalidArgument by name if the
-// tag is none (CheckTag) or not the same on all ranks, and by file name; the other ranks then throw
+// A collective call. Whatever happens meanwhile (kill -9, a full disk, a power failure), this tag
+// loads as its old state or its new one, every other tag loads, and <dir>/latest names a complete
+// checkpoint. Only one save at a time may write to `dir`. Throws kInvalidArgument naming the tag if
+// it is invalid (CheckTag) or differs between ranks, and by file name; the other ranks then throw
 // kAborted, and training can go on.
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                     UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
 
-// Overwrites `states`, converting what was saved in another type than it rests in here: moments,
-// and master copies from and to parameters that had none. `tag` empty: the one in <dir>/latest. A
-// collective call; each rank checks the sums of some of the files. Throws kNotFound by file name,
+// Overwrites `states`. Converts states that were saved in another dtype: moments, and master copies
+// from and to parameters without one. An empty `tag` is the one in <dir>/latest. A collective call;
+// each rank verifies the checksums of some of the files. Throws kNotFound by file name,
 // kInvalidArgument naming what does not fit this model, dtype or optimizer, kDataLoss naming a file
 // that is damaged, with both sums, or a parameter that is not whole; the other ranks then throw
 // kAborted. The states are undefined if it threw kDataLoss or kAborted.

@@ -155,7 +155,7 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
   std::unique_ptr<PublishedWriter> out;
   RunTogether(group, kSaving, [&] {
     if (name.empty() || name.find('/') != name.npos) {
-      Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file's name",
+      Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file name",
             Printable(name));
     }
     if (group.rank() == 0) out = Open(dir, name, model, states.dtype(), units);

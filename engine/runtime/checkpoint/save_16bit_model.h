@@ -1,4 +1,4 @@
-// The model's parameters as one file in the type that it trains in, as DeepSpeed's save_16bit_model
+// The model's parameters as one file in the dtype of training, as DeepSpeed's save_16bit_model
 // writes it (deepspeed/runtime/engine.py).
 #ifndef DSAT_ENGINE_RUNTIME_CHECKPOINT_SAVE_16BIT_MODEL_H_
 #define DSAT_ENGINE_RUNTIME_CHECKPOINT_SAVE_16BIT_MODEL_H_
@@ -13,11 +13,11 @@ namespace dsat::engine {
 
 // Rank 0 writes <dir>/<name>, parameters as published (published.h), whole or not at all; a name
 // that ends in .safetensors gives that format, every other one what torch.load reads.
-// `exclude_frozen`: without the parameters of frozen layers. What rests elsewhere, sharded, on disk
-// or on other pipeline stages, comes to rank 0 unit by unit and block by block: a rank needs memory
-// for its part of one unit. A collective call of `group`, all ranks. Throws kInvalidArgument if
-// `name` is no file's name, and by file name; the other ranks then throw kAborted, and training can
-// go on.
+// `exclude_frozen` leaves out the parameters of frozen layers. State that is sharded, on disk or on
+// other pipeline stages is sent to rank 0 unit by unit and block by block, so that a rank needs
+// memory for its part of one unit only. A collective call of `group`, all ranks. Throws
+// kInvalidArgument if `name` is no file's name, and by file name; the other ranks then throw
+// kAborted, and training can go on.
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
                     const Model& model, UnitStates& states, int data_parallel_size,
                     ProcessGroup& group);

@@ -1,4 +1,4 @@
-// What one micro-batch keeps on this pipeline stage from its forward to its backward.
+// The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_ACTIVATIONS_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_ACTIVATIONS_H_
 
@@ -15,18 +15,18 @@ class Activations {
   Activations(size_t num_units, const Memory& memory)
       : memory_(&memory), inputs_(num_units + 1), inputs_on_host_(num_units), saved_(num_units) {}
 
-  // The unit's forward: its output becomes the input of the next one.
+  // Runs the unit's forward; its output becomes the input of the next unit.
   void Forward(const Layer& layer, int unit, const LayerContext& context);
   void Backward(const Layer& layer, int unit, const LayerContext& context);
 
   void DropSaved(int unit) { saved_[unit].clear(); }
   void DropInput(int unit) { inputs_[unit].Free(); }
   void DropGrad() { grad_.Free(); }
-  // The unit's input moves to host memory, and back.
+  // Move the unit's input to host memory, and back.
   void StoreInput(int unit);
   void FetchInput(int unit);
 
-  // What goes to the neighbouring pipeline stages, and memory for what comes from there.
+  // The messages to the adjacent pipeline stages, and memory for the messages from them.
   Buffer& Output(int unit) { return inputs_[unit + 1]; }
   Buffer& Grad() { return grad_; }
   Buffer& NewInput(int unit, int64_t bytes);

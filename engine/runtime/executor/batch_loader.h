@@ -1,4 +1,4 @@
-// Which samples a rank trains on, and their way to the device.
+// Chooses the samples that a rank trains on and copies them to the device.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
 
@@ -16,18 +16,18 @@ namespace dsat::engine {
 class BatchLoader {
  public:
   // `dataset` may be nullptr if Load is not called, or with a counting arena, which has no memory
-  // to fill. Takes room for one batch of `arena`, the memory of `kernels`. All three must outlive
-  // this. `image` is that of the model; if it is not all 0, batches are images and seq_len is 1.
+  // to fill. Allocates one batch in `arena`, the memory of `kernels`. All three must outlive this.
+  // `image` is the model's; if it is not all 0, batches are images and seq_len is 1.
   // Throws OutOfMemory.
   BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels, const BatchSizes& sizes,
               int64_t seq_len, int rank, int world_size, const ImageShape& image = {});
 
   // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of
   // a step are the same set however they are split into ranks and micro-batches. The batch is in
-  // host memory, until the next call.
+  // host memory and valid until the next call.
   const Batch& Load(int64_t step, int64_t micro_batch);
-  // Its copy in device memory, until the next call. A batch larger than the constructor's takes
-  // more room. Throws OutOfMemory.
+  // Returns a copy in device memory, valid until the next call. A batch larger than the
+  // constructor's allocates more memory. Throws OutOfMemory.
   const Batch& ToDevice(const Batch& batch);
 
  private:

@@ -19,15 +19,16 @@ double MsBetween(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-                   Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours)
+                   Redistributor& redistributor, BatchLoader& loader,
+                   const Communicators& communicators)
     : model_(model),
       plan_(plan),
       config_(config),
       states_(states),
       redistributor_(redistributor),
       loader_(loader),
-      neighbours_(neighbours),
-      updater_(model, plan, config.optimizer, states, neighbours.data),
+      communicators_(communicators),
+      updater_(model, plan, states, communicators.data),
       next_(plan.instructions.size()) {
   for (int i = 0; i < plan.num_in_flight; ++i)
     activations_.emplace_back(model.layers.size(), states.memory());
@@ -59,7 +60,7 @@ void Executor::Run(const Batch* batch) {
     const Clock::time_point after = Clock::now();
     const double ms = MsBetween(before, after);
     outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
-    if (NeighbourOf(instruction.op) != 0) outputs_.idle_ms += ms;
+    if (StageOffset(instruction.op) != 0) outputs_.idle_ms += ms;
     if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
     before = after;
   }
@@ -118,8 +119,8 @@ void Executor::ExecuteMessage(const Instruction& i) {
   const bool sends = i.op != Op::kReceiveInput && i.op != Op::kReceiveGrad;
   const bool receives = i.op != Op::kSendOutput && i.op != Op::kSendGrad;
   const int sent_micro_batch = receives ? i.sent_micro_batch : i.micro_batch;
-  ProcessGroup& pipeline = *neighbours_.pipeline;
-  const int peer = pipeline.rank() + NeighbourOf(i.op);
+  ProcessGroup& pipeline = *communicators_.pipeline;
+  const int peer = pipeline.rank() + StageOffset(i.op);
   const Arena& arena = states_.memory().device;
   const int64_t bytes_before = arena.live_bytes();
   Buffer* received = receives ? &NewReceived(i) : nullptr;
@@ -141,13 +142,13 @@ void Executor::ExecuteMessage(const Instruction& i) {
 
 Buffer& Executor::NewReceived(const Instruction& i) {
   Activations& activations = ActivationsOf(i.micro_batch);
-  return NeighbourOf(i.op) > 0 ? activations.NewGrad(neighbours_.output_bytes)
-                               : activations.NewInput(i.unit, neighbours_.input_bytes);
+  return StageOffset(i.op) > 0 ? activations.NewGrad(communicators_.output_bytes)
+                               : activations.NewInput(i.unit, communicators_.input_bytes);
 }
 
 Buffer& Executor::SentBy(int micro_batch, const Instruction& i) {
   Activations& activations = ActivationsOf(micro_batch);
-  return NeighbourOf(i.op) > 0 ? activations.Output(i.unit) : activations.Grad();
+  return StageOffset(i.op) > 0 ? activations.Output(i.unit) : activations.Grad();
 }
 
 void Executor::Count(int micro_batch, int64_t bytes) {
@@ -190,10 +191,16 @@ void Executor::ExecuteStep(const Instruction& i) {
   SwapFile* swap = states_.state_swap();
   switch (i.op) {
     case Op::kSumTied:
-      return neighbours_.tied->Sum(states_.ReducedGrad(i.unit), plan_.units[i.unit].GradTier(),
-                                   states_.memory().kernels);
+      return communicators_.tied->Sum(states_.ReducedGrad(i.unit), plan_.units[i.unit].GradTier(),
+                                      states_.memory().kernels);
     case Op::kNorm:
       return Norm();
+    case Op::kTrustRatios:
+      if (!outputs_.skipped) updater_.TrustRatios();
+      return;
+    case Op::kAverageMomentum:
+      if (!outputs_.skipped) updater_.AverageMomentum(i.sub_group);
+      return;
     case Op::kReadState:
       if (!outputs_.skipped) swap->Read(i.sub_group);
       return;
@@ -250,12 +257,12 @@ void Executor::Norm() {
   double sum = updater_.SumOfSquares();
   const bool shard = plan_.optimizer_home == Placement::kShard;
   if (shard) {
-    sum = neighbours_.world.SumScalar(sum);
-  } else if (neighbours_.pipeline != nullptr) {
-    sum = neighbours_.pipeline->SumScalar(sum);
+    sum = communicators_.world.SumScalar(sum);
+  } else if (communicators_.pipeline != nullptr) {
+    sum = communicators_.pipeline->SumScalar(sum);
   }
   // Nobody has the whole gradient: the root of the mean square of the ranks' norms.
-  if (!plan_.reduces_grads) sum = neighbours_.data.SumScalar(sum) / plan_.world_size;
+  if (!plan_.reduces_grads) sum = communicators_.data.SumScalar(sum) / plan_.world_size;
   outputs_.grad_norm = std::sqrt(sum) * MeanFactor();
   outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
   if (outputs_.skipped) return;
@@ -284,7 +291,7 @@ void Executor::Update(int sub_group) {
 
 void Executor::MeanLoss() {
   const double mean = outputs_.loss / static_cast<double>(config_.batch.accumulation_steps);
-  outputs_.loss = neighbours_.world.SumScalar(mean) / plan_.world_size;
+  outputs_.loss = communicators_.world.SumScalar(mean) / plan_.world_size;
 }
 
 }  // namespace dsat::engine

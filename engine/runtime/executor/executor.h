@@ -1,4 +1,4 @@
-// The interpreter of plans. The only place that issues collectives.
+// The interpreter of plans. Nothing else issues collectives.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
 
@@ -18,7 +18,7 @@
 
 namespace dsat::engine {
 
-// One optimizer step, on this rank unless said otherwise.
+// One optimizer step, on this rank unless a comment says otherwise.
 struct StepInputs {
   int64_t step = 0;           // Which samples.
   int64_t update = 1;         // The optimizer's count, 1 at the first.
@@ -30,15 +30,16 @@ struct StepOutputs {
   double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
   bool skipped = false;  // The norm was not finite: no update was made, on any rank.
   std::array<double, 3> phase_ms = {};  // By Phase.
-  double idle_ms = 0;                   // Of it, in messages between pipeline stages.
+  double idle_ms = 0;                   // The part of it in messages between pipeline stages.
   int64_t forward_flops = 0;            // All micro-batches.
   int64_t flops = 0;  // Forward and backward; what is computed again does not count.
-  int64_t activation_bytes =
-      0;  // The most that a micro-batch's activations, and their gradients, take at a time.
+  // The most bytes that the activations of one micro-batch, and their gradients, occupy at a time.
+  int64_t activation_bytes = 0;
 };
 
-// Whom this rank exchanges more with than model state.
-struct Neighbours {
+// The process groups over which this rank sums scalars, passes messages between pipeline stages and
+// sums tied gradients; model state moves over the Redistributor's group.
+struct Communicators {
   ProcessGroup& world;
   ProcessGroup& data;
   ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
@@ -54,27 +55,27 @@ class Executor {
  public:
   // All arguments must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, const Neighbours& neighbours);
+           Redistributor& redistributor, BatchLoader& loader, const Communicators& communicators);
 
-  // Begins the plan anew. Then every Run interprets instructions up to the end of a phase. `batch`,
-  // in host memory, stands in for the loader's; it is copied. Throws OutOfMemory, or what the
-  // process groups throw; this executor cannot be used after that.
+  // Begin starts the plan from its first instruction. Every Run interprets instructions up to the
+  // end of a phase. `batch`, in host memory, replaces the loader's and is copied. Throws
+  // OutOfMemory, or what the process groups throw; this executor cannot be used after that.
   void Begin(const StepInputs& inputs);
   void Run(const Batch* batch = nullptr);
-  // From now on forward passes predict: they write to `logits` (LayerContext::logits).
+  // From now on forward passes write logits instead of a loss (LayerContext::logits).
   void PredictInto(Tensor logits) { logits_ = logits; }
   // True also before the first Begin.
   bool AtEnd() const { return next_ == plan_.instructions.size(); }
   // REQUIRES: not at the end.
   Phase NextPhase() const { return plan_.instructions[next_].phase; }
 
-  // Of the phases that have run since Begin; complete at the end.
+  // The results of the phases that have run since Begin; complete at the end.
   const StepOutputs& outputs() const { return outputs_; }
-  // Of the micro-batch whose forward ran last, on this rank.
+  // The loss of the micro-batch whose forward ran last, on this rank.
   double micro_batch_loss() const { return micro_batch_loss_; }
-  // The micro-batch whose instructions come next; after the last of them, that.
+  // The micro-batch whose instructions come next; the last micro-batch if none come.
   int micro_batch() const;
-  const Neighbours& neighbours() const { return neighbours_; }
+  const Communicators& communicators() const { return communicators_; }
   void set_around(AroundInstruction around) { around_ = std::move(around); }
 
  private:
@@ -85,23 +86,23 @@ class Executor {
   void ExecuteStep(const Instruction& instruction);
   LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
   void Forward(const Instruction& i);
-  // Where the unit's backward adds to; empty if it has none of its own.
+  // The gradients that the unit's backward adds to; empty if it writes none.
   std::vector<Tensor> WholeGrads(int unit);
   void Backward(const Instruction& i, const std::vector<Tensor>& grads);
   void Norm();
   void Update(int sub_group);
   void MeanLoss();
-  // By what a reduced gradient is multiplied to be the mean (or sum) over the ranks of the unscaled
-  // loss's.
+  // The factor that turns a reduced gradient into the mean (or sum) over the ranks of the gradients
+  // of the unscaled loss.
   double MeanFactor() const;
   size_t InFlight(int micro_batch) const {
     return static_cast<size_t>(micro_batch % plan_.num_in_flight);
   }
   Activations& ActivationsOf(int micro_batch) { return activations_[InFlight(micro_batch)]; }
-  // Memory for what the instruction receives, and what it sends.
+  // Memory for the message that the instruction receives, and the message that it sends.
   Buffer& NewReceived(const Instruction& i);
   Buffer& SentBy(int micro_batch, const Instruction& i);
-  // The micro-batch's activations take so many bytes of device memory more.
+  // Adds `bytes` to the device memory that the micro-batch's activations occupy.
   void Count(int micro_batch, int64_t bytes);
 
   const Model& model_;
@@ -110,7 +111,7 @@ class Executor {
   UnitStates& states_;
   Redistributor& redistributor_;
   BatchLoader& loader_;
-  const Neighbours neighbours_;
+  const Communicators communicators_;
   Updater updater_;
 
   StepInputs inputs_;

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <regex>
 
+#include "engine/backend/kernels.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -108,8 +110,7 @@ Traffic Groups::traffic() const {
   return sum;
 }
 
-TiedUnits::TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, DType dtype,
-                     const Groups& groups, Arena& arena)
+TiedUnits::TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena)
     : arena_(arena) {
   std::vector<int> holders;
   int64_t most_elems = 0;
@@ -121,7 +122,7 @@ TiedUnits::TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, D
             "the same ones (fewer stages, or another /pipeline/partition)");
     }
     holders = plan.units[u].holders;
-    most_elems = std::max(most_elems, grad_elems[u]);
+    most_elems = std::max(most_elems, plan.units[u].num_elems);
   }
   if (holders.empty()) return;
   std::vector<int> colors;
@@ -132,14 +133,14 @@ TiedUnits::TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, D
   }
   group_ = groups.world().Split(colors);
   if (group_ == nullptr) return;
-  const int64_t row_elems = (most_elems + group_->size() - 1) / group_->size();
+  const int64_t row_elems = SummedRowElems(most_elems, group_->size());
   charged_bytes_ = row_elems * group_->size() * BytesPerElem(dtype);
   arena.Charge(charged_bytes_, "communication buckets");
   bucket_ = group_->Allocate(charged_bytes_);
 }
 
 void TiedUnits::Sum(Tensor grad, Tier tier, Kernels& kernels) {
-  const int64_t row_elems = (grad.num_elems + group_->size() - 1) / group_->size();
+  const int64_t row_elems = SummedRowElems(grad.num_elems, group_->size());
   const Tensor bucket = {bucket_.data, row_elems * group_->size(), grad.dtype};
   const Tensor sent = bucket.Slice(0, grad.num_elems);
   const bool on_device = tier == Tier::kDevice;

@@ -1,5 +1,5 @@
-// Pipeline parallelism: which layers a stage has, who talks to whom (Huang et al. 2019, Narayanan
-// et al. 2019). The order of work is plan/schedule.h's.
+// Pipeline parallelism: the layers of each stage, and the process groups between ranks (Huang et
+// al. 2019, Narayanan et al. 2019). plan/schedule.h gives the order of work.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
 
@@ -30,13 +30,13 @@ class Groups {
   Groups(ProcessGroup& world, int num_stages);
 
   ProcessGroup& world() const { return world_; }
-  // Ranks with the same layers.
+  // The ranks with the same layers.
   ProcessGroup& data() const { return data_ ? *data_ : world_; }
-  // Ranks with the same samples, by stage. REQUIRES: more than one stage.
+  // The ranks with the same samples, by stage. REQUIRES: more than one stage.
   ProcessGroup& pipeline() const { return *pipeline_; }
   int stage() const { return world_.rank() / data().size(); }
   int num_stages() const { return world_.size() / data().size(); }
-  // Of all three.
+  // The traffic of all three groups.
   Traffic traffic() const;
 
  private:
@@ -45,14 +45,13 @@ class Groups {
   std::unique_ptr<ProcessGroup> pipeline_;
 };
 
-// Sums the gradients of units that several stages hold a copy of (tied embeddings): every copy then
-// takes the same update.
+// Sums the gradients of units that several stages hold a copy of (tied embeddings), so that every
+// copy takes the same update.
 class TiedUnits {
  public:
   // A collective call if the plan has such units. `groups` must outlive this. Throws
   // kUnimplemented if they are not all held by the same stages, OutOfMemory for the bucket.
-  TiedUnits(const Plan& plan, const std::vector<int64_t>& grad_elems, DType dtype,
-            const Groups& groups, Arena& arena);
+  TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena);
   TiedUnits(const TiedUnits&) = delete;
   TiedUnits& operator=(const TiedUnits&) = delete;
   ~TiedUnits() { arena_.Discharge(charged_bytes_); }

@@ -1,18 +1,14 @@
 // The mean over ranks at one bit per element.
 #include "engine/runtime/optimizer/compressed_average.h"
 
+#include "engine/plan/plan.h"
+
 namespace dsat::engine {
-namespace {
-
-constexpr int64_t kHeaderBytes = 8;  // The scale; rows and signs stay aligned to as many.
-
-}  // namespace
 
 CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Kernels& kernels,
                                      Arena& arena)
     : share_elems_(num_elems / group.size()),
-      row_bytes_(kHeaderBytes +
-                 (share_elems_ / 8 + kHeaderBytes - 1) / kHeaderBytes * kHeaderBytes),
+      row_bytes_(CompressedRowBytes(num_elems, group.size())),
       group_(group),
       kernels_(kernels),
       worker_error_(arena.Allocate(DType::kF32, num_elems, "compression errors")),
@@ -28,12 +24,12 @@ CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Ker
 
 uint8_t* CompressedAverage::Signs(int row) const {
   if (bucket_.data == nullptr) return nullptr;
-  return static_cast<uint8_t*>(bucket_.data) + row * row_bytes_ + kHeaderBytes;
+  return static_cast<uint8_t*>(bucket_.data) + row * row_bytes_ + kCompressedHeaderBytes;
 }
 
 float* CompressedAverage::Scale(int row) const {
   if (bucket_.data == nullptr) return nullptr;
-  return reinterpret_cast<float*>(Signs(row) - kHeaderBytes);
+  return reinterpret_cast<float*>(Signs(row) - kCompressedHeaderBytes);
 }
 
 void CompressedAverage::Pack(int row, const Tensor& error, const Tensor& values) {

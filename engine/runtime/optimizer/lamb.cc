@@ -9,21 +9,14 @@
 namespace dsat::engine {
 namespace {
 
-int64_t NumTensors(const Model& model) {
-  int64_t count = 0;
-  for (const auto& layer : model.layers)
-    count += static_cast<int64_t>(layer->params().size());
-  return count;
-}
-
-// Numbers that every rank gives to the all-reduce, divided into one row per rank; 0: there is none.
-int64_t RowElems(const Model& model, const Plan& plan) {
-  if (plan.world_size == 1 || plan.optimizer_home != Placement::kShard) return 0;
-  return (2 * NumTensors(model) + plan.world_size - 1) / plan.world_size;
-}
-
-int64_t BucketBytes(const Model& model, const Plan& plan) {
-  return plan.world_size * RowElems(model, plan) * BytesPerElem(DType::kF32);
+// The row of the plan's all-reduce; 0 if the plan has none.
+int64_t RowElems(const Plan& plan) {
+  for (const Instruction& instruction : plan.instructions) {
+    if (instruction.op != Op::kTrustRatios) continue;
+    const std::vector<Call> calls = CallsOf(plan, instruction);
+    if (!calls.empty()) return calls[0].row_elems;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -39,14 +32,14 @@ Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, Proce
       plan_(plan),
       states_(states),
       group_(group),
-      ratios_(static_cast<size_t>(NumTensors(model))),
-      charge_(states.memory().device, BucketBytes(model, plan)),
-      row_elems_(RowElems(model, plan)) {
+      ratios_(static_cast<size_t>(plan.num_trust_ratios)),
+      row_elems_(RowElems(plan)),
+      charge_(states.memory().device, BucketBytes()) {
   for (const SubGroup& sub_group : plan.sub_groups) {
     DSAT_CHECK(!sub_group.on_disk, "unit {}", sub_group.unit);
     pieces_.push_back(PiecesOf(sub_group));
   }
-  if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes(model, plan));
+  if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());
 }
 
 std::vector<Lamb::Piece> Lamb::PiecesOf(const SubGroup& group) const {

@@ -3,7 +3,7 @@
 // Every parameter's step is scaled by its trust ratio, |parameter| / |direction|, both norms over
 // the whole parameter (You et al. 2020; the range of the ratio is DeepSpeed's FusedLamb's). So the
 // update has two halves: the moments and every rank's sums of squares; then, with the sums of all
-// ranks, the step. One all-reduce carries the sums of all parameters.
+// ranks, the step. One all-reduce, which the plan lists, carries the sums of all parameters.
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LAMB_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_LAMB_H_
 
@@ -28,13 +28,14 @@ class Lamb {
   // REQUIRES: no optimizer state rests on disk.
   Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group);
 
-  // Moments of all sub-groups from their gradients times `grad_scale`, then the trust ratio of
-  // every parameter, the same bits on every rank and for every placement. A collective call.
+  // Runs kTrustRatios: moments of all sub-groups from their gradients times `grad_scale`, then the
+  // trust ratio of every parameter, the same bits on every rank and for every placement. A
+  // collective call.
   // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
   // gradient is at the optimizer's home.
   void Prepare(const OptimizerConfig& config, int64_t step, float grad_scale);
-  // The step of one sub-group, of which `view` shows all. REQUIRES: Prepare with the same `config`
-  // and `step` came before.
+  // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same `config`
+  // and `step`.
   void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
              const OptimizerView& view, int64_t step) const;
 
@@ -48,6 +49,7 @@ class Lamb {
   };
   std::vector<Piece> PiecesOf(const SubGroup& group) const;
   void SumOverRanks();
+  int64_t BucketBytes() const { return plan_.world_size * row_elems_ * BytesPerElem(DType::kF32); }
 
   const Model& model_;
   const Plan& plan_;
@@ -56,8 +58,8 @@ class Lamb {
   std::vector<std::vector<Piece>> pieces_;  // Per sub-group.
   std::vector<float> sums_;                 // Per parameter: of its squares, of its direction's.
   std::vector<float> ratios_;               // Per parameter.
+  const int64_t row_elems_;                 // Of the bucket; 0: there is none.
   BucketCharge charge_;
-  int64_t row_elems_;  // Of the bucket.
   CommBuffer bucket_;
 };
 

@@ -1,8 +1,8 @@
 // The factor that keeps small gradients representable in half precision.
 //
-// The loss is multiplied by it and the gradients divided before the update (Micikevicius et al.
-// 2018). The dynamic one is DeepSpeed's DynamicLossScaler (deepspeed/runtime/fp16/loss_scaler.py,
-// 0.19), the same at every ZeRO stage.
+// The loss is multiplied by the factor, and the gradients are divided by it before the update
+// (Micikevicius et al. 2018). The dynamic loss scale is DeepSpeed's DynamicLossScaler
+// (deepspeed/runtime/fp16/loss_scaler.py, 0.19), the same at every ZeRO stage.
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
 
@@ -13,7 +13,7 @@
 
 namespace dsat::engine {
 
-// What a checkpoint keeps of it.
+// The state that a checkpoint keeps.
 struct LossScalerState {
   double scale = 1;
   int64_t iteration = 0;
@@ -27,11 +27,12 @@ LossScalerState LossScalerStateFrom(const Json& json);
 
 class LossScaler {
  public:
-  // Without fp16 the scale is 1 for ever; with a loss_scale other than 0, that number.
+  // Without fp16 the scale is always 1; with a loss_scale other than 0, it is that number.
   explicit LossScaler(const Fp16Config& config);
 
   double Scale() const { return state_.scale; }
-  // After every step. Throws kOutOfRange if a gradient overflows at the smallest scale.
+  // To be called after every step. Throws kOutOfRange if a gradient overflows at the smallest
+  // scale.
   void Update(bool overflow);
 
   const LossScalerState& state() const { return state_; }

@@ -15,13 +15,11 @@ OneBitAdam::OneBitAdam(const Plan& plan, const UnitStates& states, ProcessGroup&
   }
 }
 
-void OneBitAdam::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale) {
-  for (int g = 0; g < static_cast<int>(plan_.sub_groups.size()); ++g) {
-    const SubGroup& sub_group = plan_.sub_groups[g];
-    const OptimizerView view = states_.Optimizer(sub_group, g);
-    states_.memory().kernels.MomentumStep(MakeAdamArgs(config, view, step, grad_scale));
-    if (!averages_.empty()) averages_.at(sub_group.unit).Run(view.moments[0]);
-  }
+void OneBitAdam::AverageMomentum(const OptimizerConfig& config, int sub_group, int64_t step,
+                                 float grad_scale) {
+  const OptimizerView view = states_.Optimizer(plan_.sub_groups[sub_group], sub_group);
+  states_.memory().kernels.MomentumStep(MakeAdamArgs(config, view, step, grad_scale));
+  if (!averages_.empty()) averages_.at(plan_.sub_groups[sub_group].unit).Run(view.moments[0]);
 }
 
 void OneBitAdam::Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,

@@ -23,10 +23,11 @@ class OneBitAdam {
   // this. Throws OutOfMemory. REQUIRES: every sub-group is a whole unit that rests replicated.
   OneBitAdam(const Plan& plan, const UnitStates& states, ProcessGroup& group);
 
-  // Momenta of all units from this rank's own gradients times `grad_scale`, then their mean over
-  // the ranks, the same bits on all. A collective call.
-  void Prepare(const OptimizerConfig& config, int64_t step, float grad_scale);
-  // The step of one sub-group. REQUIRES: Prepare came before.
+  // Runs kAverageMomentum: the sub-group's momentum from this rank's own gradients times
+  // `grad_scale`, then its mean over the ranks, the same bits on all. A collective call.
+  void AverageMomentum(const OptimizerConfig& config, int sub_group, int64_t step,
+                       float grad_scale);
+  // The step of one sub-group. REQUIRES: AverageMomentum came before.
   void Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
              int64_t step) const;
 

@@ -5,11 +5,10 @@
 
 namespace dsat::engine {
 
-Updater::Updater(const Model& model, const Plan& plan, const OptimizerConfig& config,
-                 UnitStates& states, ProcessGroup& group)
+Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
   if (plan.sub_groups.empty()) return;  // Evaluation.
-  if (config.type == "lamb") lamb_.emplace(model, plan, states, group);
+  if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
 }
 
@@ -29,10 +28,12 @@ double Updater::SumOfSquares() const {
   return sum;
 }
 
-void Updater::Begin(const UpdateInputs& inputs) {
-  inputs_ = inputs;
-  if (lamb_) lamb_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
-  if (one_bit_adam_) one_bit_adam_->Prepare(inputs.optimizer, inputs.step, inputs.grad_scale);
+void Updater::TrustRatios() {
+  lamb_->Prepare(inputs_.optimizer, inputs_.step, inputs_.grad_scale);
+}
+
+void Updater::AverageMomentum(int sub_group) {
+  one_bit_adam_->AverageMomentum(inputs_.optimizer, sub_group, inputs_.step, inputs_.grad_scale);
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {

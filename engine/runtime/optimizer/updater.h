@@ -1,5 +1,5 @@
-// The optimizer's side of a step: norms and updates of sub-groups on the tier where their state
-// rests, and the updated parameters' way back to where those rest (ZeRO-Offload, Ren et al. 2021).
+// The optimizer in a step: norms and updates of sub-groups on the tier of their state, and the copy
+// of the updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 
@@ -22,17 +22,19 @@ struct UpdateInputs {
 
 class Updater {
  public:
-  // A collective call over the data-parallel group. All arguments but `config` must outlive this.
-  // Throws OutOfMemory.
-  Updater(const Model& model, const Plan& plan, const OptimizerConfig& config, UnitStates& states,
-          ProcessGroup& group);
+  // A collective call over the data-parallel group. All arguments must outlive this. Throws
+  // OutOfMemory.
+  Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group);
 
   // Sum of squares of the gradients over the optimizer's home, slice by slice in the order of the
   // ranks: every placement gives the same bits. Of a unit that several pipeline stages hold, one
   // copy counts.
   double SumOfSquares() const;
-  // What the updates of this step have in common. A collective call.
-  void Begin(const UpdateInputs& inputs);
+  // What the updates of this step have in common.
+  void Begin(const UpdateInputs& inputs) { inputs_ = inputs; }
+  // Run the instructions of these names. Collective calls.
+  void TrustRatios();
+  void AverageMomentum(int sub_group);
   // Updates one sub-group. REQUIRES: its state is in memory.
   void Update(int sub_group);
 

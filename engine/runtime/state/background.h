@@ -1,4 +1,4 @@
-// One thread that runs tasks in order: where collectives run while this rank computes.
+// One thread that runs tasks in order. Collectives run on it while the rank computes.
 #ifndef DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
 #define DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
 
@@ -12,18 +12,19 @@
 
 namespace dsat::engine {
 
-// Submit and Wait from one thread. What a task wrote is visible after its Wait.
+// One thread calls Submit and Wait. What a task wrote is visible after its Wait.
 class Background {
  public:
   Background() : thread_([this] { Run(); }) {}
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
-  // Ends after the task that is running; the rest is dropped.
+  // Waits for the task that is running; drops the others.
   ~Background();
 
-  // Gives the task's ticket: 1, 2, ...
+  // Returns the task's ticket: 1, 2, ...
   int64_t Submit(std::function<void()> task);
-  // Until the task has run. Rethrows what it, or a task before it, threw; after that none runs.
+  // Waits until the task has run. Rethrows what it, or a task before it, threw; no task runs after
+  // an exception.
   void Wait(int64_t ticket);
 
  private:

@@ -3,7 +3,7 @@
 // With overlap three threads, and so three streams of a device, work beside each other: this rank's
 // own computes, packs and unpacks; the background's brings slices from host memory into buckets and
 // runs collectives; the copies' brings what has arrived to host memory. They hand buckets to each
-// other by marks.
+// other by events.
 #include "engine/runtime/state/redistribute.h"
 
 #include <algorithm>
@@ -94,18 +94,19 @@ void Redistributor::PackParam(const Transfer& transfer, int unit, const Tensor& 
 void Redistributor::Start(const Transfer& transfer) {
   if (background_ == nullptr) return Run(transfer);
   UnderWay& entry = under_way_[&transfer];
-  const StreamMark packed = states_.memory().kernels.Mark();
+  const StreamEvent packed = states_.memory().kernels.RecordEvent();
   entry.ticket = background_->Submit(
       [this, &transfer, &entry, packed] { RunBeside(transfer, entry, packed); });
 }
 
-void Redistributor::RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed) {
+void Redistributor::RunBeside(const Transfer& transfer, UnderWay& entry,
+                              const StreamEvent& packed) {
   Kernels& kernels = states_.memory().kernels;
-  kernels.After(packed);
+  kernels.WaitEvent(packed);
   for (const HostPart& part : entry.parts)
     kernels.CopyToDevice(part.place, part.slice, "copies for communication");
   Run(transfer);
-  entry.arrived = kernels.Mark();
+  entry.arrived = kernels.RecordEvent();
 }
 
 void Redistributor::set_trace(Trace* trace) {
@@ -135,6 +136,9 @@ void Redistributor::Run(const Transfer& transfer) {
     case Collective::kBroadcasts:
       for (int root = 0; root < group_.size(); ++root)
         group_.Broadcast(bucket, dtype, transfer.row_elems, root);
+      return;
+    case Collective::kAllToAll:
+      DSAT_CHECK(false, "{}", ToString(transfer));
   }
 }
 
@@ -147,7 +151,7 @@ void Redistributor::Wait(const Transfer& transfer) {
     background_->Wait(entry->second.ticket);
     arrived_ = std::move(entry->second.arrived);
     under_way_.erase(entry);
-    kernels.After(arrived_);
+    kernels.WaitEvent(arrived_);
   }
   int64_t begin = 0;
   for (const Segment& segment : transfer.segments) {
@@ -191,7 +195,7 @@ void Redistributor::CopyToHost(const Tensor& host, const Tensor& row) {
   Kernels& kernels = states_.memory().kernels;
   if (copies_ == nullptr) return kernels.CopyToHost(host, row);
   copies_->Wait(copies_->Submit([&] {
-    kernels.After(arrived_);
+    kernels.WaitEvent(arrived_);
     kernels.CopyToHost(host, row);
   }));
 }

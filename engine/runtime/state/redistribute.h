@@ -35,19 +35,19 @@ class BucketCharge {
 class Redistributor {
  public:
   // Allocates the plan's buckets (a collective call) and charges them to the arena; none if it
-  // moves nothing. Gradients travel as `grad_dtype`, divided by `predivide_factor`; parameters as
-  // what they are. All arguments must outlive this. Throws OutOfMemory before it allocates any.
+  // moves nothing. Gradients are sent as `grad_dtype`, divided by `predivide_factor`; parameters in
+  // their own dtype. All arguments must outlive this. Throws OutOfMemory before it allocates any.
   Redistributor(const Plan& plan, UnitStates& states, ProcessGroup& group, DType grad_dtype,
                 double predivide_factor);
   Redistributor(const Redistributor&) = delete;
   Redistributor& operator=(const Redistributor&) = delete;
-  // The instructions kPack, kStart and kWait, in the order of a plan: the one of the constructor,
-  // or one whose transfers fit its buckets.
+  // Run the instructions kPack, kStart and kWait in the order of a plan: the constructor's plan, or
+  // one whose transfers fit the buckets of that plan.
   void Pack(const Transfer& transfer, int unit);
   void Start(const Transfer& transfer);
   void Wait(const Transfer& transfer);
-  // From here on `trace` is told of collectives, on a lane of their own if they run beside
-  // computing, and of waiting for them. nullptr: no longer. Called while none is under way.
+  // From here on `trace` records collectives, on a lane of their own if they run beside computing,
+  // and the waiting for them. nullptr ends it. REQUIRES: no collective is under way.
   void set_trace(Trace* trace);
 
  private:
@@ -59,7 +59,7 @@ class Redistributor {
   struct UnderWay {
     std::vector<HostPart> parts;  // Packed, to be copied before the collective.
     int64_t ticket = 0;
-    StreamMark arrived;  // The end of the collective. Set by the background thread.
+    StreamEvent arrived;  // The end of the collective. Set by the background thread.
   };
 
   DType TravelType(const Transfer& transfer) const {
@@ -69,11 +69,11 @@ class Redistributor {
   int64_t BucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
-  // Of a bucket that is only counted: none, for however many ranks.
+  // 0 for a bucket that is only counted, whatever the number of ranks.
   int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
-  // What the bucket still lacks, then Run; in the background.
-  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamMark& packed);
+  // Copies what the bucket still lacks and calls Run, on the background thread.
+  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamEvent& packed);
   TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
@@ -89,9 +89,9 @@ class Redistributor {
   std::vector<CommBuffer> buckets_;
   Trace* trace_ = nullptr;
   int lane_ = Trace::kCompute;
-  StreamMark arrived_;  // The end of the transfer that is unpacked.
-  // With overlap only: what is packed or runs; the thread of collectives, and that of the copies
-  // that wait for none. Last: they end first.
+  StreamEvent arrived_;  // The end of the transfer that is unpacked.
+  // With overlap only: the transfers that are packed or run, the thread of collectives, and the
+  // thread of copies that wait for no collective. Declared last, so that they end first.
   std::map<const Transfer*, UnderWay> under_way_;
   std::unique_ptr<Background> background_;
   std::unique_ptr<Background> copies_;

@@ -1,4 +1,4 @@
-// The nvme tier: regions of one scratch file, each in host memory while it is needed.
+// The nvme tier: regions of one scratch file, each of which is in host memory while it is needed.
 #ifndef DSAT_ENGINE_RUNTIME_STATE_SWAP_FILE_H_
 #define DSAT_ENGINE_RUNTIME_STATE_SWAP_FILE_H_
 
@@ -21,18 +21,18 @@ struct SwapOptions {
 // Not thread-safe.
 class SwapFile {
  public:
-  // With a counting arena nothing is written. Throws what AsyncFile::Create throws.
+  // Writes nothing with a counting arena. Throws as AsyncFile::Create.
   SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes, Arena& host);
 
-  // Memory for the region, contents undefined. All four: throw OutOfMemory of the host's arena.
-  // REQUIRES: not in memory.
+  // Allocates memory for the region; its contents are undefined. Create, Read, Write and Await
+  // throw OutOfMemory of the host's arena. REQUIRES: not in memory.
   void Create(int region);
-  // The same, and the region begins to come from disk.
+  // Creates the region's memory and starts to read the region from disk.
   void Read(int region);
-  // The region begins to go to disk. REQUIRES: in memory.
+  // Starts to write the region to disk. REQUIRES: in memory.
   void Write(int region);
-  // What was begun has ended; after a write the memory is free. Throws by file name if the disk
-  // fails.
+  // Waits until the read or write has ended; frees the memory after a write. Throws by file name if
+  // the disk fails.
   void Await(int region);
   void Free(int region);
 
@@ -40,8 +40,8 @@ class SwapFile {
   Tensor Get(int region, DType dtype) const;
   bool InMemory(int region) const { return static_cast<bool>(regions_[region].memory); }
   AioTraffic traffic() const { return file_->traffic(); }
-  // From here on requests go to that lane of `trace`, each with its region in the field that
-  // `about` names. nullptr: no longer.
+  // From here on `trace` records requests on that lane, each with its region in the field `about`.
+  // nullptr ends it.
   void set_trace(Trace* trace, const char* lane, int TraceEvent::*about);
   int64_t size_bytes() const { return size_bytes_; }
 

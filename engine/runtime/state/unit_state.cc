@@ -2,10 +2,12 @@
 #include "engine/runtime/state/unit_state.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "engine/model/weight_source.h"
-#include "engine/runtime/init.h"
+#include "engine/runtime/state/init.h"
 
 namespace dsat::engine {
 namespace {
@@ -136,30 +138,67 @@ void UnitStates::AllocateUnit(int u) {
 }
 
 // Writes the part of the unit that rests here. Every number is a function of its place in the
-// model.
+// model, and is drawn once for the parameter and its master copy, unless one rests on disk.
 void UnitStates::InitUnit(int u) {
-  Visit(u, Access::kWrite, [&](const StatePart& part) {
-    memory_.host_kernels.Fill(part.data, 0);
-    if (!part.state.starts_with("moment")) InitParams(u, part);
-  });
+  const Unit& unit = units_[u];
+  const bool any_on_disk =
+      OnDisk(u) || (plan_.trained[u] && plan_.optimizer_tiers[u] == Tier::kNvme);
+  if (any_on_disk || unit.layout.num_elems == 0) {
+    return Visit(u, Access::kWrite, [&](const StatePart& part) {
+      memory_.host_kernels.Fill(part.data, 0);
+      if (!part.state.starts_with("moment")) InitParams(u, {{part.begin, part.data, Tier::kHost}});
+    });
+  }
+  const auto clear = [&](const Buffer& buffer, DType dtype, Placement home, Tier tier) {
+    const Tensor data = buffer.AsTensor(dtype).Slice(0, HomeElems(home, u));
+    memory_.kernels_of(tier).Fill(data, 0);
+    return RestingPart{BeginOf(home, u), data, tier};
+  };
+  std::vector<RestingPart> parts = {
+      clear(unit.param, dtype(), plan_.param_homes[u], plan_.param_tiers[u])};
+  const Tier tier = plan_.optimizer_tiers[u];
+  if (unit.master)
+    parts.push_back(clear(unit.master, options_.master_dtype, plan_.optimizer_home, tier));
+  for (const Buffer& moment : unit.moments)
+    clear(moment, options_.moment_dtype, plan_.optimizer_home, tier);
+  InitParams(u, parts);
 }
 
-void UnitStates::InitParams(int u, const StatePart& part) {
-  const int64_t end = part.begin + part.data.num_elems;
+// Writes all parts; the first covers the others.
+void UnitStates::InitParams(int u, const std::vector<RestingPart>& parts) {
+  const RestingPart& all = parts.front();
+  if (all.data.data == nullptr) return;  // The counting backend has no values.
+  const int64_t end = all.begin + all.data.num_elems;
+  std::vector<float> room(static_cast<size_t>(std::min(all.data.num_elems, kStartElems)));
   const auto& specs = model_.layers[u]->params();
   for (size_t i = 0; i < specs.size(); ++i) {
     const int64_t param_begin = units_[u].layout.offsets[i];
-    const int64_t from = std::max(param_begin, part.begin);
     const int64_t to = std::min(param_begin + specs[i].NumElems(), end);
-    if (from >= to) continue;
-    const Tensor dst = part.data.Slice(from - part.begin, to - from);
-    const int64_t begin = from - param_begin;
-    if (model_.weights == nullptr || dst.data == nullptr) {
-      InitParam(memory_.host_kernels, specs[i], options_.seed, begin, dst);
-    } else {
-      model_.weights->Read(memory_.host_kernels, specs[i].name, begin, dst);
+    for (int64_t at = std::max(param_begin, all.begin); at < to; at += kStartElems) {
+      const Tensor values = {room.data(), std::min(kStartElems, to - at), DType::kF32};
+      if (model_.weights == nullptr) {
+        StartValues(specs[i], options_.seed, at - param_begin,
+                    std::span(room).first(static_cast<size_t>(values.num_elems)));
+      } else {
+        model_.weights->Read(memory_.host_kernels, specs[i].name, at - param_begin, values);
+      }
+      for (const RestingPart& part : parts)
+        Put(part, at, values);
     }
   }
+}
+
+// Writes those of the unit's elements [begin, begin + values.num_elems) that the part has.
+void UnitStates::Put(const RestingPart& part, int64_t begin, Tensor values) {
+  const int64_t from = std::max(begin, part.begin);
+  const int64_t to = std::min(begin + values.num_elems, part.begin + part.data.num_elems);
+  if (from >= to) return;
+  const Tensor dst = part.data.Slice(from - part.begin, to - from);
+  const Tensor src = values.Slice(from - begin, to - from);
+  if (memory_.arena(part.tier).host_visible()) return memory_.host_kernels.Cast(dst, src);
+  std::vector<std::byte> converted(static_cast<size_t>(dst.bytes()));
+  memory_.host_kernels.Cast({converted.data(), dst.num_elems, dst.dtype}, src);
+  memory_.kernels.Upload(dst.data, converted.data(), dst.bytes());
 }
 
 void UnitStates::Visit(int u, Access access, const Visitor& visitor) {

@@ -1,10 +1,10 @@
-// The model state of every unit on this rank: where parameters, gradients and optimizer state rest.
+// The model state of every unit on this rank: parameters, gradients and optimizer state.
 //
-// Parameters of a unit lie one after another, each with its spare rows, in one flat vector of the
-// model's dtype, each aligned to kAlignElems, the whole padded with zeros to P equal slices; rank
-// r's slice is the r-th.
-// Gradients, the master copy and the moments have the same order. Each rests on the tier that the
-// plan gives it: in device memory, in host memory, or in a file.
+// The parameters of a unit, each with its vocabulary padding, form one flat vector of the model's
+// dtype. Each parameter is aligned to kAlignElems, and the vector is padded with zeros to P equal
+// slices; rank r owns the r-th slice. Gradients, the master copy and the moments have the same
+// layout. Each state rests on the tier that the plan gives it: in device memory, in host memory, or
+// in a file.
 #ifndef DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
 #define DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
 
@@ -20,6 +20,7 @@
 #include "engine/plan/build_plan.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/state/swap_file.h"
+#include "engine/runtime/state/tier_memory.h"
 
 namespace dsat::engine {
 
@@ -30,19 +31,8 @@ struct UnitLayout {
 };
 UnitLayout LayoutOf(const Layer& layer, int world_size);
 
-// What the plan needs to know of the model.
+// The description of the model that BuildPlan needs.
 std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
-
-// Memory and kernels of the tiers that can be computed on.
-struct Memory {
-  Arena& device;
-  Arena& host;
-  Kernels& kernels;
-  Kernels& host_kernels;
-
-  Arena& arena(Tier tier) const { return tier == Tier::kDevice ? device : host; }
-  Kernels& kernels_of(Tier tier) const { return tier == Tier::kDevice ? kernels : host_kernels; }
-};
 
 struct StateOptions {
   DType dtype = DType::kF32;       // Of parameters and activations.
@@ -74,14 +64,14 @@ struct StatePart {
   Tensor data;
 };
 
-// What the random bits of elements are a function of when they are rounded, beside the update.
+// The arguments of stochastic rounding's random bits, besides the number of the update.
 struct RoundingSource {
   uint64_t seed = 0;
   int unit = 0;
   int64_t begin = 0;  // The first element in the unit.
 };
 
-// What one optimizer call updates: tensors of equal length, in memory of the optimizer's tier.
+// The operands of one optimizer call: tensors of equal length, in memory of the optimizer's tier.
 struct OptimizerView {
   Tensor param, master, grad;
   std::vector<Tensor> moments;
@@ -101,9 +91,9 @@ struct OptimizerView {
 
 class UnitStates {
  public:
-  // Allocates and starts all resident state, unit by unit: with sharded parameters the whole model
-  // is never in one place. `model`, `plan` and the memory must outlive this. Throws OutOfMemory,
-  // or what a swap file throws.
+  // Allocates and initializes all resident state, unit by unit, so that a model whose parameters
+  // are sharded is never whole in one place. `model`, `plan` and the memory must outlive this.
+  // Throws OutOfMemory, or as SwapFile.
   UnitStates(const Model& model, const Plan& plan, const StateOptions& options, int rank,
              const Memory& memory);
 
@@ -118,48 +108,47 @@ class UnitStates {
   // Whole parameters. REQUIRES: they rest replicated, or are gathered.
   Tensor Param(int u) const;
   bool IsSharded(int u) const { return plan_.units[u].param.placement == Placement::kShard; }
-  // Of several pipeline stages that hold the unit, the one whose copy counts.
+  // Whether this copy of the unit is saved, of those on several pipeline stages.
   bool IsSavedHere(int u) const { return plan_.units[u].counted; }
   // This rank's slice of the parameters at home. REQUIRES: it is in memory.
   Tensor ParamSlice(int u) const;
   // Memory for a gathered copy, or the parameters themselves if they rest replicated.
   Tensor GatherTarget(int u);
-  // Whole gradient as backward writes it; zeros if it was not there.
+  // The whole gradient as backward writes it; allocates it with zeros if there is none.
   Tensor Grad(int u);
-  // The whole gradient that is reduced: the same, or what it is folded into.
+  // The whole gradient that is reduced: the one of Grad, or the sum that it is folded into.
   Tensor GradToReduce(int u) { return FoldsGrads() ? GradSum(u) : Grad(u); }
-  // Adds the whole gradient to what it is folded into, and frees it.
+  // Adds the whole gradient to the sum of another dtype, and frees it.
   void FoldGrad(int u);
-  // This rank's slice of the reduced gradient; uninitialised if it was not there.
+  // This rank's slice of the reduced gradient; allocates it uninitialized if there is none.
   Tensor GradSlice(int u);
   // The reduced gradient over the optimizer's home. REQUIRES: there is one.
   Tensor ReducedGrad(int u) const;
   void FreeWholeGrad(int u);
   void FreeGrads(int u);
 
-  // What the optimizer works on. Where parameters rest on another tier than it, or on disk,
-  // `param` is empty. REQUIRES: state on disk is in memory.
+  // The operands of the optimizer for a sub-group. `param` is empty if the parameters are on
+  // another tier than the optimizer, or on disk. REQUIRES: state on disk is in memory.
   OptimizerView Optimizer(const SubGroup& group, int index) const;
   // This rank's part of the parameters over the optimizer's home, elements [offset, + n).
   Tensor ParamOf(const SubGroup& group) const;
 
-  // Shows all state of a unit that rests here, in host memory: what rests elsewhere comes for as
-  // long as it is shown, and with kWrite what the visitor made of it goes back. A state that comes
-  // from device memory comes in parts, one after another. With kShape there is no data, and every
-  // state is whole. Gradients are not state. Throws OutOfMemory of the host, or what a swap file
-  // throws.
+  // Shows the visitor all state of a unit on this rank, in host memory. State of another tier is
+  // copied there while the visitor sees it; with kWrite the visitor may change it, and it is copied
+  // back. State in device memory is shown in consecutive parts. With kShape there is no data, and
+  // every state is whole. Gradients are not shown. Throws OutOfMemory of the host, or as SwapFile.
   enum class Access { kShape, kRead, kWrite };
   using Visitor = std::function<void(const StatePart&)>;
   void Visit(int u, Access access, const Visitor& visitor);
 
   SwapFile* state_swap() { return state_swap_ ? &*state_swap_ : nullptr; }
-  // Reads and writes of both; SwapFile::set_trace.
+  // Of both swap files (SwapFile::set_trace).
   void set_trace(Trace* trace);
   AioTraffic disk_traffic() const;
   int64_t disk_bytes() const;  // Size of the swap files.
   SwapFile* slice_swap() { return slice_swap_ ? &*slice_swap_ : nullptr; }
-  // A kept state that is not a parameter's own: the master copy exists if the optimizer works in
-  // another type, or on another tier, than the parameter's.
+  // Whether there is a master copy, apart from the parameter: if the optimizer works in another
+  // dtype, or on another tier, than the parameter's.
   bool HasMaster(int u) const;
 
   // Views in the order of the layer's params(), then tied(). Gradients of frozen layers are empty.
@@ -176,13 +165,20 @@ class UnitStates {
     return home == Placement::kShard ? rank_ * SliceElems(u) : 0;
   }
   Tensor GradSum(int u);
-  // Of a state on disk: its moments, then its master copy. What is wider lies first.
+  // The dtypes of a state on disk: its moments and its master copy, wider types first.
   std::vector<DType> SwappedTypes() const;
   std::vector<Tensor> Swapped(int sub_group) const;
   void MakeSwapFiles();
   void AllocateUnit(int u);
   void InitUnit(int u);
-  void InitParams(int u, const StatePart& part);
+  // Elements [begin, begin + data.num_elems) of a unit's state, where they rest.
+  struct RestingPart {
+    int64_t begin = 0;
+    Tensor data;
+    Tier tier = Tier::kHost;
+  };
+  void InitParams(int u, const std::vector<RestingPart>& parts);
+  void Put(const RestingPart& part, int64_t begin, Tensor values);
   void Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor);
   void VisitSwapped(int u, Access access, const Visitor& visitor);
   void MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors);

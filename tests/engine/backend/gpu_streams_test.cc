@@ -1,4 +1,4 @@
-// What the CUDA backend records on its streams: marks, whose events are used again, and the times
+// What the CUDA backend records on its streams: events, whose events are used again, and the times
 // of a trace. On the emulated GPU, where every piece of work takes one tick, a millisecond.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,27 +65,27 @@ class GpuNumbers {
 
 TEST(MarksTest, AnEventIsNobodyElsesAsLongAsSomebodyHoldsItsMark) {
   GpuNumbers numbers;
-  std::vector<StreamMark> marks(5);
-  for (StreamMark& mark : marks)
-    mark = numbers.kernels().Mark();
-  std::ranges::sort(marks);
-  EXPECT_EQ(std::ranges::adjacent_find(marks), marks.end());
-  StreamMark second_holder = marks[2];
-  const void* event = marks[2].get();
-  marks[2] = nullptr;
-  EXPECT_NE(numbers.kernels().Mark().get(), event);
+  std::vector<StreamEvent> events(5);
+  for (StreamEvent& event : events)
+    event = numbers.kernels().RecordEvent();
+  std::ranges::sort(events);
+  EXPECT_EQ(std::ranges::adjacent_find(events), events.end());
+  StreamEvent second_holder = events[2];
+  const void* event = events[2].get();
+  events[2] = nullptr;
+  EXPECT_NE(numbers.kernels().RecordEvent().get(), event);
   second_holder = nullptr;
-  EXPECT_EQ(numbers.kernels().Mark().get(), event);
+  EXPECT_EQ(numbers.kernels().RecordEvent().get(), event);
 }
 
 TEST(MarksTest, OutliveTheirKernelsAndAreDestroyedWithTheLast) {
   const int64_t before = CountEvents().num_alive;
   GpuNumbers numbers;
-  StreamMark mark = numbers.kernels().Mark();
-  numbers.kernels().Mark();
+  StreamEvent event = numbers.kernels().RecordEvent();
+  numbers.kernels().RecordEvent();
   numbers.ReleaseKernels();
   EXPECT_GT(CountEvents().num_alive, before);
-  mark = nullptr;
+  event = nullptr;
   EXPECT_EQ(CountEvents().num_alive, before);
 }
 

@@ -8,7 +8,8 @@
 
 #include "engine/backend/device.h"
 #include "engine/runtime/engine.h"
-#include "engine/runtime/tier_memory.h"
+#include "engine/runtime/resources.h"
+#include "engine/runtime/state/tier_memory.h"
 
 namespace dsat::engine {
 

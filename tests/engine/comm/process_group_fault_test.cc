@@ -159,7 +159,7 @@ TEST(ProcessGroupFaultTest, AMessageThatDoesNotComeIsNamedAfterTheTimeout) {
         const Error error = ErrorOf([&] { group.Recv(&byte, 1, 1); });
         EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
         EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1): rank 1 (pid"));
-        EXPECT_THAT(error.what(), HasSubstr("did not come within 100 ms"));
+        EXPECT_THAT(error.what(), HasSubstr("did not arrive within 100 ms"));
       },
       milliseconds(100));
 }
@@ -214,7 +214,7 @@ TEST(ProcessGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
   const auto group = MakeShmGroup(file.get(), 0, 2, milliseconds(300));
   const Error error = ErrorOf([&] { group->Barrier(); });
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank 1 (pid {}) did not come", child.pid())));
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank 1 (pid {}) did not arrive", child.pid())));
 }
 
 TEST(ProcessGroupFaultTest, RankWhoseGroupObjectEndedIsNamed) {
@@ -296,7 +296,7 @@ TEST(ProcessGroupFaultTest, RanksThatDisagreeAboutTheSizeAreRefused) {
     std::this_thread::sleep_for(milliseconds(100));
     const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 3, kTestTimeout); });
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    EXPECT_STREQ(error.what(), "rank 1 came to a group of 3 ranks, others to one of 2");
+    EXPECT_STREQ(error.what(), "rank 1 joined a group of 3 ranks, others a group of 2");
   });
 }
 
@@ -307,7 +307,7 @@ TEST(ProcessGroupFaultTest, OneRankCannotJoinTwice) {
     if (rank == 0) {
       const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, kTestTimeout); });
       EXPECT_EQ(error.code(), ErrorCode::kInternal);
-      EXPECT_THAT(error.what(), HasSubstr("rank 0 has joined the group already"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 has already joined the group"));
     }
     group->Barrier();
   });
@@ -319,7 +319,7 @@ TEST(ProcessGroupFaultTest, FailedGroupTakesNoNewMembers) {
             ErrorCode::kDeadlineExceeded);
   const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout); });
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_STREQ(error.what(), "rank 1 came to a process group that had failed");
+  EXPECT_STREQ(error.what(), "rank 1 joined a process group that has failed");
 }
 
 TEST(ProcessGroupFaultTest, TooLargeABufferIsRefusedAndTheGroupGoesOn) {

@@ -215,9 +215,10 @@ TEST(TcpGroupFaultTest, RanksThatDoNotComeAreNamed) {
   RunThreads(2, [&](int rank) {
     const Error error = ErrorOf([&] { (void)place.Join(rank, 4, milliseconds(300)); });
     EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-    EXPECT_STREQ(error.what(),
-                 "rank 0 in join: rank 2 (not joined), rank 3 (not joined) did not come within 300 "
-                 "ms");
+    EXPECT_STREQ(
+        error.what(),
+        "rank 0 in join: rank 2 (not joined), rank 3 (not joined) did not arrive within 300 "
+        "ms");
   });
 }
 
@@ -225,7 +226,7 @@ TEST(TcpGroupFaultTest, RankZeroThatDoesNotComeIsNamedWithItsPlace) {
   TcpGroupArgs args = TcpPlace().ArgsOf(1, 2, milliseconds(100));
   const Error error = ErrorOf([&] { (void)MakeTcpGroup(args); });
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(error.what(), fmt::format("rank 1 in join: rank 0 did not come within 100 ms "
+  EXPECT_EQ(error.what(), fmt::format("rank 1 in join: rank 0 did not arrive within 100 ms "
                                       "(127.0.0.1:{}: Connection refused)",
                                       args.master_port));
 }
@@ -277,10 +278,10 @@ TEST(TcpGroupFaultTest, WhoDoesNotBelongIsToldSoAndTheOthersGoOn) {
     if (rank == 2) {
       const Error key = refused(1, 2, "guessed");
       EXPECT_EQ(key.code(), ErrorCode::kUnauthenticated);
-      EXPECT_STREQ(key.what(), "rank 1 came to a process group with a wrong key");
+      EXPECT_STREQ(key.what(), "rank 1 joined the process group with a wrong key");
       const Error size = refused(1, 3, "secret");
       EXPECT_EQ(size.code(), ErrorCode::kInternal);
-      EXPECT_STREQ(size.what(), "rank 1 came to a group of 3 ranks, others to one of 2");
+      EXPECT_STREQ(size.what(), "rank 1 joined a group of 3 ranks, others a group of 2");
       is_time = true;
       return;
     }
@@ -303,7 +304,7 @@ TEST(TcpGroupFaultTest, ARankCannotJoinTwice) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInternal);
       EXPECT_EQ(error.what(),
-                fmt::format("rank 1 has joined the group already, as rank 1 (127.0.0.1, pid {})",
+                fmt::format("rank 1 has already joined the group, as rank 1 (127.0.0.1, pid {})",
                             getpid()));
       ++num_refused;
     }

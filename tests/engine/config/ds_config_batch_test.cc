@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
 
 #include "engine/config/ds_config.h"
@@ -116,12 +117,13 @@ TEST(ConfigForTrialTest, AssignmentsKeepTheBatchConsistent) {
       {"{'M': 'auto', 'A': 'auto'}", "{'/train_micro_batch_size_per_gpu': 6}", {12, 6, 1}},
   };
   for (const Case& c : cases) {
-    Json config = ConfigForTrial(BatchConfig(J(c.base)), AssignmentFromJson(J(c.assignment)), 2);
+    Json config = ConfigForTrial(BatchConfig(J(c.base)), J(c.assignment), 2);
     EXPECT_EQ(config["train_batch_size"], c.sizes[0]) << c.base << c.assignment;
     EXPECT_EQ(config["train_micro_batch_size_per_gpu"], c.sizes[1]) << c.base << c.assignment;
     EXPECT_EQ(config["gradient_accumulation_steps"], c.sizes[2]) << c.base << c.assignment;
   }
-  Assignment odd = {{"/train_batch_size", 7}, {"/train_micro_batch_size_per_gpu", 2}};
+  const std::map<std::string, Json> odd = {{"/train_batch_size", 7},
+                                           {"/train_micro_batch_size_per_gpu", 2}};
   EXPECT_THROW(ConfigForTrial(BatchConfig(J("{'M': 1}")), odd, 2), Error);
 }
 

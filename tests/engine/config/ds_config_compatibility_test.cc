@@ -123,8 +123,8 @@ constexpr Case kRefused[] = {
      "below ZeRO stage 2"},
     // Offload.
     {"{'zero_optimization': {'stage': 0, 'offload_optimizer': {'device': 'cpu'}}}",
-     "/zero_optimization/offload_optimizer/device is \"cpu\"; expected \"none\", or ZeRO stage 1, "
-     "2 or 3: DeepSpeed ignores it at stage 0"},
+     "/zero_optimization/offload_optimizer/device is \"cpu\"; expected \"none\", or ZeRO stage 1 "
+     "or above: DeepSpeed ignores it below"},
     {"{'zero_optimization': {'stage': 2, 'offload_param': {'device': 'nvme',"
      " 'nvme_path': '/n'}}}",
      "/zero_optimization/offload_param/device is \"nvme\"; expected \"none\", or ZeRO stage 3: "

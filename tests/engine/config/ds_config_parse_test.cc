@@ -34,7 +34,16 @@ TEST(ParseTest, DefaultsAreDeepSpeeds) {
   EXPECT_EQ(config.scheduler.type, "");
 }
 
-TEST(ParseTest, EveryHonouredKeyArrives) {
+TEST(ParseTest, StructsStartWithTheDefaultsOfTheKeyTable) {
+  DsConfig defaults;
+  defaults.batch = {.train_batch_size = 2, .micro_batch_size = 1, .accumulation_steps = 1};
+  EXPECT_TRUE(Parse(With("{}")) == defaults);
+  const DsConfig cycle = Parse(With(
+      "{'scheduler': {'type': 'OneCycle', 'params': {'cycle_min_lr': 0, 'cycle_max_lr': 0}}}"));
+  EXPECT_TRUE(cycle.scheduler.one_cycle == OneCycleConfig());
+}
+
+TEST(ParseTest, EveryHonoredKeyArrives) {
   DsConfig c = Parse(J(R"({'train_batch_size': 16, 'train_micro_batch_size_per_gpu': 2,
       'gradient_accumulation_steps': 4, 'bf16': {'enabled': true}, 'gradient_clipping': 0.5,
       'steps_per_print': 7, 'seed': 9,
@@ -77,7 +86,7 @@ TEST(ParseTest, EveryHonouredKeyArrives) {
   EXPECT_TRUE(c.scheduler.warmup_linear);
 }
 
-TEST(ParseTest, EveryHonouredKeyOfMemoryAndMovementArrives) {
+TEST(ParseTest, EveryHonoredKeyOfMemoryAndMovementArrives) {
   const DsConfig c = Parse(J(R"({'train_batch_size': 2,
       'communication_data_type': 'fp32', 'data_types': {'grad_accum_dtype': 'bfloat16'},
       'zero_optimization': {'stage': 3, 'allgather_partitions': false, 'reduce_scatter': false,
@@ -156,7 +165,7 @@ TEST(ParseTest, DefaultsThatDependOnOtherKeys) {
   EXPECT_EQ(Parse(With("{'zero_optimization': {'stage': true}}")).zero.stage, 1);
 }
 
-TEST(ParseTest, WhatItCannotHonourIsRefusedByName) {
+TEST(ParseTest, WhatItCannotHonorIsRefusedByName) {
   struct Case {
     const char* config;
     const char* message;
@@ -214,7 +223,7 @@ TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
     bool value = key.type != KeyType::kSection && key.type != KeyType::kOpenSection &&
                  key.type != KeyType::kAlias && *key.variants == '\0';
     bool scheduler = std::string_view(key.pointer).starts_with("/scheduler");
-    const Json& fallback = DefaultValue(key);
+    const Json& fallback = Keys().Default(key);
     if (value && !scheduler && !fallback.is_null()) SetAtPointer(config, key.pointer, fallback);
   }
   std::vector<std::string> warnings;

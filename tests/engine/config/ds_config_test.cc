@@ -146,10 +146,10 @@ TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
 
 TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
   EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2),
-              testing::UnorderedElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's"),
-                                            HasSubstr("/a/b is no key")));
+              testing::UnorderedElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed"),
+                                            HasSubstr("/a/b is not a key")));
   EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
-              Contains(HasSubstr("no key of DeepSpeed's")));
+              Contains(HasSubstr("not a key of DeepSpeed")));
 }
 
 // Combinations.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/config/ds_config.h"
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 

@@ -1,4 +1,4 @@
-// No key is parsed and ignored: each one that the built-in engine honours changes something that
+// No key is parsed and ignored: each one that the built-in engine honors changes something that
 // can be seen from outside, and each one that it does not is refused or named in a warning.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -306,7 +306,7 @@ Json ChangedOf(const Effect& effect) {
   return config;
 }
 
-TEST(KeyEffectsTest, EveryHonouredKeyChangesWhatTheEngineDoes) {
+TEST(KeyEffectsTest, EveryHonoredKeyChangesWhatTheEngineDoes) {
   for (const Effect& effect : kEffects) {
     SCOPED_TRACE(effect.pointer);
     const Json base = BaseOf(effect);
@@ -328,9 +328,9 @@ TEST(KeyEffectsTest, EveryHonouredKeyChangesWhatTheEngineDoes) {
   }
 }
 
-TEST(KeyEffectsTest, EveryHonouredKeyIsCovered) {
+TEST(KeyEffectsTest, EveryHonoredKeyIsCovered) {
   for (const Key& key : Keys()) {
-    if (key.builtin != Builtin::kHonours) continue;
+    if (key.builtin != Builtin::kHonors) continue;
     const auto is_key = [&](const auto& row) {
       return std::string_view(row.pointer) == key.pointer;
     };
@@ -347,7 +347,7 @@ TEST(KeyEffectsTest, EveryHonouredKeyIsCovered) {
 // A valid value that is not the key's default.
 Json OtherValue(const Key& key) {
   const std::string choices = key.choices;
-  const Json& fallback = DefaultValue(key);
+  const Json& fallback = Keys().Default(key);
   switch (key.type) {
     case KeyType::kBool:
       return fallback != Json(true);
@@ -369,7 +369,7 @@ Json OtherValue(const Key& key) {
   }
 }
 
-// What the engine says about one key that it does not honour: a refusal or warnings.
+// What the engine says about one key that it does not honor: a refusal or warnings.
 std::string SaidAbout(const Key& key) {
   Json config = {{"train_micro_batch_size_per_gpu", 1}};
   const std::string type = std::string(key.variants).substr(0, std::string(key.variants).find(' '));
@@ -396,7 +396,7 @@ TEST(KeyEffectsTest, EveryOtherKeyIsRefusedOrNamedInAWarning) {
 TEST(KeyEffectsTest, EveryAliasIsItsKey) {
   for (const Key& key : Keys()) {
     if (key.type != KeyType::kAlias) continue;
-    const Key& target = *FindKey(key.fallback);
+    const Key& target = Keys().Target(key);
     const Json value =
         target.type == KeyType::kSection ? J("{'enabled': true}") : OtherValue(target);
     const auto with = [&](const char* pointer) {

@@ -183,7 +183,7 @@ double ReferenceMlpLoss(const Params& params, const RandomBatch& batch, int64_t 
   return sum / static_cast<double>(batch.B * batch.T);
 }
 
-// With one spare row behind the embedding.
+// With one row of vocabulary padding after the embedding.
 Json With127Tokens(Json json) {
   json["vocab_size"] = 127;
   return json;
@@ -251,7 +251,7 @@ TEST(ModelNumbersTest, LlamaGradientsAreFiniteDifferences) {
 }
 
 // Whatever lies there: a product with it is left out, or multiplied by 0.
-TEST(ModelNumbersTest, SpareRowsOfTheEmbeddingChangeNothing) {
+TEST(ModelNumbersTest, PaddingOfTheVocabularyChangesNothing) {
   Json untied = With127Tokens(kTinyLlama);
   untied["tie_word_embeddings"] = false;
   for (const Json& json : {With127Tokens(kTinyGpt2), With127Tokens(kTinyLlama), untied}) {
@@ -260,11 +260,11 @@ TEST(ModelNumbersTest, SpareRowsOfTheEmbeddingChangeNothing) {
     const size_t last = zeros.model().layers.size() - 1;
     const size_t layer = json == untied ? last : 0, i = json == untied ? 1 : 0;
     const ParamSpec& embedding = zeros.model().layers[layer]->params()[i];
-    ASSERT_EQ(embedding.spare_rows, 1) << embedding.name;
-    const int64_t num_spare = embedding.StoredElems() - embedding.NumElems();
-    ASSERT_EQ(num_spare, embedding.shape[1]);
-    const auto spare = [&](Tensor t) { return t.Slice(embedding.NumElems(), num_spare); };
-    numbers.kernels().Fill(spare(numbers.param(layer, i)), 1000);
+    ASSERT_EQ(embedding.vocab_padding, 1) << embedding.name;
+    const int64_t num_padding = embedding.StoredElems() - embedding.NumElems();
+    ASSERT_EQ(num_padding, embedding.shape[1]);
+    const auto padding = [&](Tensor t) { return t.Slice(embedding.NumElems(), num_padding); };
+    numbers.kernels().Fill(padding(numbers.param(layer, i)), 1000);
     const RandomBatch batch(zeros.model(), 2, 5);
     EXPECT_EQ(zeros.Forward(batch.view()), numbers.Forward(batch.view()));
     zeros.Backward();
@@ -273,7 +273,7 @@ TEST(ModelNumbersTest, SpareRowsOfTheEmbeddingChangeNothing) {
       for (size_t p = 0; p < zeros.model().layers[l]->params().size(); ++p)
         EXPECT_EQ(zeros.Values(zeros.grad(l, p)), numbers.Values(numbers.grad(l, p)));
     }
-    for (const float gradient : numbers.Values(spare(numbers.grad(layer, i))))
+    for (const float gradient : numbers.Values(padding(numbers.grad(layer, i))))
       EXPECT_EQ(gradient, 0);
   }
 }

@@ -134,7 +134,7 @@ class ModelRunner {
   Arena& arena() { return arena_; }
   const std::vector<Saved>& saved() const { return saved_; }
   const std::vector<Buffer>& inputs() const { return inputs_; }
-  // Both with their spare rows.
+  // Both with the padded vocabulary.
   Tensor param(size_t layer, size_t i) const {
     return params_[layer][i].AsTensor(dtype_).Slice(0, Spec(layer, i).StoredElems());
   }

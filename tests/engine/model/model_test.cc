@@ -44,11 +44,11 @@ TEST(ModelTest, KeysOverrideThePreset) {
 }
 
 TEST(ModelTest, EmbeddingsGrowToWholeCacheLinesOfLogitsWhereThatIsCheap) {
-  const std::map<int64_t, int64_t> spare_rows = {{2, 0},      {61, 0},    {64, 0},    {127, 1},
-                                                 {1000, 0},   {6336, 0},  {6337, 63}, {32000, 0},
-                                                 {50257, 47}, {128256, 0}};
-  for (const auto& [vocabulary, expected] : spare_rows)
-    EXPECT_EQ(SpareRows(vocabulary), expected) << vocabulary;
+  const std::map<int64_t, int64_t> vocab_padding = {{2, 0},      {61, 0},    {64, 0},    {127, 1},
+                                                    {1000, 0},   {6336, 0},  {6337, 63}, {32000, 0},
+                                                    {50257, 47}, {128256, 0}};
+  for (const auto& [vocabulary, expected] : vocab_padding)
+    EXPECT_EQ(VocabPadding(vocabulary), expected) << vocabulary;
 }
 
 TEST(ModelTest, MlpHasTheSizeOfItsLayers) {
@@ -279,7 +279,7 @@ TEST(ModelKeptTest, Gpt2KeepsWhatItsHeaderSays) {
   }
 }
 
-TEST(ModelKeptTest, LogitsHaveAColumnForEverySpareRow) {
+TEST(ModelKeptTest, LogitsHaveAColumnForEveryRowOfThePaddedVocabulary) {
   Json json = kSmallGpt2;
   json["vocab_size"] = 127;
   ModelRunner runner = CountingRunner(json, DType::kBF16);

@@ -125,7 +125,7 @@ TEST(ScheduleTest, WithFewMicroBatchesOnlyLaterStagesHaveMessagesThatCross) {
 
 // What a stage waits to send or to receive: its micro-batches, -1 for none.
 struct Message {
-  int neighbour = 0;
+  int offset = 0;
   int sent = -1;
   int received = -1;
 };
@@ -134,12 +134,12 @@ Message MessageOf(const Compute& c) {
   switch (c.op) {
     case Op::kSendOutput:
     case Op::kSendGrad:
-      return {NeighbourOf(c.op), c.micro_batch, -1};
+      return {StageOffset(c.op), c.micro_batch, -1};
     case Op::kReceiveInput:
     case Op::kReceiveGrad:
-      return {NeighbourOf(c.op), -1, c.micro_batch};
+      return {StageOffset(c.op), -1, c.micro_batch};
     default:
-      return {NeighbourOf(c.op), c.sent_micro_batch, c.micro_batch};
+      return {StageOffset(c.op), c.sent_micro_batch, c.micro_batch};
   }
 }
 
@@ -153,7 +153,7 @@ class PaperStage {
   void Run() {
     const int first_backward = std::max(options_.first_unit, options_.first_trained);
     const bool has_backward = options_.backward && first_backward < options_.end_unit;
-    for (; !AtEnd() && NeighbourOf(list_[next_].op) == 0; ++next_) {
+    for (; !AtEnd() && StageOffset(list_[next_].op) == 0; ++next_) {
       const Compute& c = list_[next_];
       if (c.op == Op::kForward && has_backward) in_flight_.insert(c.micro_batch);
       if (c.op != Op::kBackward) continue;
@@ -180,7 +180,7 @@ bool Meet(const PaperStage& before, const PaperStage& after) {
   if (before.AtEnd() || after.AtEnd()) return false;
   const Message up = before.Awaits();
   const Message down = after.Awaits();
-  return up.neighbour == 1 && down.neighbour == -1 && up.sent == down.received &&
+  return up.offset == 1 && down.offset == -1 && up.sent == down.received &&
          up.received == down.sent;
 }
 

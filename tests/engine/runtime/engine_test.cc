@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/runtime/init.h"
 #include "engine/runtime/predict.h"
+#include "engine/runtime/state/init.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -171,23 +171,28 @@ TEST(InitTest, QuantilesAreTheNormalDistributions) {
   EXPECT_NEAR(NormalQuantile(0x1p-33), -6.338, 1e-2);
 }
 
-TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoes) {
-  const auto kernels = MakeCpuKernels(1);
+TEST(InitTest, AnySliceOfAParameterStartsAsTheWholeDoesOnAnyNumberOfThreads) {
+  constexpr int64_t kElems = 200000, kBegin = 1233;
   const ParamSpec spec = {
-      .name = "w", .shape = {5000}, .init = ParamSpec::Init::kNormal, .stddev = 0.5F};
-  std::vector<float> whole(5000);
-  InitParam(*kernels, spec, 7, 0, {whole.data(), 5000, DType::kF32});
-  std::vector<float> part(1501);
-  InitParam(*kernels, spec, 7, 1233, {part.data(), 1501, DType::kF32});
-  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 1233));
+      .name = "w", .shape = {kElems}, .init = ParamSpec::Init::kNormal, .stddev = 0.5F};
+  std::vector<float> whole(kElems);
+  StartValues(spec, 7, 0, whole, /*num_threads=*/1);
+  for (const int64_t num_threads : {1, 2, 5, 16}) {
+    std::vector<float> part(kElems - 2 * kBegin);
+    StartValues(spec, 7, kBegin, part, num_threads);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + kBegin)) << num_threads;
+  }
+  // The numbers of seed 7 never change.
+  EXPECT_EQ(whole[0], -1.05387485F);
+  EXPECT_EQ(whole[kElems - 1], -0.554434419F);
   double sum = 0;
   double squares = 0;
   for (const float value : whole) {
     sum += value;
     squares += value * value;
   }
-  EXPECT_NEAR(sum / 5000, 0, 0.03);
-  EXPECT_NEAR(std::sqrt(squares / 5000), 0.5, 0.02);
+  EXPECT_NEAR(sum / kElems, 0, 0.005);
+  EXPECT_NEAR(std::sqrt(squares / kElems), 0.5, 0.003);
 }
 
 // A loop of one's own: Forward, Backward, Step for every micro-batch.

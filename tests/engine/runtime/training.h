@@ -9,7 +9,11 @@
 
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
+#include "engine/plan/plan.h"
 #include "engine/runtime/engine.h"
+#include "engine/runtime/executor/batch_loader.h"
+#include "engine/runtime/plan_for.h"
+#include "engine/runtime/state/unit_state.h"
 #include "tests/engine/backend/test_device.h"
 #include "tests/engine/runtime/run_ranks.h"
 
@@ -17,8 +21,8 @@ namespace dsat::engine {
 
 constexpr int64_t kSeqLen = 16;
 
-// Tied embeddings with a spare row, a unit of small parameters, sizes that do not divide by the
-// ranks.
+// Tied embeddings with a padded vocabulary, a unit of small parameters, sizes that do not divide by
+// the ranks.
 inline Model TinyGpt2() {
   return MakeModel({{"type", "gpt2"},
                     {"n_layer", 2},
@@ -29,7 +33,7 @@ inline Model TinyGpt2() {
                    "/model");
 }
 
-// Grouped queries, an output embedding of its own, with a spare row.
+// Grouped queries, an output embedding of its own, with a padded vocabulary.
 inline Json TinyLlamaBlock() {
   return {{"type", "llama"},
           {"num_hidden_layers", 2},

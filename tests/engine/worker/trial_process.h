@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "tests/build_folder.h"
 #include "tests/engine/runtime/run_ranks.h"

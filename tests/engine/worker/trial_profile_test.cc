@@ -6,6 +6,7 @@
 
 #include "engine/model/models.h"
 #include "engine/runtime/predict.h"
+#include "proto/trial.h"
 #include "tests/engine/worker/trial_process.h"
 
 namespace dsat::engine {

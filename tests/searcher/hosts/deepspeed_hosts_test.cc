@@ -1,4 +1,4 @@
-// Hostfiles and filters, read here and by the real DeepSpeed. Skipped where the Python of
+// Compares how dsat and the real DeepSpeed read hostfiles and filters. Skipped where the Python of
 // DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set) cannot import deepspeed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ class RandomCases {
   std::mt19937 random_{20240611};
 };
 
-// What we make of a case: as deepspeed_hosts.py writes it.
+// dsat's result for a case, in the format of deepspeed_hosts.py.
 Json Ours(const Json& one, const Workspace& work) {
   work.Write("hosts", one["hostfile"]);
   try {

@@ -1,4 +1,5 @@
-// Ranks on several hosts, played by this machine: what is reported, and that nothing survives.
+// Starts ranks on several hosts, which this machine simulates: their reports, and that no process
+// survives.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,7 +33,7 @@ std::vector<LaunchHost> Hosts(const std::vector<std::string>& names) {
   return hosts;
 }
 
-// By a file in it, the hosts see that they share the folder.
+// The hosts see by a file in the folder that they share it.
 RankCommand RankOn(const TestFolder& folder, int64_t host, int rank, const std::string& script) {
   RankCommand command = ShellRank(folder, rank, script);
   command.host = host;
@@ -83,7 +84,7 @@ TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
   EXPECT_EQ(report.first_failed_rank, -1);
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_THAT(report.exit_codes, ElementsAre(0, 0, 0));
-  // One host saw the folder, from the other the logs came back.
+  // One host shares the folder, and the logs of the other are copied back.
   EXPECT_EQ(ReadFile(folder / "rank0.log"), "rank on w0\n");
   EXPECT_EQ(ReadFile(folder / "rank1.log"), "rank on w0\n");
   EXPECT_EQ(ReadFile(folder / "rank2.log"), "rank on w1\n");

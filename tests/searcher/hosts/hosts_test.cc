@@ -1,4 +1,4 @@
-// The hostfile, and which hosts and slots the filters leave of it.
+// Tests the hostfile, and the hosts and slots that filters select.
 #include "searcher/hosts/hosts.h"
 
 #include <fmt/format.h>
@@ -79,7 +79,7 @@ TEST_F(HostfileTest, ALineThatIsNoEntryIsRefusedWithItsNumber) {
     ExpectRefused(fmt::format("# hosts\na slots=1\n{}\n", line),
                   ":3: ", {fmt::format("\"{}\"", line), "expected NAME slots=N"});
   }
-  // Only half of such a file would be read.
+  // Without this refusal only half of such a file would be read.
   ExpectRefused("a slots=1\rb slots=1\r", ":1: ", {"expected NAME slots=N"});
 }
 

@@ -1,4 +1,4 @@
-// Which slots trials get, and what their ranks are told of it.
+// Tests which slots trials get, and the environment of their ranks.
 #include "searcher/hosts/placement.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(FindSlotsTest, ATrialThatFitsOnOneHostRunsOnOne) {
   EXPECT_THAT(FindSlots(hosts, {}, 2), ElementsAre(Slot{0, 0}, Slot{0, 1}));
   EXPECT_THAT(FindSlots(hosts, {{0, 1}}, 2), ElementsAre(Slot{0, 0}, Slot{0, 2}));
   EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}}, 2), ElementsAre(Slot{1, 0}, Slot{1, 1}));
-  // One slot is free on each: together they are another thing than two of one host.
+  // One slot is free on each host, which does not replace two slots of one host.
   EXPECT_THAT(FindSlots(hosts, {{0, 0}, {0, 1}, {1, 0}}, 2), IsEmpty());
 }
 
@@ -81,17 +81,17 @@ TEST(DeviceEnvironmentTest, GivesEachHostItsOwnSlots) {
   EXPECT_THAT(DeviceEnvironment(request, 1), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "3")));
 }
 
-TEST(MeetingEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
+TEST(MasterEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
   LaunchRequest request;
   request.hosts = {HostWith("a", {0}), HostWith("b", {0}), HostWith("c", {0})};
   request.slots = {{1, 0}, {2, 0}};
-  const auto meeting = MeetingEnvironment(request);
+  const auto meeting = MasterEnvironment(request);
   EXPECT_EQ(meeting.at("MASTER_ADDR"), "b.net");
   const int port = std::stoi(meeting.at("MASTER_PORT"));
   EXPECT_GE(port, 15000);
   EXPECT_LT(port, 32000);
   request.attempt = 1;
-  EXPECT_NE(MeetingEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
+  EXPECT_NE(MasterEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
 }
 
 TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {

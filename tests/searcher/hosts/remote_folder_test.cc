@@ -1,4 +1,4 @@
-// The folder of an attempt on a host that may or may not share the runner's.
+// Tests the folder of an attempt on a host that shares the runner's folder or does not.
 #include "searcher/hosts/remote_folder.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The experiment file.
+// Tests the experiment file.
 #include "searcher/input/experiment_file.h"
 
 #include <gmock/gmock.h>
@@ -229,7 +229,7 @@ TEST_F(ExperimentFileTest, TheEnvironmentIsAListOrAMap) {
 TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
   Write("ds_config.json", R"({"train_batch_size": 8, "my_notes": "x"})");
   Read(External(""));
-  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is no key of DeepSpeed's")));
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed")));
 }
 
 TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
@@ -237,8 +237,8 @@ TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
   EXPECT_THAT(
       Refusal(External("")),
-      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key, which "
-                "DeepSpeed does not know: it is of the builtin entrypoint"));
+      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
+                "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,
       "optimizer": {"type": "Apollo", "params": {"stochastic_rounding": true}}})");
@@ -269,7 +269,8 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {External("resources:\n  slots_per_trial: 1.5"), "is 1.5"},
       {External("resources:\n  slots_per_trial: '2'"), "is \"2\""},
       {External("resources:\n  device_memory: lots"), ":3: /resources/device_memory is \"lots\""},
-      {External("resources:\n  device: cpu"), ":3: /resources/device is of the builtin entrypoint"},
+      {External("resources:\n  device: cpu"),
+       ":3: /resources/device applies to the builtin entrypoint only"},
       {External("resources:\n  device: gpu"),
        ":3: /resources/device is \"gpu\"; expected \"auto\", \"cpu\" or \"cuda\""},
       {External("resources:\n  device_memory: 0"), "is 0; expected an integer >= 1"},
@@ -295,7 +296,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
   const Case cases[] = {
       {"hyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is missing"},
       {"entrypoint: ''\nhyperparameters: {deepspeed_config: ds_config.json}\n", "/entrypoint is"},
-      {"entrypoint: model_def:MyTrial\n", "trial classes are not loaded"},
+      {"entrypoint: model_def:MyTrial\n", "trial classes are not supported"},
       {"entrypoint: python3 'train.py\n", "is never closed"},
       {"entrypoint: [python3, [x]]\n", "/entrypoint is [\"x\"]; expected texts only"},
       {"entrypoint: {a: b}\n", ":1: /entrypoint is"},
@@ -334,7 +335,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {"name: a\n---\nname: b\n", "expected one YAML document"},
       {"name: a\nentrypoint: [x\n", "deepspeed.yaml:3: not YAML:"},
       {"name: a\n\tentrypoint: x\n", "not YAML:"},
-      {"[a, b]: c\n", "has a key that is no text"},
+      {"[a, b]: c\n", "has a key that is not a text"},
   };
   for (const Case& c : cases)
     EXPECT_THAT(Refusal(c.yaml), HasSubstr(c.message)) << c.yaml;

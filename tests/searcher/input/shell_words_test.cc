@@ -1,9 +1,10 @@
-// Commands split into words.
+// Tests how commands are split into words.
+#include "searcher/input/shell_words.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "searcher/input/experiment_document.h"
 
 namespace dsat {
 namespace {

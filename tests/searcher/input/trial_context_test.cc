@@ -1,4 +1,4 @@
-// The trials' working folder: what is linked, what is refused, what is replaced and what stays.
+// Tests the working folder of trials: links, refusals, replaced and kept files.
 #include "searcher/input/trial_context.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,6 @@
-// What the built-in engine's ranks are told, and what their exit codes mean.
+// Tests the tasks of the built-in engine's ranks, and the meaning of their exit codes.
+#include "searcher/launch/builtin_target.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,8 +9,8 @@
 #include <filesystem>
 
 #include "base/files.h"
+#include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
-#include "searcher/launch/launcher.h"
 
 namespace dsat {
 namespace {
@@ -65,19 +67,19 @@ TEST_F(BuiltinTargetTest, StartsOneTrialProcessPerSlot) {
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", text)));
     EXPECT_THAT(command.env, Contains(Pair("WORLD_SIZE", "2")));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
-    EXPECT_THAT(command.env, Contains(Pair(kEnvToken, "secret")));
+    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvToken, "secret")));
     EXPECT_THAT(command.env, Contains(Pair("OMP_WAIT_POLICY", "PASSIVE")));
-    EXPECT_EQ(command.env.at(kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
+    EXPECT_EQ(command.env.at(engine::kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
     EXPECT_EQ(command.log_path, request_.dir + "/rank" + text + ".log");
   }
 }
 
 TEST_F(BuiltinTargetTest, RanksShareTheCoresButHaveOneThreadAtLeast) {
   spec_.slots_per_trial = 1;
-  const int all = std::stoi(Commands()[0].env.at(kEnvNumThreads));
+  const int all = std::stoi(Commands()[0].env.at(engine::kEnvNumThreads));
   EXPECT_GE(all, 1);
   spec_.slots_per_trial = 4096;
-  EXPECT_EQ(Commands()[0].env.at(kEnvNumThreads), "1");
+  EXPECT_EQ(Commands()[0].env.at(engine::kEnvNumThreads), "1");
 }
 
 TEST_F(BuiltinTargetTest, TheExperimentsEnvironmentIsOnTop) {
@@ -188,7 +190,7 @@ TEST_F(BuiltinTargetTest, ExitCodesBecomeOutcomes) {
   ExitReport oom = killed;
   oom.oom_kills = 1;
   expect(oom, TrialState::kInfeasible, "out of host memory: the kernel killed rank 0");
-  // Another process's misfortune is not ours.
+  // The end of an unrelated process does not count.
   oom.exit_code = 128 + SIGSEGV;
   expect(oom, TrialState::kFailed, "rank 0 was killed by signal 11 (Segmentation fault)");
 }

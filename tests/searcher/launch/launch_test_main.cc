@@ -7,13 +7,14 @@
 #include <cstdio>
 #include <string>
 
-#include "searcher/launch/launcher.h"
+#include "searcher/processes/supervised_process.h"
+#include "searcher/processes/supervisor.h"
 #include "tests/init_tests.h"
 
 namespace dsat {
 namespace {
 
-// Forks twice and leaves a process in a session of its own, deaf to SIGTERM.
+// Forks twice and leaves a process in its own session that ignores SIGTERM.
 int LeaveDaemon() {
   if (fork() != 0) return 0;
   setsid();
@@ -23,7 +24,7 @@ int LeaveDaemon() {
     pause();
 }
 
-// Runs away: a chain of processes, each replaced by its child, so that no pid lives for long.
+// Starts a chain of processes, each of which its child replaces, so that no pid lives for long.
 int RunAway(bool new_session_each) {
   while (true) {
     if (new_session_each) setsid();

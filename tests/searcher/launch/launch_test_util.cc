@@ -1,4 +1,4 @@
-// What the tests of launching share: folders, real processes and the search for survivors.
+// Helpers for the tests of launching: folders, real processes and the search for survivors.
 #include "tests/searcher/launch/launch_test_util.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::chrono::seconds kLongEnough{20};
 
-// What there is: a process may end while its file is read.
+// Reads what is available: the process may end while its file is read.
 std::string ReadAll(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();

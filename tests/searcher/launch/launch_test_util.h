@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launcher.h"
+#include "searcher/launch/launch_target.h"
+#include "searcher/processes/supervised_process.h"
 
 namespace dsat {
 

@@ -1,4 +1,4 @@
-// Supervisors with real processes below them: what is reported, and that nothing survives.
+// Tests supervisors of real processes: their reports, and that no process survives.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "proto/trial_task.h"
+#include "engine/runtime/rank_variables.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/scripts/oom_evidence.h"
@@ -40,7 +40,7 @@ ExitReport RunRanks(const TestFolder& folder, const std::vector<RankCommand>& ra
   return WaitForReport(process);
 }
 
-// A rank that stays, and says so by creating `folder`/ready<rank>.
+// A rank that keeps running and creates `folder`/ready<rank>.
 RankCommand StayingRank(const TestFolder& folder, int rank, const std::string& before = "") {
   const std::string ready = "\"$0\"/ready" + std::to_string(rank);
   return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
@@ -195,7 +195,7 @@ TEST(SupervisorTest, TheDestructorLeavesNothing) {
 TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
   TestFolder folder;
   const std::string self = SelfBinary();
-  // The rank leaves a daemon and stays itself.
+  // The rank starts a daemon and keeps running.
   const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
   std::vector<std::string> args = {self, "runner", folder.path(), "sh",
                                    "-c", script,   folder.path(), self};
@@ -268,7 +268,7 @@ TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
 
 TEST(SupervisorTest, RanksShareAMemoryFile) {
   TestFolder folder;
-  const std::string file = std::string("/proc/$$/fd/$") + kEnvGroupFd;
+  const std::string file = std::string("/proc/$$/fd/$") + engine::kEnvGroupFd;
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo hello > " + file),
                ShellRank(folder, 1, "until grep -q hello " + file + "; do sleep 0.01; done")});

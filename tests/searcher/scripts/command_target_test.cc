@@ -1,5 +1,5 @@
-// The user's own command: its arguments, its config, and whole trials through the real supervisor
-// with a script that behaves as DeepSpeed's hooks do (fake_deepspeed.py).
+// Tests the user's own command: its arguments, its config, and whole trials under the real
+// supervisor, with a script that behaves like DeepSpeed's hooks (fake_deepspeed.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -205,7 +205,7 @@ TEST_P(EndingTest, IsReadFromExitAndLogs) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, EndingTest,
     testing::Values(
-        // Whichever rank is seen to fail first: the other's connection trouble is an echo.
+        // The lost connection of the other rank is a consequence, whichever rank fails first.
         Ending{"oom", TrialState::kInfeasible, "out of device memory: torch.OutOfMemoryError"},
         Ending{"config", TrialState::kInfeasible, "invalid configuration: AssertionError"},
         Ending{"crash", TrialState::kFailed, "exited with code 1: ValueError: a bug in the script"},
@@ -355,7 +355,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"./t", "--deepspeed", "--deepspeed_config", "D"}},
         Rewrite{{"./t", "--deepspeed", "data.txt", "--ds_config", "a.json"},
                 {"./t", "--deepspeed", "data.txt", "--ds_config", "D"}},
-        // Hugging Face's trainer wants to hear the same batch sizes.
+        // Hugging Face's trainer requires the same batch sizes.
         Rewrite{{"./t", "--deepspeed", "a.json", "--per_device_train_batch_size", "1",
                  "--gradient_accumulation_steps=8"},
                 {"./t", "--deepspeed", "D", "--per_device_train_batch_size", "4",
@@ -396,7 +396,7 @@ TEST_F(CommandTargetTest, WhatCannotWorkIsRefusedAtOnce) {
               HasSubstr("deepspeed would start 4 ranks, expected 2"));
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_nodes=2", "--num_gpus=2", "t.py", "--ds_config", "a"}),
               HasSubstr("would start 4 ranks"));
-  // A number after the script is the script's business.
+  // A number after the script is an argument of the script.
   EXPECT_EQ(RefusalOf({"torchrun", "t.py", "--nproc_per_node", "4", "--ds_config", "a.json"}), "");
   spec_.options.end_profile_step = 2;
   EXPECT_THAT(RefusalOf({"./t", "--ds_config", "a.json"}), HasSubstr("expected start < end"));

@@ -1,4 +1,4 @@
-// Metrics files as each DeepSpeed version writes them, and the step lines beside them.
+// Tests the metrics files of each DeepSpeed version, and the step lines in the logs.
 #include "searcher/scripts/deepspeed_metrics.h"
 
 #include <gmock/gmock.h>
@@ -160,7 +160,7 @@ TEST(DeepSpeedMetricsTest, CountsTheWholeStepLinesOfALog) {
   EXPECT_EQ(CountStepLines(""), 0);
 }
 
-// Lines whose k-th step took `ms[k]`, by the clock and by their own words half of it.
+// Lines whose k-th step takes `ms[k]` by the clock, and half of it by their own text.
 std::vector<StepLine> Lines(const std::vector<int64_t>& ms) {
   std::vector<StepLine> lines;
   int64_t now_ns = 1'000'000'000;

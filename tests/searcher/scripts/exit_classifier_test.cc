@@ -1,4 +1,4 @@
-// What logs and exits of DeepSpeed scripts mean.
+// Tests the classification of logs and exit codes of DeepSpeed scripts.
 #include "searcher/scripts/exit_classifier.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +75,7 @@ TEST(ExitClassifierTest, TheFirstFailedRankSpeaksFirst) {
   const std::string oom = "CUDA out of memory\n", port = "Address already in use\n", plain = "x\n";
   EXPECT_THAT(ClassifyExit(exit, {plain, port}).reason, StartsWith("a port"));
   EXPECT_THAT(ClassifyExit(exit, {oom, "MemoryError"}).reason, StartsWith("out of host memory"));
-  // The others are believed about the configuration, not about the network.
+  // The logs of the other ranks count for the configuration, not for the network.
   EXPECT_THAT(ClassifyExit(exit, {oom, port}).reason, StartsWith("out of device memory"));
   EXPECT_THAT(ClassifyExit(exit, {oom, plain}).reason, StartsWith("out of device memory"));
   EXPECT_EQ(ClassifyExit(exit, {port, plain}).reason, "rank 1 exited with code 1: last words");

@@ -1,4 +1,4 @@
-// The example with the real DeepSpeed, searched through the real dsat. Skipped where the Python of
+// Tunes the example with the real DeepSpeed and the real dsat. Skipped where the Python of
 // DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set) cannot import deepspeed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::string Python() {
   return python != nullptr ? python : "/usr/bin/python3";
 }
 
-// True if `command`, run by the shell, ends well.
+// True if the shell command ends with exit code 0.
 bool Succeeds(const std::string& command) {
   const int status = std::system(command.c_str());
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;

@@ -272,7 +272,7 @@ TEST_F(CheckpointCrashTest, AFullDiskIsReportedAndTrainingGoesOn) {
       EXPECT_EQ(group.MaxScalar(saved ? 1 : 0), saved ? 1 : 0) << "the ranks disagree";
       if (saved) break;
       EXPECT_THAT(message, testing::AnyOf(HasSubstr("No space left on device"),
-                                          HasSubstr("went wrong on rank")));
+                                          HasSubstr("failed on rank")));
       const std::string latest = ReadFile(dir + "/latest");
       EXPECT_EQ(ReadManifest(dir + "/" + latest).engine.at("num_steps"), latest == "first" ? 1 : 2);
     }

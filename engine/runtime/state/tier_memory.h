@@ -1,17 +1,28 @@
-// One rank's memory and kernels of both tiers, owned: what a device gives an engine to compute
-// with.
-#ifndef DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_
-#define DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_
+// The memory and kernels of one rank, for the device and the host tier.
+#ifndef DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_
+#define DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_
 
 #include <cstdint>
 #include <memory>
 
 #include "engine/backend/device.h"
 #include "engine/core/arena.h"
-#include "engine/runtime/state/unit_state.h"
+#include "engine/plan/placement.h"
 
 namespace dsat::engine {
 
+// Memory and kernels of the tiers that can be computed on.
+struct Memory {
+  Arena& device;
+  Arena& host;
+  Kernels& kernels;
+  Kernels& host_kernels;
+
+  Arena& arena(Tier tier) const { return tier == Tier::kDevice ? device : host; }
+  Kernels& kernels_of(Tier tier) const { return tier == Tier::kDevice ? kernels : host_kernels; }
+};
+
+// Owns the arenas and kernels that a device makes for one rank.
 class TierMemory {
  public:
   // Hard limits in bytes; 0: none. `device` must outlive this. What its kernels keep for themselves
@@ -44,4 +55,4 @@ class TierMemory {
 
 }  // namespace dsat::engine
 
-#endif  // DSAT_ENGINE_RUNTIME_TIER_MEMORY_H_
+#endif  // DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_

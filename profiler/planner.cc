@@ -1,5 +1,5 @@
-// What a model needs on a cluster on paper.
-#include "profiler/estimate.h"
+// The engine on counting resources, one rank of each pipeline stage, and searches over its answers.
+#include "profiler/planner.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,16 @@
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
 
-namespace dsat::engine {
+namespace dsat {
+
+using engine::Cluster;
+using engine::ConfigForTrial;
+using engine::DsConfig;
+using engine::Model;
+using engine::ParseDsConfig;
+using engine::Prediction;
+using engine::Strategy;
+
 namespace {
 
 constexpr int64_t kMostMicroBatch = 1 << 16;
@@ -25,7 +34,7 @@ constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointi
 // From the least to the most that is moved out of device memory.
 std::vector<Strategy> Ladder() {
   std::vector<Strategy> ladder = {{"stage_0", 0, "none", "none"}};
-  for (const Strategy& strategy : Strategies()) {
+  for (const Strategy& strategy : engine::Strategies()) {
     if (std::string_view(strategy.name) == "stage_3_offload")
       ladder.push_back({"stage_3_offload_optimizer", 3, "cpu", "none"});
     ladder.push_back(strategy);
@@ -56,12 +65,17 @@ void SumUp(const Cluster& cluster, Estimate& e) {
   for (const Prediction& rank : e.ranks) {
     e.device.state_bytes = std::max(e.device.state_bytes, rank.state_bytes);
     e.device.peak_bytes = std::max(e.device.peak_bytes, rank.peak_bytes);
+    e.rank_host.state_bytes = std::max(e.rank_host.state_bytes, rank.host_state_bytes);
+    e.rank_host.peak_bytes = std::max(e.rank_host.peak_bytes, rank.host_peak_bytes);
     if (rank.step_time.total_ms() > e.time.total_ms()) e.time = rank.step_time;
   }
   e.device.limit_bytes = cluster.device_memory_bytes;
+  e.rank_host.limit_bytes = cluster.rank_host_memory_bytes;
   e.host = {node(&Prediction::host_state_bytes), node(&Prediction::host_peak_bytes),
-            cluster.host_memory_bytes};
+            cluster.NodeHostMemoryBytes()};
   e.disk = {node(&Prediction::disk_bytes), node(&Prediction::disk_bytes), cluster.disk_bytes};
+  e.exact = true;
+  e.step_ms = e.time.total_ms();
   if (e.time.total_ms() > 0)
     e.samples_per_s = static_cast<double>(e.batch.train_batch_size) / e.time.total_ms() * 1e3;
 }
@@ -75,24 +89,20 @@ Json With(Json ds_config, const char* pointer, const Json& value) {
 // the config does not say how large, they are made large enough.
 std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strategy,
                                        const Model& model, int64_t num_ranks) {
-  Json config = WithStrategy(base, strategy);
+  Json config = engine::WithStrategy(base, strategy);
   std::string name = strategy.name;
   const char* buffer_size = "/zero_optimization/offload_param/buffer_size";
   if (std::string_view(strategy.param_device) != "nvme" ||
       FindAtPointer(config, buffer_size) != nullptr)
     return {name, config};
   int64_t most = 0;
-  for (const PlanUnit& unit : PlanUnitsOf(model, static_cast<int>(num_ranks)))
+  for (const engine::PlanUnit& unit : engine::PlanUnitsOf(model, static_cast<int>(num_ranks)))
     most = std::max(most, unit.num_elems / num_ranks);
-  if (most > OffloadParamConfig().buffer_size) {
+  if (most > engine::OffloadParamConfig().buffer_size) {
     config = With(std::move(config), buffer_size, most);
     name += fmt::format(" with buffer_size {}", most);
   }
   return {name, config};
-}
-
-bool IsRefusal(const Error& error) {
-  return error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnimplemented;
 }
 
 }  // namespace
@@ -104,6 +114,10 @@ Estimate Planner::Of(const Json& ds_config, std::vector<std::string>* warnings) 
   return OnCluster(ds_config, cluster_, warnings);
 }
 
+Predicted Planner::Predict(const Json& ds_config) const {
+  return Of(ds_config);
+}
+
 Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
                             std::vector<std::string>* warnings) const {
   const DsConfig config = ParseDsConfig(ds_config, source_, cluster.num_ranks, warnings);
@@ -113,8 +127,9 @@ Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
   estimate.num_stages = config.pipeline.num_stages;
   for (int stage = 0; stage < config.pipeline.num_stages; ++stage) {
     const int rank = stage * (size / config.pipeline.num_stages);
-    estimate.ranks.push_back(Predict(model_, config, seq_len_, rank, size, /*num_threads=*/1,
-                                     cluster.SpeedsFor(config.dtype()), cluster.kind()));
+    estimate.ranks.push_back(engine::Predict(model_, config, seq_len_, rank, size,
+                                             cluster.num_threads, cluster.SpeedsFor(config.dtype()),
+                                             cluster.kind()));
   }
   SumUp(cluster, estimate);
   return estimate;
@@ -218,18 +233,18 @@ std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
 int64_t Planner::LargestParam() const {
   int64_t largest = 0;
   for (const auto& layer : model_.layers) {
-    for (const ParamSpec& spec : layer->params())
+    for (const engine::ParamSpec& spec : layer->params())
       largest = std::max(largest, spec.NumElems());
   }
   return largest;
 }
 
 Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
-  Model model = MakeModel(inputs.model, inputs.model_what, inputs.base_dir);
+  Model model = engine::MakeModel(inputs.model, inputs.model_what, inputs.base_dir);
   int64_t seq_len = inputs.seq_len;
   if (seq_len == 0) {
     const Json data = inputs.data.is_object() ? inputs.data : Json::object();
-    seq_len = SeqLen(data, model.max_seq_len, "/hyperparameters/data");
+    seq_len = engine::SeqLen(data, model.max_seq_len, "/hyperparameters/data");
   } else if (seq_len > model.max_seq_len) {
     Throw(ErrorCode::kInvalidArgument, "--seq-len: {}; expected at most {}, the model's longest",
           seq_len, model.max_seq_len);
@@ -252,4 +267,4 @@ Json GptOfSize(double num_params) {
       {"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_head * kHeadWidth}, {"n_head", n_head}};
 }
 
-}  // namespace dsat::engine
+}  // namespace dsat

@@ -1,38 +1,48 @@
-// From a checked config to the built-in engine's typed form.
+// From a checked config to the typed form of the built-in engine.
+#include "engine/config/ds_config.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
-#include "engine/config/keys.h"
-#include "engine/config/settings.h"
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 namespace {
 
+const Json& ValueAt(const char* pointer, size_t index) {
+  const Key* key = Keys().Find(pointer);
+  DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
+  const Json& value = Keys().Default(*key);
+  return value.is_array() ? value.at(index) : value;
+}
+
 constexpr char kElsewhere[] = "an external DeepSpeed entrypoint can run it";
 
-void RequireType(const Settings& settings, const std::string& pointer, const char* names,
-                 const char* expected, const std::string& source) {
-  std::string type = settings.Lower(pointer);
-  if (type.empty() || IsOneOf(type, names)) return;
+// Refuses a text that the built-in engine does not know.
+void CheckKnown(const Settings& settings, const Key& key, const std::string& source) {
+  if (*key.known == '\0') return;
+  const std::string text = settings.Lower(key.pointer);
+  if (text.empty() || IsOneOf(text, LowerCase(key.known))) return;
   Throw(ErrorCode::kUnimplemented, "{}: {} is \"{}\"; the built-in engine has {} ({})", source,
-        pointer, settings.Text(pointer), expected, kElsewhere);
+        key.pointer, settings.Text(key.pointer), key.known, kElsewhere);
 }
 
 // Applies the table's column on the built-in engine to every key that is not at its default.
 void CheckBuiltin(const Settings& settings, const std::string& source,
                   std::vector<std::string>* warnings) {
-  for (const Key& key : Keys()) {
-    const Json* value = settings.Given(key.pointer);
-    bool decides = key.builtin == Builtin::kRefuses || key.builtin == Builtin::kWarns;
-    if (value == nullptr || !decides || *value == DefaultValue(key)) continue;
+  for (const Key& key : settings.keys()) {
+    CheckKnown(settings, key, source);
+    const bool decides = key.builtin == Builtin::kRefuses || key.builtin == Builtin::kWarns;
+    if (!decides || !settings.Differs(key)) continue;
+    const std::string value = settings.Given(key.pointer)->dump();
     if (key.builtin == Builtin::kRefuses) {
       Throw(ErrorCode::kUnimplemented, "{}: {} is {}; the built-in engine has {} only ({})", source,
-            key.pointer, value->dump(), key.fallback, kElsewhere);
+            key.pointer, value, key.fallback, kElsewhere);
     }
     warnings->push_back(
         fmt::format("{}: {} is {}: the built-in engine has no such mechanism and runs without it",
-                    source, key.pointer, value->dump()));
+                    source, key.pointer, value));
   }
 }
 
@@ -44,7 +54,7 @@ std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
   return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
 }
 
-// What the rules, which are DeepSpeed's, leave open.
+// What the built-in engine asks of bf16 state beyond the rules of DeepSpeed.
 void CheckBf16State(const Settings& s, const std::string& source) {
   const std::string type = s.Lower("/optimizer/type");
   for (const char* key : {"/bf16/bf16_master_weights_and_grads", "/bf16/bf16_optimizer_states"}) {
@@ -133,10 +143,9 @@ double ReadPredivision(const Settings& s, const DsConfig& config) {
 ZeroConfig ReadZero(const Settings& s) {
   const std::string kZero = "/zero_optimization/";
   ZeroConfig zero;
-  zero.stage = static_cast<int>(s.Int(kZero + "stage"));
+  zero.stage = s.stage();
   zero.reduce_scatter = s.Is(kZero + "reduce_scatter");
-  const Json* overlap = s.Given(kZero + "overlap_comm");
-  zero.overlap_comm = overlap == nullptr ? zero.stage == 3 : overlap->get<bool>();
+  zero.overlap_comm = s.Is(kZero + "overlap_comm");
   zero.reduce_bucket_size = s.Int(kZero + "reduce_bucket_size");
   zero.allgather_bucket_size = s.Int(kZero + "allgather_bucket_size");
   zero.stage3_prefetch_bucket_size = s.Int(kZero + "stage3_prefetch_bucket_size");
@@ -199,7 +208,7 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   return optimizer;
 }
 
-// What rules leave open for whoever fills in "auto": the built-in engine does not.
+// The rules accept "auto" for whoever fills it in, which the built-in engine does not.
 void RequireNumbers(const Settings& s, const std::string& source) {
   const std::string kParams = "/scheduler/params/";
   const auto require = [&](const char* types, const char* name) {
@@ -278,20 +287,32 @@ Fp16Config ReadFp16(const Settings& s) {
 
 }  // namespace
 
+Default::operator bool() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator int() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator int64_t() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator double() const {
+  return ValueAt(pointer_, index_);
+}
+Default::operator std::string() const {
+  return ValueAt(pointer_, index_);
+}
+
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings) {
-  std::vector<std::string> found = ValidateDsConfig(ds_config, source, world_size);
-  Settings settings(ds_config, source);
-  RequireType(settings, "/optimizer/type", "adam adamw sgd lamb adagrad lion onebitadam",
-              "Adam, AdamW, SGD, Lamb, Adagrad, Lion and OneBitAdam", source);
-  RequireType(settings, "/scheduler/type",
-              "warmuplr warmupdecaylr warmupcosinelr onecycle lrrangetest",
-              "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle and LRRangeTest", source);
-  RequireNumbers(settings, source);
+                       std::vector<std::string>* warnings, const KeyTable& keys) {
+  CheckedConfig checked = CheckDsConfig(ds_config, source, world_size, keys);
+  const Settings& settings = checked.settings;
+  std::vector<std::string>& found = checked.warnings;
   CheckBuiltin(settings, source, &found);
+  RequireNumbers(settings, source);
   CheckBf16State(settings, source);
   DsConfig config;
-  config.batch = ResolveBatchSizes(ds_config, source, world_size);
+  config.batch = checked.batch;
   config.bf16 = settings.Is("/bf16/enabled");
   config.check_grad_overflow = settings.Is("/bf16/check_grad_overflow") || !config.bf16;
   config.bf16_master_weights_and_grads = settings.Is("/bf16/bf16_master_weights_and_grads");

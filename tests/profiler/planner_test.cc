@@ -1,5 +1,5 @@
 // Estimates on paper: documented figures, fit and its changes, time.
-#include "profiler/estimate.h"
+#include "profiler/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,13 @@
 #include "base/error.h"
 #include "engine/config/strategies.h"
 
-namespace dsat::engine {
+namespace dsat {
 namespace {
+
+using engine::Cluster;
+using engine::ClusterOf;
+using engine::NumParams;
+using engine::ReadDsConfig;
 
 constexpr char kCheckpoints[] = "/pipeline/activation_checkpoint_interval";
 constexpr int64_t kGiB = int64_t{1} << 30;
@@ -235,4 +240,4 @@ TEST(EstimateTest, ScratchIsThatOfTheDevice) {
 }
 
 }  // namespace
-}  // namespace dsat::engine
+}  // namespace dsat

@@ -1,9 +1,9 @@
-// What a model needs on a cluster on paper, and whether it fits, by the engine's own plans.
+// What a model needs on a cluster, and whether it fits, by the engine's own plans.
 //
 // Every number of bytes is that of engine/runtime/predict.h: what the built-in engine counts when
 // it runs the same configuration. Times are estimates (engine/runtime/timeline.h).
-#ifndef DSAT_PROFILER_ESTIMATE_H_
-#define DSAT_PROFILER_ESTIMATE_H_
+#ifndef DSAT_PROFILER_PLANNER_H_
+#define DSAT_PROFILER_PLANNER_H_
 
 #include <cstdint>
 #include <optional>
@@ -15,27 +15,16 @@
 #include "engine/model/layer.h"
 #include "engine/runtime/cluster.h"
 #include "engine/runtime/predict.h"
+#include "profiler/predictor.h"
 
-namespace dsat::engine {
+namespace dsat {
 
-struct TierNeed {
-  int64_t state_bytes = 0;  // Between steps.
-  int64_t peak_bytes = 0;   // Highest point within a step.
-  int64_t limit_bytes = 0;  // 0: none.
-  bool fits() const { return limit_bytes == 0 || peak_bytes <= limit_bytes; }
-};
-
-struct Estimate {
-  BatchSizes batch;
-  int64_t num_stages = 1;         // Pipeline stages.
-  std::vector<Prediction> ranks;  // One rank of each pipeline stage; all ranks of one are alike.
-  TierNeed device;                // Of the rank that needs most.
-  TierNeed host;                  // Of the node that needs most.
-  TierNeed disk;                  // The same.
-  StepTime time;                  // Of the slowest pipeline stage.
-  double samples_per_s = 0;       // 0 if nothing takes time.
-
-  bool fits() const { return device.fits() && host.fits() && disk.fits(); }
+struct Estimate : Predicted {
+  engine::BatchSizes batch;
+  int64_t num_stages = 1;                 // Pipeline stages.
+  std::vector<engine::Prediction> ranks;  // One of each pipeline stage; all of one are alike.
+  engine::StepTime time;                  // Of the slowest pipeline stage.
+  double samples_per_s = 0;               // 0 if nothing takes time.
 };
 
 // One way to run the model: the base config at a stage with an offload.
@@ -54,16 +43,16 @@ struct Change {
   Estimate estimate;
 };
 
-class Planner {
+class Planner : public Predictor {
  public:
   // `source` names the config in messages. `seq_len` is T.
-  Planner(Model model, int64_t seq_len, const Cluster& cluster, std::string source);
+  Planner(engine::Model model, int64_t seq_len, const engine::Cluster& cluster, std::string source);
 
-  // Throws what ParseDsConfig and Predict throw. `warnings` as ParseDsConfig's.
+  // Throws what ParseDsConfig and engine::Predict throw. `warnings` as ParseDsConfig's.
   Estimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
-
-  // The largest micro-batch size up to 65536 that fits, by bisection; 0 if not even 1 does.
-  int64_t LargestMicroBatch(const Json& ds_config) const;
+  Predicted Predict(const Json& ds_config) const override;
+  // By bisection, up to 65536.
+  int64_t LargestMicroBatch(const Json& ds_config) const override;
 
   // Every stage with every offload, and nothing else changed.
   std::vector<Variant> Variants(const Json& ds_config) const;
@@ -73,26 +62,27 @@ class Planner {
   // number of ranks, a power of two times as many. None, one, two or all three.
   std::vector<Change> NearestChanges(const Json& ds_config) const;
 
-  const Model& model() const { return model_; }
-  const Cluster& cluster() const { return cluster_; }
+  const engine::Model& model() const { return model_; }
+  const engine::Cluster& cluster() const { return cluster_; }
   int64_t seq_len() const { return seq_len_; }
   // Elements of the largest parameter.
   int64_t LargestParam() const;
 
  private:
-  Estimate OnCluster(const Json& ds_config, const Cluster& cluster,
+  Estimate OnCluster(const Json& ds_config, const engine::Cluster& cluster,
                      std::vector<std::string>* warnings) const;
   std::optional<Change> ChangeOfSettings(const Json& ds_config) const;
   std::optional<Change> ChangeOfRanks(const Json& ds_config) const;
 
-  Model model_;
+  engine::Model model_;
   int64_t seq_len_;
-  Cluster cluster_;
+  engine::Cluster cluster_;
   std::string source_;
 };
 
-// What the command line gives, and what it becomes. `model` is a model block (models.h) whose paths
-// start at `base_dir`; `data` is a data block, or null: T is seq_len, or the model's longest.
+// What a planner is made from. `model` is a model block (models.h) whose paths start at `base_dir`,
+// and `model_what` names it in messages; `data` is a data block, or null: T is seq_len, or the
+// model's longest.
 struct PlannerInputs {
   Json model;
   std::string model_what;
@@ -101,13 +91,13 @@ struct PlannerInputs {
   int64_t seq_len = 0;
   std::string ds_config_source;
 };
-Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster);
+Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster);
 
 // The model block of a GPT with about so many parameters besides the embeddings: 12 L h^2, the
 // width h 128 times the depth L, rounded to 128, heads 128 wide (docs/estimate.md). Throws
 // kInvalidArgument if it is not in [1e6, 1e14].
 Json GptOfSize(double num_params);
 
-}  // namespace dsat::engine
+}  // namespace dsat
 
-#endif  // DSAT_PROFILER_ESTIMATE_H_
+#endif  // DSAT_PROFILER_PLANNER_H_

@@ -1,0 +1,18 @@
+// Checks of options that are numbers.
+#ifndef DSAT_CLI_FLAGS_NUMBERS_H_
+#define DSAT_CLI_FLAGS_NUMBERS_H_
+
+#include "cli/flags_parser.h"
+
+namespace dsat::cli {
+
+// An error names the option and the value: "--steps: 0; expected a whole number of 1 or more".
+// CLI11's own range checks would print their limits with hundreds of digits.
+CLI::Validator WholeNumberFrom1();
+CLI::Validator WholeNumberFrom0();
+CLI::Validator NumberAbove0();
+CLI::Validator NumberFrom0();
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_FLAGS_NUMBERS_H_

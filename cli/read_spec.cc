@@ -1,0 +1,26 @@
+// Reads an experiment file for a command and logs its warnings.
+#include "cli/read_spec.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "searcher/input/experiment_file.h"
+
+namespace dsat::cli {
+
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
+                        std::vector<std::string>* warnings) {
+  ExperimentSpec spec = ReadExperimentFile(config, model_dir, warnings);
+  for (const std::string& warning : *warnings)
+    Log(LogLevel::kWarn, warning);
+  return spec;
+}
+
+void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
+  for (const std::string& warning : warnings) {
+    if (std::find(logged.begin(), logged.end(), warning) == logged.end())
+      Log(LogLevel::kWarn, warning);
+  }
+}
+
+}  // namespace dsat::cli

@@ -1,0 +1,20 @@
+// Reads an experiment file for a command and logs its warnings.
+#ifndef DSAT_CLI_READ_SPEC_H_
+#define DSAT_CLI_READ_SPEC_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+
+namespace dsat::cli {
+
+// Reads an experiment file, logs its warnings and returns them in `warnings`.
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
+                        std::vector<std::string>* warnings);
+// Logs the warnings that are not in `logged`.
+void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_READ_SPEC_H_

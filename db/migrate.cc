@@ -1,0 +1,104 @@
+// Brings a database that an older dsat has made to the present schema version.
+#include "db/migrate.h"
+
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "db/file_check.h"
+#include "db/schema.h"
+#include "db/sqlite.h"
+
+namespace dsat {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long one attempt to get the file exclusively waits.
+constexpr milliseconds kAttempt{100};
+
+// The statements that lead to a version from the one before. Tables, indices and views that are
+// new, and views that have changed, come from schema.sql and need no statement here. A released
+// step does not change any more: tests/db/versions holds a database of each version.
+struct Step {
+  int32_t version;
+  const char* sql;
+};
+constexpr std::array kSteps = {
+    // What an older dsat means where the experiment's spec lacks these keys.
+    Step{3,
+         "UPDATE experiments SET spec = json_insert(spec, '$.start_dir', '', '$.out_dir', '',"
+         " '$.device', 'cpu', '$.host_memory_bytes', 0, '$.environment', json('{}'))"},
+};
+
+int32_t SchemaVersion(const Database& db) {
+  Statement version(db, "PRAGMA user_version");
+  version.Step();
+  return static_cast<int32_t>(version.Int(0));
+}
+
+int32_t SchemaVersion(const std::string& path, milliseconds busy_timeout) {
+  return SchemaVersion(Database::Open(path, Database::Access::kReadWrite, busy_timeout));
+}
+
+void DropViews(Database& db) {
+  std::vector<std::string> views;
+  {
+    Statement rows(db, "SELECT name FROM sqlite_schema WHERE type = 'view'");
+    while (rows.Step())
+      views.push_back(rows.Text(0));
+  }
+  for (const std::string& view : views)
+    db.Execute("DROP VIEW " + view);
+}
+
+// Throws kUnavailable if another process has the file open. Does nothing if another process has
+// migrated it meanwhile.
+void MigrateExclusively(const std::string& path) {
+  Database db = Database::Open(path, Database::Access::kReadWrite, kAttempt);
+  db.Execute("PRAGMA locking_mode = EXCLUSIVE");
+  Transaction transaction(db);
+  const int32_t version = SchemaVersion(db);
+  if (version == kSchemaVersion) return;
+  DropViews(db);
+  for (const Step& step : kSteps) {
+    if (step.version > version) db.Execute(step.sql);
+  }
+  db.Execute(kSchemaSql);
+  db.Execute(fmt::format("PRAGMA user_version = {}", kSchemaVersion));
+  transaction.Commit();
+  Log(LogLevel::kInfo, "database migrated",
+      {{"file", path}, {"from_version", version}, {"to_version", kSchemaVersion}});
+}
+
+}  // namespace
+
+void MigrateDatabase(const std::string& path, milliseconds busy_timeout) {
+  const auto deadline = steady_clock::now() + busy_timeout;
+  for (const std::string& place : {path, FolderOf(path)}) {
+    if (MayWrite(place)) continue;
+    Throw(ErrorCode::kPermissionDenied,
+          "{}: its schema is older than version {} and must be migrated, but {} is read-only; make "
+          "it writable, or copy the file to a writable folder",
+          path, kSchemaVersion, place);
+  }
+  while (true) {
+    try {
+      // In a file that is being created, or whose creation was cut off, the version is still 0.
+      const int32_t version = SchemaVersion(path, busy_timeout);
+      if (version != kSchemaVersion && version != 0) MigrateExclusively(path);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable) throw;
+      if (steady_clock::now() < deadline) continue;
+      Throw(ErrorCode::kUnavailable,
+            "cannot migrate a database to schema version {}: {}; end the processes that have the "
+            "file open, then try again",
+            kSchemaVersion, error.what());
+    }
+  }
+}
+
+}  // namespace dsat

@@ -1,0 +1,42 @@
+// The three batch sizes of a config, and the config of a trial.
+#ifndef DSAT_ENGINE_CONFIG_BATCH_H_
+#define DSAT_ENGINE_CONFIG_BATCH_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/json.h"
+
+namespace dsat::engine {
+
+// train_batch_size = micro_batch_size * accumulation_steps * data-parallel size.
+struct BatchSizes {
+  int64_t train_batch_size = 0;
+  int64_t micro_batch_size = 0;
+  int64_t accumulation_steps = 0;
+  bool operator==(const BatchSizes&) const = default;
+};
+
+// Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument
+// if /pipeline/stages does not divide `world_size`.
+int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size);
+
+// Infers the third size from the two that are given (DeepSpeed's _set_batch_related_parameters).
+// "auto" counts as not given; with nothing given, a micro-batch size of "auto" is 1. Throws
+// kInvalidArgument "<source>: ..." naming all three sizes and the data-parallel size if they
+// contradict each other, are not positive, or too few are given.
+BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size);
+
+// The config that runs when the keys of `assignment` (JSON pointer -> value) are set over `base`:
+// batch sizes resolved and consistent, "auto" ones included, one name for every key, no nulls and
+// no `autotuning` block. It is ready for the built-in engine and for DeepSpeed. Other "auto" values
+// stay: whoever fills them in (Hugging Face's Trainer) still must, and for all others they are the
+// default. The accumulation count is the base config's unless the assignment sets it, and
+// train_batch_size follows. Throws as ResolveBatchSizes and CanonicalConfig.
+Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignment,
+                    int64_t world_size);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_BATCH_H_

@@ -1,0 +1,162 @@
+// A table of ds_config keys: one row says everything about a key (the rows are in keys.cc).
+//
+// Defaults, validation, spelling suggestions, refusals, warnings, the folding of equal
+// configurations, the memory model, the search space and docs/ds_config.md read these rows.
+// tests/profiler/new_key_test.cc shows what one more row does.
+#ifndef DSAT_ENGINE_CONFIG_KEY_TABLE_H_
+#define DSAT_ENGINE_CONFIG_KEY_TABLE_H_
+
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+
+namespace dsat::engine {
+
+enum class KeyType {
+  kSection,      // An object whose keys are all in the table.
+  kOpenSection,  // An object that may hold further keys.
+  kBool,
+  kInt,      // A whole number, also if written 5e8.
+  kNumber,   // A finite number.
+  kText,     // A string, one of `choices` if there are any.
+  kNumbers,  // An array of two numbers.
+  kStage,    // The ZeRO stage: a whole number, "2" or a boolean.
+  kAny,      // Left to DeepSpeed to check.
+  kAlias,    // Another name of the key that `fallback` points to.
+};
+
+// What the built-in engine does with a value other than the default.
+enum class Builtin {
+  kHonors,   // It does what the key says.
+  kWarns,    // It says by name that it has no such mechanism, and runs without it.
+  kRefuses,  // It throws kUnimplemented: the run would not be what the config asks for.
+  kFollows,  // The key does nothing by itself: another key of the section decides.
+};
+
+// What a change of the value can change.
+enum class KeyClass {
+  kExact,     // No result: only time and memory.
+  kRounding,  // The order of the same sums, and so the last bits.
+  kSemantic,  // What is learned.
+};
+
+// What a number counts.
+enum class KeyUnit { kNone, kElems, kBytes };
+
+inline constexpr int kNumZeroStages = 4;
+
+struct Key {
+  const char* pointer;  // A JSON pointer.
+  const char* since;    // The first DeepSpeed release that names it; "" if none does.
+  KeyType type;
+  const char* fallback;  // The default as JSON text; for an alias the pointer of its key.
+  Builtin builtin;
+  const char* note = "";
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above_min = false;     // `min` itself is excluded.
+  bool below_max = false;     // `max` itself is excluded.
+  const char* choices = "";   // The valid texts, separated by blanks.
+  const char* known = "";     // The texts that the built-in engine knows, in any case of letters.
+  const char* variants = "";  // Valid only if the section's `type` (lower case) is one of these.
+  bool own = false;           // A key of the built-in engine alone: DeepSpeed fails on it.
+  KeyUnit unit = KeyUnit::kNone;
+  KeyClass key_class = KeyClass::kSemantic;
+  // From this ZeRO stage on the default is `stage_fallback`.
+  int fallback_stage = kNumZeroStages;
+  const char* stage_fallback = "";
+  int from_stage = 0;          // Below this ZeRO stage the key has no effect,
+  bool needs_stage = false;    // and a value other than the default is refused.
+  bool several_ranks = false;  // On one rank the key has no effect.
+  bool up_to_params = false;   // Sizes beyond the model's number of parameters are all alike.
+  // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
+  // dsat's own search space, and in the one that Determined published.
+  const char* values = "";
+  int searched_from = kNumZeroStages;
+  int published_from = kNumZeroStages;
+
+  constexpr Key From(double value) const { return With(&Key::min, value); }
+  constexpr Key To(double value) const { return With(&Key::max, value); }
+  constexpr Key Above(double value) const { return From(value).With(&Key::above_min, true); }
+  constexpr Key Below(double value) const { return To(value).With(&Key::below_max, true); }
+  constexpr Key OneOf(const char* texts) const { return With(&Key::choices, texts); }
+  constexpr Key Known(const char* texts) const { return With(&Key::known, texts); }
+  constexpr Key For(const char* types) const { return With(&Key::variants, types); }
+  constexpr Key Own() const { return With(&Key::own, true); }
+  constexpr Key Note(const char* text) const { return With(&Key::note, text); }
+  constexpr Key In(KeyUnit value) const { return With(&Key::unit, value); }
+  constexpr Key Exact() const { return With(&Key::key_class, KeyClass::kExact); }
+  constexpr Key Rounding() const { return With(&Key::key_class, KeyClass::kRounding); }
+  constexpr Key DefaultFromStage(int stage, const char* json) const {
+    return With(&Key::fallback_stage, stage).With(&Key::stage_fallback, json);
+  }
+  constexpr Key FromStage(int stage) const { return With(&Key::from_stage, stage); }
+  constexpr Key NeedsStage(int stage) const {
+    return FromStage(stage).With(&Key::needs_stage, true);
+  }
+  constexpr Key SeveralRanks() const { return With(&Key::several_ranks, true); }
+  constexpr Key UpToParams() const { return With(&Key::up_to_params, true); }
+  constexpr Key SearchedFromStage(int stage, const char* json) const {
+    return PublishedFromStage(stage, json).With(&Key::searched_from, stage);
+  }
+  constexpr Key PublishedFromStage(int stage, const char* json) const {
+    return With(&Key::values, json).With(&Key::published_from, stage);
+  }
+
+ private:
+  template <typename T>
+  constexpr Key With(T Key::*member, T value) const {
+    Key copy = *this;
+    copy.*member = value;
+    return copy;
+  }
+};
+
+// Rows and what follows from them. Thread-safe.
+class KeyTable {
+ public:
+  // The rows, a section before the keys that it holds; searched keys in the order of drawing. Their
+  // texts must outlive the table. REQUIRES: defaults and searched values are JSON.
+  explicit KeyTable(std::vector<Key> rows);
+
+  auto begin() const { return rows_.begin(); }
+  auto end() const { return rows_.end(); }
+  std::span<const Key> rows() const { return rows_; }
+
+  // The key at a pointer, or nullptr.
+  const Key* Find(std::string_view pointer) const;
+  // The key that an alias stands for; of every other key, itself.
+  const Key& Target(const Key& key) const;
+  // The names of the keys directly under a section's pointer ("" = top level) that are valid if the
+  // section has this `type` in lower case.
+  std::vector<std::string> Names(std::string_view section, std::string_view type = "") const;
+  // The default at a ZeRO stage; null if the key has none of its own. REQUIRES: `key` is a row.
+  const Json& Default(const Key& key, int stage = 0) const;
+  // What a value of the key must be, for messages and docs: "an integer >= 1", "true or false".
+  std::string Expected(const Key& key) const;
+  // "" if `value` fits the key's type and range, else Expected(key).
+  std::string Misfit(const Key& key, const Json& value) const;
+
+ private:
+  bool Fits(const Key& key, const Json& value) const;
+
+  std::vector<Key> rows_;
+  std::vector<Json> defaults_;        // Of each row,
+  std::vector<Json> stage_defaults_;  // and from its `fallback_stage` on.
+  std::unordered_map<std::string_view, size_t> by_pointer_;
+};
+
+// True if `text` is one of the words of `words`, which blanks separate.
+bool IsOneOf(std::string_view text, std::string_view words);
+
+// `text` with ASCII letters in lower case.
+std::string LowerCase(std::string_view text);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_KEY_TABLE_H_

@@ -1,0 +1,38 @@
+// The one check of a config against everything that DeepSpeed asks of it.
+#ifndef DSAT_ENGINE_CONFIG_VALIDATE_H_
+#define DSAT_ENGINE_CONFIG_VALIDATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/config/batch.h"
+#include "engine/config/settings.h"
+
+namespace dsat::engine {
+
+// A config that has passed the check.
+struct CheckedConfig {
+  Settings settings;
+  BatchSizes batch;
+  std::vector<std::string> warnings;  // One line each, for keys that DeepSpeed ignores.
+};
+
+// Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
+// ranges, unknown keys with the nearest valid one, combinations, batch sizes. For both launch
+// targets. Throws kInvalidArgument "<source>: /json/pointer is <value>; expected <range>".
+CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                            const KeyTable& keys = Keys());
+
+// CheckDsConfig for its warnings.
+std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
+                                          int64_t world_size, const KeyTable& keys = Keys());
+
+// Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
+// built-in engine's own, in a config for a DeepSpeed script.
+void RefuseOwnKeys(const Json& ds_config, const std::string& source);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_VALIDATE_H_

@@ -1,0 +1,15 @@
+// The kinds of devices, and what a model must know of them.
+#ifndef DSAT_ENGINE_CORE_DEVICE_KIND_H_
+#define DSAT_ENGINE_CORE_DEVICE_KIND_H_
+
+#include <cstdint>
+
+namespace dsat::engine {
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+// The largest number of channels per head that CUDA attention supports.
+inline constexpr int64_t kMaxCudaHeadChannels = 256;
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CORE_DEVICE_KIND_H_

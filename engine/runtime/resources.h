@@ -1,0 +1,25 @@
+// What an engine runs on.
+#ifndef DSAT_ENGINE_RUNTIME_RESOURCES_H_
+#define DSAT_ENGINE_RUNTIME_RESOURCES_H_
+
+#include <cstdint>
+
+#include "engine/comm/process_group.h"
+#include "engine/data/dataset.h"
+#include "engine/model/layer.h"
+#include "engine/runtime/state/tier_memory.h"
+
+namespace dsat::engine {
+
+// All of it must outlive the engine.
+struct Resources {
+  const Model& model;
+  ProcessGroup& group;  // All ranks, those of other pipeline stages included.
+  Memory memory;
+  const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given.
+  int64_t seq_len = 0;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_RUNTIME_RESOURCES_H_

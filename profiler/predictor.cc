@@ -1,0 +1,121 @@
+// The formulas behind the interface, and which of the two answers an experiment gets.
+#include "profiler/predictor.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/files.h"
+#include "engine/backend/kernels.h"
+#include "profiler/memory_model.h"
+#include "profiler/planner.h"
+
+namespace dsat {
+namespace {
+
+int64_t IntAt(const Json& config, const char* pointer, int64_t otherwise) {
+  const Json* value = FindAtPointer(config, pointer);
+  return value == nullptr ? otherwise : WholeNumber(*value).value_or(otherwise);
+}
+
+class FormulaPredictor : public Predictor {
+ public:
+  FormulaPredictor(const ModelProfile& profile, int64_t world_size, bool compat_determined)
+      : profile_(profile), world_size_(world_size), compat_determined_(compat_determined) {}
+
+  Predicted Predict(const Json& ds_config) const override {
+    const StageMemory memory = ModelOf(ds_config).ForStage(StageOf(ds_config));
+    const int64_t micro_batch = IntAt(ds_config, "/train_micro_batch_size_per_gpu", 1);
+    Predicted predicted;
+    predicted.device = {
+        .state_bytes = memory.fixed_bytes(),
+        .peak_bytes = memory.fixed_bytes() + micro_batch * memory.activation_bytes_per_sample,
+        .limit_bytes = profile_.device_memory_bytes,
+    };
+    return predicted;
+  }
+
+  int64_t LargestMicroBatch(const Json& ds_config) const override {
+    return ModelOf(ds_config).ApproxMaxMicroBatch(StageOf(ds_config));
+  }
+
+ private:
+  static int StageOf(const Json& ds_config) {
+    return static_cast<int>(IntAt(ds_config, "/zero_optimization/stage", 0));
+  }
+  MemoryModel ModelOf(const Json& ds_config) const {
+    return {profile_, ds_config, world_size_, compat_determined_};
+  }
+
+  ModelProfile profile_;
+  int64_t world_size_;
+  bool compat_determined_;
+};
+
+// The machine that the profile was measured on, as the trials share it.
+engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& profile) {
+  engine::Cluster cluster;
+  if (profile.device == "cpu") cluster = engine::ClusterOf(profile.device);
+  cluster.device = profile.device;
+  cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
+  cluster.num_threads = static_cast<int>(profile.num_threads);
+  const auto kernels = engine::MakeCountingKernels(/*num_threads=*/1, cluster.kind());
+  cluster.device_memory_bytes = profile.device_memory_bytes + kernels->WorkspaceBytes();
+  cluster.rank_host_memory_bytes = spec.host_memory_bytes;
+  cluster.flops_16bit = cluster.flops_f32 = static_cast<double>(profile.matmul_flops_per_s);
+  cluster.device_bytes = static_cast<double>(profile.copy_bytes_per_s);
+  if (profile.to_host_bytes_per_s > 0)
+    cluster.copy_bytes = static_cast<double>(profile.to_host_bytes_per_s);
+  return cluster;
+}
+
+}  // namespace
+
+std::string Predicted::Misfit() const {
+  std::string text;
+  const auto add = [&](const char* what, const TierNeed& need) {
+    if (need.fits()) return;
+    text += fmt::format("{}{} needs {} of {}", text.empty() ? "It does not fit: " : "; ", what,
+                        HumanBytes(need.peak_bytes), HumanBytes(need.limit_bytes));
+  };
+  add("a device", device);
+  add("a node's host memory", host);
+  if (host.fits()) add("a rank's host memory", rank_host);
+  add("a node's disk", disk);
+  return text;
+}
+
+std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
+                                                const ModelProfile& profile) {
+  return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial,
+                                            spec.options.compat_determined);
+}
+
+std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile) {
+  const bool measured_here = IsBuiltin(spec) && !spec.profile && !profile.device.empty();
+  if (!measured_here || spec.options.compat_determined) return MakeFormulaPredictor(spec, profile);
+  const PlannerInputs inputs = {
+      .model = spec.hyperparameters.value("model", Json::object()),
+      .model_what = spec.config_path + ": /hyperparameters/model",
+      .base_dir = spec.model_dir,
+      .data = spec.hyperparameters.value("data", Json::object()),
+      .ds_config_source = "ds_config",
+  };
+  return std::make_unique<Planner>(MakePlanner(inputs, ClusterOfTrials(spec, profile)));
+}
+
+std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config) {
+  try {
+    const Predicted predicted = predictor.Predict(ds_config);
+    return predicted.exact ? predicted.Misfit() : "";
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    return error.what();
+  }
+}
+
+bool IsRefusal(const Error& error) {
+  return error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnimplemented;
+}
+
+}  // namespace dsat

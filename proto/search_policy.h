@@ -1,0 +1,37 @@
+// The choices in which Determined's published search methods differ from dsat's (docs/methods.md).
+//
+// Code asks the policy for the choice by its name and does not read the option compat_determined.
+#ifndef DSAT_PROTO_SEARCH_POLICY_H_
+#define DSAT_PROTO_SEARCH_POLICY_H_
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+struct SearchPolicy {
+  // A trial without a measurement counts as too large, even if it failed or was stopped.
+  bool failure_is_too_large = false;
+  // asha, binary: a bisection whose upper end fits continues with larger sizes.
+  bool bisect_beyond_range = true;
+  // asha: the best lineage of a rung blocks all promotions if its bisection is over.
+  bool exhausted_lineage_blocks_promotion = false;
+  // random: once stage 1 or 2 has succeeded, only those that have are drawn, and lineages of stage
+  // 3 stop.
+  bool prune_stages = false;
+  // random: sizes are drawn above the best size of the stage and not around it.
+  bool draw_above_best = false;
+};
+
+// The policy of a search. It is made once from the options.
+inline SearchPolicy PolicyOf(const SearchOptions& options) {
+  if (!options.compat_determined) return {};
+  return {.failure_is_too_large = true,
+          .bisect_beyond_range = false,
+          .exhausted_lineage_blocks_promotion = true,
+          .prune_stages = true,
+          .draw_above_best = true};
+}
+
+}  // namespace dsat
+
+#endif  // DSAT_PROTO_SEARCH_POLICY_H_

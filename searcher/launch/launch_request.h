@@ -1,0 +1,38 @@
+// What is launched: one attempt of a trial, or a full training run.
+#ifndef DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_
+#define DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/trial.h"
+#include "proto/trial_task.h"
+#include "searcher/hosts/launch_host.h"
+
+namespace dsat {
+
+struct LaunchRequest {
+  ExperimentId experiment = 0;
+  TrialId trial = 0;
+  int64_t attempt = 0;
+  TrialKind kind = TrialKind::kSearch;
+  bool full_run = false;            // Train to the end and measure nothing.
+  int64_t checkpoint_interval = 0;  // Of a full run: steps between two checkpoints,
+  int64_t eval_interval = 0;        // and between two validations.
+  TraceTask trace = {};             // Of a full run of the built-in engine.
+  Json ds_config;                   // The configuration to run.
+  std::string dir;         // Folder of this attempt for configs and logs; exists and is writable.
+  std::string shared_dir;  // Folder that all attempts of the experiment share (compiled
+                           // extensions); "" = the parent of `dir`.
+  std::vector<LaunchHost> hosts = {{}};
+  std::vector<Slot> slots;  // One per rank, those of a host together; empty = not pinned, on this
+                            // machine.
+  std::string report_address;  // gRPC target of the runner's TrialService.
+  std::string token;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_

@@ -1,0 +1,41 @@
+// How the ranks of an attempt are launched and how their results are read: the interface of dsat's
+// own engine and of the user's command, which differ only here.
+#ifndef DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
+#define DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+#include "searcher/launch/launch_request.h"
+#include "searcher/processes/rank_command.h"
+
+namespace dsat {
+
+// Used by one thread. For an attempt, Prepare is called first, and Classify, if at all, last.
+class LaunchTarget {
+ public:
+  virtual ~LaunchTarget() = default;
+  // Writes the attempt's files to request.dir and returns the commands, one per rank.
+  virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
+  // Reads the results that arrive as files while the ranks run; called a few times a second.
+  // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
+  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request);
+  virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);
+  // A number that grows while the ranks make progress (optimizer steps), for the hang time-out.
+  virtual int64_t PollProgress(const LaunchRequest& request);
+  // The outcome of an attempt that has reported none itself, from its exit codes and files.
+  virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
+};
+
+// The launch target of `spec`: MakeBuiltinTarget or MakeCommandTarget, which see.
+std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
+                                         const std::string& trial_binary);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_

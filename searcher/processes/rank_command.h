@@ -1,0 +1,51 @@
+// What a supervisor is told about its ranks, and what it reports about their end.
+#ifndef DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
+#define DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace dsat {
+
+// The command of one rank, with its environment on top of ours.
+struct RankCommand {
+  std::vector<std::string> argv;
+  std::map<std::string, std::string> env;
+  std::string log_path;  // stdout and stderr of this rank; an existing file is replaced.
+  std::string work_dir;  // "" = the one given to SupervisedProcess::Start.
+  // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
+  // (line_stamper.h) as "<nanoseconds of the monotonic clock> <line>" when it arrives.
+  std::string stamp_marker;
+  int64_t host = 0;                     // Index of the hosts given to SupervisedProcess::Start.
+  std::vector<std::string> files = {};  // Files in the attempt's folder that the rank reads. A host
+                                        // that does not share the folder gets copies.
+  bool shares_folder = false;           // True if files that the rank writes there are needed here.
+};
+
+// How processes ended.
+struct ExitReport {
+  int first_failed_rank = -1;  // The first rank that failed by itself; -1 if none did.
+  int exit_code = 0;           // Of that rank; 128 + signal if it was killed, 127 if not runnable.
+  bool killed_by_us = false;   // Stopped by the runner (time-out, cancel) before a rank failed.
+  int64_t oom_kills = 0;  // Processes that the kernel killed meanwhile for lack of host memory,
+                          // in our cgroup, or on this host if the cgroup does not count them.
+  std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
+  std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
+  std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
+};
+
+// How long processes may take to end by themselves.
+struct GraceTimes {
+  std::chrono::milliseconds siblings{2000};   // From a rank's failure to SIGTERM for the others.
+  std::chrono::milliseconds terminate{2000};  // From SIGTERM to SIGKILL.
+  // After this time without a message, a supervisor on another host assumes that the runner is
+  // gone: a broken connection may not be noticed at either end.
+  std::chrono::milliseconds silence{60'000};
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_

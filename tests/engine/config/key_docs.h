@@ -1,0 +1,19 @@
+// The lists of docs/ds_config.md, generated from the key table and the rules.
+#ifndef DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_
+#define DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_
+
+#include <string>
+
+#include "engine/config/key_table.h"
+
+namespace dsat::engine {
+
+// One list for the keys of the top level and one for each section, under headings.
+std::string KeyDocs(const KeyTable& keys);
+
+// One list.
+std::string RuleDocs();
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_

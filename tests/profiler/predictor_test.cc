@@ -1,0 +1,155 @@
+// The two answers to one question: the engine's plan, and the formulas.
+#include "profiler/predictor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/config/ds_config.h"
+#include "engine/model/models.h"
+#include "engine/runtime/predict.h"
+#include "profiler/memory_model.h"
+
+namespace dsat {
+namespace {
+
+using engine::ConfigForTrial;
+
+constexpr int64_t kSeqLen = 32;
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+Json TinyModel() {
+  return {{"type", "gpt2"}, {"n_layer", 2},      {"n_embd", 64},
+          {"n_head", 2},    {"n_positions", 32}, {"vocab_size", 256}};
+}
+
+ExperimentSpec BuiltinSpec(int64_t world_size) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = world_size;
+  spec.hyperparameters = {{"model", TinyModel()}, {"data", {{"seq_len", kSeqLen}}}};
+  return spec;
+}
+
+// As dsat-trial reports it.
+ModelProfile BuiltinProfile(int64_t num_threads = 1) {
+  ModelProfile profile;
+  profile.num_params = profile.trainable_num_params = 118'528;
+  profile.activation_bytes_per_sample = 100'000;
+  profile.device_memory_bytes = 6 * kMiB;
+  profile.matmul_flops_per_s = 1'000'000'000;
+  profile.copy_bytes_per_s = 1'000'000'000;
+  profile.device = "cpu";
+  profile.num_threads = num_threads;
+  return profile;
+}
+
+Json Config(int stage, int64_t micro_batch, int64_t world_size) {
+  return ConfigForTrial(
+      {{"train_micro_batch_size_per_gpu", 1}, {"zero_optimization", {{"stage", stage}}}},
+      {{"/train_micro_batch_size_per_gpu", micro_batch}}, world_size);
+}
+
+int64_t LargestPeak(const Json& ds_config, int world_size, int num_threads) {
+  const engine::Model model = engine::MakeModel(TinyModel(), "/model");
+  const auto config = engine::ParseDsConfig(ds_config, "ds_config", world_size, nullptr);
+  int64_t most = 0;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const engine::Prediction predicted =
+        engine::Predict(model, config, kSeqLen, rank, world_size, num_threads);
+    most = std::max(most, predicted.peak_bytes);
+  }
+  return most;
+}
+
+TEST(PredictorTest, TheBuiltinAnswerIsThatOfTheRankThatNeedsMost) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    for (const int num_threads : {1, 3}) {
+      const auto predictor = MakePredictor(BuiltinSpec(world_size), BuiltinProfile(num_threads));
+      for (int stage = 0; stage <= 3; ++stage) {
+        const Json config = Config(stage, 3, world_size);
+        const Predicted predicted = predictor->Predict(config);
+        EXPECT_TRUE(predicted.exact);
+        EXPECT_GT(predicted.step_ms, 0);
+        EXPECT_EQ(predicted.device.limit_bytes, 6 * kMiB);
+        EXPECT_EQ(predicted.device.peak_bytes, LargestPeak(config, world_size, num_threads))
+            << world_size << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
+TEST(PredictorTest, APipelineNeedsWhatItsLargestStageNeeds) {
+  const auto predictor = MakePredictor(BuiltinSpec(4), BuiltinProfile());
+  const Json base = {{"train_micro_batch_size_per_gpu", 2},
+                     {"zero_optimization", {{"stage", 1}}},
+                     {"gradient_accumulation_steps", 2},
+                     {"pipeline", {{"stages", 2}, {"partition", "uniform"}}}};
+  const Json config = ConfigForTrial(base, {}, 4);
+  EXPECT_EQ(predictor->Predict(config).device.peak_bytes, LargestPeak(config, 4, 1));
+}
+
+TEST(PredictorTest, TheLargestMicroBatchFitsAndOneMoreDoesNot) {
+  const auto predictor = MakePredictor(BuiltinSpec(2), BuiltinProfile());
+  for (int stage = 0; stage <= 3; ++stage) {
+    const int64_t largest = predictor->LargestMicroBatch(Config(stage, 1, 2));
+    ASSERT_GT(largest, 1) << stage;
+    EXPECT_EQ(predictor->Predict(Config(stage, largest, 2)).Misfit(), "");
+    EXPECT_THAT(predictor->Predict(Config(stage, largest + 1, 2)).Misfit(),
+                testing::MatchesRegex("It does not fit: a device needs 6.[0-9]+ MiB of 6.0 MiB"));
+  }
+}
+
+TEST(PredictorTest, HostMemoryIsALimitToo) {
+  ExperimentSpec spec = BuiltinSpec(1);
+  Json config = Config(2, 1, 1);
+  config["activation_checkpointing"] = {{"cpu_checkpointing", true}};
+  const auto unlimited = MakePredictor(spec, BuiltinProfile());
+  const int64_t peak_bytes = unlimited->Predict(config).rank_host.peak_bytes;
+  ASSERT_GT(peak_bytes, 0);
+  EXPECT_TRUE(unlimited->Predict(config).fits());
+  spec.host_memory_bytes = peak_bytes;
+  EXPECT_TRUE(MakePredictor(spec, BuiltinProfile())->Predict(config).fits());
+  spec.host_memory_bytes = peak_bytes - 1;
+  EXPECT_THAT(MakePredictor(spec, BuiltinProfile())->Predict(config).Misfit(),
+              testing::HasSubstr("host memory needs"));
+}
+
+TEST(PredictorTest, FormulasAnswerWhereTheEngineHasNotMeasured) {
+  const ModelProfile profile = BuiltinProfile();
+  ExperimentSpec command = BuiltinSpec(2);
+  command.entrypoint = {"python3", "train.py", "--deepspeed_config", "ds_config.json"};
+  ExperimentSpec compat = BuiltinSpec(2);
+  compat.options.compat_determined = true;
+  ExperimentSpec by_hand = BuiltinSpec(2);
+  by_hand.profile = profile;
+  ModelProfile elsewhere = profile;
+  elsewhere.device.clear();
+  const Json config = Config(1, 4, 2);
+  const std::pair<ExperimentSpec, ModelProfile> cases[] = {
+      {command, profile}, {compat, profile}, {by_hand, profile}, {BuiltinSpec(2), elsewhere}};
+  for (const auto& [spec, measured] : cases) {
+    const MemoryModel model(measured, config, 2, spec.options.compat_determined);
+    const auto predictor = MakePredictor(spec, measured);
+    const Predicted predicted = predictor->Predict(config);
+    EXPECT_FALSE(predicted.exact);
+    EXPECT_EQ(predicted.device.peak_bytes, model.ForStage(1).fixed_bytes() + 4 * 100'000);
+    EXPECT_EQ(predictor->LargestMicroBatch(config), model.ApproxMaxMicroBatch(1));
+  }
+}
+
+TEST(PredictorTest, AModelThatCannotBeBuiltIsNamed) {
+  ExperimentSpec spec = BuiltinSpec(1);
+  spec.config_path = "deepspeed.yaml";
+  spec.hyperparameters["model"] = {{"type", "gpt3"}};
+  try {
+    MakePredictor(spec, BuiltinProfile());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("deepspeed.yaml: /hyperparameters/model"));
+  }
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,134 @@
+"""scripts/gpu_check runs to its end on the emulated GPU; stopped, it leaves what was measured.
+
+usage: gpu_check_test.py BUILD
+
+Programs of these names stand for compute-sanitizer, ncu and a Python with torch.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv.pop()).resolve()
+
+# Runs the program that it is given, from the first argument that is one; or fails.
+TOOL = """#!{python}
+import os, sys
+if os.environ.get("FAKE_TOOL_FAILS"):
+    sys.exit("fake error")
+i = next(i for i, arg in enumerate(sys.argv) if i > 0 and os.access(arg, os.X_OK))
+print("instrumented", sys.argv[i], flush=True)
+os.execv(sys.argv[i], sys.argv[i:])
+"""
+
+# A python3 that imports torch, has cuBLAS in its folder, and trains.
+PEER = """#!{python}
+import json, os, sys, time
+if sys.argv[1] == "-c":
+    print("{site}" if "sys.path" in sys.argv[2] else "torch 0")
+    sys.exit()
+assert "{site}/nvidia/cu13/lib" in os.environ["LD_LIBRARY_PATH"].split(":")
+task = json.load(open(sys.argv[2]))
+if os.environ.get("FAKE_PEER_HANGS"):
+    time.sleep(600)
+print(json.dumps({{"step_ms": [1000.0] * task["ds_config"]["train_micro_batch_size_per_gpu"],
+                  "peak_bytes": 1 << 30}}))
+"""
+
+
+class GpuCheckTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        self.out = self.folder / "out"
+        site = self.folder / "site"
+        (site / "nvidia/cu13/lib").mkdir(parents=True)
+        (self.folder / "bin").mkdir()
+        for name, text in (("compute-sanitizer", TOOL), ("ncu", TOOL), ("peer", PEER)):
+            program = self.folder / "bin" / name
+            program.write_text(text.format(python=sys.executable, site=site))
+            program.chmod(0o755)
+
+    def start(self, *arguments, **environment):
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        command = [ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
+                   "--peer-python", self.folder / "bin/peer", *arguments]
+        return subprocess.Popen(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
+                                              **environment},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end_of(self, process):
+        """The exit status and the summary of a rehearsal."""
+        output, errors = process.communicate(timeout=200)
+        summary = (self.out / "summary.txt").read_text()
+        self.assertEqual(output, summary, errors)
+        return process.returncode, summary
+
+    def check(self, *arguments, **environment):
+        return self.end_of(self.start(*arguments, **environment))
+
+    def results(self):
+        lines = (self.out / "training.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_every_stage_runs_and_what_it_measured_is_kept(self):
+        status, summary = self.check()
+        self.assertEqual(status, 0, summary)
+        for name in ("doctor", "kernels_test", "device_speed_test", "checkpoint_test", "sanitizer",
+                     "train-tiny", "profile", "search", "offload"):
+            self.assertRegex(summary, rf"(?m)^{name} +passed")
+        self.assertRegex(summary, r"kernels_test +passed .* \d+ tests")
+        self.assertRegex(summary, r"(?m)^\| tiny \| 2 \| \d+ \|.*\| 128 \| \d+\.\d\d \|$")
+        programs = (self.out / "programs.log").read_text()
+        self.assertIn(f"instrumented {BUILD / 'kernels_test'}", programs)
+        self.assertIn(f"instrumented {sys.executable}", programs)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {"summary.txt", "training.jsonl", "programs.log", "search.db"})
+        self.assertIn("ds_config.json", summary)
+        dsat, peer, offloaded = self.results()
+        self.assertEqual([dsat["side"], peer["side"], offloaded["offload"]], ["dsat", "peer", True])
+        self.assertEqual(peer["tokens_per_second"], 128)
+        self.assertGreater(dsat["tokens_per_second"], 0)
+        self.assertIn("everything passed", summary)
+
+    def test_failures_are_told_and_a_stop_leaves_what_was_measured(self):
+        status, summary = self.check("--from", "sanitizer", "--minutes", "0.35",
+                                     FAKE_TOOL_FAILS="1", FAKE_PEER_HANGS="1")
+        self.assertEqual(status, 2, summary)
+        self.assertRegex(summary, r"(?m)^sanitizer +failed with status 1 (.|\n)*fake error")
+        self.assertRegex(summary, r"(?m)^train-tiny +out of time")
+        self.assertIn(f"Next: scripts/gpu_check --from train-tiny --out {self.out}", summary)
+        self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+
+    def test_a_signal_ends_the_check_and_all_that_it_runs(self):
+        process = self.start("--from", "train-tiny", FAKE_PEER_HANGS="1")
+        while not (self.out / "training.jsonl").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        process.terminate()
+        status, summary = self.end_of(process)
+        self.assertEqual(status, 2, summary)
+        self.assertIn("Next: scripts/gpu_check --from train-tiny", summary)
+        self.assertEqual([result["side"] for result in self.results()], ["dsat"])
+        peer = str(self.folder / "bin/peer").encode()
+        for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(peer, command.read_bytes())
+            except OSError:
+                continue  # It has just ended.
+
+    def test_a_stage_that_does_not_exist_is_refused(self):
+        done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
+                               "--from", "speed"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--from speed is no stage; expected one of doctor, tests,", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
