@@ -41,7 +41,7 @@ void ExchangeMessages(ProcessGroup& group, int sent, int received, int64_t bytes
   ASSERT_EQ(from_peer, Message(peer, received, bytes)) << "message " << received << " of " << bytes;
 }
 
-// Nothing, below and at a page, a chunk of 256 KiB and its neighbours, many chunks; then smaller.
+// Nothing, below and at a page, a chunk of 256 KiB and its neighbors, many chunks; then smaller.
 constexpr int64_t kSizes[] = {0,         1,         4096, 4097, (256 << 10) - 1,
                               256 << 10, 3'000'001, 5,    0,    70'000};
 
@@ -92,7 +92,7 @@ void RunPipeline(ProcessGroup& group, int64_t num_micro_batches, int64_t bytes) 
                                    .stage = group.rank(),
                                    .num_micro_batches = num_micro_batches};
   for (const Compute& c : Schedule(options)) {
-    const int peer = group.rank() + NeighbourOf(c.op);
+    const int peer = group.rank() + StageOffset(c.op);
     switch (c.op) {
       case Op::kReceiveInput:
       case Op::kReceiveGrad:
