@@ -1,5 +1,5 @@
-// DeepSpeed's own, documented estimates of memory: what its users know, beside what this engine
-// counts. They cover model states only: no activations, no buckets.
+// The memory estimates that DeepSpeed documents, for comparison with what this engine counts. They
+// cover model states only, without activations and buckets.
 //
 // Formulas of estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs
 // (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; docs/code-docs/source/memory.rst).
@@ -22,8 +22,8 @@ struct DeepSpeedSetup {
 };
 
 struct DeepSpeedMemory {
-  double gpu_bytes = 0;  // Of one GPU.
-  double cpu_bytes = 0;  // Of one node.
+  double gpu_bytes = 0;  // Per GPU.
+  double cpu_bytes = 0;  // Per node.
 };
 
 DeepSpeedMemory DeepSpeedStage2Estimate(const DeepSpeedSetup& setup);

@@ -1,7 +1,8 @@
-// From the profile of a model: what a ZeRO stage needs on one rank, and how large a micro-batch
-// fits.
+// Computes from the profile of a model what a ZeRO stage needs on one rank, and the largest
+// micro-batch that fits.
 //
-// States as in Rajbhandari et al., "ZeRO" (2020), section 5; docs/methods.md has the formulas.
+// The sizes of model states are those of Rajbhandari et al., "ZeRO" (2020), section 5;
+// docs/methods.md has the formulas.
 #ifndef DSAT_PROFILER_MEMORY_MODEL_H_
 #define DSAT_PROFILER_MEMORY_MODEL_H_
 
@@ -32,17 +33,18 @@ struct StageMemory {
 class MemoryModel {
  public:
   // `ds_config` gives precision, optimizer and buckets; its stage does not matter. `world_size` is
-  // the number of ranks. With `compat_determined` the published formula holds: fp16 or else fp32,
-  // always Adam, no buffers, nothing gathered. REQUIRES: world_size >= 1.
+  // the number of ranks. `compat_determined` selects the published formula: the dtype is fp16 or
+  // fp32, the optimizer is Adam, and there are no buffers and no gathered parameters. REQUIRES:
+  // world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
               bool compat_determined);
 
   // REQUIRES: stage in [0, 3].
   StageMemory ForStage(int stage) const;
 
-  // The largest micro-batch size predicted to fit; 0 if not even 1 does. 1 at most if the profile
-  // has no activation size, or no device memory. With compat_determined never 0, and one sample is
-  // kept in reserve.
+  // The largest micro-batch size predicted to fit; 0 if not even 1 fits. At most 1 if the profile
+  // has no activation size or no device memory. With compat_determined the result is at least 1,
+  // and one sample is kept in reserve.
   int64_t ApproxMaxMicroBatch(int stage) const;
 
  private:

@@ -1,7 +1,7 @@
-// What a model needs on a cluster, and whether it fits, by the engine's own plans.
+// Predicts what a model needs on a cluster, and whether it fits, from the engine's own plans.
 //
-// Every number of bytes is that of engine/runtime/predict.h: what the built-in engine counts when
-// it runs the same configuration. Times are estimates (engine/runtime/timeline.h).
+// Every number of bytes comes from engine/runtime/predict.h and is what the built-in engine counts
+// when it runs the same configuration. Times are estimates (engine/runtime/timeline.h).
 #ifndef DSAT_PROFILER_PLANNER_H_
 #define DSAT_PROFILER_PLANNER_H_
 
@@ -22,18 +22,18 @@ namespace dsat {
 struct Estimate : Predicted {
   engine::BatchSizes batch;
   int64_t num_stages = 1;                 // Pipeline stages.
-  std::vector<engine::Prediction> ranks;  // One of each pipeline stage; all of one are alike.
-  engine::StepTime time;                  // Of the slowest pipeline stage.
+  std::vector<engine::Prediction> ranks;  // One of each pipeline stage; the others are equal.
+  engine::StepTime time;                  // The slowest pipeline stage's.
   double samples_per_s = 0;               // 0 if nothing takes time.
 };
 
 // One way to run the model: the base config at a stage with an offload.
 struct Variant {
-  // A strategy's (strategies.h), or "stage_0" or "stage_3_offload_optimizer"; "stage_3_nvme with
-  // buffer_size 269217920" where the default is too small for the model's layers.
+  // The name of a strategy (strategies.h), or "stage_0" or "stage_3_offload_optimizer"; for example
+  // "stage_3_nvme with buffer_size 269217920" if the default is too small for the model's layers.
   std::string name;
   std::optional<Estimate> estimate;
-  std::string refused;  // Why there is none.
+  std::string refused;  // Why there is no estimate.
   int64_t largest_micro_batch = 0;
 };
 
@@ -51,15 +51,16 @@ class Planner : public Predictor {
   // Throws what ParseDsConfig and engine::Predict throw. `warnings` as ParseDsConfig's.
   Estimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
   Predicted Predict(const Json& ds_config) const override;
-  // By bisection, up to 65536.
+  // Bisects sizes up to 65536.
   int64_t LargestMicroBatch(const Json& ds_config) const override;
 
-  // Every stage with every offload, and nothing else changed.
+  // Every stage with every offload; nothing else is changed.
   std::vector<Variant> Variants(const Json& ds_config) const;
 
-  // What would make a config fit that does not: a smaller micro-batch; the first of activation
-  // checkpointing, higher stages and offload that is enough for the same micro-batch; the least
-  // number of ranks, a power of two times as many. None, one, two or all three.
+  // Changes that make a config fit that does not fit: a smaller micro-batch; the first of
+  // activation checkpointing, higher stages and offload that suffices for the same micro-batch; and
+  // the least power of two by which to multiply the number of ranks. Changes that do not suffice
+  // are left out.
   std::vector<Change> NearestChanges(const Json& ds_config) const;
 
   const engine::Model& model() const { return model_; }
@@ -93,9 +94,9 @@ struct PlannerInputs {
 };
 Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster);
 
-// The model block of a GPT with about so many parameters besides the embeddings: 12 L h^2, the
-// width h 128 times the depth L, rounded to 128, heads 128 wide (docs/estimate.md). Throws
-// kInvalidArgument if it is not in [1e6, 1e14].
+// The model block of a GPT with about `num_params` = 12 L h^2 parameters besides the embeddings.
+// The width h is 128 times the depth L, rounded to a multiple of 128, and heads are 128 wide
+// (docs/estimate.md). Throws kInvalidArgument if num_params is not in [1e6, 1e14].
 Json GptOfSize(double num_params);
 
 }  // namespace dsat

@@ -1,6 +1,6 @@
-// Does a configuration fit, and how long does a step take? One question, asked by the search and by
-// dsat estimate, and two answers: from the engine's own plan (profiler/planner.h), and from the
-// formulas of the memory model.
+// Predicts whether a configuration fits and how long a step takes, for the search and for dsat
+// estimate. Predictions come from the engine's own plan (profiler/planner.h) or from the formulas
+// of the memory model.
 #ifndef DSAT_PROFILER_PREDICTOR_H_
 #define DSAT_PROFILER_PREDICTOR_H_
 
@@ -24,10 +24,10 @@ struct TierNeed {
 };
 
 struct Predicted {
-  TierNeed device;     // Of the rank that needs most.
-  TierNeed rank_host;  // The same.
-  TierNeed host;       // Of the node that needs most.
-  TierNeed disk;       // The same.
+  TierNeed device;     // The rank that needs most.
+  TierNeed rank_host;  // The rank that needs most.
+  TierNeed host;       // The node that needs most.
+  TierNeed disk;       // The node that needs most.
   double step_ms = 0;  // An estimate; 0 if unknown.
   bool exact = false;  // The bytes are what the built-in engine counts when it runs this.
 
@@ -36,7 +36,7 @@ struct Predicted {
   std::string Misfit() const;
 };
 
-// A prediction is a function of the ds_config alone: the same question has the same answer.
+// A prediction depends on the ds_config alone: equal configs have equal predictions.
 class Predictor {
  public:
   virtual ~Predictor() = default;
@@ -44,8 +44,8 @@ class Predictor {
   // Throws kInvalidArgument or kUnimplemented if the built-in engine refuses the config.
   virtual Predicted Predict(const Json& ds_config) const = 0;
 
-  // The largest micro-batch size with which `ds_config` is predicted to fit, and nothing else
-  // changed; 0 if not even 1 is. Throws as Predict.
+  // The largest micro-batch size with which `ds_config`, otherwise unchanged, is predicted to fit;
+  // 0 if not even 1 fits. Throws as Predict.
   virtual int64_t LargestMicroBatch(const Json& ds_config) const = 0;
 };
 
@@ -53,17 +53,17 @@ class Predictor {
 std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
                                                 const ModelProfile& profile);
 
-// What an experiment's trials will need on the device that `profile` was measured on: from the
-// engine's own plan if the built-in engine has measured it, else from the formulas; these also with
-// compat_determined, and if the profile was given by hand. Throws what MakeModel (models.h) throws
-// if the model cannot be built here.
+// Predicts for an experiment's trials on the device that `profile` was measured on. The prediction
+// comes from the engine's own plan if the built-in engine has measured the profile. It comes from
+// the formulas for a command, with compat_determined, and if the profile was given by hand. Throws
+// what MakeModel (models.h) throws if the model cannot be built here.
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile);
 
-// Why `ds_config` cannot run: it is refused, or predicted, and exactly, not to fit. "" if it may
-// run.
+// Returns why `ds_config` cannot run: it is refused, or an exact prediction says that it does not
+// fit. "" if it may run.
 std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config);
 
-// Whether `error` says that the engine does not run such a config, and not that something broke.
+// True if `error` means that the engine refuses a config, and not that something has failed.
 bool IsRefusal(const Error& error);
 
 }  // namespace dsat

@@ -1,4 +1,4 @@
-// The space that is searched: stages, their knobs, and where to start.
+// Makes the search space: the stages, their knobs, and the sizes to start with.
 #ifndef DSAT_PROFILER_TUNING_SPACE_H_
 #define DSAT_PROFILER_TUNING_SPACE_H_
 
@@ -13,12 +13,11 @@ namespace dsat {
 // One StageSpace for each of options.zero_stages, in that order, with the sizes that `predictor`
 // gives for it; they are 0 for a stage that the engine refuses. Knobs are the searched rows of
 // `keys` in the order of the table, from their stages on, with their values. Knobs without effect
-// are left out: those that need several ranks on one rank, and sizes beyond the smallest that holds
-// every parameter. With compat_determined the published knobs are kept with all their values.
+// are left out: those that need several ranks if there is one, and sizes beyond the smallest that
+// holds every parameter. With compat_determined the published knobs are kept with all their values.
 // REQUIRES: ValidateOptions(options) passes.
 SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
-                            const Json& ds_config, const SearchOptions& options,
-                            int64_t world_size,
+                            const Json& ds_config, const SearchOptions& options, int64_t world_size,
                             const engine::KeyTable& keys = engine::Keys());
 
 }  // namespace dsat

@@ -1,7 +1,7 @@
-// A search tied to its log: every ask and tell is in the database before anyone acts on it.
+// A search with its log: every ask and tell is in the database before anyone acts on it.
 //
-// The one door to an experiment for the runner, for `dsat ask` / `dsat tell` and for the gRPC
-// service. Opening replays the log and compares each replayed ask with the recorded one.
+// The runner, `dsat ask` / `dsat tell` and the gRPC service use experiments through this class.
+// Opening replays the log and compares each replayed ask with the recorded one.
 #ifndef DSAT_SEARCHER_EXPERIMENT_H_
 #define DSAT_SEARCHER_EXPERIMENT_H_
 
@@ -17,9 +17,9 @@
 
 namespace dsat {
 
-// Not thread-safe. Every call that writes first replays what other processes have appended. Beside
-// what each names, calls throw as Store::Append does; nothing is recorded then, and the call may be
-// made again.
+// Not thread-safe. Every call that writes first replays what other processes have appended. Besides
+// the errors that they name, calls throw as Store::Append; nothing is recorded then, and the call
+// may be repeated.
 class Experiment {
  public:
   // Records a new experiment. Throws kInvalidArgument if the spec contradicts itself.
@@ -52,9 +52,9 @@ class Experiment {
   void TellExternal(TrialId id, const Outcome& outcome, const std::vector<PointResult>& points,
                     const std::optional<ModelProfile>& profile);
 
-  // Attempts (launches) of running trials, numbered from 0. Starting one ends the one before, if it
-  // is open, as stopped. The calls throw as Tell, kFailedPrecondition if `attempt` is not the last
-  // one or has ended, and kInvalidArgument if a measurement is not finite or negative.
+  // Attempts (launches) of running trials, numbered from 0. Starting one ends the previous attempt
+  // as stopped if it is open. The calls throw as Tell, kFailedPrecondition if `attempt` is not the
+  // last one or has ended, and kInvalidArgument if a measurement is not finite or negative.
   int64_t StartAttempt(TrialId id, const std::string& log_dir);  // Returns the attempt's number.
   void RecordMeasured(TrialId id, int64_t attempt, const std::optional<PointResult>& result,
                       const std::optional<ModelProfile>& profile);

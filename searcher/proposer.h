@@ -1,9 +1,9 @@
-// Between a method and its trials: equal is equal.
+// Turns the proposals of a method into trials, so that no two trials run equal configurations.
 //
-// A proposal whose effective configuration has run already is answered from the record; one whose
-// equal is running waits for it; one that breaks a rule of ds_config, or that the caller refuses,
-// is told infeasible without a trial. What is left becomes a trial. With compat_determined equal
-// configurations run again.
+// A proposal whose effective configuration has run already gets the result of that trial. A
+// proposal whose effective configuration is running waits for its result. A proposal that breaks a
+// rule of ds_config, or that the caller refuses, is infeasible without a trial. Every other
+// proposal becomes a trial. With compat_determined equal configurations run again.
 #ifndef DSAT_SEARCHER_PROPOSER_H_
 #define DSAT_SEARCHER_PROPOSER_H_
 
@@ -22,7 +22,7 @@
 
 namespace dsat {
 
-// A trial to be.
+// A trial that has not started yet.
 struct Draft {
   Assignment assignment;
   Json ds_config;   // Resolved.
@@ -33,7 +33,7 @@ struct Draft {
 
 class Proposer {
  public:
-  // After so many proposals in a row that need no trial, the method has nothing new to say.
+  // After so many consecutive proposals that need no trial, Next returns nullopt.
   static constexpr int kMaxAnsweredInARow = 200;
 
   // `spec` must outlive the proposer. `space` and `num_params` come from the profile.
@@ -42,20 +42,20 @@ class Proposer {
   // The submitted configuration as it stands. Throws kInvalidArgument if it breaks a rule.
   Draft DraftSubmitted() const;
 
-  // Why a draft cannot run, "" if it may.
+  // Returns why a draft cannot run, or "" if it may.
   using Misfit = std::function<std::string(const Draft& draft)>;
 
-  // The next proposal of the method that needs a trial, nullopt if there is none now; then, as when
-  // `misfit` throws, the call has left no trace. `misfit` is asked once for every configuration
+  // The next proposal of the method that needs a trial; nullopt if there is none now. In that case,
+  // and if `misfit` throws, the call has no effect. `misfit` is called once for every configuration
   // that neither runs nor has run. A draft that was returned must be started before the next call.
   std::optional<Draft> Next(const Misfit& misfit);
 
   // The draft runs as this trial from now on.
   void Start(const Draft& draft, TrialId id);
-  // A started trial has ended: its proposal, and those that waited for it, are told.
+  // Tells the method the result of a started trial, for its proposal and those that wait for it.
   void End(const Trial& finished);
 
-  // Why the latest proposal that was told infeasible without a trial was, "" if none has been.
+  // Why the latest proposal that was infeasible without a trial was refused; "" if there is none.
   const std::string& refusal() const { return refusal_; }
 
  private:
@@ -78,7 +78,8 @@ class Proposer {
 
   Draft MakeDraft(const Assignment& assignment) const;
   const Resolved& Resolve(const Assignment& assignment);
-  // What one call of Next has done beside moving the method; it counts once there is a draft.
+  // The changes that one call of Next makes besides calls of the method. They take effect when
+  // there is a draft.
   struct Pending {
     std::vector<std::pair<std::string, int64_t>> waiting;      // Key, tag.
     std::map<std::string, std::shared_ptr<const Trial>> told;  // By key.
@@ -96,7 +97,7 @@ class Proposer {
   SearchSpace space_;
   int64_t num_params_;
   std::unique_ptr<Method> method_;
-  // The method as it was before calls_: what it is rewound from.
+  // The method as it was before calls_, from which it is rewound.
   std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
   int64_t num_proposals_ = 0;                // That the method has made.

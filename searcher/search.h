@@ -1,9 +1,9 @@
 // One experiment's search as a pure state machine around a method.
 //
 // Trial 0 is the profiling trial (none if the spec brings a profile), the next one the submitted
-// configuration, the rest is the method's. No clock, no threads: the same events give the same
-// trials, so that recovery is replay. What is predicted of a configuration (profiler/predictor.h)
-// is given back by a replay as it was recorded, and is not predicted again.
+// configuration, and the method proposes all others. A search has no clock and no threads: the same
+// events give the same trials, so that recovery is replay. A replay takes the recorded predictions
+// of configurations (profiler/predictor.h) and does not predict again.
 #ifndef DSAT_SEARCHER_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_H_
 
@@ -18,8 +18,8 @@
 
 namespace dsat {
 
-// The outcome of a trial that is told: a success without the searched metric, or without a model
-// profile if it is the profiling trial, is a failure.
+// The outcome that is recorded for a trial: a success without the searched metric, or without a
+// model profile if it is the profiling trial, is a failure.
 Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric);
 
 class Search {
@@ -30,13 +30,13 @@ class Search {
   ~Search();
   Search(Search&&) noexcept;
 
-  // The next trial to run, in state kRunning, or nullopt if there is none now. Never more than
-  // max_trials in all, max_concurrent_trials at once, or max_slots in use. A proposal of the method
-  // that is predicted, and exactly, not to fit is told to it as infeasible and uses up no trial.
-  // `recorded`: what was so refused before this trial, when it is asked for in a replay. Throws
-  // what MakePredictor throws.
+  // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
+  // max_trials in all, max_concurrent_trials at once, and max_slots in use. A proposal of the
+  // method is refused if an exact prediction says that it does not fit: the method is told that it
+  // is infeasible, and it does not count as a trial. In a replay, `recorded` are the proposals that
+  // were refused before this trial. Throws what MakePredictor throws.
   std::optional<Trial> Ask(const std::vector<Refusal>* recorded = nullptr);
-  // What was refused on the way to the last trial that Ask gave.
+  // The proposals that were refused before the last trial that Ask returned.
   const std::vector<Refusal>& LastRefused() const;
   // How many proposals were refused in all.
   int64_t NumRefused() const;
@@ -47,16 +47,16 @@ class Search {
   // A running trial has ended with `outcome`. `points` are its measurements (non-empty if it
   // succeeded), `profile` what the profiling trial learned. A success without the metric that is
   // searched, or of a profiling trial without a profile, is recorded as failed. Throws kNotFound if
-  // there is no such trial, kFailedPrecondition if it is not running. `space` is what is searched
-  // from a profile on; nullopt: the one that the formulas give.
+  // there is no such trial, kFailedPrecondition if it is not running. `space` is the search space
+  // that follows from a profile; nullopt means the space that the formulas give.
   void Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
             std::optional<ModelProfile> profile,
             const std::optional<SearchSpace>& space = std::nullopt);
 
   // No trial is running and none will come. Throws as Ask.
   bool Finished() const;
-  // Set once Finished: why the experiment counts as failed ("" if it does not): the profiling trial
-  // did not succeed, or no trial after it did.
+  // Set once Finished: why the experiment counts as failed, either because the profiling trial did
+  // not succeed or because no trial after it did. "" if it does not count as failed.
   std::string FailureReason() const;
 
   const ExperimentSpec& spec() const;

@@ -1,4 +1,4 @@
-// A gRPC server that listens on this machine, and the token of its callers.
+// A gRPC server that listens on this machine, and the token that its callers must send.
 #ifndef DSAT_SEARCHER_SERVICE_LISTENER_H_
 #define DSAT_SEARCHER_SERVICE_LISTENER_H_
 

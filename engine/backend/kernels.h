@@ -109,15 +109,16 @@ struct AdamArgs {
   Tensor grad{};    // (n)
   Tensor m{};       // (n) f32
   Tensor v{};       // (n) f32
-  // AdamStep only: if `param` and `grad` are bf16, `master` may be, too, in `param`'s memory or its
-  // own, and then `m` and `v` may be. Arithmetic is f32; each is rounded once, when it is written.
+  // AdamStep only: if `param` and `grad` are bf16, `master` may be bf16, too, in `param`'s memory
+  // or its own; then `m` and `v` may also be bf16. Arithmetic is f32; each is rounded once, when it
+  // is written.
   float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
   bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
   bool bias_correction = true;
   int64_t step = 1;      // 1 at the first update
   float grad_scale = 1;  // multiplies the gradient first (clipping, loss scale, averaging)
-  // AdamStep only: how `param`, then bf16, is rounded, and a bf16 `master` with it. Else to
-  // nearest.
+  // AdamStep only: stochastic rounding of `param`, which is then bf16, and of a bf16 `master`.
+  // Without it both are rounded to nearest.
   std::optional<RoundingBits> rounding = {};
 };
 
@@ -201,9 +202,9 @@ class Kernels : public TracedDevice {
   }
   TierTraffic tier_traffic() const { return {to_host_bytes_, to_device_bytes_}; }
 
-  // From here on `trace` records the copies between tiers, and the work of the backend's own queues
-  // in spans (TracedDevice; a CPU has no queues). nullptr ends this, and the trace is complete
-  // then. REQUIRES: nothing is under way.
+  // From now on `trace` records the copies between tiers, and the work of the backend's own queues
+  // in spans (TracedDevice; a CPU has no queues). nullptr ends the recording, after which the trace
+  // is complete. REQUIRES: no work is under way.
   virtual void set_trace(Trace* trace) {
     trace_ = trace;
     if (trace != nullptr) trace->Lane(kCopyLane);
@@ -312,8 +313,8 @@ class Kernels : public TracedDevice {
   virtual void LionStep(const LionArgs& args) = 0;
 
   // LAMB (You et al. 2020) in the form of DeepSpeed's FusedLamb, in two halves, since every
-  // parameter's norms are wanted in between. The direction is m / (sqrt(v) + eps) + weight_decay
-  // param, not bias-corrected; the kind of weight decay in `args` is not looked at.
+  // parameter's norms are needed in between. The direction is m / (sqrt(v) + eps) + weight_decay
+  // param, not bias-corrected. The kind of weight decay in `args` is ignored.
   //
   // Updates m and v; param is not written. Returns the sums over `args`' elements.
   virtual LambSums LambMoments(const AdamArgs& args) = 0;
@@ -321,17 +322,17 @@ class Kernels : public TracedDevice {
   // lr, times sqrt(1 - beta2^step) / (1 - beta1^step) if bias_correction.
   virtual void LambApply(const AdamArgs& args, float trust_ratio) = 0;
 
-  // 1-bit Adam (Tang et al. 2021): momentum travels as signs, the variance rests.
+  // 1-bit Adam (Tang et al. 2021): ranks exchange signs of momentum; the variance is constant.
   //
   // m = beta1 m + (1 - beta1) grad; nothing else is written.
   virtual void MomentumStep(const AdamArgs& args) = 0;
   // param -= lr (m / (sqrt(v) + eps) + weight_decay param); m and v are not written, grad is not
-  // read. The first term is 0 where v is: what has had no gradient has no direction, whatever sign
-  // its momentum has traveled as.
+  // read. The first term is 0 where v is 0: an element that never had a gradient has no direction,
+  // whatever sign was exchanged for its momentum.
   virtual void FrozenAdamStep(const AdamArgs& args) = 0;
-  // With x (n) = values (n) + error (n), both f32, and *scale = |x| / sqrt(n): bit i % 8 of
-  // signs[i / 8] is 1 where x[i] >= 0, and error[i] becomes what *scale times that sign misses of
-  // x[i]. REQUIRES: n is a multiple of 8. values may not be error.
+  // With x (n) = values (n) + error (n), both f32, and *scale = |x| / sqrt(n): bit i % 8 of byte
+  // i / 8 of `signs` is 1 where x[i] >= 0, and error[i] becomes x[i] minus *scale times that sign.
+  // REQUIRES: n is a multiple of 8. values may not be error.
   virtual void CompressSigns(Tensor error, uint8_t* signs, float* scale, Tensor values) = 0;
   // values (n) f32 = or, if `accumulate`, += factor * *scale where the bit is 1, minus that
   // elsewhere.
@@ -362,7 +363,7 @@ std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = 
 
 // Scratch bytes of CPU attention, per thread: a tile of scores and one of their gradients, 128
 // query rows of T keys each in f32, and the (T, C / H) slices of a head (q, k, v, dout, dq, dk, dv)
-// as far as they are not used where they are. Shared by the CPU and the counting backend.
+// unless they can be used in place. Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 }  // namespace dsat::engine

@@ -10,7 +10,7 @@ namespace dsat::engine {
 
 struct Rule {
   const char* pointer;  // The key that the message names.
-  bool refuses;         // Else it warns.
+  bool refuses;         // If false, it warns.
   const char* text;     // Follows "<pointer> is <value>; ".
   bool (*broken)(const Settings&);
 };

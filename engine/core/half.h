@@ -14,20 +14,20 @@ struct F16 {
   bool operator==(const F16&) const = default;
 };
 
-// Exact.
+// The conversion is exact.
 inline float ToFloat(F16 x) {
   constexpr uint32_t kRebias = 127U - 15U;  // From the exponent's bias of f16 to that of f32.
   const uint32_t magnitude = (x.bits & 0x7FFFU) << 13;
   const uint32_t sign = (x.bits & 0x8000U) << 16;
-  const uint32_t rebias = magnitude >= (31U << 23) ? 2 * kRebias : kRebias;  // Infinity stays one.
+  const uint32_t rebias = magnitude >= (31U << 23) ? 2 * kRebias : kRebias;  // Infinity, NaN.
   const uint32_t normal = magnitude + (rebias << 23);
-  // Below 2^-14 the leading bit is not implied: it is put there and taken off again.
+  // Below 2^-14 the leading bit is not implicit: it is added and then subtracted.
   const float subnormal = std::bit_cast<float>(magnitude + ((kRebias + 1) << 23)) - 0x1p-14F;
   const uint32_t bits = magnitude < (1U << 23) ? std::bit_cast<uint32_t>(subnormal) : normal;
   return std::bit_cast<float>(bits | sign);
 }
 
-// To nearest, ties to even; beyond the range, from 65520 on, infinity; NaN stays NaN (quiet).
+// Rounds to nearest, ties to even. 65520 and more become infinity; NaN stays NaN (quiet).
 inline F16 ToF16(float x) {
   constexpr uint32_t kRebias = (127U - 15U) << 23;
   constexpr uint32_t kSmallestNormal = 113U << 23;  // 2^-14

@@ -1,4 +1,4 @@
-// The size of the images that a model looks at and a dataset gives.
+// The size of the images of a model or a dataset.
 #ifndef DSAT_ENGINE_CORE_IMAGE_SHAPE_H_
 #define DSAT_ENGINE_CORE_IMAGE_SHAPE_H_
 

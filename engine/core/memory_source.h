@@ -53,7 +53,7 @@ class PreferredMemory final : public MemorySource {
   const std::unique_ptr<MemorySource> preferred_;
   const std::string what_;
   SystemMemory system_;
-  std::mutex mutex_;         // Over the next two.
+  std::mutex mutex_;         // Guards the next two.
   std::set<void*> refused_;  // Blocks of system_.
   bool has_warned_ = false;
 };

@@ -52,7 +52,7 @@ class Trace {
   std::vector<TraceEvent> events() const;
 
  private:
-  mutable std::mutex mutex_;  // Over the next two.
+  mutable std::mutex mutex_;  // Guards the next two.
   std::vector<std::string> lanes_ = {"steps", "compute"};
   std::vector<TraceEvent> events_;
 };

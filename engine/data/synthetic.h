@@ -21,8 +21,8 @@ struct SyntheticDraws {
 // = 1.21 nats.
 std::unique_ptr<Dataset> MakeMarkovTokens(int64_t vocab_size, const SyntheticDraws& draws);
 
-// Images of a pattern for each class, the same for every seed, of half the noise's size: one pixel
-// says little, the whole image says it all.
+// Images of a pattern for each class, the same for every seed, plus noise of twice its amplitude:
+// one pixel says little about the class, but the whole image determines it.
 std::unique_ptr<Dataset> MakePatternImages(const ImageShape& shape, int64_t classes,
                                            const SyntheticDraws& draws);
 

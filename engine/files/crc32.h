@@ -7,7 +7,7 @@
 
 namespace dsat::engine {
 
-// Of `data` after data whose sum is `crc`; 0 to begin with.
+// The checksum of data with the checksum `crc` (0 if there is none) followed by `data`.
 uint32_t Crc32(uint32_t crc, std::string_view data);
 
 }  // namespace dsat::engine

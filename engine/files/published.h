@@ -1,5 +1,5 @@
-// Parameters as other programs publish them. What a model computes together is one parameter here
-// and several tensors there, and the weight of a Linear layer is transposed there.
+// Parameters in the files of other programs. Linear layers that a model computes together are one
+// parameter here but several tensors in those files, and their weights are transposed there.
 #ifndef DSAT_ENGINE_FILES_PUBLISHED_H_
 #define DSAT_ENGINE_FILES_PUBLISHED_H_
 
@@ -24,8 +24,8 @@ struct PublishedParam {
   std::vector<TensorSpec> Tensors(DType dtype) const;
 };
 
-// A file of the published tensors of a model that is written parameter by parameter. Keeps one
-// parameter in memory, twice, if it has linears; else nothing.
+// Writes a file of the published tensors of a model, parameter by parameter. Keeps two copies of a
+// parameter that has linears in memory, and nothing of other parameters.
 class PublishedWriter {
  public:
   // Throws by file name; `format` as MakeTensorFileWriter's.
@@ -45,7 +45,7 @@ class PublishedWriter {
   std::vector<PublishedParam> params_;
   std::unique_ptr<TensorFileWriter> out_;
   size_t next_ = 0;       // Parameters that are begun.
-  int64_t num_left_ = 0;  // Elements missing of the last one begun.
+  int64_t num_left_ = 0;  // Elements that the last one begun still lacks.
   std::vector<char> whole_;
 };
 

@@ -29,7 +29,8 @@ class TensorFileWriter {
   // The next elements, tensor after tensor in the order announced. REQUIRES: they lie in one tensor
   // and have its dtype.
   void Write(const Tensor& piece);
-  // The file appears under its name, whole and on disk. REQUIRES: every element was written.
+  // Completes the file, which then appears under its name, whole and on disk. REQUIRES: every
+  // element was written.
   void Commit();
 
  protected:
@@ -38,10 +39,10 @@ class TensorFileWriter {
  private:
   virtual void Begin(const TensorSpec& tensor) = 0;
   virtual void Append(std::string_view bytes) = 0;
-  virtual void End() = 0;  // Of the tensor.
+  virtual void End() = 0;  // Ends the tensor.
   virtual void Finish() = 0;
 
-  // Begins and ends tensors up to the next that wants elements.
+  // Begins and ends tensors up to the next one that lacks elements.
   void Advance();
 
   std::vector<TensorSpec> tensors_;

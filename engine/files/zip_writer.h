@@ -24,7 +24,7 @@ class ZipWriter {
   void Begin(const std::string& name, int64_t bytes);
   void Append(std::string_view data);
   void End();
-  // Writes the directory; the file appears under its name. The last call.
+  // Writes the directory, after which the file appears under its name. The last call.
   void Commit();
 
  private:

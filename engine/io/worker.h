@@ -57,7 +57,7 @@ class Worker {
   std::vector<Piece> in_flight_;  // By slot: what is left of a block.
   std::vector<int> free_slots_;
 
-  std::mutex mutex_;  // Over the next two.
+  std::mutex mutex_;  // Guards the next two.
   std::deque<Piece> pieces_;
   bool stop_ = false;
   std::condition_variable work_;

@@ -22,7 +22,7 @@ std::string HumanCount(int64_t count);
 // The file that the block's `key` names. REQUIRES: the block has the key.
 std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir);
 
-// The config.json of a Hugging Face model: keys that do not change the model are not looked at.
+// The config.json of a Hugging Face model: keys that do not change the model are ignored.
 struct ForeignConfig {
   std::string path;
   Json json;

@@ -58,8 +58,7 @@ std::unique_ptr<Layer> MakeTransformerBlock(std::string name, const BlockShape& 
                                             ParamSpecs params);
 
 // The final norm, logits = norm(x) * embedding (V, C)^T, and the loss. params: the norm and, unless
-// `tied` borrows it from the first layer, the output embedding; its
-// vocabulary may be padded.
+// `tied` borrows it from the first layer, the output embedding; its vocabulary may be padded.
 std::unique_ptr<Layer> MakeLanguageHead(const Norm& norm, int64_t vocab_size, bool tied,
                                         ParamSpecs params);
 

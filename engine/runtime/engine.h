@@ -113,7 +113,7 @@ class Engine {
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
   // <dir>/latest (engine/runtime/checkpoint/checkpoint.h). `tag` empty: "global_step<steps taken>",
-  // as DeepSpeed's. A collective call. Throws by file name; training can go on.
+  // as DeepSpeed's. A collective call. Throws by file name; training can continue.
   void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
                       const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, and returns the

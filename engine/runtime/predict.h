@@ -1,5 +1,5 @@
-// Predict = execute: what a configuration will need and send, from the same plan, executor and
-// layers as training, on the counting backend and the counting process group.
+// Predicts what a configuration needs and sends: executes its plan with the same executor and
+// layers as training, but on the counting backend and the counting process group.
 #ifndef DSAT_ENGINE_RUNTIME_PREDICT_H_
 #define DSAT_ENGINE_RUNTIME_PREDICT_H_
 

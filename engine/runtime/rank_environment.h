@@ -15,22 +15,23 @@ struct RankEnvironment {
   int world_size = 1;
   int local_world_size = 1;
   int num_threads = 1;
-  int group_fd = -1;  // -1: none was given, which only a single rank of a host may be.
-  // Of ranks on several hosts: where they meet ("" and 0: not given), and what shows who belongs.
+  int group_fd = -1;  // -1: none was given, which is legal for the only rank of a host.
+  // For ranks on several hosts: the address of the rendezvous ("" and 0 if not given), and the
+  // secret that all ranks share.
   std::string master_address;
   int master_port = 0;
   std::string key;
 };
 
-// From RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE as torch's launchers set them,
-// DSAT_NUM_THREADS and DSAT_GROUP_FD (rank_variables.h); without them, one rank of one thread. If
-// there are more ranks than on this host, also from MASTER_ADDR and MASTER_PORT, and the key from
-// DSAT_TOKEN. Throws kInvalidArgument naming the variable and its value.
+// Reads RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE as torch's launchers set them, and
+// DSAT_NUM_THREADS and DSAT_GROUP_FD (rank_variables.h). Without them there is one rank with one
+// thread. If some ranks are on other hosts, it also reads MASTER_ADDR and MASTER_PORT, and the key
+// from DSAT_TOKEN. Throws kInvalidArgument naming the variable and its value.
 RankEnvironment ReadRankEnvironment();
 
-// The group of all ranks of the environment: of one host, in its memory file; of several, at the
-// master's address. Returns when all have come. Throws as MakeShmGroup and MakeTcpGroup;
-// kInvalidArgument naming the variable that says where to meet, if it was not given.
+// Joins the group of all ranks: through the memory file if all are on one host, else through the
+// master's address. Returns when all ranks have joined. Throws as MakeShmGroup and MakeTcpGroup,
+// and kInvalidArgument naming the variable of the file or the address if it is not set.
 std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment);
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// What an engine runs on.
+// The memory, kernels, process group and data that an engine uses.
 #ifndef DSAT_ENGINE_RUNTIME_RESOURCES_H_
 #define DSAT_ENGINE_RUNTIME_RESOURCES_H_
 

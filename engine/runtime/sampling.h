@@ -1,4 +1,4 @@
-// From the logits of a prediction to tokens, and from tokens to text.
+// Draws tokens from logits, and converts tokens to text and back.
 #ifndef DSAT_ENGINE_RUNTIME_SAMPLING_H_
 #define DSAT_ENGINE_RUNTIME_SAMPLING_H_
 

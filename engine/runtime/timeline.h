@@ -1,9 +1,10 @@
-// How long a step would take: the instructions that the executor runs, on the counting backend,
-// booked on three clocks at given speeds.
+// Predicts how long a step takes: three clocks advance with the instructions that the executor runs
+// on the counting backend, at given speeds.
 //
-// The rank's own clock computes, copies and issues; the link's runs collectives, beside it where
-// the plan overlaps; the disk's reads and writes beside it, always. kWait and kAwait make the
-// rank's clock wait for another.
+// The clock of the rank counts computing, copies and the issuing of work. The clock of the link
+// counts collectives, which run concurrently if the plan overlaps. The clock of the disk counts
+// reads and writes, which always run concurrently. kWait and kAwait make the rank wait for another
+// clock.
 #ifndef DSAT_ENGINE_RUNTIME_TIMELINE_H_
 #define DSAT_ENGINE_RUNTIME_TIMELINE_H_
 
@@ -17,7 +18,7 @@
 
 namespace dsat::engine {
 
-// Of one rank while all ranks work, per second; 0 = takes no time.
+// The speeds of one rank while all ranks work, per second; 0 means that the work takes no time.
 struct Speeds {
   double flops = 0;         // Matrix multiplications of the device.
   double device_bytes = 0;  // Device memory, read or written by an optimizer there.
@@ -29,7 +30,7 @@ struct Speeds {
   double call_seconds = 0;  // Of a collective or message, besides its bytes.
 };
 
-// Where the rank's own clock stood, in ms.
+// The time of a step on the rank's clock, by kind of work, in ms.
 struct StepTime {
   double compute_ms = 0;        // Forward and backward, what is computed again included.
   double update_ms = 0;         // Gradient norm and optimizer.
@@ -37,7 +38,7 @@ struct StepTime {
   double communication_ms = 0;  // Waiting for collectives and messages.
   double disk_ms = 0;           // Waiting for the disk.
   double bubble_ms = 0;         // Pipeline stages that wait for others.
-  // How long link and disk were busy: what is not waited for was hidden.
+  // How long the link and the disk were busy. The part without waiting is hidden by computing.
   double link_busy_ms = 0;
   double disk_busy_ms = 0;
 
@@ -48,15 +49,16 @@ struct StepTime {
 
 class Timeline {
  public:
-  // Counts from here on what `engine` does; it and `kernels`, its only ones, must outlive this.
+  // Counts what `engine` does from now on. `kernels` are all kernels of the engine. Both must
+  // outlive this.
   Timeline(const Engine& engine, const Kernels& kernels, const DsConfig& config,
            const Speeds& speeds);
 
   // To be called after each instruction of one step.
   void Ran(const Instruction& instruction);
 
-  // Of the instructions so far. In a pipeline of p stages, m micro-batches take (m + p - 1) / m
-  // times as long as one stage works (Narayanan et al. 2021, section 2.2).
+  // The time of the instructions so far. In a pipeline of p stages, m micro-batches take
+  // (m + p - 1) / m times as long as one stage works (Narayanan et al. 2021, section 2.2).
   StepTime time() const;
 
  private:

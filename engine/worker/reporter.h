@@ -24,7 +24,7 @@ class Reporter {
   ~Reporter();
 
   // Never blocks. A thread sends the newest progress at most ten times a second, and always sends
-  // the last one. If the runner does not answer, this is logged once, and training goes on.
+  // the last one. If the runner does not answer, this is logged once, and training continues.
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
   // Reports the mean loss over the validation data after `step` steps, from rank 0. Waits for the
   // answer; if the runner gives none, this is logged.

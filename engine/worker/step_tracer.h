@@ -22,7 +22,7 @@ class StepTracer {
   void Plan(int64_t done_steps, int64_t all_steps);
   // To be called around each step. AfterStep is a collective call; on rank 0 it writes the file
   // after the last traced step, or at the end of the run if that comes first. An error of writing
-  // is logged, and training goes on.
+  // is logged, and training continues.
   void BeforeStep(Engine& engine);
   void AfterStep(Engine& engine, ProcessGroup& group, bool run_ends);
 

@@ -32,7 +32,7 @@ class LaunchTarget {
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };
 
-// The launch target of `spec`: MakeBuiltinTarget or MakeCommandTarget, which see.
+// The launch target of `spec`, from MakeBuiltinTarget or MakeCommandTarget.
 std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
                                          const std::string& trial_binary);
 

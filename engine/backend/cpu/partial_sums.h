@@ -9,8 +9,8 @@
 
 namespace dsat::engine {
 
-// out[c] += the sum of partial[piece * stride + c] over the pieces; `partial` is spoiled. Nothing
-// if `out` (C) is empty.
+// out[c] += the sum of partial[piece * stride + c] over the pieces; `partial` is overwritten. Does
+// nothing if `out` (C) is empty.
 template <typename T>
 void AddPartialSums(const Tensor& out, float* partial, int64_t num_pieces, int64_t stride,
                     int64_t C) {

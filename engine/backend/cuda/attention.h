@@ -1,4 +1,4 @@
-// What the attention kernels share: where heads lie, and who takes which.
+// What the attention kernels share: the layout of heads, and the choice between kernels.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
 #define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
 
@@ -9,7 +9,7 @@
 
 namespace dsat::engine::cuda {
 
-// First elements of head h (of queries) or g (of keys and values) of sequence b.
+// Offsets of the first elements of head h (of queries) or g (of keys and values) of sequence b.
 struct Heads {
   int64_t T, C, H, G, hd;
   int64_t qkv_stride;  // Elements of a row of qkv.
@@ -28,21 +28,19 @@ inline Heads HeadsOf(const AttentionArgs& args) {
   return {args.T, args.C, args.H, args.G, hd, args.C + 2 * args.G * hd, scale};
 }
 
-// More shared memory than a kernel is given unasked; what is wrong with it, the launch reports.
+// Lets the kernel use more shared memory than the default. The launch reports any error.
 template <typename Kernel>
 int AllowShared(Kernel kernel, int bytes) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   return bytes;
 }
 
-// attention_tensor_{forward,backward}.cu: by tensor cores; as AttentionForward and
-// AttentionBackward, the latter with delta computed.
-//
-// REQUIRES: TensorCoresTake(args).
+// AttentionForward and AttentionBackward on tensor cores (attention_tensor_{forward,backward}.cu).
+// REQUIRES: TensorCoresTake(args); for backward, `delta` has been computed.
 void TensorAttentionForward(const AttentionArgs& args);
 void TensorAttentionBackward(const AttentionArgs& args);
 
-// Rows are copied 16 bytes at a time.
+// Whether the tensor-core kernels support these operands. They copy rows 16 bytes at a time.
 inline bool TensorCoresTake(const AttentionArgs& args) {
   const int64_t hd = args.C / args.H;
   bool aligned = true;

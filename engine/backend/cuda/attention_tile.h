@@ -1,7 +1,7 @@
 // Tiles of attention in shared memory, and a warp's two kinds of product with them.
 //
-// A warp owns kTiles * 16 rows of a tile of queries or keys, and meets a tile of kSteps * 8 columns
-// at a time (keys or queries). Numbers of a (rows, columns) product lie as tensor cores leave them:
+// A warp owns kTiles * 16 rows of a tile of queries or keys, and multiplies them with a tile of
+// kSteps * 8 columns (keys or queries) at a time. The layout of a product is that of tensor cores:
 // x[m][n][e] of a lane is row 16 m + lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e % 2.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_TILE_H_
 #define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_TILE_H_
@@ -13,7 +13,7 @@ namespace dsat::engine::cuda {
 
 constexpr float kLog2E = 1.44269504089F;
 constexpr int kChunk = 8;  // Elements in 16 bytes.
-// Of which a block's shared memory consists: tiles begin at multiples of their rows' bytes.
+// A block's shared memory consists of these, so that tiles begin at multiples of their row size.
 struct alignas(256) SharedLine {
   uint4 chunks[16];
 };
@@ -60,7 +60,7 @@ __device__ void BeginTile(SharedAddress tile, const HeadRows<const Elem>& from, 
     BeginCopy<16>(to + i * 2 * kD, source + i * from.stride, i < limit);
 }
 
-// A warp's rows as left operands, 16 channels a step: read at each use... Steps and tiles are
+// A warp's rows as left operands, 16 channels per step, read at each use. Steps and tiles are
 // constants added to one address (by xor within a row), which saves registers.
 template <typename Elem, int kD, int kTiles>
 struct SharedRows {
@@ -75,7 +75,7 @@ struct SharedRows {
     return left;
   }
 };
-// ...or kept in registers.
+// The same, kept in registers.
 template <typename Elem, int kD, int kTiles>
 struct KeptRows {
   LeftOperand rows[kTiles][kD / 16];
@@ -128,8 +128,8 @@ __device__ void MultiplyByRows(float (&product)[kTiles][kSteps][4], const Rows& 
   }
 }
 
-// sums += weights * tile: the numbers of a product are the left operand of the next where they are
-// (Dao et al. 2022), once they are rounded.
+// sums += weights * tile. The layout of a product is also that of a left operand, so that each lane
+// only rounds the weights that it holds (Dao et al. 2022).
 template <typename Elem, int kD, int kTiles, int kSteps>
 __device__ void AddWeightedRows(float (&sums)[kTiles][kD / 8][4],
                                 const float (&weights)[kTiles][kSteps][4], SharedAddress tile) {
@@ -158,8 +158,8 @@ __device__ void AddWeightedRows(float (&sums)[kTiles][kD / 8][4],
   }
 }
 
-// Scores of keys that a query does not see become -inf. Rows are queries, or keys if
-// kRowsAreKeys; the first row and the first column given.
+// Sets the scores of keys that a query does not see to -inf. Rows are queries, or keys if
+// kRowsAreKeys. The first row and the first column are given.
 template <bool kRowsAreKeys, int kTiles, int kSteps>
 __device__ void Mask(float (&scores)[kTiles][kSteps][4], int first_row, int first_column) {
 #pragma unroll
@@ -175,8 +175,8 @@ __device__ void Mask(float (&scores)[kTiles][kSteps][4], int first_row, int firs
   }
 }
 
-// The warp's rows of `to` = the sums, times a factor per row, by way of its rows [first, ...) of
-// `tile`, which no other warp reads: so are global writes 16 bytes wide.
+// The warp's rows of `to` = the sums, times a factor per row. They are staged in its rows [first,
+// ...) of `tile`, which no other warp reads, so that global writes are 16 bytes wide.
 template <int kD, int kTiles, typename Elem>
 __device__ void StoreRows(const HeadRows<Elem>& to, int begin, char* tile, int first,
                           const float (&sums)[kTiles][kD / 8][4],

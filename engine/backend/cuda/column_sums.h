@@ -6,11 +6,11 @@
 
 namespace dsat::engine::cuda {
 
-constexpr int kColumnLanes = 32;  // Columns that a block sums, and rows that it looks at at a time.
+constexpr int kColumnLanes = 32;  // Columns that a block sums, and rows that it reads at once.
 constexpr int kRowLanes = 8;
 constexpr int64_t kMaxRowParts = 64;
 
-// Into how many parts, each a block's, N rows are cut.
+// The number of parts into which N rows are divided. Each block sums one part.
 inline int64_t NumRowParts(int64_t N) {
   constexpr int64_t kMinRows = 64;
   return std::max<int64_t>(1, std::min(kMaxRowParts, (N + kMinRows - 1) / kMinRows));
@@ -55,7 +55,7 @@ __global__ void AddColumnSums(T* first, T* second, const float2* partial, int64_
   if (second != nullptr) second[c] = FromFloat<T>(ToFloat(second[c]) + sum.y);
 }
 
-// Both kernels; `workspace` has ColumnWorkspaceBytes(N, C). Empty views are not wanted.
+// Launches both kernels. `workspace` has ColumnWorkspaceBytes(N, C). Empty views are not computed.
 template <typename T, typename Term>
 void SumColumns(const View& first, const View& second, int64_t N, int64_t C, const Term& term,
                 void* workspace) {

@@ -1,6 +1,6 @@
 // The part of cuBLASLt that the CUDA backend calls, by its documented names and numbers (cuBLAS
-// documentation, chapter "Using the cuBLASLt API"): its headers are not needed to build, its
-// library not to start.
+// documentation, chapter "Using the cuBLASLt API"). Building needs no headers of it, and starting
+// does not need the library.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
 
@@ -14,7 +14,7 @@
 namespace dsat::engine::cublaslt {
 
 using Handle = void*;
-using Descriptor = void*;  // Of a product, a matrix, a preference.
+using Descriptor = void*;  // Describes a product, a matrix or a preference.
 using Status = int;        // 0: success.
 constexpr Status kNotSupported = 15;
 
@@ -28,7 +28,7 @@ enum ProductAttribute : int {
   kAuxPointer = 11,  // (rows of D, columns of D) of D's type: GELU's input.
   kAuxStride = 12    // Its leading dimension, of 64 bits, a multiple of 8.
 };
-// D = of A B + C. The two with a bias add it before GELU.
+// What is applied to A B + C to give D. The two with a bias add it before GELU.
 enum Epilogue : uint32_t {
   kNoEpilogue = 1,
   kAddBias = 4,
@@ -74,8 +74,8 @@ struct Api {
                      void* d, Descriptor, const Algorithm*, void* workspace, size_t, cudaStream_t);
 };
 
-// The library, looked up by the toolkit's major version; once opened it stays. Gives what is wrong,
-// or "".
+// Opens the library of the toolkit's major version, which is never closed. Returns "", or the
+// reason why that failed.
 std::string Load(Api& api);
 
 }  // namespace dsat::engine::cublaslt

@@ -1,4 +1,4 @@
-// GPUs as devices.
+// The device of a rank that computes on a GPU.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_DEVICE_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUDA_DEVICE_H_
 
@@ -9,7 +9,8 @@
 
 namespace dsat::engine {
 
-// GPU number `local_rank` of the library's, in turn. Throws kUnavailable saying what is missing.
+// Opens a GPU. Ranks get the GPUs of `plugin` in turn by `local_rank`. Throws kUnavailable saying
+// what is missing.
 std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads);
 
 }  // namespace dsat::engine

@@ -8,14 +8,14 @@
 
 namespace dsat::engine {
 
-// Throws kUnavailable: after an error the GPU is not to be used any more by this process.
+// Throws kUnavailable if `error` is one. This process must not use the GPU afterwards.
 inline void CheckCuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
   Throw(ErrorCode::kUnavailable, "GPU: {}: {} ({})", call, cudaGetErrorString(error),
         cudaGetErrorName(error));
 }
 
-// cudaMalloc. Throws kResourceExhausted, an outcome of a trial, if the GPU has no more.
+// Calls cudaMalloc. Throws kResourceExhausted, an outcome of a trial, if the GPU lacks memory.
 inline void* AllocateOnGpu(size_t bytes, const char* use) {
   void* block = nullptr;
   const cudaError_t error = cudaMalloc(&block, bytes);
@@ -23,7 +23,7 @@ inline void* AllocateOnGpu(size_t bytes, const char* use) {
     CheckCuda(error, "cudaMalloc");
     return block;
   }
-  cudaGetLastError();  // Or the next call would report it again.
+  cudaGetLastError();  // Clears the error, which the next call would report again.
   size_t free_bytes = 0, total_bytes = 0;
   CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   Throw(ErrorCode::kResourceExhausted, "GPU memory: no {} bytes for {}: {} of {} free", bytes, use,

@@ -22,7 +22,7 @@ std::string MissingLibrary();
 
 // A thread's work on a GPU runs on CUDA's default stream of that thread, and its events are CUDA's.
 // Results do not depend on timing. Every call throws kUnavailable naming the kernel if the GPU
-// reports an error. Except for events, spans and copies not thread-safe: one per rank.
+// reports an error. One per rank; thread-safe only in events, spans and copies.
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(int gpu);

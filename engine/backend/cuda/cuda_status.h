@@ -18,23 +18,23 @@ struct CudaGpu {
   int num_multiprocessors = 0;
 };
 
-// Versions as CUDA numbers them, 13000 for 13.0; 0: not there.
+// Versions are numbered as CUDA does, 13000 for 13.0; 0 means that it is not there.
 struct CudaStatus {
-  int toolkit_version = 0;  // That dsat was built with.
+  int toolkit_version = 0;  // The version that dsat was built with.
   int driver_version = 0;   // The newest CUDA that the driver can run.
   std::vector<CudaGpu> gpus;
   std::string problem;  // Why no GPU can be used, and what to do; empty if one can.
 };
 
-// Loads what it needs to find out. Never throws for what a machine lacks. Leaves no context on a
-// GPU, which would take some hundred MiB of it until this process ends.
+// Finds the GPUs. Never throws for what a machine lacks. Leaves no context on a GPU, which would
+// occupy some hundred MiB of its memory until this process ends.
 CudaStatus ProbeCuda();
-// Of its memory, what nobody has taken. It makes a context. REQUIRES: as below. Throws
+// The bytes of the GPU's memory that are free. It makes a context. REQUIRES: as below. Throws
 // kUnavailable.
 int64_t FreeCudaMemory(int gpu);
 
-// In bf16; the host's memory is page-locked. REQUIRES: the GPU is in a ProbeCuda without a problem.
-// Throws kUnavailable.
+// Measures the speed in bf16, and of copies from pinned host memory. REQUIRES: the GPU is in a
+// result of ProbeCuda without a problem. Throws kUnavailable.
 DeviceSpeed MeasureCudaSpeed(int gpu);
 
 }  // namespace dsat::engine

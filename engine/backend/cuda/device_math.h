@@ -65,8 +65,8 @@ inline int NumBlocks(int64_t n) {
   constexpr int64_t kMaxBlocks = 4096;
   return static_cast<int>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
 }
-// Blocks of a sum over n elements, each of which gives a part. By n alone: what a block sums does
-// not depend on the device.
+// The number of blocks of a sum over n elements. Each gives a partial sum. It depends on n alone,
+// so that what a block sums does not depend on the device.
 constexpr int kMaxSumBlocks = kThreads;
 inline int NumSumBlocks(int64_t n) {
   constexpr int64_t kLeastElems = 4 * kThreads;
@@ -97,12 +97,12 @@ __device__ T WarpReduce(T x, Op op) {
   return x;
 }
 
-// The result on every thread of a block of kThreads; called by all of them.
+// Returns the result to every thread of a block of kThreads. All of them must call it.
 template <typename T, typename Op>
 __device__ T BlockReduce(T x, Op op) {
   __shared__ T parts[kThreads / kWarp];
   x = WarpReduce(x, op);
-  __syncthreads();  // Of the call before, everybody has read.
+  __syncthreads();  // All threads have read the result of the call before.
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
   __syncthreads();
   T result = parts[0];
@@ -111,7 +111,7 @@ __device__ T BlockReduce(T x, Op op) {
   return result;
 }
 
-// The sum of the parts, on every thread of a block of kThreads; called by all of them.
+// Returns the sum of the parts to every thread of a block of kThreads. All of them must call it.
 __device__ inline double SumParts(const double* parts, int num_parts) {
   const int i = static_cast<int>(threadIdx.x);
   return BlockReduce(i < num_parts ? parts[i] : 0.0, Plus());

@@ -1,4 +1,4 @@
-// CUDA events that are used again: making one costs more than recording it.
+// A pool of CUDA events, since creating an event costs more than recording it.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_EVENT_POOL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_EVENT_POOL_H_
 
@@ -13,7 +13,7 @@
 
 namespace dsat::engine {
 
-// Of one GPU. Thread-safe. Lives until its last event has been let go, and destroys them all then.
+// The events of one GPU. Thread-safe. Lives until its last event is released.
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
   // `flags` are cudaEventCreateWithFlags's.
@@ -22,16 +22,16 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
 
-  // An event that nobody holds, recorded now on the calling thread's stream; it comes back when
-  // its last holder lets it go. Throws kUnavailable. REQUIRES: the thread has chosen the GPU, and
-  // a shared_ptr owns the pool.
+  // Records an unused event on the calling thread's stream. The event returns to the pool when its
+  // last holder releases it. Throws kUnavailable. REQUIRES: the thread has chosen the GPU, and a
+  // shared_ptr owns the pool.
   StreamEvent Record();
 
  private:
   StreamEvent Take();
 
   const unsigned flags_;
-  std::mutex mutex_;  // Over the next two.
+  std::mutex mutex_;  // Guards the next two.
   std::vector<cudaEvent_t> free_;
   size_t num_events_ = 0;
 };

@@ -9,8 +9,8 @@
 
 namespace dsat::engine {
 
-// Sets `function` to the library's `name`, to nullptr if it has none; `problem` then says so of
-// `library_name`, unless it says something already.
+// Sets `function` to the function `name` of the library, or to nullptr if there is none. In that
+// case `problem`, if it is empty, becomes a message that names `library_name`.
 template <typename Function>
 void FindFunction(void* library, const char* library_name, const char* name, Function& function,
                   std::string& problem) {

@@ -1,9 +1,9 @@
-// The .cu files as cuda_kernels.cc calls them: plain types only, since nvcc's C++ front end does
-// not take fmt's format strings, which engine/core/tensor.h comes with.
+// The functions of the .cu files that cuda_kernels.cc calls. They use plain types, since nvcc's C++
+// front end does not compile fmt's format strings, which engine/core/tensor.h includes.
 //
-// What each does is said in engine/backend/kernels.h. All run on the calling thread's stream, in
-// the order of its calls. `workspace` is device memory of at least the bytes that the function of
-// that name gives; it is free again for the next call.
+// engine/backend/kernels.h says what each does. All run on the calling thread's stream, in the
+// order of its calls. `workspace` is device memory of at least the bytes that the function of that
+// name gives. The next call may use it again.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 

@@ -1,4 +1,4 @@
-// How the .cu files start kernels: in plain C++, so that another compiler takes them, too.
+// How the .cu files start kernels: in plain C++, so that compilers other than nvcc accept them.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
 
@@ -7,16 +7,16 @@
 #include <cstddef>
 #include <utility>
 
-// Shared memory of a kernel whose size its launch gives. A kernel has at most one; all templates of
-// a file name it alike, with one type.
+// Declares shared memory whose size the launch of the kernel gives. A kernel has at most one such
+// array, which has the same name and type in all templates of a file.
 #ifndef DSAT_DYNAMIC_SHARED
 #define DSAT_DYNAMIC_SHARED(Type, name) extern __shared__ Type name[]
 #endif
 
 namespace dsat::engine::cuda {
 
-// What all work of the calling thread goes to, in the order of its calls; that of other threads is
-// beside it.
+// The stream of the calling thread, which runs the thread's work in the order of its calls and
+// concurrently with the work of other threads.
 inline cudaStream_t Stream() {
   return cudaStreamPerThread;
 }
@@ -24,10 +24,10 @@ inline cudaStream_t Stream() {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  int shared_bytes = 0;  // Of DSAT_DYNAMIC_SHARED.
+  int shared_bytes = 0;  // The size of DSAT_DYNAMIC_SHARED.
 };
 
-// kernel<<<grid, block, shared_bytes, Stream()>>>(args...). What goes wrong is cudaGetLastError's.
+// kernel<<<grid, block, shared_bytes, Stream()>>>(args...). cudaGetLastError returns any error.
 template <typename... Params, typename... Args>
 void Launch(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
   cudaLaunchConfig_t config = {};

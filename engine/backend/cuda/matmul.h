@@ -13,21 +13,21 @@ namespace dsat::engine {
 
 class CudaMatmul {
  public:
-  // Nothing is loaded until the first product.
+  // Loads nothing until the first multiplication.
   CudaMatmul() = default;
   CudaMatmul(const CudaMatmul&) = delete;
   CudaMatmul& operator=(const CudaMatmul&) = delete;
   ~CudaMatmul();
 
-  // As Kernels::Matmul, but that column_sums are written, not added to. a and b have one type; c
-  // and the vectors have that, too, or are f32. Gives 0, or, with nothing done, why cuBLASLt cannot
-  // do all of it in one call. Throws kUnavailable if it fails.
+  // As Kernels::Matmul, except that column_sums are written, not added to. a and b have one type; c
+  // and the vectors have that type or f32. Returns 0, or, if cuBLASLt cannot do all of it in one
+  // call, the status that says why; then nothing is done. Throws kUnavailable if the call fails.
   cublaslt::Status TryRun(const MatmulArgs& args);
-  // Throws kUnavailable for all of that.
+  // As TryRun, but throws kUnavailable in either case.
   void Run(const MatmulArgs& args);
 
  private:
-  // All that the choice of an algorithm depends on.
+  // Everything that the choice of an algorithm depends on.
   struct Key {
     int64_t M, N, K;
     DType from, to;
@@ -41,7 +41,7 @@ class CudaMatmul {
     cublaslt::Descriptor product = nullptr;
     cublaslt::Descriptor first = nullptr, second = nullptr, result = nullptr;
     cublaslt::Algorithm algorithm = {};
-    cublaslt::Status state = 0;  // Of the choice: not 0 if there is no algorithm.
+    cublaslt::Status state = 0;  // The status of the choice; not 0 if there is no algorithm.
   };
 
   void Open();

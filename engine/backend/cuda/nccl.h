@@ -1,6 +1,6 @@
 // The part of NCCL that dsat calls, by its documented names and numbers (NVIDIA's NCCL
-// documentation, chapter "NCCL API"; NCCL 2.14 and later): its header is not needed to build, its
-// library not to start.
+// documentation, chapter "NCCL API"; NCCL 2.14 and later). Building does not need its header, and
+// starting does not need the library.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
 
@@ -21,7 +21,7 @@ struct UniqueId {
   char bytes[128];
 };
 
-// As of NCCL 2.14; later versions take shorter ones for what they say they are.
+// The config of NCCL 2.14. Later versions accept it, because it states its size and version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -53,10 +53,10 @@ struct Api {
 
 inline constexpr char kLibrary[] = "libnccl.so.2";
 
-// The library, looked up when this is called; once opened it stays. Gives what is wrong, or "".
+// Opens the library, which is never closed. Returns "", or the reason why that failed.
 std::string Load(Api& api, const char* library = kLibrary);
 
-// The default stream of the calling thread, which has this name in every library of CUDA's.
+// The default stream of the calling thread (cudaStreamPerThread).
 inline const Stream kStreamPerThread = reinterpret_cast<Stream>(2);
 
 }  // namespace dsat::engine::nccl

@@ -1,5 +1,5 @@
-// One communicator of NCCL, and the watch over its calls: NCCL itself waits for a dead peer for
-// ever, and a GPU that waits cannot be asked for anything else.
+// A communicator of NCCL whose calls end if a peer does. NCCL itself waits for a dead peer forever,
+// and a GPU that waits can do nothing else.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
 #define DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
 
@@ -14,8 +14,8 @@
 
 namespace dsat::engine {
 
-// What a communicator works with: NCCL, the kernels whose events tell when its work is done, and
-// the stream of a calling thread.
+// What a communicator uses: NCCL, kernels whose events tell when its work is done, and the stream
+// of the calling thread.
 struct NcclDevice {
   nccl::Api api;
   std::shared_ptr<Kernels> kernels;
@@ -25,20 +25,20 @@ struct NcclDevice {
 // Not thread-safe.
 class NcclComm {
  public:
-  // The ranks of `host`, which exchanges what they need to meet; a collective call. `host` must
-  // outlive this. Throws as Run.
+  // Connects the ranks of `host`, over which they exchange NCCL's id. A collective call. `host`
+  // must outlive this. Throws as Run.
   NcclComm(const NcclDevice& device, ProcessGroup& host);
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
   ~NcclComm();
 
-  // `enqueue` asks NCCL for work of this communicator with `peer`, or ProcessGroup::kAllPeers, on
-  // the stream and gives NCCL's result. Returns when the GPU has done it: only so can what goes
-  // wrong end the call. Throws kUnavailable if NCCL reports an error, the peer has ended or left,
-  // or an earlier call has failed; kDeadlineExceeded after the host group's time-out. The
-  // communicator is aborted then, so that the GPU is free again. `call` is for messages.
+  // `enqueue` enqueues work of this communicator with `peer`, or ProcessGroup::kAllPeers, on the
+  // stream and returns NCCL's result. Run returns when the GPU has done the work, so that an error
+  // ends the call. Throws kUnavailable if NCCL reports an error, the peer has ended or left, or an
+  // earlier call has failed; kDeadlineExceeded after the host group's time-out. The communicator is
+  // aborted then, so that the GPU is free again. `call` is for messages.
   void Run(const std::string& call, int peer, const std::function<int(nccl::Comm)>& enqueue);
-  // Every further call throws.
+  // Aborts the communicator, so that every further call throws.
   void Break() { Abort(); }
 
  private:

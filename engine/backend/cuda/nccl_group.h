@@ -11,34 +11,34 @@
 
 namespace dsat::engine {
 
-// The ranks of `host`, a group over host memory, each with a GPU of its own; buffers are `memory`,
-// messages may be that or the host's. A collective call.
+// Makes a group of the ranks of `host`, a group over host memory. Each rank has a GPU of its own.
+// Buffers are in `memory`; messages may be in `memory` or in host memory. A collective call.
 //
-// Every call first meets on `host`, all ranks for a collective, the two for a message, and so names
-// ranks that do something else, end, leave or do not come as that group does; then NCCL moves the
-// bytes; what may go wrong there is NcclComm::Run's. A group is broken after any error but
-// kResourceExhausted.
+// Before every call the ranks that take part in it synchronize over `host`, whose errors name ranks
+// that make another call, end, leave or do not arrive. Then NCCL moves the bytes, with the errors
+// of NcclComm::Run. A group is broken after any error except kResourceExhausted.
 //
-// A Send ends when the peer has received. An Exchange is one group call on both sides, as NCCL
-// wants it of what is to cross (its documentation, "Point-to-point communication"); two ranks that
-// Send to each other are told so. Messages of host memory are left to `host`.
+// A Send ends when the peer has received. An Exchange is one group call of NCCL on both sides,
+// which NCCL requires for messages in both directions (its documentation, "Point-to-point
+// communication"). Two ranks that Send to each other get an error. `host` carries messages in host
+// memory.
 //
-// NCCL wants communicators used one after another, in the same order on all ranks ("Using multiple
-// NCCL communicators concurrently"). So do ranks that are in several groups: one thread issues, and
-// every call ends before the next. Plans of pipelines overlap nothing.
+// NCCL requires that communicators are used one after another, in the same order on all ranks
+// ("Using multiple NCCL communicators concurrently"). Ranks that are in several groups do so: one
+// thread makes all calls, and every call ends before the next. Plans of pipelines do not overlap.
 //
-// What differs from process_group.h: NCCL chooses the order of a sum by topology and size, and
-// rounds bf16 and f16 where a partial sum changes GPUs. Every rank gets the same bits from
-// AllReduce, the same from run to run on the same machine, but not those of ReduceScatter.
+// The group differs from process_group.h in its sums: NCCL chooses their order by topology and size
+// and rounds bf16 and f16 where a partial sum moves to another GPU. AllReduce gives the same bits
+// on every rank, and in every run on the same machine, but not the bits of ReduceScatter.
 //
-// `memory` must outlive the group and those split off. Calling threads have called kernels of the
-// device before. Throws as NcclComm.
+// `memory` must outlive the group and the groups that are split from it. Throws as NcclComm.
+// REQUIRES: calling threads have called kernels of the device before.
 std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
                                             MemorySource& memory, const NcclDevice& device);
 
-// Why the ranks of `host` cannot use NCCL; "" on all of them if they can. `machine` is the same
-// where ranks run on the same kernel, `gpu` names this rank's there, `missing` is what nccl::Load
-// has said here. A collective call.
+// Returns why the ranks of `host` cannot use NCCL; "" on all of them if they can. `machine` is
+// equal for ranks on the same machine, `gpu` names this rank's GPU on it, and `missing` is the
+// result of nccl::Load on this rank. A collective call.
 std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,
                       const std::string& missing);
 

@@ -1,5 +1,5 @@
-// Eight numbers at a time: 16 bytes of memory, or twice that, in one or two accesses, so that a
-// kernel that does little with what it reads is as fast as memory.
+// Reads and writes eight numbers at a time, 16 or 32 bytes, in one or two accesses, so that a
+// kernel that computes little runs at the speed of memory.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
 #define DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
 
@@ -18,7 +18,7 @@ struct Octet {
   __device__ float operator[](int j) const { return x[j]; }
 };
 
-// A thread's octets are FirstOctet(), that plus OctetStride(), ... below n.
+// A thread handles the octets at FirstOctet(), FirstOctet() + OctetStride(), ... below n.
 inline int NumOctetBlocks(int64_t n) {
   return NumBlocks((n + kOctet - 1) / kOctet);
 }
@@ -51,7 +51,7 @@ __device__ Octet LoadWords(const T* data) {
   return octet;
 }
 
-// data[i, i + 8), one by one where the address is not a multiple of 16 bytes; 0 from n on.
+// Returns data[i, i + 8), with 0 from n on. Loads them one by one if the address is not aligned.
 template <typename T>
 __device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
   if (TakesWords(data + i) && i + kOctet <= n) return LoadWords(data + i);
@@ -62,7 +62,7 @@ __device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
   return octet;
 }
 
-// The other way round; nothing from n on.
+// Stores an octet at data[i, i + 8), but nothing from n on.
 template <typename T>
 __device__ void StoreOctet(T* data, int64_t i, int64_t n, const Octet& octet) {
   if (TakesWords(data + i) && i + kOctet <= n) {

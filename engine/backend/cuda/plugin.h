@@ -1,5 +1,5 @@
-// The door of libdsat-cuda.so, which holds all code that needs CUDA: opened when a GPU is asked
-// for, so that everything else starts without loading it, and works where there is no driver.
+// The interface of libdsat-cuda.so, which holds all code that needs CUDA. It is opened when a GPU
+// is asked for, so that everything else starts without it and works where there is no driver.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
 #define DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
 
@@ -19,14 +19,14 @@ struct CudaPlugin {
   int64_t (*free_bytes)(int gpu);
   std::unique_ptr<Kernels> (*make_kernels)(int gpu);
   std::unique_ptr<MemorySource> (*make_memory)(int gpu);
-  // Page-locked memory of the host, which has no more when the system refuses to lock any.
+  // Pinned host memory. Its Allocate returns nullptr if the system refuses to lock pages.
   std::unique_ptr<MemorySource> (*make_host_memory)(int gpu);
 };
 
-// Opens a library with that door; it stays open, since what it made may live until the program
-// ends. Throws kUnavailable if it is not there, or of another version.
+// Opens a library with this interface and never closes it, since objects that it made may live
+// until the program ends. Throws kUnavailable if the library is missing or has another version.
 const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library);
-// libdsat-cuda.so, once. Throws kUnavailable also if dsat was built without CUDA.
+// Opens libdsat-cuda.so at the first call. Throws kUnavailable also if dsat was built without CUDA.
 const CudaPlugin& LoadCudaPlugin();
 
 }  // namespace dsat::engine

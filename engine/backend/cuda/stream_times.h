@@ -1,4 +1,4 @@
-// When the streams of a GPU did what they were asked for, by the GPU's own clock.
+// Records in a trace when the streams of a GPU did their work, by the GPU's own clock.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_STREAM_TIMES_H_
 #define DSAT_ENGINE_BACKEND_CUDA_STREAM_TIMES_H_
 
@@ -11,14 +11,14 @@
 
 namespace dsat::engine {
 
-// Spans on lanes that are called "gpu " and the name of the host's. An event of the GPU is recorded
-// at both ends; a later span adds those that have passed to the trace, and nobody waits for them
-// before the trace is turned off. Without a trace no event is made.
+// A span is shown on the lane "gpu " + the name of the host's lane. An event of the GPU is recorded
+// at both ends of a span. A later span adds the spans that are done to the trace; only turning the
+// trace off waits for the others. Without a trace no event is recorded.
 class StreamTimes {
  public:
   explicit StreamTimes(int gpu) : gpu_(gpu) {}
 
-  // As Kernels's. The first two throw kUnavailable.
+  // As the functions of Kernels. The first two throw kUnavailable.
   void set_trace(Trace* trace);
   StreamEvent BeginSpan();
   void EndSpan(StreamEvent begin, TraceEvent event);
@@ -30,7 +30,7 @@ class StreamTimes {
     TraceEvent event;
   };
 
-  // An event whose time the host knows, too.
+  // Records an event whose time the host knows, too.
   void DropAnchor();
   Clock::time_point TimeOf(const StreamEvent& event) const;
   void Add(Span& span);
@@ -40,7 +40,7 @@ class StreamTimes {
   std::shared_ptr<EventPool> events_;
   StreamEvent anchor_;
   Clock::time_point anchored_at_;
-  std::mutex mutex_;  // Over spans_.
+  std::mutex mutex_;  // Guards spans_.
   std::deque<Span> spans_;
 };
 

@@ -1,7 +1,7 @@
-// What a warp does with tensor cores from sm_80 on, in terms of the PTX ISA: products of 16 x 8
-// tiles (mma), loads of their operands from shared memory (ldmatrix), and copies to shared memory
-// that go on beside the computation (cp.async). Called by all lanes of a warp, unless said
-// otherwise. Who compiles without nvcc defines what is only declared here.
+// The PTX instructions by which a warp uses tensor cores from sm_80 on: products of 16 x 8 tiles
+// (mma), loads of their operands from shared memory (ldmatrix), and asynchronous copies to shared
+// memory (cp.async). All lanes of a warp call them, unless a comment says otherwise. A program that
+// is compiled without nvcc must define what is only declared here.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_TENSOR_CORE_H_
 #define DSAT_ENGINE_BACKEND_CUDA_TENSOR_CORE_H_
 
@@ -13,7 +13,7 @@
 
 namespace dsat::engine::cuda {
 
-// Types that tensor cores multiply here.
+// The types that the kernels multiply on tensor cores.
 template <typename Elem>
 inline constexpr bool kIsTensorType =
     std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>;

@@ -1,4 +1,4 @@
-// From engine types to launch.h's.
+// Converts the engine's types to those of launch.h.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_VIEWS_H_
 #define DSAT_ENGINE_BACKEND_CUDA_VIEWS_H_
 
@@ -16,7 +16,8 @@ inline cuda::View ViewOf(const Tensor& t) {
   return {t.data, t.num_elems, static_cast<cuda::Type>(t.dtype)};
 }
 
-// What went wrong so far: kernels run later than they are launched, so that it may be one before.
+// Throws kUnavailable if a launch has failed. Kernels run after their launch, so that the error may
+// be that of an earlier kernel.
 inline void CheckLaunch(const char* kernel) {
   CheckCuda(cudaGetLastError(), kernel);
 }

@@ -27,7 +27,7 @@ struct CheckpointNotes {
 // loads as its old state or its new one, every other tag loads, and <dir>/latest names a complete
 // checkpoint. Only one save at a time may write to `dir`. Throws kInvalidArgument naming the tag if
 // it is invalid (CheckTag) or differs between ranks, and by file name; the other ranks then throw
-// kAborted, and training can go on.
+// kAborted, and training can continue.
 void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                     UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
 

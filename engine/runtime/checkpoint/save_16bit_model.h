@@ -17,7 +17,7 @@ namespace dsat::engine {
 // other pipeline stages is sent to rank 0 unit by unit and block by block, so that a rank needs
 // memory for its part of one unit only. A collective call of `group`, all ranks. Throws
 // kInvalidArgument if `name` is no file's name, and by file name; the other ranks then throw
-// kAborted, and training can go on.
+// kAborted, and training can continue.
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
                     const Model& model, UnitStates& states, int data_parallel_size,
                     ProcessGroup& group);

@@ -1,9 +1,9 @@
 // The mean over ranks at one bit per element: the all-reduce of 1-bit Adam (Tang et al. 2021).
 //
-// Every rank sends each other rank the signs of that rank's share, with one scale; whoever owns a
-// share averages what it got, and sends signs and a scale of that to all. What signs miss is added
-// to the next round's values, on both ways. DeepSpeed's CompressedBackend, but for the scale: a
-// share's own instead of one for all shares, in the same message.
+// Every rank owns a share of the elements. Each rank sends the signs of every share and one scale
+// to the owner of the share, which averages what it receives and sends the signs and the scale of
+// the mean to all ranks. Both steps add the error of the compression to the values of the next
+// round. This is DeepSpeed's CompressedBackend, except that every share has a scale of its own.
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
 
@@ -33,8 +33,8 @@ class CompressedAverage {
   }
   uint8_t* Signs(int row) const;
   float* Scale(int row) const;
-  // Signs of values + error, and their scale, go into a row of the bucket; what they miss stays in
-  // error.
+  // Writes the signs of values + error and their scale to a row of the bucket, and the remaining
+  // error to `error`.
   void Pack(int row, const Tensor& error, const Tensor& values);
   // values = or += the numbers in a row, times `factor`.
   void Unpack(const Tensor& values, int row, float factor, bool accumulate);

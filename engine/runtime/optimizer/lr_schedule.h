@@ -1,8 +1,9 @@
 // DeepSpeed's learning-rate schedules as functions of the number of updates.
 //
-// As in DeepSpeed (deepspeed/runtime/lr_schedules.py, 0.19), whose scheduler is stepped after an
-// update and starts before its first value: the first update has the rate of the schedule's start,
-// the second that of iteration 0, the third that of iteration 1. A skipped step is no update.
+// DeepSpeed (deepspeed/runtime/lr_schedules.py, 0.19) steps its scheduler after an update, and the
+// scheduler starts before its first value. So the first update has the rate of the schedule's
+// start, the second that of iteration 0, the third that of iteration 1. A skipped step is no
+// update.
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LR_SCHEDULE_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_LR_SCHEDULE_H_
 

@@ -27,8 +27,8 @@ class Updater {
   Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group);
 
   // Sum of squares of the gradients over the optimizer's home, slice by slice in the order of the
-  // ranks: every placement gives the same bits. Of a unit that several pipeline stages hold, one
-  // copy counts.
+  // ranks: every placement gives the same bits. If several pipeline stages hold a copy of a unit,
+  // one copy counts.
   double SumOfSquares() const;
   // What the updates of this step have in common.
   void Begin(const UpdateInputs& inputs) { inputs_ = inputs; }
