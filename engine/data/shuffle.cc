@@ -10,7 +10,7 @@
 namespace dsat::engine {
 namespace {
 
-// The finaliser of SplitMix64 (Steele et al. 2014).
+// The finalizer of SplitMix64 (Steele et al. 2014).
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
