@@ -142,7 +142,7 @@ void UnitStates::AllocateUnit(int u) {
 void UnitStates::InitUnit(int u) {
   const Unit& unit = units_[u];
   const bool any_on_disk =
-      OnDisk(u) || (plan_.trained[u] && plan_.optimizer_tiers[u] == Tier::kNvme);
+      OnDisk(u) || (plan_.units[u].trained && plan_.units[u].optimizer_tier == Tier::kNvme);
   if (any_on_disk || unit.layout.num_elems == 0) {
     return Visit(u, Access::kWrite, [&](const StatePart& part) {
       memory_.host_kernels.Fill(part.data, 0);
@@ -155,8 +155,8 @@ void UnitStates::InitUnit(int u) {
     return RestingPart{BeginOf(home, u), data, tier};
   };
   std::vector<RestingPart> parts = {
-      clear(unit.param, dtype(), plan_.param_homes[u], plan_.param_tiers[u])};
-  const Tier tier = plan_.optimizer_tiers[u];
+      clear(unit.param, dtype(), plan_.units[u].param.placement, plan_.units[u].param.tier)};
+  const Tier tier = plan_.units[u].optimizer_tier;
   if (unit.master)
     parts.push_back(clear(unit.master, options_.master_dtype, plan_.optimizer_home, tier));
   for (const Buffer& moment : unit.moments)
