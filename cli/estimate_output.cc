@@ -25,7 +25,7 @@ std::vector<std::string> MemoryRow(const std::string& tier, const TierNeed& need
 
 // The rank that needs most device memory.
 const Prediction& Largest(const Estimate& estimate) {
-  return *std::ranges::max_element(estimate.ranks, {}, &Prediction::peak_bytes);
+  return *std::ranges::max_element(estimate.ranks, {}, &Prediction::run_peak_bytes);
 }
 
 std::string TrafficText(const Prediction& rank) {
@@ -115,9 +115,9 @@ Json ToJson(const StepTime& time) {
 
 Json ToJson(const Prediction& rank) {
   return {{"device_state_bytes", rank.state_bytes},
-          {"device_peak_bytes", rank.peak_bytes},
+          {"device_peak_bytes", rank.run_peak_bytes},
           {"host_state_bytes", rank.host_state_bytes},
-          {"host_peak_bytes", rank.host_peak_bytes},
+          {"host_peak_bytes", rank.run_host_peak_bytes},
           {"disk_bytes", rank.disk_bytes},
           {"activation_bytes_per_sample", rank.activation_bytes_per_sample},
           {"collectives", rank.step_traffic.num_collectives},
@@ -166,7 +166,7 @@ std::string EstimateText(const Planner& planner, const std::string& name,
       planner.cluster().num_ranks / estimate.num_stages,
       estimate.num_stages == 1 ? "" : fmt::format(", {} pipeline stages", estimate.num_stages));
   text += FormatTable(
-      {"memory", "between steps", "peak in a step", "there is", ""},
+      {"memory", "between steps", "highest point", "there is", ""},
       {MemoryRow("device, per rank", estimate.device), MemoryRow("host, per node", estimate.host),
        MemoryRow("disk, per node", estimate.disk)});
   text += "\n" + TrafficText(Largest(estimate));

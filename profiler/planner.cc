@@ -66,14 +66,14 @@ void SumUp(const Cluster& cluster, Estimate& e) {
   };
   for (const Prediction& rank : e.ranks) {
     e.device.state_bytes = std::max(e.device.state_bytes, rank.state_bytes);
-    e.device.peak_bytes = std::max(e.device.peak_bytes, rank.peak_bytes);
+    e.device.peak_bytes = std::max(e.device.peak_bytes, rank.run_peak_bytes);
     e.rank_host.state_bytes = std::max(e.rank_host.state_bytes, rank.host_state_bytes);
-    e.rank_host.peak_bytes = std::max(e.rank_host.peak_bytes, rank.host_peak_bytes);
+    e.rank_host.peak_bytes = std::max(e.rank_host.peak_bytes, rank.run_host_peak_bytes);
     if (rank.step_time.total_ms() > e.time.total_ms()) e.time = rank.step_time;
   }
   e.device.limit_bytes = cluster.device_memory_bytes;
   e.rank_host.limit_bytes = cluster.rank_host_memory_bytes;
-  e.host = {node(&Prediction::host_state_bytes), node(&Prediction::host_peak_bytes),
+  e.host = {node(&Prediction::host_state_bytes), node(&Prediction::run_host_peak_bytes),
             cluster.NodeHostMemoryBytes()};
   e.disk = {node(&Prediction::disk_bytes), node(&Prediction::disk_bytes), cluster.disk_bytes};
   e.exact = true;

@@ -18,7 +18,7 @@ namespace dsat {
 // Memory of one tier.
 struct TierNeed {
   int64_t state_bytes = 0;  // Between steps.
-  int64_t peak_bytes = 0;   // Highest point within a step.
+  int64_t peak_bytes = 0;   // Highest point, from the start on.
   int64_t limit_bytes = 0;  // 0: none.
   bool fits() const { return limit_bytes == 0 || peak_bytes <= limit_bytes; }
 };

@@ -1,6 +1,8 @@
 // Predict = execute: the engine itself, on resources that count.
 #include "engine/runtime/predict.h"
 
+#include <algorithm>
+
 #include "engine/comm/process_group.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/resources.h"
@@ -71,6 +73,10 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   prediction.state_bytes = resources.device.live_bytes();
   prediction.host_state_bytes = resources.host.live_bytes();
   const Moved before = MovedSoFar(engine, resources);
+  const int64_t first_peak = resources.device.peak_bytes();
+  const int64_t first_host_peak = resources.host.peak_bytes();
+  resources.device.ResetPeak();
+  resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
   engine.set_around([&](const Instruction& instruction, const auto& run) {
@@ -84,6 +90,8 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   StoreMoved(before, MovedSoFar(engine, resources), prediction);
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();
+  prediction.run_peak_bytes = std::max(first_peak, prediction.peak_bytes);
+  prediction.run_host_peak_bytes = std::max(first_host_peak, prediction.host_peak_bytes);
   prediction.step_flops = step.flops;
   prediction.forward_flops = step.forward_flops;
   prediction.activation_bytes_per_sample =

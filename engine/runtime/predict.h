@@ -16,7 +16,7 @@ namespace dsat::engine {
 
 // Of one rank. Traffic, FLOPs and time are those of one optimizer step.
 struct Prediction {
-  int64_t peak_bytes = 0;                   // Device memory, highest point from the start on.
+  int64_t peak_bytes = 0;                   // Device memory, highest point of a steady step.
   int64_t state_bytes = 0;                  // Device memory between steps.
   int64_t activation_bytes_per_sample = 0;  // The most at a time, at micro-batch size 1.
   int64_t step_flops = 0;                   // Forward and backward.
@@ -28,7 +28,10 @@ struct Prediction {
   AioTraffic disk_traffic;                  // With the disk.
   int64_t disk_bytes = 0;                   // Size of the swap files.
   int64_t computed_flops = 0;  // step_flops, and what activation checkpointing computes again.
-  StepTime step_time;          // At the given speeds.
+  // Highest points of a whole run: making the engine and the first step may take more.
+  int64_t run_peak_bytes = 0;
+  int64_t run_host_peak_bytes = 0;
+  StepTime step_time;  // At the given speeds.
 };
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws

@@ -194,8 +194,9 @@ bool Trial::IsPredictedToFit(const Point& point) {
     return bytes <= memory_bytes - memory_bytes / 8;
   };
   const bool fits_here =
-      fits(predicted.peak_bytes, DeviceMemoryBytes(task_, environment_, *device_)) &&
-      (task_.host_memory_bytes == 0 || fits(predicted.host_peak_bytes, task_.host_memory_bytes));
+      fits(predicted.run_peak_bytes, DeviceMemoryBytes(task_, environment_, *device_)) &&
+      (task_.host_memory_bytes == 0 ||
+       fits(predicted.run_host_peak_bytes, task_.host_memory_bytes));
   return group_->MaxScalar(fits_here ? 0 : 1) == 0;
 }
 

@@ -127,6 +127,31 @@ TEST(EventTest, KindsAndStatesHaveTextForms) {
   EXPECT_THAT(message, HasSubstr("asked, attempt_started"));
 }
 
+// An asked trial and the end of a profiling trial carry what was predicted; in older logs nothing.
+TEST(EventTest, WhatWasPredictedIsReadAsItWasWritten) {
+  const Trial trial = SampleTrial(3);
+  EXPECT_FALSE(AskedEvent(trial).payload.contains("refused"));
+  EXPECT_TRUE(RefusedBefore(AskedEvent(trial)).empty());
+  const std::vector<Refusal> refused = {{{{"/zero_optimization/stage", 1}}, "too large"}};
+  const std::vector<Refusal> read = RefusedBefore(AskedEvent(trial, refused));
+  ASSERT_EQ(read.size(), 1U);
+  EXPECT_EQ(read[0].assignment, refused[0].assignment);
+  EXPECT_EQ(read[0].reason, "too large");
+
+  const Outcome success{TrialState::kSucceeded, ""};
+  EXPECT_FALSE(ToldSpace(ToldEvent(0, success)).has_value());
+  SearchSpace space;
+  space.exact = true;
+  space.stages.push_back({.stage = 2,
+                          .approx_max_micro_batch = 34,
+                          .state_bytes = 1000,
+                          .knobs = {{"/zero_optimization/overlap_comm", {true, false}}}});
+  Event told = ToldEvent(0, success, space);
+  EXPECT_EQ(ToJson(*ToldSpace(told)), ToJson(space));
+  told.payload["space"]["stages"][0].erase("stage");
+  EXPECT_EQ(CodeOf([&] { ToldSpace(told); }), ErrorCode::kDataLoss);
+}
+
 TEST(EventTest, ADamagedPayloadIsDataLossNamingTheEvent) {
   Event event = ToldEvent(4, {TrialState::kFailed, "x"});
   event.seq = 17;

@@ -222,8 +222,8 @@ TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
   const Estimate one_node = PlannerFor(GptOfSize(1e9), cluster).Of(config);
   cluster.ranks_per_node = 4;
   const Estimate two_nodes = PlannerFor(GptOfSize(1e9), cluster).Of(config);
-  EXPECT_EQ(one_node.host.peak_bytes, 8 * one_node.ranks[0].host_peak_bytes);
-  EXPECT_EQ(two_nodes.host.peak_bytes, 4 * two_nodes.ranks[0].host_peak_bytes);
+  EXPECT_EQ(one_node.host.peak_bytes, 8 * one_node.ranks[0].run_host_peak_bytes);
+  EXPECT_EQ(two_nodes.host.peak_bytes, 4 * two_nodes.ranks[0].run_host_peak_bytes);
 }
 
 // Between steps, and at the peak: what the kernels of a GPU need beside tensors, and attention's

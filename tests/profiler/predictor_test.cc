@@ -58,7 +58,7 @@ int64_t LargestPeak(const Json& ds_config, int world_size, int num_threads) {
   for (int rank = 0; rank < world_size; ++rank) {
     const engine::Prediction predicted =
         engine::Predict(model, config, kSeqLen, rank, world_size, num_threads);
-    most = std::max(most, predicted.peak_bytes);
+    most = std::max(most, predicted.run_peak_bytes);
   }
   return most;
 }

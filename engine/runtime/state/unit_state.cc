@@ -154,8 +154,8 @@ void UnitStates::InitUnit(int u) {
     memory_.kernels_of(tier).Fill(data, 0);
     return RestingPart{BeginOf(home, u), data, tier};
   };
-  std::vector<RestingPart> parts = {
-      clear(unit.param, dtype(), plan_.units[u].param.placement, plan_.units[u].param.tier)};
+  const Home& home = plan_.units[u].param;
+  std::vector<RestingPart> parts = {clear(unit.param, dtype(), home.placement, home.tier)};
   const Tier tier = plan_.units[u].optimizer_tier;
   if (unit.master)
     parts.push_back(clear(unit.master, options_.master_dtype, plan_.optimizer_home, tier));

@@ -107,7 +107,7 @@ void WriteAll(const std::string& dir) {
                     {"n_embd", 24},
                     {"n_head", 2},
                     {"n_positions", 16},
-                    {"vocab_size", 61},
+                    {"vocab_size", 127},
                     {"attn_implementation", "eager"}});
   Json llama = TinyLlamaBlock();
   llama.erase("type");

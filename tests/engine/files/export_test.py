@@ -14,13 +14,10 @@ import tempfile
 import zipfile
 
 SHAPES = {"a.weight": (3, 5), "b.bias": (7,), "c": (2, 3, 4), "nothing": (0, 4), "größe": ()}
-C = 24  # Width of the model; the vocabulary has 61 tokens.
+C, V = 24, 127  # Width and vocabulary of the model.
 
 
 def skip(missing):
-    other = "/usr/bin/python3"
-    if os.path.exists(other) and os.path.realpath(sys.executable) != os.path.realpath(other):
-        os.execv(other, [other] + sys.argv)
     print(f"skipped: no {missing} here")
     sys.exit(77)
 
@@ -65,7 +62,7 @@ def check_formula(tensors):
 
 def check_model(tensors, dtype):
     assert len(tensors) == 28 and "lm_head.weight" not in tensors, sorted(tensors)
-    assert tuple(tensors["wte.weight"].shape) == (61, C)
+    assert tuple(tensors["wte.weight"].shape) == (V, C)
     assert tuple(tensors["h.1.attn.c_attn.weight"].shape) == (C, 3 * C)  # Conv1D: (in, out)
     assert tuple(tensors["h.0.mlp.c_proj.weight"].shape) == (4 * C, C)
     assert all(tensor.dtype == dtype for tensor in tensors.values())

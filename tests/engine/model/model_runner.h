@@ -12,6 +12,7 @@
 #include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
 #include "engine/model/layer.h"
+#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 

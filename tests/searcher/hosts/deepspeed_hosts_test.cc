@@ -101,7 +101,7 @@ TEST(DeepSpeedHostsTest, HostsAndSlotsAreThoseThatDeepSpeedComputes) {
   const std::string python = given != nullptr ? given : "/usr/bin/python3";
   setenv("DS_ACCELERATOR", "cpu", 1);
   if (std::system((python + " -c 'import deepspeed.launcher.runner' >/dev/null 2>&1").c_str()) != 0)
-    GTEST_SKIP() << "this Python has no deepspeed; DSAT_TEST_PYTHON names another interpreter";
+    GTEST_SKIP() << "this Python has no deepspeed; scripts/setup --tests installs one that has it";
 
   RandomCases random;
   Json cases = Json::array();

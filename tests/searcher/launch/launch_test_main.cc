@@ -9,6 +9,7 @@
 
 #include "searcher/processes/supervised_process.h"
 #include "searcher/processes/supervisor.h"
+#include "tests/init_tests.h"
 
 namespace dsat {
 namespace {
@@ -51,6 +52,6 @@ int main(int argc, char** argv) {
   if (mode == "daemon") return dsat::LeaveDaemon();
   if (mode == "run-away") return dsat::RunAway(false);
   if (mode == "run-away-in-sessions") return dsat::RunAway(true);
-  testing::InitGoogleTest(&argc, argv);
+  dsat::InitTests(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kExample[] = DSAT_SOURCE_DIR "/examples/deepspeed/";
 constexpr char kNoDeepSpeed[] =
-    "this Python has no deepspeed; DSAT_TEST_PYTHON names another interpreter";
+    "this Python has no deepspeed; scripts/setup --tests installs one that has it";
 
 std::string Python() {
   const char* const python = std::getenv("DSAT_TEST_PYTHON");
