@@ -10,6 +10,7 @@
 #include "engine/config/strategies.h"
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
+#include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
