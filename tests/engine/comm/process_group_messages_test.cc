@@ -92,7 +92,7 @@ void RunPipeline(ProcessGroup& group, int64_t num_micro_batches, int64_t bytes) 
                                    .stage = group.rank(),
                                    .num_micro_batches = num_micro_batches};
   for (const Compute& c : Schedule(options)) {
-    const int peer = group.rank() + NeighbourOf(c.op);
+    const int peer = group.rank() + StageOffset(c.op);
     switch (c.op) {
       case Op::kReceiveInput:
       case Op::kReceiveGrad:
