@@ -1,4 +1,4 @@
-// dsat estimate: memory, traffic and time of a configuration on a cluster on paper.
+// dsat estimate: predicts memory, traffic and time of a configuration on a cluster.
 #include "cli/estimate_command.h"
 
 #include <fmt/format.h>

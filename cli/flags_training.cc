@@ -93,7 +93,7 @@ void AddInferenceCommands(Parser& parser) {
   CLI::App& generate = parser.Add("generate", "What a trained language model writes after a prompt",
                                   flags, /*uses_db=*/false);
   AddCheckpoint(generate, flags.checkpoint);
-  generate.add_option("--prompt", flags.task.prompt, "The text to go on from")
+  generate.add_option("--prompt", flags.task.prompt, "The text to continue")
       ->required()
       ->type_name("TEXT");
   generate.add_option("--max-new-tokens", flags.task.max_new_tokens, "Tokens to write")
@@ -140,7 +140,7 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
 
 void AddEstimateCommand(Parser& parser) {
   EstimateFlags& flags = parser.estimate;
-  CLI::App& sub = parser.Add("estimate", "Memory, traffic and time of a configuration, on paper",
+  CLI::App& sub = parser.Add("estimate", "Predicts memory, traffic and time of a configuration",
                              flags, /*uses_db=*/false);
   sub.add_option("config", flags.config, "Experiment file: its model, data and ds_config")
       ->type_name("CONFIG.yaml");

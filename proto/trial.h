@@ -46,7 +46,7 @@ struct Metric {
 //   throughput     samples/s over all ranks: train_batch_size / latency
 //   tokens_per_second  over all ranks: throughput x sequence length; text only
 //   MFU            model FLOPs utilization: FLOPS_per_gpu / the device's peak for its compute type
-//                  (Chowdhery et al. 2022, appendix B: attention counts as full matrix products,
+//                  (Chowdhery et al. 2022, appendix B: attention counts as full multiplications,
 //                  recomputation does not count); only for devices whose peak is known
 //   latency        ms per optimizer step, wall clock
 //   forward        ms per optimizer step in forward passes (all micro-batches)

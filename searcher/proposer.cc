@@ -108,7 +108,7 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
     return std::nullopt;
   }
   Draft draft = *resolved.draft;
-  // Published behaviour: no two are equal.
+  // In the published method, no two proposals are equal.
   if (spec_->options.compat_determined) draft.key += fmt::format("#{}", num_proposals_);
   const auto found = records_.find(draft.key);
   const auto refused = pending.told.find(draft.key);

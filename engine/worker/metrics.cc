@@ -17,12 +17,12 @@ double Quantile(const std::vector<double>& sorted, double fraction) {
   return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
 }
 
-Metric SummariseSteps(std::span<const StepResult> steps,
+Metric SummarizeSteps(std::span<const StepResult> steps,
                       const std::function<double(const StepResult&)>& value_of) {
   std::vector<double> values;
   for (const StepResult& step : steps)
     values.push_back(value_of(step));
-  return Summarise(std::move(values));
+  return Summarize(std::move(values));
 }
 
 Metric Scaled(Metric metric, double factor) {
@@ -37,11 +37,11 @@ void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measure
   // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
   constexpr double kPassesPerStep = 3;
   const auto batch = static_cast<double>(scale.train_batch_size);
-  const Metric flops = SummariseSteps(steps, [](const StepResult& step) {
+  const Metric flops = SummarizeSteps(steps, [](const StepResult& step) {
     return kPassesPerStep * static_cast<double>(step.forward_flops) * kMsPerSecond /
            step.latency_ms;
   });
-  const Metric throughput = SummariseSteps(
+  const Metric throughput = SummarizeSteps(
       steps, [batch](const StepResult& step) { return batch * kMsPerSecond / step.latency_ms; });
   measurement["FLOPS_per_gpu"] = flops;
   measurement["throughput"] = throughput;
@@ -54,7 +54,7 @@ void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measure
 
 }  // namespace
 
-Metric Summarise(std::vector<double> values) {
+Metric Summarize(std::vector<double> values) {
   DSAT_CHECK(!values.empty());
   std::ranges::sort(values);
   return {.value = Quantile(values, 0.5),
@@ -66,14 +66,14 @@ Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& sc
                           int64_t peak_bytes) {
   Measurement measurement;
   AddRates(steps, scale, measurement);
-  measurement["latency"] = SummariseSteps(steps, std::mem_fn(&StepResult::latency_ms));
-  measurement["forward"] = SummariseSteps(steps, std::mem_fn(&StepResult::forward_ms));
-  measurement["backward"] = SummariseSteps(steps, std::mem_fn(&StepResult::backward_ms));
-  measurement["step"] = SummariseSteps(steps, std::mem_fn(&StepResult::step_ms));
+  measurement["latency"] = SummarizeSteps(steps, std::mem_fn(&StepResult::latency_ms));
+  measurement["forward"] = SummarizeSteps(steps, std::mem_fn(&StepResult::forward_ms));
+  measurement["backward"] = SummarizeSteps(steps, std::mem_fn(&StepResult::backward_ms));
+  measurement["step"] = SummarizeSteps(steps, std::mem_fn(&StepResult::step_ms));
   const bool pipeline =
       std::ranges::any_of(steps, [](const StepResult& s) { return s.idle_ms > 0; });
   if (pipeline) {
-    measurement["pipeline_idle"] = SummariseSteps(
+    measurement["pipeline_idle"] = SummarizeSteps(
         steps, [](const StepResult& step) { return step.idle_ms / step.latency_ms; });
   }
   measurement["peak_bytes"] = {.value = static_cast<double>(peak_bytes), .spread = 0, .samples = 1};

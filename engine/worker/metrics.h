@@ -14,7 +14,7 @@ namespace dsat::engine {
 
 // Median, and half the interquartile range (quartiles interpolated between adjacent values).
 // REQUIRES: values is not empty.
-Metric Summarise(std::vector<double> values);
+Metric Summarize(std::vector<double> values);
 
 // The amount of work in a step.
 struct StepScale {

@@ -1,4 +1,4 @@
-// Estimates on paper: documented figures, fit and its changes, time.
+// Estimates: documented figures, whether a config fits and what makes it fit, and time.
 #include "profiler/planner.h"
 
 #include <gmock/gmock.h>

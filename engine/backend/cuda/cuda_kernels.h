@@ -17,7 +17,7 @@
 
 namespace dsat::engine {
 
-// Why matrix products cannot be computed here, or "".
+// Returns why matrices cannot be multiplied here, or "".
 std::string MissingLibrary();
 
 // A thread's work on a GPU runs on CUDA's default stream of that thread, and its events are CUDA's.

@@ -30,8 +30,8 @@ __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const 
   const auto m = static_cast<float>(BlockReduce(sum, Plus()) / count);
   double squares = 0;
   for (int64_t i = threadIdx.x; i < group.count(); i += kThreads) {
-    const float centred = ToFloat(x[group.At(i)]) - m;
-    squares += centred * centred;
+    const float centered = ToFloat(x[group.At(i)]) - m;
+    squares += centered * centered;
   }
   const auto variance = static_cast<float>(BlockReduce(squares, Plus()) / count);
   const float r = 1.0F / sqrtf(variance + eps);
@@ -51,7 +51,7 @@ __global__ void InputGradKernel(T* dx, const T* dy, const T* x, const T* weight,
   const float m = mean[blockIdx.x];
   const float r = rstd[blockIdx.x];
   double sum = 0;       // Of dy * weight,
-  double sum_norm = 0;  // and of that times x normalised.
+  double sum_norm = 0;  // and of that times x normalized.
   for (int64_t i = threadIdx.x; i < group.count(); i += kThreads) {
     const float dnorm = ToFloat(dy[group.At(i)]) * ToFloat(weight[group.Channel(i)]);
     sum += dnorm;

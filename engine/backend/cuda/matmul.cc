@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt.
+// Matrix multiplications by cuBLASLt.
 //
 // cuBLASLt thinks in columns: what is (M, N) row by row is (N, M) to it. So it is asked for
 // c^T = op(b)^T op(a)^T, with b first.

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, the algorithm for a shape chosen once.
+// Matrix multiplications by cuBLASLt, whose algorithm is chosen once for each shape.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 

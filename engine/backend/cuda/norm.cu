@@ -6,7 +6,7 @@
 namespace dsat::engine::cuda {
 namespace {
 
-// One row's numbers: x normalised is (x - mean) * rstd, with mean 0 for RMS norm.
+// One row's numbers: x normalized is (x - mean) * rstd, with mean 0 for RMS norm.
 template <typename T>
 struct Rows {
   const T* x;
@@ -54,8 +54,8 @@ __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const 
   for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
     const Octet values = LoadOctet(in, c, C);
     for (int j = 0; j < kOctet; ++j) {
-      const float centred = c + j < C ? values[j] - m : 0.0F;
-      squares += centred * centred;
+      const float centered = c + j < C ? values[j] - m : 0.0F;
+      squares += centered * centered;
     }
   }
   squares = WarpReduce(squares, Plus());
@@ -83,7 +83,7 @@ __global__ void InputGradKernel(T* dx, const T* dy, Rows<T> rows, int64_t N, boo
   const float m = rows.mean == nullptr ? 0.0F : rows.mean[row];
   const float r = rows.rstd[row];
   float sum = 0.0F;       // Of dy * weight,
-  float sum_norm = 0.0F;  // and of that times x normalised.
+  float sum_norm = 0.0F;  // and of that times x normalized.
   for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
     const Octet g = LoadOctet(grad, c, C), w = LoadOctet(rows.weight, c, C);
     const Octet values = LoadOctet(in, c, C);

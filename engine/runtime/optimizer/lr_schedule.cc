@@ -112,7 +112,7 @@ double LearningRate(const OptimizerConfig& optimizer, const SchedulerConfig& sch
   if (num_updates > 0) {
     return RateAt(optimizer, scheduler, scheduler.last_batch_iteration + num_updates);
   }
-  // A schedule that goes on from the middle says nothing before it is stepped.
+  // A schedule that starts in the middle has no rate before it is stepped.
   return scheduler.last_batch_iteration == -1 ? StartRate(scheduler) : optimizer.lr;
 }
 

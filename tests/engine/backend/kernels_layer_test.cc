@@ -1,4 +1,4 @@
-// Layer normalisation against formulas in double; its gradients against numeric derivatives of
+// Layer normalization against formulas in double; its gradients against numeric derivatives of
 // those formulas.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Matrix products against three loops in double.
+// Compares matrix multiplications with three loops in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>

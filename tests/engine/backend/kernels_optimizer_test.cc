@@ -193,7 +193,7 @@ double Mean(const Doubles& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-TEST(StochasticRoundingTest, EachParameterIsANeighbourOfItsMasterCopyAndTheMeanIsTheirs) {
+TEST(StochasticRoundingTest, EachParameterIsANeighborOfItsMasterCopyAndTheMeanIsTheirs) {
   const auto kernels = MakeTestKernels();
   EqualSteps steps(Random(21).Normal(kManyElems), 0.01F);
   AdamArgs& args = steps.WithMaster();

@@ -22,7 +22,7 @@ namespace dsat::engine {
 
 using Doubles = std::vector<double>;
 
-// bf16 by way of the definition: of the two neighbours, the nearer; the even one of a tie.
+// bf16 by way of the definition: of the two neighbors, the nearer; the even one of a tie.
 inline uint16_t RoundToBf16(double value) {
   const auto exact = static_cast<float>(value);
   uint32_t bits = 0;
@@ -158,12 +158,12 @@ inline Doubles NumericGradient(Doubles x, const std::function<double(const Doubl
   constexpr double kStep = 1e-5;
   Doubles gradient(x.size(), std::nan(""));
   for (size_t i = 0; i < x.size(); i += stride) {
-    const double centre = x[i];
-    x[i] = centre + kStep;
+    const double center = x[i];
+    x[i] = center + kStep;
     const double above = f(x);
-    x[i] = centre - kStep;
+    x[i] = center - kStep;
     const double below = f(x);
-    x[i] = centre;
+    x[i] = center;
     gradient[i] = (above - below) / (2 * kStep);
   }
   return gradient;

@@ -41,7 +41,7 @@ void ExchangeMessages(ProcessGroup& group, int sent, int received, int64_t bytes
   ASSERT_EQ(from_peer, Message(peer, received, bytes)) << "message " << received << " of " << bytes;
 }
 
-// Nothing, below and at a page, a chunk of 256 KiB and its neighbours, many chunks; then smaller.
+// Nothing, below and at a page, a chunk of 256 KiB and its neighbors, many chunks; then smaller.
 constexpr int64_t kSizes[] = {0,         1,         4096, 4097, (256 << 10) - 1,
                               256 << 10, 3'000'001, 5,    0,    70'000};
 

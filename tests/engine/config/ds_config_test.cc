@@ -123,8 +123,8 @@ TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
     const char* message;
   };
   const Case cases[] = {
-      {"{'zero_optimisation': {}}",
-       "/zero_optimisation is {}: unknown key; did you mean "
+      {"{'zero_optimizaton': {}}",
+       "/zero_optimizaton is {}: unknown key; did you mean "
        "\"zero_optimization\"?"},
       {"{'gradient_cliping': 1}", "\"gradient_clipping\""},
       {"{'zero_optimization': {'stag': 1}}",

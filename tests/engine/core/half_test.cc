@@ -30,7 +30,7 @@ TEST(HalfTest, RoundsToNearestEven) {
     if (std::isnan(x)) continue;
     ASSERT_EQ(ToF16(x).bits, RoundToF16(x)) << x;
   }
-  // Half way between neighbours, and next to it, at every magnitude.
+  // Half way between neighbors, and next to it, at every magnitude.
   for (uint32_t bits = 0; bits < 0x7C00; ++bits) {
     const auto below = static_cast<float>(FromF16(static_cast<uint16_t>(bits)));
     const double above = bits == 0x7BFF ? 65536 : FromF16(static_cast<uint16_t>(bits + 1));

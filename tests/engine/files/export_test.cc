@@ -60,7 +60,7 @@ TEST(ConvertTest, EveryHalfHasItsValueAndComesBack) {
 }
 
 TEST(ConvertTest, HalvesAndBfloatsRoundToNearestTiesToEven) {
-  for (uint16_t half = 0; half < 0x7BFF; ++half) {  // Neighbours, subnormals included.
+  for (uint16_t half = 0; half < 0x7BFF; ++half) {  // Neighbors, subnormals included.
     const auto next = static_cast<uint16_t>(half + 1);
     const auto middle = static_cast<float>((HalfValue(half) + HalfValue(next)) / 2);
     EXPECT_EQ(ToBits(middle, DType::kF16), half % 2 == 0 ? half : next);

@@ -35,9 +35,9 @@ void SetByFormula(ModelRunner& runner) {
     const auto& specs = runner.model().layers[layer]->params();
     for (size_t i = 0; i < specs.size(); ++i) {
       ++seed;
-      const float centre = specs[i].init == ParamSpec::Init::kOne ? 1.0F : 0.0F;
+      const float center = specs[i].init == ParamSpec::Init::kOne ? 1.0F : 0.0F;
       for (int64_t e = 0; e < specs[i].NumElems(); ++e) {
-        runner.param(layer, i).f32()[e] = centre + 0.3F * Value(seed, static_cast<uint32_t>(e));
+        runner.param(layer, i).f32()[e] = center + 0.3F * Value(seed, static_cast<uint32_t>(e));
       }
     }
   }

@@ -277,8 +277,8 @@ def check_resnet(comparison, program):
         elif name.endswith("downsample.0.weight"):
             shapes[name] = (out, into, 1, 1)
         is_norm = "norm" in name or "downsample.1" in name
-        centre = 1.0 if is_norm and name.endswith("weight") else 0.0
-        params[name] = (centre + 0.3 * values(k + 1, *shapes.get(name, (out,)))).requires_grad_()
+        center = 1.0 if is_norm and name.endswith("weight") else 0.0
+        params[name] = (center + 0.3 * values(k + 1, *shapes.get(name, (out,)))).requires_grad_()
     images = values(1000, 5, 9, 9, 3).permute(0, 3, 1, 2)
     logits = resnet(params, None, images)
     comparison.check("resnet logits", printed["logits"], logits)

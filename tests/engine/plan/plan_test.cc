@@ -242,7 +242,7 @@ TEST(PlanTest, TrafficIsTheZeroPapersForEveryStageAndBucket) {
   }
 }
 
-// Runs the plan on paper: buckets are never shared by two transfers in flight, nothing is computed
+// Simulates the plan: buckets are never shared by two transfers in flight, nothing is computed
 // on parameters that are not there, nothing stays in flight or gathered.
 void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
   std::map<int, int> owner;  // bucket -> transfer

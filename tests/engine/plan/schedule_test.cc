@@ -143,7 +143,7 @@ Message MessageOf(const Compute& c) {
   }
 }
 
-// A stage on paper.
+// Simulates a pipeline stage.
 class PaperStage {
  public:
   explicit PaperStage(const ScheduleOptions& options)

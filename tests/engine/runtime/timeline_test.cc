@@ -1,4 +1,4 @@
-// Time on paper: what each speed costs, what is hidden and what is not.
+// The predicted time: what each speed costs, what is hidden and what is not.
 #include "engine/runtime/timeline.h"
 
 #include <gtest/gtest.h>

@@ -73,7 +73,7 @@ TEST_F(TrialTest, ADeviceThatIsTooSmallIsInfeasibleWithTheNumbers) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("device memory"));
 }
 
-TEST_F(TrialTest, ASettingThatCannotBeHonouredIsInfeasibleByName) {
+TEST_F(TrialTest, ASettingThatCannotBeHonoredIsInfeasibleByName) {
   task_.ds_config["sparse_gradients"] = true;
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitInfeasible);

@@ -1,6 +1,6 @@
 // The emulated GPU's queues. What is put into one is done as late as CUDA allows: when somebody
 // waits for it, or for something that an event or the legacy stream has put after it. Work that
-// nobody waits for is never done. So a missing synchronisation gives wrong numbers, each time.
+// nobody waits for is never done. So a missing synchronization gives wrong numbers, each time.
 //
 // Every piece of work takes one tick of the GPU's clock, and nothing else does. Only a stream that
 // has nothing left to do takes the time at once.

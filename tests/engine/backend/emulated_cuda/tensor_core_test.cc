@@ -1,4 +1,4 @@
-// The emulated tensor cores against a plain matrix product.
+// Compares the emulated tensor cores with a plain matrix multiplication.
 #include <gtest/gtest.h>
 
 #include "tests/engine/backend/emulated_cuda/warp_product.h"

@@ -96,15 +96,15 @@ TEST(OptimizerTest, TheGradientScaleComesFirst) {
 }
 
 TEST(MetricsTest, MedianAndHalfTheInterquartileRange) {
-  const Metric odd = Summarise({5, 1, 4, 2, 3});
+  const Metric odd = Summarize({5, 1, 4, 2, 3});
   EXPECT_EQ(odd.value, 3);
   EXPECT_EQ(odd.spread, 1);
   EXPECT_EQ(odd.samples, 5);
-  const Metric even = Summarise({4, 1, 2, 3});
+  const Metric even = Summarize({4, 1, 2, 3});
   EXPECT_EQ(even.value, 2.5);
   EXPECT_EQ(even.spread, 0.75);
-  EXPECT_EQ(Summarise({7}).value, 7);
-  EXPECT_EQ(Summarise({7}).spread, 0);
+  EXPECT_EQ(Summarize({7}).value, 7);
+  EXPECT_EQ(Summarize({7}).spread, 0);
 }
 
 TEST(MetricsTest, AMeasurementHasEveryMetricInItsUnit) {
