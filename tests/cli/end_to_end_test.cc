@@ -99,7 +99,8 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
 // for want of memory.
 TEST_F(EndToEndTest, NoTrialRunsOutOfMemoryAndPeaksAreThePredictedOnes) {
   const Finished search =
-      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "8", "--json", "--out", "out"});
+      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "8", "--search-range-factor", "2",
+                 "--json", "--out", "out"});  // Twice as far as fits.
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   ASSERT_EQ(result["trials"].size(), 8U);

@@ -33,7 +33,7 @@ TEST(OldDatabaseTest, ALogThatDoesNotReplaySaysWhereAndWhatToDo) {
   EXPECT_EQ(Experiment::Open(store, 1).state(), ExperimentState::kCompleted);
   std::string message;
   EXPECT_EQ(CodeOf([&] { Experiment::Open(store, 2); }, &message), ErrorCode::kDataLoss);
-  EXPECT_THAT(message, HasSubstr("trial 3 does not replay as it was recorded"));
+  EXPECT_THAT(message, HasSubstr("trial 2 does not replay as it was recorded"));
   EXPECT_THAT(message, HasSubstr("start a new experiment"));
   EXPECT_EQ(store.Trials(2).size(), 4U);  // What was measured can still be read.
 }

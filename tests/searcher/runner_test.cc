@@ -24,6 +24,7 @@
 #include "base/files.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
+#include "searcher/full_run.h"
 #include "searcher/runner_lock.h"
 #include "tests/build_folder.h"
 #include "tests/db/store_fixtures.h"

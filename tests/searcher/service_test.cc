@@ -57,7 +57,7 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   EXPECT_EQ(progress.phase, "measuring");
   const auto& infeasible = std::get<InfeasibleMessage>(seen[1]);
   EXPECT_EQ(infeasible.rank, 2);
-  EXPECT_EQ(infeasible.reason, "needs 3 GiB of 2 GiB ?");
+  EXPECT_EQ(infeasible.reason, "needs 3 GiB of 2 GiB \uFFFD");
 }
 
 TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {

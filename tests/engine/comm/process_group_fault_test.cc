@@ -201,7 +201,7 @@ TEST(ProcessGroupFaultTest, AbsentRanksAreNamedAfterTheTimeout) {
         ErrorOf([&] { (void)MakeShmGroup(file.get(), rank, 4, milliseconds(100)); });
     EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
     EXPECT_THAT(error.what(), HasSubstr("in join: rank 2 (not joined), rank 3 (not joined) did not "
-                                        "come within 100 ms"));
+                                        "arrive within 100 ms"));
   });
 }
 

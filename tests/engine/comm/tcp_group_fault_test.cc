@@ -173,7 +173,7 @@ TEST(TcpGroupFaultTest, RankThatHangsIsNamedAfterTheTimeout) {
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(error.what(),
             fmt::format("rank 0 in send(100000000 bytes to rank 1): rank 1 (127.0.0.1, pid {}) did "
-                        "not come within 300 ms",
+                        "not arrive within 300 ms",
                         child.pid()));
 }
 

@@ -270,7 +270,7 @@ TEST(ReachHostsTest, AnotherVersionIsRefused) {
                         "cat > /dev/null\n";
   std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
   EXPECT_THAT(ReachError({{"old", {0}}}, ssh, SelfBinary(), ErrorCode::kFailedPrecondition),
-              HasSubstr("host old: dsat 0.0.1 is there"));
+              HasSubstr("host old: it has dsat 0.0.1, but this machine has"));
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
        ":2: /environment/environment_variables/0 is \"A\"; expected NAME=VALUE"},
       {External("environment: {environment_variables: [1A=2]}"), "expected the name of a variable"},
       {External("environment: {environment_variables: {RANK: 1}}"), "sets RANK, which dsat sets"},
-      {External("environment: {environment_variables: {cuda: [A=1]}}"), "by kind of device"},
+      {External("environment: {environment_variables: {cuda: [A=1]}}"), "variables for a kind of device"},
       {External("environment: {environment_variables: A=1}"), "expected a list"},
       {External("environment: {imag: x}"), "/environment/imag is unknown; did you mean \"image\"?"},
       {External("whatever_else: 1"), ":2: /whatever_else is unknown; expected one of name"},

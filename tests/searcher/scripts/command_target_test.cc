@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/processes/line_stamper.h"
+#include "searcher/scripts/command_target.h"
 #include "searcher/scripts/torch_extensions.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
