@@ -12,51 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "tests/source_tree.h"
+
+namespace dsat {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = DSAT_SOURCE_DIR;
-const std::vector<std::string> kFolders = {"base",   "proto", "db",    "methods", "profiler",
-                                           "engine", "cli",   "bench", "tests",   "searcher"};
-
-struct Source {
-  std::string path;  // From the root.
-  std::vector<std::string> lines;
-};
-
-const std::vector<Source>& Sources() {
-  static const std::vector<Source> sources = [] {
-    std::vector<Source> out;
-    for (const std::string& folder : kFolders) {
-      for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-        const std::string extension = entry.path().extension();
-        if (extension != ".h" && extension != ".cc" && extension != ".cu") continue;
-        Source source{fs::relative(entry.path(), kRoot).string(), {}};
-        std::ifstream file(entry.path());
-        for (std::string line; std::getline(file, line);)
-          source.lines.push_back(line);
-        out.push_back(std::move(source));
-      }
-    }
-    return out;
-  }();
-  return sources;
-}
-
 bool StartsWith(const std::string& text, const std::string& prefix) {
-  return text.rfind(prefix, 0) == 0;
-}
-
-bool AnyPrefix(const std::string& text, const std::vector<std::string>& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return StartsWith(text, prefix); });
-}
-
-// Columns, not bytes: UTF-8 continuation bytes do not count.
-int64_t NumColumns(const std::string& line) {
-  return std::count_if(line.begin(), line.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+  return text.starts_with(prefix);
 }
 
 // What the files of a folder may include, besides the folder's own.
@@ -164,7 +128,7 @@ std::vector<std::string> IncludesOf(const std::vector<std::string>& lines) {
 const std::map<std::string, std::vector<std::string>>& Includes() {
   static const std::map<std::string, std::vector<std::string>> includes = [] {
     std::map<std::string, std::vector<std::string>> out;
-    for (const Source& source : Sources())
+    for (const SourceFile& source : Sources())
       out[source.path] = IncludesOf(source.lines);
     return out;
   }();
@@ -211,7 +175,7 @@ TEST(TidyTest, WhatIncludesBringAlongFollowsTheDependencyPicture) {
 }
 
 TEST(TidyTest, EveryFolderHasARule) {
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (AnyPrefix(source.path, {"bench/", "tests/"})) continue;  // They may include everything.
     EXPECT_NE(RuleOf(source.path), nullptr) << source.path;
   }
@@ -250,7 +214,7 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
 }
 
 TEST(TidyTest, InstalledHeadersIncludeOnlyInstalledOnes) {
-  std::ifstream file(kRoot / "engine/package/CMakeLists.txt");
+  std::ifstream file(SourceRoot() / "engine/package/CMakeLists.txt");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const std::regex header(R"(\b(?:base|engine)/[a-z0-9_/]+\.h\b)");
   std::vector<std::string> installed;
@@ -268,7 +232,7 @@ TEST(TidyTest, InstalledHeadersIncludeOnlyInstalledOnes) {
 }
 
 TEST(TidyTest, OnlyTheTrialWorkerOfTheEngineKnowsTheTuner) {
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (!StartsWith(source.path, "engine/") || StartsWith(source.path, "engine/worker/")) continue;
     for (const std::string& line : source.lines)
       EXPECT_FALSE(StartsWith(line, "#include \"proto/")) << source.path << ": " << line;
@@ -295,7 +259,7 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<dnnl|<oneapi/dnnl)"),
        {"engine/backend/cpu/matmul.", "engine/backend/cpu/onednn."}},
   };
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     for (const std::string& line : source.lines) {
       if (!StartsWith(line, "#include")) continue;
       for (const Rule& rule : rules) {
@@ -307,7 +271,7 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
 }
 
 TEST(TidyTest, FilesAreAtMost500LinesOf100Columns) {
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     EXPECT_LE(source.lines.size(), 500U) << source.path;
     for (size_t i = 0; i < source.lines.size(); ++i) {
       EXPECT_LE(NumColumns(source.lines[i]), 100) << source.path << ":" << i + 1;
@@ -318,7 +282,7 @@ TEST(TidyTest, FilesAreAtMost500LinesOf100Columns) {
 TEST(TidyTest, FunctionsAreAtMost70Lines) {
   const std::regex not_a_function(
       R"(^(namespace|class|struct|enum|union|extern)\b|=\s*\{$|^const .*\{$)");
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     size_t start = 0;
     bool open = false;
     for (size_t i = 0; i < source.lines.size(); ++i) {
@@ -337,7 +301,7 @@ TEST(TidyTest, FunctionsAreAtMost70Lines) {
 }
 
 TEST(TidyTest, EveryFileOpensWithItsJob) {
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     ASSERT_FALSE(source.lines.empty()) << source.path;
     EXPECT_TRUE(StartsWith(source.lines[0], "// ")) << source.path << ": " << source.lines[0];
   }
@@ -345,7 +309,7 @@ TEST(TidyTest, EveryFileOpensWithItsJob) {
 
 TEST(TidyTest, NoBannedWords) {
   const std::regex banned(R"(\b(TODO|FIXME|XXX|HACK)\b|#if 0|using namespace std)");
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (source.path == "tests/tidy_test.cc") continue;
     for (size_t i = 0; i < source.lines.size(); ++i) {
       EXPECT_FALSE(std::regex_search(source.lines[i], banned))
@@ -356,15 +320,15 @@ TEST(TidyTest, NoBannedWords) {
 
 TEST(TidyTest, EverySourceFileIsBuilt) {
   std::string build_files;
-  for (const std::string& folder : kFolders) {
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+  for (const std::string& folder : SourceFolders()) {
+    for (const auto& entry : fs::recursive_directory_iterator(SourceRoot() / folder)) {
       if (entry.path().filename() != "CMakeLists.txt") continue;
       std::ifstream file(entry.path());
       build_files.append(std::istreambuf_iterator<char>(file), {});
       build_files += '\n';
     }
   }
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (fs::path(source.path).extension() == ".h") continue;
     const std::string name = fs::path(source.path).filename();
     EXPECT_NE(build_files.find(name), std::string::npos)
@@ -374,12 +338,12 @@ TEST(TidyTest, EverySourceFileIsBuilt) {
 
 TEST(TidyTest, EveryHeaderIsIncluded) {
   std::string all;
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     for (const std::string& line : source.lines) {
       if (StartsWith(line, "#include")) all += line + "\n";
     }
   }
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (fs::path(source.path).extension() != ".h") continue;
     // Those that stand for a system's headers go by their names.
     const std::string name = "<" + fs::path(source.path).filename().string() + ">";
@@ -390,7 +354,7 @@ TEST(TidyTest, EveryHeaderIsIncluded) {
 }
 
 TEST(TidyTest, HeaderGuardsNameTheFile) {
-  for (const Source& source : Sources()) {
+  for (const SourceFile& source : Sources()) {
     if (fs::path(source.path).extension() != ".h") continue;
     std::string guard = "DSAT_" + source.path + "_";
     std::transform(guard.begin(), guard.end(), guard.begin(), [](unsigned char c) {
@@ -403,128 +367,5 @@ TEST(TidyTest, HeaderGuardsNameTheFile) {
   }
 }
 
-// The files and folders whose prose is checked.
-std::vector<std::string> Prose() {
-  std::vector<std::string> names = {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
-                                    "docs",      "examples",        "scripts"};
-  names.insert(names.end(), kFolders.begin(), kFolders.end());
-  return names;
-}
-
-// All text files in Prose(), by their paths from the root.
-std::vector<Source> ProseFiles() {
-  std::vector<fs::path> paths;
-  for (const std::string& name : Prose()) {
-    if (fs::is_directory(kRoot / name)) {
-      for (const auto& entry : fs::recursive_directory_iterator(kRoot / name))
-        paths.push_back(entry.path());
-    } else {
-      paths.push_back(kRoot / name);
-    }
-  }
-  std::vector<Source> files;
-  for (const fs::path& path : paths) {
-    Source file{fs::relative(path, kRoot).string(), {}};
-    if (!fs::is_regular_file(path) || path.extension() == ".pyc" ||
-        file.path == "tests/tidy_test.cc")
-      continue;
-    std::ifstream stream(path);
-    for (std::string line; std::getline(stream, line);)
-      file.lines.push_back(line);
-    files.push_back(std::move(file));
-  }
-  return files;
-}
-
-// What prose must not contain, after a comma each: parts of words, and whole words between spaces.
-constexpr char kBannedWords[] =
-    ",analysed,artefact,behaviour,cancelled,cancelling,catalogue,centre,colour,favour,honour"
-    ",initialis,labelled,labelling,learnt,licence,materialis,maximis,memoris,minimis,modelled"
-    ",modelling,neighbour,normalis,optimis,organis,parallelise,quantis,realise,recognis,serialis"
-    ",signalled,specialis,stabilis,summaris,synchronis,travelled,utilis,vectoris,whilst"
-    ", mend , mends , mended , mending , on paper , go on with , go on from , goes on with "
-    ", goes on from ,perceptron,matrix product,product of matrices,products of matrices,spare rows"
-    ",travel dtype";
-
-std::vector<std::string> BannedWords() {
-  std::vector<std::string> words;
-  for (const char* c = kBannedWords; *c != '\0'; ++c) {
-    if (*c == ',') {
-      words.emplace_back();
-    } else {
-      words.back() += *c;
-    }
-  }
-  return words;
-}
-
-// The line in lower case between two spaces, with a space for everything that is not a letter.
-std::string WordsOf(const std::string& line) {
-  std::string words = " " + line + " ";
-  std::transform(words.begin(), words.end(), words.begin(), [](unsigned char c) {
-    return std::isalpha(c) != 0 ? static_cast<char>(std::tolower(c)) : ' ';
-  });
-  return words;
-}
-
-// The rules are in CONTRIBUTING.md. Names in capitals, such as gRPC's CANCELLED, are not ours.
-void ExpectPlainEnglish(const std::string& line, const std::string& place) {
-  static const std::vector<std::string> banned = BannedWords();
-  const std::string words = WordsOf(line);
-  for (const std::string& word : banned) {
-    const size_t at = words.find(word);
-    if (at == words.npos) continue;
-    // ErrorCode names the statuses of gRPC, in gRPC's spelling.
-    if (word == "cancelled" && line.find("kCancelled") != line.npos) continue;
-    const std::string found = (" " + line + " ").substr(at, word.size());
-    EXPECT_TRUE(std::none_of(found.begin(), found.end(),
-                             [](unsigned char c) { return std::islower(c) != 0; }))
-        << place << ": \"" << found << "\"; see CONTRIBUTING.md";
-  }
-}
-
-TEST(TidyTest, ProseIsPlainAmericanEnglish) {
-  for (const Source& file : ProseFiles()) {
-    for (size_t i = 0; i < file.lines.size(); ++i) {
-      if (file.path == "CONTRIBUTING.md" && StartsWith(file.lines[i], "|")) continue;  // Glossary.
-      ExpectPlainEnglish(file.lines[i], file.path + ":" + std::to_string(i + 1));
-    }
-  }
-}
-
-TEST(TidyTest, PathsInTheDocsExist) {
-  const std::regex path(
-      R"re((?:^|[\s`(])((?:base|bench|cli|db|docs|engine|examples|methods|profiler|proto|)re"
-      R"re(scripts|searcher|tests)/[A-Za-z0-9_./-]*))re");
-  const std::regex link(R"re(\]\(([A-Za-z0-9_./-]+)[)#])re");
-  for (const Source& file : ProseFiles()) {
-    if (fs::path(file.path).extension() != ".md") continue;
-    const auto expect = [&](const fs::path& target, const std::string& line) {
-      EXPECT_TRUE(fs::exists(target)) << file.path << ": no " << target << ": " << line;
-    };
-    for (const std::string& line : file.lines) {
-      using Matches = std::sregex_iterator;
-      for (Matches it(line.begin(), line.end(), path), end; it != end; ++it) {
-        std::string name = (*it)[1];
-        while (name.back() == '.')
-          name.pop_back();
-        expect(kRoot / name, line);
-      }
-      for (Matches it(line.begin(), line.end(), link), end; it != end; ++it)
-        expect((kRoot / file.path).parent_path() / (*it)[1].str(), line);
-    }
-  }
-}
-
-// Rows of tables and messages of dsat cannot be broken.
-TEST(TidyTest, DocsHaveAtMost100Columns) {
-  for (const Source& file : ProseFiles()) {
-    if (fs::path(file.path).extension() != ".md") continue;
-    for (size_t i = 0; i < file.lines.size(); ++i) {
-      if (AnyPrefix(file.lines[i], {"|", "dsat: ", "ds_config.json: "})) continue;
-      EXPECT_LE(NumColumns(file.lines[i]), 100) << file.path << ":" << i + 1;
-    }
-  }
-}
-
 }  // namespace
+}  // namespace dsat

@@ -235,10 +235,9 @@ TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
 TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
   Write("ds_config.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
-  EXPECT_THAT(
-      Refusal(External("")),
-      HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
-                "DeepSpeed does not know it, only the built-in engine does"));
+  EXPECT_THAT(Refusal(External("")),
+              HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
+                        "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,
       "optimizer": {"type": "Apollo", "params": {"stochastic_rounding": true}}})");
@@ -258,7 +257,8 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
        ":2: /environment/environment_variables/0 is \"A\"; expected NAME=VALUE"},
       {External("environment: {environment_variables: [1A=2]}"), "expected the name of a variable"},
       {External("environment: {environment_variables: {RANK: 1}}"), "sets RANK, which dsat sets"},
-      {External("environment: {environment_variables: {cuda: [A=1]}}"), "variables for a kind of device"},
+      {External("environment: {environment_variables: {cuda: [A=1]}}"),
+       "variables for a kind of device"},
       {External("environment: {environment_variables: A=1}"), "expected a list"},
       {External("environment: {imag: x}"), "/environment/imag is unknown; did you mean \"image\"?"},
       {External("whatever_else: 1"), ":2: /whatever_else is unknown; expected one of name"},
