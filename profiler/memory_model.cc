@@ -25,11 +25,11 @@ int64_t Share(int64_t bytes, engine::Placement placement, int64_t world_size) {
 }  // namespace
 
 MemoryModel::MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
-                         bool compat_determined)
+                         bool published)
     : profile_(profile),
       settings_(ds_config, "ds_config"),
       world_size_(world_size),
-      compat_determined_(compat_determined) {
+      published_(published) {
   DSAT_CHECK(world_size >= 1);
 }
 
@@ -38,13 +38,13 @@ StageMemory MemoryModel::ForStage(int stage) const {
   const int64_t all = profile_.num_params;
   const int64_t trained = profile_.trainable_num_params;
   const bool fp16 = settings_.Is("/fp16/enabled");
-  const bool half = compat_determined_ ? fp16 : fp16 || settings_.Is("/bf16/enabled");
+  const bool half = published_ ? fp16 : fp16 || settings_.Is("/bf16/enabled");
   const int64_t width = half ? 2 : 4;
-  const int64_t grad_width = compat_determined_ ? 4 : width;
-  const int64_t moments = compat_determined_ ? 2 : OptimizerMoments(settings_);
+  const int64_t grad_width = published_ ? 4 : width;
+  const int64_t moments = published_ ? 2 : OptimizerMoments(settings_);
   // A master copy of narrower parameters, unless they serve themselves.
   const auto is_bf16 = [&](const char* key) {
-    return !compat_determined_ && settings_.Is("/bf16/enabled") && settings_.Is(key);
+    return !published_ && settings_.Is("/bf16/enabled") && settings_.Is(key);
   };
   const int64_t moment_width = is_bf16("/bf16/bf16_optimizer_states") ? 2 : 4;
   const int64_t master_width = half && !is_bf16("/bf16/bf16_master_weights_and_grads") ? 4 : 0;
@@ -55,8 +55,8 @@ StageMemory MemoryModel::ForStage(int stage) const {
       .param_bytes = Share(width * all, homes.param.placement, world_size_),
       .grad_bytes = Share(grad_width * trained, homes.grad.placement, world_size_),
       .optimizer_bytes = Share(optimizer_width * trained, homes.optimizer.placement, world_size_),
-      .buffer_bytes = compat_determined_ ? 0 : width * BufferElems(stage),
-      .gathered_bytes = compat_determined_ ? 0 : width * GatheredElems(homes),
+      .buffer_bytes = published_ ? 0 : width * BufferElems(stage),
+      .gathered_bytes = published_ ? 0 : width * GatheredElems(homes),
       .activation_bytes_per_sample = profile_.activation_bytes_per_sample,
   };
 }
@@ -87,9 +87,9 @@ int64_t MemoryModel::GatheredElems(const engine::StateHomes& homes) const {
 
 int64_t MemoryModel::ApproxMaxMicroBatch(int stage) const {
   const StageMemory memory = ForStage(stage);
-  const int64_t least = compat_determined_ ? 1 : 0;
+  const int64_t least = published_ ? 1 : 0;
   const int64_t sample = memory.activation_bytes_per_sample;
-  const int64_t reserve = compat_determined_ ? sample : 0;
+  const int64_t reserve = published_ ? sample : 0;
   const int64_t left = profile_.device_memory_bytes - memory.fixed_bytes() - reserve;
   if (profile_.device_memory_bytes <= 0) return 1;
   if (left < 0) return least;

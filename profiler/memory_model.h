@@ -33,18 +33,18 @@ struct StageMemory {
 class MemoryModel {
  public:
   // `ds_config` gives precision, optimizer and buckets; its stage does not matter. `world_size` is
-  // the number of ranks. `compat_determined` selects the published formula: the dtype is fp16 or
+  // the number of ranks. `published` selects the published formula: the dtype is fp16 or
   // fp32, the optimizer is Adam, and there are no buffers and no gathered parameters. REQUIRES:
   // world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
-              bool compat_determined);
+              bool published);
 
   // REQUIRES: stage in [0, 3].
   StageMemory ForStage(int stage) const;
 
   // The largest micro-batch size predicted to fit; 0 if not even 1 fits. At most 1 if the profile
-  // has no activation size or no device memory. With compat_determined the result is at least 1,
-  // and one sample is kept in reserve.
+  // has no activation size or no device memory. With the published formula the result is at least
+  // 1, and one sample is kept in reserve.
   int64_t ApproxMaxMicroBatch(int stage) const;
 
  private:
@@ -54,7 +54,7 @@ class MemoryModel {
   ModelProfile profile_;
   engine::Settings settings_;
   int64_t world_size_;
-  bool compat_determined_;
+  bool published_;
 };
 
 }  // namespace dsat

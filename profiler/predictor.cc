@@ -9,6 +9,7 @@
 #include "engine/backend/kernels.h"
 #include "profiler/memory_model.h"
 #include "profiler/planner.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
@@ -20,8 +21,8 @@ int64_t IntAt(const Json& config, const char* pointer, int64_t otherwise) {
 
 class FormulaPredictor : public Predictor {
  public:
-  FormulaPredictor(const ModelProfile& profile, int64_t world_size, bool compat_determined)
-      : profile_(profile), world_size_(world_size), compat_determined_(compat_determined) {}
+  FormulaPredictor(const ModelProfile& profile, int64_t world_size, bool published)
+      : profile_(profile), world_size_(world_size), published_(published) {}
 
   Predicted Predict(const Json& ds_config) const override {
     const StageMemory memory = ModelOf(ds_config).ForStage(StageOf(ds_config));
@@ -44,12 +45,12 @@ class FormulaPredictor : public Predictor {
     return static_cast<int>(IntAt(ds_config, "/zero_optimization/stage", 0));
   }
   MemoryModel ModelOf(const Json& ds_config) const {
-    return {profile_, ds_config, world_size_, compat_determined_};
+    return {profile_, ds_config, world_size_, published_};
   }
 
   ModelProfile profile_;
   int64_t world_size_;
-  bool compat_determined_;
+  bool published_;
 };
 
 // The machine that the profile was measured on, as the trials share it.
@@ -88,12 +89,13 @@ std::string Predicted::Misfit() const {
 std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
                                                 const ModelProfile& profile) {
   return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial,
-                                            spec.options.compat_determined);
+                                            PolicyOf(spec.options).published_memory);
 }
 
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile) {
   const bool measured_here = IsBuiltin(spec) && !spec.profile && !profile.device.empty();
-  if (!measured_here || spec.options.compat_determined) return MakeFormulaPredictor(spec, profile);
+  if (!measured_here || PolicyOf(spec.options).published_memory)
+    return MakeFormulaPredictor(spec, profile);
   const PlannerInputs inputs = {
       .model = spec.hyperparameters.value("model", Json::object()),
       .model_what = spec.config_path + ": /hyperparameters/model",

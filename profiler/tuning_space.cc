@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
@@ -13,11 +14,11 @@ struct Place {
   int stage = 0;
   int64_t num_params = 0;  // 0 if it does not bound sizes.
   int64_t world_size = 1;
-  bool compat = false;
+  bool published = false;
 };
 
 bool IsSearched(const Key& key, const Place& place) {
-  if (place.compat) return place.stage >= key.published_from;
+  if (place.published) return place.stage >= key.published_from;
   const bool has_effect =
       place.stage >= key.from_stage && (place.world_size > 1 || !key.several_ranks);
   return has_effect && place.stage >= key.searched_from;
@@ -59,15 +60,15 @@ void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space,
 }  // namespace
 
 SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
-                            const Json& ds_config, const SearchOptions& options,
-                            int64_t world_size, const engine::KeyTable& keys) {
-  const bool compat = options.compat_determined;
+                            const Json& ds_config, const SearchOptions& options, int64_t world_size,
+                            const engine::KeyTable& keys) {
+  const bool published = PolicyOf(options).published_space;
   SearchSpace space;
   for (const int stage : options.zero_stages) {
     const Place place{.stage = stage,
-                      .num_params = compat ? 0 : profile.num_params,
+                      .num_params = published ? 0 : profile.num_params,
                       .world_size = world_size,
-                      .compat = compat};
+                      .published = published};
     space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
     PredictSizes(predictor, ds_config, space.stages.back(), space.exact);
   }

@@ -20,6 +20,17 @@ struct SearchPolicy {
   bool prune_stages = false;
   // random: sizes are drawn above the best size of the stage and not around it.
   bool draw_above_best = false;
+  // The submitted configuration is the first trial after the profiling trial.
+  bool try_submitted = true;
+  // The profiling trial runs as many micro-batches as the submitted configuration, not one.
+  bool profile_all_micro_batches = false;
+  // Every proposal is a trial, also if an equal configuration has run.
+  bool repeat_equal = false;
+  // Every proposal is launched, also if it is predicted not to fit, and memory follows the
+  // published formula.
+  bool published_memory = false;
+  // The space keeps the published knobs with all their values, also where they have no effect.
+  bool published_space = false;
 };
 
 // The policy of a search. It is made once from the options.
@@ -29,7 +40,12 @@ inline SearchPolicy PolicyOf(const SearchOptions& options) {
           .bisect_beyond_range = false,
           .exhausted_lineage_blocks_promotion = true,
           .prune_stages = true,
-          .draw_above_best = true};
+          .draw_above_best = true,
+          .try_submitted = false,
+          .profile_all_micro_batches = true,
+          .repeat_equal = true,
+          .published_memory = true,
+          .published_space = true};
 }
 
 }  // namespace dsat

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/config/validate.h"
 #include "profiler/effective_key.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
@@ -109,7 +110,7 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
   }
   Draft draft = *resolved.draft;
   // In the published method, no two proposals are equal.
-  if (spec_->options.compat_determined) draft.key += fmt::format("#{}", num_proposals_);
+  if (PolicyOf(spec_->options).repeat_equal) draft.key += fmt::format("#{}", num_proposals_);
   const auto found = records_.find(draft.key);
   const auto refused = pending.told.find(draft.key);
   if (refused != pending.told.end()) {

@@ -9,6 +9,7 @@
 #include "methods/options.h"
 #include "profiler/predictor.h"
 #include "profiler/tuning_space.h"
+#include "proto/search_policy.h"
 #include "searcher/proposer.h"
 
 namespace dsat {
@@ -32,7 +33,7 @@ struct Search::State {
 
   bool HasCapacity() const;
   // Only the method's trials are left to ask for.
-  bool AtMethod() const { return profile && (submitted || spec.options.compat_determined); }
+  bool AtMethod() const { return profile && (submitted || !PolicyOf(spec.options).try_submitted); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
   std::string Misfit(const Draft& draft);
   std::optional<Draft> NextDraft(const std::vector<Refusal>* recorded);
@@ -134,7 +135,9 @@ Trial Search::State::StartProfile() {
               .key = {},
               .refused = {}};
   // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
-  if (!spec.options.compat_determined) draft.assignment["/gradient_accumulation_steps"] = 1;
+  if (!PolicyOf(spec.options).profile_all_micro_batches) {
+    draft.assignment["/gradient_accumulation_steps"] = 1;
+  }
   draft.ds_config = engine::ConfigForTrial(spec.ds_config, draft.assignment, spec.slots_per_trial);
   return Start(TrialKind::kProfile, draft);
 }

@@ -67,10 +67,11 @@ void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source)
 void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source) {
   const Json config = engine::ConfigForTrial(spec.ds_config, {{"/zero_optimization/stage", stage}},
                                              spec.slots_per_trial);
-  engine::ValidateDsConfig(config, source, spec.slots_per_trial);
-  if (!IsBuiltin(spec)) return;
-  std::vector<std::string> ignored;
-  engine::ParseDsConfig(config, source, spec.slots_per_trial, &ignored);
+  if (IsBuiltin(spec)) {
+    engine::ParseDsConfig(config, source, spec.slots_per_trial, nullptr);
+  } else {
+    engine::ValidateDsConfig(config, source, spec.slots_per_trial);
+  }
 }
 
 }  // namespace
