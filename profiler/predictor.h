@@ -55,8 +55,8 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
 
 // Predicts for an experiment's trials on the device that `profile` was measured on. The prediction
 // comes from the engine's own plan if the built-in engine has measured the profile. It comes from
-// the formulas for a command, with --compat determined, and if the profile was given by hand. Throws
-// what MakeModel (models.h) throws if the model cannot be built here.
+// the formulas for a command, with --compat determined, and if the profile was given by hand.
+// Throws what MakeModel (models.h) throws if the model cannot be built here.
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile);
 
 // Returns why `ds_config` cannot run: it is refused, or an exact prediction says that it does not
