@@ -1,11 +1,17 @@
 // Brings a database that an older dsat has made to the present schema version.
 #include "db/migrate.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <array>
+#include <cerrno>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/unique_fd.h"
 #include "db/file_check.h"
 #include "db/schema.h"
 #include "db/sqlite.h"
@@ -54,6 +60,23 @@ void DropViews(Database& db) {
     db.Execute("DROP VIEW " + view);
 }
 
+// Locks the folder of the file, so that of several processes that open an old file one migrates it
+// and the others wait. Not the file: closing it would release SQLite's own locks. Throws
+// kUnavailable at the deadline.
+UniqueFd LockFolder(const std::string& path, steady_clock::time_point deadline) {
+  UniqueFd folder(open(FolderOf(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) ThrowErrno(FolderOf(path), errno);
+  while (flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+    // Where the file system has no such locks, the file's own and retries must do.
+    if (errno != EWOULDBLOCK && errno != EINTR) return folder;
+    if (steady_clock::now() >= deadline) {
+      Throw(ErrorCode::kUnavailable, "another process migrates it");
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return folder;
+}
+
 // Throws kUnavailable if another process has the file open. Does nothing if another process has
 // migrated it meanwhile.
 void MigrateExclusively(const std::string& path) {
@@ -86,6 +109,7 @@ void MigrateDatabase(const std::string& path, milliseconds busy_timeout) {
   }
   while (true) {
     try {
+      const UniqueFd lock = LockFolder(path, deadline);
       // In a file that is being created, or whose creation was cut off, the version is still 0.
       const int32_t version = SchemaVersion(path, busy_timeout);
       if (version != kSchemaVersion && version != 0) MigrateExclusively(path);
