@@ -57,7 +57,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def start(self, *arguments, **environment):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        command = [ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
+        command = [sys.executable, ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
                    "--peer-python", self.folder / "bin/peer", *arguments]
         return subprocess.Popen(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
                                               **environment},
@@ -72,6 +72,17 @@ class GpuCheckTest(unittest.TestCase):
 
     def check(self, *arguments, **environment):
         return self.end_of(self.start(*arguments, **environment))
+
+    def peers(self):
+        """The command lines of the running processes that train as the peer."""
+        commands = []
+        for file in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                commands.append(file.read_bytes())
+            except OSError:
+                continue  # It has just ended.
+        peer = str(self.folder / "bin/peer").encode()
+        return [command for command in commands if peer in command]
 
     def results(self):
         lines = (self.out / "training.jsonl").read_text().splitlines()
@@ -116,12 +127,10 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(status, 2, summary)
         self.assertIn("Next: scripts/gpu_check --from train-tiny", summary)
         self.assertEqual([result["side"] for result in self.results()], ["dsat"])
-        peer = str(self.folder / "bin/peer").encode()
-        for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                self.assertNotIn(peer, command.read_bytes())
-            except OSError:
-                continue  # It has just ended.
+        deadline = time.monotonic() + 10  # A killed process is gone only a moment later.
+        while self.peers() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(self.peers(), [])
 
     def test_a_stage_that_does_not_exist_is_refused(self):
         done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
