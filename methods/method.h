@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "proto/experiment.h"
 #include "proto/trial.h"
@@ -21,6 +22,20 @@ namespace dsat {
 struct Proposal {
   Assignment assignment;
   int64_t tag = 0;
+  bool repeat = false;       // Run it even if an equal configuration has run.
+  double give_up_below = 0;  // As Trial's.
+};
+
+// What a method concludes from all that it was told.
+struct Conclusion {
+  // The proposals with the best configurations, best first. Empty: those with the best metric.
+  std::vector<int64_t> finalists;
+  // The probability that no configuration of the space is more than 1 % faster than the first
+  // finalist; nullopt if the method does not know.
+  std::optional<double> probability_near_best;
+  double num_considered = 0;  // Configurations of the space; 0 if unknown.
+  // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
+  std::string bound;
 };
 
 class Method {
@@ -37,11 +52,20 @@ class Method {
   // any order.
   virtual void Tell(int64_t tag, const Trial& finished) = 0;
 
+  // Tells the end of a trial that the method did not propose, such as that of the submitted
+  // configuration. By default it is ignored.
+  virtual void Observe(const Trial& finished);
+
+  // A point of the running proposal with this tag was measured, the last one of running.points.
+  // Returns the next point to measure in the same process; nullopt, the default, ends the trial.
+  // Called once for every measured point.
+  virtual std::optional<Point> NextPoint(int64_t tag, const Trial& running);
+
+  // By default nothing: the trials with the best metric are the finalists.
+  virtual Conclusion Conclude() const;
+
   // An independent copy of this method in its present state.
   virtual std::unique_ptr<Method> Clone() const = 0;
-
-  // The next point to measure in the process of a running trial; nullopt to end it.
-  virtual std::optional<Point> NextPoint(const Trial& running);
 };
 
 // One row of the table of methods.

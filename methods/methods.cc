@@ -20,8 +20,14 @@ std::unique_ptr<Method> Make(const SearchSpace& space, const SearchOptions& opti
 
 }  // namespace
 
-std::optional<Point> Method::NextPoint(const Trial& /*running*/) {
+void Method::Observe(const Trial& /*finished*/) {}
+
+std::optional<Point> Method::NextPoint(int64_t /*tag*/, const Trial& /*running*/) {
   return std::nullopt;
+}
+
+Conclusion Method::Conclude() const {
+  return {};
 }
 
 std::span<const MethodInfo> Methods() {

@@ -2,6 +2,7 @@
 #include "methods/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -17,6 +18,11 @@ void CheckRange(const std::string& flag, int64_t value, int64_t least, int64_t m
   const std::string range =
       most == kNoLimit ? fmt::format("{} or more", least) : fmt::format("{} to {}", least, most);
   Throw(ErrorCode::kInvalidArgument, "{}: {} is out of range; expected {}", flag, value, range);
+}
+
+void CheckPositive(const std::string& flag, const std::optional<double>& value) {
+  if (!value || (*value > 0 && std::isfinite(*value))) return;
+  Throw(ErrorCode::kInvalidArgument, "{}: {} is out of range; expected more than 0", flag, *value);
 }
 
 void CheckMetric(const std::string& metric) {
@@ -50,6 +56,13 @@ void ValidateOptions(const SearchOptions& options) {
   CheckStages(options.zero_stages);
   CheckRange("--start-profile-step", options.start_profile_step, 0);
   CheckRange("--end-profile-step", options.end_profile_step, options.start_profile_step);
+  if (options.train_batch_size) CheckRange("--train-batch-size", *options.train_batch_size, 1);
+  CheckRange("--divisible-by", options.divisible_by, 1);
+  constexpr int64_t kMostRounds = 100;
+  CheckRange("--confirm", options.confirm_rounds, 0, kMostRounds);
+  CheckPositive("--max-time", options.max_time_s);
+  CheckPositive("--max-device-hours", options.max_device_hours);
+  if (options.run_steps) CheckRange("--run-steps", *options.run_steps, 1);
   CheckRange("--trials-per-random-config", options.trials_per_random_config, 1);
   if (options.early_stopping) CheckRange("--early-stopping", *options.early_stopping, 1);
   constexpr double kLargestFactor = 1000;

@@ -21,6 +21,12 @@ void VisitFields(Visitor& visit, T& options) {
   visit("start_profile_step", options.start_profile_step);
   visit("end_profile_step", options.end_profile_step);
   visit("run_full_experiment", options.run_full_experiment);
+  visit("train_batch_size", options.train_batch_size);
+  visit("divisible_by", options.divisible_by);
+  visit("confirm_rounds", options.confirm_rounds);
+  visit("max_time_s", options.max_time_s);
+  visit("max_device_hours", options.max_device_hours);
+  visit("run_steps", options.run_steps);
   visit("compat_determined", options.compat_determined);
   visit("trials_per_random_config", options.trials_per_random_config);
   visit("early_stopping", options.early_stopping);
@@ -85,7 +91,10 @@ bool IsBuiltin(const ExperimentSpec& spec) {
 }
 
 Json ToJson(const SearchSpace& space) {
-  Json json{{"stages", Json::array()}, {"exact", space.exact}};
+  Json json{{"stages", Json::array()},
+            {"exact", space.exact},
+            {"samples_per_step", space.samples_per_step},
+            {"divisible_by", space.divisible_by}};
   for (const StageSpace& stage : space.stages) {
     Json knobs = Json::array();
     for (const Knob& knob : stage.knobs)
@@ -101,6 +110,8 @@ Json ToJson(const SearchSpace& space) {
 SearchSpace SearchSpaceFromJson(const Json& json) {
   SearchSpace space;
   space.exact = json.at("exact").get<bool>();
+  space.samples_per_step = json.value("samples_per_step", int64_t{0});
+  space.divisible_by = json.value("divisible_by", int64_t{1});
   for (const Json& entry : json.at("stages")) {
     StageSpace stage{
         .stage = entry.at("stage").get<int>(),

@@ -24,6 +24,15 @@ struct SearchOptions {
   int64_t start_profile_step = 3;  // First optimizer step measured, counted from 0.
   int64_t end_profile_step = 5;    // Last optimizer step measured.
   bool run_full_experiment = false;
+  // The fixed global batch: micro-batch size and accumulation vary together. nullopt: the global
+  // batch follows the micro-batch size, and the accumulation stays as submitted.
+  std::optional<int64_t> train_batch_size;
+  int64_t divisible_by = 1;    // Of micro-batch sizes.
+  int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
+  // Budgets of the search without its confirmation; nullopt: none.
+  std::optional<double> max_time_s;        // Wall-clock time.
+  std::optional<double> max_device_hours;  // Slots times the time that trials run.
+  std::optional<int64_t> run_steps;        // Optimizer steps of the training to come.
   // True: the methods behave exactly as Determined's published ones (docs/methods.md lists the
   // differences).
   bool compat_determined = false;
@@ -83,6 +92,10 @@ struct StageSpace {
 struct SearchSpace {
   std::vector<StageSpace> stages;
   bool exact = false;  // The sizes are what the engine counts, not estimates.
+  // The samples of one optimizer step on a data-parallel rank if the global batch is fixed, which a
+  // micro-batch size has to divide; 0 if it follows the micro-batch size.
+  int64_t samples_per_step = 0;
+  int64_t divisible_by = 1;  // Of micro-batch sizes.
 };
 
 // Whether the built-in engine runs the trials.

@@ -43,9 +43,10 @@ const MetricInfo* FindMetric(const std::string& name) {
 template <typename Enum>
 using Names = std::span<const std::pair<Enum, const char*>>;
 
-constexpr std::array<std::pair<TrialKind, const char*>, 3> kKinds = {{
+constexpr std::array<std::pair<TrialKind, const char*>, 4> kKinds = {{
     {TrialKind::kProfile, "profile"},
     {TrialKind::kSubmitted, "submitted"},
+    {TrialKind::kConfirm, "confirm"},
     {TrialKind::kSearch, "search"},
 }};
 

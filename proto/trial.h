@@ -20,6 +20,7 @@ enum class TrialKind {
   kProfile,    // One step at micro-batch size 1; measures the model. Always trial 0.
   kSubmitted,  // The configuration as submitted, so that the gain over it is measured.
   kSearch,     // Asked for by the method.
+  kConfirm,    // Measures an earlier configuration again, after the search.
 };
 
 enum class TrialState {
@@ -111,7 +112,13 @@ struct Trial {
   TrialState state = TrialState::kRunning;
   std::string reason;
   std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
-  std::optional<ModelProfile> profile;  // Trial 0 only.
+  std::optional<ModelProfile> profile;  // Of profiling trials only.
+  // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
+  double give_up_below = 0;
+  // When its first attempt started and its last one ended, in seconds from the experiment's
+  // creation; 0 if unknown.
+  double started_s = 0;
+  double ended_s = 0;
 };
 
 // Text forms used in the database, JSON and tables: "profile", "succeeded", ...

@@ -146,7 +146,7 @@ TEST_P(MethodContract, AnotherSeedGivesOtherProposalsIfTheMethodDraws) {
 }
 
 TEST_P(MethodContract, APointOfARunningTrialIsNotFollowedByAnother) {
-  EXPECT_FALSE(Make()->NextPoint(Trial()));
+  EXPECT_FALSE(Make()->NextPoint(0, Trial()));
 }
 
 TEST(MethodsTest, GridEndsWhateverTheOutcomes) {

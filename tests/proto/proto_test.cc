@@ -47,7 +47,29 @@ ExperimentSpec FullSpec() {
   spec.max_restarts = 3;
   spec.max_length_steps = 7;
   spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12};
-  spec.options = {11, 12, 13, "latency", {1, 3}, 14, 4, 6, true, true, 15, 16, 1.5, 17, 18, 19, 20};
+  spec.options = {.max_trials = 11,
+                  .max_concurrent_trials = 12,
+                  .max_slots = 13,
+                  .metric = "latency",
+                  .zero_stages = {1, 3},
+                  .random_seed = 14,
+                  .start_profile_step = 4,
+                  .end_profile_step = 6,
+                  .run_full_experiment = true,
+                  .train_batch_size = 64,
+                  .divisible_by = 2,
+                  .confirm_rounds = 5,
+                  .max_time_s = 60.5,
+                  .max_device_hours = 0.5,
+                  .run_steps = 1000,
+                  .compat_determined = true,
+                  .trials_per_random_config = 15,
+                  .early_stopping = 16,
+                  .search_range_factor = 1.5,
+                  .max_rungs = 17,
+                  .min_binary_search_trials = 18,
+                  .asha_early_stopping = 19,
+                  .divisor = 20};
   return spec;
 }
 
@@ -137,7 +159,8 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
 }
 
 TEST(TrialTest, TextFormsReadBack) {
-  for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch}) {
+  for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch,
+                         TrialKind::kConfirm}) {
     EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
   }
   for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,

@@ -1,0 +1,18 @@
+// The micro-batch sizes that a search may use.
+#ifndef DSAT_METHODS_MICRO_BATCH_H_
+#define DSAT_METHODS_MICRO_BATCH_H_
+
+#include <cstdint>
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// The largest micro-batch size of the space that is at most `size`: a multiple of
+// space.divisible_by and, if the global batch is fixed, a divisor of space.samples_per_step. If all
+// are larger, the smallest one; 0 if there is none.
+int64_t LegalMicroBatch(const SearchSpace& space, int64_t size);
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_MICRO_BATCH_H_

@@ -1,0 +1,36 @@
+// Tests which micro-batch sizes a search may use.
+#include "methods/micro_batch.h"
+
+#include <gtest/gtest.h>
+
+namespace dsat {
+namespace {
+
+TEST(MicroBatchTest, SizesAreMultiplesIfTheBatchFollowsThem) {
+  const SearchSpace space{.stages = {}, .divisible_by = 4};
+  EXPECT_EQ(LegalMicroBatch(space, 11), 8);
+  EXPECT_EQ(LegalMicroBatch(space, 4), 4);
+  EXPECT_EQ(LegalMicroBatch(space, 1), 4);
+}
+
+TEST(MicroBatchTest, SizesDivideAFixedBatch) {
+  const SearchSpace space{.stages = {}, .samples_per_step = 24};
+  EXPECT_EQ(LegalMicroBatch(space, 1), 1);
+  EXPECT_EQ(LegalMicroBatch(space, 7), 6);
+  EXPECT_EQ(LegalMicroBatch(space, 23), 12);
+  EXPECT_EQ(LegalMicroBatch(space, 1000), 24);
+}
+
+TEST(MicroBatchTest, BothRulesHold) {
+  const SearchSpace space{.stages = {}, .samples_per_step = 24, .divisible_by = 4};
+  EXPECT_EQ(LegalMicroBatch(space, 11), 8);
+  EXPECT_EQ(LegalMicroBatch(space, 2), 4);
+  EXPECT_EQ(LegalMicroBatch(space, 20), 12);
+}
+
+TEST(MicroBatchTest, NoSizeMayBeLegal) {
+  EXPECT_EQ(LegalMicroBatch({.stages = {}, .samples_per_step = 6, .divisible_by = 4}, 6), 0);
+}
+
+}  // namespace
+}  // namespace dsat
