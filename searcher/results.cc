@@ -93,15 +93,6 @@ std::string ToJsonText(const QueryResult& trials) {
 
 }  // namespace
 
-const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
-  const std::optional<double> best = MetricValue(trial, metric);
-  for (const PointResult& result : trial.points) {
-    const auto found = result.measurement.find(metric);
-    if (found != result.measurement.end() && found->second.value == *best) return &result;
-  }
-  return nullptr;
-}
-
 std::optional<Json> BestConfig(const Search& search) {
   const std::optional<TrialId> id = search.Best();
   if (!id) return std::nullopt;

@@ -12,9 +12,6 @@
 
 namespace dsat {
 
-// The best point of a trial by `metric`, nullptr if no point has the metric.
-const PointResult* BestPoint(const Trial& trial, const std::string& metric);
-
 // The config of the best trial with the batch sizes of its best point, ready for the built-in
 // engine and for DeepSpeed; nullopt if no trial has succeeded yet.
 std::optional<Json> BestConfig(const Search& search);
