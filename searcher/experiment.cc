@@ -254,6 +254,12 @@ void Experiment::Apply(const Event& event) {
     case EventKind::kTold:
       ApplyTold(event);
       break;
+    case EventKind::kSearchEnded:
+      break;
+    case EventKind::kLimitsRaised:
+      state_ = ExperimentState::kActive;
+      reason_.clear();
+      break;
     case EventKind::kStateChanged:
       state_ = StateOf(event);
       reason_ = TextOf(event, "reason");
