@@ -10,12 +10,14 @@
 namespace dsat {
 namespace {
 
-constexpr std::array<std::pair<EventKind, const char*>, 6> kKindNames = {{
+constexpr std::array<std::pair<EventKind, const char*>, 8> kKindNames = {{
     {EventKind::kAsked, "asked"},
     {EventKind::kAttemptStarted, "attempt_started"},
     {EventKind::kMeasured, "measured"},
     {EventKind::kAttemptEnded, "attempt_ended"},
     {EventKind::kTold, "told"},
+    {EventKind::kSearchEnded, "search_ended"},
+    {EventKind::kLimitsRaised, "limits_raised"},
     {EventKind::kStateChanged, "state_changed"},
 }};
 
@@ -62,12 +64,24 @@ auto ReadPayload(const Event& event, const Read& read) {
   std::abort();  // Not reached: `fail` throws.
 }
 
+template <typename T>
+std::optional<T> OptionalAt(const Json& payload, const char* key) {
+  return payload.contains(key) ? std::optional(payload.at(key).get<T>()) : std::nullopt;
+}
+
+template <typename T>
+void WriteOptional(Json& payload, const char* key, const std::optional<T>& value) {
+  if (value) payload[key] = *value;
+}
+
 }  // namespace
 
 Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused) {
   Json payload{{"kind", ToString(trial.kind)},
                {"assignment", ToJson(trial.assignment)},
                {"ds_config", trial.ds_config}};
+  WriteOptional(payload, "confirms", trial.confirms);
+  if (trial.give_up_below > 0) payload["give_up_below"] = trial.give_up_below;
   for (const Refusal& refusal : refused)
     payload["refused"].push_back(ToJson(refusal));
   return {0, EventKind::kAsked, trial.id, std::move(payload)};
@@ -98,15 +112,32 @@ Event AttemptEndedEvent(TrialId trial, int64_t attempt, const Outcome& outcome,
                {"log_tail", ValidUtf8(log_tail)}}};
 }
 
-Event ToldEvent(TrialId trial, const Outcome& outcome, const std::optional<SearchSpace>& space) {
+Event ToldEvent(TrialId trial, const Outcome& outcome, const std::optional<SearchSpace>& space,
+                const TrialTimes& times) {
   Json payload{{"state", ToString(outcome.state)}, {"reason", ValidUtf8(outcome.reason)}};
+  if (times.started_s > 0) payload["started_s"] = times.started_s;
+  if (times.ended_s > 0) payload["ended_s"] = times.ended_s;
   if (space) payload["space"] = ToJson(*space);
   return {0, EventKind::kTold, trial, std::move(payload)};
 }
 
-Event StateChangedEvent(ExperimentState state, const std::string& reason) {
-  return {0, EventKind::kStateChanged, -1,
-          Json{{"state", ToString(state)}, {"reason", ValidUtf8(reason)}}};
+Event SearchEndedEvent(const std::string& reason) {
+  return {0, EventKind::kSearchEnded, -1, Json{{"reason", ValidUtf8(reason)}}};
+}
+
+Event LimitsRaisedEvent(const LimitsRaised& limits) {
+  Json payload = Json::object();
+  WriteOptional(payload, "max_trials", limits.max_trials);
+  WriteOptional(payload, "max_time_s", limits.max_time_s);
+  WriteOptional(payload, "max_device_hours", limits.max_device_hours);
+  return {0, EventKind::kLimitsRaised, -1, std::move(payload)};
+}
+
+Event StateChangedEvent(ExperimentState state, const std::string& reason,
+                        std::optional<TrialId> pick) {
+  Json payload{{"state", ToString(state)}, {"reason", ValidUtf8(reason)}};
+  WriteOptional(payload, "pick", pick);
+  return {0, EventKind::kStateChanged, -1, std::move(payload)};
 }
 
 Trial AskedTrial(const Event& event) {
@@ -116,6 +147,8 @@ Trial AskedTrial(const Event& event) {
     trial.kind = ParseTrialKind(payload.at("kind").get<std::string>());
     trial.assignment = AssignmentFromJson(payload.at("assignment"));
     trial.ds_config = payload.at("ds_config");
+    trial.confirms = OptionalAt<TrialId>(payload, "confirms");
+    trial.give_up_below = payload.value("give_up_below", 0.0);
     return trial;
   });
 }
@@ -168,6 +201,25 @@ Outcome OutcomeOf(const Event& event) {
     return Outcome{ParseTrialState(payload.at("state").get<std::string>()),
                    payload.at("reason").get<std::string>()};
   });
+}
+
+TrialTimes ToldTimes(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) {
+    return TrialTimes{payload.value("started_s", 0.0), payload.value("ended_s", 0.0)};
+  });
+}
+
+LimitsRaised LimitsOf(const Event& event) {
+  return ReadPayload(event, [](const Json& payload) {
+    return LimitsRaised{OptionalAt<int64_t>(payload, "max_trials"),
+                        OptionalAt<double>(payload, "max_time_s"),
+                        OptionalAt<double>(payload, "max_device_hours")};
+  });
+}
+
+std::optional<TrialId> PickOf(const Event& event) {
+  return ReadPayload(event,
+                     [](const Json& payload) { return OptionalAt<TrialId>(payload, "pick"); });
 }
 
 ExperimentState StateOf(const Event& event) {

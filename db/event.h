@@ -18,16 +18,27 @@ namespace dsat {
 enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
 
 enum class EventKind {
-  // A trial was created. payload: kind, assignment, ds_config; refused?, the proposals that were
-  // predicted not to fit and were told so before it
+  // A trial was created. payload: kind, assignment, ds_config; confirms?, of a confirm trial;
+  // give_up_below?; refused?, the proposals that were predicted not to fit and were told so before
+  // it
   kAsked,
   kAttemptStarted,  // A launch began. payload: attempt, log_dir
   kMeasured,        // Something was measured. payload: attempt, (point, measurement)?, profile?
   kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail
-  // The trial's end, as the method is told. payload: state, reason; space?, the search space that
-  // was built from the profile
+  // The trial's end, as the method is told. payload: state, reason; started_s?, ended_s?; space?,
+  // the search space that was built from the profile
   kTold,
-  kStateChanged,  // The experiment's state. payload: state, reason; trial is -1
+  // The trial is -1 in the following ones.
+  kSearchEnded,   // The method is asked for no more trials. payload: reason
+  kLimitsRaised,  // The experiment goes on with these. payload: as LimitsRaised, each key?
+  kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
+};
+
+// The new limits of an experiment (SearchOptions); nullopt: unchanged.
+struct LimitsRaised {
+  std::optional<int64_t> max_trials;
+  std::optional<double> max_time_s;
+  std::optional<double> max_device_hours;
 };
 
 struct Event {
@@ -44,8 +55,12 @@ Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointRes
 Event AttemptEndedEvent(TrialId trial, int64_t attempt, const Outcome& outcome,
                         const std::string& log_tail);
 Event ToldEvent(TrialId trial, const Outcome& outcome,
-                const std::optional<SearchSpace>& space = std::nullopt);
-Event StateChangedEvent(ExperimentState state, const std::string& reason);
+                const std::optional<SearchSpace>& space = std::nullopt,
+                const TrialTimes& times = {});
+Event SearchEndedEvent(const std::string& reason);
+Event LimitsRaisedEvent(const LimitsRaised& limits);
+Event StateChangedEvent(ExperimentState state, const std::string& reason,
+                        std::optional<TrialId> pick = std::nullopt);
 
 // Readers of payloads. Throw kDataLoss naming the event if a key is missing or of another type.
 Trial AskedTrial(const Event& event);                             // kAsked
@@ -56,7 +71,10 @@ std::optional<PointResult> MeasuredPoint(const Event& event);     // kMeasured
 std::optional<ModelProfile> MeasuredProfile(const Event& event);  // kMeasured
 Outcome OutcomeOf(const Event& event);                            // kAttemptEnded, kTold
 std::optional<SearchSpace> ToldSpace(const Event& event);         // kTold
+TrialTimes ToldTimes(const Event& event);                         // kTold
+LimitsRaised LimitsOf(const Event& event);                        // kLimitsRaised
 ExperimentState StateOf(const Event& event);                      // kStateChanged
+std::optional<TrialId> PickOf(const Event& event);                // kStateChanged
 
 // "asked", "attempt_started", ...; "active", "completed", ...
 std::string ToString(EventKind kind);

@@ -37,6 +37,25 @@ constexpr std::array kSteps = {
     Step{3,
          "UPDATE experiments SET spec = json_insert(spec, '$.start_dir', '', '$.out_dir', '',"
          " '$.device', 'cpu', '$.host_memory_bytes', 0, '$.environment', json('{}'))"},
+    // Columns, and values that CHECK constraints allow. The rows stay as they are, so that the text
+    // of the constraints is all that changes (https://www.sqlite.org/lang_altertable.html, section
+    // 7); its wording is the same in all versions before.
+    Step{5, R"sql(
+ALTER TABLE experiments ADD COLUMN pick INTEGER;
+ALTER TABLE trials ADD COLUMN confirms INTEGER
+  CHECK ((confirms IS NOT NULL) = (kind = 'confirm'));
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema
+  SET sql = replace(sql, '(''profile'', ''submitted'', ''search'')',
+                    '(''profile'', ''submitted'', ''search'', ''confirm'')')
+  WHERE name = 'trials';
+UPDATE sqlite_schema
+  SET sql = replace(replace(sql, '(kind = ''state_changed'')',
+                            '(kind IN (''search_ended'', ''limits_raised'', ''state_changed''))'),
+                    '''told'',', '''told'', ''search_ended'', ''limits_raised'',')
+  WHERE name = 'events';
+PRAGMA writable_schema = RESET;
+)sql"},
 };
 
 int32_t SchemaVersion(const Database& db) {

@@ -33,9 +33,9 @@ void ProjectAsked(const Database& db, ExperimentId experiment, const Event& even
   const Trial trial = AskedTrial(event);
   Run(db,
       "INSERT INTO trials (experiment, id, kind, state, reason, zero_stage, assignment, ds_config,"
-      " asked_at) VALUES (?, ?, ?, 'running', '', ?, ?, ?, " DSAT_SQL_NOW ")",
+      " asked_at, confirms) VALUES (?, ?, ?, 'running', '', ?, ?, ?, " DSAT_SQL_NOW ", ?)",
       experiment, trial.id, ToString(trial.kind), ZeroStage(trial.ds_config),
-      event.payload.at("assignment").dump(), trial.ds_config.dump());
+      event.payload.at("assignment").dump(), trial.ds_config.dump(), trial.confirms);
 }
 
 void ProjectAttemptStarted(const Database& db, ExperimentId experiment, const Event& event) {
@@ -109,8 +109,18 @@ void ProjectTold(const Database& db, ExperimentId experiment, const Event& event
 }
 
 void ProjectStateChanged(const Database& db, ExperimentId experiment, const Event& event) {
-  Run(db, "UPDATE experiments SET state = ?, reason = ?, ended_at = " DSAT_SQL_NOW " WHERE id = ?",
-      ToString(StateOf(event)), TextOf(event, "reason"), experiment);
+  Run(db,
+      "UPDATE experiments SET state = ?, reason = ?, pick = ?, ended_at = " DSAT_SQL_NOW
+      " WHERE id = ?",
+      ToString(StateOf(event)), TextOf(event, "reason"), PickOf(event), experiment);
+}
+
+void ProjectLimitsRaised(const Database& db, ExperimentId experiment, const Event& event) {
+  const Json options = LimitsRaisedEvent(LimitsOf(event)).payload;
+  Run(db,
+      "UPDATE experiments SET state = 'active', reason = '', ended_at = NULL, pick = NULL,"
+      " spec = json_patch(spec, ?) WHERE id = ?",
+      Json{{"options", options}}.dump(), experiment);
 }
 
 }  // namespace
@@ -127,6 +137,10 @@ void Project(const Database& db, ExperimentId experiment, const Event& event) {
       return ProjectAttemptEnded(db, experiment, event);
     case EventKind::kTold:
       return ProjectTold(db, experiment, event);
+    case EventKind::kSearchEnded:
+      return;  // No row says what the method is asked for.
+    case EventKind::kLimitsRaised:
+      return ProjectLimitsRaised(db, experiment, event);
     case EventKind::kStateChanged:
       return ProjectStateChanged(db, experiment, event);
   }
@@ -136,7 +150,8 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
   std::vector<Trial> trials;
   std::map<TrialId, size_t> index;
   Statement rows(db,
-                 "SELECT t.id, t.kind, t.state, t.reason, t.assignment, t.ds_config, a.profile"
+                 "SELECT t.id, t.kind, t.state, t.reason, t.assignment, t.ds_config, t.confirms,"
+                 " a.profile"
                  " FROM trials AS t LEFT JOIN attempts AS a"
                  " ON a.experiment = t.experiment AND a.trial = t.id AND a.attempt ="
                  " (SELECT max(attempt) FROM attempts WHERE experiment = t.experiment"
@@ -151,7 +166,8 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
     trial.reason = rows.Text(3);
     trial.assignment = AssignmentFromJson(Json::parse(rows.Text(4)));
     trial.ds_config = Json::parse(rows.Text(5));
-    if (!rows.IsNull(6)) trial.profile = ProfileFromJson(Json::parse(rows.Text(6)), "profile");
+    if (!rows.IsNull(6)) trial.confirms = rows.Int(6);
+    if (!rows.IsNull(7)) trial.profile = ProfileFromJson(Json::parse(rows.Text(7)), "profile");
     index[trial.id] = trials.size();
     trials.push_back(std::move(trial));
   }

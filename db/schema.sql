@@ -1,4 +1,4 @@
--- The schema of a dsat database, version 4 (PRAGMA user_version). docs/schema.md explains it with
+-- The schema of a dsat database, version 5 (PRAGMA user_version). docs/schema.md explains it with
 -- example queries. The comments inside the statements stay in the file: `.schema` shows them.
 --
 -- `events` is the log; trials, attempts and points are derived from it and written in the same
@@ -19,8 +19,9 @@ CREATE TABLE IF NOT EXISTS experiments (
   reason TEXT NOT NULL,                -- Why it failed or was stopped, '' otherwise.
   created_at TEXT NOT NULL,            -- When it was recorded.
   ended_at TEXT,                       -- When its state left active; NULL before.
-  spec TEXT NOT NULL                   -- JSON: everything the search needs, fixed at creation.
-    CHECK (json_valid(spec))
+  spec TEXT NOT NULL                   -- JSON: everything the search needs. Only limits change.
+    CHECK (json_valid(spec)),
+  pick INTEGER                         -- The trial to use; NULL until the experiment has ended.
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS experiments_by_name ON experiments (name);
@@ -29,8 +30,8 @@ CREATE TABLE IF NOT EXISTS trials (
   -- One configuration tried by an experiment.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   id INTEGER NOT NULL,                 -- 0, 1, 2 ... within the experiment.
-  kind TEXT NOT NULL                   -- profile, submitted or search: why it exists.
-    CHECK (kind IN ('profile', 'submitted', 'search')),
+  kind TEXT NOT NULL                   -- profile, submitted, search or confirm: why it exists.
+    CHECK (kind IN ('profile', 'submitted', 'search', 'confirm')),
   state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
     CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
   reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
@@ -41,6 +42,8 @@ CREATE TABLE IF NOT EXISTS trials (
     CHECK (json_valid(ds_config)),
   asked_at TEXT NOT NULL,              -- When the method asked for it.
   ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
+  confirms INTEGER                     -- Of kind confirm: the trial that it measures again.
+    CHECK ((confirms IS NOT NULL) = (kind = 'confirm')),
   PRIMARY KEY (experiment, id)
 ) STRICT;
 
@@ -100,9 +103,9 @@ CREATE TABLE IF NOT EXISTS events (
   seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
   kind TEXT NOT NULL                   -- What happened.
     CHECK (kind IN ('asked', 'attempt_started', 'measured', 'attempt_ended', 'told',
-                    'state_changed')),
-  trial INTEGER                        -- The trial it is about; NULL for state_changed.
-    CHECK ((trial IS NULL) = (kind = 'state_changed')),
+                    'search_ended', 'limits_raised', 'state_changed')),
+  trial INTEGER                        -- The trial it is about; NULL if about the experiment.
+    CHECK ((trial IS NULL) = (kind IN ('search_ended', 'limits_raised', 'state_changed'))),
   payload TEXT NOT NULL                -- JSON: the event's data, by kind (docs/schema.md).
     CHECK (json_valid(payload)),
   at TEXT NOT NULL,                    -- When it was logged; no decision depends on it.
@@ -130,7 +133,8 @@ WITH
   )
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
-       t.kind AS kind,                 -- profile, submitted or search.
+       t.kind AS kind,                 -- profile, submitted, search or confirm.
+       t.confirms AS confirms,         -- Of kind confirm: the trial that it measures again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.
        coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')
@@ -151,8 +155,8 @@ SELECT t.experiment AS experiment,     -- The experiment.
 FROM trials AS t
 LEFT JOIN ranked AS r ON r.experiment = t.experiment AND r.trial = t.id AND r.place = 1;
 
--- The best trial of each experiment that has one; the profiling trial does not count, ties keep the
--- first.
+-- The best trial of each experiment that has one: its pick, else the best by the metric, where
+-- profiling and confirming trials do not count and ties keep the first.
 CREATE VIEW IF NOT EXISTS best_trials AS
 SELECT experiment,                     -- The experiment.
        name,                           -- Its name.
@@ -171,11 +175,13 @@ SELECT experiment,                     -- The experiment.
 FROM (
   SELECT m.*, e.name, e.metric, t.ds_config,
          row_number() OVER (PARTITION BY m.experiment
-                            ORDER BY iif(e.smaller_is_better, 1, -1) * m.metric_value, m.trial)
+                            ORDER BY m.trial IS NOT e.pick,
+                                     iif(e.smaller_is_better, 1, -1) * m.metric_value, m.trial)
            AS place
   FROM trial_metrics AS m
   JOIN experiments AS e ON e.id = m.experiment
   JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
-  WHERE m.state = 'succeeded' AND m.kind <> 'profile' AND m.metric_value IS NOT NULL
+  WHERE m.state = 'succeeded' AND m.kind NOT IN ('profile', 'confirm')
+    AND m.metric_value IS NOT NULL
 )
 WHERE place = 1;

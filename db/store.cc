@@ -133,11 +133,10 @@ std::string SpecText(const ExperimentSpec& spec) {
 }
 
 void InsertEvent(const Database& db, ExperimentId id, int64_t seq, const Event& event) {
-  const bool about_trial = event.kind != EventKind::kStateChanged;
   Run(db,
       "INSERT INTO events (experiment, seq, kind, trial, payload, at)"
       " VALUES (?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
-      id, seq, ToString(event.kind), about_trial ? std::optional(event.trial) : std::nullopt,
+      id, seq, ToString(event.kind), event.trial < 0 ? std::nullopt : std::optional(event.trial),
       event.payload.dump());
 }
 

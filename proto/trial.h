@@ -120,8 +120,8 @@ struct Trial {
   std::string reason;
   std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
   std::optional<ModelProfile> profile;  // Of profiling trials only.
-  std::optional<TrialId>
-      confirms;  // Of confirm trials: the trial whose configuration is measured again.
+  // Of confirm trials: the trial whose configuration is measured again.
+  std::optional<TrialId> confirms = {};
   // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
   double give_up_below = 0;
   // When its first attempt started and its last one ended, in seconds from the experiment's

@@ -70,9 +70,9 @@ class Search {
             std::optional<ModelProfile> profile,
             const std::optional<SearchSpace>& space = std::nullopt, TrialTimes times = {});
 
-  // The process of a running trial has measured another point, the last one of `points`. Returns the
-  // next point to measure in it; nullopt to end it, as always for a user's command, which measures
-  // only one. Called once for every point. Throws as Tell.
+  // The process of a running trial has measured another point, the last one of `points`. Returns
+  // the next point to measure in it; nullopt to end it, as always for a user's command, which
+  // measures only one. Called once for every point. Throws as Tell.
   std::optional<Point> Measured(TrialId id, const std::vector<PointResult>& points);
   // Whether the trial's configuration is predicted exactly to fit at another point.
   bool Fits(TrialId id, const Point& point);

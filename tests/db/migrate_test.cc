@@ -70,11 +70,12 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
       " ORDER BY m.name, c.cid";
   const std::vector<std::string> kept = {
       "SELECT * FROM events",
-      "SELECT * FROM trials",
+      "SELECT experiment, id, kind, state, reason, zero_stage, assignment, ds_config, asked_at,"
+      " ended_at FROM trials",
       "SELECT * FROM attempts",
       "SELECT * FROM points",
       "SELECT id, name, method, state, created_at FROM experiments",
-      "SELECT * FROM trial_metrics"};
+      "SELECT * FROM best_trials"};
   for (int version = kOldest; version <= kSchemaVersion; ++version) {
     for (const Mode mode : {Mode::kReadOnly, Mode::kReadWrite, Mode::kCreate}) {
       SCOPED_TRACE(version);
@@ -115,6 +116,19 @@ TEST_F(MigrateTest, AMigratedDatabaseCanBeWrittenTo) {
     EXPECT_EQ(store.CreateExperiment(SampleSpec()), 3);
     EXPECT_EQ(store.Append(3, 0, std::vector<Event>{AskedEvent(SampleTrial(0))}), 1);
     store.Append(2, 17, std::vector<Event>{ToldEvent(3, {TrialState::kFailed, "x"})});
+    // Kinds that version 5 has added, and a kind that no version has.
+    store.Append(3, 1,
+                 std::vector<Event>{SearchEndedEvent("budget"), AskedEvent(SampleConfirm(1, 0)),
+                                    LimitsRaisedEvent({90, {}, {}}),
+                                    StateChangedEvent(ExperimentState::kStopped, "", 0)});
+    EXPECT_EQ(store.Trials(3).at(1).confirms, 0) << version;
+    EXPECT_EQ(store.GetSpec(3).options.max_trials, 90) << version;
+    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+    for (const char* wrong : {"UPDATE trials SET kind = 'x'", "UPDATE events SET kind = 'x'",
+                              "UPDATE trials SET confirms = 1 WHERE kind = 'search'",
+                              "UPDATE events SET trial = NULL WHERE kind = 'told'"}) {
+      EXPECT_THROW(db.Execute(wrong), Error) << wrong;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <regex>
 #include <string>
 
@@ -14,6 +15,11 @@ namespace dsat {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr std::array kEventKinds = {EventKind::kAsked,        EventKind::kAttemptStarted,
+                                    EventKind::kMeasured,     EventKind::kAttemptEnded,
+                                    EventKind::kTold,         EventKind::kSearchEnded,
+                                    EventKind::kLimitsRaised, EventKind::kStateChanged};
 
 class SchemaTest : public ::testing::Test {
  protected:
@@ -69,9 +75,7 @@ TEST_F(SchemaTest, ThePageNamesNoColumnThatIsNotThere) {
 }
 
 TEST_F(SchemaTest, ThePageNamesEveryEventKindAndTheVersion) {
-  for (const EventKind kind :
-       {EventKind::kAsked, EventKind::kAttemptStarted, EventKind::kMeasured,
-        EventKind::kAttemptEnded, EventKind::kTold, EventKind::kStateChanged}) {
+  for (const EventKind kind : kEventKinds) {
     EXPECT_THAT(docs_, HasSubstr("| `" + ToString(kind) + "` |"));
   }
   EXPECT_THAT(docs_, HasSubstr("version " + std::to_string(kSchemaVersion)));
@@ -112,9 +116,7 @@ TEST_F(SchemaTest, ForeignKeysAreEnforcedAndTablesStrict) {
 }
 
 TEST(EventTest, KindsAndStatesHaveTextForms) {
-  for (const EventKind kind :
-       {EventKind::kAsked, EventKind::kAttemptStarted, EventKind::kMeasured,
-        EventKind::kAttemptEnded, EventKind::kTold, EventKind::kStateChanged}) {
+  for (const EventKind kind : kEventKinds) {
     EXPECT_EQ(ParseEventKind(ToString(kind)), kind);
   }
   for (const ExperimentState state : {ExperimentState::kActive, ExperimentState::kCompleted,
@@ -150,6 +152,38 @@ TEST(EventTest, WhatWasPredictedIsReadAsItWasWritten) {
   EXPECT_EQ(ToJson(*ToldSpace(told)), ToJson(space));
   told.payload["space"]["stages"][0].erase("stage");
   EXPECT_EQ(CodeOf([&] { ToldSpace(told); }), ErrorCode::kDataLoss);
+}
+
+// Logs of older versions lack these keys, and so do events that have nothing to say.
+TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
+  const Trial plain = SampleTrial(3);
+  EXPECT_EQ(AskedEvent(plain).payload.size(), 3U);
+  EXPECT_FALSE(AskedTrial(AskedEvent(plain)).confirms.has_value());
+  EXPECT_EQ(AskedTrial(AskedEvent(plain)).give_up_below, 0);
+  Trial confirm = SampleConfirm(4, 3);
+  confirm.give_up_below = 12.5;
+  const Trial read = AskedTrial(AskedEvent(confirm));
+  EXPECT_EQ(read.kind, TrialKind::kConfirm);
+  EXPECT_EQ(read.confirms, 3);
+  EXPECT_EQ(read.give_up_below, 12.5);
+
+  const Outcome success{TrialState::kSucceeded, ""};
+  EXPECT_EQ(ToldEvent(0, success).payload.size(), 2U);
+  EXPECT_EQ(ToldTimes(ToldEvent(0, success)).ended_s, 0);
+  const TrialTimes times = ToldTimes(ToldEvent(0, success, std::nullopt, {1.5, 2.25}));
+  EXPECT_EQ(times.started_s, 1.5);
+  EXPECT_EQ(times.ended_s, 2.25);
+
+  EXPECT_FALSE(PickOf(StateChangedEvent(ExperimentState::kFailed, "x")).has_value());
+  EXPECT_EQ(PickOf(StateChangedEvent(ExperimentState::kCompleted, "", 7)), 7);
+
+  const LimitsRaised limits =
+      LimitsOf(LimitsRaisedEvent({.max_trials = {}, .max_time_s = 600, .max_device_hours = {}}));
+  EXPECT_FALSE(limits.max_trials || limits.max_device_hours);
+  EXPECT_EQ(limits.max_time_s, 600);
+  Event damaged = LimitsRaisedEvent({.max_trials = 7, .max_time_s = {}, .max_device_hours = {}});
+  damaged.payload["max_trials"] = "many";
+  EXPECT_EQ(CodeOf([&] { LimitsOf(damaged); }), ErrorCode::kDataLoss);
 }
 
 TEST(EventTest, ADamagedPayloadIsDataLossNamingTheEvent) {

@@ -55,7 +55,7 @@ inline void MakeDatabaseOfVersion(const std::string& path, int version) {
   const std::string folder = DSAT_SOURCE_DIR "/tests/db/versions/";
   Database db = Database::Open(path, Database::Access::kCreate, std::chrono::milliseconds(100));
   db.Execute("PRAGMA journal_mode = WAL");
-  db.Execute(ReadFile(folder + "tables.sql"));
+  db.Execute(ReadFile(folder + (version < 5 ? "tables.sql" : "tables_v5.sql")));
   db.Execute(ReadFile(folder + "v" + std::to_string(version) + ".sql"));
 }
 
@@ -84,6 +84,13 @@ inline Trial SampleTrial(TrialId id, TrialKind kind = TrialKind::kSearch) {
                      {"train_micro_batch_size_per_gpu", 4},
                      {"gradient_accumulation_steps", 1},
                      {"zero_optimization", {{"stage", 2}}}};
+  return trial;
+}
+
+// A trial that measures trial `confirms` again.
+inline Trial SampleConfirm(TrialId id, TrialId confirms) {
+  Trial trial = SampleTrial(id, TrialKind::kConfirm);
+  trial.confirms = confirms;
   return trial;
 }
 

@@ -39,8 +39,11 @@ class StoreTest : public ::testing::TestWithParam<bool> {
   // Asks for, launches, measures and tells one trial.
   void AddTrial(ExperimentId id, TrialId trial, double throughput,
                 TrialKind kind = TrialKind::kSearch) {
+    AddTrial(id, trial, throughput, SampleTrial(trial, kind));
+  }
+  void AddTrial(ExperimentId id, TrialId trial, double throughput, const Trial& asked) {
     const Outcome success{TrialState::kSucceeded, ""};
-    Append(id, {AskedEvent(SampleTrial(trial, kind)), AttemptStartedEvent(trial, 0, "/logs"),
+    Append(id, {AskedEvent(asked), AttemptStartedEvent(trial, 0, "/logs"),
                 MeasuredEvent(trial, 0, SamplePoint(throughput), std::nullopt),
                 AttemptEndedEvent(trial, 0, success, ""), ToldEvent(trial, success)});
   }
@@ -241,6 +244,51 @@ TEST_P(StoreTest, TheBestTrialIsTheLargestOrTheSmallestByMetric) {
               ElementsAre(ElementsAre(1, 2, 4, 2), ElementsAre(2, 2, 4, 2)));
 }
 
+// The configuration that was confirmed counts, not the luckiest measurement.
+TEST_P(StoreTest, TheBestTrialIsThePickAndNeverAConfirmation) {
+  const ExperimentId id = store_.CreateExperiment(SampleSpec());
+  AddTrial(id, 0, 40);
+  AddTrial(id, 1, 50);
+  AddTrial(id, 2, 90, SampleConfirm(2, 0));
+  EXPECT_EQ(store_.GetExperiment(id).best_trial, 1);
+  EXPECT_EQ(store_.Trials(id)[2].confirms, 0);
+  EXPECT_THAT(store_.Query("SELECT trial, kind, confirms FROM trial_metrics").rows,
+              ElementsAre(ElementsAre(0, "search", Json()), ElementsAre(1, "search", Json()),
+                          ElementsAre(2, "confirm", 0)));
+  Append(id,
+         {SearchEndedEvent("max_trials"), StateChangedEvent(ExperimentState::kCompleted, "", 0)});
+  EXPECT_EQ(store_.GetExperiment(id).best_trial, 0);
+  EXPECT_EQ(store_.GetExperiment(id).best_value, 40);
+  Append(id, {LimitsRaisedEvent({})});
+  EXPECT_EQ(store_.GetExperiment(id).best_trial, 1);
+}
+
+TEST_P(StoreTest, OnlyAConfirmationConfirms) {
+  const ExperimentId id = store_.CreateExperiment(SampleSpec());
+  for (const TrialKind kind : {TrialKind::kSearch, TrialKind::kConfirm}) {
+    Trial trial = SampleTrial(0, kind);
+    if (kind == TrialKind::kSearch) trial.confirms = 0;
+    EXPECT_EQ(CodeOf([&] { Append(id, {AskedEvent(trial)}); }), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_P(StoreTest, RaisedLimitsAreInTheSpecAndTheExperimentGoesOn) {
+  ExperimentSpec spec = SampleSpec();
+  spec.options.max_trials = 5;
+  spec.options.max_device_hours = 0.5;
+  spec.options.random_seed = 7;
+  const ExperimentId id = store_.CreateExperiment(spec);
+  AddTrial(id, 0, 10);
+  Append(id, {StateChangedEvent(ExperimentState::kStopped, "by the user", 0),
+              LimitsRaisedEvent({.max_trials = 9, .max_time_s = 600.5, .max_device_hours = {}})});
+  Reopen();
+  spec.options.max_trials = 9;
+  spec.options.max_time_s = 600.5;
+  EXPECT_EQ(ToJson(store_.GetSpec(id)), ToJson(spec));
+  EXPECT_THAT(store_.Query("SELECT state, reason, ended_at, pick FROM experiments").rows,
+              ElementsAre(ElementsAre("active", "", Json(), Json())));
+}
+
 TEST_P(StoreTest, TrialMetricsAreInUnitsForPeople) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
   AddTrial(id, 0, 10);
@@ -294,14 +342,17 @@ TEST_P(StoreTest, RowTablesAreWhatTheLogSays) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
   AddTrial(id, 0, 10, TrialKind::kSubmitted);
   AddTrial(id, 1, 30);
-  Append(id, {AskedEvent(SampleTrial(2)), StateChangedEvent(ExperimentState::kStopped, "")});
+  Append(id,
+         {AskedEvent(SampleTrial(2)), SearchEndedEvent("a budget"), AskedEvent(SampleConfirm(3, 1)),
+          LimitsRaisedEvent({.max_trials = 60, .max_time_s = {}, .max_device_hours = {}}),
+          StateChangedEvent(ExperimentState::kStopped, "", 0)});
   Store copy = Store::InMemory();
   copy.CreateExperiment(SampleSpec());
   copy.Append(1, 0, store_.Events(id));
   for (const char* sql : {"SELECT * FROM trial_metrics", "SELECT * FROM best_trials",
                           "SELECT trial, attempt, state, reason, log_dir FROM attempts",
                           "SELECT trial, attempt, point, measurement FROM points",
-                          "SELECT id, state, reason FROM experiments"}) {
+                          "SELECT id, state, reason, pick, spec FROM experiments"}) {
     EXPECT_EQ(copy.Query(sql).rows, store_.Query(sql).rows) << sql;
   }
 }

@@ -121,6 +121,9 @@ TEST_P(ExperimentTest, ASearchKilledAfterEveryEventGoesOnAsIfItHadNotBeen) {
       case EventKind::kTold:
         experiment.Tell(event.trial, OutcomeOf(event));
         break;
+      case EventKind::kSearchEnded:
+      case EventKind::kLimitsRaised:
+        break;
       case EventKind::kStateChanged:
         experiment.SetState(StateOf(event), "");
         break;

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(OldDatabaseTest, LogsOfVersions2To4ReplayAndContinue) {
-  for (const int version : {2, 3, 4}) {
+TEST(OldDatabaseTest, LogsOfVersions2To5ReplayAndContinue) {
+  for (const int version : {2, 3, 4, 5}) {
     SCOPED_TRACE(version);
     const TempFolder folder;
     MakeDatabaseOfVersion(folder.File("dsat.db"), version);

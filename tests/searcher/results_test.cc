@@ -161,7 +161,7 @@ TEST_F(ResultsTest, CsvAndJsonExportsHoldEveryTrial) {
   const Json json = Json::parse(ExportTrials(store_, 1, "json"));
   ASSERT_EQ(csv.size(), 5U);
   ASSERT_EQ(json.size(), 4U);
-  EXPECT_THAT(ExportTrials(store_, 1, "csv"), StartsWith("experiment,trial,kind,state,"));
+  EXPECT_THAT(ExportTrials(store_, 1, "csv"), StartsWith("experiment,trial,kind,confirms,state,"));
   for (size_t trial = 0; trial < json.size(); ++trial) {
     ASSERT_EQ(csv[trial + 1].size(), csv[0].size());
     for (size_t i = 0; i < csv[0].size(); ++i) {
