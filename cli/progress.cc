@@ -27,11 +27,14 @@ int64_t CountState(const Search& search, TrialState state) {
 }
 
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
-  std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
-                                 trial.kind == TrialKind::kProfile     ? "profile"
-                                 : trial.kind == TrialKind::kSubmitted ? "as submitted"
-                                                                       : DescribeConfig(trial),
-                                 ToString(trial.state));
+  std::string line =
+      fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
+                  trial.kind == TrialKind::kProfile     ? "profile"
+                  : trial.kind == TrialKind::kSubmitted ? "as submitted"
+                  : trial.kind == TrialKind::kConfirm
+                      ? fmt::format("confirms {}, {}", *trial.confirms, DescribeConfig(trial))
+                      : DescribeConfig(trial),
+                  ToString(trial.state));
   const auto value = MetricValue(trial, metric);
   if (value) line += "  " + DescribeMetric(metric, *value);
   if (value && metric != "throughput") {
