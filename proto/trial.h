@@ -42,6 +42,12 @@ struct Metric {
   int64_t samples = 0;
 };
 
+// The standard error of metric.value, in its unit, as for independent normal noise of this spread:
+// about 1.86 x spread / sqrt(samples), raised for few samples, whose spread says little. The true
+// value is within two standard errors in about 95 % of all measurements, in at least 85 % even of
+// those of two samples. Infinite for fewer than two samples.
+double StandardError(const Metric& metric);
+
 // Metric name -> value. The names and units, everywhere in dsat:
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as DeepSpeed)
 //   throughput     samples/s over all ranks: train_batch_size / latency
