@@ -23,6 +23,7 @@
 #include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/launch/launch_target.h"
+#include "searcher/load_watch.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
@@ -32,6 +33,7 @@ namespace {
 
 constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
+constexpr double kMostOthersPart = 0.1;  // Of the processors' time, before it is worth a note.
 
 int64_t NumFailedAttempts(const Experiment& experiment, TrialId id) {
   int64_t failed = 0;
@@ -84,6 +86,7 @@ struct Runner::Impl {
   void Record(Attempt& attempt, const std::optional<PointResult>& result,
               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
+  void NoteLoad();
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
   void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
@@ -104,6 +107,8 @@ struct Runner::Impl {
   std::unique_ptr<TrialServer> server;
   std::unique_ptr<LaunchTarget> target;
   std::map<TrialId, Attempt> attempts;  // Running.
+  LoadWatch load;
+  bool load_noted = false;
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -262,6 +267,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.trial = trial.id;
   request.attempt = attempt;
   request.kind = trial.kind;
+  request.give_up_below = trial.give_up_below;
   request.ds_config = trial.ds_config;
   request.shared_dir = options.out_dir + "/trials";
   request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
@@ -361,6 +367,7 @@ void Runner::Impl::Record(Attempt& attempt, const std::optional<PointResult>& re
 
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
+  NoteLoad();
   experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
   if (EndsTrial(request.trial, end.outcome)) {
     Tell(request.trial, end.outcome);
@@ -368,6 +375,19 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
            fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
   }
+}
+
+// Once, if trials on this machine's processors share them with other processes.
+void Runner::Impl::NoteLoad() {
+  const bool runs_here = options.machines.hosts.empty() && !UsesGpus(experiment.search().spec());
+  if (!runs_here || load_noted) return;
+  const std::optional<double> part = load.OthersPart();
+  if (!part || *part <= kMostOthersPart) return;
+  load_noted = true;
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+         fmt::format("other processes use {:.0f} % of this machine's processors: measurements are "
+                     "less certain",
+                     100 * *part));
 }
 
 // After a canceled attempt, and after a failed one with restarts left, NextTrial runs the trial
