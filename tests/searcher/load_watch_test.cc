@@ -1,6 +1,7 @@
 // What other processes use of the processors: the texts of /proc, and a busy process.
 #include "searcher/load_watch.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -10,7 +11,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "searcher/runner.h"
+#include "tests/build_folder.h"
+#include "tests/db/store_fixtures.h"
 
 namespace dsat {
 namespace {
@@ -110,6 +117,29 @@ TEST_F(BusyLoadWatchTest, OurOwnProcessesAreNotOthers) {
   LoadWatch watch;
   const BusyProcess first(/*orphan=*/false), second(/*orphan=*/false), third(/*orphan=*/false);
   EXPECT_LT(OthersPart(watch), 0.9);
+}
+
+// Both attempts of its only trial hang for a second.
+TEST_F(BusyLoadWatchTest, ASearchSaysOnceThatOthersUseItsProcessors) {
+  const BusyProcess other(/*orphan=*/true);
+  const TempFolder folder;
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SampleSpec();
+  spec.slots_per_trial = 1;
+  spec.max_restarts = 1;
+  spec.hyperparameters = {
+      {"model", {{"script", {{"0", {"hang"}}}}, {"journal", folder.path() + "/journal"}}}};
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options;
+  options.dsat_binary = options.trial_binary = BuildFolder() + "/fake_trial";
+  options.out_dir = folder.path() + "/out";
+  options.hang_timeout = std::chrono::seconds(1);
+  std::vector<std::string> notes;
+  Runner(experiment, options, [&notes](const Experiment&, const RunnerEvent& event) {
+    if (event.text.starts_with("other processes use ")) notes.push_back(event.text);
+  }).Run();
+  EXPECT_EQ(experiment.NumAttempts(0), 2);
+  EXPECT_THAT(notes, testing::ElementsAre(testing::HasSubstr("measurements are less certain")));
 }
 
 TEST_F(BusyLoadWatchTest, AMomentIsTooShort) {
