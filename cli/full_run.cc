@@ -84,14 +84,15 @@ class StepPrinter {
   }
 
   void OnStep(const TrainingProgress& progress) {
-    const auto [step, loss, latency_ms, validated] = progress;
+    const int64_t step = progress.step;
+    const double latency_ms = progress.latency_ms;
     const bool due = printed_ == 0 || step / interval_ > printed_ / interval_;
     if (!due && step != num_steps_) return;
     printed_ = step;
     std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
-    Json json = {{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}};
-    std::string line =
-        fmt::format("step {:>6}/{}  loss {:.4f}  {:.1f} ms", step, num_steps_, loss, latency_ms);
+    Json json = {{"step", step}, {"loss", progress.loss}, {"latency_ms", latency_ms}};
+    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  {:.1f} ms", step, num_steps_,
+                                   progress.loss, latency_ms);
     const auto add_rate = [&](const char* metric, double work) {
       if (work <= 0 || latency_ms <= 0) return;
       const double per_s = 1000 * work / latency_ms;

@@ -31,7 +31,7 @@ struct SearchPolicy {
   bool published_memory = false;
   // The space keeps the published knobs with all their values, also where they have no effect.
   bool published_space = false;
-  // A trial measures exactly the profiled steps, whatever they say.
+  // A trial measures exactly the profiled steps, and not until the error is small.
   bool fixed_window = false;
   // FLOPS_per_gpu is what each trial reports, with its own FLOPs per sample.
   bool reported_flops = false;
