@@ -179,16 +179,21 @@ TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
 
 TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   constexpr size_t kColumns = 60;
+  constexpr char kRedraw[] = "\r\x1b[K";
   const std::string shown =
       work.DsatOnTerminal({"grid", "deepspeed.yaml", "--max-trials", "3"}, kColumns);
-  const std::string redraw = "\r\x1b[K[";
   int drawn = 0;
-  for (size_t at = shown.find(redraw); at != shown.npos; at = shown.find(redraw, at + 1)) {
-    const size_t begin = at + redraw.size() - 1;
-    EXPECT_LT(shown.find('\r', begin) - begin, kColumns);
+  for (size_t at = shown.find(kRedraw); at != shown.npos; at = shown.find(kRedraw, at + 1)) {
+    const size_t begin = at + std::string(kRedraw).size();
+    const std::string line = shown.substr(begin, shown.find('\r', begin) - begin);
+    if (line.find("/3 trials") != 1) continue;  // Of a trial that has ended.
+    EXPECT_LT(line.size(), kColumns);
     ++drawn;
   }
   EXPECT_GT(drawn, 3);
+  EXPECT_THAT(shown, HasSubstr("0/3 trials, running 0: profile"));
+  EXPECT_THAT(shown, testing::ContainsRegex("2/3 trials, running 2: stage [0-9], micro-batch [0-9]+"));
+  EXPECT_THAT(shown, testing::ContainsRegex("running 1: as submitted, step [0-9]+"));
 }
 
 TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint) {
