@@ -43,6 +43,7 @@ struct SearchFlags {  // dsat asha|binary|random|grid
   std::string model_dir;
   std::vector<std::string> include;
   SearchOptions options;
+  std::string train_batch_size;  // As SetTrainBatchSize takes it.
   RunFlags run;
 };
 struct ResumeFlags {
@@ -55,6 +56,7 @@ struct CreateFlags {
   std::string model_dir;
   std::string profile;  // JSON file
   SearchOptions options;
+  std::string train_batch_size;  // As SetTrainBatchSize takes it.
 };
 struct AskFlags {
   std::string experiment;
