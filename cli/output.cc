@@ -8,7 +8,9 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "cli/progress.h"
+#include "engine/config/batch.h"
 #include "searcher/results.h"
+#include "searcher/verdict.h"
 
 namespace dsat::cli {
 namespace {
@@ -93,6 +95,113 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
           LastCell(trial, common)};
 }
 
+// "3.2 device-minutes", "410 device-seconds".
+std::string DeviceTime(double seconds) {
+  if (seconds < 120) return fmt::format("{:.0f} device-seconds", seconds);
+  if (seconds < 7200) return fmt::format("{:.1f} device-minutes", seconds / 60);
+  return fmt::format("{:.1f} device-hours", seconds / 3600);
+}
+
+std::string Interval(const Factor& factor) {
+  if (!factor.has_interval()) return "";
+  return fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
+}
+
+// How the pick compares with the submitted configuration.
+std::string FactorText(const Search& search, const Verdict& verdict) {
+  if (!search.SubmittedMisfit().empty()) {
+    return "factor: none, the submitted configuration does not fit: " +
+           Printable(search.SubmittedMisfit()) + "\n";
+  }
+  if (!verdict.factor) {
+    if (!verdict.nothing_better)
+      return "factor: none, the submitted configuration was not measured\n";
+    return "factor: none, no other configuration was measured to be faster\n";
+  }
+  const std::string how =
+      verdict.num_rounds > 0
+          ? fmt::format("measured again in {} alternating rounds", verdict.num_rounds)
+          : "not confirmed: the best of many measurements is a lucky one";
+  if (verdict.nothing_better && verdict.num_rounds > 0) {
+    return fmt::format(
+        "factor: nothing better was found; the best other configuration is {:.2f} times as fast{}, "
+        "{}\n",
+        verdict.factor->value, Interval(*verdict.factor), how);
+  }
+  return fmt::format("factor: {:.2f} times the samples/s of the submitted configuration{}, {}\n",
+                     verdict.factor->value, Interval(*verdict.factor), how);
+}
+
+// One line if the global batch is not the submitted one.
+std::string BatchText(const Search& search, const Verdict& verdict) {
+  if (!search.Submitted()) return "";
+  const auto batch_of = [&](TrialId id) {
+    return search.BestConfigOf(id).value("train_batch_size", int64_t{0});
+  };
+  const int64_t was = batch_of(*search.Submitted()), is = batch_of(*verdict.pick);
+  if (was == is) return "";
+  return fmt::format(
+      "batch: train_batch_size is {} instead of {}; a learning rate belongs to a batch size: adapt "
+      "it, or search with --train-batch-size keep\n",
+      is, was);
+}
+
+std::string CertaintyText(const Verdict& verdict) {
+  std::string text;
+  if (verdict.probability_near_best) {
+    text += fmt::format(
+        "certainty: within 1 % of the best of {:.0f} configurations with "
+        "probability {:.0f} %",
+        verdict.num_considered, 100 * *verdict.probability_near_best);
+  }
+  if (!verdict.ties.empty()) {
+    text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "certainty: " : "; ",
+                        verdict.ties.size() == 1 ? "" : "s", fmt::join(verdict.ties, ", "));
+  }
+  return text.empty() ? "" : text + "\n";
+}
+
+std::string CostText(const Verdict& verdict) {
+  if (verdict.device_seconds <= 0) return "";
+  std::string text = "cost: " + DeviceTime(verdict.device_seconds);
+  if (verdict.repaid_after_steps)
+    text += fmt::format(", repaid after {} training steps", *verdict.repaid_after_steps);
+  return text + "\n";
+}
+
+std::string MemoryText(const Search& search, const Verdict& verdict) {
+  std::string text;
+  if (verdict.free_bytes) {
+    text = fmt::format("memory: {} of {} stay free on a rank",
+                       HumanBytes(std::max<int64_t>(0, *verdict.free_bytes)),
+                       HumanBytes(search.profile()->device_memory_bytes));
+  }
+  for (const Alternative& other : verdict.alternatives) {
+    text += fmt::format("{}{} alternative: trial {}, {}", text.empty() ? "" : "; ", other.name,
+                        other.trial, DescribeConfig(search.trials().at(other.trial)));
+  }
+  return text.empty() ? "" : text + "\n";
+}
+
+// What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory.
+std::string VerdictText(const Search& search) {
+  const Verdict verdict = VerdictOf(search);
+  if (!verdict.pick) return "";
+  const Trial& trial = search.trials().at(*verdict.pick);
+  const std::string& metric = search.spec().options.metric;
+  const Json submitted =
+      engine::ConfigForTrial(search.spec().ds_config, {}, search.spec().slots_per_trial);
+  const std::string change = DescribeChange(submitted, search.BestConfigOf(*verdict.pick));
+  std::string text =
+      fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial),
+                  DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
+                  change.empty() ? "this is the submitted configuration" : "changes " + change);
+  text += FactorText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
+          CostText(verdict) + MemoryText(search, verdict);
+  if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string SummaryText(const Experiment& experiment, size_t columns) {
@@ -116,15 +225,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   if (search.NumRefused() > 0)
     text += fmt::format("not launched: {} configurations that are predicted not to fit\n",
                         search.NumRefused());
-  if (const auto best = search.Best()) {
-    const Trial& trial = search.trials().at(*best);
-    text += fmt::format("best: trial {}, {}, {}", trial.id, DescribeConfig(trial),
-                        DescribeMetric(metric, *MetricValue(trial, metric)));
-    if (const auto factor = GainOverSubmitted(search))
-      text += fmt::format(", {:.2f} times the submitted configuration", *factor);
-    text += "\n";
-  }
-  return text;
+  return text + VerdictText(search);
 }
 
 Json TrialJson(const Trial& trial, const std::string& metric) {
@@ -150,14 +251,15 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
             {"reason", experiment.reason()},
             {"profile", nullptr},
             {"best_trial", nullptr},
-            {"factor_over_submitted", nullptr},
             {"num_not_launched", search.NumRefused()},
             {"trials", Json::array()}};
   if (!out_dir.empty()) json["out_dir"] = out_dir;
   if (search.profile()) json["profile"] = ToJson(*search.profile());
   if (search.space()) json["space"] = ToJson(*search.space());
-  if (const auto best = search.Best()) json["best_trial"] = *best;
-  if (const auto factor = GainOverSubmitted(search)) json["factor_over_submitted"] = *factor;
+  const Verdict verdict = VerdictOf(search);
+  if (verdict.pick) json["best_trial"] = *verdict.pick;
+  json["factor_over_submitted"] = verdict.factor ? ToJson(*verdict.factor) : Json();
+  json["verdict"] = ToJson(verdict);
   for (const auto& [id, trial] : search.trials())
     json["trials"].push_back(TrialJson(trial, search.spec().options.metric));
   return json;

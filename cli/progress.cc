@@ -28,7 +28,7 @@ int64_t CountState(const Search& search, TrialState state) {
 std::string DescribeTrial(const Trial& trial) {
   if (trial.kind == TrialKind::kProfile) return "profile";
   if (trial.kind == TrialKind::kSubmitted) return "as submitted";
-  if (trial.confirms) return fmt::format("trial {} again", *trial.confirms);
+  if (trial.confirms) return fmt::format("confirms {}, {}", *trial.confirms, DescribeConfig(trial));
   return DescribeConfig(trial);
 }
 

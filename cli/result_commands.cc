@@ -13,6 +13,7 @@
 #include "searcher/experiment.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
+#include "searcher/verdict.h"
 
 namespace dsat::cli {
 namespace {
@@ -101,7 +102,7 @@ int RunCommand(const Flags& flags, const ShowFlags& show) {
 int RunCommand(const Flags& flags, const BestFlags& best) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const Experiment experiment = Experiment::Open(store, store.FindExperiment(best.experiment));
-  const auto id = experiment.search().Best();
+  const std::optional<TrialId> id = VerdictOf(experiment.search()).pick;
   if (!id)
     Throw(ErrorCode::kNotFound, "best: no trial of experiment {} has succeeded", experiment.id());
   const Trial& trial = experiment.search().trials().at(*id);

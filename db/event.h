@@ -34,13 +34,6 @@ enum class EventKind {
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };
 
-// When a trial's first attempt started and its last one ended, in seconds from the experiment's
-// creation; 0 if unknown.
-struct TrialTimes {
-  double started_s = 0;
-  double ended_s = 0;
-};
-
 // The new limits of an experiment (SearchOptions); nullopt: unchanged.
 struct LimitsRaised {
   std::optional<int64_t> max_trials;

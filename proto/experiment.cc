@@ -69,6 +69,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("max_restarts", spec.max_restarts);
   visit("max_length_steps", spec.max_length_steps);
   visit("profile", spec.profile);
+  visit("candidate", spec.candidate);
   visit("options", spec.options);
 }
 

@@ -70,6 +70,8 @@ struct ExperimentSpec {
   int64_t max_length_steps = 100;   // Optimizer steps of the full experiment.
   // A model profile given by the user (external experiments), which replaces the profiling trial.
   std::optional<ModelProfile> profile;
+  // Not null: instead of a search, this ds_config is compared with ds_config (dsat check).
+  Json candidate;
   SearchOptions options;
 };
 

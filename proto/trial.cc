@@ -314,6 +314,15 @@ std::optional<double> MetricValue(const Trial& trial, const std::string& metric)
   return best;
 }
 
+const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
+  const std::optional<double> best = MetricValue(trial, metric);
+  for (const PointResult& result : trial.points) {
+    const auto found = result.measurement.find(metric);
+    if (found != result.measurement.end() && found->second.value == *best) return &result;
+  }
+  return nullptr;
+}
+
 const std::vector<std::string>& SearchMetrics() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names;

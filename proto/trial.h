@@ -104,6 +104,13 @@ struct Outcome {
   std::string reason;  // "" if it succeeded; else one line.
 };
 
+// When a trial's first attempt started and its last one ended, in seconds that the search has run;
+// 0 if unknown. Pauses between two runners do not count.
+struct TrialTimes {
+  double started_s = 0;
+  double ended_s = 0;
+};
+
 struct Trial {
   TrialId id = 0;
   TrialKind kind = TrialKind::kSearch;
@@ -151,6 +158,9 @@ Point ConfigPoint(const Trial& trial);
 
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);
+
+// That best point; nullptr if no point has the metric.
+const PointResult* BestPoint(const Trial& trial, const std::string& metric);
 
 // The metrics that a search can optimize, in the order shown to users.
 const std::vector<std::string>& SearchMetrics();

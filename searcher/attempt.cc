@@ -34,10 +34,11 @@ void Attempt::OnProgress(int64_t step) {
   step_ = std::max(step_, step);
 }
 
-void Attempt::OnMeasured(bool point, bool profile) {
+void Attempt::OnMeasured(bool point, bool profile, bool more) {
   OnProgress(step_);
-  const bool delivers = request_.kind == TrialKind::kProfile ? profile : point;
-  if (delivers && !done_) done_ = last_sign_;
+  if (request_.kind == TrialKind::kProfile ? !profile : !point) return;
+  has_result_ = true;
+  if (!more && !done_) done_ = last_sign_;
 }
 
 void Attempt::OnInfeasible(int64_t rank, const std::string& reason) {
@@ -103,6 +104,7 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
 // The reports of ranks take precedence over a time-out, and both over exit codes: a process may
 // crash while it exits, after its result has been recorded.
 Outcome Attempt::Decide() {
+  if (has_result_ && !done_ && !canceled_) return {TrialState::kSucceeded, ""};
   if (infeasible_) return {TrialState::kInfeasible, *infeasible_};
   Outcome by_exit{TrialState::kStopped, "canceled"};
   if (!canceled_) by_exit = target_->Classify(request_, *exit_);

@@ -47,9 +47,10 @@ class Attempt {
   std::optional<int64_t> NewStep();
 
   // The reports of its ranks. A profiling trial is done after a profile, any other trial after a
-  // point.
+  // point that no other one follows (`more`). What goes wrong after the first point does not take
+  // it back.
   void OnProgress(int64_t step);
-  void OnMeasured(bool point, bool profile);
+  void OnMeasured(bool point, bool profile, bool more = false);
   void OnInfeasible(int64_t rank, const std::string& reason);
 
   // Stops it, which is not a failure: SIGTERM now, SIGKILL after `grace`.
@@ -81,7 +82,8 @@ class Attempt {
   int64_t step_ = 0;
   int64_t shown_step_ = 0;
   int64_t polled_progress_ = 0;
-  std::optional<Clock::time_point> done_;  // When it had delivered its results.
+  bool has_result_ = false;
+  std::optional<Clock::time_point> done_;  // When it had delivered all of its results.
   std::optional<std::string> infeasible_;
   bool canceled_ = false;
   std::optional<ExitReport> exit_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "searcher/verdict.h"
 
 namespace dsat {
 namespace {
@@ -118,7 +119,7 @@ void Experiment::Commit(const MakeEvents& make_events) {
   }
 }
 
-void Experiment::Tell(TrialId id, const Outcome& outcome) {
+void Experiment::Tell(TrialId id, const Outcome& outcome, const TrialTimes& times) {
   CheckEnded(id, outcome);
   Commit([&] {
     const Trial& trial = RunningTrial(id);
@@ -127,7 +128,7 @@ void Experiment::Tell(TrialId id, const Outcome& outcome) {
     Outcome told = outcome;
     const std::string missing = WhatIsMissing(trial, outcome, last);
     if (!missing.empty()) told = {TrialState::kFailed, missing};
-    return std::vector<Event>{ToldEvent(id, told, SpaceAfter(trial, told, last))};
+    return std::vector<Event>{ToldEvent(id, told, SpaceAfter(trial, told, last), times)};
   });
 }
 
@@ -206,6 +207,19 @@ std::vector<Experiment::Attempt> Experiment::Attempts(TrialId id) const {
   return found == attempts_.end() ? std::vector<Attempt>() : found->second;
 }
 
+std::optional<Point> Experiment::NextPoint(TrialId id) const {
+  const auto found = next_points_.find(id);
+  return found == next_points_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Experiment::EndSearch(const std::string& reason) {
+  Commit([&] { return std::vector<Event>{SearchEndedEvent(reason)}; });
+}
+
+void Experiment::RaiseLimits(const LimitsRaised& limits) {
+  Commit([&] { return std::vector<Event>{LimitsRaisedEvent(limits)}; });
+}
+
 void Experiment::SetState(ExperimentState state, const std::string& reason) {
   Commit([&]() -> std::vector<Event> {
     if (state == state_) return {};
@@ -213,7 +227,7 @@ void Experiment::SetState(ExperimentState state, const std::string& reason) {
       Throw(ErrorCode::kFailedPrecondition, "experiment {} is {} already; it cannot become {}", id_,
             ToString(state_), ToString(state));
     }
-    return {StateChangedEvent(state, reason)};
+    return {StateChangedEvent(state, reason, VerdictOf(*search_).pick)};
   });
 }
 
@@ -225,6 +239,7 @@ void Experiment::CatchUp() {
     state_ = ExperimentState::kActive;
     reason_.clear();
     attempts_.clear();
+    next_points_.clear();
     last_seq_ = 0;
   }
   needs_replay_ = true;  // Until all events are applied, should one of them throw.
@@ -244,7 +259,12 @@ void Experiment::Apply(const Event& event) {
       break;
     case EventKind::kMeasured: {
       Attempt& attempt = OpenAttempt(event.trial, AttemptOf(event));
-      if (auto point = MeasuredPoint(event)) attempt.points.push_back(std::move(*point));
+      if (auto point = MeasuredPoint(event)) {
+        attempt.points.push_back(std::move(*point));
+        next_points_.erase(event.trial);
+        if (const auto next = search_->Measured(event.trial, attempt.points))
+          next_points_[event.trial] = *next;
+      }
       if (auto profile = MeasuredProfile(event)) attempt.profile = profile;
       break;
     }
@@ -255,8 +275,11 @@ void Experiment::Apply(const Event& event) {
       ApplyTold(event);
       break;
     case EventKind::kSearchEnded:
+      search_->EndSearch(TextOf(event, "reason"));
       break;
     case EventKind::kLimitsRaised:
+      search_->RaiseLimits(LimitsOf(event).max_trials, LimitsOf(event).max_time_s,
+                           LimitsOf(event).max_device_hours);
       state_ = ExperimentState::kActive;
       reason_.clear();
       break;
@@ -269,10 +292,11 @@ void Experiment::Apply(const Event& event) {
 }
 
 void Experiment::ApplyAsked(const Event& event) {
-  const std::vector<Refusal> refused = RefusedBefore(event);
-  const std::optional<Trial> replayed = search_->Ask(&refused);
+  const Trial asked = AskedTrial(event);
+  const RecordedAsk recorded{asked.kind, RefusedBefore(event)};
+  const std::optional<Trial> replayed = search_->Ask(&recorded);
   if (!replayed) ThrowDiverged(id_, event.trial, "the search now asks for none");
-  const std::string difference = Difference(*replayed, AskedTrial(event));
+  const std::string difference = Difference(*replayed, asked);
   if (!difference.empty()) ThrowDiverged(id_, event.trial, difference);
 }
 
@@ -286,7 +310,8 @@ void Experiment::ApplyTold(const Event& event) {
   }
   Attempt& last = attempts.back();
   if (!last.end) last.end = outcome;
-  search_->Tell(event.trial, outcome, last.points, last.profile, ToldSpace(event));
+  search_->Tell(event.trial, outcome, last.points, last.profile, ToldSpace(event),
+                ToldTimes(event));
 }
 
 const Trial& Experiment::RunningTrial(TrialId id) const {

@@ -46,7 +46,7 @@ class Experiment {
   // Tells with what the last attempt measured. A success that lacks what it was run for (the
   // searched metric or, if it is the profiling trial, the model profile) is recorded as failed.
   // Throws kNotFound if there is no such trial, kFailedPrecondition if it has ended.
-  void Tell(TrialId id, const Outcome& outcome);
+  void Tell(TrialId id, const Outcome& outcome, const TrialTimes& times = {});
   // Tell of an executor outside dsat: records its measurements as an attempt's, then tells. Throws
   // as Tell, and kInvalidArgument if a success lacks what it was run for.
   void TellExternal(TrialId id, const Outcome& outcome, const std::vector<PointResult>& points,
@@ -70,6 +70,17 @@ class Experiment {
   };
   // The attempts of a trial by number; empty if none has started.
   std::vector<Attempt> Attempts(TrialId id) const;
+
+  // The point to measure next in the process of a running trial, which has just measured one;
+  // nullopt to end it.
+  std::optional<Point> NextPoint(TrialId id) const;
+  // Whether it is predicted to fit.
+  bool Fits(TrialId id, const Point& point) { return search_->Fits(id, point); }
+
+  // As Search.
+  void EndSearch(const std::string& reason);
+  // Also makes an experiment active again that has ended.
+  void RaiseLimits(const LimitsRaised& limits);
 
   // Marks the experiment completed, failed or stopped, once. Throws kFailedPrecondition if it has
   // ended otherwise before; the same state again does nothing.
@@ -99,7 +110,8 @@ class Experiment {
   std::string reason_;
   int64_t last_seq_ = 0;
   std::map<TrialId, std::vector<Attempt>> attempts_;
-  bool needs_replay_ = true;  // search_ is not what the log up to last_seq_ says.
+  std::map<TrialId, Point> next_points_;  // Of running trials.
+  bool needs_replay_ = true;              // search_ is not what the log up to last_seq_ says.
 };
 
 }  // namespace dsat

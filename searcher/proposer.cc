@@ -2,7 +2,9 @@
 #include "searcher/proposer.h"
 
 #include "base/error.h"
+#include "engine/config/batch.h"
 #include "engine/config/validate.h"
+#include "methods/micro_batch.h"
 #include "profiler/effective_key.h"
 #include "proto/search_policy.h"
 
@@ -10,6 +12,8 @@ namespace dsat {
 namespace {
 
 constexpr TrialId kNoTrial = -1;
+constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulation[] = "/gradient_accumulation_steps";
 
 }  // namespace
 
@@ -20,16 +24,26 @@ Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t
       method_(FindMethod(spec.method).make(space_, spec.options)),
       base_(method_->Clone()) {}
 
+// With another global batch than its own, the submitted configuration keeps its micro-batch size.
 Draft Proposer::DraftSubmitted() const {
-  return MakeDraft({});
+  const engine::BatchSizes batch =
+      engine::ResolveBatchSizes(spec_->ds_config, "ds_config", spec_->slots_per_trial);
+  const bool keeps = space_.samples_per_step == 0 ||
+                     batch.micro_batch_size * batch.accumulation_steps == space_.samples_per_step;
+  return MakeDraft(keeps ? Assignment() : Assignment{{kMicroBatch, batch.micro_batch_size}});
 }
 
 Draft Proposer::MakeDraft(const Assignment& assignment) const {
   const int64_t world_size = spec_->slots_per_trial;
-  Draft draft{.assignment = assignment,
-              .ds_config = engine::ConfigForTrial(spec_->ds_config, assignment, world_size),
-              .key = {},
-              .refused = {}};
+  Draft draft{.assignment = assignment, .ds_config = {}, .key = {}, .refused = {}};
+  const auto size = draft.assignment.find(kMicroBatch);
+  if (size != draft.assignment.end()) {
+    const int64_t legal = LegalMicroBatch(space_, size->second.get<int64_t>());
+    size->second = legal;
+    if (space_.samples_per_step > 0)
+      draft.assignment[kAccumulation] = space_.samples_per_step / legal;
+  }
+  draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
   engine::ValidateDsConfig(draft.ds_config, "the trial's ds_config", world_size);
   draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
   return draft;
@@ -96,7 +110,8 @@ std::shared_ptr<const Trial> Proposer::Refuse(const Proposal& proposal, const st
                                                   .state = TrialState::kInfeasible,
                                                   .reason = reason,
                                                   .points = {},
-                                                  .profile = std::nullopt});
+                                                  .profile = std::nullopt,
+                                                  .confirms = std::nullopt});
   TellMethod(proposal.tag, told);
   return told;
 }
@@ -110,7 +125,9 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
   }
   Draft draft = *resolved.draft;
   // In the published method, no two proposals are equal.
-  if (PolicyOf(spec_->options).repeat_equal) draft.key += fmt::format("#{}", num_proposals_);
+  if (proposal.repeat || PolicyOf(spec_->options).repeat_equal)
+    draft.key += fmt::format("#{}", num_proposals_);
+  draft.give_up_below = proposal.give_up_below;
   const auto found = records_.find(draft.key);
   const auto refused = pending.told.find(draft.key);
   if (refused != pending.told.end()) {
@@ -119,7 +136,7 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
     const std::string reason = misfit(draft);
     if (reason.empty()) return draft;
     pending.told[draft.key] = Refuse(proposal, reason);
-    pending.refused.push_back({proposal.assignment, reason});
+    pending.refused.push_back({draft.assignment, reason});
   } else if (found->second.finished) {
     TellMethod(proposal.tag, found->second.finished);
   } else {
@@ -130,18 +147,59 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
 
 void Proposer::Start(const Draft& draft, TrialId id) {
   Record& record = records_[draft.key];
-  if (drafted_tag_) record.waiting.push_back(*drafted_tag_);
+  if (drafted_tag_) {
+    record.waiting.push_back(*drafted_tag_);
+    tag_of_[id] = *drafted_tag_;
+  }
   drafted_tag_.reset();
   key_of_[id] = draft.key;
   in_vain_ = false;
 }
 
 void Proposer::End(const Trial& finished) {
+  const auto told = std::make_shared<const Trial>(finished);
   Record& record = records_.at(key_of_.at(finished.id));
-  record.finished = std::make_shared<const Trial>(finished);
+  record.finished = told;
   for (const int64_t tag : std::exchange(record.waiting, {}))
-    TellMethod(tag, record.finished);
+    TellMethod(tag, told);
+  for (size_t i = 1; i < finished.points.size(); ++i) {
+    Trial other = finished;
+    other.points = {finished.points[i]};
+    other.ds_config = ConfigAt(finished, other.points[0].point);
+    Record& at_point = records_[EffectiveKey(other.ds_config, spec_->slots_per_trial, num_params_)];
+    if (!at_point.finished && at_point.waiting.empty())
+      at_point.finished = std::make_shared<const Trial>(std::move(other));
+  }
   in_vain_ = false;
+  if (!tag_of_.contains(finished.id)) Observe(finished);
+}
+
+void Proposer::Observe(const Trial& finished) {
+  method_->Observe(finished);
+  calls_.push_back(
+      {.kind = Call::Kind::kObserve, .trial = std::make_shared<const Trial>(finished)});
+  in_vain_ = false;
+}
+
+std::optional<Point> Proposer::NextPoint(const Trial& running) {
+  const auto tag = tag_of_.find(running.id);
+  if (tag == tag_of_.end()) return std::nullopt;
+  calls_.push_back({.kind = Call::Kind::kNextPoint,
+                    .tag = tag->second,
+                    .trial = std::make_shared<const Trial>(running)});
+  return method_->NextPoint(tag->second, running);
+}
+
+Json Proposer::ConfigAt(const Trial& trial, const Point& point) const {
+  return engine::ConfigForTrial(
+      trial.ds_config,
+      {{kMicroBatch, point.micro_batch_size}, {kAccumulation, point.accumulation_steps}},
+      spec_->slots_per_trial);
+}
+
+std::optional<TrialId> Proposer::TrialOf(int64_t tag) const {
+  const auto found = answer_to_.find(tag);
+  return found == answer_to_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<Proposal> Proposer::AskMethod() {
@@ -152,19 +210,29 @@ std::optional<Proposal> Proposer::AskMethod() {
   return proposal;
 }
 
-void Proposer::TellMethod(int64_t tag, std::shared_ptr<const Trial> finished) {
+void Proposer::TellMethod(int64_t tag, const std::shared_ptr<const Trial>& finished) {
   method_->Tell(tag, *finished);
-  calls_.push_back({.tag = tag, .told = std::move(finished)});
+  calls_.push_back({.kind = Call::Kind::kTell, .tag = tag, .trial = finished});
+  if (finished->id != kNoTrial) answer_to_[tag] = finished->id;
 }
 
 // Replays each call once in all, however often it is called: the base keeps what it has replayed.
 void Proposer::RewindTo(size_t num_calls) {
   calls_.resize(num_calls);
   for (const Call& call : std::exchange(calls_, {})) {
-    if (call.told) {
-      base_->Tell(call.tag, *call.told);
-    } else {
-      base_->Ask();
+    switch (call.kind) {
+      case Call::Kind::kAsk:
+        base_->Ask();
+        break;
+      case Call::Kind::kTell:
+        base_->Tell(call.tag, *call.trial);
+        break;
+      case Call::Kind::kObserve:
+        base_->Observe(*call.trial);
+        break;
+      case Call::Kind::kNextPoint:
+        base_->NextPoint(call.tag, *call.trial);
+        break;
     }
   }
   method_ = base_->Clone();

@@ -3,7 +3,9 @@
 // A proposal whose effective configuration has run already gets the result of that trial. A
 // proposal whose effective configuration is running waits for its result. A proposal that breaks a
 // rule of ds_config, or that the caller refuses, is infeasible without a trial. Every other
-// proposal becomes a trial. With compat_determined equal configurations run again.
+// proposal becomes a trial. With compat_determined equal configurations run again, and so does a
+// proposal that asks to be repeated. A micro-batch size that the space does not allow is rounded
+// down (methods/micro_batch.h).
 #ifndef DSAT_SEARCHER_PROPOSER_H_
 #define DSAT_SEARCHER_PROPOSER_H_
 
@@ -29,6 +31,7 @@ struct Draft {
   std::string key;  // Its effective configuration.
   // The proposals before it that the caller refused.
   std::vector<Refusal> refused;
+  double give_up_below = 0;  // As Trial's.
 };
 
 class Proposer {
@@ -52,8 +55,22 @@ class Proposer {
 
   // The draft runs as this trial from now on.
   void Start(const Draft& draft, TrialId id);
-  // Tells the method the result of a started trial, for its proposal and those that wait for it.
+  // Tells the method the result of a started trial, for its proposal and those that wait for it. A
+  // trial that the method did not propose is shown to it. Points beyond the first one count as
+  // configurations that have run.
   void End(const Trial& finished);
+  // Shows the method a trial that was not started here: a profiling or confirm trial.
+  void Observe(const Trial& finished);
+
+  // What the method wants to be measured after the last point of a started trial in its process.
+  // Called once for every measured point.
+  std::optional<Point> NextPoint(const Trial& running);
+  // The resolved config of a started trial at another point.
+  Json ConfigAt(const Trial& trial, const Point& point) const;
+
+  Conclusion Conclude() const { return method_->Conclude(); }
+  // The trial that answered the proposal with this tag; nullopt if none did.
+  std::optional<TrialId> TrialOf(int64_t tag) const;
 
   // Why the latest proposal that was infeasible without a trial was refused; "" if there is none.
   const std::string& refusal() const { return refusal_; }
@@ -61,8 +78,9 @@ class Proposer {
  private:
   // One call of the method.
   struct Call {
+    enum class Kind { kAsk, kTell, kObserve, kNextPoint } kind = Kind::kAsk;
     int64_t tag = 0;
-    std::shared_ptr<const Trial> told;  // Null: Ask.
+    std::shared_ptr<const Trial> trial = nullptr;
   };
   // What is known of one effective configuration.
   struct Record {
@@ -90,7 +108,7 @@ class Proposer {
   std::optional<Draft> Consider(const Proposal& proposal, const Misfit& misfit, Pending& pending);
   std::shared_ptr<const Trial> Refuse(const Proposal& proposal, const std::string& reason);
   std::optional<Proposal> AskMethod();
-  void TellMethod(int64_t tag, std::shared_ptr<const Trial> finished);
+  void TellMethod(int64_t tag, const std::shared_ptr<const Trial>& finished);
   void RewindTo(size_t num_calls);
 
   const ExperimentSpec* spec_;
@@ -104,6 +122,8 @@ class Proposer {
   bool in_vain_ = false;                     // Nothing has changed since Next gave nothing.
   std::map<std::string, Record> records_;    // By key.
   std::map<TrialId, std::string> key_of_;    // Of started trials.
+  std::map<TrialId, int64_t> tag_of_;        // Of those that the method has proposed.
+  std::map<int64_t, TrialId> answer_to_;     // By tag: the trial that the method was told.
   std::optional<int64_t> drafted_tag_;       // The method's draft that is not started yet.
   std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;

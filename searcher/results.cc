@@ -1,17 +1,18 @@
 // The results of a search.
 #include "searcher/results.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "engine/config/ds_config.h"
+#include "base/files.h"
+#include "searcher/input/shell_words.h"
+#include "searcher/verdict.h"
 
 namespace dsat {
 namespace {
-
-constexpr char kMicroBatchPointer[] = "/train_micro_batch_size_per_gpu";
-constexpr char kAccumulationPointer[] = "/gradient_accumulation_steps";
 
 Json MetricsWithUnits(const Measurement& measurement) {
   Json json = ToJson(measurement);
@@ -93,44 +94,15 @@ std::string ToJsonText(const QueryResult& trials) {
 
 }  // namespace
 
-const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
-  const std::optional<double> best = MetricValue(trial, metric);
-  for (const PointResult& result : trial.points) {
-    const auto found = result.measurement.find(metric);
-    if (found != result.measurement.end() && found->second.value == *best) return &result;
-  }
-  return nullptr;
-}
-
 std::optional<Json> BestConfig(const Search& search) {
-  const std::optional<TrialId> id = search.Best();
-  if (!id) return std::nullopt;
-  const Trial& trial = search.trials().at(*id);
-  const Point& point = BestPoint(trial, search.spec().options.metric)->point;
-  return engine::ConfigForTrial(trial.ds_config,
-                                {{kMicroBatchPointer, point.micro_batch_size},
-                                 {kAccumulationPointer, point.accumulation_steps}},
-                                search.spec().slots_per_trial);
-}
-
-std::optional<double> GainOverSubmitted(const Search& search) {
-  const std::optional<TrialId> best = search.Best();
-  const std::optional<TrialId> submitted = search.Submitted();
-  if (!best || !submitted) return std::nullopt;
-  const Trial& baseline = search.trials().at(*submitted);
-  const std::string& metric = search.spec().options.metric;
-  const std::optional<double> was = MetricValue(baseline, metric);
-  const std::optional<double> is = MetricValue(search.trials().at(*best), metric);
-  if (baseline.state != TrialState::kSucceeded || !was || !is || *was <= 0 || *is <= 0) {
-    return std::nullopt;
-  }
-  return SmallerIsBetter(metric) ? *was / *is : *is / *was;
+  const std::optional<TrialId> pick = VerdictOf(search).pick;
+  return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
 }
 
 Json MetricsJson(const Experiment& experiment) {
   const Search& search = experiment.search();
   const ExperimentSpec& spec = search.spec();
-  const std::optional<double> gain = GainOverSubmitted(search);
+  const Verdict verdict = VerdictOf(search);
   return {{"experiment",
            {{"id", experiment.id()},
             {"name", spec.name},
@@ -140,19 +112,38 @@ Json MetricsJson(const Experiment& experiment) {
             {"random_seed", spec.options.random_seed},
             {"state", ToString(experiment.state())},
             {"reason", experiment.reason()}}},
-          {"best_trial", TrialSummary(search, search.Best())},
+          {"best_trial", TrialSummary(search, verdict.pick)},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
-          {"factor_over_submitted", gain ? Json(*gain) : Json()},
+          {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},
+          {"verdict", ToJson(verdict)},
           {"trials", CountByState(search)},
           {"model_profile", search.profile() ? ToJson(*search.profile()) : Json()}};
 }
 
 void WriteResults(const Experiment& experiment, const std::string& out_dir) {
+  const Search& search = experiment.search();
   // The config is written first, so that it exists when the metrics do.
-  if (const std::optional<Json> config = BestConfig(experiment.search())) {
+  if (const std::optional<Json> config = BestConfig(search)) {
     WriteJsonFile(out_dir + "/ds_config.json", *config);
+    WriteFileAtomic(out_dir + "/command.txt", ProductionCommand(search.spec(), out_dir) + "\n");
+    const std::vector<Alternative> alternatives = VerdictOf(search).alternatives;
+    for (const char* name : {"fastest", "safest"}) {
+      const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
+      const auto found = std::ranges::find(alternatives, name, &Alternative::name);
+      if (found == alternatives.end()) {
+        std::filesystem::remove(path);  // Of an earlier answer.
+      } else {
+        WriteJsonFile(path, search.BestConfigOf(found->trial));
+      }
+    }
   }
   WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment));
+}
+
+std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir) {
+  const std::string config = std::filesystem::absolute(out_dir) / "ds_config.json";
+  return fmt::format("dsat train {} --ds-config {}", ShellWord(spec.config_path),
+                     ShellWord(config));
 }
 
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format) {

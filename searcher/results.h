@@ -12,29 +12,28 @@
 
 namespace dsat {
 
-// The best point of a trial by `metric`, nullptr if no point has the metric.
-const PointResult* BestPoint(const Trial& trial, const std::string& metric);
-
-// The config of the best trial with the batch sizes of its best point, ready for the built-in
+// The config of the verdict's pick with the batch sizes of its best point, ready for the built-in
 // engine and for DeepSpeed; nullopt if no trial has succeeded yet.
 std::optional<Json> BestConfig(const Search& search);
 
-// How many times better than the submitted configuration the best trial is by the searched metric;
-// nullopt unless both have succeeded.
-std::optional<double> GainOverSubmitted(const Search& search);
+// The command that trains with out_dir/ds_config.json, quoted for a shell.
+std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir);
 
 // The content of metrics.json:
 //   experiment             id, name, method, metric, unit, random_seed, state, reason
 //   best_trial             null, or trial, micro_batch_size, accumulation_steps, metrics (name ->
 //                          value, spread, samples, unit)
 //   submitted_trial        the same of the submitted configuration
-//   factor_over_submitted  null, or a number
+//   factor_over_submitted  null, or value, low and high; low and high are null if the factor was not
+//                          confirmed
+//   verdict                the other fields of Verdict (searcher/verdict.h)
 //   trials                 state -> number of trials
 //   model_profile          null, or the result of the profiling trial
 Json MetricsJson(const Experiment& experiment);
 
-// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json; each
-// atomically. Throws if out_dir is not writable.
+// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
+// and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
+// pick; each atomically. Throws if out_dir is not writable.
 void WriteResults(const Experiment& experiment, const std::string& out_dir);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view

@@ -80,9 +80,14 @@ struct Runner::Impl {
   void OnMessage(InfeasibleMessage& message);
   Attempt* Find(const AttemptRef& ref);
 
+  // Budgets.
+  double Clock() const;
+  std::optional<std::string> WhyOver() const;
+  void EndSearchIfOver();
+
   // Recording.
-  void Record(Attempt& attempt, const std::optional<PointResult>& result,
-              const std::optional<ModelProfile>& profile);
+  std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
+                              const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
@@ -104,6 +109,10 @@ struct Runner::Impl {
   std::unique_ptr<TrialServer> server;
   std::unique_ptr<LaunchTarget> target;
   std::map<TrialId, Attempt> attempts;  // Running.
+  // The search's own clock goes on where the last runner has left it.
+  double clock_before_s = 0;
+  std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
+  std::map<TrialId, double> started_s;  // Of running trials.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -159,9 +168,13 @@ void Runner::Impl::Open() {
 }
 
 void Runner::Impl::Loop() {
+  for (const auto& [id, trial] : experiment.search().trials())
+    clock_before_s = std::max(clock_before_s, trial.ended_s);
+  opened = std::chrono::steady_clock::now();
   SettleOldAttempts();
   while (true) {
     HearCancel();
+    EndSearchIfOver();
     while (cancels == 0 && HasFreeSlots()) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
@@ -223,6 +236,44 @@ int64_t Runner::Impl::NumSlots() const {
   return count;
 }
 
+// Seconds that the search has run.
+double Runner::Impl::Clock() const {
+  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - opened;
+  return clock_before_s + since.count();
+}
+
+// Why the method is to be asked for no more trials; nullopt if it may be.
+std::optional<std::string> Runner::Impl::WhyOver() const {
+  const Search& search = experiment.search();
+  const SearchOptions& limits = search.spec().options;
+  if (limits.max_time_s && Clock() >= *limits.max_time_s)
+    return fmt::format("--max-time: the search has run for {:.0f} s", Clock());
+  double slot_seconds = search.SlotSeconds();
+  for (const auto& [id, start] : started_s)
+    slot_seconds += (Clock() - start) * static_cast<double>(search.spec().slots_per_trial);
+  if (limits.max_device_hours && slot_seconds >= 3600 * *limits.max_device_hours)
+    return fmt::format("--max-device-hours: trials have used {:.2f} hours", slot_seconds / 3600);
+  const std::optional<TrialId> submitted = search.Submitted();
+  if (!submitted || search.trials().at(*submitted).state != TrialState::kFailed)
+    return std::nullopt;
+  const std::vector<Experiment::Attempt> launches = experiment.Attempts(*submitted);
+  const auto fails_alike = [&](const Experiment::Attempt& launch) {
+    return launch.end && launch.end->state == TrialState::kFailed &&
+           launch.end->reason == launches.back().end->reason;
+  };
+  if (launches.size() < 2 || !std::ranges::all_of(launches, fails_alike)) return std::nullopt;
+  return fmt::format("the submitted configuration (trial {}) failed {} times in the same way: {}",
+                     *submitted, launches.size(), launches.back().end->reason);
+}
+
+void Runner::Impl::EndSearchIfOver() {
+  if (!experiment.search().EndReason().empty()) return;
+  const std::optional<std::string> why = WhyOver();
+  if (!why) return;
+  experiment.EndSearch(*why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
+}
+
 // A trial that is running in the record but not here (the last runner died, or its attempt has
 // failed), or else a new trial.
 std::optional<Trial> Runner::Impl::NextTrial() {
@@ -273,6 +324,7 @@ void Runner::Impl::Launch(const Trial& trial) {
       request.dir);  // Left by a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);
   experiment.StartAttempt(trial.id, request.dir);
+  started_s.try_emplace(trial.id, Clock());
   server->Admit({request.experiment, request.trial, request.attempt});
   attempts.emplace(std::piecewise_construct, std::forward_as_tuple(trial.id),
                    std::forward_as_tuple(options.dsat_binary, target.get(), request,
@@ -343,8 +395,8 @@ void Runner::Impl::OnMessage(ProgressMessage& message) {
 void Runner::Impl::OnMessage(MeasuredMessage& message) {
   Attempt* attempt = Find(message.attempt);
   if (attempt == nullptr) return;
-  Record(*attempt, message.result, message.profile);
-  message.next_point.set_value(std::nullopt);
+  const std::optional<Point> next = Record(*attempt, message.result, message.profile);
+  message.next_point.set_value(next);
 }
 
 void Runner::Impl::OnMessage(InfeasibleMessage& message) {
@@ -353,10 +405,16 @@ void Runner::Impl::OnMessage(InfeasibleMessage& message) {
   }
 }
 
-void Runner::Impl::Record(Attempt& attempt, const std::optional<PointResult>& result,
-                          const std::optional<ModelProfile>& profile) {
-  experiment.RecordMeasured(attempt.request().trial, attempt.request().attempt, result, profile);
-  attempt.OnMeasured(result.has_value(), profile.has_value());
+// Returns the next point to measure in the same process, nullopt to end it.
+std::optional<Point> Runner::Impl::Record(Attempt& attempt,
+                                          const std::optional<PointResult>& result,
+                                          const std::optional<ModelProfile>& profile) {
+  const TrialId id = attempt.request().trial;
+  experiment.RecordMeasured(id, attempt.request().attempt, result, profile);
+  std::optional<Point> next = experiment.NextPoint(id);
+  if (next && (WhyOver() || !experiment.Fits(id, *next))) next.reset();
+  attempt.OnMeasured(result.has_value(), profile.has_value(), next.has_value());
+  return next;
 }
 
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
@@ -380,7 +438,11 @@ bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const std::optional<TrialId> best = experiment.search().Best();
-  experiment.Tell(id, outcome);
+  const auto start = started_s.find(id);
+  TrialTimes times;
+  if (start != started_s.end()) times = {.started_s = start->second, .ended_s = Clock()};
+  started_s.erase(id);
+  experiment.Tell(id, outcome, times);
   const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
   const Trial& told = experiment.search().trials().at(id);
   Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);

@@ -1,51 +1,81 @@
-// Limits, the order of trials, and when it is over; what to try is the proposer's.
+// The limits, the order of trials and when the search is over; the proposer decides what to try.
 #include "searcher/search.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "engine/config/batch.h"
 #include "engine/config/validate.h"
 #include "methods/options.h"
 #include "profiler/predictor.h"
 #include "profiler/tuning_space.h"
 #include "proto/search_policy.h"
+#include "searcher/profile_ladder.h"
 #include "searcher/proposer.h"
 
 namespace dsat {
+
+namespace {
+
+constexpr size_t kMostFinalists = 3;
+// A configuration whose search measurement is slower than this part of the best is no finalist.
+constexpr double kMayWin = 0.9;
+
+}  // namespace
 
 struct Search::State {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;
   int64_t num_running = 0;
+  int64_t num_confirm = 0;
   std::optional<TrialId> submitted;
+  std::optional<TrialId> candidate;  // Of dsat check.
+  // How many steps of the ladder of profiling trials did not fit, and why the first did not.
+  size_t num_misfits = 0;
+  std::string submitted_misfit;
   // Set together, once the profile is known.
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
-  // The method's next trial, kept if Finished has looked for one: it does so while nothing runs, so
-  // that no event can come before the next Ask.
-  std::optional<Draft> next;
+  ExperimentSpec tuned;  // The spec whose ds_config the method starts from.
+  // The next trial, kept if Finished has looked for one: it does so while nothing runs, so that
+  // nothing but a change of limits can come before the next Ask.
+  struct Next {
+    TrialKind kind = TrialKind::kSearch;
+    Draft draft;
+    std::optional<TrialId> confirms = std::nullopt;
+  };
+  std::optional<Next> next;
+  bool method_is_over = false;
+  std::string end_reason;
+  std::optional<Confirmation> confirmation;
   std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
   std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
   std::vector<Refusal> last_refused;
   int64_t num_refused = 0;
 
   bool HasCapacity() const;
-  // Only the method's trials are left to ask for.
-  bool AtMethod() const { return profile && (submitted || !PolicyOf(spec.options).try_submitted); }
+  bool Compares() const { return !spec.candidate.is_null(); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
-  std::string Misfit(const Draft& draft);
-  std::optional<Draft> NextDraft(const std::vector<Refusal>* recorded);
-  Trial Start(TrialKind kind, const Draft& draft);
-  Trial StartProfile();
+  std::string Misfit(const std::string& key, const Json& ds_config);
+  std::optional<Next> MakeNext(const RecordedAsk* recorded);
+  std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
+  std::optional<Next> NextToCompare();
+  std::optional<Next> NextProfile();
+  std::optional<Next> NextConfirm();
+  std::vector<TrialId> Arms() const;
+  Findings Find() const;
+  Json BestConfigOf(TrialId id) const;
+  Trial Start(const Next& next);
+  Trial& RunningTrial(TrialId id);
 };
 
 namespace {
 
 void CheckSpec(const ExperimentSpec& spec) {
   ValidateOptions(spec.options);
-  FindMethod(spec.method);
+  if (spec.candidate.is_null()) FindMethod(spec.method);
   if (spec.slots_per_trial < 1) {
     Throw(ErrorCode::kInvalidArgument, "resources.slots_per_trial: {}; expected 1 or more",
           spec.slots_per_trial);
@@ -64,7 +94,15 @@ void CheckSpec(const ExperimentSpec& spec) {
 
 SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
                       const Predictor& predictor) {
-  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
+  SearchSpace space =
+      MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
+  space.divisible_by = spec.options.divisible_by;
+  if (spec.options.train_batch_size) {
+    space.samples_per_step =
+        *spec.options.train_batch_size /
+        engine::DataParallelSize(spec.ds_config, "ds_config", spec.slots_per_trial);
+  }
+  return space;
 }
 
 }  // namespace
@@ -81,7 +119,7 @@ Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::st
 
 bool Search::State::HasCapacity() const {
   const SearchOptions& options = spec.options;
-  if (static_cast<int64_t>(trials.size()) >= options.max_trials) return false;
+  if (static_cast<int64_t>(trials.size()) - num_confirm >= options.max_trials) return false;
   if (num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
@@ -89,118 +127,264 @@ bool Search::State::HasCapacity() const {
 void Search::State::SetProfile(const ModelProfile& learned,
                                const std::optional<SearchSpace>& given) {
   profile = learned;
-  space = given ? *given : MakeSpace(spec, learned, *MakeFormulaPredictor(spec, learned));
-  proposer = std::make_unique<Proposer>(spec, *space, learned.num_params);
+  space = given ? *given : MakeSpace(tuned, learned, *MakeFormulaPredictor(tuned, learned));
+  proposer = std::make_unique<Proposer>(tuned, *space, learned.num_params);
 }
 
-// Why the draft cannot run, "" if it may.
-std::string Search::State::Misfit(const Draft& draft) {
-  if (!predictor) predictor = MakePredictor(spec, *profile);
-  const auto found = verdicts.find(draft.key);
+// Why the config cannot run, "" if it may. `key` is its effective configuration.
+std::string Search::State::Misfit(const std::string& key, const Json& ds_config) {
+  if (!predictor) predictor = MakePredictor(tuned, *profile);
+  const auto found = verdicts.find(key);
   if (found != verdicts.end()) return found->second;
-  return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
+  return verdicts[key] = WhyInfeasible(*predictor, ds_config);
 }
 
-std::optional<Draft> Search::State::NextDraft(const std::vector<Refusal>* recorded) {
-  if (recorded == nullptr)
-    return proposer->Next([this](const Draft& draft) { return Misfit(draft); });
-  return proposer->Next([recorded](const Draft& draft) -> std::string {
-    const auto same = [&](const Refusal& r) { return r.assignment == draft.assignment; };
-    const auto found = std::ranges::find_if(*recorded, same);
-    return found == recorded->end() ? "" : found->reason;
-  });
+// The trial to start next; nullopt if there is none now.
+std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* recorded) {
+  if (Compares()) {
+    if (std::optional<Next> arm = NextToCompare()) return arm;
+    return NextConfirm();
+  }
+  if (!profile) return NextProfile();
+  // Proposals that end a search are not in the log: a recorded confirmation says that it was over.
+  if (recorded != nullptr && recorded->kind == TrialKind::kConfirm) method_is_over = true;
+  if (!method_is_over && end_reason.empty()) {
+    if (std::optional<Next> trial = NextOfMethod(recorded)) return trial;
+    if (num_running > 0) return std::nullopt;
+    method_is_over = true;
+  }
+  return NextConfirm();
 }
 
-Trial Search::State::Start(TrialKind kind, const Draft& draft) {
+std::optional<Search::State::Next> Search::State::NextOfMethod(const RecordedAsk* recorded) {
+  if (!HasCapacity()) return std::nullopt;
+  const bool tries_submitted = PolicyOf(spec.options).try_submitted && submitted_misfit.empty();
+  if (tries_submitted && !submitted) return Next{TrialKind::kSubmitted, proposer->DraftSubmitted()};
+  std::optional<Draft> draft;
+  if (recorded == nullptr) {
+    draft = proposer->Next([this](const Draft& d) { return Misfit(d.key, d.ds_config); });
+  } else {
+    draft = proposer->Next([recorded](const Draft& d) -> std::string {
+      const auto same = [&](const Refusal& r) { return r.assignment == d.assignment; };
+      const auto found = std::ranges::find_if(recorded->refused, same);
+      return found == recorded->refused.end() ? "" : found->reason;
+    });
+  }
+  if (!draft) return std::nullopt;
+  return Next{TrialKind::kSearch, *std::move(draft)};
+}
+
+std::optional<Search::State::Next> Search::State::NextToCompare() {
+  if (num_running > 0 || (submitted && candidate)) return std::nullopt;
+  Next next{submitted ? TrialKind::kSearch : TrialKind::kSubmitted, {}};
+  next.draft.ds_config =
+      engine::ConfigForTrial(submitted ? spec.candidate : spec.ds_config, {}, spec.slots_per_trial);
+  return next;
+}
+
+// The first profiling trial, or the next one after one that did not fit.
+std::optional<Search::State::Next> Search::State::NextProfile() {
+  if (num_running > 0 || trials.size() != num_misfits || !HasCapacity()) return std::nullopt;
+  const std::vector<Json> ladder = ProfileLadder(spec);
+  if (num_misfits >= ladder.size()) return std::nullopt;
+  Next next{TrialKind::kProfile, {}};
+  next.draft.assignment = {{"/train_micro_batch_size_per_gpu", 1}};
+  // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
+  if (!PolicyOf(spec.options).profile_all_micro_batches)
+    next.draft.assignment["/gradient_accumulation_steps"] = 1;
+  next.draft.ds_config =
+      engine::ConfigForTrial(ladder[num_misfits], next.draft.assignment, spec.slots_per_trial);
+  return next;
+}
+
+std::optional<Search::State::Next> Search::State::NextConfirm() {
+  if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
+  if (!confirmation) {
+    const std::vector<TrialId> arms = Arms();
+    confirmation.emplace(arms, spec.options.confirm_rounds, spec.options.metric);
+  }
+  const std::optional<TrialId> arm = confirmation->Next();
+  if (!arm) return std::nullopt;
+  Next next{TrialKind::kConfirm, {}, arm};
+  next.draft.assignment = trials.at(*arm).assignment;
+  next.draft.ds_config = BestConfigOf(*arm);
+  return next;
+}
+
+// What is measured again: the submitted configuration and the finalists that may beat it; nothing
+// if there is nothing to compare.
+std::vector<TrialId> Search::State::Arms() const {
+  const auto succeeded = [&](const std::optional<TrialId>& id) {
+    return id && trials.at(*id).state == TrialState::kSucceeded;
+  };
+  std::vector<TrialId> arms;
+  if (succeeded(submitted)) arms.push_back(*submitted);
+  if (Compares()) {
+    if (succeeded(candidate)) arms.push_back(*candidate);
+  } else {
+    for (const TrialId id : Find().finalists) {
+      if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
+    }
+  }
+  return arms.size() > 1 ? arms : std::vector<TrialId>();
+}
+
+Findings Search::State::Find() const {
+  Findings found;
+  if (proposer) found.conclusion = proposer->Conclude();
+  for (const int64_t tag : found.conclusion.finalists) {
+    if (const auto id = proposer->TrialOf(tag)) found.finalists.push_back(*id);
+  }
+  if (!found.finalists.empty()) return found;
+  std::vector<std::pair<double, TrialId>> by_speed;
+  for (const auto& [id, trial] : trials) {
+    if (trial.kind == TrialKind::kProfile || trial.kind == TrialKind::kConfirm) continue;
+    const std::optional<double> speed = SpeedOf(trial, spec.options.metric);
+    if (trial.state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, id);
+  }
+  std::ranges::sort(by_speed);
+  for (const auto& [speed, id] : by_speed) {
+    if (found.finalists.size() >= kMostFinalists || speed > kMayWin * by_speed[0].first) break;
+    found.finalists.push_back(id);
+  }
+  return found;
+}
+
+Json Search::State::BestConfigOf(TrialId id) const {
+  const Trial& trial = trials.at(id);
+  const PointResult* best = BestPoint(trial, spec.options.metric);
+  if (best == nullptr) return trial.ds_config;
+  return engine::ConfigForTrial(trial.ds_config,
+                                {{"/train_micro_batch_size_per_gpu", best->point.micro_batch_size},
+                                 {"/gradient_accumulation_steps", best->point.accumulation_steps}},
+                                spec.slots_per_trial);
+}
+
+Trial Search::State::Start(const Next& started) {
   const auto id = static_cast<TrialId>(trials.size());
+  const Draft& draft = started.draft;
   Trial trial{.id = id,
-              .kind = kind,
+              .kind = started.kind,
               .assignment = draft.assignment,
               .ds_config = draft.ds_config,
               .state = TrialState::kRunning,
               .reason = {},
               .points = {},
-              .profile = std::nullopt};
-  if (kind != TrialKind::kProfile) proposer->Start(draft, id);
-  if (kind == TrialKind::kSubmitted) submitted = id;
+              .profile = std::nullopt,
+              .confirms = started.confirms,
+              .give_up_below = draft.give_up_below};
+  const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
+  if (proposer && is_tried) proposer->Start(draft, id);
+  if (trial.kind == TrialKind::kSubmitted) submitted = id;
+  if (trial.kind == TrialKind::kSearch && Compares()) candidate = id;
+  if (trial.kind == TrialKind::kConfirm) ++num_confirm;
   last_refused = draft.refused;
   num_refused += static_cast<int64_t>(draft.refused.size());
   ++num_running;
   return trials.emplace(id, std::move(trial)).first->second;
 }
 
-Trial Search::State::StartProfile() {
-  Draft draft{.assignment = {{"/train_micro_batch_size_per_gpu", 1}},
-              .ds_config = {},
-              .key = {},
-              .refused = {}};
-  // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
-  if (!PolicyOf(spec.options).profile_all_micro_batches) {
-    draft.assignment["/gradient_accumulation_steps"] = 1;
+Trial& Search::State::RunningTrial(TrialId id) {
+  const auto found = trials.find(id);
+  if (found == trials.end()) {
+    Throw(ErrorCode::kNotFound, "trial {}: not of this experiment, which has {} trials", id,
+          trials.size());
   }
-  draft.ds_config = engine::ConfigForTrial(spec.ds_config, draft.assignment, spec.slots_per_trial);
-  return Start(TrialKind::kProfile, draft);
+  if (found->second.state != TrialState::kRunning) {
+    Throw(ErrorCode::kFailedPrecondition, "trial {}: has ended already ({})", id,
+          ToString(found->second.state));
+  }
+  return found->second;
 }
 
 Search::Search(ExperimentSpec spec) : state_(std::make_unique<State>()) {
   CheckSpec(spec);
-  state_->spec = std::move(spec);
+  state_->spec = state_->tuned = std::move(spec);
   if (state_->spec.profile) state_->SetProfile(*state_->spec.profile, std::nullopt);
 }
 
 Search::~Search() = default;
 Search::Search(Search&&) noexcept = default;
 
-std::optional<Trial> Search::Ask(const std::vector<Refusal>* recorded) {
+std::optional<Trial> Search::Ask(const RecordedAsk* recorded) {
   State& s = *state_;
-  if (!s.HasCapacity()) return std::nullopt;
-  if (!s.profile) {
-    if (!s.trials.empty()) return std::nullopt;  // The profiling trial runs, or did not succeed.
-    return s.StartProfile();
-  }
-  if (!s.AtMethod()) return s.Start(TrialKind::kSubmitted, s.proposer->DraftSubmitted());
-  const std::optional<Draft> draft =
-      s.next ? std::exchange(s.next, std::nullopt) : s.NextDraft(recorded);
-  if (!draft) return std::nullopt;
-  return s.Start(TrialKind::kSearch, *draft);
+  const std::optional<State::Next> next =
+      s.next ? std::exchange(s.next, std::nullopt) : s.MakeNext(recorded);
+  if (!next) return std::nullopt;
+  return s.Start(*next);
 }
 
 void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
-                  std::optional<ModelProfile> profile, const std::optional<SearchSpace>& space) {
+                  std::optional<ModelProfile> profile, const std::optional<SearchSpace>& space,
+                  TrialTimes times) {
   State& s = *state_;
-  const auto found = s.trials.find(id);
-  if (found == s.trials.end()) {
-    Throw(ErrorCode::kNotFound, "trial {}: not of this experiment, which has {} trials", id,
-          s.trials.size());
-  }
-  Trial& trial = found->second;
-  if (trial.state != TrialState::kRunning) {
-    Throw(ErrorCode::kFailedPrecondition, "trial {}: has ended already ({})", id,
-          ToString(trial.state));
-  }
+  Trial& trial = s.RunningTrial(id);
   if (outcome.state == TrialState::kRunning) {
     Throw(ErrorCode::kInvalidArgument, "trial {}: told that it is still running", id);
   }
   trial.points = std::move(points);
+  trial.started_s = times.started_s;
+  trial.ended_s = times.ended_s;
   if (trial.kind == TrialKind::kProfile) trial.profile = profile;
   const Outcome checked = CheckedOutcome(trial, outcome, s.spec.options.metric);
   trial.state = checked.state;
   trial.reason = checked.reason;
   --s.num_running;
-  if (trial.kind != TrialKind::kProfile) {
-    s.proposer->End(trial);
+  if (trial.kind == TrialKind::kConfirm) {
+    s.confirmation->Add(*trial.confirms, trial);
+    if (s.proposer) s.proposer->Observe(trial);
+  } else if (trial.kind != TrialKind::kProfile) {
+    if (s.proposer) s.proposer->End(trial);
   } else if (trial.state == TrialState::kSucceeded) {
+    s.tuned.ds_config = ProfileLadder(s.spec)[s.num_misfits];
     s.SetProfile(*trial.profile, space);
+    s.proposer->Observe(trial);
+  } else if (trial.state == TrialState::kInfeasible) {
+    if (s.num_misfits++ == 0) s.submitted_misfit = trial.reason;
   }
+}
+
+std::optional<Point> Search::Measured(TrialId id, const std::vector<PointResult>& points) {
+  State& s = *state_;
+  Trial& trial = s.RunningTrial(id);
+  trial.points = points;
+  if (trial.kind != TrialKind::kSearch || !s.proposer || !s.space->exact) return std::nullopt;
+  return s.proposer->NextPoint(trial);
+}
+
+bool Search::Fits(TrialId id, const Point& point) {
+  State& s = *state_;
+  const Json config = s.proposer->ConfigAt(s.trials.at(id), point);
+  return s.Misfit(config.dump(), config).empty();
+}
+
+void Search::EndSearch(const std::string& reason) {
+  state_->end_reason = reason;
+  state_->next.reset();
+}
+
+const std::string& Search::EndReason() const {
+  return state_->end_reason;
+}
+
+void Search::RaiseLimits(std::optional<int64_t> max_trials, std::optional<double> max_time_s,
+                         std::optional<double> max_device_hours) {
+  State& s = *state_;
+  SearchOptions& options = s.spec.options;
+  if (max_trials) options.max_trials = *max_trials;
+  if (max_time_s) options.max_time_s = max_time_s;
+  if (max_device_hours) options.max_device_hours = max_device_hours;
+  ValidateOptions(options);
+  s.end_reason.clear();
+  s.method_is_over = false;
+  s.confirmation.reset();
+  s.next.reset();
 }
 
 bool Search::Finished() const {
   State& s = *state_;
   if (s.num_running > 0) return false;
-  if (!s.HasCapacity()) return true;  // Nothing runs: max_trials is reached.
-  if (!s.profile) return !s.trials.empty();
-  if (!s.AtMethod()) return false;
-  if (!s.next) s.next = s.NextDraft(nullptr);
+  if (!s.next) s.next = s.MakeNext(nullptr);
   return !s.next;
 }
 
@@ -209,13 +393,15 @@ std::string Search::FailureReason() const {
   if (!Finished()) return "";
   const Trial* last = nullptr;
   for (const auto& [id, trial] : s.trials) {
-    if (trial.kind == TrialKind::kProfile && trial.state != TrialState::kSucceeded) {
-      return fmt::format("the profiling trial (trial {}) ended {}: {}", id, ToString(trial.state),
-                         trial.reason);
-    }
+    if (trial.kind == TrialKind::kProfile && !s.profile) last = &trial;
     if (trial.kind == TrialKind::kProfile) continue;
     if (trial.state == TrialState::kSucceeded) return "";
     last = &trial;
+  }
+  if (!s.end_reason.empty() && last != nullptr) return s.end_reason;
+  if (last != nullptr && last->kind == TrialKind::kProfile) {
+    return fmt::format("the profiling trial (trial {}) ended {}: {}", last->id,
+                       ToString(last->state), last->reason);
   }
   if (last != nullptr) {
     return fmt::format("no trial succeeded; the last one (trial {}) ended {}: {}", last->id,
@@ -228,7 +414,9 @@ std::string Search::FailureReason() const {
 }
 
 SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
-  return MakeSpace(state_->spec, profile, *MakePredictor(state_->spec, profile));
+  ExperimentSpec tuned = state_->spec;
+  tuned.ds_config = ProfileLadder(tuned)[state_->num_misfits];
+  return MakeSpace(tuned, profile, *MakePredictor(tuned, profile));
 }
 
 const std::vector<Refusal>& Search::LastRefused() const {
@@ -246,6 +434,18 @@ const std::map<TrialId, Trial>& Search::trials() const {
 std::optional<TrialId> Search::Submitted() const {
   return state_->submitted;
 }
+const std::string& Search::SubmittedMisfit() const {
+  return state_->submitted_misfit;
+}
+Findings Search::Find() const {
+  return state_->Find();
+}
+Json Search::BestConfigOf(TrialId id) const {
+  return state_->BestConfigOf(id);
+}
+const Confirmation* Search::confirmation() const {
+  return state_->confirmation ? &*state_->confirmation : nullptr;
+}
 const std::optional<SearchSpace>& Search::space() const {
   return state_->space;
 }
@@ -261,15 +461,22 @@ std::vector<TrialId> Search::Running() const {
   return running;
 }
 
+double Search::SlotSeconds() const {
+  double seconds = 0;
+  for (const auto& [id, trial] : state_->trials)
+    seconds += trial.ended_s - trial.started_s;
+  return seconds * static_cast<double>(state_->spec.slots_per_trial);
+}
+
 std::optional<TrialId> Search::Best() const {
   const std::string& metric = state_->spec.options.metric;
   const bool smaller = SmallerIsBetter(metric);
   std::optional<TrialId> best;
   double best_value = 0;
   for (const auto& [id, trial] : state_->trials) {
-    if (trial.kind == TrialKind::kProfile || trial.state != TrialState::kSucceeded) continue;
+    if (trial.kind == TrialKind::kProfile || trial.kind == TrialKind::kConfirm) continue;
     const std::optional<double> value = MetricValue(trial, metric);
-    if (!value) continue;
+    if (trial.state != TrialState::kSucceeded || !value) continue;
     if (!best || (smaller ? *value < best_value : *value > best_value)) {
       best = id;
       best_value = *value;

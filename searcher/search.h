@@ -1,9 +1,11 @@
 // One experiment's search as a pure state machine around a method.
 //
-// Trial 0 is the profiling trial (none if the spec brings a profile), the next one the submitted
-// configuration, and the method proposes all others. A search has no clock and no threads: the same
-// events give the same trials, so that recovery is replay. A replay takes the recorded predictions
-// of configurations (profiler/predictor.h) and does not predict again.
+// Trial 0 is the profiling trial (none if the spec brings a profile). If the model does not fit as
+// submitted, further profiling trials need less memory. Then comes the submitted configuration,
+// then what the method proposes, and at last the confirmation (searcher/confirm.h). A search has no
+// clock and no threads: the same events give the same trials, so that recovery is replay. A replay
+// takes the recorded predictions of configurations (profiler/predictor.h) and does not predict
+// again.
 #ifndef DSAT_SEARCHER_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_H_
 
@@ -13,14 +15,28 @@
 #include <string>
 #include <vector>
 
+#include "methods/method.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
+#include "searcher/confirm.h"
 
 namespace dsat {
 
 // The outcome that is recorded for a trial: a success without the searched metric, or without a
 // model profile if it is the profiling trial, is a failure.
 Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric);
+
+// What the log has of an ask.
+struct RecordedAsk {
+  TrialKind kind = TrialKind::kSearch;
+  std::vector<Refusal> refused;  // The proposals that were refused before the trial.
+};
+
+// What a search has found, beyond its measurements.
+struct Findings {
+  std::vector<TrialId> finalists;  // The best configurations in the method's opinion, best first.
+  Conclusion conclusion;           // Its finalists are tags of the method.
+};
 
 class Search {
  public:
@@ -31,11 +47,12 @@ class Search {
   Search(Search&&) noexcept;
 
   // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
-  // max_trials in all, max_concurrent_trials at once, and max_slots in use. A proposal of the
-  // method is refused if an exact prediction says that it does not fit: the method is told that it
-  // is infeasible, and it does not count as a trial. In a replay, `recorded` are the proposals that
-  // were refused before this trial. Throws what MakePredictor throws.
-  std::optional<Trial> Ask(const std::vector<Refusal>* recorded = nullptr);
+  // max_trials besides those of the confirmation, max_concurrent_trials at once, and max_slots in
+  // use. Trials of the confirmation run one at a time. A proposal of the method is refused if an
+  // exact prediction says that it does not fit: the method is told that it is infeasible, and it
+  // does not count as a trial. In a replay, `recorded` is what the log has of this ask. Throws what
+  // MakePredictor throws.
+  std::optional<Trial> Ask(const RecordedAsk* recorded = nullptr);
   // The proposals that were refused before the last trial that Ask returned.
   const std::vector<Refusal>& LastRefused() const;
   // How many proposals were refused in all.
@@ -51,7 +68,23 @@ class Search {
   // that follows from a profile; nullopt means the space that the formulas give.
   void Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
             std::optional<ModelProfile> profile,
-            const std::optional<SearchSpace>& space = std::nullopt);
+            const std::optional<SearchSpace>& space = std::nullopt, TrialTimes times = {});
+
+  // The process of a running trial has measured another point, the last one of `points`. Returns
+  // the next point to measure in it; nullopt to end it, as always for a user's command, which
+  // measures only one. Called once for every point. Throws as Tell.
+  std::optional<Point> Measured(TrialId id, const std::vector<PointResult>& points);
+  // Whether the trial's configuration is predicted exactly to fit at another point.
+  bool Fits(TrialId id, const Point& point);
+
+  // Asks the method for no more trials; only the confirmation is left.
+  void EndSearch(const std::string& reason);
+  // Why, "" if EndSearch has not been called.
+  const std::string& EndReason() const;
+  // Changes the limits of a search that may have ended; what is not given stays. The method goes on
+  // if it has more to propose, and the confirmation is made anew.
+  void RaiseLimits(std::optional<int64_t> max_trials, std::optional<double> max_time_s,
+                   std::optional<double> max_device_hours);
 
   // No trial is running and none will come. Throws as Ask.
   bool Finished() const;
@@ -62,10 +95,20 @@ class Search {
   const ExperimentSpec& spec() const;
   const std::map<TrialId, Trial>& trials() const;
   std::vector<TrialId> Running() const;
-  // The trial with the best metric so far; profiling trial excluded; ties keep the first.
+  // The trial with the best metric so far; profiling and confirm trials excluded; ties keep the
+  // first. It is the luckiest of many measurements: a result is a verdict (searcher/verdict.h).
   std::optional<TrialId> Best() const;
   // The trial of the submitted configuration, if it exists yet.
   std::optional<TrialId> Submitted() const;
+  // Why there is none: the profiling trial did not fit as submitted; "" if it did.
+  const std::string& SubmittedMisfit() const;
+  Findings Find() const;
+  // The config of a trial with the batch sizes of its best point. REQUIRES: it has succeeded.
+  Json BestConfigOf(TrialId id) const;
+  // nullptr before the confirmation starts, and if there is none.
+  const Confirmation* confirmation() const;
+  // The slots-seconds that trials have used, from their recorded times.
+  double SlotSeconds() const;
   // Set once the profile is known.
   const std::optional<SearchSpace>& space() const;
   const std::optional<ModelProfile>& profile() const;

@@ -57,7 +57,9 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   const int64_t micro_batch = config.at("train_micro_batch_size_per_gpu");
   const int64_t accumulation = config.at("gradient_accumulation_steps");
   EXPECT_EQ(config.at("train_batch_size"), micro_batch * accumulation * 2);  // 2 slots.
-  EXPECT_THAT(folder_.Names(), ElementsAre("ds_config.json", "metrics.json"));
+  EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
+  EXPECT_THAT(ProductionCommand(experiment_.search().spec(), folder_.path()),
+              AllOf(StartsWith("dsat train "), HasSubstr(folder_.File("ds_config.json"))));
 }
 
 TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {
@@ -77,7 +79,8 @@ TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {
   EXPECT_EQ(metrics["best_trial"]["metrics"]["latency"]["unit"], "ms");
   EXPECT_EQ(metrics["submitted_trial"]["trial"], 1);
   EXPECT_EQ(metrics["submitted_trial"]["metrics"]["throughput"]["value"], 10.0);
-  EXPECT_EQ(metrics["factor_over_submitted"], 3.0);
+  EXPECT_EQ(metrics["factor_over_submitted"],
+            Json({{"value", 3.0}, {"low", nullptr}, {"high", nullptr}}));  // Nothing is confirmed.
   EXPECT_EQ(
       metrics["trials"],
       Json({{"running", 1}, {"succeeded", 4}, {"infeasible", 0}, {"failed", 0}, {"stopped", 0}}));
@@ -121,12 +124,12 @@ TEST(ResultsGainTest, AShorterLatencyIsTheLargerGain) {
   spec.options.metric = "latency";
   spec.profile = SampleProfile();
   Experiment experiment = Experiment::Create(store, spec);
-  EXPECT_FALSE(GainOverSubmitted(experiment.search()).has_value());
+  EXPECT_FALSE(VerdictOf(experiment.search()).factor.has_value());
   for (const double throughput : {10.0, 40.0}) {  // Latency is 8000 / throughput.
     experiment.TellExternal(experiment.Ask()->id, {TrialState::kSucceeded, ""},
                             {SamplePoint(throughput)}, {});
   }
-  EXPECT_DOUBLE_EQ(GainOverSubmitted(experiment.search()).value(), 4.0);
+  EXPECT_DOUBLE_EQ(VerdictOf(experiment.search()).factor.value().value, 4.0);
 }
 
 // Parses CSV strictly by RFC 4180.

@@ -1,0 +1,43 @@
+// Inverts the closed form of the distribution by bisection.
+#include "base/statistics.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+// The probability that |t| <= value: Abramowitz and Stegun (1964), 26.7.3 and 26.7.4, in
+// theta = atan(value / sqrt(dof)).
+double CentralProbability(double value, int64_t dof) {
+  const double theta = std::atan(value / std::sqrt(static_cast<double>(dof)));
+  const double cosine = std::cos(theta), sine = std::sin(theta);
+  const bool odd = dof % 2 == 1;
+  double term = odd ? cosine : 1;
+  double sum = dof == 1 ? 0 : term;
+  for (int64_t k = odd ? 3 : 2; k <= dof - 2; k += 2) {
+    term *= cosine * cosine * static_cast<double>(k - 1) / static_cast<double>(k);
+    sum += term;
+  }
+  return odd ? 2 / std::numbers::pi * (theta + sine * sum) : sine * sum;
+}
+
+}  // namespace
+
+double StudentQuantile(double probability, int64_t dof) {
+  DSAT_CHECK(probability > 0 && probability < 1 && dof >= 1, "{} {}", probability, dof);
+  if (probability < 0.5) return -StudentQuantile(1 - probability, dof);
+  const double central = 2 * probability - 1;
+  double low = 0, high = 1;
+  while (CentralProbability(high, dof) < central && std::isfinite(high))
+    high *= 2;
+  for (int i = 0; i < 100 && high - low > 1e-12 * high; ++i) {
+    const double middle = (low + high) / 2;
+    (CentralProbability(middle, dof) < central ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+}  // namespace dsat

@@ -1,0 +1,135 @@
+// Alternating rounds and their analysis of variance, on the logarithm of the speed.
+#include "searcher/confirm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/statistics.h"
+
+namespace dsat {
+namespace {
+
+constexpr double kConfidence = 0.95;
+constexpr int64_t kMostFailures = 2;
+
+}  // namespace
+
+std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
+  if (SmallerIsBetter(metric)) {
+    const std::optional<double> value = MetricValue(trial, metric);
+    return value && *value > 0 ? std::optional(1 / *value) : std::nullopt;
+  }
+  const std::optional<double> throughput = MetricValue(trial, "throughput");
+  const std::optional<double> value = throughput ? throughput : MetricValue(trial, metric);
+  return value && *value > 0 ? value : std::nullopt;
+}
+
+Confirmation::Confirmation(std::vector<TrialId> arms, int64_t rounds, std::string metric)
+    : rounds_(rounds), metric_(std::move(metric)) {
+  for (const TrialId trial : arms)
+    arms_.push_back({.trial = trial, .log_speeds = {}, .left_out = {}});
+}
+
+std::optional<TrialId> Confirmation::Next() const {
+  const int64_t round = NumRounds();
+  if (round >= rounds_ || Arms().size() < 2) return std::nullopt;
+  std::vector<TrialId> waiting;
+  for (const Arm& arm : arms_) {
+    if (arm.left_out.empty() && static_cast<int64_t>(arm.log_speeds.size()) == round)
+      waiting.push_back(arm.trial);
+  }
+  return round % 2 == 0 ? waiting.front() : waiting.back();
+}
+
+void Confirmation::Add(TrialId trial, const Trial& finished) {
+  Arm& arm = *std::ranges::find(arms_, trial, &Arm::trial);
+  const std::optional<double> speed = SpeedOf(finished, metric_);
+  if (finished.state == TrialState::kSucceeded && speed) {
+    arm.log_speeds.push_back(std::log(*speed));
+    return;
+  }
+  const bool is_final =
+      finished.state == TrialState::kInfeasible || ++arm.num_failed >= kMostFailures;
+  if (is_final) arm.left_out = fmt::format("{}: {}", ToString(finished.state), finished.reason);
+}
+
+std::vector<TrialId> Confirmation::Arms() const {
+  std::vector<TrialId> trials;
+  for (const Arm& arm : arms_) {
+    if (arm.left_out.empty()) trials.push_back(arm.trial);
+  }
+  return trials;
+}
+
+int64_t Confirmation::NumRounds() const {
+  size_t rounds = static_cast<size_t>(rounds_);
+  for (const Arm& arm : arms_) {
+    if (arm.left_out.empty()) rounds = std::min(rounds, arm.log_speeds.size());
+  }
+  return static_cast<int64_t>(rounds);
+}
+
+std::string Confirmation::WhyLeftOut(TrialId arm) const {
+  return Of(arm).left_out;
+}
+
+double Confirmation::MeanSpeed(TrialId arm) const {
+  return std::exp(MeanLog(Of(arm)));
+}
+
+Factor Confirmation::Compare(TrialId arm, TrialId base) const {
+  const double difference = MeanLog(Of(arm)) - MeanLog(Of(base));
+  const auto num_arms = static_cast<int64_t>(Arms().size()), rounds = NumRounds();
+  Factor factor{.value = std::exp(difference)};
+  const int64_t dof = (num_arms - 1) * (rounds - 1);
+  if (dof < 1) return factor;
+  const double tail = (1 - kConfidence) / 2 / static_cast<double>(num_arms - 1);
+  const double error = std::sqrt(2 * ResidualVariance() / static_cast<double>(rounds));
+  const double half = StudentQuantile(1 - tail, dof) * error;
+  factor.low = std::exp(difference - half);
+  factor.high = std::exp(difference + half);
+  return factor;
+}
+
+const Confirmation::Arm& Confirmation::Of(TrialId trial) const {
+  const auto found = std::ranges::find(arms_, trial, &Arm::trial);
+  DSAT_CHECK(found != arms_.end(), "trial {} is no arm", trial);
+  return *found;
+}
+
+double Confirmation::MeanLog(const Arm& arm) const {
+  const int64_t rounds = NumRounds();
+  DSAT_CHECK(rounds > 0, "no round is complete");
+  double sum = 0;
+  for (int64_t r = 0; r < rounds; ++r)
+    sum += arm.log_speeds[static_cast<size_t>(r)];
+  return sum / static_cast<double>(rounds);
+}
+
+// The mean square of what the means of arm and round leave.
+double Confirmation::ResidualVariance() const {
+  const int64_t rounds = NumRounds();
+  std::vector<const Arm*> arms;
+  for (const Arm& arm : arms_) {
+    if (arm.left_out.empty()) arms.push_back(&arm);
+  }
+  const auto num_arms = static_cast<double>(arms.size());
+  double mean = 0;
+  for (const Arm* arm : arms)
+    mean += MeanLog(*arm) / num_arms;
+  double squares = 0;
+  for (size_t r = 0; r < static_cast<size_t>(rounds); ++r) {
+    double round_mean = 0;
+    for (const Arm* arm : arms)
+      round_mean += arm->log_speeds[r] / num_arms;
+    for (const Arm* arm : arms) {
+      const double residual = arm->log_speeds[r] - MeanLog(*arm) - round_mean + mean;
+      squares += residual * residual;
+    }
+  }
+  return squares / ((num_arms - 1) * static_cast<double>(rounds - 1));
+}
+
+}  // namespace dsat

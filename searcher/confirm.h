@@ -1,0 +1,75 @@
+// The confirmation of a search: its best configurations and the submitted one (the arms) are
+// measured again in alternation, so that the factor between them does not come from the
+// measurements by which they were chosen, and slow drift of the machine affects all of them alike.
+#ifndef DSAT_SEARCHER_CONFIRM_H_
+#define DSAT_SEARCHER_CONFIRM_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/trial.h"
+
+namespace dsat {
+
+// How many times as fast one configuration is as another, with a 95 % confidence interval. The
+// interval is empty if there are too few rounds for one.
+struct Factor {
+  double value = 1;
+  double low = 0;
+  double high = 0;
+  bool has_interval() const { return high > 0; }
+  // The interval excludes that the two are equally fast or that the other is faster.
+  bool is_gain() const { return has_interval() && low > 1; }
+};
+
+// The speed by which configurations are compared: samples/s if the trial has measured them and a
+// larger `metric` is better, else the metric, inverted if smaller is better. nullopt if the trial
+// has no such measurement.
+std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
+
+// A deterministic function of its arms and what was added.
+class Confirmation {
+ public:
+  // `arms` are trials that have succeeded. REQUIRES: rounds >= 1.
+  Confirmation(std::vector<TrialId> arms, int64_t rounds, std::string metric);
+
+  // The arm to measure next; nullopt when all rounds are complete. Rounds go up and down the arms:
+  // A B C, C B A, A B C.
+  std::optional<TrialId> Next() const;
+  // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
+  void Add(TrialId arm, const Trial& finished);
+
+  // The arms that were not left out, in the order given.
+  std::vector<TrialId> Arms() const;
+  // Rounds that all of these have completed.
+  int64_t NumRounds() const;
+  // Why an arm was left out; "" if it was not.
+  std::string WhyLeftOut(TrialId arm) const;
+  // The geometric mean of the speeds of an arm. REQUIRES: it is in Arms(), and NumRounds() > 0.
+  double MeanSpeed(TrialId arm) const;
+  // `arm` against `base`, both in Arms(). The variance between launches is estimated from all arms
+  // (residuals of a two-way table of arms and rounds), and the interval is widened for the number
+  // of arms that could have been picked (Bonferroni). REQUIRES: NumRounds() > 0.
+  Factor Compare(TrialId arm, TrialId base) const;
+
+ private:
+  struct Arm {
+    TrialId trial = 0;
+    std::vector<double> log_speeds;  // By round.
+    int64_t num_failed = 0;
+    std::string left_out;
+  };
+  const Arm& Of(TrialId trial) const;
+  double MeanLog(const Arm& arm) const;
+  double ResidualVariance() const;
+
+  std::vector<Arm> arms_;
+  int64_t rounds_;
+  std::string metric_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_CONFIRM_H_

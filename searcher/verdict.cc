@@ -1,0 +1,177 @@
+// Reads the confirmation if there is one, and the measurements of the search if there is none.
+#include "searcher/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsat {
+namespace {
+
+constexpr double kSafeWithin = 0.97;  // Of the pick's speed.
+
+// The number of a value as people write it: 5e8, 64, true.
+std::string ShortText(const Json& value) {
+  if (!value.is_number()) return value.dump();
+  const auto number = value.get<double>();
+  return std::abs(number) >= 1e6 ? fmt::format("{:.6g}", number) : value.dump();
+}
+
+std::optional<double> SearchSpeed(const Search& search, TrialId id) {
+  return SpeedOf(search.trials().at(id), search.spec().options.metric);
+}
+
+std::optional<int64_t> PeakBytes(const Search& search, TrialId id) {
+  const auto peak = MetricValue(search.trials().at(id), "peak_bytes");
+  return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
+}
+
+// The pick by the rounds of the confirmation. REQUIRES: a round is complete.
+void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdict& verdict) {
+  const std::vector<TrialId> arms = confirmation.Arms();
+  const std::optional<TrialId> submitted = search.Submitted();
+  const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
+  std::optional<TrialId> best;
+  for (const TrialId arm : arms) {
+    if (has_submitted && arm == *submitted) continue;
+    if (!best || confirmation.MeanSpeed(arm) > confirmation.MeanSpeed(*best)) best = arm;
+  }
+  verdict.num_rounds = confirmation.NumRounds();
+  verdict.pick = best ? best : submitted;
+  if (best && has_submitted) {
+    verdict.factor = confirmation.Compare(*best, *submitted);
+    verdict.nothing_better = !verdict.factor->is_gain();
+    if (verdict.nothing_better) verdict.pick = submitted;
+  }
+  for (const TrialId arm : arms) {
+    if (arm == *verdict.pick) continue;
+    const Factor factor = confirmation.Compare(arm, *verdict.pick);
+    if (factor.has_interval() && factor.low <= 1 && factor.high >= 1) verdict.ties.push_back(arm);
+  }
+}
+
+void PickMeasured(const Search& search, Verdict& verdict) {
+  const std::vector<TrialId> finalists = search.Find().finalists;
+  if (finalists.empty()) return;
+  verdict.pick = finalists.front();
+  const std::optional<TrialId> submitted = search.Submitted();
+  verdict.nothing_better = submitted == verdict.pick;
+  if (verdict.nothing_better) return;
+  if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded) return;
+  const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
+  if (was && is) verdict.factor = Factor{.value = *is / *was};
+}
+
+// The trial with the least peak memory of those that are about as fast as the pick.
+std::optional<TrialId> Safest(const Search& search, TrialId pick) {
+  const auto least = SearchSpeed(search, pick);
+  std::optional<TrialId> safest;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
+    if (trial.state != TrialState::kSucceeded || !least) continue;
+    const auto speed = SearchSpeed(search, id);
+    const auto peak = PeakBytes(search, id);
+    if (!speed || !peak || *speed < kSafeWithin * *least) continue;
+    if (!safest || *peak < *PeakBytes(search, *safest)) safest = id;
+  }
+  return safest;
+}
+
+void AddAlternatives(const Search& search, Verdict& verdict) {
+  const TrialId pick = *verdict.pick;
+  const Confirmation* confirmation = search.confirmation();
+  if (confirmation != nullptr && verdict.num_rounds > 0) {
+    TrialId fastest = pick;
+    for (const TrialId arm : confirmation->Arms()) {
+      if (confirmation->MeanSpeed(arm) > confirmation->MeanSpeed(fastest)) fastest = arm;
+    }
+    if (fastest != pick) verdict.alternatives.push_back({"fastest", fastest});
+  }
+  const std::optional<TrialId> safest = Safest(search, pick);
+  const auto peak = PeakBytes(search, pick);
+  if (safest && peak && *safest != pick && *PeakBytes(search, *safest) < *peak)
+    verdict.alternatives.push_back({"safest", *safest});
+}
+
+// The search has cost slot-seconds; every step with the pick saves some.
+std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
+  if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
+  const auto latency = MetricValue(search.trials().at(*verdict.pick), "latency");
+  if (!latency || verdict.device_seconds <= 0) return std::nullopt;
+  const double saved_s = *latency / 1e3 * (verdict.factor->value - 1) *
+                         static_cast<double>(search.spec().slots_per_trial);
+  return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
+}
+
+}  // namespace
+
+Verdict VerdictOf(const Search& search) {
+  Verdict verdict;
+  const Confirmation* confirmation = search.confirmation();
+  const bool confirmed =
+      confirmation != nullptr && confirmation->Arms().size() > 1 && confirmation->NumRounds() > 0;
+  if (confirmed) {
+    PickConfirmed(search, *confirmation, verdict);
+  } else {
+    PickMeasured(search, verdict);
+  }
+  const Conclusion conclusion = search.Find().conclusion;
+  verdict.probability_near_best = conclusion.probability_near_best;
+  verdict.num_considered = conclusion.num_considered;
+  verdict.bound = conclusion.bound;
+  verdict.device_seconds = search.SlotSeconds();
+  if (!verdict.pick) return verdict;
+  AddAlternatives(search, verdict);
+  const auto peak = PeakBytes(search, *verdict.pick);
+  if (peak && search.profile() && search.profile()->device_memory_bytes > 0)
+    verdict.free_bytes = search.profile()->device_memory_bytes - *peak;
+  verdict.repaid_after_steps = RepaidAfter(search, verdict);
+  return verdict;
+}
+
+std::string DescribeChange(const Json& from, const Json& to) {
+  std::string text;
+  for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
+    std::string pointer = change.at("path").get<std::string>().substr(1);
+    for (const auto& [escape, plain] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
+      for (size_t at = 0; (at = pointer.find(escape, at)) != pointer.npos; ++at)
+        pointer.replace(at, 2, plain);
+    }
+    const std::string name = pointer.substr(pointer.rfind('/') + 1);
+    const Json* was = FindAtPointer(from, pointer);
+    const Json* is = FindAtPointer(to, pointer);
+    text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
+    if (was != nullptr) text += ShortText(*was) + " -> ";
+    text += is == nullptr ? "(default)" : ShortText(*is);
+  }
+  return text;
+}
+
+Json ToJson(const Factor& factor) {
+  Json json{{"value", factor.value}, {"low", nullptr}, {"high", nullptr}};
+  if (factor.has_interval()) {
+    json["low"] = factor.low;
+    json["high"] = factor.high;
+  }
+  return json;
+}
+
+Json ToJson(const Verdict& verdict) {
+  const auto optional = [](const auto& value) { return value ? Json(*value) : Json(); };
+  Json alternatives = Json::object();
+  for (const Alternative& alternative : verdict.alternatives)
+    alternatives[alternative.name] = alternative.trial;
+  return {{"trial", optional(verdict.pick)},
+          {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
+          {"confirm_rounds", verdict.num_rounds},
+          {"nothing_better", verdict.nothing_better},
+          {"indistinguishable", verdict.ties},
+          {"alternatives", std::move(alternatives)},
+          {"free_device_bytes", optional(verdict.free_bytes)},
+          {"device_seconds", verdict.device_seconds},
+          {"repaid_after_steps", optional(verdict.repaid_after_steps)},
+          {"probability_within_1_percent", optional(verdict.probability_near_best)},
+          {"configurations_considered", verdict.num_considered},
+          {"bound", verdict.bound}};
+}
+
+}  // namespace dsat

@@ -1,0 +1,57 @@
+// The answer of a search: the configuration to train with, and how sure that is.
+#ifndef DSAT_SEARCHER_VERDICT_H_
+#define DSAT_SEARCHER_VERDICT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/trial.h"
+#include "searcher/confirm.h"
+#include "searcher/search.h"
+
+namespace dsat {
+
+// Another configuration to consider.
+struct Alternative {
+  std::string name;  // "fastest", "safest" (the most free memory within 3 % of the pick's speed)
+  TrialId trial = 0;
+};
+
+struct Verdict {
+  // The trial with the configuration to use: the submitted one if nothing is certainly faster. With
+  // a confirmation only its rounds decide; without one, the best measurement does.
+  std::optional<TrialId> pick;
+  // The best other configuration against the submitted one; nullopt if either was not measured. It
+  // has no interval unless it was confirmed.
+  std::optional<Factor> factor;
+  int64_t num_rounds = 0;       // That were completed; 0 if nothing was confirmed.
+  bool nothing_better = false;  // The interval of the factor contains 1.
+  // Confirmed configurations that the rounds cannot tell from the pick.
+  std::vector<TrialId> ties;
+  std::vector<Alternative> alternatives;
+  // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
+  std::optional<int64_t> free_bytes;
+  double device_seconds = 0;  // Slots times the time that trials ran.
+  // Optimizer steps after which the pick has repaid the search; nullopt if it never does.
+  std::optional<int64_t> repaid_after_steps;
+  std::optional<double> probability_near_best;  // As the method's Conclusion.
+  double num_considered = 0;
+  std::string bound;
+};
+
+// A function of what the search was told. While the search runs, it is the best answer so far.
+Verdict VerdictOf(const Search& search);
+
+// "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8": what the config of `to` changes of
+// the config of `from`; "" if nothing.
+std::string DescribeChange(const Json& from, const Json& to);
+
+Json ToJson(const Factor& factor);
+Json ToJson(const Verdict& verdict);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_VERDICT_H_
