@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "db/event.h"
 #include "proto/experiment.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/hosts.h"
@@ -48,6 +49,7 @@ struct SearchFlags {  // dsat asha|binary|random|grid
 };
 struct ResumeFlags {
   std::string experiment;
+  LimitsRaised limits;
   RunFlags run;
 };
 struct CreateFlags {

@@ -1,6 +1,8 @@
 // The options of searches, and of experiments whose trials are run by other programs.
 #include "cli/flags_search.h"
 
+#include <concepts>
+
 #include "cli/flags_hosts.h"
 #include "cli/flags_numbers.h"
 #include "methods/method.h"
@@ -38,7 +40,24 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   return options;
 }
 
-// What the trials may do, and for how long.
+// The limits that `dsat resume` can change, too.
+template <typename Limits>
+void AddLimits(CLI::App& app, Limits& limits) {
+  CLI::Option* const max_trials =
+      app.add_option("--max-trials", limits.max_trials,
+                     "Total trials of the search, including the profiling trial and the submitted "
+                     "configuration")
+          ->check(WholeNumberFrom1());
+  if constexpr (std::same_as<Limits, SearchOptions>) max_trials->capture_default_str();
+  app.add_option("--max-time", limits.max_time_s,
+                 "End the search after this time (90s, 10m, 2h), before it confirms")
+      ->transform(Duration());
+  app.add_option("--max-device-hours", limits.max_device_hours,
+                 "End the search when its trials have used so many hours of slots")
+      ->check(NumberAbove0());
+}
+
+// What the trials have in common.
 void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& train_batch_size) {
   app.add_option("--train-batch-size", train_batch_size,
                  "The global batch of every trial: a number, \"keep\" for the submitted one, or "
@@ -49,20 +68,11 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
                  "Try only micro-batch sizes that are multiples of this")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
-  app.add_option("--max-time", options.max_time_s,
-                 "End the search after this time (90s, 10m, 2h), before it confirms")
-      ->transform(Duration());
-  app.add_option("--max-device-hours", options.max_device_hours,
-                 "End the search when its trials have used so many hours of slots")
-      ->check(NumberAbove0());
 }
 
 // Options of all methods.
 void AddSearchOptions(CLI::App& app, SearchOptions& options) {
-  app.add_option("--max-trials", options.max_trials,
-                 "Total trials, including the profiling trial and the submitted configuration")
-      ->check(WholeNumberFrom1())
-      ->capture_default_str();
+  AddLimits(app, options);
   app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
                  "Trials that may run at the same time")
       ->check(WholeNumberFrom1())
@@ -169,6 +179,7 @@ void AddSearchCommands(Parser& parser) {
   CLI::App& resume =
       parser.Add("resume", "Continue an experiment after a crash or Ctrl-C", parser.resume);
   AddExperiment(resume, parser.resume.experiment);
+  AddLimits(resume, parser.resume.limits);
   AddRunFlags(resume, parser.resume.run);
 }
 

@@ -28,6 +28,7 @@
 #include "searcher/input/trial_context.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
+#include "searcher/runner_lock.h"
 
 namespace dsat::cli {
 namespace {
@@ -192,6 +193,11 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   const RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
+  const LimitsRaised& limits = resume.limits;
+  if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
+    const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());
+    experiment.RaiseLimits(limits);
+  }
   return RunSearch(flags, resume.run, options, experiment);
 }
 

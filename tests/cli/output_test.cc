@@ -110,6 +110,8 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
            {"asha", "deepspeed.yaml", "--metric", "speed"},
            {"asha", "deepspeed.yaml", "--zero-stages", "4"},
            {"asha", "deepspeed.yaml", "--divisor", "two"},
+           {"resume", "1", "--max-trials", "1"},
+           {"resume", "1", "--max-time", "soon"},
            {"asha", "deepspeed.yaml", "--max-time", "2d"},
            {"asha", "deepspeed.yaml", "--max-time", "m"},
            {"asha", "deepspeed.yaml", "--max-time", "0s"},
@@ -232,8 +234,7 @@ TEST_F(OutputTest, WarningsComeOnceAndStagesThatCannotBeSearchedAreNamed) {
 TEST_F(OutputTest, ShowSaysWhyAnExperimentFailed) {
   ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0);
   ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--infeasible", "too big\nby far"}).exit_code,
-            0);
+  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "too big\nby far"}).exit_code, 0);
   const std::string shown = work.Dsat({"show", "1"}).out;
   const std::string first_line = shown.substr(0, shown.find('\n'));
   EXPECT_THAT(first_line, HasSubstr("failed: "));

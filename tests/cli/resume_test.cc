@@ -81,6 +81,27 @@ TEST_F(ResumeTest, AnExperimentOfAnotherProgramIsWaitingAndCanBeRunHere) {
   EXPECT_TRUE(std::filesystem::exists(work.Path("dsat-out/1/ds_config.json")));
 }
 
+TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
+            0);
+  const auto searched = [this] {
+    return Json::parse(work.Dsat({"query", "--json",
+                                  "SELECT count(*) AS n FROM trials WHERE kind <> 'confirm'"})
+                           .out)
+        .at(0)
+        .at("n");
+  };
+  EXPECT_EQ(searched(), 3);
+  const Finished resumed = work.Dsat(
+      {"resume", "1", "--max-trials", "5", "--max-time", "90m", "--max-device-hours", "9"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(searched(), 5);
+  EXPECT_EQ(Option("max_trials"), 5);
+  EXPECT_EQ(Option("max_time_s"), 5400);
+  EXPECT_EQ(Option("max_device_hours"), 9);
+  EXPECT_EQ(work.Dsat({"show", "1"}).exit_code, 0);  // Its log replays.
+}
+
 TEST_F(ResumeTest, TrialsThatShareCoresAreWarnedOf) {
   const auto errors = [this](std::vector<std::string> more) {
     std::vector<std::string> args = {"grid", "deepspeed.yaml", "--max-trials",
