@@ -15,6 +15,7 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
+#include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/service.h"
 
@@ -35,6 +36,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   spec.method = create.method;
   spec.options = create.options;
   LogNew(CheckStages(spec), read);
+  SetTrainBatchSize(create.train_batch_size, spec);
   if (!create.profile.empty())
     spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);

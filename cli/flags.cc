@@ -51,6 +51,9 @@ void CheckUsage(const SearchFlags& search) {
 }
 
 void CheckUsage(const ResumeFlags& resume) {
+  SearchOptions options;
+  options.max_trials = resume.limits.max_trials.value_or(options.max_trials);
+  ValidateOptions(options);  // The other limits are checked as they are read.
   CheckHostFlags(resume.run.hosts);
 }
 

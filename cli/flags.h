@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "db/event.h"
 #include "proto/experiment.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/hosts.h"
@@ -43,10 +44,12 @@ struct SearchFlags {  // dsat asha|binary|random|grid
   std::string model_dir;
   std::vector<std::string> include;
   SearchOptions options;
+  std::string train_batch_size;  // As SetTrainBatchSize takes it.
   RunFlags run;
 };
 struct ResumeFlags {
   std::string experiment;
+  LimitsRaised limits;
   RunFlags run;
 };
 struct CreateFlags {
@@ -55,6 +58,7 @@ struct CreateFlags {
   std::string model_dir;
   std::string profile;  // JSON file
   SearchOptions options;
+  std::string train_batch_size;  // As SetTrainBatchSize takes it.
 };
 struct AskFlags {
   std::string experiment;

@@ -62,4 +62,21 @@ CLI::Validator NumberFrom0() {
   return Number(true, "a number of 0 or more", kNonNegative);
 }
 
+CLI::Validator Duration() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const char unit = text.empty() ? '\0' : text.back();
+        const double factor = unit == 'h' ? 3600 : unit == 'm' ? 60 : 1;
+        const bool has_unit = unit == 'h' || unit == 'm' || unit == 's';
+        double number = 0;
+        const bool read =
+            CLI::detail::lexical_cast(text.substr(0, text.size() - (has_unit ? 1 : 0)), number);
+        if (!read || !std::isfinite(number) || number <= 0)
+          return Refusal(text, "a duration above 0 such as 90s, 10m or 2h");
+        text = fmt::format("{}", number * factor);
+        return "";
+      },
+      "DURATION");
+}
+
 }  // namespace dsat::cli

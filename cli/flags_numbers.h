@@ -12,6 +12,8 @@ CLI::Validator WholeNumberFrom1();
 CLI::Validator WholeNumberFrom0();
 CLI::Validator NumberAbove0();
 CLI::Validator NumberFrom0();
+// Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
+CLI::Validator Duration();
 
 }  // namespace dsat::cli
 

@@ -1,6 +1,8 @@
 // The options of searches, and of experiments whose trials are run by other programs.
 #include "cli/flags_search.h"
 
+#include <concepts>
+
 #include "cli/flags_hosts.h"
 #include "cli/flags_numbers.h"
 #include "methods/method.h"
@@ -27,12 +29,50 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       ->capture_default_str();
 }
 
-// Options of all methods.
-void AddSearchOptions(CLI::App& app, SearchOptions& options) {
-  app.add_option("--max-trials", options.max_trials,
-                 "Total trials, including the profiling trial and the submitted configuration")
+constexpr int64_t kConfirmRounds = 3;
+
+// The options of a search before any is given.
+SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) {
+  SearchOptions options;
+  // The method auto predicts the stages before it measures them, so that one more costs little.
+  if (method == "auto") options.zero_stages = {0, 1, 2, 3};
+  options.confirm_rounds = confirm_rounds;
+  return options;
+}
+
+// The limits that `dsat resume` can change, too.
+template <typename Limits>
+void AddLimits(CLI::App& app, Limits& limits) {
+  CLI::Option* const max_trials =
+      app.add_option("--max-trials", limits.max_trials,
+                     "Total trials of the search, including the profiling trial and the submitted "
+                     "configuration")
+          ->check(WholeNumberFrom1());
+  if constexpr (std::same_as<Limits, SearchOptions>) max_trials->capture_default_str();
+  app.add_option("--max-time", limits.max_time_s,
+                 "End the search after this time (90s, 10m, 2h), before it confirms")
+      ->transform(Duration());
+  app.add_option("--max-device-hours", limits.max_device_hours,
+                 "End the search when its trials have used so many hours of slots")
+      ->check(NumberAbove0());
+}
+
+// What the trials have in common.
+void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& train_batch_size) {
+  app.add_option("--train-batch-size", train_batch_size,
+                 "The global batch of every trial: a number, \"keep\" for the submitted one, or "
+                 "\"any\": it follows the micro-batch size (default: keep if the ds_config gives "
+                 "train_batch_size, else any)")
+      ->type_name("N|keep|any");
+  app.add_option("--divisible-by", options.divisible_by,
+                 "Try only micro-batch sizes that are multiples of this")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
+}
+
+// Options of all methods.
+void AddSearchOptions(CLI::App& app, SearchOptions& options) {
+  AddLimits(app, options);
   app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
                  "Trials that may run at the same time")
       ->check(WholeNumberFrom1())
@@ -64,9 +104,16 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
          "--compat",
          [&options](const std::string& value) {
            options.compat_determined = value == "determined";
+           options.confirm_rounds = 0;
          },
          "\"determined\": behave exactly as published (docs/methods.md)")
       ->check(CLI::IsMember({"determined"}));
+  // Below --compat, which CLI11 reads first and which changes the default.
+  app.add_option("--confirm", options.confirm_rounds,
+                 "Rounds in which the best configurations and the submitted one are measured again "
+                 "after the search")
+      ->check(WholeNumberFrom0())
+      ->capture_default_str();
 }
 
 // Options of one method only.
@@ -85,6 +132,12 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
                    "Factor on the upper end of the micro-batch range of the bisection")
         ->check(NumberAbove0())
         ->capture_default_str();
+  }
+  if (method == "auto") {
+    app.add_option("--run-steps", options.run_steps,
+                   "Optimizer steps of the training to come: the search ends when further trials "
+                   "would take longer than they could save")
+        ->check(WholeNumberFrom1());
   }
   if (method == "asha") {
     app.add_option("--max-rungs", options.max_rungs, "Number of rungs")
@@ -111,6 +164,7 @@ void AddSearchCommands(Parser& parser) {
   for (const MethodInfo& info : Methods()) {
     SearchFlags& search = *parser.searches.emplace_back(std::make_unique<SearchFlags>());
     search.method = info.name;
+    search.options = DefaultOptions(info.name, kConfirmRounds);
     CLI::App& sub = parser.Add(info.name, "Search: " + info.summary, search);
     AddConfig(sub, search.config, search.model_dir);
     sub.add_option("-i,--include", search.include,
@@ -119,12 +173,14 @@ void AddSearchCommands(Parser& parser) {
         ->type_name("PATH")
         ->allow_extra_args(false);
     AddSearchOptions(sub, search.options);
+    AddObjectiveOptions(sub, search.options, search.train_batch_size);
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);
   }
   CLI::App& resume =
       parser.Add("resume", "Continue an experiment after a crash or Ctrl-C", parser.resume);
   AddExperiment(resume, parser.resume.experiment);
+  AddLimits(resume, parser.resume.limits);
   AddRunFlags(resume, parser.resume.run);
 }
 
@@ -135,6 +191,7 @@ void AddAskTellCommands(Parser& parser) {
   for (const MethodInfo& info : Methods()) {
     CreateFlags& flags = *parser.creates.emplace_back(std::make_unique<CreateFlags>());
     flags.method = info.name;
+    flags.options = DefaultOptions(info.name, 0);
     CLI::App& sub = *create.add_subcommand(info.name, info.summary);
     sub.final_callback([&parser, &flags] { parser.flags.command = flags; });
     AddDb(sub, parser.flags);
@@ -146,6 +203,7 @@ void AddAskTellCommands(Parser& parser) {
                    "asked is the profiling trial")
         ->type_name("FILE");
     AddSearchOptions(sub, flags.options);
+    AddObjectiveOptions(sub, flags.options, flags.train_batch_size);
     AddMethodOptions(sub, info.name, flags.options);
   }
   CLI::App& ask = parser.Add("ask", "Get the next trial to run", parser.ask);

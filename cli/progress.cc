@@ -10,8 +10,6 @@
 namespace dsat::cli {
 namespace {
 
-constexpr int kBarWidth = 24;
-
 std::string Duration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   if (whole < 60) return fmt::format("{} s", whole);
@@ -26,15 +24,17 @@ int64_t CountState(const Search& search, TrialState state) {
   return count;
 }
 
+// What a trial tries.
+std::string DescribeTrial(const Trial& trial) {
+  if (trial.kind == TrialKind::kProfile) return "profile";
+  if (trial.kind == TrialKind::kSubmitted) return "as submitted";
+  if (trial.confirms) return fmt::format("confirms {}, {}", *trial.confirms, DescribeConfig(trial));
+  return DescribeConfig(trial);
+}
+
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
-  std::string line =
-      fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
-                  trial.kind == TrialKind::kProfile     ? "profile"
-                  : trial.kind == TrialKind::kSubmitted ? "as submitted"
-                  : trial.kind == TrialKind::kConfirm
-                      ? fmt::format("confirms {}, {}", *trial.confirms, DescribeConfig(trial))
-                      : DescribeConfig(trial),
-                  ToString(trial.state));
+  std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id, DescribeTrial(trial),
+                                 ToString(trial.state));
   const auto value = MetricValue(trial, metric);
   if (value) line += "  " + DescribeMetric(metric, *value);
   if (value && metric != "throughput") {
@@ -137,15 +137,18 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
   const Search& search = experiment.search();
   const SearchOptions& options = search.spec().options;
   const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
-  const auto filled = static_cast<int>(kBarWidth * ended / options.max_trials);
-  std::vector<std::string> parts = {fmt::format("[{:=<{}}{: <{}}] {}/{} trials", "", filled, "",
-                                                kBarWidth - filled, ended, options.max_trials),
-                                    fmt::format(", {} running", search.Running().size())};
+  std::vector<std::string> parts = {fmt::format("{}/{} trials", ended, options.max_trials)};
+  for (const TrialId id : search.Running()) {
+    const auto step = steps_.find(id);
+    parts.push_back(
+        fmt::format(", {}{}: {}{}", parts.size() == 1 ? "running " : "", id,
+                    DescribeTrial(search.trials().at(id)),
+                    step == steps_.end() ? "" : fmt::format(", step {}", step->second)));
+  }
   if (const auto best = search.Best()) {
-    parts.push_back(fmt::format(
-        ", best {} (trial {})",
-        DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)),
-        *best));
+    parts.push_back(
+        ", best " +
+        DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)));
   }
   if (ended_ > 0) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started_;
@@ -162,13 +165,16 @@ void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& e
   const auto& trials = experiment.search().trials();
   switch (event.kind) {
     case RunnerEvent::Kind::kTrialStarted:
+      steps_.erase(event.trial);
       if (!live_ && event.attempt > 0)
         PrintLine(fmt::format("trial {:>3}  attempt {}", event.trial, event.attempt + 1));
       break;
     case RunnerEvent::Kind::kTrialProgress:
+      steps_[event.trial] = event.step;
       break;
     case RunnerEvent::Kind::kTrialEnded:
       ++ended_;
+      steps_.erase(event.trial);
       PrintLine(EndOfTrial(trials.at(event.trial), experiment.search().spec().options.metric));
       break;
     case RunnerEvent::Kind::kProfiled:

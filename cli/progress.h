@@ -4,6 +4,7 @@
 #define DSAT_CLI_PROGRESS_H_
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class ProgressDisplay {
   bool status_shown_ = false;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   int64_t ended_ = 0;
+  std::map<TrialId, int64_t> steps_;  // The last step of running trials.
 };
 
 // The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.

@@ -12,16 +12,29 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/results.h"
+#include "searcher/runner_lock.h"
 #include "searcher/verdict.h"
 
 namespace dsat::cli {
 namespace {
 
-Json ToJson(const ExperimentRow& row) {
+// Whether a search runner is at work, as far as this machine knows.
+bool IsRunning(const Store& store, const ExperimentRow& row) {
+  return row.state == ExperimentState::kActive && RunnerLock::IsHeld(store.path(), row.id);
+}
+
+std::string StateText(const Store& store, const ExperimentRow& row) {
+  const bool interrupted =
+      row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
+  return interrupted ? "interrupted" : ToString(row.state);
+}
+
+Json ToJson(const Store& store, const ExperimentRow& row) {
   Json json{{"id", row.id},
             {"name", row.name},
             {"method", row.method},
             {"state", ToString(row.state)},
+            {"running", IsRunning(store, row)},
             {"reason", row.reason},
             {"created_at", row.created_at},
             {"trials", row.num_trials},
@@ -58,14 +71,14 @@ int RunCommand(const Flags& flags, const ListFlags&) {
   if (flags.json) {
     Json json = Json::array();
     for (const ExperimentRow& row : rows)
-      json.push_back(ToJson(row));
+      json.push_back(ToJson(store, row));
     fmt::print("{}\n", json.dump(2));
     return 0;
   }
   std::vector<std::vector<std::string>> cells;
   for (const ExperimentRow& row : rows) {
     const bool has_best = row.best_trial >= 0;
-    cells.push_back({std::to_string(row.id), row.name, row.method, ToString(row.state),
+    cells.push_back({std::to_string(row.id), row.name, row.method, StateText(store, row),
                      std::to_string(row.num_trials), has_best ? std::to_string(row.best_trial) : "",
                      has_best ? DescribeMetric(row.metric, row.best_value) : "", row.created_at});
   }

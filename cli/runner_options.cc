@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "searcher/hosts/host_environment.h"
+#include "searcher/hosts/placement.h"
 
 namespace dsat::cli {
 namespace {
@@ -41,6 +43,20 @@ std::string HostsLine(const std::vector<LaunchHost>& hosts) {
 }
 
 }  // namespace
+
+std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options) {
+  if (!options.machines.hosts.empty() || options.num_slots == 0) return "";
+  const SearchOptions& limits = spec.options;
+  const int64_t slots = std::min(options.num_slots, limits.max_slots.value_or(options.num_slots));
+  const int64_t trials = std::min(slots / spec.slots_per_trial, limits.max_concurrent_trials);
+  const auto own = static_cast<int64_t>(ThisMachine(spec, 0).slots.size());
+  if (trials < 2 || trials * spec.slots_per_trial <= own) return "";
+  return fmt::format(
+      "--slots {}: this machine has {} {}, so that {} trials of {} rank{} share them and slow each "
+      "other down; their measurements are not comparable: leave out --slots, or use --slots {}",
+      options.num_slots, own, UsesGpus(spec) ? "GPUs" : "cores", trials, spec.slots_per_trial,
+      spec.slots_per_trial == 1 ? "" : "s", std::max(own, spec.slots_per_trial));
+}
 
 RunnerOptions MakeRunnerOptions(const RunFlags& run) {
   // dsat-trial is in this program's folder, both in a build and in an installation.

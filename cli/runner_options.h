@@ -2,6 +2,8 @@
 #ifndef DSAT_CLI_RUNNER_OPTIONS_H_
 #define DSAT_CLI_RUNNER_OPTIONS_H_
 
+#include <string>
+
 #include "cli/flags.h"
 #include "searcher/runner.h"
 
@@ -11,6 +13,10 @@ namespace dsat::cli {
 // and .deepspeed_env and connects to the hosts. Throws if one of them is wrong, so that it is
 // called before anything is recorded or started.
 RunnerOptions MakeRunnerOptions(const RunFlags& run);
+
+// A line that names --slots and what to do if trials of `spec` would run at the same time on more
+// slots than this machine has; "" if they would not.
+std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options);
 
 }  // namespace dsat::cli
 

@@ -23,10 +23,12 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
+#include "searcher/runner_lock.h"
 
 namespace dsat::cli {
 namespace {
@@ -40,7 +42,8 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   const ExperimentSpec& spec = experiment.search().spec();
   const std::string dir =
       spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
-  return (fs::absolute(spec.start_dir) / dir).string();
+  // An experiment that dsat create has made belongs to no folder.
+  return (spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir).string();
 }
 
 // The trials' working folder if --include is given, else nullptr.
@@ -89,7 +92,9 @@ std::string Heading(const Experiment& experiment) {
   const std::string name = fmt::format("experiment {} ({})", experiment.id(), Printable(spec.name));
   if (experiment.state() != ExperimentState::kActive)
     return fmt::format("{}: {} after {} trials", name, ToString(experiment.state()), num_trials);
-  if (num_trials > 0) return fmt::format("{}: going on after {} trial(s)", name, num_trials);
+  if (num_trials > 0)
+    return fmt::format("{}: continuing after {} trial{}", name, num_trials,
+                       num_trials == 1 ? "" : "s");
   return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}", name, spec.method,
                      spec.options.max_trials, spec.slots_per_trial,
                      spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
@@ -115,14 +120,28 @@ std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                  flags.json ? StepsTo::kStderr : StepsTo::kStdout);
 }
 
+// The line for a search that was interrupted, "" if no trial has succeeded.
+std::string BestSoFar(const dsat::Search& search, const std::string& out_dir) {
+  const std::optional<TrialId> best = search.Best();
+  if (!best) return "";
+  const Trial& trial = search.trials().at(*best);
+  const std::string& metric = search.spec().options.metric;
+  return fmt::format("Best so far: trial {}, {}, {}: {}/ds_config.json\n", trial.id,
+                     DescribeConfig(trial), DescribeMetric(metric, *MetricValue(trial, metric)),
+                     out_dir);
+}
+
 // Searches, prints the ranking and the path of the best configuration, and trains with it if
 // requested. `options` is the result of MakeRunnerOptions for `run`.
 int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
               Experiment& experiment) {
   const std::string out_dir = OutDir(run, experiment);
   options.out_dir = out_dir;
+  const std::string warning = SharedSlotsWarning(experiment.search().spec(), options);
+  if (!warning.empty()) Log(LogLevel::kWarn, warning);
   if (Search(options, experiment) == ExperimentState::kActive) {
-    fmt::print(stderr, "\nInterrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
+    fmt::print(stderr, "\n{}", BestSoFar(experiment.search(), out_dir));
+    fmt::print(stderr, "Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                experiment.id(), ShellWord(flags.db),
                OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
                HostOptions(run.hosts));
@@ -157,6 +176,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   spec.start_dir = fs::current_path().string();
   spec.out_dir = search.run.out_dir;
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  SetTrainBatchSize(search.train_batch_size, spec);
   CheckHosts(spec, options.machines.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
@@ -173,6 +193,11 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   const RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
+  const LimitsRaised& limits = resume.limits;
+  if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
+    const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());
+    experiment.RaiseLimits(limits);
+  }
   return RunSearch(flags, resume.run, options, experiment);
 }
 

@@ -104,7 +104,9 @@ std::optional<int64_t> ParseId(const std::string& text) {
 
 constexpr std::string_view kSelectExperiments =
     "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
-    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value"
+    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value,"
+    " coalesce(e.spec ->> '$.start_dir', '') <> '' OR EXISTS (SELECT 1 FROM attempts AS a"
+    " WHERE a.experiment = e.id AND a.log_dir <> '')"
     " FROM experiments AS e LEFT JOIN best_trials AS b ON b.experiment = e.id";
 
 ExperimentRow ReadExperimentRow(const Statement& row) {
@@ -121,6 +123,7 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
     experiment.best_trial = row.Int(8);
     experiment.best_value = row.Real(9);
   }
+  experiment.has_runner = row.Int(10) != 0;
   return experiment;
 }
 

@@ -31,6 +31,7 @@ struct ExperimentRow {
   int64_t best_trial = -1;  // -1 if none has succeeded.
   std::string metric;
   double best_value = 0;
+  bool has_runner = false;  // A search runner asks for its trials, not another program.
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL

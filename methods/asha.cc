@@ -14,7 +14,8 @@ std::optional<Proposal> AshaMethod::Ask() {
     return std::pair(step.rung, table_.at(step.lineage).NumCompleted());
   };
   if (promotion && (!next || rank(*promotion) > rank(*next))) next = promotion;
-  if (next) return Propose(table_.at(next->lineage), next->step, next->rung);
+  if (next && table_.CoversStages())
+    return Propose(table_.at(next->lineage), next->step, next->rung);
   Lineage& fresh = table_.Draw();
   return Propose(fresh, FirstBisectionStep(table_.StageOf(fresh), table_.options()), 0);
 }

@@ -4,7 +4,7 @@
 namespace dsat {
 
 std::optional<Proposal> BinaryMethod::Ask() {
-  if (queue_.empty()) {
+  if (queue_.empty() || !table_.CoversStages()) {
     Lineage& fresh = table_.Draw();
     return table_.Propose(fresh, FirstBisectionStep(table_.StageOf(fresh), table_.options()));
   }

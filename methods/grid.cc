@@ -7,6 +7,13 @@
 #include "methods/lineage.h"
 
 namespace dsat {
+namespace {
+
+// A size whose metric is worse than the best one by this factor is clearly worse: the noise of a
+// measurement is smaller.
+constexpr double kClearlyWorse = 0.9;
+
+}  // namespace
 
 GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
     : space_(space),
@@ -14,7 +21,7 @@ GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
       policy_(PolicyOf(options)),
       smaller_is_better_(SmallerIsBetter(options.metric)) {
   for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
-    walks_.push_back({.stage = stage, .best_metric = std::nullopt});
+    walks_.push_back({.stage = stage, .metrics = {}, .best_metric = std::nullopt});
   }
   std::stable_sort(walks_.begin(), walks_.end(), [this](const Walk& a, const Walk& b) {
     return (StageOf(a).approx_max_micro_batch >= 1) > (StageOf(b).approx_max_micro_batch >= 1);
@@ -38,6 +45,7 @@ void GridMethod::Tell(int64_t tag, const Trial& finished) {
                                            ? MetricValue(finished, options_.metric)
                                            : std::nullopt;
   if (metric) {
+    walk.metrics[entry.size] = *metric;
     if (!walk.best_metric || Better(*metric, *walk.best_metric)) {
       walk.best_metric = metric;
       walk.best_size = entry.size;
@@ -51,7 +59,18 @@ bool GridMethod::HasNext(const Walk& walk) const {
   const int64_t size = walk.next_size;
   if (size > kLargestMicroBatch || size >= walk.too_large) return false;
   if (size <= std::max<int64_t>(StageOf(walk).approx_max_micro_batch, 1)) return true;
-  return walk.num_running == 0 && walk.best_size == size / 2;
+  return walk.num_running == 0 && GoesOn(walk);
+}
+
+bool GridMethod::GoesOn(const Walk& walk) const {
+  const int64_t last = walk.next_size / 2;
+  if (walk.best_size == last) return true;
+  // The best one may have been lucky.
+  const auto found = walk.metrics.find(last);
+  if (walk.best_size != last / 2 || found == walk.metrics.end()) return false;
+  const double best = *walk.best_metric;
+  return !(smaller_is_better_ ? Better(best / kClearlyWorse, found->second)
+                              : Better(best * kClearlyWorse, found->second));
 }
 
 std::optional<Proposal> GridMethod::AskSize() {

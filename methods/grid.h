@@ -4,6 +4,7 @@
 #define DSAT_METHODS_GRID_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,7 +21,8 @@ class GridMethod : public Method {
 
   // Proposes the smallest size over all stages first. Equal sizes are in the order of the space,
   // with stages that are predicted not to fit last. A stage is tried up to its approximate maximum
-  // and beyond it while its last size is its best, but never beyond a size that was too large. When
+  // and beyond it until one size is clearly worse than its best or two in a row are not better, but
+  // never beyond a size that was too large. When
   // all sizes have ended, it proposes each value of each knob, for the best stage first. Returns
   // nullopt while a stage waits for its last trial, and after the last knob.
   std::optional<Proposal> Ask() override;
@@ -33,7 +35,8 @@ class GridMethod : public Method {
     size_t stage = 0;  // In space_.
     int64_t next_size = 1;
     int64_t num_running = 0;
-    int64_t too_large = INT64_MAX;  // Smallest size that does not fit.
+    int64_t too_large = INT64_MAX;      // Smallest size that does not fit.
+    std::map<int64_t, double> metrics;  // By size.
     std::optional<double> best_metric;
     int64_t best_size = 0;
   };
@@ -45,6 +48,8 @@ class GridMethod : public Method {
   const StageSpace& StageOf(const Walk& walk) const { return space_.stages[walk.stage]; }
   // Whether the walk may continue now; false while the trial that decides this is running.
   bool HasNext(const Walk& walk) const;
+  // Whether the metric at the last size, beyond the approximate maximum, speaks for the next one.
+  bool GoesOn(const Walk& walk) const;
   std::optional<Proposal> AskSize();
   std::optional<Proposal> AskVariation();
   std::vector<Assignment> MakeVariations() const;

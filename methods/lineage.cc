@@ -43,7 +43,23 @@ Lineage& LineageTable::Draw() {
   return Draw(StageWeight);
 }
 
-Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& weight) {
+bool LineageTable::IsUncovered(const StageSpace& stage) const {
+  if (!policy_.cover_stages || stage.approx_max_micro_batch < 1) return false;
+  return std::ranges::none_of(lineages_,
+                              [&](const Lineage& lineage) { return lineage.stage == stage.stage; });
+}
+
+bool LineageTable::CoversStages() const {
+  return std::ranges::none_of(space_.stages,
+                              [this](const StageSpace& stage) { return IsUncovered(stage); });
+}
+
+Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& weight_of) {
+  const bool covers = CoversStages();
+  const auto weight = [&](const StageSpace& stage) -> int64_t {
+    if (covers) return weight_of(stage);
+    return IsUncovered(stage) ? 1 : 0;
+  };
   const auto seed = static_cast<uint64_t>(options_.random_seed);
   const uint64_t number = lineages_.size();
   int64_t total = 0;

@@ -69,8 +69,11 @@ class LineageTable {
  public:
   LineageTable(SearchSpace space, SearchOptions options);
 
-  // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0),
-  // each knob of the stage uniformly.
+  // True if every stage that is predicted to fit has a lineage: until then, a new lineage comes
+  // before all else. Always true with compat_determined.
+  bool CoversStages() const;
+  // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0)
+  // from those without a lineage or, once CoversStages, from all; each knob of the stage uniformly.
   Lineage& Draw(const std::function<int64_t(const StageSpace&)>& weight);
   // The same with StageWeight.
   Lineage& Draw();
@@ -98,6 +101,7 @@ class LineageTable {
 
  private:
   Verdict VerdictOf(const Trial& finished) const;
+  bool IsUncovered(const StageSpace& stage) const;
 
   SearchSpace space_;
   SearchOptions options_;

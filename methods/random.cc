@@ -10,7 +10,7 @@ namespace dsat {
 
 std::optional<Proposal> RandomMethod::Ask() {
   if (EarlyStopped()) return std::nullopt;
-  if (!queue_.empty()) {
+  if (!queue_.empty() && table_.CoversStages()) {
     Lineage& lineage = table_.at(queue_.front());
     queue_.pop_front();
     // Other trials may have ended since it was queued.
@@ -24,10 +24,7 @@ void RandomMethod::Tell(int64_t tag, const Trial& finished) {
   const Lineage& lineage = table_.Tell(tag, finished);
   const LineageTrial& trial = lineage.trials.back();
   StageRecord& record = stages_[lineage.stage];
-  bool new_best = false;
   if (trial.verdict == Verdict::kFits) {
-    new_best = !best_metric_ || table_.Better(*trial.metric, *best_metric_);
-    if (new_best) best_metric_ = trial.metric;
     if (!record.best_metric || table_.Better(*trial.metric, *record.best_metric)) {
       record.best_metric = trial.metric;
       record.best = trial.step;
@@ -36,8 +33,15 @@ void RandomMethod::Tell(int64_t tag, const Trial& finished) {
   } else if (trial.verdict == Verdict::kTooLarge) {
     record.too_large.insert(trial.step.micro_batch);
   }
-  CountTowardsEarlyStop(finished, new_best);
+  const bool fits = trial.verdict == Verdict::kFits;
+  CountTowardsEarlyStop(finished, fits ? trial.metric : std::nullopt);
   if (!ShouldStop(lineage)) queue_.push_back(lineage.number);
+}
+
+void RandomMethod::Observe(const Trial& finished) {
+  const bool succeeded = finished.state == TrialState::kSucceeded;
+  CountTowardsEarlyStop(finished,
+                        succeeded ? MetricValue(finished, table_.options().metric) : std::nullopt);
 }
 
 bool RandomMethod::ShouldStop(const Lineage& lineage) const {
@@ -107,7 +111,10 @@ Step RandomMethod::NextStep(const Lineage& lineage) const {
   return DrawStep(low, low > latest.step.high ? 2 * latest.step.high : latest.step.high);
 }
 
-void RandomMethod::CountTowardsEarlyStop(const Trial& finished, bool new_best) {
+void RandomMethod::CountTowardsEarlyStop(const Trial& finished,
+                                         const std::optional<double>& metric) {
+  const bool new_best = metric && (!best_metric_ || table_.Better(*metric, *best_metric_));
+  if (new_best) best_metric_ = metric;
   // A negative id means that the configuration was refused before it ran.
   if (finished.id < 0 || !counted_.insert(finished.id).second) return;
   if (new_best) {

@@ -23,6 +23,8 @@ class RandomMethod : public Method {
   // one that should stop, and if none waits. Always nullopt after early_stopping.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
+  // Counts for early_stopping only.
+  void Observe(const Trial& finished) override;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<RandomMethod>(*this); }
 
   // True if the lineage gets no more trials: it has had trials_per_random_config, its lowest size
@@ -47,7 +49,8 @@ class RandomMethod : public Method {
   Step DrawStep(int64_t low, int64_t high) const;
   Step FirstStep(const StageSpace& stage) const;
   Step NextStep(const Lineage& lineage) const;
-  void CountTowardsEarlyStop(const Trial& finished, bool new_best);
+  // `metric`: nullopt if the trial was not measured.
+  void CountTowardsEarlyStop(const Trial& finished, const std::optional<double>& metric);
   bool EarlyStopped() const;
 
   LineageTable table_;

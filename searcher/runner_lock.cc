@@ -8,9 +8,12 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 
 namespace dsat {
 namespace {
@@ -35,23 +38,37 @@ void WritePid(int fd, const std::string& path) {
   if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) ThrowErrno(path, errno);
 }
 
-int TryLock(int fd) {
+int TryLock(int fd, int kind) {
   int result = 0;
   do {
-    result = flock(fd, LOCK_EX | LOCK_NB);
+    result = flock(fd, kind | LOCK_NB);
   } while (result != 0 && errno == EINTR);
   return result;
+}
+
+// IsHeld of another process holds the lock for an instant.
+int TryLockRepeatedly(int fd) {
+  constexpr int kTries = 10;
+  for (int i = 1; i < kTries && TryLock(fd, LOCK_EX) != 0; ++i) {
+    if (errno != EWOULDBLOCK) return -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return TryLock(fd, LOCK_EX);
+}
+
+std::string LockPath(const std::string& store_path, ExperimentId id) {
+  return fmt::format("{}.exp{}.lock", store_path, id);
 }
 
 }  // namespace
 
 RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
   if (store_path == ":memory:") return RunnerLock("", -1);
-  const std::string path = fmt::format("{}.exp{}.lock", store_path, id);
+  const std::string path = LockPath(store_path, id);
   while (true) {
     RunnerLock lock("", open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (lock.fd_ < 0) ThrowErrno(path, errno);
-    if (TryLock(lock.fd_) != 0) {
+    if (TryLockRepeatedly(lock.fd_) != 0) {
       if (errno != EWOULDBLOCK) ThrowErrno(path, errno);
       Throw(ErrorCode::kFailedPrecondition,
             "experiment {} is being run by process {}; wait for it, or stop it first", id,
@@ -62,6 +79,11 @@ RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
     WritePid(lock.fd_, path);
     return lock;
   }
+}
+
+bool RunnerLock::IsHeld(const std::string& store_path, ExperimentId id) {
+  const UniqueFd file(open(LockPath(store_path, id).c_str(), O_RDONLY | O_CLOEXEC));
+  return file.get() >= 0 && TryLock(file.get(), LOCK_SH) != 0 && errno == EWOULDBLOCK;
 }
 
 RunnerLock::RunnerLock(RunnerLock&& other) noexcept

@@ -17,6 +17,9 @@ class RunnerLock {
   // database in memory (":memory:") has one process only and needs no lock.
   static RunnerLock Acquire(const std::string& store_path, ExperimentId id);
 
+  // Whether a process holds it.
+  static bool IsHeld(const std::string& store_path, ExperimentId id);
+
   RunnerLock(RunnerLock&& other) noexcept;
   RunnerLock& operator=(RunnerLock&& other) noexcept;
   ~RunnerLock();

@@ -54,14 +54,17 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric",
                                      "throughput", "--out", "out", "--run-full-experiment"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, HasSubstr("times the submitted configuration"));
+  EXPECT_THAT(search.out, HasSubstr("times the samples/s of the submitted configuration"));
   EXPECT_THAT(search.err, HasSubstr("micro-batch"));
   EXPECT_EQ((search.out + search.err).find_first_of("\r\x1b"), std::string::npos);  // No terminal.
 
   const Json shown = Show("dsat.db");
   EXPECT_EQ(shown["state"], "completed");
-  EXPECT_EQ(shown["trials"].size(), 10U);
-  EXPECT_GE(shown["factor_over_submitted"], 1.0);
+  EXPECT_EQ(std::ranges::count_if(shown["trials"],
+                                  [](const Json& trial) { return trial["kind"] != "confirm"; }),
+            10);
+  EXPECT_GT(shown["trials"].size(), 10U);  // The best ones are measured again.
+  EXPECT_TRUE(shown["factor_over_submitted"].is_object());
   const Json& best = shown["trials"][shown["best_trial"].get<size_t>()];
   EXPECT_EQ(best["state"], "succeeded");
   for (const char* metric : {"FLOPS_per_gpu", "throughput", "latency", "forward", "backward",
@@ -179,16 +182,22 @@ TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
 
 TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   constexpr size_t kColumns = 60;
+  constexpr char kRedraw[] = "\r\x1b[K";
   const std::string shown =
       work.DsatOnTerminal({"grid", "deepspeed.yaml", "--max-trials", "3"}, kColumns);
-  const std::string redraw = "\r\x1b[K[";
   int drawn = 0;
-  for (size_t at = shown.find(redraw); at != shown.npos; at = shown.find(redraw, at + 1)) {
-    const size_t begin = at + redraw.size() - 1;
-    EXPECT_LT(shown.find('\r', begin) - begin, kColumns);
+  for (size_t at = shown.find(kRedraw); at != shown.npos; at = shown.find(kRedraw, at + 1)) {
+    const size_t begin = at + std::string(kRedraw).size();
+    const std::string line = shown.substr(begin, shown.find('\r', begin) - begin);
+    if (line.find("/3 trials") != 1) continue;  // Of a trial that has ended.
+    EXPECT_LT(line.size(), kColumns);
     ++drawn;
   }
   EXPECT_GT(drawn, 3);
+  EXPECT_THAT(shown, HasSubstr("0/3 trials, running 0: profile"));
+  EXPECT_THAT(shown,
+              testing::ContainsRegex("2/3 trials, running 2: stage [0-9], micro-batch [0-9]+"));
+  EXPECT_THAT(shown, testing::ContainsRegex("running 1: as submitted, step [0-9]+"));
 }
 
 TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint) {
@@ -257,8 +266,8 @@ TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
 
 TEST_F(EndToEndTest, ASearchThatIsKilledGoesOnAsIfNothingHadHappened) {
   const std::vector<std::string> command = {
-      "random", "deepspeed.yaml", "--max-trials", "8", "--max-concurrent-trials",
-      "1",      "--out",          "own/out"};
+      "random", "deepspeed.yaml", "--max-trials", "8",         "--max-concurrent-trials",
+      "1",      "--out",          "own/out",      "--confirm", "0"};
   const pid_t pid = work.StartDsat(command, "killed");
   EXPECT_TRUE(work.WaitUntilSaid("killed.err", "trial   1"));
   const Finished second = work.Dsat({"resume", "1"});

@@ -72,11 +72,26 @@ TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
     EXPECT_THAT(help.out, HasSubstr(command));
   EXPECT_THAT(help.out, Not(HasSubstr("supervise")));
   const Finished asha = work.Dsat({"asha", "--help"});
-  for (const char* option :
-       {"--max-trials", "--max-concurrent-trials", "--max-slots", "--metric", "--zero-stages",
-        "--random-seed", "--start-profile-step", "--end-profile-step", "--run-full-experiment",
-        "--max-rungs", "--min-binary-search-trials", "--asha-early-stopping", "--divisor",
-        "--search-range-factor", "--compat"})
+  for (const char* option : {"--max-trials",
+                             "--max-concurrent-trials",
+                             "--max-slots",
+                             "--metric",
+                             "--zero-stages",
+                             "--random-seed",
+                             "--start-profile-step",
+                             "--end-profile-step",
+                             "--run-full-experiment",
+                             "--max-rungs",
+                             "--min-binary-search-trials",
+                             "--asha-early-stopping",
+                             "--divisor",
+                             "--search-range-factor",
+                             "--compat",
+                             "--train-batch-size",
+                             "--divisible-by",
+                             "--confirm",
+                             "--max-time",
+                             "--max-device-hours"})
     EXPECT_THAT(asha.out, HasSubstr(option));
   EXPECT_THAT(work.Dsat({"random", "--help"}).out, HasSubstr("--trials-per-random-config"));
 }
@@ -95,6 +110,13 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
            {"asha", "deepspeed.yaml", "--metric", "speed"},
            {"asha", "deepspeed.yaml", "--zero-stages", "4"},
            {"asha", "deepspeed.yaml", "--divisor", "two"},
+           {"resume", "1", "--max-trials", "1"},
+           {"resume", "1", "--max-time", "soon"},
+           {"asha", "deepspeed.yaml", "--max-time", "2d"},
+           {"asha", "deepspeed.yaml", "--max-time", "m"},
+           {"asha", "deepspeed.yaml", "--max-time", "0s"},
+           {"asha", "deepspeed.yaml", "--divisible-by", "0"},
+           {"asha", "deepspeed.yaml", "--confirm", "-1"},
            {"tell", "1", "--trial", "0", "--infeasible", "oom", "--failed", "crash"}}) {
     const Finished run = work.Dsat(args);
     EXPECT_EQ(run.exit_code, 2) << run.err;
@@ -121,6 +143,11 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
       "zero_optimiztion": {"stage": 1}})");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
   work.Write("ds_config.json", kDsConfig);
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9"}),
+                "not a multiple of the data-parallel size 2");
+  ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
+                           "--divisible-by", "3"}),
+                "no micro-batch size is a multiple of 3");
   work.Write("deepspeed.yaml", ExperimentFile("missing.txt"));
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "missing.txt");
   work.Write("deepspeed.yaml", ExperimentFile());
@@ -207,8 +234,7 @@ TEST_F(OutputTest, WarningsComeOnceAndStagesThatCannotBeSearchedAreNamed) {
 TEST_F(OutputTest, ShowSaysWhyAnExperimentFailed) {
   ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0);
   ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--infeasible", "too big\nby far"}).exit_code,
-            0);
+  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "too big\nby far"}).exit_code, 0);
   const std::string shown = work.Dsat({"show", "1"}).out;
   const std::string first_line = shown.substr(0, shown.find('\n'));
   EXPECT_THAT(first_line, HasSubstr("failed: "));

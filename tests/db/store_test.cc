@@ -83,6 +83,19 @@ TEST_P(StoreTest, ExperimentsAreNumberedFromOneAndListedInOrder) {
   EXPECT_THAT(rows[1].created_at, ::testing::MatchesRegex("20[0-9-]+T[0-9:]+\\.[0-9]+Z"));
 }
 
+TEST_P(StoreTest, ExperimentsOfOtherProgramsHaveNoRunner) {
+  ExperimentSpec spec = SampleSpec();
+  store_.CreateExperiment(spec);
+  spec.start_dir = "/home/user";
+  store_.CreateExperiment(spec);
+  EXPECT_FALSE(store_.GetExperiment(1).has_runner);
+  EXPECT_TRUE(store_.GetExperiment(2).has_runner);
+  Append(1, {AskedEvent(SampleTrial(0)), AttemptStartedEvent(0, 0, "")});
+  EXPECT_FALSE(store_.GetExperiment(1).has_runner);
+  Append(1, {AskedEvent(SampleTrial(1)), AttemptStartedEvent(1, 0, "/logs")});  // Resumed.
+  EXPECT_TRUE(store_.GetExperiment(1).has_runner);
+}
+
 TEST_P(StoreTest, ExperimentsAreFoundByNumberAndByNewestName) {
   store_.CreateExperiment(SampleSpec());
   store_.CreateExperiment(SampleSpec());

@@ -39,13 +39,33 @@ TEST(GridTest, SizesComeSmallestFirstOverAllStagesUpToTheFirstThatDoesNotFit) {
                        {3, 1}, {1, 1}, {3, 2}, {1, 2}, {3, 4}, {1, 4}, {3, 8}, {3, 16}}));
 }
 
-TEST(GridTest, BeyondTheEstimateAStageGoesOnOnlyWhileItImproves) {
-  GridMethod method(WithoutKnobs({1}, 2), TestOptions());
+// The sizes of stage 1 that have these values as their metrics, and whether another one is asked
+// for.
+bool GoesOnAfter(const std::vector<double>& values, const std::string& metric = "throughput") {
+  SearchOptions options = TestOptions();
+  options.metric = metric;
+  GridMethod method(WithoutKnobs({1}, 2), options);
   Driver driver(method);
-  const std::vector<double> values = {1, 2, 3, 2.5};
   for (const double value : values)
     driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
-  EXPECT_FALSE(method.Ask());
+  return method.Ask().has_value();
+}
+
+TEST(GridTest, BeyondTheEstimateAStageGoesOnUntilASizeIsClearlyWorse) {
+  EXPECT_TRUE(GoesOnAfter({1, 2, 3}));
+  EXPECT_FALSE(GoesOnAfter({1, 2, 3, 2.5}));
+  EXPECT_FALSE(GoesOnAfter({3, 2.9, 2.5}));
+  EXPECT_TRUE(GoesOnAfter({20, 10, 9}, "latency"));
+  EXPECT_FALSE(GoesOnAfter({20, 10, 12}, "latency"));
+}
+
+TEST(GridTest, BeyondTheEstimateOneLuckySizeDoesNotStopAStageButTwoWorseInARowDo) {
+  EXPECT_TRUE(GoesOnAfter({1, 2, 3, 2.9}));
+  EXPECT_TRUE(GoesOnAfter({1, 2, 3, 2.9, 4}));
+  EXPECT_FALSE(GoesOnAfter({1, 2, 3, 2.9, 2.95}));
+  EXPECT_FALSE(GoesOnAfter({1, 2, 3, 3, 3}));
+  EXPECT_TRUE(GoesOnAfter({20, 10, 10.5}, "latency"));
+  EXPECT_FALSE(GoesOnAfter({20, 10, 10.5, 10.5}, "latency"));
 }
 
 TEST(GridTest, ItWaitsForTheTrialThatDecides) {
@@ -72,7 +92,8 @@ TEST(GridTest, KnobsAreVariedOneAtATimeAtTheBestSizeOfTheBestStageFirst) {
   // Stage 2 is best, and at size 1.
   for (int i = 0; i < 4; ++i) {
     const Proposal p = driver.Ask();
-    driver.Tell(p, TrialState::kSucceeded, Of(p) == StageAndSize(2, 1) ? 9 : 1);
+    driver.Tell(p, TrialState::kSucceeded,
+                Of(p) == StageAndSize(2, 1) ? 9 : 1.0 / static_cast<double>(Of(p).second));
   }
   std::vector<StageAndSize> bases;
   for (std::optional<Proposal> p = method.Ask(); p; p = method.Ask()) {

@@ -298,6 +298,26 @@ TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
   EXPECT_FALSE(method.Ask());
 }
 
+// A search that never beats the submitted configuration has found no new best.
+TEST(RandomTest, TheSubmittedTrialCountsForEarlyStopping) {
+  SearchOptions options;
+  options.early_stopping = 2;
+  RandomMethod method(TestSpace({1}, 1000), options);
+  method.Observe(EndedTrial(1, TrialState::kSucceeded, 10));
+  for (TrialId id = 2; id < 4; ++id) {
+    const std::optional<Proposal> proposal = method.Ask();
+    ASSERT_TRUE(proposal);
+    method.Tell(proposal->tag, EndedTrial(id, TrialState::kSucceeded, 9));
+  }
+  EXPECT_FALSE(method.Ask());
+
+  RandomMethod failed(TestSpace({1}, 1000), options);
+  failed.Observe(EndedTrial(1, TrialState::kInfeasible));
+  for (TrialId id = 2; id < 4; ++id)
+    failed.Tell(failed.Ask()->tag, EndedTrial(id, TrialState::kSucceeded, static_cast<double>(id)));
+  EXPECT_TRUE(failed.Ask());
+}
+
 TEST(RandomTest, OneTrialThatAnswersSeveralProposalsCountsOnceForEarlyStopping) {
   SearchOptions options;
   options.early_stopping = 2;

@@ -54,6 +54,17 @@ TEST_F(RunnerLockTest, TheSecondRunnerIsToldWhoTheFirstIs) {
   WaitFor(child);
 }
 
+TEST_F(RunnerLockTest, OthersSeeWhetherItIsHeld) {
+  EXPECT_FALSE(RunnerLock::IsHeld(path(), 1));
+  EXPECT_TRUE(folder_.Names().empty());
+  const pid_t child = Holder();
+  EXPECT_TRUE(RunnerLock::IsHeld(path(), 1));
+  EXPECT_FALSE(RunnerLock::IsHeld(path(), 2));
+  kill(child, SIGKILL);
+  WaitFor(child);
+  EXPECT_FALSE(RunnerLock::IsHeld(path(), 1));
+}
+
 TEST_F(RunnerLockTest, AKilledRunnersLockIsFreeAndItsFileIsTidiedUp) {
   const pid_t child = Holder();
   kill(child, SIGKILL);

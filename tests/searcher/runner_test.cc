@@ -386,7 +386,8 @@ TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
     ASSERT_EQ(experiment.Ask()->id, id);
   for (int64_t attempt = 0; attempt < 2; ++attempt) {
     experiment.StartAttempt(1, "gone");
-    experiment.EndAttempt(1, attempt, {TrialState::kFailed, "crashed"}, "");
+    const std::string reason = attempt == 0 ? "hung" : "crashed";
+    experiment.EndAttempt(1, attempt, {TrialState::kFailed, reason}, "");
   }
   experiment.StartAttempt(2, "gone");
   experiment.EndAttempt(2, 0, {TrialState::kInfeasible, "too big"}, "");

@@ -1,0 +1,71 @@
+// What a search keeps fixed while configurations vary: the global batch.
+#include "searcher/input/objective.h"
+
+#include <charconv>
+
+#include "base/error.h"
+#include "engine/config/batch.h"
+#include "methods/micro_batch.h"
+
+namespace dsat {
+namespace {
+
+constexpr char kFlag[] = "--train-batch-size";
+
+bool GivesTrainBatchSize(const Json& ds_config) {
+  const Json* total = FindAtPointer(ds_config, "/train_batch_size");
+  return total != nullptr && total->is_number();
+}
+
+int64_t ParseBatch(const std::string& text) {
+  int64_t batch = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, batch);
+  if (error == std::errc() && stop == end && batch >= 1) return batch;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: \"{}\"; expected a whole number of 1 or more, keep or any", kFlag, text);
+}
+
+void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
+  if (batch % ranks != 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} ({} "
+          "ranks, {} pipeline stages); expected such as {}, or {} any",
+          kFlag, batch, ranks, spec.slots_per_trial, spec.slots_per_trial / ranks,
+          (batch / ranks + 1) * ranks, kFlag);
+  }
+  SearchSpace space;
+  space.samples_per_step = batch / ranks;
+  space.divisible_by = spec.options.divisible_by;
+  if (LegalMicroBatch(space, space.samples_per_step) > 0) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "--divisible-by: no micro-batch size is a multiple of {} and divides {}, the samples per "
+        "rank of the fixed train_batch_size {} (data-parallel size {}); expected a divisor of {}, "
+        "or {} any",
+        space.divisible_by, space.samples_per_step, batch, ranks, space.samples_per_step, kFlag);
+}
+
+}  // namespace
+
+void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
+  const bool compat = spec.options.compat_determined;
+  if (compat && !rule.empty() && rule != "any") {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} contradicts --compat determined, where train_batch_size follows the micro-batch "
+          "size; expected any",
+          kFlag, rule);
+  }
+  const bool keep = rule == "keep" || (rule.empty() && GivesTrainBatchSize(spec.ds_config));
+  spec.options.train_batch_size.reset();
+  if (compat || (!keep && (rule.empty() || rule == "any"))) return;
+  const std::string& source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
+  const int64_t ranks = engine::DataParallelSize(spec.ds_config, source, spec.slots_per_trial);
+  const int64_t batch =
+      keep
+          ? engine::ResolveBatchSizes(spec.ds_config, source, spec.slots_per_trial).train_batch_size
+          : ParseBatch(rule);
+  CheckBatch(batch, ranks, spec);
+  spec.options.train_batch_size = batch;
+}
+
+}  // namespace dsat

@@ -1,0 +1,25 @@
+// What a search keeps fixed while configurations vary: the global batch.
+#ifndef DSAT_SEARCHER_INPUT_OBJECTIVE_H_
+#define DSAT_SEARCHER_INPUT_OBJECTIVE_H_
+
+#include <string>
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// Sets spec.options.train_batch_size by `rule`, the text of --train-batch-size:
+//   "keep"    the submitted ds_config's, given or inferred
+//   "any"     none: it follows the micro-batch size
+//   a number  that one
+//   ""        "keep" if the ds_config gives it as a number, because it belongs to the training
+//             recipe, else "any", which is also what --compat determined does
+// Throws kInvalidArgument naming the values and the way out if the data-parallel ranks do not
+// divide it, if no multiple of options.divisible_by is a micro-batch size for it, or if the rule
+// contradicts --compat determined. REQUIRES: spec.ds_config, slots_per_trial and the other options
+// are set.
+void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_INPUT_OBJECTIVE_H_

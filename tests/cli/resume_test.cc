@@ -1,0 +1,142 @@
+// Searches that are interrupted and resumed, and what their options leave in the database.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kExperimentFile[] = R"(
+name: tiny
+entrypoint: builtin
+resources: {slots_per_trial: 2, device_memory: 6MiB}
+searcher: {name: single, max_length: {batches: 6}}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+
+class ResumeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1}})");
+  }
+  Json Listed() const { return Json::parse(work.Dsat({"list", "--json"}).out).at(0); }
+  // An option of the newest experiment.
+  Json Option(const std::string& name) const {
+    return Json::parse(work.Dsat({"query", "--json",
+                                  "SELECT spec ->> '$.options." + name +
+                                      "' AS value FROM experiments ORDER BY id DESC LIMIT 1"})
+                           .out)
+        .at(0)
+        .at("value");
+  }
+
+  Workspace work;
+};
+
+TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
+  const pid_t pid = work.StartDsat({"grid", "deepspeed.yaml", "--max-trials", "40",
+                                    "--max-concurrent-trials", "1", "--out", "out"},
+                                   "search");
+  EXPECT_TRUE(work.WaitUntilSaid("search.err", "trial   1"));
+  EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" active "));
+  EXPECT_EQ(Listed()["running"], true);
+  kill(pid, SIGINT);
+  EXPECT_EQ(WaitFor(pid), 130);
+  const std::string said = ReadFile(work.Path("search.err"));
+  EXPECT_THAT(said, HasSubstr("\nBest so far: trial "));
+  EXPECT_THAT(said, HasSubstr("/out/ds_config.json\n"));
+  EXPECT_TRUE(std::filesystem::exists(work.Path("out/ds_config.json")));
+  EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" interrupted "));
+  EXPECT_EQ(Listed()["running"], false);
+  EXPECT_EQ(Listed()["state"], "active");
+
+  const pid_t again = work.StartDsat({"resume", "1"}, "again");
+  EXPECT_TRUE(work.WaitUntilSaid("again.err", "continuing after "));
+  kill(again, SIGINT);
+  EXPECT_EQ(WaitFor(again), 130);
+  EXPECT_THAT(ReadFile(work.Path("again.err")),
+              testing::ContainsRegex("continuing after [0-9]+ trials\n"));
+}
+
+TEST_F(ResumeTest, AnExperimentOfAnotherProgramIsWaitingAndCanBeRunHere) {
+  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "2"}).exit_code, 0);
+  EXPECT_EQ(Option("confirm_rounds"), 0);
+  EXPECT_THAT(work.Dsat({"list"}).out, Not(HasSubstr("interrupted")));
+  const Finished resumed = work.Dsat({"resume", "1"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(std::filesystem::exists(work.Path("dsat-out/1/ds_config.json")));
+}
+
+TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
+            0);
+  const auto searched = [this] {
+    return Json::parse(work.Dsat({"query", "--json",
+                                  "SELECT count(*) AS n FROM trials WHERE kind <> 'confirm'"})
+                           .out)
+        .at(0)
+        .at("n");
+  };
+  EXPECT_EQ(searched(), 3);
+  const Finished resumed = work.Dsat(
+      {"resume", "1", "--max-trials", "5", "--max-time", "90m", "--max-device-hours", "9"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(searched(), 5);
+  EXPECT_EQ(Option("max_trials"), 5);
+  EXPECT_EQ(Option("max_time_s"), 5400);
+  EXPECT_EQ(Option("max_device_hours"), 9);
+  EXPECT_EQ(work.Dsat({"show", "1"}).exit_code, 0);  // Its log replays.
+}
+
+TEST_F(ResumeTest, TrialsThatShareCoresAreWarnedOf) {
+  const auto errors = [this](std::vector<std::string> more) {
+    std::vector<std::string> args = {"grid", "deepspeed.yaml", "--max-trials",
+                                     "2",    "--confirm",      "0"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return run.err;
+  };
+  EXPECT_THAT(errors({"--slots", "4096"}), HasSubstr("--slots 4096: this machine has "));
+  for (const std::vector<std::string>& fine : std::vector<std::vector<std::string>>{
+           {}, {"--slots", "4096", "--max-slots", "2"}, {"--slots", "2"}})
+    EXPECT_THAT(errors(fine), Not(HasSubstr("share them")));
+}
+
+TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
+  const auto search = [this](std::vector<std::string> args) {
+    args.insert(args.begin() + 1, {"deepspeed.yaml", "--max-trials", "2"});
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  };
+  search({"asha", "--train-batch-size", "8", "--divisible-by", "2", "--max-time", "2h",
+          "--max-device-hours", "1.5"});
+  EXPECT_EQ(Option("confirm_rounds"), 3);
+  EXPECT_EQ(Option("train_batch_size"), 8);
+  EXPECT_EQ(Option("divisible_by"), 2);
+  EXPECT_EQ(Option("max_time_s"), 7200);
+  EXPECT_EQ(Option("max_device_hours"), 1.5);
+  EXPECT_EQ(Option("zero_stages"), "[1,2,3]");
+  search({"asha", "--compat", "determined"});
+  EXPECT_EQ(Option("confirm_rounds"), 0);
+  EXPECT_EQ(Option("train_batch_size"), Json());
+  search({"asha", "--confirm", "1", "--compat", "determined"});
+  EXPECT_EQ(Option("confirm_rounds"), 1);
+}
+
+}  // namespace
+}  // namespace dsat
