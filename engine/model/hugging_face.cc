@@ -170,7 +170,7 @@ void ForeignWeights::Read(Kernels& kernels, const std::string& param, int64_t be
     const int64_t count = std::min(kStagedElems, dst.num_elems - done);
     const Tensor part{staged.data(), count, source.dtype};
     Stage(source, begin + done, part);
-    kernels.Cast(dst.Slice(done, count), part);
+    kernels.Run(op::Cast{dst.Slice(done, count), part});
   }
 }
 

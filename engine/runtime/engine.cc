@@ -197,8 +197,8 @@ StepResult Engine::Parts::EndStep() {
 void Engine::Parts::Watch(Executor& watched, const Plan& its_plan) {
   if (trace == nullptr) return watched.set_around(nullptr);
   watched.set_around([this, &its_plan](const Instruction& i, const auto& run) {
-    Kernels& kernels = resources.memory.kernels;
-    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &kernels : nullptr);
+    Stream& stream = resources.memory.kernels.stream();
+    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &stream : nullptr);
     run();
   });
 }
@@ -255,7 +255,7 @@ void Engine::set_trace(Trace* trace) {
   parts_->redistributor.set_trace(trace);
   const Memory& memory = parts_->resources.memory;
   for (Kernels* kernels : {&memory.kernels, &memory.host_kernels})
-    kernels->set_trace(trace);
+    kernels->stream().set_trace(trace);
 }
 
 double Engine::Forward(const Batch& batch) {
@@ -348,7 +348,7 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   while (!executor.AtEnd())
     executor.Run(&batch);
   std::vector<float> values(static_cast<size_t>(logits.num_elems));
-  memory.kernels.Download(values.data(), logits.data, logits.bytes());
+  memory.kernels.stream().Download(values.data(), logits.data, logits.bytes());
   return values;
 }
 

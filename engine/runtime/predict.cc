@@ -45,7 +45,7 @@ struct Moved {
 };
 
 Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
-  return {engine.traffic(), resources.kernels->tier_traffic(), engine.disk_traffic()};
+  return {engine.traffic(), resources.kernels->stream().tier_traffic(), engine.disk_traffic()};
 }
 
 void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {

@@ -31,7 +31,7 @@ Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig&
       slice_done_ms_(plan_.units.size()) {}
 
 Timeline::Counts Timeline::CountsNow() const {
-  const TierTraffic tiers = kernels_.tier_traffic();
+  const TierTraffic tiers = kernels_.stream().tier_traffic();
   const AioTraffic disk = engine_.disk_traffic();
   Counts counts = {.flops = kernels_.flops(),
                    .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,

@@ -114,7 +114,7 @@ inline std::string Skips(const RankRun& run) {
 
 inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.num_elems));
-  kernels.Cast({values.data(), tensor.num_elems, DType::kF32}, tensor);
+  kernels.Run(op::Cast{{values.data(), tensor.num_elems, DType::kF32}, tensor});
   return values;
 }
 
@@ -140,7 +140,7 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
     memory.device().ResetPeak();
     memory.host().ResetPeak();
     const Traffic sent = engine.traffic();
-    const TierTraffic tiers = kernels.tier_traffic();
+    const TierTraffic tiers = kernels.stream().tier_traffic();
     const AioTraffic disk = engine.disk_traffic();
     run.steps.push_back(engine.TrainBatch());
     const Traffic all = engine.traffic();
@@ -148,8 +148,8 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
                         .sent_bytes = all.sent_bytes - sent.sent_bytes,
                         .num_messages = all.num_messages - sent.num_messages};
     run.tier_traffic = {
-        .to_host_bytes = kernels.tier_traffic().to_host_bytes - tiers.to_host_bytes,
-        .to_device_bytes = kernels.tier_traffic().to_device_bytes - tiers.to_device_bytes};
+        .to_host_bytes = kernels.stream().tier_traffic().to_host_bytes - tiers.to_host_bytes,
+        .to_device_bytes = kernels.stream().tier_traffic().to_device_bytes - tiers.to_device_bytes};
     run.disk_traffic = {.num_requests = engine.disk_traffic().num_requests - disk.num_requests,
                         .read_bytes = engine.disk_traffic().read_bytes - disk.read_bytes,
                         .written_bytes = engine.disk_traffic().written_bytes - disk.written_bytes};
