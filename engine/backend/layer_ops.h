@@ -95,19 +95,13 @@ struct Fill {
 // dst (n) = src (n), converting dtypes.
 struct Cast {
   Tensor dst, src;
-  void Visit(auto&& on) {
-    on("dst", dst, src.num_elems);
-    on("src", src, dst.num_elems);
-  }
+  void Visit(auto&& on) { on("dst", dst, src.num_elems), on("src", src, dst.num_elems); }
 };
 
 // dst (n) += src (n), any dtypes.
 struct Accumulate {
   Tensor dst, src;
-  void Visit(auto&& on) {
-    on("dst", dst, src.num_elems);
-    on("src", src, dst.num_elems);
-  }
+  void Visit(auto&& on) { on("dst", dst, src.num_elems), on("src", src, dst.num_elems); }
 };
 
 struct Scale {
@@ -127,9 +121,7 @@ struct SumOfSquares {
 struct Add {
   Tensor y, a, b;
   void Visit(auto&& on) {
-    on("y", y, a.num_elems);
-    on("a", a, b.num_elems);
-    on("b", b, y.num_elems);
+    on("y", y, a.num_elems), on("a", a, b.num_elems), on("b", b, y.num_elems);
   }
 };
 
@@ -151,14 +143,11 @@ struct Matmul {
   Tensor column_sums = {};  // (N) of b's dtype: += the sums of b's columns. b is not transposed.
 
   void Visit(auto&& on) {
-    on("a", a, M * K);
-    on("b", b, K * N);
-    on("c", c, M * N);
-    on("bias", bias, IfGiven(bias, N));
-    on("addend", addend, IfGiven(addend, M * N));
-    on("before_gelu", before_gelu, IfGiven(before_gelu, M * N));
-    on("gelu_input", gelu_input, IfGiven(gelu_input, M * N));
-    on("column_sums", column_sums, IfGiven(column_sums, N));
+    on("a", a, M * K), on("b", b, K * N), on("c", c, M * N), on("bias", bias, IfGiven(bias, N)),
+        on("addend", addend, IfGiven(addend, M * N)),
+        on("before_gelu", before_gelu, IfGiven(before_gelu, M * N)),
+        on("gelu_input", gelu_input, IfGiven(gelu_input, M * N)),
+        on("column_sums", column_sums, IfGiven(column_sums, N));
   }
   void Check() const {
     const auto wanted = [](const Tensor& t) { return t.num_elems > 0 ? 1 : 0; };
@@ -179,12 +168,8 @@ struct LayerNormForward {
   Tensor y, mean, rstd, x, weight, bias;
   int64_t N, C;
   void Visit(auto&& on) {
-    on("y", y, N * C);
-    on("mean", mean, N);
-    on("rstd", rstd, N);
-    on("x", x, N * C);
-    on("weight", weight, C);
-    on("bias", bias, C);
+    on("y", y, N * C), on("mean", mean, N), on("rstd", rstd, N), on("x", x, N * C),
+        on("weight", weight, C), on("bias", bias, C);
   }
 };
 
@@ -194,14 +179,9 @@ struct LayerNormBackward {
   int64_t N, C;
   bool accumulate_dx;
   void Visit(auto&& on) {
-    on("dx", dx, N * C);
-    on("dweight", dweight, IfGiven(dweight, C));
-    on("dbias", dbias, IfGiven(dbias, C));
-    on("dy", dy, N * C);
-    on("x", x, N * C);
-    on("weight", weight, C);
-    on("mean", mean, N);
-    on("rstd", rstd, N);
+    on("dx", dx, N * C), on("dweight", dweight, IfGiven(dweight, C)),
+        on("dbias", dbias, IfGiven(dbias, C)), on("dy", dy, N * C), on("x", x, N * C),
+        on("weight", weight, C), on("mean", mean, N), on("rstd", rstd, N);
   }
   bool IsEmpty() const { return N == 0; }
 };
@@ -213,10 +193,7 @@ struct RmsNormForward {
   int64_t N, C;
   float eps;
   void Visit(auto&& on) {
-    on("y", y, N * C);
-    on("rstd", rstd, N);
-    on("x", x, N * C);
-    on("weight", weight, C);
+    on("y", y, N * C), on("rstd", rstd, N), on("x", x, N * C), on("weight", weight, C);
   }
 };
 
@@ -226,12 +203,8 @@ struct RmsNormBackward {
   int64_t N, C;
   bool accumulate_dx;
   void Visit(auto&& on) {
-    on("dx", dx, N * C);
-    on("dweight", dweight, IfGiven(dweight, C));
-    on("dy", dy, N * C);
-    on("x", x, N * C);
-    on("weight", weight, C);
-    on("rstd", rstd, N);
+    on("dx", dx, N * C), on("dweight", dweight, IfGiven(dweight, C)), on("dy", dy, N * C),
+        on("x", x, N * C), on("weight", weight, C), on("rstd", rstd, N);
   }
   bool IsEmpty() const { return N == 0; }
 };
@@ -241,12 +214,9 @@ struct GroupNormForward {
   Tensor y, mean, rstd, x, weight, bias;
   GroupNormShape shape;
   void Visit(auto&& on) {
-    on("y", y, shape.NumElems());
-    on("mean", mean, shape.N * shape.G);
-    on("rstd", rstd, shape.N * shape.G);
-    on("x", x, shape.NumElems());
-    on("weight", weight, shape.C);
-    on("bias", bias, shape.C);
+    on("y", y, shape.NumElems()), on("mean", mean, shape.N * shape.G),
+        on("rstd", rstd, shape.N * shape.G), on("x", x, shape.NumElems()),
+        on("weight", weight, shape.C), on("bias", bias, shape.C);
   }
 };
 
@@ -255,14 +225,10 @@ struct GroupNormBackward {
   Tensor dx, dweight, dbias, dy, x, weight, mean, rstd;
   GroupNormShape shape;
   void Visit(auto&& on) {
-    on("dx", dx, shape.NumElems());
-    on("dweight", dweight, IfGiven(dweight, shape.C));
-    on("dbias", dbias, IfGiven(dbias, shape.C));
-    on("dy", dy, shape.NumElems());
-    on("x", x, shape.NumElems());
-    on("weight", weight, shape.C);
-    on("mean", mean, shape.N * shape.G);
-    on("rstd", rstd, shape.N * shape.G);
+    on("dx", dx, shape.NumElems()), on("dweight", dweight, IfGiven(dweight, shape.C)),
+        on("dbias", dbias, IfGiven(dbias, shape.C)), on("dy", dy, shape.NumElems()),
+        on("x", x, shape.NumElems()), on("weight", weight, shape.C),
+        on("mean", mean, shape.N * shape.G), on("rstd", rstd, shape.N * shape.G);
   }
   bool IsEmpty() const { return shape.N == 0; }
 };
@@ -270,18 +236,13 @@ struct GroupNormBackward {
 // y (n) = f(x (n)).
 struct Activation {
   Tensor y, x;
-  void Visit(auto&& on) {
-    on("y", y, x.num_elems);
-    on("x", x, y.num_elems);
-  }
+  void Visit(auto&& on) { on("y", y, x.num_elems), on("x", x, y.num_elems); }
 };
 // dx (n) = dy (n) * f'(x (n)); dx may be dy.
 struct ActivationGrad {
   Tensor dx, dy, x;
   void Visit(auto&& on) {
-    on("dx", dx, dy.num_elems);
-    on("dy", dy, x.num_elems);
-    on("x", x, dx.num_elems);
+    on("dx", dx, dy.num_elems), on("dy", dy, x.num_elems), on("x", x, dx.num_elems);
   }
 };
 
@@ -295,20 +256,13 @@ struct ReluBackward : ActivationGrad {};
 struct SwigluForward {
   Tensor y, x;
   int64_t N, F;
-  void Visit(auto&& on) {
-    on("y", y, N * F);
-    on("x", x, 2 * N * F);
-  }
+  void Visit(auto&& on) { on("y", y, N * F), on("x", x, 2 * N * F); }
 };
 // dx (N, 2F) = from dy (N, F).
 struct SwigluBackward {
   Tensor dx, dy, x;
   int64_t N, F;
-  void Visit(auto&& on) {
-    on("dx", dx, 2 * N * F);
-    on("dy", dy, N * F);
-    on("x", x, 2 * N * F);
-  }
+  void Visit(auto&& on) { on("dx", dx, 2 * N * F), on("dy", dy, N * F), on("x", x, 2 * N * F); }
 };
 
 // y (B, T, C) = wte[tokens] + wpe[0..T); wpe may be empty. tokens (B, T) in [0, V).
@@ -318,10 +272,8 @@ struct EmbeddingForward {
   Tensor wte, wpe;
   int64_t B, T, C;
   void Visit(auto&& on) {
-    on("y", y, B * T * C);
-    on("wte", wte, C);
-    on("wpe", wpe, IfGiven(wpe, T * C));
-    on("tokens", tokens, B * T);
+    on("y", y, B * T * C), on("wte", wte, C), on("wpe", wpe, IfGiven(wpe, T * C)),
+        on("tokens", tokens, B * T);
   }
 };
 struct EmbeddingBackward {
@@ -329,10 +281,8 @@ struct EmbeddingBackward {
   const int32_t* tokens;
   int64_t B, T, C;
   void Visit(auto&& on) {
-    on("dwte", dwte, C);
-    on("dwpe", dwpe, IfGiven(dwpe, T * C));
-    on("dy", dy, B * T * C);
-    on("tokens", tokens, B * T);
+    on("dwte", dwte, C), on("dwpe", dwpe, IfGiven(dwpe, T * C)), on("dy", dy, B * T * C),
+        on("tokens", tokens, B * T);
   }
   void Check() const {
     DSAT_CHECK(B * T <= std::numeric_limits<int32_t>::max(), "{} x {} tokens", B, T);
@@ -345,10 +295,7 @@ struct TokenWindows {
   int32_t* windows;
   const int32_t* tokens;
   int64_t B, T, context;
-  void Visit(auto&& on) {
-    on("windows", windows, B * T * context);
-    on("tokens", tokens, B * T);
-  }
+  void Visit(auto&& on) { on("windows", windows, B * T * context), on("tokens", tokens, B * T); }
 };
 
 // Rotates the pair (i, i + hd/2) of each head at position t by the angle t * frequencies[i], or by
@@ -373,9 +320,7 @@ struct ConvForward {
   Tensor y, x, weight;
   ConvShape shape;
   void Visit(auto&& on) {
-    on("y", y, shape.NumOut());
-    on("x", x, shape.NumIn());
-    on("weight", weight, shape.NumWeights());
+    on("y", y, shape.NumOut()), on("x", x, shape.NumIn()), on("weight", weight, shape.NumWeights());
   }
   bool IsEmpty() const { return shape.N == 0; }
   int64_t Flops() const { return shape.Flops(); }
@@ -385,9 +330,8 @@ struct ConvInputGrad {
   Tensor dx, dy, weight;
   ConvShape shape;
   void Visit(auto&& on) {
-    on("dx", dx, shape.NumIn());
-    on("dy", dy, shape.NumOut());
-    on("weight", weight, shape.NumWeights());
+    on("dx", dx, shape.NumIn()), on("dy", dy, shape.NumOut()),
+        on("weight", weight, shape.NumWeights());
   }
   bool IsEmpty() const { return shape.N == 0; }
   int64_t Flops() const { return shape.Flops(); }
@@ -397,9 +341,8 @@ struct ConvWeightGrad {
   Tensor dweight, dy, x;
   ConvShape shape;
   void Visit(auto&& on) {
-    on("dweight", dweight, shape.NumWeights());
-    on("dy", dy, shape.NumOut());
-    on("x", x, shape.NumIn());
+    on("dweight", dweight, shape.NumWeights()), on("dy", dy, shape.NumOut()),
+        on("x", x, shape.NumIn());
   }
   bool IsEmpty() const { return shape.N == 0; }
   int64_t Flops() const { return shape.Flops(); }
@@ -409,19 +352,13 @@ struct ConvWeightGrad {
 struct MeanPoolForward {
   Tensor y, x;
   int64_t N, P, C;
-  void Visit(auto&& on) {
-    on("y", y, N * C);
-    on("x", x, N * P * C);
-  }
+  void Visit(auto&& on) { on("y", y, N * C), on("x", x, N * P * C); }
 };
 // dx (N, P, C) = dy (N, C) / P.
 struct MeanPoolBackward {
   Tensor dx, dy;
   int64_t N, P, C;
-  void Visit(auto&& on) {
-    on("dx", dx, N * P * C);
-    on("dy", dy, N * C);
-  }
+  void Visit(auto&& on) { on("dx", dx, N * P * C), on("dy", dy, N * C); }
 };
 
 // out (B, T, C); qkv (B, T, QkvChannels) as [q | k | v], heads side by side; lse (B, H, T) f32
@@ -430,10 +367,8 @@ struct AttentionForward {
   Tensor out, lse, qkv, scratch;
   AttentionShape shape;
   void Visit(auto&& on) {
-    on("out", out, shape.B * shape.T * shape.C);
-    on("lse", lse, shape.B * shape.H * shape.T);
-    on("qkv", qkv, shape.B * shape.T * shape.QkvChannels());
-    on("scratch", scratch, 0);
+    on("out", out, shape.B * shape.T * shape.C), on("lse", lse, shape.B * shape.H * shape.T),
+        on("qkv", qkv, shape.B * shape.T * shape.QkvChannels()), on("scratch", scratch, 0);
   }
   int64_t Flops() const { return shape.ForwardFlops(); }
 };
@@ -443,12 +378,10 @@ struct AttentionBackward {
   Tensor dqkv, dout, out, qkv, lse, scratch;
   AttentionShape shape;
   void Visit(auto&& on) {
-    on("dqkv", dqkv, shape.B * shape.T * shape.QkvChannels());
-    on("dout", dout, shape.B * shape.T * shape.C);
-    on("out", out, shape.B * shape.T * shape.C);
-    on("qkv", qkv, shape.B * shape.T * shape.QkvChannels());
-    on("lse", lse, shape.B * shape.H * shape.T);
-    on("scratch", scratch, 0);
+    on("dqkv", dqkv, shape.B * shape.T * shape.QkvChannels()),
+        on("dout", dout, shape.B * shape.T * shape.C), on("out", out, shape.B * shape.T * shape.C),
+        on("qkv", qkv, shape.B * shape.T * shape.QkvChannels()),
+        on("lse", lse, shape.B * shape.H * shape.T), on("scratch", scratch, 0);
   }
   // Four products. The recomputed QK^T is not counted.
   int64_t Flops() const { return 2 * shape.ForwardFlops(); }
@@ -463,10 +396,7 @@ struct CrossEntropyInPlace {
   const int32_t* targets;
   int64_t N, V, V_used;
   float grad_scale;
-  void Visit(auto&& on) {
-    on("logits", logits, N * V);
-    on("targets", targets, N);
-  }
+  void Visit(auto&& on) { on("logits", logits, N * V), on("targets", targets, N); }
   void Check() const { DSAT_CHECK(V_used > 0 && V_used <= V, "{} of {} classes", V_used, V); }
 };
 

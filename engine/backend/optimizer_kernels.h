@@ -45,11 +45,8 @@ struct AdamArgs {
   std::optional<RoundingBits> rounding = {};
 
   void Visit(auto&& on) {
-    on("param", param, param.num_elems);
-    on("master", master, param.num_elems);
-    on("grad", grad, param.num_elems);
-    on("m", m, param.num_elems);
-    on("v", v, param.num_elems);
+    on("param", param, param.num_elems), on("master", master, param.num_elems),
+        on("grad", grad, param.num_elems), on("m", m, param.num_elems), on("v", v, param.num_elems);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, m, v}); }
 };
@@ -81,10 +78,9 @@ struct SgdStep {
   int64_t step = 1;
   float grad_scale = 1;
   void Visit(auto&& on) {
-    on("param", param, param.num_elems);
-    on("master", master, param.num_elems);
-    on("grad", grad, param.num_elems);
-    on("momentum_buffer", momentum_buffer, momentum == 0 ? 0 : param.num_elems);
+    on("param", param, param.num_elems), on("master", master, param.num_elems),
+        on("grad", grad, param.num_elems),
+        on("momentum_buffer", momentum_buffer, momentum == 0 ? 0 : param.num_elems);
   }
   void Check() const {
     CheckUpdate(param, {grad}, {master});
@@ -99,10 +95,8 @@ struct AdagradStep {
   float lr = 0, eps = 1e-10F, weight_decay = 0;
   float grad_scale = 1;
   void Visit(auto&& on) {
-    on("param", param, param.num_elems);
-    on("master", master, param.num_elems);
-    on("grad", grad, param.num_elems);
-    on("sum", sum, param.num_elems);
+    on("param", param, param.num_elems), on("master", master, param.num_elems),
+        on("grad", grad, param.num_elems), on("sum", sum, param.num_elems);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, sum}); }
 };
@@ -115,10 +109,8 @@ struct LionStep {
   float lr = 0, beta1 = 0.9F, beta2 = 0.99F, weight_decay = 0;
   float grad_scale = 1;
   void Visit(auto&& on) {
-    on("param", param, param.num_elems);
-    on("master", master, param.num_elems);
-    on("grad", grad, param.num_elems);
-    on("m", m, param.num_elems);
+    on("param", param, param.num_elems), on("master", master, param.num_elems),
+        on("grad", grad, param.num_elems), on("m", m, param.num_elems);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, m}); }
 };
@@ -155,10 +147,8 @@ struct CompressSigns {
   float* scale;
   Tensor values;
   void Visit(auto&& on) {
-    on("error", error, values.num_elems);
-    on("values", values, error.num_elems);
-    on("signs", signs, values.num_elems / 8);
-    on("scale", scale, 1);
+    on("error", error, values.num_elems), on("values", values, error.num_elems),
+        on("signs", signs, values.num_elems / 8), on("scale", scale, 1);
   }
   void Check() const {
     DSAT_CHECK(values.num_elems > 0 && values.num_elems % 8 == 0, "{} values", values.num_elems);
@@ -173,9 +163,7 @@ struct DecompressSigns {
   float factor;
   bool accumulate;
   void Visit(auto&& on) {
-    on("values", values, 0);
-    on("signs", signs, values.num_elems / 8);
-    on("scale", scale, 1);
+    on("values", values, 0), on("signs", signs, values.num_elems / 8), on("scale", scale, 1);
   }
   void Check() const { DSAT_CHECK(values.num_elems % 8 == 0, "{} values", values.num_elems); }
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/config/validate.h"
 
 namespace dsat::engine {
@@ -306,6 +307,15 @@ Default::operator std::string() const {
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings) {
   return ParseDsConfig(ds_config, source, world_size, warnings, Keys());
+}
+
+DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size) {
+  std::vector<std::string> warnings;
+  DsConfig parsed = ParseDsConfig(ds_config, source, world_size, &warnings);
+  if (rank != 0) return parsed;
+  for (const std::string& warning : warnings)
+    Log(LogLevel::kWarn, warning);
+  return parsed;
 }
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,

@@ -232,6 +232,8 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
                        std::vector<std::string>* warnings);
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys);
+// The same on each rank of a run; rank 0 logs the warnings.
+DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size);
 
 }  // namespace dsat::engine
 

@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/model/weight_source.h"
 #include "engine/runtime/state/init.h"
 
 namespace dsat::engine {

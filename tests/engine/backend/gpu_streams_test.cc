@@ -123,7 +123,7 @@ std::vector<TracedRank> Train(const Case& c, int num_steps, std::optional<int> f
     TracedRank& run = runs[static_cast<size_t>(group.rank())];
     TestDevice device(MakeTestDevice(c.device), group);
     Engine engine(device.For(model, data.get(), kSeqLen), ConfigOf(c), 7);
-    run.plan = engine.plan();
+    run.plan = EngineInternals(engine).plan();
     int64_t ticks = 0;
     for (int step = 1; step <= num_steps; ++step) {
       if (step == first) {

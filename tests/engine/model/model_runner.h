@@ -12,7 +12,6 @@
 #include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
 #include "engine/model/layer.h"
-#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 
