@@ -156,7 +156,7 @@ struct SchedulerConfig {
   // /scheduler/type has the names; "" = constant lr.
   std::string type;
   double warmup_min_lr = Default("/scheduler/params/warmup_min_lr");
-  double warmup_max_lr = 1e-3;  // DeepSpeed's; WarmupLR takes the lr of the optimizer.
+  double warmup_max_lr = 0;
   int64_t warmup_num_steps = Default("/scheduler/params/warmup_num_steps");
   bool warmup_linear = false;   // else logarithmic
   int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
