@@ -104,8 +104,12 @@ class Kernels final {
   ResultOf<Op> Run(const Op& op) {
     CheckOp(op);
     if constexpr (requires { op.Flops(); }) flops_ += op.Flops();
+    if constexpr (requires { op.shape.Flops(); }) flops_ += op.shape.Flops();
     if constexpr (requires { op.IsEmpty(); }) {
       if (op.IsEmpty()) return;
+    }
+    if constexpr (requires { op.shape.IsEmpty(); }) {
+      if (op.shape.IsEmpty()) return;
     }
     if constexpr (std::is_base_of_v<RunsOp<Op>, LayerKernels>) {
       return layers_->Run(op);

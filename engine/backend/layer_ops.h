@@ -9,10 +9,11 @@
 // Every kernel has
 //   Visit(on)      calls on(name, operand, n) for each operand, which has at least n elements;
 // and, where the default is not right,
-//   Check()        what else its caller must ensure (default: nothing; a `shape` has its own);
+//   Check()        what else its caller must ensure (default: nothing);
 //   IsEmpty()      whether there is nothing to compute (false);
 //   Flops()        the floating-point operations that it counts (0);
 //   Result         what it returns (void).
+// A `shape` has the first three for the kernels of that shape.
 // engine/backend/kernels.h reads all of this once, for all backends.
 #ifndef DSAT_ENGINE_BACKEND_LAYER_OPS_H_
 #define DSAT_ENGINE_BACKEND_LAYER_OPS_H_
@@ -63,6 +64,7 @@ struct ConvShape {
   int64_t NumWeights() const { return out * in * kernel * kernel; }
   // 2 kernel^2 in out per pixel of the result; the same for each of the two gradients.
   int64_t Flops() const { return 2 * NumOut() * in * kernel * kernel; }
+  bool IsEmpty() const { return N == 0; }
   void Check() const {
     DSAT_CHECK(kernel % 2 == 1 && stride > 0, "kernel {}, stride {}", kernel, stride);
   }
@@ -72,6 +74,7 @@ struct ConvShape {
 struct GroupNormShape {
   int64_t N = 0, P = 0, C = 0, G = 1;
   int64_t NumElems() const { return N * P * C; }
+  bool IsEmpty() const { return N == 0; }
   void Check() const { DSAT_CHECK(G > 0 && C % G == 0, "{} channels, {} groups", C, G); }
 };
 
@@ -97,7 +100,6 @@ struct Cast {
   Tensor dst, src;
   void Visit(auto&& on) { on("dst", dst, src.num_elems), on("src", src, dst.num_elems); }
 };
-
 // dst (n) += src (n), any dtypes.
 struct Accumulate {
   Tensor dst, src;
@@ -230,7 +232,6 @@ struct GroupNormBackward {
         on("x", x, shape.NumElems()), on("weight", weight, shape.C),
         on("mean", mean, shape.N * shape.G), on("rstd", rstd, shape.N * shape.G);
   }
-  bool IsEmpty() const { return shape.N == 0; }
 };
 
 // y (n) = f(x (n)).
@@ -322,8 +323,6 @@ struct ConvForward {
   void Visit(auto&& on) {
     on("y", y, shape.NumOut()), on("x", x, shape.NumIn()), on("weight", weight, shape.NumWeights());
   }
-  bool IsEmpty() const { return shape.N == 0; }
-  int64_t Flops() const { return shape.Flops(); }
 };
 // dx (N, H, W, in) =.
 struct ConvInputGrad {
@@ -333,8 +332,6 @@ struct ConvInputGrad {
     on("dx", dx, shape.NumIn()), on("dy", dy, shape.NumOut()),
         on("weight", weight, shape.NumWeights());
   }
-  bool IsEmpty() const { return shape.N == 0; }
-  int64_t Flops() const { return shape.Flops(); }
 };
 // dweight (out, in, kernel, kernel) +=.
 struct ConvWeightGrad {
@@ -344,8 +341,6 @@ struct ConvWeightGrad {
     on("dweight", dweight, shape.NumWeights()), on("dy", dy, shape.NumOut()),
         on("x", x, shape.NumIn());
   }
-  bool IsEmpty() const { return shape.N == 0; }
-  int64_t Flops() const { return shape.Flops(); }
 };
 
 // y (N, C) = the mean of x (N, P, C) over P pixels.

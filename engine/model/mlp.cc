@@ -30,25 +30,17 @@ class ContextEmbedding final : public Layer {
     const Buffer windows = Windows(ctx);
     // A window is a short sequence of its own: N sequences of `context` tokens.
     ctx.kernels.Run(op::EmbeddingForward{y.AsTensor(ctx.dtype),
-                                         static_cast<int32_t*>(windows.data()),
-                                         ctx.params[0],
-                                         {},
-                                         N,
-                                         context_,
-                                         E_});
+                                         static_cast<int32_t*>(windows.data()), ctx.params[0],
+                                         Tensor(), N, context_, E_});
     return y;
   }
 
   Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved&) const override {
     if (!ctx.Trains(0)) return {};
     const Buffer windows = Windows(ctx);
-    ctx.kernels.Run(op::EmbeddingBackward{ctx.Grad(0),
-                                          {},
-                                          dy.AsTensor(ctx.dtype),
-                                          static_cast<int32_t*>(windows.data()),
-                                          ctx.NumTokens(),
-                                          context_,
-                                          E_});
+    ctx.kernels.Run(op::EmbeddingBackward{ctx.Grad(0), Tensor(), dy.AsTensor(ctx.dtype),
+                                          static_cast<int32_t*>(windows.data()), ctx.NumTokens(),
+                                          context_, E_});
     return {};
   }
 

@@ -34,7 +34,7 @@ class GatedMemory final : public Layer {
     saved.push_back(ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gates and states"));
     const Tensor u = saved[0].AsTensor(ctx.dtype);
     ctx.kernels.Run(
-        op::EmbeddingForward{u, ctx.batch.tokens, ctx.params[0], {}, N, 1, 2 * kChannels});
+        op::EmbeddingForward{u, ctx.batch.tokens, ctx.params[0], Tensor(), N, 1, 2 * kChannels});
     // Values become states in place. A counting arena has no data, and nothing is computed.
     if (float* state = u.f32(); state != nullptr) {
       const auto decay = Decay(ctx);
@@ -67,7 +67,7 @@ class GatedMemory final : public Layer {
       }
     }
     ctx.kernels.Run(
-        op::EmbeddingBackward{ctx.Grad(0), {}, du, ctx.batch.tokens, N, 1, 2 * kChannels});
+        op::EmbeddingBackward{ctx.Grad(0), Tensor(), du, ctx.batch.tokens, N, 1, 2 * kChannels});
     saved.clear();
     return {};
   }

@@ -18,6 +18,38 @@ cuda::Conv ConvOf(const ConvShape& s) {
   return {s.N, s.H, s.W, s.in, s.out, s.kernel, s.stride, s.OutH(), s.OutW()};
 }
 
+// The operands of a normalization, of which RMS norm has no mean and no bias.
+template <typename Op>
+cuda::NormArgs NormOf(const Op& op, int64_t N, int64_t C, float eps) {
+  cuda::NormArgs args = {.y = ViewOf(op.y), .rstd = ViewOf(op.rstd), .x = ViewOf(op.x)};
+  args.weight = ViewOf(op.weight);
+  if constexpr (requires { op.mean; }) {
+    args.mean = ViewOf(op.mean);
+    args.bias = ViewOf(op.bias);
+  }
+  args.N = N;
+  args.C = C;
+  args.eps = eps;
+  return args;
+}
+
+template <typename Op>
+cuda::NormGradArgs NormGradOf(const Op& op, int64_t N, int64_t C, bool accumulate_dx) {
+  cuda::NormGradArgs args = {.dx = ViewOf(op.dx), .dweight = ViewOf(op.dweight)};
+  args.dy = ViewOf(op.dy);
+  args.x = ViewOf(op.x);
+  args.weight = ViewOf(op.weight);
+  args.rstd = ViewOf(op.rstd);
+  if constexpr (requires { op.mean; }) {
+    args.mean = ViewOf(op.mean);
+    args.dbias = ViewOf(op.dbias);
+  }
+  args.N = N;
+  args.C = C;
+  args.accumulate_dx = accumulate_dx;
+  return args;
+}
+
 cuda::GroupShape GroupsOf(const GroupNormShape& s) {
   return {s.N, s.P, s.C, s.G};
 }
@@ -62,79 +94,23 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
   }
 
   static void Launch(const op::LayerNormForward& op) {
-    cuda::NormForward({.y = ViewOf(op.y),
-                       .mean = ViewOf(op.mean),
-                       .rstd = ViewOf(op.rstd),
-                       .x = ViewOf(op.x),
-                       .weight = ViewOf(op.weight),
-                       .bias = ViewOf(op.bias),
-                       .N = op.N,
-                       .C = op.C,
-                       .eps = kEpsilon});
+    cuda::NormForward(NormOf(op, op.N, op.C, kEpsilon));
   }
   void Launch(const op::LayerNormBackward& op) {
-    cuda::NormBackward({.dx = ViewOf(op.dx),
-                        .dweight = ViewOf(op.dweight),
-                        .dbias = ViewOf(op.dbias),
-                        .dy = ViewOf(op.dy),
-                        .x = ViewOf(op.x),
-                        .weight = ViewOf(op.weight),
-                        .mean = ViewOf(op.mean),
-                        .rstd = ViewOf(op.rstd),
-                        .N = op.N,
-                        .C = op.C,
-                        .accumulate_dx = op.accumulate_dx},
-                       Workspace(cuda::ColumnWorkspaceBytes(op.N, op.C)));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
   }
-
   static void Launch(const op::RmsNormForward& op) {
-    cuda::NormForward({.y = ViewOf(op.y),
-                       .mean = {},
-                       .rstd = ViewOf(op.rstd),
-                       .x = ViewOf(op.x),
-                       .weight = ViewOf(op.weight),
-                       .bias = {},
-                       .N = op.N,
-                       .C = op.C,
-                       .eps = op.eps});
+    cuda::NormForward(NormOf(op, op.N, op.C, op.eps));
   }
   void Launch(const op::RmsNormBackward& op) {
-    cuda::NormBackward({.dx = ViewOf(op.dx),
-                        .dweight = ViewOf(op.dweight),
-                        .dbias = {},
-                        .dy = ViewOf(op.dy),
-                        .x = ViewOf(op.x),
-                        .weight = ViewOf(op.weight),
-                        .mean = {},
-                        .rstd = ViewOf(op.rstd),
-                        .N = op.N,
-                        .C = op.C,
-                        .accumulate_dx = op.accumulate_dx},
-                       Workspace(cuda::ColumnWorkspaceBytes(op.N, op.C)));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
   }
-
   static void Launch(const op::GroupNormForward& op) {
-    cuda::GroupNormForward({.y = ViewOf(op.y),
-                            .mean = ViewOf(op.mean),
-                            .rstd = ViewOf(op.rstd),
-                            .x = ViewOf(op.x),
-                            .weight = ViewOf(op.weight),
-                            .bias = ViewOf(op.bias),
-                            .eps = kEpsilon},
-                           GroupsOf(op.shape));
+    cuda::GroupNormForward(NormOf(op, 0, 0, kEpsilon), GroupsOf(op.shape));
   }
   void Launch(const op::GroupNormBackward& op) {
-    cuda::GroupNormBackward(
-        {.dx = ViewOf(op.dx),
-         .dweight = ViewOf(op.dweight),
-         .dbias = ViewOf(op.dbias),
-         .dy = ViewOf(op.dy),
-         .x = ViewOf(op.x),
-         .weight = ViewOf(op.weight),
-         .mean = ViewOf(op.mean),
-         .rstd = ViewOf(op.rstd)},
-        GroupsOf(op.shape),
-        Workspace(cuda::ColumnWorkspaceBytes(op.shape.N * op.shape.P, op.shape.C)));
+    cuda::GroupNormBackward(NormGradOf(op, 0, 0, false), GroupsOf(op.shape),
+                            ColumnWorkspace(op.shape.N * op.shape.P, op.shape.C));
   }
 
   static void Launch(const op::GeluForward& op) { cuda::GeluForward(ViewOf(op.y), ViewOf(op.x)); }
@@ -222,6 +198,9 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
 
  private:
   void* Workspace(int64_t bytes) { return workspace_->Get(bytes); }
+  void* ColumnWorkspace(int64_t N, int64_t C) {
+    return Workspace(cuda::ColumnWorkspaceBytes(N, C));
+  }
   // The parts of Matmul.
   bool MultiplyFused(const op::Matmul& args);
   void Multiply(op::Matmul args);
@@ -286,7 +265,7 @@ void CudaLayers::FinishProduct(const op::Matmul& args) {
     cuda::GeluBackward(matrix(args.c), matrix(args.c), matrix(args.gelu_input));
   if (args.column_sums.num_elems > 0) {
     cuda::BiasGrad(ViewOf(args.column_sums), ViewOf(args.b), args.K, args.N,
-                   Workspace(cuda::ColumnWorkspaceBytes(args.K, args.N)));
+                   ColumnWorkspace(args.K, args.N));
   }
 }
 
