@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/table.h"
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
@@ -92,8 +93,9 @@ struct Probe {
 double ProbeCopies() {
   Probe probe(8 << 20);
   const auto kernels = MakeCpuKernels(1);
-  return static_cast<double>(probe.From().bytes()) /
-         SecondsOf([&] { kernels->Cast(probe.To(), probe.From()); });
+  return static_cast<double>(probe.From().bytes()) / SecondsOf([&] {
+           kernels->Run(op::Cast{probe.To(), probe.From()});
+         });
 }
 
 // Bytes/s of an f32 Adam update, which reads and writes 28 bytes per element.
@@ -107,7 +109,7 @@ double ProbeUpdates() {
                          .v = moments.To(),
                          .lr = 1e-3F};
   return 28.0 * static_cast<double>(values.num_elems()) /
-         SecondsOf([&] { kernels->AdamStep(args); });
+         SecondsOf([&] { kernels->Run(op::AdamStep{args}); });
 }
 
 // Bytes/s that a rank sends in an all-reduce; 0 for one rank.

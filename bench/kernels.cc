@@ -4,14 +4,13 @@
 //   bench_kernels --benchmark_filter=Matmul
 //
 // FLOP/s and bytes/s are of wall time. The number of threads is the last argument.
-#include "engine/backend/kernels.h"
-
 #include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/core/arena.h"
 
 namespace dsat::engine {
@@ -29,7 +28,7 @@ class Bench {
   Tensor New(DType dtype, int64_t num_elems) {
     buffers_.push_back(arena_.Allocate(dtype, num_elems, "benchmark"));
     const Tensor t = buffers_.back().AsTensor(dtype);
-    kernels_->Fill(t, 0.01F);
+    kernels_->Run(op::Fill{t, 0.01F});
     return t;
   }
   Kernels& kernels() { return *kernels_; }
@@ -48,11 +47,11 @@ void SetRates(benchmark::State& state, const Kernels& kernels, int64_t bytes_per
   if (bytes_per_iteration > 0) state.SetBytesProcessed(state.iterations() * bytes_per_iteration);
 }
 
-void RunMatmul(benchmark::State& state, Bench& bench, const MatmulArgs& args) {
-  bench.kernels().Matmul(args);  // Generates code.
+void RunMatmul(benchmark::State& state, Bench& bench, const op::Matmul& args) {
+  bench.kernels().Run(args);  // Generates code.
   const int64_t before = bench.kernels().flops();
   for (auto _ : state)
-    bench.kernels().Matmul(args);
+    bench.kernels().Run(args);
   state.counters["FLOP/s"] = benchmark::Counter(
       static_cast<double>(bench.kernels().flops() - before), benchmark::Counter::kIsRate);
 }
@@ -60,7 +59,7 @@ void RunMatmul(benchmark::State& state, Bench& bench, const MatmulArgs& args) {
 // Arguments M, N, K, transpose_a, transpose_b, threads.
 void BM_Matmul(benchmark::State& state, DType dtype) {
   Bench bench(state.range(5));
-  MatmulArgs args{.M = state.range(0), .N = state.range(1), .K = state.range(2)};
+  op::Matmul args{.M = state.range(0), .N = state.range(1), .K = state.range(2)};
   args.transpose_a = state.range(3) != 0;
   args.transpose_b = state.range(4) != 0;
   args.a = bench.New(dtype, args.M * args.K);
@@ -100,7 +99,7 @@ enum class Extra { kNone, kAddend, kGelu, kGeluGradient, kColumnSums };
 void BM_MatmulWith(benchmark::State& state, DType dtype, Extra extra) {
   Bench bench(state.range(0));
   const bool of_weight = extra == Extra::kColumnSums;
-  MatmulArgs args{.M = of_weight ? kC : kRows, .N = 4 * kC, .K = of_weight ? kRows : kC};
+  op::Matmul args{.M = of_weight ? kC : kRows, .N = 4 * kC, .K = of_weight ? kRows : kC};
   args.transpose_a = of_weight;
   args.a = bench.New(dtype, args.M * args.K);
   args.b = bench.New(dtype, args.K * args.N);
@@ -135,9 +134,9 @@ void BM_Attention(benchmark::State& state, DType dtype, bool backward) {
   const Tensor scratch = bench.New(DType::kF32, kernels.AttentionScratchBytes(s) / 4);
   for (auto _ : state) {
     if (backward) {
-      kernels.AttentionBackward(dqkv, out, out, qkv, lse, scratch, s);
+      kernels.Run(op::AttentionBackward{dqkv, out, out, qkv, lse, scratch, s});
     } else {
-      kernels.AttentionForward(out, lse, qkv, scratch, s);
+      kernels.Run(op::AttentionForward{out, lse, qkv, scratch, s});
     }
   }
   SetRates(state, kernels, 0);
@@ -172,7 +171,7 @@ void BM_Adam(benchmark::State& state, DType dtype, DType master = DType::kF32,
   args.lr = 1e-3F;
   if (rounds_at_random) args.rounding = RoundingBits{.key = 1};
   for (auto _ : state)
-    bench.kernels().AdamStep(args);
+    bench.kernels().Run(op::AdamStep{args});
   SetParameters(state, kParameters);
   const int64_t state_bytes = 2 * BytesPerElem(master) + 4 * BytesPerElem(moments);
   const int64_t model_bytes = BytesPerElem(dtype) * (dtype == master ? 1 : 2);
@@ -227,9 +226,9 @@ void BM_Gelu(benchmark::State& state, DType dtype, bool backward) {
   const Tensor y = bench.New(dtype, kElems);
   for (auto _ : state) {
     if (backward) {
-      bench.kernels().GeluBackward(y, y, x);
+      bench.kernels().Run(op::GeluBackward{y, y, x});
     } else {
-      bench.kernels().GeluForward(y, x);
+      bench.kernels().Run(op::GeluForward{y, x});
     }
   }
   SetRates(state, bench.kernels(), (backward ? 3 : 2) * x.bytes());
@@ -249,10 +248,10 @@ void BM_LayerNorm(benchmark::State& state, DType dtype, bool backward) {
   const Tensor bias = bench.New(dtype, kC);
   for (auto _ : state) {
     if (backward) {
-      bench.kernels().LayerNormBackward(y, weight, bias, y, x, weight, mean, rstd, kRows, kC,
-                                        false);
+      bench.kernels().Run(
+          op::LayerNormBackward{y, weight, bias, y, x, weight, mean, rstd, kRows, kC, false});
     } else {
-      bench.kernels().LayerNormForward(y, mean, rstd, x, weight, bias, kRows, kC);
+      bench.kernels().Run(op::LayerNormForward{y, mean, rstd, x, weight, bias, kRows, kC});
     }
   }
   SetRates(state, bench.kernels(), (backward ? 3 : 2) * x.bytes());
@@ -267,7 +266,8 @@ void BM_CrossEntropy(benchmark::State& state, DType dtype) {
   const Tensor logits = bench.New(dtype, kRows * kVocabulary);
   const std::vector<int32_t> targets(kRows, 17);
   for (auto _ : state) {
-    bench.kernels().CrossEntropyInPlace(logits, targets.data(), kRows, kVocabulary, kVocabulary, 1);
+    bench.kernels().Run(
+        op::CrossEntropyInPlace{logits, targets.data(), kRows, kVocabulary, kVocabulary, 1});
   }
   SetRates(state, bench.kernels(), 2 * logits.bytes());
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/core/device_kind.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -11,22 +13,6 @@ int64_t RoundUp(int64_t elems) {
 }
 
 }  // namespace
-
-int64_t MatmulFlops(const MatmulArgs& args) {
-  return 2 * args.M * args.N * args.K;
-}
-
-int64_t AttentionForwardFlops(const AttentionShape& shape) {
-  return 4 * shape.B * shape.T * shape.T * shape.C;
-}
-
-int64_t AttentionBackwardFlops(const AttentionShape& shape) {
-  return 2 * AttentionForwardFlops(shape);
-}
-
-int64_t ConvFlops(const ConvShape& shape) {
-  return 2 * shape.NumOut() * shape.in * shape.kernel * shape.kernel;
-}
 
 AttentionScratch CpuAttentionScratch(const AttentionShape& shape) {
   AttentionScratch scratch;

@@ -1,23 +1,13 @@
-// The cost of kernels, for all backends. Predictions of the counting backend are exact because the
-// other backends use the same functions.
+// The memory that kernels need beside their operands. Predictions of the counting backend are exact
+// because the other backends use the same functions.
 #ifndef DSAT_ENGINE_BACKEND_COST_H_
 #define DSAT_ENGINE_BACKEND_COST_H_
 
 #include <cstdint>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/layer_ops.h"
 
 namespace dsat::engine {
-
-// 2 M N K; the epilogue does not count.
-int64_t MatmulFlops(const MatmulArgs& args);
-// Full products: QK^T and PV are 2 B T T C each.
-int64_t AttentionForwardFlops(const AttentionShape& shape);
-// Twice the forward pass: four products. The recomputed QK^T is not counted.
-int64_t AttentionBackwardFlops(const AttentionShape& shape);
-
-// 2 kernel^2 in out per pixel of the result; the same for each of the two gradients.
-int64_t ConvFlops(const ConvShape& shape);
 
 // Query rows that CPU attention works on at a time: a tile of scores is this many rows of T.
 inline constexpr int64_t kAttentionTileRows = 128;
@@ -33,6 +23,9 @@ struct AttentionScratch {
 AttentionScratch CpuAttentionScratch(const AttentionShape& shape);
 // Threads that CPU attention can use: no more than there are heads of keys in the batch.
 int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
+
+// The scratch bytes of all threads. Shared by the CPU and the counting backend.
+int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
 // head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.

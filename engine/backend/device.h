@@ -1,7 +1,7 @@
 // A device that an engine computes on: kernels, their memory, and collectives over that memory.
 //
-// A program opens a device once (engine/backend/open_device.h) and makes the parts of each engine
-// with it. What a device makes must not outlive the device.
+// A program opens a device once (OpenDevice) and makes the parts of each engine with it. What a
+// device makes must not outlive the device.
 #ifndef DSAT_ENGINE_BACKEND_DEVICE_H_
 #define DSAT_ENGINE_BACKEND_DEVICE_H_
 
@@ -11,6 +11,7 @@
 
 #include "engine/backend/kernels.h"
 #include "engine/comm/process_group.h"
+#include "engine/core/device_kind.h"
 #include "engine/core/memory_source.h"
 
 namespace dsat::engine {
@@ -38,6 +39,10 @@ class Device {
 
 // This machine's processor; its memory is the host's. `num_threads` compute threads per rank.
 std::unique_ptr<Device> MakeCpuDevice(int num_threads);
+// `name` is "cpu", "cuda" or "auto", which is a GPU if this machine has a usable one and else the
+// processor. Ranks get the GPUs in turn by `local_rank`. Throws kInvalidArgument for another name,
+// and kUnavailable with the reason if `name` is "cuda" and there is no usable GPU.
+std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int num_threads);
 
 }  // namespace dsat::engine
 

@@ -38,7 +38,7 @@ double BestSeconds(const std::function<void()>& work) {
 // A GPU has done all when it has handed over what was written last.
 void Finish(Kernels& kernels, Tensor written) {
   std::array<char, 4> bytes{};
-  kernels.Download(bytes.data(), written.data, BytesPerElem(written.dtype));
+  kernels.stream().Download(bytes.data(), written.data, BytesPerElem(written.dtype));
 }
 
 // (n, n) numbers in [-1, 1): products of equal numbers take less power, and so less time.
@@ -52,9 +52,9 @@ Buffer Matrix(Kernels& kernels, Arena& device, Arena& host, int64_t n, DType dty
   for (int64_t i = kPeriod; i < n * n; ++i)
     out[i] = out[i - kPeriod];
   const Buffer wide = device.Allocate(DType::kF32, n * n, kUse);
-  kernels.Upload(wide.data(), numbers.data(), wide.bytes());
+  kernels.stream().Upload(wide.data(), numbers.data(), wide.bytes());
   Buffer matrix = device.Allocate(dtype, n * n, kUse);
-  kernels.Cast(matrix.AsTensor(dtype), wide.AsTensor(DType::kF32));
+  kernels.Run(op::Cast{matrix.AsTensor(dtype), wide.AsTensor(DType::kF32)});
   Finish(kernels, matrix.AsTensor(dtype));
   return matrix;
 }
@@ -64,12 +64,12 @@ double MatmulFlops(Kernels& kernels, Arena& device, Arena& host, int64_t n, DTyp
   const Buffer b = Matrix(kernels, device, host, n, dtype);
   const Buffer c = device.Allocate(dtype, n * n, kUse);
   const double seconds = BestSeconds([&] {
-    kernels.Matmul({.M = n,
-                    .N = n,
-                    .K = n,
-                    .a = a.AsTensor(dtype),
-                    .b = b.AsTensor(dtype),
-                    .c = c.AsTensor(dtype)});
+    kernels.Run(op::Matmul{.M = n,
+                           .N = n,
+                           .K = n,
+                           .a = a.AsTensor(dtype),
+                           .b = b.AsTensor(dtype),
+                           .c = c.AsTensor(dtype)});
     Finish(kernels, c.AsTensor(dtype));
   });
   const double flops = 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
@@ -105,14 +105,14 @@ DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DTy
   const auto rate = [bytes](const std::function<void()>& copy) {
     return static_cast<double>(bytes) / BestSeconds(copy);
   };
-  const double to_device = rate([&] { kernels.Upload(from.data(), other.data(), bytes); });
-  const double to_host = rate([&] { kernels.Download(other.data(), from.data(), bytes); });
+  const double to_device = rate([&] { kernels.stream().Upload(from.data(), other.data(), bytes); });
+  const double to_host = rate([&] { kernels.stream().Download(other.data(), from.data(), bytes); });
   if (!device.host_visible()) {
     speed.to_device = to_device;
     speed.to_host = to_host;
   }
   speed.copy = rate([&] {
-    kernels.Cast(to.AsTensor(DType::kF32), from.AsTensor(DType::kF32));
+    kernels.Run(op::Cast{to.AsTensor(DType::kF32), from.AsTensor(DType::kF32)});
     Finish(kernels, to.AsTensor(DType::kF32));
   });
   return speed;

@@ -1,9 +1,8 @@
 // The device that a run asks for.
-#include "engine/backend/open_device.h"
-
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/cuda_status.h"
+#include "engine/backend/device.h"
 
 namespace dsat::engine {
 

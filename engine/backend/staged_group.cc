@@ -16,7 +16,7 @@ constexpr int64_t kBlockBytes = 64;  // A memory source gives multiples of it.
 class StagedGroup final : public ProcessGroup {
  public:
   StagedGroup(std::unique_ptr<ProcessGroup> host, MemorySource& memory,
-              std::shared_ptr<Kernels> copies)
+              std::shared_ptr<Stream> copies)
       : ProcessGroup(host->rank(), host->size()),
         host_(std::move(host)),
         memory_(memory),
@@ -93,7 +93,7 @@ class StagedGroup final : public ProcessGroup {
 
   std::unique_ptr<ProcessGroup> host_;
   MemorySource& memory_;
-  std::shared_ptr<Kernels> copies_;
+  std::shared_ptr<Stream> copies_;
   std::vector<Staged> buffers_;  // By buffer id.
   std::vector<char> message_;
   bool has_warned_ = false;
@@ -151,7 +151,7 @@ void StagedGroup::Exchange(const void* sent, void* received, int64_t bytes, int 
 
 std::unique_ptr<ProcessGroup> MakeStagedGroup(std::unique_ptr<ProcessGroup> host,
                                               MemorySource& memory,
-                                              std::shared_ptr<Kernels> copies) {
+                                              std::shared_ptr<Stream> copies) {
   return std::make_unique<StagedGroup>(std::move(host), memory, std::move(copies));
 }
 

@@ -45,7 +45,7 @@ struct Traffic {
 
 // Not thread-safe: one thread makes all calls. A group of size 1 has the same interface and does
 // nothing. On device memory a call is enqueued on the calling thread's stream, like a kernel
-// (engine/backend/kernels.h).
+// (engine/backend/stream.h).
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/config/validate.h"
 
 namespace dsat::engine {
@@ -165,12 +166,6 @@ ZeroConfig ReadZero(const Settings& s) {
   return zero;
 }
 
-// The lr and eps that torch.optim.Adagrad has if they are not given; all others are the table's.
-void UseAdagradDefaults(const Settings& s, OptimizerConfig* optimizer) {
-  if (s.Given("/optimizer/params/lr") == nullptr) optimizer->lr = 1e-2;
-  if (s.Given("/optimizer/params/eps") == nullptr) optimizer->eps = 1e-10;
-}
-
 OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
                               std::vector<std::string>* warnings) {
   const std::string kParams = "/optimizer/params/";
@@ -204,7 +199,6 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   optimizer.min_coeff = s.Number(kParams + "min_coeff");
   optimizer.freeze_step = s.Int(kParams + "freeze_step");
   optimizer.lr_decay = s.Number(kParams + "lr_decay");
-  if (optimizer.type == "adagrad") UseAdagradDefaults(s, &optimizer);
   return optimizer;
 }
 
@@ -251,9 +245,9 @@ SchedulerConfig ReadScheduler(const Settings& s, double lr) {
   SchedulerConfig scheduler;
   scheduler.type = s.Text("/scheduler/type");
   scheduler.warmup_min_lr = s.Number(kParams + "warmup_min_lr");
-  const Json* max_lr = s.Given(kParams + "warmup_max_lr");
-  if (max_lr != nullptr) {
-    scheduler.warmup_max_lr = max_lr->get<double>();
+  const Json max_lr = s.Get(kParams + "warmup_max_lr");
+  if (max_lr.is_number()) {
+    scheduler.warmup_max_lr = max_lr.get<double>();
   } else if (scheduler.type == "WarmupLR") {
     scheduler.warmup_max_lr = lr;
   }
@@ -306,6 +300,15 @@ Default::operator std::string() const {
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings) {
   return ParseDsConfig(ds_config, source, world_size, warnings, Keys());
+}
+
+DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size) {
+  std::vector<std::string> warnings;
+  DsConfig parsed = ParseDsConfig(ds_config, source, world_size, &warnings);
+  if (rank != 0) return parsed;
+  for (const std::string& warning : warnings)
+    Log(LogLevel::kWarn, warning);
+  return parsed;
 }
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,

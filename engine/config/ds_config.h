@@ -156,7 +156,7 @@ struct SchedulerConfig {
   // /scheduler/type has the names; "" = constant lr.
   std::string type;
   double warmup_min_lr = Default("/scheduler/params/warmup_min_lr");
-  double warmup_max_lr = 1e-3;  // DeepSpeed's; WarmupLR takes the lr of the optimizer.
+  double warmup_max_lr = 0;
   int64_t warmup_num_steps = Default("/scheduler/params/warmup_num_steps");
   bool warmup_linear = false;   // else logarithmic
   int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
@@ -232,6 +232,8 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
                        std::vector<std::string>* warnings);
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys);
+// The same on each rank of a run; rank 0 logs the warnings.
+DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size);
 
 }  // namespace dsat::engine
 

@@ -59,6 +59,8 @@ KeyTable::KeyTable(std::vector<Key> rows) : rows_(std::move(rows)) {
     defaults_.push_back(alias ? Json() : Json::parse(key.fallback));
     const bool by_stage = key.fallback_stage < kNumZeroStages;
     stage_defaults_.push_back(by_stage ? Json::parse(key.stage_fallback) : defaults_.back());
+    const bool by_type = *key.fallback_type != '\0';
+    type_defaults_.push_back(by_type ? Json::parse(key.type_fallback) : defaults_.back());
   }
 }
 
@@ -86,8 +88,9 @@ std::vector<std::string> KeyTable::Names(std::string_view section, std::string_v
   return names;
 }
 
-const Json& KeyTable::Default(const Key& key, int stage) const {
+const Json& KeyTable::Default(const Key& key, int stage, std::string_view type) const {
   const auto row = static_cast<size_t>(&key - rows_.data());
+  if (!type.empty() && type == key.fallback_type) return type_defaults_.at(row);
   return (stage < key.fallback_stage ? defaults_ : stage_defaults_).at(row);
 }
 

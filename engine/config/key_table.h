@@ -70,6 +70,9 @@ struct Key {
   // From this ZeRO stage on the default is `stage_fallback`.
   int fallback_stage = kNumZeroStages;
   const char* stage_fallback = "";
+  // If the section's `type` is this one, the default is `type_fallback`.
+  const char* fallback_type = "";
+  const char* type_fallback = "";
   int from_stage = 0;          // Below this ZeRO stage the key has no effect,
   bool needs_stage = false;    // and a value other than the default is refused.
   bool several_ranks = false;  // On one rank the key has no effect.
@@ -94,6 +97,9 @@ struct Key {
   constexpr Key Rounding() const { return With(&Key::key_class, KeyClass::kRounding); }
   constexpr Key DefaultFromStage(int stage, const char* json) const {
     return With(&Key::fallback_stage, stage).With(&Key::stage_fallback, json);
+  }
+  constexpr Key DefaultFor(const char* type, const char* json) const {
+    return With(&Key::fallback_type, type).With(&Key::type_fallback, json);
   }
   constexpr Key FromStage(int stage) const { return With(&Key::from_stage, stage); }
   constexpr Key NeedsStage(int stage) const {
@@ -135,8 +141,9 @@ class KeyTable {
   // The names of the keys directly under a section's pointer ("" = top level) that are valid if the
   // section has this `type` in lower case.
   std::vector<std::string> Names(std::string_view section, std::string_view type = "") const;
-  // The default at a ZeRO stage; null if the key has none of its own. REQUIRES: `key` is a row.
-  const Json& Default(const Key& key, int stage = 0) const;
+  // The default at a ZeRO stage if the key's section has this `type` in lower case; null if the key
+  // has none of its own. REQUIRES: `key` is a row.
+  const Json& Default(const Key& key, int stage = 0, std::string_view type = "") const;
   // What a value of the key must be, for messages and docs: "an integer >= 1", "true or false".
   std::string Expected(const Key& key) const;
   // "" if `value` fits the key's type and range, else Expected(key).
@@ -147,7 +154,8 @@ class KeyTable {
 
   std::vector<Key> rows_;
   std::vector<Json> defaults_;        // Of each row,
-  std::vector<Json> stage_defaults_;  // and from its `fallback_stage` on.
+  std::vector<Json> stage_defaults_;  // and from its `fallback_stage` on,
+  std::vector<Json> type_defaults_;   // and of its `fallback_type`.
   std::unordered_map<std::string_view, size_t> by_pointer_;
 };
 

@@ -69,7 +69,7 @@ constexpr Key kKeys[] = {
     Text("/optimizer/type", "0.1.0", "null", kHonors).Known(kOptimizers),
     Flag("/optimizer/legacy_fusion", "0.1.0", "false", kWarns).Rounding(),
     Section("/optimizer/params", "0.1.0"),
-    Number("/optimizer/params/lr", "0.1.0", "0.001", kHonors).From(0).Note("Adagrad: 0.01"),
+    Number("/optimizer/params/lr", "0.1.0", "0.001", kHonors).From(0).DefaultFor(kAdagrad, "0.01"),
     Number("/optimizer/params/weight_decay", "0.1.0", "0", kHonors).From(0),
     Key{"/optimizer/params/betas", "0.1.0", KeyType::kNumbers, "[0.9, 0.999]", kHonors}
         .From(0)
@@ -78,7 +78,7 @@ constexpr Key kKeys[] = {
     Number("/optimizer/params/eps", "0.1.0", "1e-8", kHonors)
         .From(0)
         .For(kWithEps)
-        .Note("Adagrad: 1e-10"),
+        .DefaultFor(kAdagrad, "1e-10"),
     Any("/optimizer/params/max_grad_norm", "0.1.0", "null", kFollows),
     Flag("/optimizer/params/bias_correction", "0.1.0", "true", kHonors)
         .For("adam adamw lamb onebitadam"),
@@ -123,7 +123,8 @@ constexpr Key kKeys[] = {
     Number("/scheduler/params/warmup_max_lr", "0.1.0", "null", kHonors)
         .From(0)
         .For(kWarmups)
-        .Note("if not given: WarmupLR the optimizer's lr, WarmupDecayLR 0.001"),
+        .DefaultFor("warmupdecaylr", "0.001")
+        .Note("for WarmupLR the default is the optimizer's lr"),
     Int("/scheduler/params/warmup_num_steps", "0.1.0", "1000", kHonors).From(1).For(kAllWarmups),
     Text("/scheduler/params/warmup_type", "0.5.7", "\"log\"", kHonors)
         .OneOf("log linear")

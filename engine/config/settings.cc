@@ -130,7 +130,14 @@ Json Settings::Get(const std::string& pointer) const {
   if (const Json* given = Given(pointer)) return *given;
   const Key* key = keys_->Find(pointer);
   DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
-  return keys_->Default(*key, stage_);
+  return DefaultOf(*key);
+}
+
+const Json& Settings::DefaultOf(const Key& key) const {
+  if (*key.fallback_type == '\0') return keys_->Default(key, stage_);
+  const std::string_view pointer = key.pointer;  // "/section/params/name"
+  const std::string section(pointer.substr(0, pointer.find('/', 1)));
+  return keys_->Default(key, stage_, Lower(section + "/type"));
 }
 
 std::string Settings::Text(const std::string& pointer) const {
@@ -140,7 +147,7 @@ std::string Settings::Text(const std::string& pointer) const {
 
 bool Settings::Differs(const Key& key) const {
   const Json* given = Given(key.pointer);
-  return given != nullptr && *given != keys_->Default(key, stage_);
+  return given != nullptr && *given != DefaultOf(key);
 }
 
 }  // namespace dsat::engine

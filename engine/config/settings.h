@@ -38,7 +38,8 @@ class Settings {
   const Json* Given(const std::string& pointer) const { return FindAtPointer(config_, pointer); }
   // True if the file has a value, "auto" included.
   bool Has(const std::string& pointer) const { return FindAtPointer(written_, pointer) != nullptr; }
-  // The value given, or the default at this stage; null if there is neither.
+  // The value given, or the default at this stage and for the section's type; null if there is
+  // neither.
   Json Get(const std::string& pointer) const;
   bool Is(const std::string& pointer) const { return Get(pointer) == true; }
   // REQUIRES: Get(pointer) is a number.
@@ -52,6 +53,8 @@ class Settings {
   bool Differs(const Key& key) const;
 
  private:
+  const Json& DefaultOf(const Key& key) const;
+
   const KeyTable* keys_;
   Json written_;
   Json config_;  // The same without "auto".

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "engine/core/image_shape.h"
+#include "engine/core/model_parts.h"
 
 namespace dsat::engine {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/image_shape.h"
+#include "engine/core/model_parts.h"
 
 namespace dsat::engine {
 

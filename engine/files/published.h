@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/linear_part.h"
+#include "engine/core/model_parts.h"
 #include "engine/core/tensor.h"
 #include "engine/files/tensor_file.h"
 

@@ -103,7 +103,7 @@ bool ForeignWeights::Has(const std::string& name) const {
 ForeignWeights::Source ForeignWeights::Locate(const ParamSpec& param, const std::string& prefix,
                                               std::vector<std::string>& mistakes) const {
   Source source{.parts = {}, .transposed = !param.linears.empty()};
-  for (const TensorSpec& tensor : param.Published().Tensors(DType::kF32)) {
+  for (const TensorSpec& tensor : PublishedOf(param).Tensors(DType::kF32)) {
     const std::string name = prefix + tensor.name;
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
@@ -137,7 +137,7 @@ ForeignWeights::ForeignWeights(const std::string& path, const Model& model,
   for (const auto& layer : model.layers) {
     for (const ParamSpec& param : layer->params()) {
       sources_[param.name] = Locate(param, prefix, mistakes);
-      for (const TensorSpec& tensor : param.Published().Tensors(DType::kF32))
+      for (const TensorSpec& tensor : PublishedOf(param).Tensors(DType::kF32))
         known.insert(prefix + tensor.name);
     }
   }
@@ -170,7 +170,7 @@ void ForeignWeights::Read(Kernels& kernels, const std::string& param, int64_t be
     const int64_t count = std::min(kStagedElems, dst.num_elems - done);
     const Tensor part{staged.data(), count, source.dtype};
     Stage(source, begin + done, part);
-    kernels.Cast(dst.Slice(done, count), part);
+    kernels.Run(op::Cast{dst.Slice(done, count), part});
   }
 }
 
@@ -209,6 +209,10 @@ void ForeignWeights::StageTransposed(const Source& source, int64_t begin, Tensor
 }
 
 }  // namespace
+
+PublishedParam PublishedOf(const ParamSpec& param) {
+  return {param.name, param.shape, param.linears};
+}
 
 std::shared_ptr<const WeightSource> OpenForeignWeights(const std::string& path, const Model& model,
                                                        const ForeignFiles& files) {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "engine/model/layer.h"
-#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
+
+struct PublishedParam;
 
 // Properties of files besides the published tensors of a model.
 struct ForeignFiles {
@@ -24,6 +25,9 @@ struct ForeignFiles {
 // mis-shaped, kDataLoss for a file that is not whole.
 std::shared_ptr<const WeightSource> OpenForeignWeights(const std::string& path, const Model& model,
                                                        const ForeignFiles& files);
+
+// The parameter as other programs know it.
+PublishedParam PublishedOf(const ParamSpec& param);
 
 }  // namespace dsat::engine
 

@@ -4,8 +4,6 @@
 #include <functional>
 #include <numeric>
 
-#include "engine/files/published.h"
-
 namespace dsat::engine {
 
 int64_t ParamSpec::NumElems() const {
@@ -14,10 +12,6 @@ int64_t ParamSpec::NumElems() const {
 
 int64_t ParamSpec::StoredElems() const {
   return vocab_padding == 0 ? NumElems() : NumElems() / shape[0] * (shape[0] + vocab_padding);
-}
-
-PublishedParam ParamSpec::Published() const {
-  return {name, shape, linears};
 }
 
 namespace {

@@ -12,15 +12,12 @@
 #include <vector>
 
 #include "engine/core/arena.h"
-#include "engine/core/image_shape.h"
-#include "engine/core/linear_part.h"
+#include "engine/core/model_parts.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
 
 class Kernels;
-class WeightSource;
-struct PublishedParam;
 
 // A parameter and its initial values. kNormal draws each element of N(0, stddev) from (seed, name),
 // so that the values do not depend on how the parameter is sharded.
@@ -36,7 +33,6 @@ struct ParamSpec {
   int64_t NumElems() const;
   // With the padding, whose gradient must be zero.
   int64_t StoredElems() const;
-  PublishedParam Published() const;
 };
 
 // A parameter of another layer that this one also uses (the tied output embedding).
@@ -97,6 +93,18 @@ class Layer {
   // first layer). Consumes `saved`; frees as it goes.
   virtual Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
                           Saved& saved) const = 0;
+};
+
+// Trained weights as the initial values of a model. Thread-safe.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Writes elements [begin, begin + dst.num_elems) of the model's parameter `param`, in the order
+  // of its ParamSpec's shape, to `dst`, converted to its dtype: a rank reads only what it keeps.
+  // Throws kDataLoss if a file has changed underneath. REQUIRES: the model has the parameter, and
+  // the range lies within it.
+  virtual void Read(Kernels& kernels, const std::string& param, int64_t begin,
+                    Tensor dst) const = 0;
 };
 
 struct Model {

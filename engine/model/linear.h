@@ -13,7 +13,7 @@ struct LinearShape {
   int64_t N = 0, in = 0, out = 0;
 };
 
-// The epilogue of the matrix multiplication, as in MatmulArgs. Empty tensors leave it out.
+// The epilogue of the matrix multiplication, as in op::Matmul. Empty tensors leave it out.
 struct LinearExtras {
   Tensor addend = {};       // (N, out), added to y
   Tensor before_gelu = {};  // (N, out) = the affine map, y = gelu of it

@@ -29,17 +29,18 @@ class ContextEmbedding final : public Layer {
     Buffer y = ctx.arena.Allocate(ctx.dtype, N * context_ * E_, "embedding output");
     const Buffer windows = Windows(ctx);
     // A window is a short sequence of its own: N sequences of `context` tokens.
-    ctx.kernels.EmbeddingForward(y.AsTensor(ctx.dtype), static_cast<int32_t*>(windows.data()),
-                                 ctx.params[0], {}, N, context_, E_);
+    ctx.kernels.Run(op::EmbeddingForward{y.AsTensor(ctx.dtype),
+                                         static_cast<int32_t*>(windows.data()), ctx.params[0],
+                                         Tensor(), N, context_, E_});
     return y;
   }
 
   Buffer Backward(const LayerContext& ctx, const Buffer&, Buffer dy, Saved&) const override {
     if (!ctx.Trains(0)) return {};
     const Buffer windows = Windows(ctx);
-    ctx.kernels.EmbeddingBackward(ctx.Grad(0), {}, dy.AsTensor(ctx.dtype),
-                                  static_cast<int32_t*>(windows.data()), ctx.NumTokens(), context_,
-                                  E_);
+    ctx.kernels.Run(op::EmbeddingBackward{ctx.Grad(0), Tensor(), dy.AsTensor(ctx.dtype),
+                                          static_cast<int32_t*>(windows.data()), ctx.NumTokens(),
+                                          context_, E_});
     return {};
   }
 
@@ -47,8 +48,8 @@ class ContextEmbedding final : public Layer {
   Buffer Windows(const LayerContext& ctx) const {
     constexpr int64_t kTokenBytes = sizeof(int32_t);
     Buffer windows = ctx.arena.Allocate(ctx.NumTokens() * context_ * kTokenBytes, "token windows");
-    ctx.kernels.TokenWindows(static_cast<int32_t*>(windows.data()), ctx.batch.tokens, ctx.batch.B,
-                             ctx.batch.T, context_);
+    ctx.kernels.Run(op::TokenWindows{static_cast<int32_t*>(windows.data()), ctx.batch.tokens,
+                                     ctx.batch.B, ctx.batch.T, context_});
     return windows;
   }
 
@@ -77,7 +78,7 @@ class HiddenLayer final : public Layer {
     const Tensor linear = saved[0].AsTensor(ctx.dtype);
     LinearForward(ctx.kernels, linear, x.AsTensor(ctx.dtype), ctx.params[0], ctx.params[1], shape);
     Buffer y = ctx.arena.Allocate(ctx.dtype, shape.N * out_, "hidden layer output");
-    ctx.kernels.ReluForward(y.AsTensor(ctx.dtype), linear);
+    ctx.kernels.Run(op::ReluForward{y.AsTensor(ctx.dtype), linear});
     return y;
   }
 
@@ -85,7 +86,7 @@ class HiddenLayer final : public Layer {
                   Saved& saved) const override {
     const LinearShape shape{ctx.NumTokens(), in_, out_};
     const Tensor dlinear = dy.AsTensor(ctx.dtype);
-    ctx.kernels.ReluBackward(dlinear, dlinear, saved[0].AsTensor(ctx.dtype));
+    ctx.kernels.Run(op::ReluBackward{dlinear, dlinear, saved[0].AsTensor(ctx.dtype)});
     saved.clear();
     LinearParamGrads(ctx.kernels, ctx.Grad(0), ctx.Grad(1), dlinear, x.AsTensor(ctx.dtype), shape);
     Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * in_, "hidden layer input gradient");

@@ -46,7 +46,7 @@ struct ConvNorm {
   Buffer Convolve(const LayerContext& ctx, Tensor x) const {
     const ConvShape shape = Shape(ctx);
     Buffer y = ctx.arena.Allocate(ctx.dtype, shape.NumOut(), "convolution output");
-    ctx.kernels.ConvForward(y.AsTensor(ctx.dtype), x, ctx.params[param], shape);
+    ctx.kernels.Run(op::ConvForward{y.AsTensor(ctx.dtype), x, ctx.params[param], shape});
     return y;
   }
   // Of the convolution's output; stats (NumStats) f32 is written.
@@ -54,9 +54,9 @@ struct ConvNorm {
     const GroupNormShape shape = NormShape(ctx);
     const int64_t half = NumStats(ctx) / 2;
     Buffer y = ctx.arena.Allocate(ctx.dtype, shape.NumElems(), "norm output");
-    ctx.kernels.GroupNormForward(y.AsTensor(ctx.dtype), stats.Slice(0, half),
-                                 stats.Slice(half, half), convolved.AsTensor(ctx.dtype),
-                                 ctx.params[param + 1], ctx.params[param + 2], shape);
+    ctx.kernels.Run(op::GroupNormForward{y.AsTensor(ctx.dtype), stats.Slice(0, half),
+                                         stats.Slice(half, half), convolved.AsTensor(ctx.dtype),
+                                         ctx.params[param + 1], ctx.params[param + 2], shape});
     return y;
   }
   // The gradient dy of the norm's output becomes that of the convolution's, in `dx`, which may be
@@ -64,28 +64,29 @@ struct ConvNorm {
   void NormGrad(const LayerContext& ctx, Tensor dx, Tensor dy, const Buffer& convolved,
                 Tensor stats) const {
     const int64_t half = NumStats(ctx) / 2;
-    ctx.kernels.GroupNormBackward(dx, ctx.Grad(param + 1), ctx.Grad(param + 2), dy,
-                                  convolved.AsTensor(ctx.dtype), ctx.params[param + 1],
-                                  stats.Slice(0, half), stats.Slice(half, half), NormShape(ctx));
+    ctx.kernels.Run(op::GroupNormBackward{
+        dx, ctx.Grad(param + 1), ctx.Grad(param + 2), dy, convolved.AsTensor(ctx.dtype),
+        ctx.params[param + 1], stats.Slice(0, half), stats.Slice(half, half), NormShape(ctx)});
   }
   void WeightGrad(const LayerContext& ctx, Tensor dy, Tensor x) const {
-    if (ctx.Trains(param)) ctx.kernels.ConvWeightGrad(ctx.Grad(param), dy, x, Shape(ctx));
+    if (ctx.Trains(param)) ctx.kernels.Run(op::ConvWeightGrad{ctx.Grad(param), dy, x, Shape(ctx)});
   }
   Buffer InputGrad(const LayerContext& ctx, Tensor dy) const {
     const ConvShape shape = Shape(ctx);
     Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.NumIn(), "convolution input gradient");
-    ctx.kernels.ConvInputGrad(dx.AsTensor(ctx.dtype), dy, ctx.params[param], shape);
+    ctx.kernels.Run(op::ConvInputGrad{dx.AsTensor(ctx.dtype), dy, ctx.params[param], shape});
     return dx;
   }
 };
 
 void ReluInPlace(const LayerContext& ctx, const Buffer& x) {
-  ctx.kernels.ReluForward(x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype));
+  ctx.kernels.Run(op::ReluForward{x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype)});
 }
 
 // dy, the gradient of the ReLU's output y, becomes that of its input: both have the same signs.
 void ReluGradInPlace(const LayerContext& ctx, const Buffer& dy, const Buffer& y) {
-  ctx.kernels.ReluBackward(dy.AsTensor(ctx.dtype), dy.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype));
+  ctx.kernels.Run(
+      op::ReluBackward{dy.AsTensor(ctx.dtype), dy.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype)});
 }
 
 // relu(norm(conv(pixels))).
@@ -125,8 +126,8 @@ class Stem final : public Layer {
   Buffer Pixels(const LayerContext& ctx) const {
     const int64_t num_elems = unit_.Shape(ctx).NumIn();
     Buffer pixels = ctx.arena.Allocate(ctx.dtype, num_elems, "pixels");
-    ctx.kernels.Cast(pixels.AsTensor(ctx.dtype).Slice(0, num_elems),
-                     {const_cast<float*>(ctx.batch.pixels), num_elems, DType::kF32});
+    ctx.kernels.Run(op::Cast{pixels.AsTensor(ctx.dtype).Slice(0, num_elems),
+                             {const_cast<float*>(ctx.batch.pixels), num_elems, DType::kF32}});
     return pixels;
   }
   Buffer Output(const LayerContext& ctx, const Saved& saved) const {
@@ -195,7 +196,7 @@ Buffer ResidualBlock::Output(const LayerContext& ctx, const Buffer& x, const Sav
   Buffer projected;
   if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
   const Buffer& other = shrinks_ ? projected : x;
-  ctx.kernels.Add(y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype));
+  ctx.kernels.Run(op::Add{y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
   ReluInPlace(ctx, y);
   return y;
 }
@@ -216,7 +217,8 @@ Buffer ResidualBlock::Backward(const LayerContext& ctx, const Buffer& x, Buffer 
   ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
   Buffer dx = MainGrad(ctx, x, dy, saved);
   const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
-  ctx.kernels.Add(dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype));
+  ctx.kernels.Run(
+      op::Add{dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
   saved.clear();
   return dx;
 }
@@ -269,7 +271,8 @@ class ImageHead final : public Layer {
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     const int64_t B = ctx.batch.B;
     Buffer pooled = ctx.arena.Allocate(ctx.dtype, B * in_, "mean over the pixels");
-    ctx.kernels.MeanPoolForward(pooled.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype), B, P_, in_);
+    ctx.kernels.Run(
+        op::MeanPoolForward{pooled.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype), B, P_, in_});
     if (ctx.Predicts()) {
       Classify(ctx, ctx.logits, pooled);
       return {};
@@ -291,7 +294,7 @@ class ImageHead final : public Layer {
     const Tensor dpooled = pooled;  // Its values have served.
     LinearInputGrad(ctx.kernels, dpooled, dlogits, ctx.params[0], shape);
     Buffer dx = ctx.arena.Allocate(ctx.dtype, shape.N * P_ * in_, "head input gradient");
-    ctx.kernels.MeanPoolBackward(dx.AsTensor(ctx.dtype), dpooled, shape.N, P_, in_);
+    ctx.kernels.Run(op::MeanPoolBackward{dx.AsTensor(ctx.dtype), dpooled, shape.N, P_, in_});
     saved.clear();
     return dx;
   }

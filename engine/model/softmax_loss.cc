@@ -10,8 +10,8 @@ namespace dsat::engine {
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t vocab_padding) {
   const int64_t N = ctx.NumTokens();
   const float grad_scale = ctx.loss_grad_scale / static_cast<float>(N);
-  const double sum = ctx.kernels.CrossEntropyInPlace(logits, ctx.batch.targets, N,
-                                                     V + vocab_padding, V, grad_scale);
+  const double sum = ctx.kernels.Run(
+      op::CrossEntropyInPlace{logits, ctx.batch.targets, N, V + vocab_padding, V, grad_scale});
   if (ctx.loss != nullptr) *ctx.loss = sum / static_cast<double>(N);
 }
 
@@ -19,8 +19,8 @@ Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C) {
   const auto [B, T] = std::pair(ctx.batch.B, ctx.batch.T);
   Buffer last = ctx.arena.Allocate(ctx.dtype, B * C, "last positions");
   for (int64_t b = 0; b < B; ++b) {
-    ctx.kernels.Cast(last.AsTensor(ctx.dtype).Slice(b * C, C),
-                     x.AsTensor(ctx.dtype).Slice((b * T + T - 1) * C, C));
+    ctx.kernels.Run(op::Cast{last.AsTensor(ctx.dtype).Slice(b * C, C),
+                             x.AsTensor(ctx.dtype).Slice((b * T + T - 1) * C, C)});
   }
   return last;
 }

@@ -21,8 +21,8 @@ class TokenEmbedding final : public Layer {
     const Batch& batch = ctx.batch;
     Buffer y = ctx.arena.Allocate(ctx.dtype, ctx.NumTokens() * C_, "embedding output");
     const Tensor positions = params_.size() > 1 ? ctx.params[1] : Tensor{};
-    ctx.kernels.EmbeddingForward(y.AsTensor(ctx.dtype), batch.tokens, ctx.params[0], positions,
-                                 batch.B, batch.T, C_);
+    ctx.kernels.Run(op::EmbeddingForward{y.AsTensor(ctx.dtype), batch.tokens, ctx.params[0],
+                                         positions, batch.B, batch.T, C_});
     return y;
   }
 
@@ -30,8 +30,8 @@ class TokenEmbedding final : public Layer {
     const Batch& batch = ctx.batch;
     if (!ctx.Trains(0)) return {};
     const Tensor dpositions = params_.size() > 1 ? ctx.Grad(1) : Tensor{};
-    ctx.kernels.EmbeddingBackward(ctx.Grad(0), dpositions, dy.AsTensor(ctx.dtype), batch.tokens,
-                                  batch.B, batch.T, C_);
+    ctx.kernels.Run(op::EmbeddingBackward{ctx.Grad(0), dpositions, dy.AsTensor(ctx.dtype),
+                                          batch.tokens, batch.B, batch.T, C_});
     return {};
   }
 
@@ -134,19 +134,21 @@ Buffer TransformerBlock::NormedAgain(const LayerContext& ctx, Tensor x, size_t n
 void TransformerBlock::Rotate(const LayerContext& ctx, Tensor qkv, bool negative) const {
   if (shape_.rotary_frequencies.empty()) return;
   const AttentionShape attention = Attention(ctx);
-  ctx.kernels.RotateInPlace(qkv, shape_.rotary_frequencies, negative,
-                            {.B = attention.B,
-                             .T = attention.T,
-                             .stride = attention.QkvChannels(),
-                             .heads = shape_.H + shape_.G,
-                             .head_channels = attention.HeadChannels()});
+  ctx.kernels.Run(op::RotateInPlace{qkv,
+                                    shape_.rotary_frequencies,
+                                    negative,
+                                    {.B = attention.B,
+                                     .T = attention.T,
+                                     .stride = attention.QkvChannels(),
+                                     .heads = shape_.H + shape_.G,
+                                     .head_channels = attention.HeadChannels()}});
 }
 
 void TransformerBlock::Activate(const LayerContext& ctx, Tensor y, Tensor x) const {
   if (shape_.gated) {
-    ctx.kernels.SwigluForward(y, x, ctx.NumTokens(), shape_.F);
+    ctx.kernels.Run(op::SwigluForward{y, x, ctx.NumTokens(), shape_.F});
   } else {
-    ctx.kernels.GeluForward(y, x);
+    ctx.kernels.Run(op::GeluForward{y, x});
   }
 }
 
@@ -182,8 +184,8 @@ Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
   saved[kAttnOut] = ctx.arena.Allocate(dtype, N * C, "attention output");
   const Tensor attended = saved[kAttnOut].AsTensor(dtype);
   Buffer scratch = AttentionScratch(ctx);
-  ctx.kernels.AttentionForward(attended, stats.lse, qkv, scratch.AsTensor(DType::kF32),
-                               Attention(ctx));
+  ctx.kernels.Run(op::AttentionForward{attended, stats.lse, qkv, scratch.AsTensor(DType::kF32),
+                                       Attention(ctx)});
   scratch.Free();
 
   Buffer middle = ctx.arena.Allocate(dtype, N * C, "residual stream");
@@ -271,7 +273,7 @@ Buffer TransformerBlock::FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved
   }
   LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape);
   Buffer dfc = ctx.arena.Allocate(dtype, shape.N * FcChannels(), "MLP gradient");
-  ctx.kernels.SwigluBackward(dfc.AsTensor(dtype), dactive, fc, shape.N, shape_.F);
+  ctx.kernels.Run(op::SwigluBackward{dfc.AsTensor(dtype), dactive, fc, shape.N, shape_.F});
   saved[kFcOut].Free();
   return dfc;
 }
@@ -288,9 +290,9 @@ Buffer TransformerBlock::QkvGrad(const LayerContext& ctx, Tensor dy, Saved& save
 
   Buffer dqkv = ctx.arena.Allocate(dtype, N * QkvShape(ctx).out, "attention qkv gradient");
   Buffer scratch = AttentionScratch(ctx);
-  ctx.kernels.AttentionBackward(dqkv.AsTensor(dtype), dattended.AsTensor(dtype), attended,
-                                saved[kQkv].AsTensor(dtype), StatsIn(ctx, saved[kStats]).lse,
-                                scratch.AsTensor(DType::kF32), Attention(ctx));
+  ctx.kernels.Run(op::AttentionBackward{
+      dqkv.AsTensor(dtype), dattended.AsTensor(dtype), attended, saved[kQkv].AsTensor(dtype),
+      StatsIn(ctx, saved[kStats]).lse, scratch.AsTensor(DType::kF32), Attention(ctx)});
   Rotate(ctx, dqkv.AsTensor(dtype), /*negative=*/true);
   saved[kAttnOut].Free();
   saved[kQkv].Free();
@@ -347,13 +349,13 @@ Buffer LanguageHead::Normed(const LayerContext& ctx, const Buffer& x, int64_t N,
 
 void LanguageHead::Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N,
                            int64_t V) const {
-  ctx.kernels.Matmul({.M = N,
-                      .N = V,
-                      .K = norm_.C,
-                      .a = normed.AsTensor(ctx.dtype),
-                      .b = ctx.params[embedding_],
-                      .c = logits,
-                      .transpose_b = true});
+  ctx.kernels.Run(op::Matmul{.M = N,
+                             .N = V,
+                             .K = norm_.C,
+                             .a = normed.AsTensor(ctx.dtype),
+                             .b = ctx.params[embedding_],
+                             .c = logits,
+                             .transpose_b = true});
 }
 
 Buffer LanguageHead::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
@@ -385,18 +387,18 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
   Buffer normed = ctx.arena.Allocate(ctx.dtype, N * C, "final norm output");
   if (ctx.Trains(embedding_)) {
     norm_.Forward(ctx, normed.AsTensor(ctx.dtype), stats, in, kNorm, N);
-    ctx.kernels.Matmul({.M = stride,
-                        .N = C,
-                        .K = N,
-                        .a = dlogits,
-                        .b = normed.AsTensor(ctx.dtype),
-                        .c = ctx.Grad(embedding_),
-                        .transpose_a = true,
-                        .addend = ctx.Grad(embedding_)});
+    ctx.kernels.Run(op::Matmul{.M = stride,
+                               .N = C,
+                               .K = N,
+                               .a = dlogits,
+                               .b = normed.AsTensor(ctx.dtype),
+                               .c = ctx.Grad(embedding_),
+                               .transpose_a = true,
+                               .addend = ctx.Grad(embedding_)});
   }
   const Tensor dnormed = normed.AsTensor(ctx.dtype);  // Its values have served.
-  ctx.kernels.Matmul(
-      {.M = N, .N = C, .K = stride, .a = dlogits, .b = ctx.params[embedding_], .c = dnormed});
+  ctx.kernels.Run(op::Matmul{
+      .M = N, .N = C, .K = stride, .a = dlogits, .b = ctx.params[embedding_], .c = dnormed});
   saved[kLogits].Free();
 
   Buffer dx = ctx.arena.Allocate(ctx.dtype, N * C, "head input gradient");

@@ -8,6 +8,7 @@
 #include "engine/core/trace.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
+#include "engine/runtime/engine_internals.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/executor/executor.h"
 #include "engine/runtime/executor/pipeline.h"
@@ -197,8 +198,8 @@ StepResult Engine::Parts::EndStep() {
 void Engine::Parts::Watch(Executor& watched, const Plan& its_plan) {
   if (trace == nullptr) return watched.set_around(nullptr);
   watched.set_around([this, &its_plan](const Instruction& i, const auto& run) {
-    Kernels& kernels = resources.memory.kernels;
-    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &kernels : nullptr);
+    Stream& stream = resources.memory.kernels.stream();
+    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &stream : nullptr);
     run();
   });
 }
@@ -255,7 +256,7 @@ void Engine::set_trace(Trace* trace) {
   parts_->redistributor.set_trace(trace);
   const Memory& memory = parts_->resources.memory;
   for (Kernels* kernels : {&memory.kernels, &memory.host_kernels})
-    kernels->set_trace(trace);
+    kernels->stream().set_trace(trace);
 }
 
 double Engine::Forward(const Batch& batch) {
@@ -348,7 +349,7 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   while (!executor.AtEnd())
     executor.Run(&batch);
   std::vector<float> values(static_cast<size_t>(logits.num_elems));
-  memory.kernels.Download(values.data(), logits.data, logits.bytes());
+  memory.kernels.stream().Download(values.data(), logits.data, logits.bytes());
   return values;
 }
 
@@ -360,12 +361,6 @@ void Engine::set_lr(double lr) {
   parts_->given_lr = lr;
 }
 
-void Engine::set_around(
-    std::function<void(const Instruction&, const std::function<void()>& run)> around) {
-  if (parts_->unreduced_executor) parts_->unreduced_executor->set_around(around);
-  parts_->executor.set_around(std::move(around));
-}
-
 int64_t Engine::num_steps() const {
   return parts_->num_steps;
 }
@@ -374,26 +369,10 @@ int64_t Engine::num_skipped_steps() const {
   return parts_->num_skipped_steps;
 }
 
-const Plan& Engine::plan() const {
-  return parts_->plan;
-}
-
-UnitStates& Engine::states() {
-  return parts_->states;
-}
-
-const UnitStates& Engine::states() const {
-  return parts_->states;
-}
-
 Traffic Engine::traffic() const {
   Traffic sum = parts_->groups.traffic();
   if (parts_->tied) sum += parts_->tied->traffic();
   return sum;
-}
-
-AioTraffic Engine::disk_traffic() const {
-  return parts_->states.disk_traffic();
 }
 
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
@@ -422,6 +401,25 @@ bool Engine::Save16BitModel(const std::string& dir, const std::string& name, boo
   engine::Save16BitModel(dir, name, exclude_frozen, parts_->resources.model, parts_->states,
                          parts_->groups.data().size(), parts_->resources.group);
   return true;
+}
+
+const Plan& EngineInternals::plan() const {
+  return engine_.parts_->plan;
+}
+
+UnitStates& EngineInternals::states() const {
+  return engine_.parts_->states;
+}
+
+AioTraffic EngineInternals::disk_traffic() const {
+  return states().disk_traffic();
+}
+
+void EngineInternals::set_around(
+    std::function<void(const Instruction&, const std::function<void()>& run)> around) const {
+  Engine::Parts& parts = *engine_.parts_;
+  if (parts.unreduced_executor) parts.unreduced_executor->set_around(around);
+  parts.executor.set_around(std::move(around));
 }
 
 }  // namespace dsat::engine

@@ -7,7 +7,6 @@
 #define DSAT_ENGINE_RUNTIME_ENGINE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,12 +18,8 @@ namespace dsat::engine {
 
 class Dataset;
 class Trace;
-class UnitStates;
-struct AioTraffic;
 struct Batch;
 struct DsConfig;
-struct Instruction;
-struct Plan;
 struct Resources;
 struct Traffic;
 
@@ -92,24 +87,16 @@ class Engine {
   // The learning rate of the next step.
   double lr() const;
 
-  // From the next step on `around` is called in place of every instruction, which it runs by
-  // calling `run` once. nullptr: no longer.
-  void set_around(std::function<void(const Instruction&, const std::function<void()>& run)> around);
-
   // From the next step on `trace` records steps, instructions, collectives, copies and disk
-  // requests, and the work of a GPU's streams. This replaces the function of set_around. nullptr
+  // requests, and the work of a GPU's streams. nullptr
   // ends it. The trace must live until then, or as long as the engine. REQUIRES: no step is under
   // way.
   void set_trace(Trace* trace);
 
   int64_t num_steps() const;  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const;
-  const Plan& plan() const;
-  UnitStates& states();
-  const UnitStates& states() const;
-  // What this rank has sent so far in all of its groups, and moved to and from disk.
+  // What this rank has sent so far in all of its groups.
   Traffic traffic() const;
-  AioTraffic disk_traffic() const;
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
   // <dir>/latest (engine/runtime/checkpoint/checkpoint.h). `tag` empty: "global_step<steps taken>",
@@ -128,6 +115,7 @@ class Engine {
                       bool exclude_frozen = false);
 
  private:
+  friend class EngineInternals;
   class Parts;
 
   const std::unique_ptr<Parts> parts_;

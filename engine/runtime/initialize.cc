@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
 #include "engine/runtime/resources.h"
@@ -41,15 +40,6 @@ NamedConfig ConfigFromEnvironment() {
   return ConfigFromFile(path);
 }
 
-DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size) {
-  std::vector<std::string> warnings;
-  DsConfig parsed = ParseDsConfig(config.ds_config, config.source, world_size, &warnings);
-  if (rank != 0) return parsed;
-  for (const std::string& warning : warnings)
-    Log(LogLevel::kWarn, warning);
-  return parsed;
-}
-
 struct Training::Parts {
   Parts(ProcessGroup& world, TrainingArgs args);
 
@@ -63,7 +53,7 @@ struct Training::Parts {
 };
 
 Training::Parts::Parts(ProcessGroup& world, TrainingArgs args)
-    : config(ParseOnRank(args.config, world.rank(), world.size())),
+    : config(ParseOnRank(args.config.ds_config, args.config.source, world.rank(), world.size())),
       model(std::move(args.model)),
       device(std::move(args.device)),
       group(device->MakeGroup(GroupOfItsOwn(world))),
@@ -79,10 +69,6 @@ Training::~Training() = default;
 
 Engine& Training::engine() {
   return parts_->engine;
-}
-
-const DsConfig& Training::config() const {
-  return parts_->config;
 }
 
 const Model& Training::model() const {

@@ -24,8 +24,6 @@
 
 namespace dsat::engine {
 
-struct DsConfig;
-
 // A ds_config and its name in error messages.
 struct NamedConfig {
   Json ds_config;
@@ -38,9 +36,6 @@ inline constexpr char kEnvConfig[] = "DSAT_CONFIG";
 // Throw as ReadJsonFile; kNotFound if the variable is not set.
 NamedConfig ConfigFromFile(const std::string& path);
 NamedConfig ConfigFromEnvironment();
-
-// ParseDsConfig; rank 0 logs the warnings.
-DsConfig ParseOnRank(const NamedConfig& config, int rank, int world_size);
 
 struct TrainingArgs {
   Model model;
@@ -64,7 +59,6 @@ class Training {
   ~Training();
 
   Engine& engine();
-  const DsConfig& config() const;
   const Model& model() const;
   const Arena& device_memory() const;
   const Arena& host_memory() const;

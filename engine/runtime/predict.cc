@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/comm/process_group.h"
-#include "engine/runtime/engine.h"
+#include "engine/runtime/engine_internals.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/unit_state.h"
 
@@ -45,7 +45,8 @@ struct Moved {
 };
 
 Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
-  return {engine.traffic(), resources.kernels->tier_traffic(), engine.disk_traffic()};
+  return {engine.traffic(), resources.kernels->stream().tier_traffic(),
+          EngineInternals(engine).disk_traffic()};
 }
 
 void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {
@@ -79,14 +80,14 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
-  engine.set_around([&](const Instruction& instruction, const auto& run) {
+  EngineInternals(engine).set_around([&](const Instruction& instruction, const auto& run) {
     run();
     timeline.Ran(instruction);
   });
   const StepResult step = engine.TrainBatch();
   prediction.step_time = timeline.time();
   prediction.computed_flops = resources.kernels->flops() - flops_before;
-  prediction.disk_bytes = engine.states().disk_bytes();
+  prediction.disk_bytes = EngineInternals(engine).states().disk_bytes();
   StoreMoved(before, MovedSoFar(engine, resources), prediction);
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();

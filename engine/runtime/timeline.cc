@@ -5,6 +5,7 @@
 
 #include "engine/comm/process_group.h"
 #include "engine/io/async_file.h"
+#include "engine/runtime/engine_internals.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {
@@ -21,7 +22,7 @@ double MsFor(double amount, double per_second) {
 Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig& config,
                    const Speeds& speeds)
     : engine_(engine),
-      plan_(engine.plan()),
+      plan_(EngineInternals(engine).plan()),
       kernels_(kernels),
       config_(config),
       speeds_(speeds),
@@ -31,8 +32,8 @@ Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig&
       slice_done_ms_(plan_.units.size()) {}
 
 Timeline::Counts Timeline::CountsNow() const {
-  const TierTraffic tiers = kernels_.tier_traffic();
-  const AioTraffic disk = engine_.disk_traffic();
+  const TierTraffic tiers = kernels_.stream().tier_traffic();
+  const AioTraffic disk = EngineInternals(engine_).disk_traffic();
   Counts counts = {.flops = kernels_.flops(),
                    .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,
                    .read_bytes = disk.read_bytes,

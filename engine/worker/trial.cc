@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "engine/backend/device.h"
 #include "engine/backend/device_speed.h"
-#include "engine/backend/open_device.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
@@ -394,7 +394,7 @@ void Trial::Train() {
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter) {
   DsConfig config;
   try {
-    config = ParseOnRank({task.ds_config}, environment.rank, environment.world_size);
+    config = ParseOnRank(task.ds_config, "ds_config", environment.rank, environment.world_size);
   } catch (const Error& e) {
     reporter.Infeasible(e.what());
     return kExitInfeasible;

@@ -33,7 +33,8 @@ class GatedMemory final : public Layer {
     const int64_t N = ctx.NumTokens();
     saved.push_back(ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gates and states"));
     const Tensor u = saved[0].AsTensor(ctx.dtype);
-    ctx.kernels.EmbeddingForward(u, ctx.batch.tokens, ctx.params[0], {}, N, 1, 2 * kChannels);
+    ctx.kernels.Run(
+        op::EmbeddingForward{u, ctx.batch.tokens, ctx.params[0], Tensor(), N, 1, 2 * kChannels});
     // Values become states in place. A counting arena has no data, and nothing is computed.
     if (float* state = u.f32(); state != nullptr) {
       const auto decay = Decay(ctx);
@@ -43,7 +44,7 @@ class GatedMemory final : public Layer {
       }
     }
     Buffer y = ctx.arena.Allocate(ctx.dtype, N * kChannels, "memory output");
-    ctx.kernels.SwigluForward(y.AsTensor(ctx.dtype), u, N, kChannels);
+    ctx.kernels.Run(op::SwigluForward{y.AsTensor(ctx.dtype), u, N, kChannels});
     return y;
   }
 
@@ -53,7 +54,7 @@ class GatedMemory final : public Layer {
     const Tensor u = saved[0].AsTensor(ctx.dtype);
     const Buffer grad = ctx.arena.Allocate(ctx.dtype, N * 2 * kChannels, "gradient of states");
     const Tensor du = grad.AsTensor(ctx.dtype);
-    ctx.kernels.SwigluBackward(du, dy.AsTensor(ctx.dtype), u, N, kChannels);
+    ctx.kernels.Run(op::SwigluBackward{du, dy.AsTensor(ctx.dtype), u, N, kChannels});
     // From the last position to the first, a state's gradient flows decayed to the previous state.
     if (float* dstate = du.f32(); dstate != nullptr) {
       const auto decay = Decay(ctx);
@@ -65,7 +66,8 @@ class GatedMemory final : public Layer {
         }
       }
     }
-    ctx.kernels.EmbeddingBackward(ctx.Grad(0), {}, du, ctx.batch.tokens, N, 1, 2 * kChannels);
+    ctx.kernels.Run(
+        op::EmbeddingBackward{ctx.Grad(0), Tensor(), du, ctx.batch.tokens, N, 1, 2 * kChannels});
     saved.clear();
     return {};
   }

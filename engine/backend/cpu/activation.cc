@@ -24,7 +24,6 @@ float GeluDerivative(float x) {
 // y[i] = fn(x[i]).
 template <typename Fn>
 void Map(int num_threads, const Tensor& y, const Tensor& x, const Fn& fn) {
-  DSAT_CHECK(y.num_elems == x.num_elems, "{} and {} elements", y.num_elems, x.num_elems);
   VisitDType(y.dtype, [&](auto type) {
     using T = decltype(type);
     T* out = Data<T>(y);
@@ -41,8 +40,6 @@ void Map(int num_threads, const Tensor& y, const Tensor& x, const Fn& fn) {
 template <typename Fn>
 void MapBackward(int num_threads, const Tensor& dx, const Tensor& dy, const Tensor& x,
                  const Fn& fn) {
-  DSAT_CHECK(dx.num_elems == dy.num_elems && dx.num_elems == x.num_elems, "{}, {}, {} elements",
-             dx.num_elems, dy.num_elems, x.num_elems);
   VisitDType(dx.dtype, [&](auto type) {
     using T = decltype(type);
     T* out = Data<T>(dx);
@@ -59,21 +56,25 @@ void MapBackward(int num_threads, const Tensor& dx, const Tensor& dy, const Tens
 
 }  // namespace
 
-void CpuKernels::GeluForward(Tensor y, Tensor x) {
+void CpuLayers::Run(const op::GeluForward& op) {
+  const auto& [y, x] = op;
   Map(num_threads_, y, x, [](float v) { return Gelu(v); });
 }
 
-void CpuKernels::GeluBackward(Tensor dx, Tensor dy, Tensor x) {
+void CpuLayers::Run(const op::GeluBackward& op) {
+  const auto& [dx, dy, x] = op;
   MapBackward(num_threads_, dx, dy, x,
               [](float grad, float v) { return grad * GeluDerivative(v); });
 }
 
-void CpuKernels::ReluForward(Tensor y, Tensor x) {
+void CpuLayers::Run(const op::ReluForward& op) {
+  const auto& [y, x] = op;
   // NaN passes: it should be seen in the loss.
   Map(num_threads_, y, x, [](float v) { return v < 0.0F ? 0.0F : v; });
 }
 
-void CpuKernels::ReluBackward(Tensor dx, Tensor dy, Tensor x) {
+void CpuLayers::Run(const op::ReluBackward& op) {
+  const auto& [dx, dy, x] = op;
   MapBackward(num_threads_, dx, dy, x, [](float grad, float v) { return v > 0.0F ? grad : 0.0F; });
 }
 

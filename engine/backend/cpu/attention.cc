@@ -296,30 +296,18 @@ void ForEachGroup(const AttentionShape& shape, const Tensor& scratch, int num_th
   }
 }
 
-void CheckSizes(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
-                const Tensor& lse) {
-  DSAT_CHECK(shape.H > 0 && shape.C % shape.H == 0, "{} channels, {} heads", shape.C, shape.H);
-  DSAT_CHECK(shape.H % shape.KvHeads() == 0, "{} heads, {} of keys", shape.H, shape.KvHeads());
-  const int64_t N = shape.B * shape.T;
-  DSAT_CHECK(qkv.num_elems >= N * shape.QkvChannels() && out.num_elems >= N * shape.C,
-             "qkv {}, out {} of {} x {}", qkv.num_elems, out.num_elems, N, shape.C);
-  DSAT_CHECK(lse.num_elems >= shape.B * shape.H * shape.T, "lse {}", lse.num_elems);
-}
-
 }  // namespace
 
-bool CpuKernels::AttendsInBf16(const Tensor& qkv) const {
+bool CpuLayers::AttendsInBf16(const Tensor& qkv) const {
   return qkv.dtype == DType::kBF16 && matmul_.bf16_native();
 }
 
-int64_t CpuKernels::AttentionScratchBytes(const AttentionShape& shape) {
+int64_t CpuLayers::AttentionScratchBytes(const AttentionShape& shape) const {
   return CpuAttentionScratchBytes(shape, num_threads_);
 }
 
-void CpuKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scratch,
-                                  const AttentionShape& shape) {
-  flops_ += AttentionForwardFlops(shape);
-  CheckSizes(shape, qkv, out, lse);
+void CpuLayers::Run(const op::AttentionForward& op) {
+  const auto& [out, lse, qkv, scratch, shape] = op;
   const int64_t C = shape.C;
   const auto run = [&](auto elem) {
     using Elem = decltype(elem);
@@ -339,11 +327,8 @@ void CpuKernels::AttentionForward(Tensor out, Tensor lse, Tensor qkv, Tensor scr
   AttendsInBf16(qkv) ? run(Bf16{}) : run(float{});
 }
 
-void CpuKernels::AttentionBackward(Tensor dqkv, Tensor dout, Tensor out, Tensor qkv, Tensor lse,
-                                   Tensor scratch, const AttentionShape& shape) {
-  flops_ += AttentionBackwardFlops(shape);
-  CheckSizes(shape, qkv, out, lse);
-  CheckSizes(shape, dqkv, dout, lse);
+void CpuLayers::Run(const op::AttentionBackward& op) {
+  const auto& [dqkv, dout, out, qkv, lse, scratch, shape] = op;
   const int64_t C = shape.C;
   const auto run = [&](auto elem) {
     using Elem = decltype(elem);

@@ -273,35 +273,19 @@ void ConvRunner::Impl::WeightGrad(const Tensor& dweight, const Tensor& dy, const
   });
 }
 
-namespace {
-
-void CheckSizes(const ConvShape& shape, const Tensor& x, const Tensor& y, const Tensor& weight) {
-  DSAT_CHECK(shape.kernel % 2 == 1 && shape.stride > 0, "kernel {}, stride {}", shape.kernel,
-             shape.stride);
-  DSAT_CHECK(x.num_elems >= shape.NumIn() && y.num_elems >= shape.NumOut(),
-             "x {} of {}, y {} of {}", x.num_elems, shape.NumIn(), y.num_elems, shape.NumOut());
-  DSAT_CHECK(weight.num_elems >= shape.NumWeights(), "weight {} of {}", weight.num_elems,
-             shape.NumWeights());
-}
-
-}  // namespace
-
 ConvRunner::ConvRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
 ConvRunner::~ConvRunner() = default;
 
 void ConvRunner::Forward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) {
-  CheckSizes(shape, x, y, weight);
-  if (shape.N > 0) impl_->Map(Pass::kForward, y, x, weight, shape);
+  impl_->Map(Pass::kForward, y, x, weight, shape);
 }
 
 void ConvRunner::InputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) {
-  CheckSizes(shape, dx, dy, weight);
-  if (shape.N > 0) impl_->Map(Pass::kInputGrad, dx, dy, weight, shape);
+  impl_->Map(Pass::kInputGrad, dx, dy, weight, shape);
 }
 
 void ConvRunner::WeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) {
-  CheckSizes(shape, x, dy, dweight);
-  if (shape.N > 0) impl_->WeightGrad(dweight, dy, x, shape);
+  impl_->WeightGrad(dweight, dy, x, shape);
 }
 
 }  // namespace dsat::engine

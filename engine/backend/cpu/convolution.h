@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/layer_ops.h"
 
 namespace dsat::engine {
 

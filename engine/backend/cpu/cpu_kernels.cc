@@ -1,16 +1,48 @@
-// The CPU backend: every kernel, by the file that computes it.
+// The CPU backend, put together, and its stream: a CPU does at once what it is asked for.
 #include "engine/backend/cpu/cpu_kernels.h"
 
+#include <cstring>
 #include <memory>
 
-namespace dsat::engine {
+#include "engine/backend/cpu/parallel.h"
 
-CpuKernels::CpuKernels(int num_threads)
+namespace dsat::engine {
+namespace {
+
+constexpr int64_t kCopyBytes = int64_t{1} << 16;  // Of one piece of a copy.
+
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(int num_threads) : num_threads_(num_threads) {}
+
+  void Upload(void* device, const void* host, int64_t bytes) override {
+    ParallelBlocks(num_threads_, bytes, kCopyBytes, [=](int64_t begin, int64_t end) {
+      std::memcpy(static_cast<char*>(device) + begin, static_cast<const char*>(host) + begin,
+                  static_cast<size_t>(end - begin));
+    });
+  }
+  void Download(void* host, const void* device, int64_t bytes) override {
+    Upload(host, device, bytes);
+  }
+
+ private:
+  int num_threads_;
+};
+
+}  // namespace
+
+CpuLayers::CpuLayers(int num_threads)
     : num_threads_(num_threads), matmul_(num_threads), conv_(num_threads) {}
+
+std::unique_ptr<Stream> MakeCpuStream(int num_threads) {
+  return std::make_unique<CpuStream>(num_threads);
+}
 
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads) {
   DSAT_CHECK(num_threads > 0, "{} threads", num_threads);
-  return std::make_unique<CpuKernels>(num_threads);
+  return std::make_unique<Kernels>(MakeCpuStream(num_threads),
+                                   std::make_unique<CpuLayers>(num_threads),
+                                   std::make_unique<CpuOptimizers>(num_threads));
 }
 
 }  // namespace dsat::engine

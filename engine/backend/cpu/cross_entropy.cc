@@ -37,10 +37,8 @@ double Row(T* logits, int32_t target, int64_t V, int64_t V_used, float grad_scal
 
 }  // namespace
 
-double CpuKernels::CrossEntropyInPlace(Tensor logits, const int32_t* targets, int64_t N, int64_t V,
-                                       int64_t V_used, float grad_scale) {
-  DSAT_CHECK(logits.num_elems >= N * V && V_used > 0 && V_used <= V, "logits {} of {} x {} ({})",
-             logits.num_elems, N, V, V_used);
+double CpuLayers::Run(const op::CrossEntropyInPlace& op) {
+  const auto& [logits, targets, N, V, V_used, grad_scale] = op;
   auto* losses = scratch_.GetArray<double>(N);
   VisitDType(logits.dtype, [&](auto type) {
     auto* data = Data<decltype(type)>(logits);

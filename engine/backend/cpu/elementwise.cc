@@ -10,12 +10,6 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kCopyBytes = int64_t{1} << 16;  // Of one piece of a copy.
-
-void CheckSameSize(const Tensor& a, const Tensor& b) {
-  DSAT_CHECK(a.num_elems == b.num_elems, "{} and {} elements", a.num_elems, b.num_elems);
-}
-
 // By way of f32: the compiler has no vector code from bf16 to double.
 template <typename T>
 double SumOfSquaresOfBlock(const T* data, int64_t n) {
@@ -37,18 +31,8 @@ double SumOfSquaresOfBlock(const T* data, int64_t n) {
 
 }  // namespace
 
-void CpuKernels::Upload(void* device, const void* host, int64_t bytes) {
-  ParallelBlocks(num_threads_, bytes, kCopyBytes, [=](int64_t begin, int64_t end) {
-    std::memcpy(static_cast<char*>(device) + begin, static_cast<const char*>(host) + begin,
-                static_cast<size_t>(end - begin));
-  });
-}
-
-void CpuKernels::Download(void* host, const void* device, int64_t bytes) {
-  Upload(host, device, bytes);
-}
-
-void CpuKernels::Fill(Tensor t, float value) {
+void CpuLayers::Run(const op::Fill& op) {
+  const auto& [t, value] = op;
   VisitDType(t.dtype, [&](auto type) {
     using T = decltype(type);
     T* out = Data<T>(t);
@@ -59,8 +43,8 @@ void CpuKernels::Fill(Tensor t, float value) {
   });
 }
 
-void CpuKernels::Cast(Tensor dst, Tensor src) {
-  CheckSameSize(dst, src);
+void CpuLayers::Run(const op::Cast& op) {
+  const auto& [dst, src] = op;
   VisitDType(dst.dtype, [&](auto dst_type) {
     VisitDType(src.dtype, [&](auto src_type) {
       using Dst = decltype(dst_type);
@@ -79,8 +63,8 @@ void CpuKernels::Cast(Tensor dst, Tensor src) {
   });
 }
 
-void CpuKernels::Accumulate(Tensor dst, Tensor src) {
-  CheckSameSize(dst, src);
+void CpuLayers::Run(const op::Accumulate& op) {
+  const auto& [dst, src] = op;
   VisitDType(dst.dtype, [&](auto dst_type) {
     VisitDType(src.dtype, [&](auto src_type) {
       using Dst = decltype(dst_type);
@@ -96,7 +80,8 @@ void CpuKernels::Accumulate(Tensor dst, Tensor src) {
   });
 }
 
-void CpuKernels::Scale(Tensor t, float factor) {
+void CpuLayers::Run(const op::Scale& op) {
+  const auto& [t, factor] = op;
   VisitDType(t.dtype, [&](auto type) {
     using T = decltype(type);
     T* data = Data<T>(t);
@@ -108,7 +93,8 @@ void CpuKernels::Scale(Tensor t, float factor) {
   });
 }
 
-double CpuKernels::SumOfSquares(Tensor t) {
+double CpuLayers::Run(const op::SumOfSquares& op) {
+  const auto& [t] = op;
   const int64_t num_blocks = (t.num_elems + kBlockElems - 1) / kBlockElems;
   auto* sums = scratch_.GetArray<double>(num_blocks);
   VisitDType(t.dtype, [&](auto type) {
@@ -123,9 +109,8 @@ double CpuKernels::SumOfSquares(Tensor t) {
   return total;
 }
 
-void CpuKernels::Add(Tensor y, Tensor a, Tensor b) {
-  CheckSameSize(y, a);
-  CheckSameSize(y, b);
+void CpuLayers::Run(const op::Add& op) {
+  const auto& [y, a, b] = op;
   VisitDType(y.dtype, [&](auto type) {
     using T = decltype(type);
     T* out = Data<T>(y);

@@ -40,11 +40,8 @@ void SortRowsByToken(int32_t* order, const int32_t* tokens, int64_t N) {
 
 }  // namespace
 
-void CpuKernels::EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, Tensor wpe,
-                                  int64_t B, int64_t T, int64_t C) {
-  DSAT_CHECK(y.num_elems >= B * T * C, "y {} of {} x {} x {}", y.num_elems, B, T, C);
-  DSAT_CHECK(wpe.data == nullptr || wpe.num_elems >= T * C, "wpe {} of {} x {}", wpe.num_elems, T,
-             C);
+void CpuLayers::Run(const op::EmbeddingForward& op) {
+  const auto& [y, tokens, wte, wpe, B, T, C] = op;
   const int64_t V = wte.num_elems / C;
   VisitDType(y.dtype, [&](auto type) {
     using Elem = decltype(type);
@@ -67,13 +64,10 @@ void CpuKernels::EmbeddingForward(Tensor y, const int32_t* tokens, Tensor wte, T
   });
 }
 
-void CpuKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const int32_t* tokens,
-                                   int64_t B, int64_t T, int64_t C) {
+void CpuLayers::Run(const op::EmbeddingBackward& op) {
+  const auto& [dwte, dwpe, dy, tokens, B, T, C] = op;
   const int64_t N = B * T;
   const int64_t V = dwte.num_elems / C;
-  DSAT_CHECK(dy.num_elems >= N * C, "dy {} of {} x {} x {}", dy.num_elems, B, T, C);
-  DSAT_CHECK(dwpe.data == nullptr || dwpe.num_elems >= T * C, "dwpe {} of {} x {}", dwpe.num_elems,
-             T, C);
   auto* order = scratch_.GetArray<int32_t>(N);
   SortRowsByToken(order, tokens, N);
   DSAT_CHECK(N == 0 || (tokens[order[0]] >= 0 && tokens[order[N - 1]] < V), "tokens {}..{} of {}",
@@ -99,8 +93,8 @@ void CpuKernels::EmbeddingBackward(Tensor dwte, Tensor dwpe, Tensor dy, const in
   });
 }
 
-void CpuKernels::TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T,
-                              int64_t context) {
+void CpuLayers::Run(const op::TokenWindows& op) {
+  const auto& [windows, tokens, B, T, context] = op;
   ParallelFor(num_threads_, B * T, B * T * context, [&](int64_t row) {
     const int64_t num_known = std::min(context, row % T + 1);
     int32_t* window = windows + row * context;

@@ -121,21 +121,10 @@ void BackwardImage(const GroupNormShape& s, T* dx, float* dw, float* db, const T
   }
 }
 
-void CheckSizes(const GroupNormShape& shape, const Tensor& x, const Tensor& y, const Tensor& weight,
-                const Tensor& mean, const Tensor& rstd) {
-  DSAT_CHECK(shape.G > 0 && shape.C % shape.G == 0, "{} channels, {} groups", shape.C, shape.G);
-  DSAT_CHECK(x.num_elems >= shape.NumElems() && y.num_elems >= shape.NumElems(), "{} and {} of {}",
-             x.num_elems, y.num_elems, shape.NumElems());
-  DSAT_CHECK(weight.num_elems >= shape.C, "{} of {} channels", weight.num_elems, shape.C);
-  DSAT_CHECK(mean.num_elems >= shape.N * shape.G && rstd.num_elems >= shape.N * shape.G,
-             "{} x {} groups", shape.N, shape.G);
-}
-
 }  // namespace
 
-void CpuKernels::GroupNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                  Tensor bias, const GroupNormShape& shape) {
-  CheckSizes(shape, x, y, weight, mean, rstd);
+void CpuLayers::Run(const op::GroupNormForward& op) {
+  const auto& [y, mean, rstd, x, weight, bias, shape] = op;
   auto* work = scratch_.GetArray<double>(shape.N * Workspace::Doubles(shape.C));
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -148,12 +137,8 @@ void CpuKernels::GroupNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, 
   });
 }
 
-void CpuKernels::GroupNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                   Tensor weight, Tensor mean, Tensor rstd,
-                                   const GroupNormShape& shape) {
-  CheckSizes(shape, x, dx, weight, mean, rstd);
-  CheckSizes(shape, x, dy, weight, mean, rstd);
-  if (shape.N == 0) return;
+void CpuLayers::Run(const op::GroupNormBackward& op) {
+  const auto& [dx, dweight, dbias, dy, x, weight, mean, rstd, shape] = op;
   const int64_t C = shape.C;
   const int64_t work_doubles = shape.N * Workspace::Doubles(C);
   auto* work = scratch_.GetArray<double>(work_doubles + shape.N * C);

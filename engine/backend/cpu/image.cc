@@ -1,7 +1,6 @@
 // What image models need beside normalization: convolutions and the mean over pixels.
 #include <algorithm>
 
-#include "engine/backend/cost.h"
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
@@ -13,24 +12,23 @@ constexpr int64_t kColumns = 256;  // Channels that are summed at a time.
 
 }  // namespace
 
-void CpuKernels::ConvForward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) {
-  flops_ += ConvFlops(shape);
+void CpuLayers::Run(const op::ConvForward& op) {
+  const auto& [y, x, weight, shape] = op;
   conv_.Forward(y, x, weight, shape);
 }
 
-void CpuKernels::ConvInputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) {
-  flops_ += ConvFlops(shape);
+void CpuLayers::Run(const op::ConvInputGrad& op) {
+  const auto& [dx, dy, weight, shape] = op;
   conv_.InputGrad(dx, dy, weight, shape);
 }
 
-void CpuKernels::ConvWeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) {
-  flops_ += ConvFlops(shape);
+void CpuLayers::Run(const op::ConvWeightGrad& op) {
+  const auto& [dweight, dy, x, shape] = op;
   conv_.WeightGrad(dweight, dy, x, shape);
 }
 
-void CpuKernels::MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64_t C) {
-  DSAT_CHECK(y.num_elems >= N * C && x.num_elems >= N * P * C, "y {}, x {} of {} x {} x {}",
-             y.num_elems, x.num_elems, N, P, C);
+void CpuLayers::Run(const op::MeanPoolForward& op) {
+  const auto& [y, x, N, P, C] = op;
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     ParallelFor(num_threads_, N, N * P * C, [&](int64_t n) {
@@ -49,9 +47,8 @@ void CpuKernels::MeanPoolForward(Tensor y, Tensor x, int64_t N, int64_t P, int64
   });
 }
 
-void CpuKernels::MeanPoolBackward(Tensor dx, Tensor dy, int64_t N, int64_t P, int64_t C) {
-  DSAT_CHECK(dy.num_elems >= N * C && dx.num_elems >= N * P * C, "dy {}, dx {} of {} x {} x {}",
-             dy.num_elems, dx.num_elems, N, P, C);
+void CpuLayers::Run(const op::MeanPoolBackward& op) {
+  const auto& [dx, dy, N, P, C] = op;
   const float factor = 1.0F / static_cast<float>(P);
   VisitDType(dx.dtype, [&](auto type) {
     using T = decltype(type);

@@ -23,9 +23,7 @@ float StepSize(const AdamArgs& args) {
 
 }  // namespace
 
-LambSums CpuKernels::LambMoments(const AdamArgs& args) {
-  CheckState(args.m, args.param);
-  CheckState(args.v, args.param);
+LambSums CpuOptimizers::Run(const op::LambMoments& args) {
   float* m = args.m.f32();
   float* v = args.v.f32();
   const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.
@@ -56,13 +54,11 @@ LambSums CpuKernels::LambMoments(const AdamArgs& args) {
   return total;
 }
 
-void CpuKernels::LambApply(const AdamArgs& args, float trust_ratio) {
-  CheckState(args.m, args.param);
-  CheckState(args.v, args.param);
+void CpuOptimizers::Run(const op::LambApply& args) {
   const float* m = args.m.f32();
   const float* v = args.v.f32();
   const AdamArgs f = args;
-  const float step_size = StepSize(args) * trust_ratio;
+  const float step_size = StepSize(args) * args.trust_ratio;
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto*) {
     ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd

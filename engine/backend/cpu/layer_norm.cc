@@ -98,12 +98,8 @@ struct Backward {
 
 }  // namespace
 
-void CpuKernels::LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor weight,
-                                  Tensor bias, int64_t N, int64_t C) {
-  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C, "x {}, y {} of {} x {}", x.num_elems,
-             y.num_elems, N, C);
-  DSAT_CHECK(mean.num_elems >= N && rstd.num_elems >= N, "{} rows", N);
-  DSAT_CHECK(weight.num_elems >= C && bias.num_elems >= C, "{} channels", C);
+void CpuLayers::Run(const op::LayerNormForward& op) {
+  const auto& [y, mean, rstd, x, weight, bias, N, C] = op;
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     const Forward<T> forward{Data<T>(y),      mean.f32(),    rstd.f32(), Data<T>(x),
@@ -112,14 +108,8 @@ void CpuKernels::LayerNormForward(Tensor y, Tensor mean, Tensor rstd, Tensor x, 
   });
 }
 
-void CpuKernels::LayerNormBackward(Tensor dx, Tensor dweight, Tensor dbias, Tensor dy, Tensor x,
-                                   Tensor weight, Tensor mean, Tensor rstd, int64_t N, int64_t C,
-                                   bool accumulate_dx) {
-  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C,
-             "x {}, dx {}, dy {} of {} x {}", x.num_elems, dx.num_elems, dy.num_elems, N, C);
-  DSAT_CHECK(mean.num_elems >= N && rstd.num_elems >= N, "{} rows", N);
-  DSAT_CHECK(weight.num_elems >= C, "{} channels", C);
-  if (N == 0) return;
+void CpuLayers::Run(const op::LayerNormBackward& op) {
+  const auto& [dx, dweight, dbias, dy, x, weight, mean, rstd, N, C, accumulate_dx] = op;
   const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
   const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
   auto* partial = scratch_.GetArray<float>(num_pieces * 2 * C);  // (num_pieces, [dw (C) | db (C)])

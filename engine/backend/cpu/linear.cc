@@ -1,7 +1,6 @@
 // What a linear layer needs: products, and with that of its weight the gradient of its bias.
 #include <algorithm>
 
-#include "engine/backend/cost.h"
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
@@ -33,20 +32,18 @@ void AddPieceSums(T* out, const T* x, int64_t M, int64_t N, int64_t num_cols) {
 }  // namespace
 
 // A tile goes to memory before GELU: it is no faster in the tile, whose rows are short.
-void CpuKernels::Matmul(const MatmulArgs& args) {
-  args.Check();
-  flops_ += MatmulFlops(args);
-  if (args.M == 0 || args.N == 0) return;
+void CpuLayers::Run(const op::Matmul& args) {
   const Tensor c = args.c.Slice(0, args.M * args.N);
-  MatmulArgs product = args;
+  op::Matmul product = args;
   if (args.before_gelu.num_elems > 0) product.c = args.before_gelu.Slice(0, c.num_elems);
   matmul_.Run(product);
-  if (args.before_gelu.num_elems > 0) GeluForward(c, product.c);
-  if (args.gelu_input.num_elems > 0) GeluBackward(c, c, args.gelu_input.Slice(0, c.num_elems));
+  if (args.before_gelu.num_elems > 0) Run(op::GeluForward{c, product.c});
+  if (args.gelu_input.num_elems > 0)
+    Run(op::GeluBackward{c, c, args.gelu_input.Slice(0, c.num_elems)});
   if (args.column_sums.num_elems > 0) AddColumnSums(args.column_sums, args.b, args.K, args.N);
 }
 
-void CpuKernels::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
+void CpuLayers::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     T* out = Data<T>(sums);

@@ -35,21 +35,21 @@ struct Tile {
   int64_t row = 0, rows = 0, col = 0, cols = 0;
 };
 
-int64_t RowStrideA(const MatmulArgs& args) {
+int64_t RowStrideA(const op::Matmul& args) {
   return args.transpose_a ? args.M : args.K;
 }
-int64_t RowStrideB(const MatmulArgs& args) {
+int64_t RowStrideB(const op::Matmul& args) {
   return args.transpose_b ? args.K : args.N;
 }
 
 // Where the tile's rows of op(a), columns of op(b), and c itself begin.
-int64_t OffsetA(const MatmulArgs& args, const Tile& tile) {
+int64_t OffsetA(const op::Matmul& args, const Tile& tile) {
   return args.transpose_a ? tile.row : tile.row * args.K;
 }
-int64_t OffsetB(const MatmulArgs& args, const Tile& tile) {
+int64_t OffsetB(const op::Matmul& args, const Tile& tile) {
   return args.transpose_b ? tile.col * args.K : tile.col;
 }
-int64_t OffsetC(const MatmulArgs& args, const Tile& tile) {
+int64_t OffsetC(const op::Matmul& args, const Tile& tile) {
   return tile.row * args.N + tile.col;
 }
 
@@ -58,7 +58,7 @@ bool IsF32(const Tensor& t) {
 }
 
 // Those dtypes that oneDNN multiplies in bf16 units. It has no f16 on CPU.
-bool IsBf16Product(const MatmulArgs& args) {
+bool IsBf16Product(const op::Matmul& args) {
   return args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 &&
          args.c.dtype != DType::kF16 && args.bias.dtype != DType::kF16;
 }
@@ -95,7 +95,7 @@ char* At(const Tensor& t, int64_t offset) {
 
 // The tile of sums (rows, cols, row stride ld) that a product is added to = bias + addend. False if
 // it has neither: then nothing is written.
-bool StartFromAddends(float* sums, int64_t ld, const MatmulArgs& args, const Tile& tile) {
+bool StartFromAddends(float* sums, int64_t ld, const op::Matmul& args, const Tile& tile) {
   const bool has_addend = args.addend.num_elems > 0;
   const int64_t offset = OffsetC(args, tile);
   if (has_addend && At(args.addend, offset) != reinterpret_cast<char*>(sums))
@@ -113,7 +113,7 @@ bool StartFromAddends(float* sums, int64_t ld, const MatmulArgs& args, const Til
 }
 
 // A tile of `to` = that of `from`, both in matrices like c; they may be the same.
-void CopyRows(char* to, const char* from, const MatmulArgs& args, const Tile& tile) {
+void CopyRows(char* to, const char* from, const op::Matmul& args, const Tile& tile) {
   if (to == from) return;
   const int64_t bytes = BytesPerElem(args.c.dtype);
   for (int64_t row = 0; row < tile.rows; ++row) {
@@ -136,7 +136,7 @@ class MatmulRunner::Impl : private OneDnnThreads {
  public:
   using OneDnnThreads::OneDnnThreads;
 
-  void Run(const MatmulArgs& args);
+  void Run(const op::Matmul& args);
   bool bf16_native() const { return bf16_native_; }
   void RunGemm(const GemmArgs<Bf16>& args, int thread);
 
@@ -165,12 +165,12 @@ class MatmulRunner::Impl : private OneDnnThreads {
   void RunPrimitive(const Shape& shape, const Operands& operands, int thread);
   Primitive& FindPrimitive(const Shape& shape);
   Primitive MakePrimitive(const Shape& shape) const;
-  void RunBf16Tile(const MatmulArgs& args, const Tile& tile, int thread);
-  static void RunF32Tile(const MatmulArgs& args, const Tile& tile);
-  void RunConvertedTile(const MatmulArgs& args, const Tile& tile, int thread);
+  void RunBf16Tile(const op::Matmul& args, const Tile& tile, int thread);
+  static void RunF32Tile(const op::Matmul& args, const Tile& tile);
+  void RunConvertedTile(const op::Matmul& args, const Tile& tile, int thread);
   // Calls fn(tile, thread) for every tile of c.
   template <typename Fn>
-  void ForEachTile(const MatmulArgs& args, const Fn& fn);
+  void ForEachTile(const op::Matmul& args, const Fn& fn);
 
   std::mutex mutex_;
   // Making a primitive generates code (milliseconds). Guarded by mutex_.
@@ -178,7 +178,7 @@ class MatmulRunner::Impl : private OneDnnThreads {
 };
 
 template <typename Fn>
-void MatmulRunner::Impl::ForEachTile(const MatmulArgs& args, const Fn& fn) {
+void MatmulRunner::Impl::ForEachTile(const op::Matmul& args, const Fn& fn) {
   const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
   const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
   const int64_t num_down = (args.M + tile_rows - 1) / tile_rows;
@@ -196,7 +196,7 @@ void MatmulRunner::Impl::ForEachTile(const MatmulArgs& args, const Fn& fn) {
   }
 }
 
-void MatmulRunner::Impl::Run(const MatmulArgs& args) {
+void MatmulRunner::Impl::Run(const op::Matmul& args) {
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
     ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
   } else if (bf16_native_ && IsBf16Product(args)) {
@@ -206,7 +206,7 @@ void MatmulRunner::Impl::Run(const MatmulArgs& args) {
   }
 }
 
-void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
+void MatmulRunner::Impl::RunF32Tile(const op::Matmul& args, const Tile& tile) {
   GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
   gemm.M = tile.rows;
   gemm.N = tile.cols;
@@ -221,7 +221,7 @@ void MatmulRunner::Impl::RunF32Tile(const MatmulArgs& args, const Tile& tile) {
   SgemmOnThisThread(gemm);
 }
 
-void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& tile, int thread) {
+void MatmulRunner::Impl::RunConvertedTile(const op::Matmul& args, const Tile& tile, int thread) {
   float* a = scratch_[static_cast<size_t>(thread)].GetArray<float>(
       tile.rows * args.K + args.K * tile.cols + tile.rows * tile.cols);
   float* b = a + tile.rows * args.K;
@@ -245,7 +245,7 @@ void MatmulRunner::Impl::RunConvertedTile(const MatmulArgs& args, const Tile& ti
   StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
 }
 
-void MatmulRunner::Impl::RunBf16Tile(const MatmulArgs& args, const Tile& tile, int thread) {
+void MatmulRunner::Impl::RunBf16Tile(const op::Matmul& args, const Tile& tile, int thread) {
   Shape shape{.M = tile.rows, .N = tile.cols, .K = args.K};
   shape.lda = RowStrideA(args);
   shape.ldb = RowStrideB(args);
@@ -338,7 +338,7 @@ void MatmulRunner::Impl::RunPrimitive(const Shape& shape, const Operands& operan
 
 MatmulRunner::MatmulRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
 MatmulRunner::~MatmulRunner() = default;
-void MatmulRunner::Run(const MatmulArgs& args) {
+void MatmulRunner::Run(const op::Matmul& args) {
   impl_->Run(args);
 }
 bool MatmulRunner::bf16_native() const {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/layer_ops.h"
 
 namespace dsat::engine {
 
@@ -40,9 +40,9 @@ class MatmulRunner {
   explicit MatmulRunner(int num_threads);
   ~MatmulRunner();
 
-  // Not thread-safe. Ignores the other fields of MatmulArgs. REQUIRES: args.Check() has passed;
+  // Not thread-safe. Ignores the other fields of op::Matmul. REQUIRES: args.Check() has passed;
   // M and N are not 0.
-  void Run(const MatmulArgs& args);
+  void Run(const op::Matmul& args);
 
   // Whether the processor multiplies bf16.
   bool bf16_native() const;

@@ -34,8 +34,7 @@ uint8_t CompressByte(float* error, const float* values, float scale) {
 
 }  // namespace
 
-void CpuKernels::MomentumStep(const AdamArgs& args) {
-  CheckState(args.m, args.param);
+void CpuOptimizers::Run(const op::MomentumStep& args) {
   float* m = args.m.f32();
   const float keep = args.beta1;
   const float take = (1.0F - args.beta1) * args.grad_scale;
@@ -48,10 +47,7 @@ void CpuKernels::MomentumStep(const AdamArgs& args) {
   });
 }
 
-void CpuKernels::FrozenAdamStep(const AdamArgs& args) {
-  CheckState(args.m, args.param);
-  CheckState(args.v, args.param);
-  CheckState(args.master, args.param);
+void CpuOptimizers::Run(const op::FrozenAdamStep& args) {
   const float* m = args.m.f32();
   const float* v = args.v.f32();
   float* master = args.master.f32();
@@ -75,10 +71,9 @@ void CpuKernels::FrozenAdamStep(const AdamArgs& args) {
   });
 }
 
-void CpuKernels::CompressSigns(Tensor error, uint8_t* signs, float* scale, Tensor values) {
+void CpuOptimizers::Run(const op::CompressSigns& op) {
+  const auto& [error, signs, scale, values] = op;
   const int64_t n = values.num_elems;
-  DSAT_CHECK(n > 0 && n % 8 == 0 && error.num_elems == n, "{} values, {} errors", n,
-             error.num_elems);
   const float* in = values.f32();
   float* rest = error.f32();
   const int64_t num_blocks = (n + kBlockElems - 1) / kBlockElems;
@@ -97,9 +92,8 @@ void CpuKernels::CompressSigns(Tensor error, uint8_t* signs, float* scale, Tenso
   });
 }
 
-void CpuKernels::DecompressSigns(Tensor values, const uint8_t* signs, const float* scale,
-                                 float factor, bool accumulate) {
-  DSAT_CHECK(values.num_elems % 8 == 0, "{} values", values.num_elems);
+void CpuOptimizers::Run(const op::DecompressSigns& op) {
+  const auto& [values, signs, scale, factor, accumulate] = op;
   float* out = values.f32();
   const float keep = accumulate ? 1.0F : 0.0F;
   const float size = *scale * factor;

@@ -87,12 +87,8 @@ void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const
 
 }  // namespace
 
-void CpuKernels::AdamStep(const AdamArgs& args) {
-  CheckState(args.m, args.param);
-  CheckState(args.v, args.param);
-  DSAT_CHECK(!args.rounding || args.param.dtype == DType::kBF16);
+void CpuOptimizers::Run(const op::AdamStep& args) {
   if (args.master.dtype == DType::kBF16) {
-    CheckUpdate(args);
     const auto update = args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16, Bf16, Bf16>
                                                      : UpdateBf16Adam<Bf16, Bf16, float>;
     return update(num_threads_, args, args.master.bf16(), args.grad.bf16());
@@ -110,9 +106,8 @@ void CpuKernels::AdamStep(const AdamArgs& args) {
               });
 }
 
-void CpuKernels::SgdStep(const SgdArgs& args) {
+void CpuOptimizers::Run(const op::SgdStep& args) {
   const bool has_buffer = args.momentum != 0;
-  if (has_buffer) CheckState(args.momentum_buffer, args.param);
   float* buffer = has_buffer ? args.momentum_buffer.f32() : nullptr;
   // The buffer starts as the first gradient, undampened, as in PyTorch.
   const bool first = args.step == 1;
@@ -137,10 +132,10 @@ void CpuKernels::SgdStep(const SgdArgs& args) {
   });
 }
 
-void CpuKernels::AdagradStep(const AdagradArgs& args) {
-  CheckState(args.sum, args.param);
+void CpuOptimizers::Run(const op::AdagradStep& args) {
   float* sum = args.sum.f32();
-  const AdagradArgs f = args;  // By value: through a reference it would be loaded in every turn.
+  const op::AdagradStep f =
+      args;  // By value: through a reference it would be loaded in every turn.
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
     ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd
@@ -157,10 +152,9 @@ void CpuKernels::AdagradStep(const AdagradArgs& args) {
   });
 }
 
-void CpuKernels::LionStep(const LionArgs& args) {
-  CheckState(args.m, args.param);
+void CpuOptimizers::Run(const op::LionStep& args) {
   float* m = args.m.f32();
-  const LionArgs f = args;
+  const op::LionStep f = args;
   const float shrink = 1.0F - f.lr * f.weight_decay;
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
     ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {

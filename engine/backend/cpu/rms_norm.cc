@@ -49,11 +49,8 @@ void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const T* weight, flo
 
 }  // namespace
 
-void CpuKernels::RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, int64_t N,
-                                int64_t C, float eps) {
-  DSAT_CHECK(x.num_elems >= N * C && y.num_elems >= N * C, "x {}, y {} of {} x {}", x.num_elems,
-             y.num_elems, N, C);
-  DSAT_CHECK(rstd.num_elems >= N && weight.num_elems >= C, "{} x {}", N, C);
+void CpuLayers::Run(const op::RmsNormForward& op) {
+  const auto& [y, rstd, x, weight, N, C, eps] = op;
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     ParallelFor(num_threads_, N, N * C, [&](int64_t row) {
@@ -63,12 +60,8 @@ void CpuKernels::RmsNormForward(Tensor y, Tensor rstd, Tensor x, Tensor weight, 
   });
 }
 
-void CpuKernels::RmsNormBackward(Tensor dx, Tensor dweight, Tensor dy, Tensor x, Tensor weight,
-                                 Tensor rstd, int64_t N, int64_t C, bool accumulate_dx) {
-  DSAT_CHECK(x.num_elems >= N * C && dx.num_elems >= N * C && dy.num_elems >= N * C,
-             "x {}, dx {}, dy {} of {} x {}", x.num_elems, dx.num_elems, dy.num_elems, N, C);
-  DSAT_CHECK(rstd.num_elems >= N && weight.num_elems >= C, "{} x {}", N, C);
-  if (N == 0) return;
+void CpuLayers::Run(const op::RmsNormBackward& op) {
+  const auto& [dx, dweight, dy, x, weight, rstd, N, C, accumulate_dx] = op;
   const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
   const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
   auto* partial = scratch_.GetArray<float>(num_pieces * C);

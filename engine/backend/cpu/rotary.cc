@@ -46,15 +46,10 @@ void RotaryTable::Prepare(std::span<const float> frequencies, int64_t T) {
   }
 }
 
-void CpuKernels::RotateInPlace(Tensor x, std::span<const float> frequencies, bool negative,
-                               const RotaryShape& shape) {
+void CpuLayers::Run(const op::RotateInPlace& op) {
+  const auto& [x, frequencies, negative, shape] = op;
   const int64_t half = shape.head_channels / 2;
   const int64_t rows = shape.B * shape.T;
-  DSAT_CHECK(shape.head_channels % 2 == 0 && static_cast<int64_t>(frequencies.size()) == half,
-             "{} channels, {} frequencies", shape.head_channels, frequencies.size());
-  DSAT_CHECK(
-      shape.heads * shape.head_channels <= shape.stride && x.num_elems >= rows * shape.stride,
-      "x {} of {} x {}", x.num_elems, rows, shape.stride);
   rotary_table_.Prepare(frequencies, shape.T);
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);

@@ -5,9 +5,8 @@
 
 namespace dsat::engine {
 
-void CpuKernels::SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) {
-  DSAT_CHECK(y.num_elems >= N * F && x.num_elems >= 2 * N * F, "y {}, x {} of {} x {}", y.num_elems,
-             x.num_elems, N, F);
+void CpuLayers::Run(const op::SwigluForward& op) {
+  const auto& [y, x, N, F] = op;
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
@@ -23,9 +22,8 @@ void CpuKernels::SwigluForward(Tensor y, Tensor x, int64_t N, int64_t F) {
   });
 }
 
-void CpuKernels::SwigluBackward(Tensor dx, Tensor dy, Tensor x, int64_t N, int64_t F) {
-  DSAT_CHECK(dy.num_elems >= N * F && x.num_elems >= 2 * N * F && dx.num_elems >= 2 * N * F,
-             "dy {}, x {}, dx {} of {} x {}", dy.num_elems, x.num_elems, dx.num_elems, N, F);
+void CpuLayers::Run(const op::SwigluBackward& op) {
+  const auto& [dx, dy, x, N, F] = op;
   VisitDType(x.dtype, [&](auto type) {
     using T = decltype(type);
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {

@@ -1,4 +1,4 @@
-// Checks of the operands of optimizer kernels, and the dispatch on their dtypes.
+// The dispatch of optimizer kernels on the dtypes of their operands.
 #ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 #define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 
@@ -7,21 +7,9 @@
 
 namespace dsat::engine {
 
-inline void CheckState(const Tensor& state, const Tensor& param) {
-  DSAT_CHECK(state.num_elems == param.num_elems, "optimizer state {} of {} elements",
-             state.num_elems, param.num_elems);
-}
-
-template <typename Args>
-void CheckUpdate(const Args& args) {
-  CheckState(args.master, args.param);
-  CheckState(args.grad, args.param);
-}
-
 // Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name.
 template <typename Args, typename Update>
 void VisitUpdate(const Args& args, const Update& update) {
-  CheckUpdate(args);
   VisitDType(args.param.dtype, [&](auto param_type) {
     VisitDType(args.grad.dtype, [&](auto grad_type) {
       update(Data<decltype(param_type)>(args.param), args.master.f32(),

@@ -59,12 +59,12 @@ class CudaDevice final : public Device {
 
 std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
   NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = nccl::kStreamPerThread};
-  if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, device.kernels);
+  if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, StreamOf(device));
   const std::string obstacle = WhyNoNccl(*host, BootId(), gpu_.address, nccl::Load(device.api));
   if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);
   if (host->rank() == 0 && !std::exchange(has_told_, true))
     Log(LogLevel::kWarn, "collectives go through host memory, not NCCL", {{"why", obstacle}});
-  return MakeStagedGroup(std::move(host), *memory_, device.kernels);
+  return MakeStagedGroup(std::move(host), *memory_, StreamOf(device));
 }
 
 }  // namespace

@@ -4,12 +4,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string_view>
+
 #include "base/error.h"
 
 namespace dsat::engine {
 
 // Throws kUnavailable if `error` is one. This process must not use the GPU afterwards.
-inline void CheckCuda(cudaError_t error, const char* call) {
+inline void CheckCuda(cudaError_t error, std::string_view call) {
   if (error == cudaSuccess) return;
   Throw(ErrorCode::kUnavailable, "GPU: {}: {} ({})", call, cudaGetErrorString(error),
         cudaGetErrorName(error));

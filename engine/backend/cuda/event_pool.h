@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 
@@ -39,7 +39,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
 inline cudaEvent_t EventOf(const StreamEvent& event) {
   return static_cast<cudaEvent_t>(event.get());
 }
-// As Kernels::QueryEvent. REQUIRES: not nullptr.
+// As Stream::QueryEvent. REQUIRES: not nullptr.
 bool QueryEvent(const StreamEvent& event);
 
 }  // namespace dsat::engine

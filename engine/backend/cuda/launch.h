@@ -1,9 +1,10 @@
-// The functions of the .cu files that cuda_kernels.cc calls. They use plain types, since nvcc's C++
-// front end does not compile fmt's format strings, which engine/core/tensor.h includes.
+// The functions of the .cu files that cuda_kernels.cc and cuda_optimizers.cc call. They use plain
+// types, since nvcc's C++ front end does not compile fmt's format strings, which
+// engine/core/tensor.h includes.
 //
-// engine/backend/kernels.h says what each does. All run on the calling thread's stream, in the
-// order of its calls. `workspace` is device memory of at least the bytes that the function of that
-// name gives. The next call may use it again.
+// engine/backend/layer_ops.h and optimizer_kernels.h say what each does. All run on the calling
+// thread's stream, in the order of its calls. `workspace` is device memory of at least the bytes
+// that the function of that name gives. The next call may use it again.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
 

@@ -43,21 +43,21 @@ bool Has(const Tensor& t) {
 }
 
 // The library's C; without an addend it is not read.
-const void* AddendOf(const MatmulArgs& args) {
+const void* AddendOf(const op::Matmul& args) {
   return (Has(args.addend) ? args.addend : args.c).data;
 }
 // The epilogue's vector and matrix; nullptr if there is none.
-const void* VectorOf(const MatmulArgs& args) {
+const void* VectorOf(const op::Matmul& args) {
   if (Has(args.column_sums)) return args.column_sums.data;
   return Has(args.bias) ? args.bias.data : nullptr;
 }
-const void* AuxOf(const MatmulArgs& args) {
+const void* AuxOf(const op::Matmul& args) {
   if (Has(args.before_gelu)) return args.before_gelu.data;
   return Has(args.gelu_input) ? args.gelu_input.data : nullptr;
 }
 
 // That does all that goes with the product, if there is one.
-std::optional<cublaslt::Epilogue> EpilogueOf(const MatmulArgs& args) {
+std::optional<cublaslt::Epilogue> EpilogueOf(const op::Matmul& args) {
   const bool bias = Has(args.bias), gradient = Has(args.gelu_input) || Has(args.column_sums);
   const bool odd_aux = AuxOf(args) != nullptr && args.N % 8 != 0;  // See kAuxStride.
   if ((gradient && bias) || odd_aux) return std::nullopt;
@@ -88,7 +88,7 @@ void CudaMatmul::Open() {
   Check(api_.create(&handle_), "cublasLtCreate");
 }
 
-CudaMatmul::Plan& CudaMatmul::PlanFor(const MatmulArgs& args, cublaslt::Epilogue epilogue) {
+CudaMatmul::Plan& CudaMatmul::PlanFor(const op::Matmul& args, cublaslt::Epilogue epilogue) {
   const Key key = {.M = args.M,
                    .N = args.N,
                    .K = args.K,
@@ -107,7 +107,7 @@ CudaMatmul::Plan& CudaMatmul::PlanFor(const MatmulArgs& args, cublaslt::Epilogue
   return plans_[key] = MakePlan(args, key);
 }
 
-CudaMatmul::Plan CudaMatmul::MakePlan(const MatmulArgs& args, const Key& key) const {
+CudaMatmul::Plan CudaMatmul::MakePlan(const op::Matmul& args, const Key& key) const {
   Plan plan;
   Check(api_.product_create(&plan.product, cublaslt::kCompute32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
@@ -133,7 +133,7 @@ CudaMatmul::Plan CudaMatmul::MakePlan(const MatmulArgs& args, const Key& key) co
   return plan;
 }
 
-void CudaMatmul::SetPointers(const Plan& plan, const MatmulArgs& args) const {
+void CudaMatmul::SetPointers(const Plan& plan, const op::Matmul& args) const {
   if (const void* vector = VectorOf(args)) Set(plan.product, cublaslt::kBiasPointer, vector);
   if (const void* aux = AuxOf(args)) Set(plan.product, cublaslt::kAuxPointer, aux);
 }
@@ -165,7 +165,7 @@ void CudaMatmul::Choose(const Key& key, Plan& plan) const {
   plan.algorithm = choice.algorithm;
 }
 
-cublaslt::Status CudaMatmul::TryRun(const MatmulArgs& args) {
+cublaslt::Status CudaMatmul::TryRun(const op::Matmul& args) {
   const std::optional<cublaslt::Epilogue> epilogue = EpilogueOf(args);
   if (!epilogue) return cublaslt::kNotSupported;
   Open();
@@ -180,7 +180,7 @@ cublaslt::Status CudaMatmul::TryRun(const MatmulArgs& args) {
   return 0;
 }
 
-void CudaMatmul::Run(const MatmulArgs& args) {
+void CudaMatmul::Run(const op::Matmul& args) {
   const cublaslt::Status status = TryRun(args);
   if (status == 0) return;
   Throw(ErrorCode::kUnavailable, "GPU: cuBLASLt has no algorithm for {} x {} x {}: status {}",

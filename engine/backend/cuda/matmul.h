@@ -7,7 +7,7 @@
 #include <map>
 
 #include "engine/backend/cuda/cublaslt.h"
-#include "engine/backend/kernels.h"
+#include "engine/backend/layer_ops.h"
 
 namespace dsat::engine {
 
@@ -19,12 +19,12 @@ class CudaMatmul {
   CudaMatmul& operator=(const CudaMatmul&) = delete;
   ~CudaMatmul();
 
-  // As Kernels::Matmul, except that column_sums are written, not added to. a and b have one type; c
+  // As op::Matmul, except that column_sums are written, not added to. a and b have one type; c
   // and the vectors have that type or f32. Returns 0, or, if cuBLASLt cannot do all of it in one
   // call, the status that says why; then nothing is done. Throws kUnavailable if the call fails.
-  cublaslt::Status TryRun(const MatmulArgs& args);
+  cublaslt::Status TryRun(const op::Matmul& args);
   // As TryRun, but throws kUnavailable in either case.
-  void Run(const MatmulArgs& args);
+  void Run(const op::Matmul& args);
 
  private:
   // Everything that the choice of an algorithm depends on.
@@ -45,9 +45,9 @@ class CudaMatmul {
   };
 
   void Open();
-  Plan& PlanFor(const MatmulArgs& args, cublaslt::Epilogue epilogue);
-  Plan MakePlan(const MatmulArgs& args, const Key& key) const;
-  void SetPointers(const Plan& plan, const MatmulArgs& args) const;
+  Plan& PlanFor(const op::Matmul& args, cublaslt::Epilogue epilogue);
+  Plan MakePlan(const op::Matmul& args, const Key& key) const;
+  void SetPointers(const Plan& plan, const op::Matmul& args) const;
   template <typename T>
   void Set(cublaslt::Descriptor product, int attribute, T value) const;
   void Choose(const Key& key, Plan& plan) const;

@@ -91,8 +91,8 @@ void NcclComm::Run(const std::string& call, int peer,
   try {
     Check(enqueue(comm_), call);
     Await(call, peer, [&] { return IsSettled(call); });
-    const StreamEvent end = device_.kernels->RecordEvent();
-    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->QueryEvent(end); });
+    const StreamEvent end = device_.kernels->stream().RecordEvent();
+    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->stream().QueryEvent(end); });
   } catch (...) {
     Abort();
     throw;

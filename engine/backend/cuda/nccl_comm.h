@@ -21,6 +21,10 @@ struct NcclDevice {
   std::shared_ptr<Kernels> kernels;
   nccl::Stream stream = nullptr;
 };
+// The stream of the kernels, which it keeps.
+inline std::shared_ptr<Stream> StreamOf(const NcclDevice& device) {
+  return {device.kernels, &device.kernels->stream()};
+}
 
 // Not thread-safe.
 class NcclComm {

@@ -146,7 +146,7 @@ void* NcclGroup::TakeBlock(int64_t bytes) {
   void* data = memory_.Allocate(rounded);
   if (data == nullptr) return nullptr;
   blocks_.push_back({data, rounded});
-  device_.kernels->Fill({data, rounded / BytesPerElem(DType::kF32), DType::kF32}, 0);
+  device_.kernels->Run(op::Fill{{data, rounded / BytesPerElem(DType::kF32), DType::kF32}, 0});
   return data;
 }
 
@@ -280,7 +280,7 @@ void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int pe
 std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
   auto part = host_->Split(color_of_rank);
   if (part == nullptr) return nullptr;
-  if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, device_.kernels);
+  if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, StreamOf(device_));
   return std::make_unique<NcclGroup>(std::move(part), memory_, device_);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin4";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin5";
 
 }  // namespace
 

@@ -141,11 +141,16 @@ CudaStatus Probe() {
   return status;
 }
 
+std::unique_ptr<Kernels> MakeKernels(int gpu) {
+  auto stream = std::make_unique<CudaStream>(gpu);
+  const auto workspace = std::make_shared<CudaWorkspace>(gpu, *stream);
+  return std::make_unique<Kernels>(std::move(stream), MakeCudaLayers(workspace),
+                                   MakeCudaOptimizers(workspace));
+}
+
 constexpr CudaPlugin kPlugin = {.probe = Probe,
                                 .free_bytes = FreeBytes,
-                                .make_kernels = [](int gpu) -> std::unique_ptr<Kernels> {
-                                  return std::make_unique<CudaKernels>(gpu);
-                                },
+                                .make_kernels = MakeKernels,
                                 .make_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
                                   return std::make_unique<CudaMemory>(gpu);
                                 },
@@ -156,6 +161,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin4() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin5() {
   return &dsat::engine::kPlugin;
 }

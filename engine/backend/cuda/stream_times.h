@@ -18,7 +18,7 @@ class StreamTimes {
  public:
   explicit StreamTimes(int gpu) : gpu_(gpu) {}
 
-  // As the functions of Kernels. The first two throw kUnavailable.
+  // As the functions of Stream. The first two throw kUnavailable.
   void set_trace(Trace* trace);
   StreamEvent BeginSpan();
   void EndSpan(StreamEvent begin, TraceEvent event);

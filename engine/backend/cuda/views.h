@@ -1,9 +1,12 @@
-// Converts the engine's types to those of launch.h.
+// Converts the engine's types to those of launch.h, and checks launches.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_VIEWS_H_
 #define DSAT_ENGINE_BACKEND_CUDA_VIEWS_H_
 
+#include <type_traits>
+
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/launch.h"
+#include "engine/backend/kernels.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
@@ -16,10 +19,19 @@ inline cuda::View ViewOf(const Tensor& t) {
   return {t.data, t.num_elems, static_cast<cuda::Type>(t.dtype)};
 }
 
-// Throws kUnavailable if a launch has failed. Kernels run after their launch, so that the error may
-// be that of an earlier kernel.
-inline void CheckLaunch(const char* kernel) {
-  CheckCuda(cudaGetLastError(), kernel);
+// Returns backend.Launch(op). Throws kUnavailable naming the kernel if a launch has failed. Kernels
+// run after their launch, so that the error may be that of an earlier kernel.
+template <typename Backend, typename Op>
+ResultOf<Op> LaunchAndCheck(Backend& backend, const Op& op) {
+  const auto check = [] { CheckCuda(cudaGetLastError(), NameOf<Op>()); };
+  if constexpr (std::is_void_v<ResultOf<Op>>) {
+    backend.Launch(op);
+    check();
+  } else {
+    const ResultOf<Op> result = backend.Launch(op);
+    check();
+    return result;
+  }
 }
 
 }  // namespace dsat::engine

@@ -169,7 +169,7 @@ void ReadAs(const SafetensorsFile& file, const SafetensorsFile::Entry& entry, in
     const int64_t count = std::min(room_elems, dst.num_elems - from);
     const Tensor saved = room.AsTensor(entry.dtype).Slice(0, count);
     file.Read(entry, begin + from, saved);
-    memory.host_kernels.Cast(dst.Slice(from, count), saved);
+    memory.host_kernels.Run(op::Cast{dst.Slice(from, count), saved});
   }
 }
 

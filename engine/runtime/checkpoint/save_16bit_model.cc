@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "engine/comm/run_together.h"
 #include "engine/files/published.h"
+#include "engine/model/hugging_face.h"
 
 namespace dsat::engine {
 namespace {
@@ -35,7 +36,7 @@ std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string&
   std::vector<PublishedParam> params;
   for (const int u : units) {
     for (const ParamSpec& spec : model.layers[static_cast<size_t>(u)]->params())
-      params.push_back(spec.Published());
+      params.push_back(PublishedOf(spec));
   }
   MakeWritableFolder(dir);
   const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";

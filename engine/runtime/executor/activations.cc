@@ -25,7 +25,7 @@ void Activations::StoreInput(int unit) {
   Buffer& input = inputs_[unit];
   Buffer& on_host = inputs_on_host_[unit];
   on_host = memory_->host.Allocate(input.bytes(), "activation checkpoints");
-  memory_->kernels.CopyToHost(on_host.AsTensor(kAny), input.AsTensor(kAny));
+  memory_->kernels.stream().CopyToHost(on_host.AsTensor(kAny), input.AsTensor(kAny));
   input.Free();
 }
 
@@ -33,7 +33,7 @@ void Activations::FetchInput(int unit) {
   Buffer& input = inputs_[unit];
   Buffer& on_host = inputs_on_host_[unit];
   input = memory_->device.Allocate(on_host.bytes(), "activation checkpoint");
-  memory_->kernels.CopyToDevice(input.AsTensor(kAny), on_host.AsTensor(kAny));
+  memory_->kernels.stream().CopyToDevice(input.AsTensor(kAny), on_host.AsTensor(kAny));
   on_host.Free();
 }
 

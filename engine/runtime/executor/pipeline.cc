@@ -144,9 +144,9 @@ void TiedUnits::Sum(Tensor grad, Tier tier, Kernels& kernels) {
   const Tensor bucket = {bucket_.data, row_elems * group_->size(), grad.dtype};
   const Tensor sent = bucket.Slice(0, grad.num_elems);
   const bool on_device = tier == Tier::kDevice;
-  on_device ? kernels.Cast(sent, grad) : kernels.CopyToDevice(sent, grad);
+  on_device ? kernels.Run(op::Cast{sent, grad}) : kernels.stream().CopyToDevice(sent, grad);
   group_->AllReduce(bucket_, grad.dtype, row_elems);
-  on_device ? kernels.Cast(grad, sent) : kernels.CopyToHost(grad, sent);
+  on_device ? kernels.Run(op::Cast{grad, sent}) : kernels.stream().CopyToHost(grad, sent);
 }
 
 std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dtype) {

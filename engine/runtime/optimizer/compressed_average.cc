@@ -18,8 +18,8 @@ CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Ker
       bucket_(group.Allocate(group.size() * row_bytes_)) {
   DSAT_CHECK(num_elems > 0 && num_elems % (8 * group.size()) == 0, "{} elements, {} ranks",
              num_elems, group.size());
-  kernels_.Fill(worker_error_.AsTensor(DType::kF32), 0);
-  kernels_.Fill(owner_error_.AsTensor(DType::kF32), 0);
+  kernels_.Run(op::Fill{worker_error_.AsTensor(DType::kF32), 0});
+  kernels_.Run(op::Fill{owner_error_.AsTensor(DType::kF32), 0});
 }
 
 uint8_t* CompressedAverage::Signs(int row) const {
@@ -33,11 +33,11 @@ float* CompressedAverage::Scale(int row) const {
 }
 
 void CompressedAverage::Pack(int row, const Tensor& error, const Tensor& values) {
-  kernels_.CompressSigns(error, Signs(row), Scale(row), values);
+  kernels_.Run(op::CompressSigns{error, Signs(row), Scale(row), values});
 }
 
 void CompressedAverage::Unpack(const Tensor& values, int row, float factor, bool accumulate) {
-  kernels_.DecompressSigns(values, Signs(row), Scale(row), factor, accumulate);
+  kernels_.Run(op::DecompressSigns{values, Signs(row), Scale(row), factor, accumulate});
 }
 
 void CompressedAverage::Run(Tensor values) {

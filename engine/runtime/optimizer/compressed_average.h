@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 #include "engine/runtime/state/redistribute.h"

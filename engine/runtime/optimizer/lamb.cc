@@ -77,7 +77,8 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale
     view.param = view.master;  // Not written, and not always here.
     for (const Piece& piece : pieces_[g]) {
       const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-      const LambSums sums = kernels.LambMoments(MakeAdamArgs(config, part, step, grad_scale));
+      const LambSums sums =
+          kernels.Run(op::LambMoments{MakeAdamArgs(config, part, step, grad_scale)});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
       row.param += sums.param;
       row.direction += sums.direction;
@@ -98,17 +99,17 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale
 void Lamb::SumOverRanks() {
   Kernels& kernels = states_.memory().kernels;
   const auto bytes = static_cast<int64_t>(sums_.size() * sizeof(float));
-  kernels.Upload(bucket_.data, sums_.data(), bytes);
+  kernels.stream().Upload(bucket_.data, sums_.data(), bytes);
   group_.AllReduce(bucket_, DType::kF32, row_elems_);
-  kernels.Download(sums_.data(), bucket_.data, bytes);
+  kernels.stream().Download(sums_.data(), bucket_.data, bytes);
 }
 
 void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
                  const OptimizerView& view, int64_t step) const {
   for (const Piece& piece : pieces_[sub_group]) {
     const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-    kernels.LambApply(MakeAdamArgs(config, part, step, 1),
-                      ratios_[static_cast<size_t>(piece.param)]);
+    kernels.Run(op::LambApply{MakeAdamArgs(config, part, step, 1),
+                              ratios_[static_cast<size_t>(piece.param)]});
   }
 }
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/model/layer.h"

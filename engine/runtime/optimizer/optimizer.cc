@@ -29,31 +29,31 @@ RoundingBits BitsOf(const RoundingSource& source, int64_t step) {
 
 void SgdUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                int64_t step, float grad_scale) {
-  auto args = MakeArgs<SgdArgs>(config, view, grad_scale);
+  auto args = MakeArgs<op::SgdStep>(config, view, grad_scale);
   if (!view.moments.empty()) args.momentum_buffer = view.moments[0];
   args.momentum = static_cast<float>(config.momentum);
   args.dampening = static_cast<float>(config.dampening);
   args.nesterov = config.nesterov;
   args.step = step;
-  kernels.SgdStep(args);
+  kernels.Run(args);
 }
 
 void AdagradUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                    int64_t step, float grad_scale) {
-  auto args = MakeArgs<AdagradArgs>(config, view, grad_scale);
+  auto args = MakeArgs<op::AdagradStep>(config, view, grad_scale);
   args.sum = view.moments[0];
   args.lr = static_cast<float>(config.lr / (1 + static_cast<double>(step - 1) * config.lr_decay));
   args.eps = static_cast<float>(config.eps);
-  kernels.AdagradStep(args);
+  kernels.Run(args);
 }
 
 void LionUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                 float grad_scale) {
-  auto args = MakeArgs<LionArgs>(config, view, grad_scale);
+  auto args = MakeArgs<op::LionStep>(config, view, grad_scale);
   args.m = view.moments[0];
   args.beta1 = static_cast<float>(config.beta1);
   args.beta2 = static_cast<float>(config.beta2);
-  kernels.LionStep(args);
+  kernels.Run(args);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const Optimi
   // 1-bit Adam, too, until freeze_step.
   DSAT_CHECK(config.type == "adam" || config.type == "adamw" || IsOneBit(config), "{}",
              config.type);
-  kernels.AdamStep(MakeAdamArgs(config, view, step, grad_scale));
+  kernels.Run(op::AdamStep{MakeAdamArgs(config, view, step, grad_scale)});
 }
 
 double ClipFactor(double norm, double max_norm) {

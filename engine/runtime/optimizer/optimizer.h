@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/config/ds_config.h"
 #include "engine/runtime/state/unit_state.h"
 

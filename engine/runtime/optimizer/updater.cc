@@ -21,7 +21,8 @@ double Updater::SumOfSquares() const {
       if (!plan_.units[u].trained || !plan_.units[u].counted) continue;
       const int64_t slice_elems = states_.SliceElems(u);
       const Tensor slice = states_.ReducedGrad(u).Slice(row * slice_elems, slice_elems);
-      row_sum += states_.memory().kernels_of(plan_.units[u].GradTier()).SumOfSquares(slice);
+      row_sum +=
+          states_.memory().kernels_of(plan_.units[u].GradTier()).Run(op::SumOfSquares{slice});
     }
     sum += row_sum;
   }
@@ -64,8 +65,8 @@ void Updater::Update(int sub_group) {
   }
   Step(kernels, sub_group, view);
   if (!crosses) return;
-  from_device ? memory.kernels.CopyToHost(target, view.param)
-              : memory.kernels.CopyToDevice(target, view.param);
+  from_device ? memory.kernels.stream().CopyToHost(target, view.param)
+              : memory.kernels.stream().CopyToDevice(target, view.param);
 }
 
 // Where the updated parameters go; of a slice on disk, its copy in host memory.

@@ -70,9 +70,9 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
       const int64_t slice_elems = states_.SliceElems(unit);
       const Tensor grad = states_.GradToReduce(unit);
       for (int q = 0; q < NumFilledRows(transfer); ++q) {
-        kernels.Cast(part_of_row(q), part_of(grad.Slice(q * slice_elems, slice_elems)));
+        kernels.Run(op::Cast{part_of_row(q), part_of(grad.Slice(q * slice_elems, slice_elems))});
         if (predivide_factor_ == 1) continue;
-        kernels.Scale(part_of_row(q), static_cast<float>(1 / predivide_factor_));
+        kernels.Run(op::Scale{part_of_row(q), static_cast<float>(1 / predivide_factor_)});
       }
     }
     begin += segment.num_elems;
@@ -85,28 +85,28 @@ void Redistributor::PackParam(const Transfer& transfer, int unit, const Tensor& 
                               const Tensor& slice) {
   Kernels& kernels = states_.memory().kernels;
   const Tier tier = plan_.units[unit].param.tier;
-  if (tier == Tier::kDevice) return kernels.Cast(place, slice);
+  if (tier == Tier::kDevice) return kernels.Run(op::Cast{place, slice});
   const bool later = background_ != nullptr && tier == Tier::kHost;
   later ? under_way_[&transfer].parts.push_back({place, slice})
-        : kernels.CopyToDevice(place, slice);
+        : kernels.stream().CopyToDevice(place, slice);
 }
 
 void Redistributor::Start(const Transfer& transfer) {
   if (background_ == nullptr) return Run(transfer);
   UnderWay& entry = under_way_[&transfer];
-  const StreamEvent packed = states_.memory().kernels.RecordEvent();
+  const StreamEvent packed = states_.memory().kernels.stream().RecordEvent();
   entry.ticket = background_->Submit(
       [this, &transfer, &entry, packed] { RunBeside(transfer, entry, packed); });
 }
 
 void Redistributor::RunBeside(const Transfer& transfer, UnderWay& entry,
                               const StreamEvent& packed) {
-  Kernels& kernels = states_.memory().kernels;
-  kernels.WaitEvent(packed);
+  Stream& stream = states_.memory().kernels.stream();
+  stream.WaitEvent(packed);
   for (const HostPart& part : entry.parts)
-    kernels.CopyToDevice(part.place, part.slice, "copies for communication");
+    stream.CopyToDevice(part.place, part.slice, "copies for communication");
   Run(transfer);
-  entry.arrived = kernels.RecordEvent();
+  entry.arrived = stream.RecordEvent();
 }
 
 void Redistributor::set_trace(Trace* trace) {
@@ -123,7 +123,7 @@ TraceEvent Redistributor::EventOf(const Transfer& transfer) const {
 
 void Redistributor::Run(const Transfer& transfer) {
   const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{},
-                       &states_.memory().kernels);
+                       &states_.memory().kernels.stream());
   const CommBuffer& bucket = buckets_[transfer.bucket];
   const DType dtype = TravelType(transfer);
   switch (transfer.collective) {
@@ -144,14 +144,14 @@ void Redistributor::Run(const Transfer& transfer) {
 
 void Redistributor::Wait(const Transfer& transfer) {
   if (background_ != nullptr) {
-    Kernels& kernels = states_.memory().kernels;
+    Stream& stream = states_.memory().kernels.stream();
     const TraceSpan span(trace_, {.lane = Trace::kCompute, .name = "wait for communication"},
-                         &kernels);
+                         &stream);
     const auto entry = under_way_.find(&transfer);
     background_->Wait(entry->second.ticket);
     arrived_ = std::move(entry->second.arrived);
     under_way_.erase(entry);
-    kernels.WaitEvent(arrived_);
+    stream.WaitEvent(arrived_);
   }
   int64_t begin = 0;
   for (const Segment& segment : transfer.segments) {
@@ -172,7 +172,7 @@ void Redistributor::Unpack(const Transfer& transfer, const Segment& segment, int
       is_param ? states_.GatherTarget(segment.unit) : states_.GradToReduce(segment.unit);
   for (int q = 0; q < NumFilledRows(transfer); ++q) {
     const int64_t offset = q * states_.SliceElems(segment.unit) + segment.offset;
-    states_.memory().kernels.Cast(whole.Slice(offset, segment.num_elems), part_of_row(q));
+    states_.memory().kernels.Run(op::Cast{whole.Slice(offset, segment.num_elems), part_of_row(q)});
   }
 }
 
@@ -181,7 +181,8 @@ void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, c
   const Memory& memory = states_.memory();
   const Tensor part = states_.GradSlice(segment.unit).Slice(segment.offset, segment.num_elems);
   const auto keep = [&](Kernels& kernels, const Tensor& source) {
-    transfer.accumulate ? kernels.Accumulate(part, source) : kernels.Cast(part, source);
+    transfer.accumulate ? kernels.Run(op::Accumulate{part, source})
+                        : kernels.Run(op::Cast{part, source});
   };
   if (plan_.units[segment.unit].GradTier() == Tier::kDevice) return keep(memory.kernels, row);
   Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
@@ -192,11 +193,11 @@ void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, c
 
 // On a stream that need not first compute all that this rank's own has been asked for.
 void Redistributor::CopyToHost(const Tensor& host, const Tensor& row) {
-  Kernels& kernels = states_.memory().kernels;
-  if (copies_ == nullptr) return kernels.CopyToHost(host, row);
+  Stream& stream = states_.memory().kernels.stream();
+  if (copies_ == nullptr) return stream.CopyToHost(host, row);
   copies_->Wait(copies_->Submit([&] {
-    kernels.WaitEvent(arrived_);
-    kernels.CopyToHost(host, row);
+    stream.WaitEvent(arrived_);
+    stream.CopyToHost(host, row);
   }));
 }
 

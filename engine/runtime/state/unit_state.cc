@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/model/weight_source.h"
 #include "engine/runtime/state/init.h"
 
 namespace dsat::engine {
@@ -145,13 +144,13 @@ void UnitStates::InitUnit(int u) {
       OnDisk(u) || (plan_.units[u].trained && plan_.units[u].optimizer_tier == Tier::kNvme);
   if (any_on_disk || unit.layout.num_elems == 0) {
     return Visit(u, Access::kWrite, [&](const StatePart& part) {
-      memory_.host_kernels.Fill(part.data, 0);
+      memory_.host_kernels.Run(op::Fill{part.data, 0});
       if (!part.state.starts_with("moment")) InitParams(u, {{part.begin, part.data, Tier::kHost}});
     });
   }
   const auto clear = [&](const Buffer& buffer, DType dtype, Placement home, Tier tier) {
     const Tensor data = buffer.AsTensor(dtype).Slice(0, HomeElems(home, u));
-    memory_.kernels_of(tier).Fill(data, 0);
+    memory_.kernels_of(tier).Run(op::Fill{data, 0});
     return RestingPart{BeginOf(home, u), data, tier};
   };
   const Home& home = plan_.units[u].param;
@@ -195,10 +194,10 @@ void UnitStates::Put(const RestingPart& part, int64_t begin, Tensor values) {
   if (from >= to) return;
   const Tensor dst = part.data.Slice(from - part.begin, to - from);
   const Tensor src = values.Slice(from - begin, to - from);
-  if (memory_.arena(part.tier).host_visible()) return memory_.host_kernels.Cast(dst, src);
+  if (memory_.arena(part.tier).host_visible()) return memory_.host_kernels.Run(op::Cast{dst, src});
   std::vector<std::byte> converted(static_cast<size_t>(dst.bytes()));
-  memory_.host_kernels.Cast({converted.data(), dst.num_elems, dst.dtype}, src);
-  memory_.kernels.Upload(dst.data, converted.data(), dst.bytes());
+  memory_.host_kernels.Run(op::Cast{{converted.data(), dst.num_elems, dst.dtype}, src});
+  memory_.kernels.stream().Upload(dst.data, converted.data(), dst.bytes());
 }
 
 void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
@@ -228,9 +227,10 @@ void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Vis
     const int64_t count = std::min(part_elems, all.num_elems - begin);
     const Tensor resting = all.Slice(begin, count);
     const Tensor shown = room.AsTensor(all.dtype).Slice(0, count);
-    memory_.kernels.Download(shown.data, resting.data, resting.bytes());
+    memory_.kernels.stream().Download(shown.data, resting.data, resting.bytes());
     visitor({part.state, part.begin + begin, shown});
-    if (access == Access::kWrite) memory_.kernels.Upload(resting.data, shown.data, resting.bytes());
+    if (access == Access::kWrite)
+      memory_.kernels.stream().Upload(resting.data, shown.data, resting.bytes());
   }
 }
 
@@ -282,7 +282,7 @@ void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& te
     const std::vector<Tensor> swapped = Swapped(g);
     for (size_t i = 0; i < swapped.size(); ++i) {
       const Tensor part = tensors[i].Slice(group.offset, group.num_elems);
-      memory_.host_kernels.Cast(read ? part : swapped[i], read ? swapped[i] : part);
+      memory_.host_kernels.Run(op::Cast{read ? part : swapped[i], read ? swapped[i] : part});
     }
     if (read) {
       state_swap_->Free(g);
@@ -323,7 +323,7 @@ Tensor UnitStates::Grad(int u) {
     unit.grad = memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gradients");
   }
   const Tensor grad = unit.grad.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
-  if (fresh) memory_.kernels.Fill(grad, 0);
+  if (fresh) memory_.kernels.Run(op::Fill{grad, 0});
   return grad;
 }
 
@@ -335,12 +335,12 @@ Tensor UnitStates::GradSum(int u) {
                                             "accumulated gradients");
   }
   const Tensor sum = unit.grad_sum.AsTensor(options_.grad_dtype).Slice(0, unit.layout.num_elems);
-  if (fresh) memory_.kernels.Fill(sum, 0);
+  if (fresh) memory_.kernels.Run(op::Fill{sum, 0});
   return sum;
 }
 
 void UnitStates::FoldGrad(int u) {
-  memory_.kernels.Accumulate(GradSum(u), Grad(u));
+  memory_.kernels.Run(op::Accumulate{GradSum(u), Grad(u)});
   units_[u].grad.Free();
 }
 

@@ -59,10 +59,11 @@ TEST(GpuMemoryTest, AWorkspaceThatTheGpuRefusesIsAnOutcomeToo) {
   const Buffer x = arena.Allocate(DType::kF32, 64 * 64, "a matrix");
   const Tensor matrix = x.AsTensor(DType::kF32);
   const FreeMemory free(1 << 20);
-  EXPECT_THAT(ExhaustedBy([&] {
-                kernels->Matmul({.M = 8, .N = 8, .K = 8, .a = matrix, .b = matrix, .c = matrix});
-              }),
-              AllOf(HasSubstr("GPU memory: no 33554432 bytes for cuBLASLt"), HasSubstr("1048576")));
+  EXPECT_THAT(
+      ExhaustedBy([&] {
+        kernels->Run(op::Matmul{.M = 8, .N = 8, .K = 8, .a = matrix, .b = matrix, .c = matrix});
+      }),
+      AllOf(HasSubstr("GPU memory: no 33554432 bytes for cuBLASLt"), HasSubstr("1048576")));
 }
 
 TEST(GpuMemoryTest, ATrainingThatDoesNotFitThrowsWhatATrialCallsInfeasible) {

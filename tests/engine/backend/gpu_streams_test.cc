@@ -47,13 +47,13 @@ class GpuNumbers {
   // A piece of work that is done now, with what the calling thread has asked for before.
   void Copy(TraceEvent event = {}, Trace* trace = nullptr) {
     std::vector<float> host(64);
-    const TraceSpan span(trace, std::move(event), kernels_.get());
-    kernels_->Upload(x().data, host.data(), x().bytes());
+    const TraceSpan span(trace, std::move(event), &kernels_->stream());
+    kernels_->stream().Upload(x().data, host.data(), x().bytes());
   }
   // A piece of work that is done later.
   void Fill(Trace* trace, const char* name) {
-    const TraceSpan span(trace, {.lane = Trace::kCompute, .name = name}, kernels_.get());
-    kernels_->Fill(x(), 1);
+    const TraceSpan span(trace, {.lane = Trace::kCompute, .name = name}, &kernels_->stream());
+    kernels_->Run(op::Fill{x(), 1});
   }
 
  private:
@@ -67,22 +67,22 @@ TEST(MarksTest, AnEventIsNobodyElsesAsLongAsSomebodyHoldsItsMark) {
   GpuNumbers numbers;
   std::vector<StreamEvent> events(5);
   for (StreamEvent& event : events)
-    event = numbers.kernels().RecordEvent();
+    event = numbers.kernels().stream().RecordEvent();
   std::ranges::sort(events);
   EXPECT_EQ(std::ranges::adjacent_find(events), events.end());
   StreamEvent second_holder = events[2];
   const void* event = events[2].get();
   events[2] = nullptr;
-  EXPECT_NE(numbers.kernels().RecordEvent().get(), event);
+  EXPECT_NE(numbers.kernels().stream().RecordEvent().get(), event);
   second_holder = nullptr;
-  EXPECT_EQ(numbers.kernels().RecordEvent().get(), event);
+  EXPECT_EQ(numbers.kernels().stream().RecordEvent().get(), event);
 }
 
 TEST(MarksTest, OutliveTheirKernelsAndAreDestroyedWithTheLast) {
   const int64_t before = CountEvents().num_alive;
   GpuNumbers numbers;
-  StreamEvent event = numbers.kernels().RecordEvent();
-  numbers.kernels().RecordEvent();
+  StreamEvent event = numbers.kernels().stream().RecordEvent();
+  numbers.kernels().stream().RecordEvent();
   numbers.ReleaseKernels();
   EXPECT_GT(CountEvents().num_alive, before);
   event = nullptr;
@@ -123,7 +123,7 @@ std::vector<TracedRank> Train(const Case& c, int num_steps, std::optional<int> f
     TracedRank& run = runs[static_cast<size_t>(group.rank())];
     TestDevice device(MakeTestDevice(c.device), group);
     Engine engine(device.For(model, data.get(), kSeqLen), ConfigOf(c), 7);
-    run.plan = engine.plan();
+    run.plan = EngineInternals(engine).plan();
     int64_t ticks = 0;
     for (int step = 1; step <= num_steps; ++step) {
       if (step == first) {
@@ -160,15 +160,16 @@ TEST(GpuLanesTest, AnEventLiesWhereItsStreamWorkedNotWhereItWasAskedTo) {
   emulated_cuda::Gpu::Get().FinishAll();
   Trace trace;
   const int copies = trace.Lane("copies");
-  numbers.kernels().set_trace(&trace);
+  numbers.kernels().stream().set_trace(&trace);
   {
-    const TraceSpan span(&trace, {.lane = Trace::kCompute, .name = "two"}, &numbers.kernels());
-    numbers.kernels().Fill(numbers.x(), 1);
-    numbers.kernels().Fill(numbers.x(), 2);
+    const TraceSpan span(&trace, {.lane = Trace::kCompute, .name = "two"},
+                         &numbers.kernels().stream());
+    numbers.kernels().Run(op::Fill{numbers.x(), 1});
+    numbers.kernels().Run(op::Fill{numbers.x(), 2});
   }
   numbers.Fill(&trace, "one");
   std::jthread([&] { numbers.Copy({.lane = copies, .name = "beside"}, &trace); }).join();
-  numbers.kernels().set_trace(nullptr);
+  numbers.kernels().stream().set_trace(nullptr);
 
   const std::vector<TraceEvent> asked = On(trace, "compute"), compute = On(trace, "gpu compute"),
                                 copy = On(trace, "gpu copies");
@@ -191,10 +192,10 @@ TEST(GpuLanesTest, ALongTraceUsesTheEventsOfPassedSpansAgainAndKeepsEverySpan) {
   Trace trace;
   const int num_spans = 3000;
   const int64_t before = CountEvents().num_timed;
-  numbers.kernels().set_trace(&trace);
+  numbers.kernels().stream().set_trace(&trace);
   for (int i = 0; i < num_spans; ++i)
     numbers.Fill(&trace, "fill");
-  numbers.kernels().set_trace(nullptr);
+  numbers.kernels().stream().set_trace(nullptr);
   EXPECT_LT(CountEvents().num_timed - before, 1500);
   const std::vector<TraceEvent> events = On(trace, "gpu compute");
   ASSERT_EQ(std::ssize(events), num_spans);

@@ -86,7 +86,7 @@ class GuardedDevice final : public Device {
     return cpu_->MemoryBytes(local_world_size);
   }
   std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override {
-    return MakeStagedGroup(std::move(host), memory_, MakeKernels());
+    return MakeStagedGroup(std::move(host), memory_, MakeGuardedStream(memory_));
   }
 
  private:

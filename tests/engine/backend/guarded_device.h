@@ -57,7 +57,8 @@ class GuardedMemory final : public MemorySource {
 // Of MakeCpuDevice(1), guarded.
 std::unique_ptr<Device> MakeGuardedDevice();
 
-// kernels.h, behind the guard, which must outlive it.
+// Copies and kernels behind the guard, which must outlive them.
+std::unique_ptr<Stream> MakeGuardedStream(GuardedMemory& memory);
 std::unique_ptr<Kernels> MakeGuardedKernels(std::unique_ptr<Kernels> kernels,
                                             GuardedMemory& memory);
 

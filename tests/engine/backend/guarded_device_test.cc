@@ -20,10 +20,10 @@ TEST(GuardedDeviceTest, TheHostCannotLookAtDeviceMemory) {
   TierMemory memory(*device, 0, 0);
   const Buffer buffer = memory.device().Allocate(64, "test");
   float value = 3;
-  memory.kernels().Upload(buffer.data(), &value, sizeof(value));
+  memory.kernels().stream().Upload(buffer.data(), &value, sizeof(value));
   EXPECT_DEATH(*static_cast<volatile float*>(buffer.data()) = 1, "");
-  memory.kernels().Scale(buffer.AsTensor(DType::kF32).Slice(0, 1), 2);
-  memory.kernels().Download(&value, buffer.data(), sizeof(value));
+  memory.kernels().Run(op::Scale{buffer.AsTensor(DType::kF32).Slice(0, 1), 2});
+  memory.kernels().stream().Download(&value, buffer.data(), sizeof(value));
   EXPECT_EQ(value, 6);
 }
 
@@ -33,10 +33,11 @@ TEST(GuardedDeviceTest, KernelsRefuseHostMemory) {
   const Buffer buffer = memory.device().Allocate(64, "test");
   std::vector<float> host(16);
   const Tensor on_host = {host.data(), 16, DType::kF32};
-  EXPECT_DEATH(memory.kernels().Fill(on_host, 0), "not in device memory");
-  EXPECT_DEATH(memory.kernels().Cast(buffer.AsTensor(DType::kF32), on_host),
+  EXPECT_DEATH(memory.kernels().Run(op::Fill{on_host, 0}), "not in device memory");
+  EXPECT_DEATH(memory.kernels().Run(op::Cast{buffer.AsTensor(DType::kF32), on_host}),
                "operand 1, 64 bytes, is not in device memory");
-  EXPECT_DEATH(memory.kernels().CopyToDevice(on_host, buffer.AsTensor(DType::kF32)), "64 bytes");
+  EXPECT_DEATH(memory.kernels().stream().CopyToDevice(on_host, buffer.AsTensor(DType::kF32)),
+               "64 bytes");
 }
 
 TEST(GuardedDeviceTest, CommunicationMemoryIsTheDevices) {
@@ -46,10 +47,10 @@ TEST(GuardedDeviceTest, CommunicationMemoryIsTheDevices) {
     Kernels& kernels = device.memory().kernels();
     const CommBuffer buffer = own.Allocate(2 * 16);
     const Tensor all = {buffer.data, 8, DType::kF32};
-    kernels.Fill(all, static_cast<float>(group.rank() + 1));
+    kernels.Run(op::Fill{all, static_cast<float>(group.rank() + 1)});
     own.AllReduce(buffer, DType::kF32, 4);
     std::vector<float> sums(8);
-    kernels.Download(sums.data(), buffer.data, 32);
+    kernels.stream().Download(sums.data(), buffer.data, 32);
     EXPECT_EQ(sums, std::vector<float>(8, 3));
     // To and from either memory.
     float number = 7;
@@ -59,17 +60,17 @@ TEST(GuardedDeviceTest, CommunicationMemoryIsTheDevices) {
     } else {
       own.Recv(&number, sizeof(number), 0);
       EXPECT_EQ(number, 7);
-      kernels.Fill(all, 0);
+      kernels.Run(op::Fill{all, 0});
       own.Recv(buffer.data, sizeof(number), 0);
-      kernels.Download(sums.data(), buffer.data, 8);
+      kernels.stream().Download(sums.data(), buffer.data, 8);
       EXPECT_EQ(sums[0], 3);
       EXPECT_EQ(sums[1], 0);
     }
-    kernels.Fill(all.Slice(0, 4), static_cast<float>(group.rank()));
+    kernels.Run(op::Fill{all.Slice(0, 4), static_cast<float>(group.rank())});
     own.Exchange(buffer.data, all.Slice(4, 4).data, 16, 1 - group.rank());
     own.Exchange(&number, sums.data(), sizeof(number), 1 - group.rank());
     EXPECT_EQ(sums[0], 7);
-    kernels.Download(sums.data(), buffer.data, 32);
+    kernels.stream().Download(sums.data(), buffer.data, 32);
     EXPECT_EQ(sums[0], static_cast<float>(group.rank()));
     EXPECT_EQ(sums[7], static_cast<float>(1 - group.rank()));
   });

@@ -1,4 +1,4 @@
-// Kernels behind the guard: they open the pages, and take device memory only.
+// Kernels and copies behind the guard: they open the pages, and take device memory only.
 #include <optional>
 #include <utility>
 
@@ -9,20 +9,19 @@
 namespace dsat::engine {
 namespace {
 
-class GuardedKernels final : public OperandKernels {
+class GuardedStream final : public Stream {
  public:
-  GuardedKernels(std::unique_ptr<Kernels> inner, GuardedMemory& memory)
-      : OperandKernels(std::move(inner)), memory_(memory) {}
+  explicit GuardedStream(GuardedMemory& memory) : memory_(memory) {}
 
   void Upload(void* device, const void* host, int64_t bytes) override {
     CheckSides(device, host, bytes);
     const GuardedMemory::Access access(memory_);
-    inner().Upload(device, host, bytes);
+    inner_->Upload(device, host, bytes);
   }
   void Download(void* host, const void* device, int64_t bytes) override {
     CheckSides(device, host, bytes);
     const GuardedMemory::Access access(memory_);
-    inner().Download(host, device, bytes);
+    inner_->Download(host, device, bytes);
   }
 
  private:
@@ -31,25 +30,39 @@ class GuardedKernels final : public OperandKernels {
     DSAT_CHECK(memory_.Holds(device, bytes) && !memory_.Holds(host), "{} bytes", bytes);
   }
 
+  GuardedMemory& memory_;
+  const std::unique_ptr<Stream> inner_ = MakeCpuStream(1);
+};
+
+class Guard final : public OperandHook {
+ public:
+  explicit Guard(GuardedMemory& memory) : memory_(memory) {}
+
   void Enter(Operands operands) override {
     for (size_t i = 0; i < operands.size(); ++i) {
-      const auto& [data, bytes] = operands[i];
-      DSAT_CHECK(bytes == 0 || memory_.Holds(data, bytes),
+      const int64_t bytes = operands[i].bytes();
+      DSAT_CHECK(bytes == 0 || memory_.Holds(operands[i].data(), bytes),
                  "operand {}, {} bytes, is not in device memory", i, bytes);
     }
     access_.emplace(memory_);
   }
   void Leave(Operands) override { access_.reset(); }
 
+ private:
   GuardedMemory& memory_;
   std::optional<GuardedMemory::Access> access_;
 };
 
 }  // namespace
 
+std::unique_ptr<Stream> MakeGuardedStream(GuardedMemory& memory) {
+  return std::make_unique<GuardedStream>(memory);
+}
+
 std::unique_ptr<Kernels> MakeGuardedKernels(std::unique_ptr<Kernels> kernels,
                                             GuardedMemory& memory) {
-  return std::make_unique<GuardedKernels>(std::move(kernels), memory);
+  return MakeHookedKernels(MakeGuardedStream(memory), std::move(kernels),
+                           std::make_shared<Guard>(memory));
 }
 
 }  // namespace dsat::engine

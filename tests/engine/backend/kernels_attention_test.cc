@@ -128,7 +128,7 @@ TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
     TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
     TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
+    kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
     const AttentionOutput expected = Attention(qkv.Values(), s);
     ExpectClose(out, expected.out, dtype(), Magnitude(dtype(), 500));
     ExpectClose(lse, expected.lse, DType::kF32);
@@ -145,8 +145,8 @@ TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
     TestTensor lse(DType::kF32, saved.lse);
     TestTensor dqkv = TestTensor::Poisoned(dtype(), s.B * s.T * s.QkvChannels());
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().AttentionBackward(dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(),
-                                scratch.get(), s);
+    kernels().Run(op::AttentionBackward{dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(),
+                                        scratch.get(), s});
     ExpectGradient(dqkv, AttentionGradient(qkv.Values(), dout.Values(), s), dtype(),
                    Magnitude(dtype(), 1000));
   }
@@ -162,7 +162,7 @@ TEST_P(KernelsTest, AttentionOfASequenceIsThatOfItAlone) {
     TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
     TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
     TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
+    kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
     return out.Values();
   };
   const Doubles both = Random(6).Normal(2 * kTwo.T * kTwo.QkvChannels());
@@ -179,7 +179,7 @@ TEST_P(KernelsTest, AttentionOfHugeScoresIsFinite) {
   TestTensor out = TestTensor::Poisoned(dtype(), s.T * s.C);
   TestTensor lse = TestTensor::Poisoned(DType::kF32, s.T);
   TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-  kernels().AttentionForward(out.get(), lse.get(), qkv.get(), scratch.get(), s);
+  kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
   for (const double x : out.Values())
     EXPECT_TRUE(std::isfinite(x));
   for (const double x : lse.Values())

@@ -76,8 +76,8 @@ TEST_P(LayerNormTest, ForwardSavesItsStatistics) {
   TestTensor y = TestTensor::Poisoned(dtype(), kN * kC);
   TestTensor mean = TestTensor::Poisoned(DType::kF32, kN);
   TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
-  kernels().LayerNormForward(y.get(), mean.get(), rstd.get(), x_.get(), weight_.get(), bias_.get(),
-                             kN, kC);
+  kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x_.get(), weight_.get(),
+                                     bias_.get(), kN, kC});
   const LayerNormOutput expected = LayerNorm(input_);
   ExpectClose(y, expected.y, dtype());
   ExpectClose(mean, expected.mean, DType::kF32);
@@ -93,8 +93,8 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
   TestTensor y = TestTensor::Poisoned(dtype(), kC);
   TestTensor mean = TestTensor::Poisoned(DType::kF32, 1);
   TestTensor rstd = TestTensor::Poisoned(DType::kF32, 1);
-  kernels().LayerNormForward(y.get(), mean.get(), rstd.get(), x.get(), weight_.get(), bias_.get(),
-                             1, kC);
+  kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight_.get(),
+                                     bias_.get(), 1, kC});
   ExpectClose(y, LayerNorm({x.Values(), input_.weight, input_.bias}).y, dtype(), 4);
 }
 
@@ -117,8 +117,9 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
       expected_dweight[c] += dweight_before[c];
       expected_dbias[c] += dbias_before[c];
     }
-    kernels().LayerNormBackward(dx.get(), dweight.get(), dbias.get(), dy_.get(), x_.get(),
-                                weight_.get(), mean_.get(), rstd_.get(), kN, kC, accumulate);
+    kernels().Run(op::LayerNormBackward{dx.get(), dweight.get(), dbias.get(), dy_.get(), x_.get(),
+                                        weight_.get(), mean_.get(), rstd_.get(), kN, kC,
+                                        accumulate});
     ExpectGradient(dx, expected_dx, dtype());
     ExpectGradient(dweight, expected_dweight, dtype(), 5);
     ExpectGradient(dbias, expected_dbias, dtype(), 5);

@@ -89,7 +89,7 @@ void CheckProduct(Kernels& kernels, const Product& p) {
   const Doubles sums = Sums(p, a.Values(), b.Values(), bias.Values(), addend.Values());
   Doubles expected = sums, columns = column_sums.Values(), column = Doubles(columns.size());
 
-  MatmulArgs args{.M = M, .N = N, .K = K, .a = a.get(), .b = b.get(), .c = c.get()};
+  op::Matmul args{.M = M, .N = N, .K = K, .a = a.get(), .b = b.get(), .c = c.get()};
   args.transpose_a = p.transpose_a;
   args.transpose_b = p.transpose_b;
   if (p.bias) args.bias = bias.get();
@@ -115,7 +115,7 @@ void CheckProduct(Kernels& kernels, const Product& p) {
                      std::plus<>());
       break;
   }
-  kernels.Matmul(args);
+  kernels.Run(args);
   const double magnitude = std::sqrt(static_cast<double>(K));
   if (p.extra == Extra::kNone || p.extra == Extra::kColumnSums) {
     ExpectClose(c, expected, p.c, magnitude);
@@ -188,14 +188,15 @@ TEST_P(KernelsTest, MatmulSumsInF32) {
   constexpr int64_t kK = 4096;
   TestTensor ones(dtype(), Doubles(kK, 1.0));
   TestTensor c = TestTensor::Poisoned(DType::kF32, 1);
-  kernels().Matmul({.M = 1, .N = 1, .K = kK, .a = ones.get(), .b = ones.get(), .c = c.get()});
+  kernels().Run(
+      op::Matmul{.M = 1, .N = 1, .K = kK, .a = ones.get(), .b = ones.get(), .c = c.get()});
   EXPECT_EQ(c.Values()[0], 4096);
 }
 
 TEST_P(KernelsTest, MatmulOfNoRowsDoesNothing) {
   TestTensor b = TestTensor::Zeros(dtype(), 12);
   TestTensor none(dtype(), {});
-  kernels().Matmul({.M = 0, .N = 4, .K = 3, .a = none.get(), .b = b.get(), .c = none.get()});
+  kernels().Run(op::Matmul{.M = 0, .N = 4, .K = 3, .a = none.get(), .b = b.get(), .c = none.get()});
   EXPECT_EQ(kernels().flops(), 0);
 }
 
@@ -219,29 +220,30 @@ TEST_P(KernelsTest, MatmulAddsLongColumnSums) {
                            .c = dtype()});
 }
 
-TEST(MatmulArgsDeathTest, WhatDoesNotFitTheProductEndsTheProgram) {
+TEST(MatmulDeathTest, WhatDoesNotFitTheProductEndsTheProgram) {
   const Tensor x{nullptr, 12, DType::kBF16}, short_x{nullptr, 11, DType::kBF16};
   const Tensor wide{nullptr, 12, DType::kF32};
-  const MatmulArgs good{.M = 3, .N = 4, .K = 3, .a = x, .b = x, .c = x};
-  good.Check();
-  const auto expect_death = [&](Tensor MatmulArgs::*field, const Tensor& tensor) {
-    MatmulArgs args = good;
+  const op::Matmul good{.M = 3, .N = 4, .K = 3, .a = x, .b = x, .c = x};
+  CheckOp(good);
+  const auto expect_death = [&](Tensor op::Matmul::*field, const Tensor& tensor,
+                                const char* message = "3 x 4 x 3") {
+    op::Matmul args = good;
     args.*field = tensor;
-    EXPECT_DEATH(args.Check(), "3 x 4 x 3");
+    EXPECT_DEATH(CheckOp(args), message);
   };
-  expect_death(&MatmulArgs::c, short_x);
-  expect_death(&MatmulArgs::bias, {nullptr, 3, DType::kF32});
-  expect_death(&MatmulArgs::addend, wide);
-  expect_death(&MatmulArgs::before_gelu, short_x);
-  expect_death(&MatmulArgs::gelu_input, wide);
-  expect_death(&MatmulArgs::column_sums, wide);
-  MatmulArgs both = good;
+  expect_death(&op::Matmul::c, short_x, "Matmul: c has 11 elements; expected 12");
+  expect_death(&op::Matmul::bias, {nullptr, 3, DType::kF32}, "Matmul: bias has 3");
+  expect_death(&op::Matmul::addend, wide);
+  expect_death(&op::Matmul::before_gelu, short_x, "Matmul: before_gelu has 11");
+  expect_death(&op::Matmul::gelu_input, wide);
+  expect_death(&op::Matmul::column_sums, wide);
+  op::Matmul both = good;
   both.before_gelu = both.gelu_input = x;
-  EXPECT_DEATH(both.Check(), "");
-  MatmulArgs rows = good;
+  EXPECT_DEATH(CheckOp(both), "");
+  op::Matmul rows = good;
   rows.transpose_b = true;
   rows.column_sums = x;
-  EXPECT_DEATH(rows.Check(), "");
+  EXPECT_DEATH(CheckOp(rows), "");
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST_P(KernelsTest, RmsNormIsTheFormulaAndItsDerivative) {
   TestTensor x = random.Normal(dtype(), kN * kC), weight = random.Normal(dtype(), kC);
   TestTensor y = TestTensor::Poisoned(dtype(), kN * kC);
   TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
-  kernels().RmsNormForward(y.get(), rstd.get(), x.get(), weight.get(), kN, kC, 1e-3F);
+  kernels().Run(op::RmsNormForward{y.get(), rstd.get(), x.get(), weight.get(), kN, kC, 1e-3F});
   Doubles expected_rstd;
   ExpectClose(y, RmsNorm(x.Values(), weight.Values(), &expected_rstd), dtype());
   ExpectClose(rstd, expected_rstd, DType::kF32);
@@ -59,8 +59,8 @@ TEST_P(KernelsTest, RmsNormIsTheFormulaAndItsDerivative) {
     TestTensor dx = random.Normal(dtype(), kN * kC), dweight = random.Normal(dtype(), kC);
     const Doubles dweight_before = dweight.Values();
     const Doubles dx_before = accumulate ? dx.Values() : Doubles(At(kN * kC), 0.0);
-    kernels().RmsNormBackward(dx.get(), dweight.get(), dy.get(), x.get(), weight.get(), rstd.get(),
-                              kN, kC, accumulate);
+    kernels().Run(op::RmsNormBackward{dx.get(), dweight.get(), dy.get(), x.get(), weight.get(),
+                                      rstd.get(), kN, kC, accumulate});
     ExpectAdded(dx, dx_before, x.Values(), by_x, dtype());
     ExpectAdded(dweight, dweight_before, weight.Values(), by_weight, dtype(), 5);
   }
@@ -80,16 +80,23 @@ TEST_P(KernelsTest, NormsWithoutParameterGradientsGiveTheSameDx) {
   };
   const std::vector<std::function<void(Tensor, Tensor, Tensor)>> norms = {
       [&](Tensor dx, Tensor dweight, Tensor dbias) {
-        kernels().LayerNormBackward(dx, dweight, dbias, dy.get(), x.get(), weight.get(), mean.get(),
-                                    rstd.get(), kN, kC, false);
+        kernels().Run(op::LayerNormBackward{dx, dweight, dbias, dy.get(), x.get(), weight.get(),
+                                            mean.get(), rstd.get(), kN, kC, false});
       },
       [&](Tensor dx, Tensor dweight, Tensor) {
-        kernels().RmsNormBackward(dx, dweight, dy.get(), x.get(), weight.get(), rstd.get(), kN, kC,
-                                  false);
+        kernels().Run(op::RmsNormBackward{dx, dweight, dy.get(), x.get(), weight.get(), rstd.get(),
+                                          kN, kC, false});
       },
       [&](Tensor dx, Tensor dweight, Tensor dbias) {
-        kernels().GroupNormBackward(dx, dweight, dbias, dy.get(), x.get(), weight.get(), mean.get(),
-                                    rstd.get(), {.N = 2, .P = 3, .C = kC, .G = 2});
+        kernels().Run(op::GroupNormBackward{dx,
+                                            dweight,
+                                            dbias,
+                                            dy.get(),
+                                            x.get(),
+                                            weight.get(),
+                                            mean.get(),
+                                            rstd.get(),
+                                            {.N = 2, .P = 3, .C = kC, .G = 2}});
       }};
   for (const auto& norm : norms)
     EXPECT_EQ(dx_of(norm, false), dx_of(norm, true));
@@ -112,9 +119,9 @@ TEST_P(KernelsTest, SwigluIsTheFormulaAndItsDerivative) {
   TestTensor x = random.Normal(dtype(), 2 * kN * kF, 3), dy = random.Normal(dtype(), kN * kF);
   TestTensor y = TestTensor::Poisoned(dtype(), kN * kF);
   TestTensor dx = TestTensor::Poisoned(dtype(), 2 * kN * kF);
-  kernels().SwigluForward(y.get(), x.get(), kN, kF);
+  kernels().Run(op::SwigluForward{y.get(), x.get(), kN, kF});
   ExpectClose(y, Swiglu(x.Values(), kF), dtype());
-  kernels().SwigluBackward(dx.get(), dy.get(), x.get(), kN, kF);
+  kernels().Run(op::SwigluBackward{dx.get(), dy.get(), x.get(), kN, kF});
   const Doubles weights = dy.Values();
   ExpectGradient(
       dx,
@@ -140,9 +147,9 @@ TEST_P(KernelsTest, RotationTurnsThePairsOfTheFirstHeads) {
       }
     }
   }
-  kernels().RotateInPlace(x.get(), frequencies, /*negative=*/false, s);
+  kernels().Run(op::RotateInPlace{x.get(), frequencies, /*negative=*/false, s});
   ExpectClose(x, expected, dtype());
-  kernels().RotateInPlace(x.get(), frequencies, /*negative=*/true, s);
+  kernels().Run(op::RotateInPlace{x.get(), frequencies, /*negative=*/true, s});
   ExpectClose(x, start, dtype(), dtype() == DType::kF32 ? 1 : 1000);  // Rounded twice.
 }
 
@@ -151,9 +158,9 @@ TEST_P(KernelsTest, RotationTableFollowsItsArguments) {
   RotaryShape longer = s;
   longer.T = 6;
   TestTensor ones(DType::kF32, Doubles(12, 1.0));
-  kernels().RotateInPlace(ones.get(), std::vector<float>{0.5F}, false, s);
-  kernels().RotateInPlace(ones.get(), std::vector<float>{0.5F}, true, s);
-  kernels().RotateInPlace(ones.get(), std::vector<float>{0.25F}, false, longer);
+  kernels().Run(op::RotateInPlace{ones.get(), std::vector<float>{0.5F}, false, s});
+  kernels().Run(op::RotateInPlace{ones.get(), std::vector<float>{0.5F}, true, s});
+  kernels().Run(op::RotateInPlace{ones.get(), std::vector<float>{0.25F}, false, longer});
   const double angle = 5 * 0.25;
   EXPECT_NEAR(ones.Values()[10], std::cos(angle) - std::sin(angle), 1e-6);
   EXPECT_NEAR(ones.Values()[11], std::cos(angle) + std::sin(angle), 1e-6);
@@ -195,7 +202,7 @@ TEST_P(KernelsTest, ConvolutionIsTheSumOverItsTaps) {
     TestTensor x = random.Normal(dtype(), s.NumIn()),
                weight = random.Normal(dtype(), s.NumWeights());
     TestTensor y = TestTensor::Poisoned(dtype(), s.NumOut());
-    kernels().ConvForward(y.get(), x.get(), weight.get(), s);
+    kernels().Run(op::ConvForward{y.get(), x.get(), weight.get(), s});
     ExpectClose(y, Conv(x.Values(), weight.Values(), s), dtype(), 5);
   }
 }
@@ -209,8 +216,8 @@ TEST_P(KernelsTest, ConvolutionGradientsAreTheDerivatives) {
     TestTensor dx = TestTensor::Poisoned(dtype(), s.NumIn());
     TestTensor dweight = random.Normal(dtype(), s.NumWeights());
     const Doubles before = dweight.Values();
-    kernels().ConvInputGrad(dx.get(), dy.get(), weight.get(), s);
-    kernels().ConvWeightGrad(dweight.get(), dy.get(), x.get(), s);
+    kernels().Run(op::ConvInputGrad{dx.get(), dy.get(), weight.get(), s});
+    kernels().Run(op::ConvWeightGrad{dweight.get(), dy.get(), x.get(), s});
     const Doubles w = dy.Values();
     const auto by_x = [&](const Doubles& v) { return Dot(w, Conv(v, weight.Values(), s)); };
     const auto by_weight = [&](const Doubles& v) { return Dot(w, Conv(x.Values(), v, s)); };
@@ -258,7 +265,8 @@ TEST_P(KernelsTest, GroupNormIsTheFormulaAndItsDerivative) {
   TestTensor y = TestTensor::Poisoned(dtype(), s.NumElems());
   TestTensor mean = TestTensor::Poisoned(DType::kF32, s.N * s.G);
   TestTensor rstd = TestTensor::Poisoned(DType::kF32, s.N * s.G);
-  kernels().GroupNormForward(y.get(), mean.get(), rstd.get(), x.get(), weight.get(), bias.get(), s);
+  kernels().Run(
+      op::GroupNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight.get(), bias.get(), s});
   const GroupNormInput in{x.Values(), weight.Values(), bias.Values()};
   Doubles expected_mean, expected_rstd;
   ExpectClose(y, GroupNorm(in, s, &expected_mean, &expected_rstd), dtype());
@@ -276,8 +284,8 @@ TEST_P(KernelsTest, GroupNormIsTheFormulaAndItsDerivative) {
   TestTensor dweight = random.Normal(dtype(), s.C), dbias = random.Normal(dtype(), s.C);
   const Doubles dweight_before = dweight.Values(), dbias_before = dbias.Values();
   // In place: dx is dy.
-  kernels().GroupNormBackward(dy.get(), dweight.get(), dbias.get(), dy.get(), x.get(), weight.get(),
-                              mean.get(), rstd.get(), s);
+  kernels().Run(op::GroupNormBackward{dy.get(), dweight.get(), dbias.get(), dy.get(), x.get(),
+                                      weight.get(), mean.get(), rstd.get(), s});
   ExpectAdded(dy, Doubles(At(s.NumElems()), 0.0), in.x, gradient(&GroupNormInput::x), dtype());
   ExpectAdded(dweight, dweight_before, in.weight, gradient(&GroupNormInput::weight), dtype(), 5);
   ExpectAdded(dbias, dbias_before, in.bias, gradient(&GroupNormInput::bias), dtype(), 5);
@@ -296,16 +304,16 @@ TEST_P(KernelsTest, MeanPoolSpreadsItsGradientEvenly) {
     expected[to] += in[At(i)] / kP;
     expected_dx[At(i)] = gradient[to] / kP;
   }
-  kernels().MeanPoolForward(y.get(), x.get(), kN, kP, kC);
+  kernels().Run(op::MeanPoolForward{y.get(), x.get(), kN, kP, kC});
   ExpectClose(y, expected, dtype());
-  kernels().MeanPoolBackward(dx.get(), dy.get(), kN, kP, kC);
+  kernels().Run(op::MeanPoolBackward{dx.get(), dy.get(), kN, kP, kC});
   ExpectClose(dx, expected_dx, dtype());
 }
 
 TEST_P(KernelsTest, TokenWindowsEndAtTheirTokenAndBeginWithTheirSequence) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
   std::vector<int32_t> windows(18, -1);
-  kernels().TokenWindows(windows.data(), tokens.data(), 2, 3, 3);
+  kernels().Run(op::TokenWindows{windows.data(), tokens.data(), 2, 3, 3});
   EXPECT_EQ(windows, (std::vector<int32_t>{0, 0, 1, 0, 1, 2, 1, 2, 3, 0, 0, 4, 0, 4, 5, 4, 5, 6}));
 }
 

@@ -92,7 +92,7 @@ TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       AdamReference(operands.reference(), operands.grad(), args);
-      kernels().AdamStep(args);
+      kernels().Run(op::AdamStep{args});
     }
     // Where gradient and L2 term cancel, the direction of a step (lr long) hangs on rounding.
     operands.ExpectAsReference(args.decoupled_weight_decay ? 1 : 20);
@@ -118,7 +118,7 @@ void ExpectBf16AdamAsFormula(DType moment_dtype, bool has_copy, bool decoupled_w
     args.grad = grad.get();
     Reference expected = {param.Values(), m.Values(), v.Values()};
     AdamReference(expected, grad.Values(), args);
-    kernels->AdamStep(args);
+    kernels->Run(op::AdamStep{args});
     ExpectClose(param, expected.param, DType::kBF16);
     ExpectClose(m, expected.m, moment_dtype);
     ExpectClose(v, expected.v, moment_dtype);
@@ -198,7 +198,7 @@ TEST(StochasticRoundingTest, EachParameterIsANeighborOfItsMasterCopyAndTheMeanIs
   EqualSteps steps(Random(21).Normal(kManyElems), 0.01F);
   AdamArgs& args = steps.WithMaster();
   args.rounding = RoundingBits{.key = 7};
-  kernels->AdamStep(args);
+  kernels->Run(op::AdamStep{args});
   const Doubles master = steps.master().Values(), param = steps.param().Values();
   Doubles errors;  // In last places.
   for (size_t i = 0; i < master.size(); ++i) {
@@ -219,7 +219,7 @@ TEST(StochasticRoundingTest, StepsThatRoundingToNearestLosesAreMadeOnAverage) {
     AdamArgs& args = steps.WithoutMaster();
     for (args.step = 1; args.step <= kNumSteps; ++args.step) {
       if (at_random) args.rounding = RoundingBits{.key = static_cast<uint64_t>(args.step) << 20};
-      kernels->AdamStep(args);
+      kernels->Run(op::AdamStep{args});
     }
     const double expected = at_random ? 1 - kNumSteps * kStep : 1;
     EXPECT_NEAR(Mean(steps.param().Values()), expected, 1.5e-4);
@@ -233,7 +233,7 @@ TEST(StochasticRoundingTest, TheBitsAreThoseOfTheElementWhereverTheTensorIsCut) 
   constexpr int64_t kFar = int64_t{3} << 32;
   AdamArgs args = whole.WithoutMaster();
   args.rounding = RoundingBits{.key = 9, .begin = kFar};
-  kernels->AdamStep(args);
+  kernels->Run(op::AdamStep{args});
   const AdamArgs all = cut.WithoutMaster();
   for (int64_t from = 0; from < kManyElems;) {
     const int64_t count = std::min<int64_t>(kManyElems - from, from == 0 ? 17 : 30011);
@@ -241,7 +241,7 @@ TEST(StochasticRoundingTest, TheBitsAreThoseOfTheElementWhereverTheTensorIsCut) 
     for (Tensor* t : {&args.param, &args.master, &args.grad, &args.m, &args.v})
       *t = t->Slice(from, count);
     args.rounding = RoundingBits{.key = 9, .begin = kFar + from};
-    kernels->AdamStep(args);
+    kernels->Run(op::AdamStep{args});
     from += count;
   }
   EXPECT_EQ(cut.param().bytes(), whole.param().bytes());
@@ -255,13 +255,13 @@ TEST(StochasticRoundingTest, DevicesAgreeOnTheBits) {
   for (EqualSteps* steps : {&here, &there}) {
     AdamArgs& args = steps->WithMaster();
     args.rounding = RoundingBits{.key = 0x123456789ABCDEF0U, .begin = 5};
-    (steps == &here ? kernels : cpu)->AdamStep(args);
+    (steps == &here ? kernels : cpu)->Run(op::AdamStep{args});
   }
   EXPECT_EQ(here.param().bytes(), there.param().bytes());
   EXPECT_NE(here.param().bytes(), TestTensor(DType::kBF16, begin).bytes());
 }
 
-void SgdReference(Reference& state, const Doubles& grad, const SgdArgs& a) {
+void SgdReference(Reference& state, const Doubles& grad, const op::SgdStep& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
     const double g = grad[i] * a.grad_scale + a.weight_decay * state.param[i];
     double direction = g;
@@ -281,7 +281,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
   for (const Case& c :
        {Case{0, 0, false}, Case{0.9F, 0, false}, Case{0.9F, 0.3F, false}, Case{0.9F, 0, true}}) {
     Operands operands(dtype(), 12);
-    SgdArgs args{.lr = 0.1F, .weight_decay = 0.01F};
+    op::SgdStep args{.lr = 0.1F, .weight_decay = 0.01F};
     args.momentum = c.momentum;
     args.dampening = c.dampening;
     args.nesterov = c.nesterov;
@@ -290,7 +290,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       SgdReference(operands.reference(), operands.grad(), args);
-      kernels().SgdStep(args);
+      kernels().Run(args);
     }
     operands.ExpectAsReference(4);
   }
@@ -298,7 +298,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 13);
-  AdagradArgs args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::AdagradStep args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .grad_scale = 0.5F};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -308,7 +308,7 @@ TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
       reference.v[i] += g * g;
       reference.param[i] -= args.lr * g / (std::sqrt(reference.v[i]) + args.eps);
     }
-    kernels().AdagradStep(args);
+    kernels().Run(args);
   }
   // Where gradient and L2 term cancel in the first step, its direction hangs on rounding.
   operands.ExpectAsReference(20);
@@ -316,7 +316,7 @@ TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 14);
-  LionArgs args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::LionStep args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .grad_scale = 0.5F};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -328,7 +328,7 @@ TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
       reference.param[i] -= args.lr * (sign + double{args.weight_decay} * reference.param[i]);
       reference.m[i] = args.beta2 * reference.m[i] + (1 - double{args.beta2}) * g;
     }
-    kernels().LionStep(args);
+    kernels().Run(args);
   }
   operands.ExpectAsReference();
 }
@@ -336,8 +336,8 @@ TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
 TEST_P(KernelsTest, LionRestsWhereTheMomentumIsZero) {
   TestTensor param(dtype(), {2.0}), master(DType::kF32, {2.0});
   TestTensor grad = TestTensor::Zeros(dtype(), 1), m = TestTensor::Zeros(DType::kF32, 1);
-  kernels().LionStep(
-      {.param = param.get(), .master = master.get(), .grad = grad.get(), .m = m.get(), .lr = 0.5F});
+  kernels().Run(op::LionStep{
+      .param = param.get(), .master = master.get(), .grad = grad.get(), .m = m.get(), .lr = 0.5F});
   EXPECT_EQ(master.Values()[0], 2.0);
   EXPECT_EQ(param.Values()[0], 2.0);
 }
@@ -375,10 +375,11 @@ TEST_P(KernelsTest, LambFollowsTheFormulaForFiveSteps) {
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       const LambSums expected = LambReference(operands.reference(), operands.grad(), args);
-      const LambSums sums = kernels().LambMoments(args);
+      const LambSums sums = kernels().Run(op::LambMoments{args});
       EXPECT_NEAR(sums.param / expected.param, 1, 1e-6);
       EXPECT_NEAR(sums.direction / expected.direction, 1, 1e-5);
-      kernels().LambApply(args, static_cast<float>(std::sqrt(sums.param / sums.direction)));
+      kernels().Run(
+          op::LambApply{args, static_cast<float>(std::sqrt(sums.param / sums.direction))});
     }
     operands.ExpectAsReference(4);
   }
@@ -391,8 +392,8 @@ TEST_P(KernelsTest, LambMomentsLeaveTheParameters) {
   const Doubles grad = operands.grad();
   for (size_t i = 0; i < grad.size(); ++i)
     MomentsReference(operands.reference(), i, grad[i], args);
-  kernels().LambMoments(args);
-  kernels().LambApply(args, 0);  // Writes what it read.
+  kernels().Run(op::LambMoments{args});
+  kernels().Run(op::LambApply{args, 0});  // Writes what it read.
   operands.ExpectAsReference();
 }
 
@@ -402,8 +403,8 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
   args.grad_scale = 0.5F;
   constexpr int64_t kStill = 21;  // Elements that have had no gradient.
-  kernels().Fill(operands.v(), 0.25F);
-  kernels().Fill(operands.v().Slice(0, kStill), 0);
+  kernels().Run(op::Fill{operands.v(), 0.25F});
+  kernels().Run(op::Fill{operands.v().Slice(0, kStill), 0});
   Reference& reference = operands.reference();
   reference.v.assign(kManyElems, 0.25);
   std::fill_n(reference.v.begin(), kStill, 0.0);
@@ -416,8 +417,8 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
       reference.param[i] -= args.lr * (reference.v[i] > 0 ? LambDirection(reference, i, args)
                                                           : args.weight_decay * reference.param[i]);
     }
-    kernels().MomentumStep(args);
-    kernels().FrozenAdamStep(args);
+    kernels().Run(op::MomentumStep{args});
+    kernels().Run(op::FrozenAdamStep{args});
   }
   operands.ExpectAsReference();
 }
@@ -435,7 +436,7 @@ TEST_P(KernelsTest, CompressedSignsAndWhatTheyMiss) {
   error = TestTensor(DType::kF32, errors);
   std::vector<uint8_t> signs(kEights / 8, 0xFF);
   float scale = 0;
-  kernels().CompressSigns(error.get(), signs.data(), &scale, in.get());
+  kernels().Run(op::CompressSigns{error.get(), signs.data(), &scale, in.get()});
 
   values = in.Values();
   Doubles sums(values.size());
@@ -455,11 +456,11 @@ TEST_P(KernelsTest, DecompressedSignsAreWrittenOrAdded) {
   const uint8_t signs[] = {0b10100101, 0b00000000};
   TestTensor out = TestTensor::Poisoned(DType::kF32, 16);
   const float scale = 0.25F;
-  kernels().DecompressSigns(out.get(), signs, &scale, 2, false);
+  kernels().Run(op::DecompressSigns{out.get(), signs, &scale, 2, false});
   Doubles expected = {0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5, 0.5};
   expected.resize(16, -0.5);
   EXPECT_EQ(out.Values(), expected);
-  kernels().DecompressSigns(out.get(), signs, &scale, 8, true);
+  kernels().Run(op::DecompressSigns{out.get(), signs, &scale, 8, true});
   for (double& x : expected)
     x *= 5;
   EXPECT_EQ(out.Values(), expected);
@@ -480,10 +481,10 @@ TEST_P(KernelsTest, NothingIsLostOverManyCompressions) {
     for (size_t i = 0; i < sent.size(); ++i)
       sent[i] += numbers[i];
     float scale = 0;
-    kernels().CompressSigns(error.get(), signs, &scale, values.get());
-    kernels().DecompressSigns(received.get(), signs, &scale, 1, true);
+    kernels().Run(op::CompressSigns{error.get(), signs, &scale, values.get()});
+    kernels().Run(op::DecompressSigns{received.get(), signs, &scale, 1, true});
   }
-  kernels().Accumulate(received.get(), error.get());
+  kernels().Run(op::Accumulate{received.get(), error.get()});
   ExpectClose(received, sent, DType::kF32, 20);
 }
 

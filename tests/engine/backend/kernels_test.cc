@@ -64,7 +64,7 @@ TEST(VecTest, Bf16RoundsToNearestEven) {
 
 TEST_P(KernelsTest, FillWritesEveryElement) {
   TestTensor t = TestTensor::Poisoned(dtype(), kManyElems);
-  kernels().Fill(t.get(), 1.5F);
+  kernels().Run(op::Fill{t.get(), 1.5F});
   ExpectClose(t, Doubles(kManyElems, 1.5), dtype());
 }
 
@@ -73,7 +73,7 @@ TEST_P(KernelsTest, CastConvertsBetweenAllDTypes) {
   for (const DType dst_type : {DType::kF32, DType::kBF16, DType::kF16}) {
     TestTensor src = random.Normal(dtype(), kManyElems);
     TestTensor dst = TestTensor::Poisoned(dst_type, kManyElems);
-    kernels().Cast(dst.get(), src.get());
+    kernels().Run(op::Cast{dst.get(), src.get()});
     EXPECT_EQ(dst.bytes(), TestTensor(dst_type, src.Values()).bytes());
   }
 }
@@ -84,7 +84,7 @@ TEST_P(KernelsTest, AccumulateAddsAllDTypes) {
     TestTensor src = random.Normal(dtype(), kManyElems);
     TestTensor dst = random.Normal(dst_type, kManyElems);
     const Doubles expected = Zip(dst.Values(), src.Values(), std::plus<>());
-    kernels().Accumulate(dst.get(), src.get());
+    kernels().Run(op::Accumulate{dst.get(), src.get()});
     ExpectClose(dst, expected, dst_type);
   }
 }
@@ -94,7 +94,7 @@ TEST_P(KernelsTest, ScaleMultiplies) {
   Doubles expected = t.Values();
   for (double& x : expected)
     x *= -0.3F;
-  kernels().Scale(t.get(), -0.3F);
+  kernels().Run(op::Scale{t.get(), -0.3F});
   ExpectClose(t, expected, dtype());
 }
 
@@ -103,17 +103,17 @@ TEST_P(KernelsTest, SumOfSquaresIsADoubleSum) {
   TestTensor t = Random(4).Normal(dtype(), kManyElems, dtype() == DType::kF16 ? 1e4 : 1e18);
   const Doubles values = t.Values();
   const double expected = Dot(values, values);
-  EXPECT_NEAR(kernels().SumOfSquares(t.get()) / expected, 1, 1e-12);
-  EXPECT_EQ(kernels().SumOfSquares(Tensor{nullptr, 0, dtype()}), 0);
+  EXPECT_NEAR(kernels().Run(op::SumOfSquares{t.get()}) / expected, 1, 1e-12);
+  EXPECT_EQ(kernels().Run(op::SumOfSquares{Tensor{nullptr, 0, dtype()}}), 0);
 }
 
 TEST_P(KernelsTest, SumOfSquaresSeesInfAndNaN) {
   for (const int64_t where : {int64_t{0}, kManyElems / 2, kManyElems - 1}) {
     Doubles values(kManyElems, 1.0);
     values[static_cast<size_t>(where)] = std::numeric_limits<double>::infinity();
-    EXPECT_TRUE(std::isinf(kernels().SumOfSquares(TestTensor(dtype(), values).get())));
+    EXPECT_TRUE(std::isinf(kernels().Run(op::SumOfSquares{TestTensor(dtype(), values).get()})));
     values[static_cast<size_t>(where)] = std::nan("");
-    EXPECT_TRUE(std::isnan(kernels().SumOfSquares(TestTensor(dtype(), values).get())));
+    EXPECT_TRUE(std::isnan(kernels().Run(op::SumOfSquares{TestTensor(dtype(), values).get()})));
   }
 }
 
@@ -123,9 +123,9 @@ TEST_P(KernelsTest, AddMayWriteOverItsFirstOperand) {
   TestTensor b = random.Normal(dtype(), kManyElems);
   TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
   const Doubles expected = Zip(a.Values(), b.Values(), std::plus<>());
-  kernels().Add(y.get(), a.get(), b.get());
+  kernels().Run(op::Add{y.get(), a.get(), b.get()});
   ExpectClose(y, expected, dtype());
-  kernels().Add(a.get(), a.get(), b.get());
+  kernels().Run(op::Add{a.get(), a.get(), b.get()});
   EXPECT_EQ(a.bytes(), y.bytes());
 }
 
@@ -144,7 +144,7 @@ TEST_P(KernelsTest, GeluAndItsDerivative) {
   TestTensor dy = random.Normal(dtype(), kManyElems);
   values = x.Values();
   TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
-  kernels().GeluForward(y.get(), x.get());
+  kernels().Run(op::GeluForward{y.get(), x.get()});
   Doubles expected(values.size());
   std::transform(values.begin(), values.end(), expected.begin(), Gelu);
   ExpectClose(y, expected, dtype());
@@ -153,11 +153,11 @@ TEST_P(KernelsTest, GeluAndItsDerivative) {
     return grad * (Gelu(at + 1e-6) - Gelu(at - 1e-6)) / 2e-6;
   });
   TestTensor dx = TestTensor::Poisoned(dtype(), kManyElems);
-  kernels().GeluBackward(dx.get(), dy.get(), x.get());
+  kernels().Run(op::GeluBackward{dx.get(), dy.get(), x.get()});
   Doubles checked = derivative;
   checked[3] = 0;  // Differences of 1e-6 vanish beside it.
   ExpectClose(dx, checked, dtype());
-  kernels().GeluBackward(dy.get(), dy.get(), x.get());
+  kernels().Run(op::GeluBackward{dy.get(), dy.get(), x.get()});
   EXPECT_EQ(dy.bytes(), dx.bytes());
 }
 
@@ -169,16 +169,16 @@ TEST_P(KernelsTest, ReluAndItsDerivative) {
   TestTensor dy = random.Normal(dtype(), kManyElems);
   values = x.Values();
   TestTensor y = TestTensor::Poisoned(dtype(), kManyElems);
-  kernels().ReluForward(y.get(), x.get());
+  kernels().Run(op::ReluForward{y.get(), x.get()});
   Doubles expected = values;
   for (double& v : expected)
     v = std::max(v, 0.0);
   ExpectClose(y, expected, dtype());
   TestTensor dx = TestTensor::Poisoned(dtype(), kManyElems);
-  kernels().ReluBackward(dx.get(), dy.get(), x.get());
+  kernels().Run(op::ReluBackward{dx.get(), dy.get(), x.get()});
   ExpectClose(dx, Zip(values, dy.Values(), [](double at, double g) { return at > 0 ? g : 0; }),
               dtype());
-  kernels().ReluBackward(dy.get(), dy.get(), x.get());
+  kernels().Run(op::ReluBackward{dy.get(), dy.get(), x.get()});
   EXPECT_EQ(dy.bytes(), dx.bytes());
 }
 
@@ -205,8 +205,8 @@ TEST_P(KernelsTest, EmbeddingAddsWordAndPosition) {
       expected.push_back(word + (has_positions ? position : 0));
     }
     TestTensor y = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
-    kernels().EmbeddingForward(y.get(), tokens.data(), wte.get(),
-                               has_positions ? wpe.get() : Tensor{}, s.B, s.T, s.C);
+    kernels().Run(op::EmbeddingForward{y.get(), tokens.data(), wte.get(),
+                                       has_positions ? wpe.get() : Tensor{}, s.B, s.T, s.C});
     ExpectClose(y, expected, dtype());
   }
 }
@@ -228,8 +228,8 @@ TEST_P(KernelsTest, EmbeddingBackwardAddsToEveryUsedRow) {
       words[static_cast<size_t>(tokens[static_cast<size_t>(row)] * s.C + i % s.C)] += g;
       if (has_positions) positions[static_cast<size_t>(row % s.T * s.C + i % s.C)] += g;
     }
-    kernels().EmbeddingBackward(dwte.get(), has_positions ? dwpe.get() : Tensor{}, dy.get(),
-                                tokens.data(), s.B, s.T, s.C);
+    kernels().Run(op::EmbeddingBackward{dwte.get(), has_positions ? dwpe.get() : Tensor{}, dy.get(),
+                                        tokens.data(), s.B, s.T, s.C});
     ExpectClose(dwte, words, dtype(), 4);
     ExpectClose(dwpe, positions, dtype(), 2);
   }
@@ -254,7 +254,8 @@ TEST_P(KernelsTest, EmbeddingBackwardOfManyRowsGivesTheSameBitsEachTime) {
     std::vector<char> bytes;
     for (int repeat = 0; repeat < 2; ++repeat) {
       TestTensor dwte(dtype(), Doubles(expected.size(), 1.0));
-      kernels().EmbeddingBackward(dwte.get(), Tensor{}, dy.get(), tokens.data(), kB, kT, C);
+      kernels().Run(
+          op::EmbeddingBackward{dwte.get(), Tensor{}, dy.get(), tokens.data(), kB, kT, C});
       ExpectClose(dwte, expected, dtype(), V == 1 ? 100 : 20);
       if (repeat == 0) bytes = dwte.bytes();
       EXPECT_EQ(dwte.bytes(), bytes);
@@ -267,7 +268,7 @@ TEST_P(KernelsTest, EmbeddingBackwardSumsInF32) {
   const std::vector<int32_t> tokens(1000, 1);
   TestTensor dy(dtype(), Doubles(1000, 1.0));
   TestTensor dwte = TestTensor::Zeros(dtype(), 2);
-  kernels().EmbeddingBackward(dwte.get(), Tensor{}, dy.get(), tokens.data(), 10, 100, 1);
+  kernels().Run(op::EmbeddingBackward{dwte.get(), Tensor{}, dy.get(), tokens.data(), 10, 100, 1});
   EXPECT_EQ(dwte.Values()[0], 0);
   EXPECT_EQ(dwte.Values()[1], 1000);
 }
@@ -297,8 +298,9 @@ TEST_P(KernelsTest, CrossEntropyAndItsGradient) {
     const double loss = CrossEntropy(before, targets, kV, V_used);
     const Doubles gradient = NumericGradient(
         before, [&](const Doubles& x) { return 0.25 * CrossEntropy(x, targets, kV, V_used); });
-    EXPECT_NEAR(kernels().CrossEntropyInPlace(logits.get(), targets.data(), kN, kV, V_used, 0.25F),
-                loss, 1e-5 * loss + 1e-6);
+    EXPECT_NEAR(
+        kernels().Run(op::CrossEntropyInPlace{logits.get(), targets.data(), kN, kV, V_used, 0.25F}),
+        loss, 1e-5 * loss + 1e-6);
     ExpectGradient(logits, gradient, dtype(), 0.1);
     for (int64_t i = 0; i < kN * kV; ++i) {
       if (i % kV < V_used) continue;
@@ -310,14 +312,16 @@ TEST_P(KernelsTest, CrossEntropyAndItsGradient) {
 TEST_P(KernelsTest, CrossEntropyOfHugeLogitsIsFinite) {
   TestTensor logits(dtype(), {32768, -32768, 0, -32768, 32768, 0});  // Powers of 2: exact in bf16.
   const std::vector<int32_t> targets = {0, 0};
-  EXPECT_EQ(kernels().CrossEntropyInPlace(logits.get(), targets.data(), 2, 3, 3, 1), 65536);
+  EXPECT_EQ(kernels().Run(op::CrossEntropyInPlace{logits.get(), targets.data(), 2, 3, 3, 1}),
+            65536);
   ExpectClose(logits, {0, 0, 0, -1, 1, 0}, dtype());
 }
 
 TEST_P(KernelsTest, CrossEntropyShowsNaN) {
   TestTensor logits(dtype(), {1, std::nan(""), 2});
   const std::vector<int32_t> targets = {0};
-  EXPECT_TRUE(std::isnan(kernels().CrossEntropyInPlace(logits.get(), targets.data(), 1, 3, 3, 1)));
+  EXPECT_TRUE(
+      std::isnan(kernels().Run(op::CrossEntropyInPlace{logits.get(), targets.data(), 1, 3, 3, 1})));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/core/tensor.h"
 #include "tests/engine/backend/test_device.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
 
 namespace dsat::engine {
 namespace {
@@ -43,9 +43,9 @@ void Print(const std::string& name, const Floats& values) {
 
 void DumpGelu(Kernels& kernels) {
   Floats x = Input(1, 100), dy = Input(2, 100), y = Zeros(100), dx = Zeros(100);
-  kernels.Scale(View(x), 6);
-  kernels.GeluForward(View(y), View(x));
-  kernels.GeluBackward(View(dx), View(dy), View(x));
+  kernels.Run(op::Scale{View(x), 6});
+  kernels.Run(op::GeluForward{View(y), View(x)});
+  kernels.Run(op::GeluBackward{View(dx), View(dy), View(x)});
   Print("gelu.y", y);
   Print("gelu.dx", dx);
 }
@@ -55,10 +55,10 @@ void DumpLayerNorm(Kernels& kernels) {
   Floats x = Input(1, kN * kC), weight = Input(2, kC), bias = Input(3, kC), dy = Input(4, kN * kC);
   Floats y = Zeros(kN * kC), mean = Zeros(kN), rstd = Zeros(kN);
   Floats dx = Zeros(kN * kC), dweight = Zeros(kC), dbias = Zeros(kC);
-  kernels.LayerNormForward(View(y), View(mean), View(rstd), View(x), View(weight), View(bias), kN,
-                           kC);
-  kernels.LayerNormBackward(View(dx), View(dweight), View(dbias), View(dy), View(x), View(weight),
-                            View(mean), View(rstd), kN, kC, false);
+  kernels.Run(op::LayerNormForward{View(y), View(mean), View(rstd), View(x), View(weight),
+                                   View(bias), kN, kC});
+  kernels.Run(op::LayerNormBackward{View(dx), View(dweight), View(dbias), View(dy), View(x),
+                                    View(weight), View(mean), View(rstd), kN, kC, false});
   Print("layer_norm.y", y);
   Print("layer_norm.dx", dx);
   Print("layer_norm.dweight", dweight);
@@ -70,10 +70,10 @@ void DumpAttention(Kernels& kernels) {
   const int64_t n = s.B * s.T * s.C;
   Floats qkv = Input(1, 3 * n), dout = Input(2, n), out = Zeros(n), dqkv = Zeros(3 * n);
   Floats lse = Zeros(s.B * s.H * s.T), scratch = Zeros(kernels.AttentionScratchBytes(s) / 4);
-  kernels.Scale(View(qkv), 3);
-  kernels.AttentionForward(View(out), View(lse), View(qkv), View(scratch), s);
-  kernels.AttentionBackward(View(dqkv), View(dout), View(out), View(qkv), View(lse), View(scratch),
-                            s);
+  kernels.Run(op::Scale{View(qkv), 3});
+  kernels.Run(op::AttentionForward{View(out), View(lse), View(qkv), View(scratch), s});
+  kernels.Run(op::AttentionBackward{View(dqkv), View(dout), View(out), View(qkv), View(lse),
+                                    View(scratch), s});
   Print("attention.out", out);
   Print("attention.dqkv", dqkv);
 }
@@ -84,9 +84,9 @@ void DumpCrossEntropy(Kernels& kernels) {
   std::vector<int32_t> targets;
   for (int32_t i = 0; i < kN; ++i)
     targets.push_back(i * 7 % kV);
-  kernels.Scale(View(logits), 5);
+  kernels.Run(op::Scale{View(logits), 5});
   const double loss =
-      kernels.CrossEntropyInPlace(View(logits), targets.data(), kN, kV, kV, 1.0F / kN);
+      kernels.Run(op::CrossEntropyInPlace{View(logits), targets.data(), kN, kV, kV, 1.0F / kN});
   Print("cross_entropy.loss", {static_cast<float>(loss)});
   Print("cross_entropy.dlogits", logits);
 }
@@ -100,14 +100,14 @@ void DumpAdam(Kernels& kernels, const std::string& name, bool decoupled) {
   for (args.step = 1; args.step <= 3; ++args.step) {
     Floats grad = Input(static_cast<uint32_t>(args.step) + 1, 100);
     args.grad = View(grad);
-    kernels.AdamStep(args);
+    kernels.Run(op::AdamStep{args});
   }
   Print(name, param);
 }
 
 void DumpSgd(Kernels& kernels, const std::string& name, bool nesterov, float dampening) {
   Floats param = Input(1, 100), buffer = Zeros(100);
-  SgdArgs args{.param = View(param), .master = View(param), .momentum_buffer = View(buffer)};
+  op::SgdStep args{.param = View(param), .master = View(param), .momentum_buffer = View(buffer)};
   args.lr = 0.1F;
   args.momentum = 0.9F;
   args.dampening = dampening;
@@ -116,31 +116,31 @@ void DumpSgd(Kernels& kernels, const std::string& name, bool nesterov, float dam
   for (args.step = 1; args.step <= 3; ++args.step) {
     Floats grad = Input(static_cast<uint32_t>(args.step) + 1, 100);
     args.grad = View(grad);
-    kernels.SgdStep(args);
+    kernels.Run(args);
   }
   Print(name, param);
 }
 
 void DumpAdagrad(Kernels& kernels) {
   Floats param = Input(1, 100), sum = Zeros(100);
-  AdagradArgs args{.param = View(param), .master = View(param), .sum = View(sum), .lr = 0.1F};
+  op::AdagradStep args{.param = View(param), .master = View(param), .sum = View(sum), .lr = 0.1F};
   args.weight_decay = 0.01F;
   for (uint32_t step = 1; step <= 3; ++step) {
     Floats grad = Input(step + 1, 100);
     args.grad = View(grad);
-    kernels.AdagradStep(args);
+    kernels.Run(args);
   }
   Print("adagrad.param", param);
 }
 
 void DumpHalf(Kernels& kernels) {
   Floats x = Input(1, 1000), back = Zeros(1000);
-  kernels.Scale(View(x), 1e-4F);  // Normal and subnormal numbers.
+  kernels.Run(op::Scale{View(x), 1e-4F});  // Normal and subnormal numbers.
   std::vector<F16> halves(1000);
   const Tensor half{halves.data(), 1000, DType::kF16};
-  kernels.Cast(half, View(x));
-  kernels.Cast(View(back), half);
-  kernels.Scale(View(back), 1e4F);
+  kernels.Run(op::Cast{half, View(x)});
+  kernels.Run(op::Cast{View(back), half});
+  kernels.Run(op::Scale{View(back), 1e4F});
   Print("half.round_trip", back);
 }
 

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/nccl_group.h"
-#include "engine/backend/open_device.h"
 #include "tests/engine/backend/guarded_device.h"
 
 namespace dsat::engine {

@@ -56,8 +56,10 @@ TEST(KeyTableTest, DefaultsAndSearchedValuesFitTheirOwnType) {
   for (const Key& key : Keys()) {
     EXPECT_NE(Keys().Find(Keys().Target(key).pointer), nullptr) << key.pointer;
     for (const int stage : {0, kNumZeroStages - 1}) {
-      const Json& fallback = Keys().Default(key, stage);
-      EXPECT_TRUE(fallback.is_null() || Keys().Misfit(key, fallback).empty()) << key.pointer;
+      for (const std::string_view type : {"", key.fallback_type}) {
+        const Json& fallback = Keys().Default(key, stage, type);
+        EXPECT_TRUE(fallback.is_null() || Keys().Misfit(key, fallback).empty()) << key.pointer;
+      }
     }
     EXPECT_EQ(*key.values != '\0', key.published_from < kNumZeroStages) << key.pointer;
     if (*key.values == '\0') continue;

@@ -57,10 +57,16 @@ std::string TypeText(const Key& key, const KeyTable& keys) {
 }
 
 std::string DefaultText(const Key& key) {
-  if (IsSection(key) || std::string_view(key.fallback) == "null") return "";
-  if (key.fallback_stage == kNumZeroStages) return fmt::format("default `{}`", key.fallback);
-  return fmt::format("default `{}`, from stage {} on `{}`", key.fallback, key.fallback_stage,
-                     key.stage_fallback);
+  if (IsSection(key)) return "";
+  const bool has_default = std::string_view(key.fallback) != "null";
+  std::string text = has_default ? fmt::format("default `{}`", key.fallback) : "";
+  if (key.fallback_stage < kNumZeroStages)
+    text += fmt::format(", from stage {} on `{}`", key.fallback_stage, key.stage_fallback);
+  if (*key.fallback_type != '\0') {
+    text += fmt::format("{} for {} `{}`", has_default ? "," : "default", key.fallback_type,
+                        key.type_fallback);
+  }
+  return text;
 }
 
 std::string ClassText(const Key& key) {

@@ -124,15 +124,17 @@ class ExportTest : public testing::Test {
     single.bf16 = config.bf16;
     OnRanks(1, model, single, [&](Engine& engine) {
       engine.LoadCheckpoint(Checkpoint());
-      for (int u = 0; u < engine.states().num_units(); ++u) {
+      for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
         const auto& specs = model.layers[static_cast<size_t>(u)]->params();
         const std::string state = config.bf16 ? "master" : "param";
-        engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
-          for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
-            const float* data = part.data.f32() + engine.states().unit(u).layout.offsets[i];
-            values[specs[i].name].assign(data, data + specs[i].NumElems());
-          }
-        });
+        EngineInternals(engine).states().Visit(
+            u, UnitStates::Access::kRead, [&](const StatePart& part) {
+              for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
+                const float* data =
+                    part.data.f32() + EngineInternals(engine).states().unit(u).layout.offsets[i];
+                values[specs[i].name].assign(data, data + specs[i].NumElems());
+              }
+            });
       }
     });
     return values;
@@ -363,11 +365,13 @@ TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
   config.zero.gather_16bit_weights_on_model_save = true;
   std::map<std::string, std::vector<float>> expected;
   OnRanks(1, model, TinyConfig(0, 1, 1), [&](Engine& engine) {
-    for (int u = 0; u < engine.states().num_units(); ++u) {
+    for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
       const auto& specs = model.layers[static_cast<size_t>(u)]->params();
-      const std::vector<float> unit = ParamsHere(engine.states().memory().host_kernels, engine, u);
+      const std::vector<float> unit =
+          ParamsHere(EngineInternals(engine).states().memory().host_kernels, engine, u);
       for (size_t i = 0; i < specs.size(); ++i) {
-        const float* data = unit.data() + engine.states().unit(u).layout.offsets[i];
+        const float* data =
+            unit.data() + EngineInternals(engine).states().unit(u).layout.offsets[i];
         expected[specs[i].name].assign(data, data + specs[i].NumElems());
       }
     }

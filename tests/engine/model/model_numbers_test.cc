@@ -264,7 +264,7 @@ TEST(ModelNumbersTest, PaddingOfTheVocabularyChangesNothing) {
     const int64_t num_padding = embedding.StoredElems() - embedding.NumElems();
     ASSERT_EQ(num_padding, embedding.shape[1]);
     const auto padding = [&](Tensor t) { return t.Slice(embedding.NumElems(), num_padding); };
-    numbers.kernels().Fill(padding(numbers.param(layer, i)), 1000);
+    numbers.kernels().Run(op::Fill{padding(numbers.param(layer, i)), 1000});
     const RandomBatch batch(zeros.model(), 2, 5);
     EXPECT_EQ(zeros.Forward(batch.view()), numbers.Forward(batch.view()));
     zeros.Backward();

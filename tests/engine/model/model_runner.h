@@ -12,7 +12,6 @@
 #include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
 #include "engine/model/layer.h"
-#include "engine/model/weight_source.h"
 
 namespace dsat::engine {
 
@@ -99,7 +98,7 @@ class ModelRunner {
   void ZeroGrads() {
     for (const auto& layer : grads_) {
       for (const Buffer& grad : layer)
-        kernels_->Fill(grad.AsTensor(dtype_), 0);
+        kernels_->Run(op::Fill{grad.AsTensor(dtype_), 0});
     }
   }
 
@@ -150,14 +149,14 @@ class ModelRunner {
   // A tensor's values as f32.
   std::vector<float> Values(Tensor tensor) {
     std::vector<float> values(static_cast<size_t>(tensor.num_elems));
-    kernels_->Cast({values.data(), tensor.num_elems, DType::kF32}, tensor);
+    kernels_->Run(op::Cast{{values.data(), tensor.num_elems, DType::kF32}, tensor});
     return values;
   }
 
  private:
   const ParamSpec& Spec(size_t layer, size_t i) const { return model_.layers[layer]->params()[i]; }
   void Initialize(const ParamSpec& spec, const Buffer& buffer, double extra_stddev) {
-    kernels_->Fill(buffer.AsTensor(dtype_), 0);
+    kernels_->Run(op::Fill{buffer.AsTensor(dtype_), 0});
     if (model_.weights != nullptr) {
       model_.weights->Read(*kernels_, spec.name, 0,
                            buffer.AsTensor(dtype_).Slice(0, spec.NumElems()));
@@ -169,8 +168,8 @@ class ModelRunner {
       const double start = spec.init == ParamSpec::Init::kOne ? 1 : spec.stddev * rng.Normal();
       values.push_back(static_cast<float>(start + extra_stddev * rng.Normal()));
     }
-    kernels_->Cast(buffer.AsTensor(dtype_).Slice(0, spec.NumElems()),
-                   {values.data(), spec.NumElems(), DType::kF32});
+    kernels_->Run(op::Cast{buffer.AsTensor(dtype_).Slice(0, spec.NumElems()),
+                           {values.data(), spec.NumElems(), DType::kF32}});
   }
 
   // Parameters of the layer, then those it borrows; the same for gradients.

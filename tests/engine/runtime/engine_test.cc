@@ -1,9 +1,8 @@
 // The engine end to end: it learns, it stops at its memory limit, it skips bad steps.
-#include "engine/runtime/engine.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/runtime/engine_internals.h"
 #include "engine/runtime/predict.h"
 #include "engine/runtime/state/init.h"
 #include "tests/engine/runtime/training.h"
@@ -145,7 +144,7 @@ TEST(EngineTest, TwoEnginesInOneProcessDoNotTouchEachOther) {
       second.TrainBatch();
     }
     RankRun run;
-    for (int u = 0; u < first.states().num_units(); ++u) {
+    for (int u = 0; u < EngineInternals(first).states().num_units(); ++u) {
       run.params.push_back(ParamsHere(device.memory().host_kernels(), first, u));
     }
     EXPECT_EQ(WholeParams(model, {run}), alone);
@@ -220,7 +219,7 @@ TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
         EXPECT_EQ(result->loss, expected[0].steps[static_cast<size_t>(step)].loss);
       }
     }
-    for (int u = 0; u < engine.states().num_units(); ++u)
+    for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u)
       EXPECT_EQ(ParamsHere(memory.host_kernels(), engine, u),
                 expected[0].params[static_cast<size_t>(u)]);
   });

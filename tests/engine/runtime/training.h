@@ -10,7 +10,7 @@
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
 #include "engine/plan/plan.h"
-#include "engine/runtime/engine.h"
+#include "engine/runtime/engine_internals.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/plan_for.h"
 #include "engine/runtime/state/unit_state.h"
@@ -114,14 +114,14 @@ inline std::string Skips(const RankRun& run) {
 
 inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.num_elems));
-  kernels.Cast({values.data(), tensor.num_elems, DType::kF32}, tensor);
+  kernels.Run(op::Cast{{values.data(), tensor.num_elems, DType::kF32}, tensor});
   return values;
 }
 
 // A unit's parameters as they rest on this rank: whole, or its slice.
 inline std::vector<float> ParamsHere(Kernels& kernels, Engine& engine, int u) {
   std::vector<float> params;
-  engine.states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+  EngineInternals(engine).states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
     if (part.state != "param") return;
     const std::vector<float> values = AsFloats(kernels, part.data);
     params.insert(params.end(), values.begin(), values.end());
@@ -140,25 +140,26 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
     memory.device().ResetPeak();
     memory.host().ResetPeak();
     const Traffic sent = engine.traffic();
-    const TierTraffic tiers = kernels.tier_traffic();
-    const AioTraffic disk = engine.disk_traffic();
+    const TierTraffic tiers = kernels.stream().tier_traffic();
+    const AioTraffic disk = EngineInternals(engine).disk_traffic();
     run.steps.push_back(engine.TrainBatch());
     const Traffic all = engine.traffic();
     run.step_traffic = {.num_collectives = all.num_collectives - sent.num_collectives,
                         .sent_bytes = all.sent_bytes - sent.sent_bytes,
                         .num_messages = all.num_messages - sent.num_messages};
     run.tier_traffic = {
-        .to_host_bytes = kernels.tier_traffic().to_host_bytes - tiers.to_host_bytes,
-        .to_device_bytes = kernels.tier_traffic().to_device_bytes - tiers.to_device_bytes};
-    run.disk_traffic = {.num_requests = engine.disk_traffic().num_requests - disk.num_requests,
-                        .read_bytes = engine.disk_traffic().read_bytes - disk.read_bytes,
-                        .written_bytes = engine.disk_traffic().written_bytes - disk.written_bytes};
+        .to_host_bytes = kernels.stream().tier_traffic().to_host_bytes - tiers.to_host_bytes,
+        .to_device_bytes = kernels.stream().tier_traffic().to_device_bytes - tiers.to_device_bytes};
+    run.disk_traffic = {
+        .num_requests = EngineInternals(engine).disk_traffic().num_requests - disk.num_requests,
+        .read_bytes = EngineInternals(engine).disk_traffic().read_bytes - disk.read_bytes,
+        .written_bytes = EngineInternals(engine).disk_traffic().written_bytes - disk.written_bytes};
     run.peak_bytes = memory.device().peak_bytes();
     run.host_peak_bytes = memory.host().peak_bytes();
   }
   run.state_bytes = memory.device().live_bytes();
   run.skipped = engine.num_skipped_steps();
-  for (int u = 0; u < engine.states().num_units(); ++u) {
+  for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
     run.params.push_back(ParamsHere(memory.host_kernels(), engine, u));
   }
   return run;

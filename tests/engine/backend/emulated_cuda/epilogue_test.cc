@@ -38,7 +38,7 @@ Step StepOf(Model model, DType dtype) {
     step.counts[i] = emulated_cuda::NumProducts(kEpilogues[i]) - before[i];
   const Tensor gradient = runner.grad(1, 1);
   step.gradient.resize(static_cast<size_t>(gradient.num_elems));
-  runner.kernels().Cast({step.gradient.data(), gradient.num_elems, DType::kF32}, gradient);
+  runner.kernels().Run(op::Cast{{step.gradient.data(), gradient.num_elems, DType::kF32}, gradient});
   return step;
 }
 
@@ -63,20 +63,20 @@ TEST(EpilogueTest, WhatIsNotAlignedForOneIsDoneAfterTheProduct) {
   const auto matrix = [&](int64_t offset) {
     buffers.push_back(arena.Allocate(DType::kBF16, 80, "a matrix"));
     const Tensor block = buffers.back().AsTensor(DType::kBF16);
-    kernels->Fill(block, 0.5F);
+    kernels->Run(op::Fill{block, 0.5F});
     return block.Slice(offset, 64);
   };
   using Offsets = std::pair<int64_t, int64_t>;  // Of the bias and of GELU's input.
   for (const auto& [bias, input] : {Offsets{0, 0}, {0, 1}, {0, 8}, {1, 8}}) {
     const int64_t before = emulated_cuda::NumProducts(cublaslt::kGeluAuxBias);
-    kernels->Matmul({.M = 8,
-                     .N = 8,
-                     .K = 8,
-                     .a = matrix(0),
-                     .b = matrix(0),
-                     .c = matrix(0),
-                     .bias = matrix(bias),
-                     .before_gelu = matrix(input)});
+    kernels->Run(op::Matmul{.M = 8,
+                            .N = 8,
+                            .K = 8,
+                            .a = matrix(0),
+                            .b = matrix(0),
+                            .c = matrix(0),
+                            .bias = matrix(bias),
+                            .before_gelu = matrix(input)});
     EXPECT_EQ(emulated_cuda::NumProducts(cublaslt::kGeluAuxBias) - before, input == 1 ? 0 : 1);
   }
 }

@@ -166,7 +166,7 @@ class CheckpointCrashTest : public testing::Test {
     OnRanks([&](Engine& engine, ProcessGroup& group) {
       engine.LoadCheckpoint(dir, tag);
       if (group.rank() != 0) return;
-      const Tensor params = engine.states().ParamSlice(0);
+      const Tensor params = EngineInternals(engine).states().ParamSlice(0);
       result = {engine.num_steps(), std::vector<float>(params.f32(), params.f32() + 50)};
     });
     return result;

@@ -47,7 +47,7 @@ class CheckpointTest : public testing::Test {
       for (int step = 0; step < steps; ++step)
         run.steps.push_back(engine.TrainBatch());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
-      for (int u = 0; u < engine.states().num_units(); ++u) {
+      for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
         run.params.push_back(ParamsHere(device.memory().host_kernels(), engine, u));
       }
     });

@@ -99,7 +99,7 @@ Calls StepOf(const Model& model, const DsConfig& config, int rank, int world_siz
   const Plan plan = frozen ? UnreducedPlanFor(model, config, world_size)
                            : PlanFor(model, config, world_size, stage);
   Calls all;
-  engine.set_around([&](const Instruction& i, const std::function<void()>& run) {
+  EngineInternals(engine).set_around([&](const Instruction& i, const std::function<void()>& run) {
     calls.clear();
     run();
     const bool sums_scalars = i.op == Op::kNorm || i.op == Op::kMeanLoss;

@@ -91,7 +91,7 @@ TEST(CompressedAverageTest, SumsOverManyRoundsComeCloseToTheMean) {
     for (int round = 0; round < kRounds; ++round) {
       TestTensor values(DType::kF32, Input(group.rank(), 0));
       average.Run(values.get());
-      kernels->Accumulate(sum.get(), values.get());
+      kernels->Run(op::Accumulate{sum.get(), values.get()});
     }
     const Doubles sums = sum.Values();
     for (size_t i = 0; i < mean.size(); ++i)

@@ -1,0 +1,29 @@
+// Backends whose kernels are one template: that which counts, that which launches on a GPU, and
+// those of tests.
+#ifndef DSAT_ENGINE_BACKEND_ANY_KERNELS_H_
+#define DSAT_ENGINE_BACKEND_ANY_KERNELS_H_
+
+#include "engine/backend/kernels.h"
+#include "engine/backend/optimizer_kernels.h"
+
+namespace dsat::engine {
+
+// Implements Base, whose kernels are Ops: every kernel calls Self::RunAny(op).
+template <typename Self, typename Base, typename Ops>
+class RunsAny;
+template <typename Self, typename Base>
+class RunsAny<Self, Base, OpList<>> : public Base {};
+template <typename Self, typename Base, typename Op, typename... Rest>
+class RunsAny<Self, Base, OpList<Op, Rest...>> : public RunsAny<Self, Base, OpList<Rest...>> {
+ public:
+  using RunsAny<Self, Base, OpList<Rest...>>::Run;
+  ResultOf<Op> Run(const Op& op) final { return static_cast<Self*>(this)->RunAny(op); }
+};
+template <typename Self>
+using AnyLayerKernels = RunsAny<Self, LayerKernels, op::LayerOps>;
+template <typename Self>
+using AnyOptimizerKernels = RunsAny<Self, OptimizerKernels, op::OptimizerOps>;
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_ANY_KERNELS_H_

@@ -1,0 +1,78 @@
+// Events, copies and workspace of the CUDA backend.
+#include "engine/backend/cuda/cuda_stream.h"
+
+#include <utility>
+
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
+
+namespace dsat::engine {
+
+// Events and copies come from any thread, and a new one has no GPU chosen yet.
+StreamEvent CudaStream::RecordEvent() {
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  return events_->Record();
+}
+
+void CudaStream::WaitEvent(const StreamEvent& event) {
+  if (event == nullptr) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaStreamWaitEvent(cuda::Stream(), EventOf(event), 0), "cudaStreamWaitEvent");
+}
+
+bool CudaStream::QueryEvent(const StreamEvent& event) {
+  return event == nullptr || engine::QueryEvent(event);
+}
+
+void CudaStream::set_trace(Trace* trace) {
+  Stream::set_trace(trace);
+  times_.set_trace(trace);
+}
+
+void CudaStream::EndSpan(StreamEvent begin, TraceEvent event) {
+  times_.EndSpan(std::move(begin), std::move(event));
+}
+
+void CudaStream::Upload(void* device, const void* host, int64_t bytes) {
+  Copy(device, host, bytes, cudaMemcpyHostToDevice);
+}
+
+void CudaStream::Download(void* host, const void* device, int64_t bytes) {
+  Copy(host, device, bytes, cudaMemcpyDeviceToHost);
+}
+
+// Not by cudaMemcpy, for which all threads' work would have to end.
+void CudaStream::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
+  const char* call = kind == cudaMemcpyHostToDevice ? "copy to the device" : "copy to the host";
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, cuda::Stream()), call);
+  CheckCuda(cudaStreamSynchronize(cuda::Stream()), call);
+}
+
+CudaWorkspace::CudaWorkspace(int gpu, Stream& stream) : stream_(stream) {
+  CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
+  sums_ = static_cast<double*>(AllocateOnGpu(sizeof(Sums), "sums"));
+}
+
+CudaWorkspace::~CudaWorkspace() {
+  cudaFree(sums_);
+  cudaFree(data_);
+}
+
+void* CudaWorkspace::Get(int64_t bytes) {
+  if (bytes <= bytes_) return data_;
+  CheckCuda(cudaFree(data_), "cudaFree");
+  data_ = nullptr;
+  bytes_ = 0;
+  data_ = AllocateOnGpu(static_cast<size_t>(bytes), "a kernel's workspace");
+  bytes_ = bytes;
+  return data_;
+}
+
+CudaWorkspace::Sums CudaWorkspace::DownloadSums() {
+  Sums sums;
+  stream_.Download(&sums, sums_, sizeof(sums));
+  return sums;
+}
+
+}  // namespace dsat::engine

@@ -1,0 +1,67 @@
+// The streams of a GPU, one per thread, and the memory that its kernels keep.
+#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_
+#define DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/backend/cuda/event_pool.h"
+#include "engine/backend/cuda/stream_times.h"
+#include "engine/backend/stream.h"
+
+namespace dsat::engine {
+
+// A thread's work on a GPU runs on CUDA's default stream of that thread, and its events are CUDA's.
+// Every call throws kUnavailable if the GPU reports an error.
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(int gpu)
+      : gpu_(gpu), events_(std::make_shared<EventPool>(cudaEventDisableTiming)), times_(gpu) {}
+
+  StreamEvent RecordEvent() override;
+  void WaitEvent(const StreamEvent& event) override;
+  bool QueryEvent(const StreamEvent& event) override;
+  void set_trace(Trace* trace) override;
+  StreamEvent BeginSpan() override { return times_.BeginSpan(); }
+  void EndSpan(StreamEvent begin, TraceEvent event) override;
+  void Upload(void* device, const void* host, int64_t bytes) override;
+  void Download(void* host, const void* device, int64_t bytes) override;
+
+ private:
+  void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+
+  const int gpu_;
+  const std::shared_ptr<EventPool> events_;
+  StreamTimes times_;
+};
+
+// Device memory that the kernels of one rank share. Not thread-safe.
+class CudaWorkspace {
+ public:
+  // Chooses the GPU for the calling thread. `stream` must outlive this.
+  CudaWorkspace(int gpu, Stream& stream);
+  CudaWorkspace(const CudaWorkspace&) = delete;
+  CudaWorkspace& operator=(const CudaWorkspace&) = delete;
+  ~CudaWorkspace();
+
+  // At least `bytes` that the next kernel may use.
+  void* Get(int64_t bytes);
+  // Two numbers on the device that a kernel gives the host, and their values when it has run.
+  double* sums() { return sums_; }
+  struct Sums {
+    double first = 0, second = 0;
+  };
+  Sums DownloadSums();
+
+ private:
+  Stream& stream_;
+  double* sums_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_

@@ -1,0 +1,16 @@
+// The front of the kernels: what needs all of a backend's classes.
+#include "engine/backend/kernels.h"
+
+#include <utility>
+
+#include "engine/backend/optimizer_kernels.h"
+
+namespace dsat::engine {
+
+Kernels::Kernels(std::unique_ptr<Stream> stream, std::unique_ptr<LayerKernels> layers,
+                 std::unique_ptr<OptimizerKernels> optimizers)
+    : stream_(std::move(stream)), layers_(std::move(layers)), optimizers_(std::move(optimizers)) {}
+
+Kernels::~Kernels() = default;
+
+}  // namespace dsat::engine
