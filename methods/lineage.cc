@@ -44,7 +44,7 @@ Lineage& LineageTable::Draw() {
 }
 
 bool LineageTable::IsUncovered(const StageSpace& stage) const {
-  if (!policy_.cover_stages || stage.approx_max_micro_batch < 1) return false;
+  if (!options_.cover_stages || stage.approx_max_micro_batch < 1) return false;
   return std::ranges::none_of(lineages_,
                               [&](const Lineage& lineage) { return lineage.stage == stage.stage; });
 }

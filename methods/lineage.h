@@ -70,7 +70,7 @@ class LineageTable {
   LineageTable(SearchSpace space, SearchOptions options);
 
   // True if every stage that is predicted to fit has a lineage: until then, a new lineage comes
-  // before all else. Always true with compat_determined.
+  // before all else. Always true without options.cover_stages.
   bool CoversStages() const;
   // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0)
   // from those without a lineage or, once CoversStages, from all; each knob of the stage uniformly.

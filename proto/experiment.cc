@@ -28,6 +28,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("max_device_hours", options.max_device_hours);
   visit("run_steps", options.run_steps);
   visit("compat_determined", options.compat_determined);
+  visit("cover_stages", options.cover_stages);
   visit("trials_per_random_config", options.trials_per_random_config);
   visit("early_stopping", options.early_stopping);
   visit("search_range_factor", options.search_range_factor);

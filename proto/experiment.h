@@ -37,6 +37,9 @@ struct SearchOptions {
   // differences).
   bool compat_determined = false;
 
+  // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
+  // which lack the key, were made without it.
+  bool cover_stages = false;
   int64_t trials_per_random_config = 5;   // random
   std::optional<int64_t> early_stopping;  // random: stop after so many trials without a new best
   double search_range_factor = 1.0;       // binary, asha: stretches the micro-batch range

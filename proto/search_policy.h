@@ -20,8 +20,6 @@ struct SearchPolicy {
   bool prune_stages = false;
   // random: sizes are drawn above the best size of the stage and not around it.
   bool draw_above_best = false;
-  // asha, binary, random: the first trials are of different stages, until each has one.
-  bool cover_stages = true;
   // The submitted configuration is the first trial after the profiling trial.
   bool try_submitted = true;
   // The profiling trial runs as many micro-batches as the submitted configuration, not one.
@@ -47,7 +45,6 @@ inline SearchPolicy PolicyOf(const SearchOptions& options) {
           .exhausted_lineage_blocks_promotion = true,
           .prune_stages = true,
           .draw_above_best = true,
-          .cover_stages = false,
           .try_submitted = false,
           .profile_all_micro_batches = true,
           .repeat_equal = true,

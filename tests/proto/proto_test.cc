@@ -67,6 +67,7 @@ ExperimentSpec FullSpec() {
                   .max_device_hours = 0.5,
                   .run_steps = 1000,
                   .compat_determined = true,
+                  .cover_stages = true,
                   .trials_per_random_config = 15,
                   .early_stopping = 16,
                   .search_range_factor = 1.5,
