@@ -30,6 +30,7 @@ TrialTask OneStep() {
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}}};
   task.start_profile_step = 0;
   task.end_profile_step = 0;
+  task.fixed_window = true;
   return task;
 }
 

@@ -91,10 +91,11 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
       ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_option("--start-profile-step", options.start_profile_step,
-                 "First optimizer step measured, counted from 0")
+                 "Earliest optimizer step measured, counted from 0")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
-  app.add_option("--end-profile-step", options.end_profile_step, "Last optimizer step measured")
+  app.add_option("--end-profile-step", options.end_profile_step,
+                 "Last optimizer step measured at least")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_flag("--run-full-experiment", options.run_full_experiment,

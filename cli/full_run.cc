@@ -12,6 +12,8 @@
 #include "base/files.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "profiler/planner.h"
 #include "searcher/full_run.h"
 
 namespace dsat::cli {
@@ -32,12 +34,37 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   return std::max<int64_t>(1, steps / 20);
 }
 
+// What a step of the built-in engine does; 0 if unknown.
+struct StepWork {
+  double samples = 0;     // Over all ranks.
+  double rank_flops = 0;  // Of rank 0, forward and backward, if the searched metric counts them.
+};
+
+StepWork WorkOf(const ExperimentSpec& spec, const Json& ds_config) {
+  PlannerInputs inputs;
+  inputs.model = spec.hyperparameters.value("model", Json::object());
+  inputs.model_what = spec.config_path + ": /hyperparameters/model";
+  inputs.base_dir = spec.model_dir;
+  inputs.data = spec.hyperparameters.value("data", Json());
+  inputs.ds_config_source = spec.ds_config_path;
+  engine::Cluster cluster{.device = "cpu"};
+  cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
+  try {
+    const Estimate estimate = MakePlanner(inputs, cluster).Of(ds_config);
+    const bool counts = spec.options.metric == "FLOPS_per_gpu";
+    return {.samples = static_cast<double>(estimate.batch.train_batch_size),
+            .rank_flops = counts ? 3 * static_cast<double>(estimate.ranks.at(0).forward_flops) : 0};
+  } catch (const Error&) {
+    return {};  // The ranks say why they cannot run it.
+  }
+}
+
 // Prints the first reported step of each interval, and the last step. Not every fast step is
 // reported.
 class StepPrinter {
  public:
-  StepPrinter(StepsTo to, int64_t interval, int64_t num_steps)
-      : to_(to), interval_(interval), num_steps_(num_steps) {}
+  StepPrinter(StepsTo to, int64_t interval, int64_t num_steps, const StepWork& work)
+      : to_(to), interval_(interval), num_steps_(num_steps), work_(work) {}
 
   void OnProgress(const TrainingProgress& progress) {
     progress.validated ? OnValidation(progress) : OnStep(progress);
@@ -57,24 +84,31 @@ class StepPrinter {
   }
 
   void OnStep(const TrainingProgress& progress) {
-    const auto [step, loss, latency_ms, validated] = progress;
+    const int64_t step = progress.step;
+    const double latency_ms = progress.latency_ms;
     const bool due = printed_ == 0 || step / interval_ > printed_ / interval_;
     if (!due && step != num_steps_) return;
     printed_ = step;
     std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
-    if (to_ == StepsTo::kStdoutJson) {
-      fmt::print(out, "{}\n",
-                 Json{{"step", step}, {"loss", loss}, {"latency_ms", latency_ms}}.dump());
-    } else {
-      fmt::print(out, "step {:>6}/{}  loss {:.4f}  {:.1f} ms\n", step, num_steps_, loss,
-                 latency_ms);
-    }
+    Json json = {{"step", step}, {"loss", progress.loss}, {"latency_ms", latency_ms}};
+    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  {:.1f} ms", step, num_steps_,
+                                   progress.loss, latency_ms);
+    const auto add_rate = [&](const char* metric, double work) {
+      if (work <= 0 || latency_ms <= 0) return;
+      const double per_s = 1000 * work / latency_ms;
+      json[metric] = per_s;
+      line += "  " + DescribeMetric(metric, per_s);
+    };
+    add_rate("throughput", work_.samples);
+    add_rate("FLOPS_per_gpu", work_.rank_flops);
+    fmt::print(out, "{}\n", to_ == StepsTo::kStdoutJson ? json.dump() : line);
     std::fflush(out);
   }
 
   StepsTo to_;
   int64_t interval_;
   int64_t num_steps_;
+  StepWork work_;
   int64_t printed_ = 0;
 };
 
@@ -119,7 +153,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               .validation_loss = {},
               .checkpoint = {}};
   StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
-                      spec.max_length_steps);
+                      spec.max_length_steps, builtin ? WorkOf(spec, ds_config) : StepWork{});
   run.outcome = RunFullTraining(
       spec, ds_config, options,
       [&](const TrainingProgress& progress) {

@@ -21,8 +21,8 @@ struct SearchOptions {
   std::string metric = "FLOPS_per_gpu";
   std::vector<int> zero_stages = {1, 2, 3};
   int64_t random_seed = 42;
-  int64_t start_profile_step = 3;  // First optimizer step measured, counted from 0.
-  int64_t end_profile_step = 5;    // Last optimizer step measured.
+  int64_t start_profile_step = 3;  // Earliest optimizer step measured, from 0.
+  int64_t end_profile_step = 5;    // Last optimizer step measured at least.
   bool run_full_experiment = false;
   // The fixed global batch: micro-batch size and accumulation vary together. nullopt: the global
   // batch follows the micro-batch size, and the accumulation stays as submitted.

@@ -31,6 +31,10 @@ struct SearchPolicy {
   bool published_memory = false;
   // The space keeps the published knobs with all their values, also where they have no effect.
   bool published_space = false;
+  // A trial measures exactly the profiled steps, and not until the error is small.
+  bool fixed_window = false;
+  // FLOPS_per_gpu is what each trial reports, with its own FLOPs per sample.
+  bool reported_flops = false;
 };
 
 // The policy of a search. It is made once from the options.
@@ -45,7 +49,9 @@ inline SearchPolicy PolicyOf(const SearchOptions& options) {
           .profile_all_micro_batches = true,
           .repeat_equal = true,
           .published_memory = true,
-          .published_space = true};
+          .published_space = true,
+          .fixed_window = true,
+          .reported_flops = true};
 }
 
 }  // namespace dsat

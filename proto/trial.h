@@ -42,8 +42,16 @@ struct Metric {
   int64_t samples = 0;
 };
 
+// The standard error of metric.value, in its unit, as for independent normal noise of this spread:
+// about 1.86 x spread / sqrt(samples), raised for few samples, whose spread says little. The true
+// value is within two standard errors in about 95 % of all measurements, in at least 85 % even of
+// those of two samples. Infinite for fewer than two samples.
+double StandardError(const Metric& metric);
+
 // Metric name -> value. The names and units, everywhere in dsat:
-//   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as DeepSpeed)
+//   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as
+//   DeepSpeed),
+//                  recorded with the experiment's FLOPs per sample (searcher/sample_flops.h)
 //   throughput     samples/s over all ranks: train_batch_size / latency
 //   tokens_per_second  over all ranks: throughput x sequence length; text only
 //   MFU            model FLOPs utilization: FLOPS_per_gpu / the device's peak for its compute type

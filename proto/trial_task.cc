@@ -77,6 +77,8 @@ void VisitFields(Visitor& visit, T& task) {
   visit("host_memory_bytes", task.host_memory_bytes);
   visit("start_profile_step", task.start_profile_step);
   visit("end_profile_step", task.end_profile_step);
+  visit("fixed_window", task.fixed_window);
+  visit("give_up_below", task.give_up_below);
   visit("train_steps", task.train_steps);
   visit("seed", task.seed);
   visit("checkpoint_dir", task.checkpoint_dir);

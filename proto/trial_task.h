@@ -29,7 +29,7 @@ struct TraceTask {
 struct TrialTask {
   enum class Mode {
     kProfile,   // One step at micro-batch size 1; report a ModelProfile.
-    kMeasure,   // end_profile_step + 1 steps; report a Measurement of start..end.
+    kMeasure,   // Report a Measurement of the steps that engine/worker/step_window.h chooses.
     kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
     kEvaluate,  // Print the mean loss of a checkpoint over the validation data: one JSON line.
     kGenerate,  // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
@@ -45,8 +45,12 @@ struct TrialTask {
   std::string device = "cpu";   // resources.device
   int64_t device_memory_bytes = 0;
   int64_t host_memory_bytes = 0;
+  // kMeasure: the earliest step that counts, from 0; with the last one they say how many steps
+  // count at least.
   int64_t start_profile_step = 3;
   int64_t end_profile_step = 5;
+  bool fixed_window = false;  // Exactly these steps count.
+  double give_up_below = 0;   // As Trial's.
   int64_t train_steps = 0;
   int64_t seed = 42;
   std::string checkpoint_dir;       // kTrain, kEvaluate, kGenerate.

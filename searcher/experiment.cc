@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "proto/search_policy.h"
+#include "searcher/sample_flops.h"
 #include "searcher/verdict.h"
 
 namespace dsat {
@@ -146,8 +148,9 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
     if (!missing.empty()) Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, missing);
     std::vector<Event> events = StartEvents(id, "");
     const int64_t attempt = NumAttempts(id);
+    std::optional<double> flops = KnownFlopsPerSample();
     for (const PointResult& point : points) {
-      events.push_back(MeasuredEvent(id, attempt, point, std::nullopt));
+      events.push_back(MeasuredEvent(id, attempt, WithFlops(point, flops), std::nullopt));
     }
     if (profile) events.push_back(MeasuredEvent(id, attempt, std::nullopt, profile));
     events.push_back(AttemptEndedEvent(id, attempt, outcome, ""));
@@ -184,7 +187,9 @@ void Experiment::RecordMeasured(TrialId id, int64_t attempt,
   if (profile) CheckReadable(id, *profile);
   Commit([&] {
     OpenAttempt(id, attempt);
-    return std::vector<Event>{MeasuredEvent(id, attempt, result, profile)};
+    std::optional<double> flops = KnownFlopsPerSample();
+    return std::vector<Event>{
+        MeasuredEvent(id, attempt, result ? WithFlops(*result, flops) : result, profile)};
   });
 }
 
@@ -345,6 +350,36 @@ std::optional<SearchSpace> Experiment::SpaceAfter(const Trial& trial, const Outc
   if (trial.kind != TrialKind::kProfile || outcome.state != TrialState::kSucceeded)
     return std::nullopt;
   return search_->SpaceFor(*measured.profile);
+}
+
+// The experiment's FLOPs per sample and rank (searcher/sample_flops.h): what the first trial has
+// measured, or else the profile's forward pass and a backward pass of twice its cost. nullopt if
+// neither is known, and if every trial's own count stands.
+std::optional<double> Experiment::KnownFlopsPerSample() const {
+  const ExperimentSpec& spec = search_->spec();
+  if (PolicyOf(spec.options).reported_flops) return std::nullopt;
+  for (const auto& [id, attempts] : attempts_) {
+    for (const Attempt& attempt : attempts) {
+      for (const PointResult& point : attempt.points) {
+        if (const auto flops = RankFlopsPerSample(point.measurement)) return flops;
+      }
+    }
+  }
+  const std::optional<ModelProfile>& profile = search_->profile();
+  if (!profile || profile->forward_flops_per_sample == 0) return std::nullopt;
+  return 3 * static_cast<double>(profile->forward_flops_per_sample) /
+         static_cast<double>(spec.slots_per_trial);
+}
+
+// The point by the experiment's FLOPs per sample; as reported if it is the first that has them, and
+// then sets them.
+PointResult Experiment::WithFlops(const PointResult& point, std::optional<double>& flops) const {
+  if (PolicyOf(search_->spec().options).reported_flops) return point;
+  if (!flops) {
+    flops = RankFlopsPerSample(point.measurement);
+    return point;
+  }
+  return {point.point, WithFlopsPerSample(point.measurement, *flops)};
 }
 
 // Why a trial that is told as succeeded has failed, "" if it has not.

@@ -98,6 +98,8 @@ class Experiment {
   const Trial& RunningTrial(TrialId id) const;
   Attempt& OpenAttempt(TrialId id, int64_t attempt);
   std::vector<Event> StartEvents(TrialId id, const std::string& log_dir) const;
+  std::optional<double> KnownFlopsPerSample() const;
+  PointResult WithFlops(const PointResult& point, std::optional<double>& flops) const;
   std::string WhatIsMissing(const Trial& trial, const Outcome& outcome,
                             const Attempt& measured) const;
   std::optional<SearchSpace> SpaceAfter(const Trial& trial, const Outcome& outcome,

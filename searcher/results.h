@@ -24,7 +24,8 @@ std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out
 //   best_trial             null, or trial, micro_batch_size, accumulation_steps, metrics (name ->
 //                          value, spread, samples, unit)
 //   submitted_trial        the same of the submitted configuration
-//   factor_over_submitted  null, or value, low and high; low and high are null if the factor was not
+//   factor_over_submitted  null, or value, low and high; low and high are null if the factor was
+//   not
 //                          confirmed
 //   verdict                the other fields of Verdict (searcher/verdict.h)
 //   trials                 state -> number of trials

@@ -19,10 +19,12 @@
 #include "base/unique_fd.h"
 #include "engine/config/ds_config.h"
 #include "searcher/attempt.h"
+#include "searcher/budget.h"
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/launch/launch_target.h"
+#include "searcher/load_watch.h"
 #include "searcher/results.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service.h"
@@ -32,6 +34,7 @@ namespace {
 
 constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
+constexpr double kMostOthersPart = 0.1;  // Of the processors' time, before it is worth a note.
 
 int64_t NumFailedAttempts(const Experiment& experiment, TrialId id) {
   int64_t failed = 0;
@@ -89,6 +92,7 @@ struct Runner::Impl {
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
                               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
+  void NoteLoad();
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
   void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
@@ -113,6 +117,8 @@ struct Runner::Impl {
   double clock_before_s = 0;
   std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
   std::map<TrialId, double> started_s;  // Of running trials.
+  LoadWatch load;
+  bool load_noted = false;
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -242,28 +248,12 @@ double Runner::Impl::Clock() const {
   return clock_before_s + since.count();
 }
 
-// Why the method is to be asked for no more trials; nullopt if it may be.
 std::optional<std::string> Runner::Impl::WhyOver() const {
-  const Search& search = experiment.search();
-  const SearchOptions& limits = search.spec().options;
-  if (limits.max_time_s && Clock() >= *limits.max_time_s)
-    return fmt::format("--max-time: the search has run for {:.0f} s", Clock());
-  double slot_seconds = search.SlotSeconds();
+  double slot_seconds = experiment.search().SlotSeconds();
+  const auto slots = static_cast<double>(experiment.search().spec().slots_per_trial);
   for (const auto& [id, start] : started_s)
-    slot_seconds += (Clock() - start) * static_cast<double>(search.spec().slots_per_trial);
-  if (limits.max_device_hours && slot_seconds >= 3600 * *limits.max_device_hours)
-    return fmt::format("--max-device-hours: trials have used {:.2f} hours", slot_seconds / 3600);
-  const std::optional<TrialId> submitted = search.Submitted();
-  if (!submitted || search.trials().at(*submitted).state != TrialState::kFailed)
-    return std::nullopt;
-  const std::vector<Experiment::Attempt> launches = experiment.Attempts(*submitted);
-  const auto fails_alike = [&](const Experiment::Attempt& launch) {
-    return launch.end && launch.end->state == TrialState::kFailed &&
-           launch.end->reason == launches.back().end->reason;
-  };
-  if (launches.size() < 2 || !std::ranges::all_of(launches, fails_alike)) return std::nullopt;
-  return fmt::format("the submitted configuration (trial {}) failed {} times in the same way: {}",
-                     *submitted, launches.size(), launches.back().end->reason);
+    slot_seconds += (Clock() - start) * slots;
+  return WhySearchIsOver(experiment, {.clock_s = Clock(), .slot_seconds = slot_seconds});
 }
 
 void Runner::Impl::EndSearchIfOver() {
@@ -313,6 +303,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.trial = trial.id;
   request.attempt = attempt;
   request.kind = trial.kind;
+  request.give_up_below = trial.give_up_below;
   request.ds_config = trial.ds_config;
   request.shared_dir = options.out_dir + "/trials";
   request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
@@ -419,6 +410,7 @@ std::optional<Point> Runner::Impl::Record(Attempt& attempt,
 
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
+  NoteLoad();
   experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
   if (EndsTrial(request.trial, end.outcome)) {
     Tell(request.trial, end.outcome);
@@ -426,6 +418,19 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
            fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
   }
+}
+
+// Once, if trials on this machine's processors share them with other processes.
+void Runner::Impl::NoteLoad() {
+  const bool runs_here = options.machines.hosts.empty() && !UsesGpus(experiment.search().spec());
+  if (!runs_here || load_noted) return;
+  const std::optional<double> part = load.OthersPart();
+  if (!part || *part <= kMostOthersPart) return;
+  load_noted = true;
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+         fmt::format("other processes use {:.0f} % of this machine's processors: measurements are "
+                     "less certain",
+                     100 * *part));
 }
 
 // After a canceled attempt, and after a failed one with restarts left, NextTrial runs the trial

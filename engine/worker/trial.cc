@@ -25,6 +25,7 @@
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/step_tracer.h"
+#include "engine/worker/step_window.h"
 
 namespace dsat::engine {
 namespace {
@@ -61,9 +62,15 @@ int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
 
 // What was measured at one point.
 struct PointRun {
-  std::vector<StepResult> steps;
-  int64_t peak_bytes = 0;  // The highest of any rank, from the engine's start on.
+  std::vector<StepResult> steps;  // Those that count, as rank 0 has decided.
+  int64_t num_steps = 0;          // With those that do not.
+  int64_t peak_bytes = 0;         // The highest of any rank, from the engine's start on.
 };
+
+// What all ranks do after a step. If they want different things, the last of these.
+enum class Next { kStep, kEnd, kStop };
+
+constexpr StepWindowOptions kFirstStep = {.first = 0, .least = 1, .fixed = true};
 
 class Trial {
  public:
@@ -77,13 +84,15 @@ class Trial {
   void Profile();
   bool IsPredictedToFit(const Point& point);
   void Measure();
-  std::optional<Point> MeasurePoint(const Point& point);
+  std::optional<Point> Report(const Point& point, const PointRun& run);
   void Train();
   void Validate(Engine& engine);
   void Evaluate();
   void Generate();
-  std::optional<PointRun> RunPoint(const Point& point, int64_t first, int64_t last);
-  bool Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps);
+  StepWindowOptions WindowAt(const Point& point);
+  std::optional<PointRun> RunPoint(const Point& point, const StepWindowOptions& options);
+  StepResult Step(Engine& engine, const std::string& phase);
+  Next Agree(Next mine);
   void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
@@ -153,25 +162,36 @@ StepScale Trial::Scale() const {
           .peak_flops = PeakFlopsOf(device_->name(), config_.dtype())};
 }
 
-// One step and its report. False if all ranks are to stop: decided together, or one would wait for
-// another for ever.
-bool Trial::Step(Engine& engine, const std::string& phase, std::vector<StepResult>& steps) {
-  steps.push_back(engine.TrainBatch());
-  reporter_.Progress(engine.num_steps(), steps.back().latency_ms, steps.back().loss, phase);
-  return group_->MaxScalar(reporter_.stop_requested() ? 1 : 0) == 0;
+// One step and its report.
+StepResult Trial::Step(Engine& engine, const std::string& phase) {
+  const StepResult step = engine.TrainBatch();
+  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, phase);
+  return step;
 }
 
-// Runs the steps up to the `last`, and measures them from the `first` on. nullopt if all ranks are
-// to stop.
-std::optional<PointRun> Trial::RunPoint(const Point& point, int64_t first, int64_t last) {
+// Decided together, or one rank would wait for another for ever. A rank that was told to stop stops
+// them all.
+Next Trial::Agree(Next mine) {
+  const Next wish = reporter_.stop_requested() ? Next::kStop : mine;
+  return static_cast<Next>(std::lround(group_->MaxScalar(static_cast<int>(wish))));
+}
+
+// Runs and measures the steps of a window. nullopt if all ranks are to stop.
+std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOptions& options) {
   SetPoint(point);
   memory_.device().ResetPeak();
   Engine engine(MakeResources(), config_, Seed());
+  StepWindow window(options);
   PointRun run;
-  for (int64_t step = 0; step <= last; ++step) {
-    if (step == first) run.steps.clear();
-    if (!Step(engine, step >= first ? "measuring" : "warm-up", run.steps)) return std::nullopt;
+  for (Next next = Next::kStep; next != Next::kEnd;) {
+    run.steps.push_back(Step(engine, engine.num_steps() < options.first ? "warm-up" : "measuring"));
+    const bool ends = environment_.rank == 0 && !window.Add(run.steps.back().latency_ms);
+    next = Agree(ends ? Next::kEnd : Next::kStep);
+    if (next == Next::kStop) return std::nullopt;
   }
+  run.num_steps = engine.num_steps();
+  if (environment_.rank == 0)
+    run.steps.erase(run.steps.begin(), run.steps.begin() + window.first());
   run.peak_bytes =
       static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
   return run;
@@ -202,12 +222,12 @@ bool Trial::IsPredictedToFit(const Point& point) {
 
 void Trial::Profile() {
   const Point one{.micro_batch_size = 1}, two{.micro_batch_size = 2};
-  const std::optional<PointRun> at_one = RunPoint(one, 0, 0);
+  const std::optional<PointRun> at_one = RunPoint(one, kFirstStep);
   if (!at_one) return;
   const PointResult result = {one, MeasurementOf(at_one->steps, Scale(), at_one->peak_bytes)};
   RenewGroup();
   std::optional<PointRun> at_two = PointRun{};  // Stays so if it would not fit.
-  if (IsPredictedToFit(two)) at_two = RunPoint(two, 0, 0);
+  if (IsPredictedToFit(two)) at_two = RunPoint(two, kFirstStep);
   if (!at_two) return;
   // Now that all memory is free again, and on all ranks at once, as they will train.
   const DeviceSpeed speed =
@@ -236,21 +256,53 @@ void Trial::Profile() {
   reporter_.Measured(result, profile);
 }
 
+StepWindowOptions Trial::WindowAt(const Point& point) {
+  SetPoint(point);
+  return {
+      .first = task_.start_profile_step,
+      .least = task_.end_profile_step - task_.start_profile_step + 1,
+      .fixed = task_.fixed_window,
+      .give_up_below = task_.give_up_below / static_cast<double>(config_.batch.train_batch_size)};
+}
+
+// A later point that does not fit ends the trial and loses nothing. Where one rank runs out of
+// memory and leaves, the others find that it has gone.
 void Trial::Measure() {
   std::optional<Point> point =
       Point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
-  while (point) {
-    point = Agree(MeasurePoint(*point));
-    if (point) RenewGroup();
+  for (bool first = true; point; first = false) {
+    std::optional<PointRun> run;
+    try {
+      if (!first) RenewGroup();
+      run = RunPoint(*point, WindowAt(*point));
+    } catch (const Error& e) {
+      const bool ends_point =
+          e.code() == ErrorCode::kResourceExhausted || e.code() == ErrorCode::kUnavailable;
+      if (first || !ends_point) throw;
+      Log(LogLevel::kWarn, "a further point did not run; those before it count",
+          {{"micro_batch_size", point->micro_batch_size},
+           {"accumulation_steps", point->accumulation_steps},
+           {"reason", e.what()}});
+      return;
+    }
+    if (!run) return;
+    point = Agree(Report(*point, *run));
   }
 }
 
-// Measures one point; gives, on rank 0, the next.
-std::optional<Point> Trial::MeasurePoint(const Point& point) {
-  const auto run = RunPoint(point, task_.start_profile_step, task_.end_profile_step);
-  if (!run || environment_.rank != 0) return std::nullopt;
-  return reporter_.Measured({point, MeasurementOf(run->steps, Scale(), run->peak_bytes)},
-                            std::nullopt);
+// Rank 0 reports the point, and gives the next.
+std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
+  if (environment_.rank != 0) return std::nullopt;
+  const Measurement measurement = MeasurementOf(run.steps, Scale(), run.peak_bytes);
+  const Metric& throughput = measurement.at("throughput");
+  Log(LogLevel::kInfo, "measured",
+      {{"micro_batch_size", point.micro_batch_size},
+       {"accumulation_steps", point.accumulation_steps},
+       {"steps", run.num_steps},
+       {"counted", throughput.samples},
+       {"samples_per_s", fmt::format("{:.4g}", throughput.value)},
+       {"standard_error", fmt::format("{:.2g}", StandardError(throughput))}});
+  return reporter_.Measured({point, measurement}, std::nullopt);
 }
 
 // Rank 0's next point, on every rank.
@@ -321,20 +373,19 @@ void Trial::Train() {
   }
   if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
   tracer.Plan(engine.num_steps(), task_.train_steps);
-  std::vector<StepResult> steps;
   const int64_t interval = task_.checkpoint_interval;
   for (bool last = false; !last;) {
-    steps.clear();
     tracer.BeforeStep(engine);
-    const bool go_on = Step(engine, "training", steps);
-    LogStep(engine, steps.back());
+    const StepResult step = Step(engine, "training");
+    const bool go_on = Agree(Next::kStep) == Next::kStep;
+    LogStep(engine, step);
     last = !go_on || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
     const bool due = interval > 0 && engine.num_steps() % interval == 0;
     const bool validates =
         task_.eval_interval > 0 && (engine.num_steps() % task_.eval_interval == 0 || last);
     if (validates) Validate(engine);
-    if (last || due) Save(engine, steps.back());
+    if (last || due) Save(engine, step);
   }
 }
 

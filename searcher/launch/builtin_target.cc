@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/runtime/rank_variables.h"
+#include "proto/search_policy.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/scripts/exit_classifier.h"
@@ -59,6 +60,8 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   task.host_memory_bytes = spec_.host_memory_bytes;
   task.start_profile_step = spec_.options.start_profile_step;
   task.end_profile_step = spec_.options.end_profile_step;
+  task.fixed_window = PolicyOf(spec_.options).fixed_window;
+  task.give_up_below = request.give_up_below;
   task.seed = spec_.options.random_seed;
   task.report_address = request.report_address;
   if (task.mode == TrialTask::Mode::kTrain) {

@@ -18,6 +18,7 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
+  double give_up_below = 0;         // As Trial's.
   bool full_run = false;            // Train to the end and measure nothing.
   int64_t checkpoint_interval = 0;  // Of a full run: steps between two checkpoints,
   int64_t eval_interval = 0;        // and between two validations.

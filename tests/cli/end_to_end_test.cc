@@ -207,6 +207,7 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   const Finished first = train("30");
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("step     30/30  loss"));
+  EXPECT_THAT(first.out, testing::ContainsRegex(" ms  [0-9.]+ samples/s  [0-9.]+ [MG]FLOP/s\n"));
   EXPECT_THAT(first.err, HasSubstr("the checkpoint is in " + work.Path("trained/checkpoint")));
   EXPECT_THAT(first.err, testing::Not(HasSubstr("continuing from")));
 
@@ -220,6 +221,28 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   const Finished further = train("40");
   EXPECT_THAT(further.out, HasSubstr("step     40/40  loss"));
   EXPECT_THAT(further.out, testing::Not(HasSubstr("step      1/40")));
+}
+
+// The rates of a training are those by which its configuration was chosen: of a pipeline, and of
+// recomputation, which does not count.
+TEST_F(EndToEndTest, TrainCountsTheSamplesAndFlopsThatASearchMeasures) {
+  Json config = Json::parse(kDsConfig);
+  config["gradient_accumulation_steps"] = 2;
+  config["pipeline"] = {{"stages", 2}, {"activation_checkpoint_interval", 1}};
+  work.Write("ds_config.json", config.dump());
+  const Finished search =
+      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json metrics = Show("dsat.db")["trials"][1]["metrics"];
+  const double flops_per_sample = metrics["FLOPS_per_gpu"]["value"].get<double>() /
+                                  metrics["throughput"]["value"].get<double>();
+  const Finished train = work.Dsat({"train", "deepspeed.yaml", "--steps", "3", "--json"});
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  const Json step = Json::parse(train.out.substr(0, train.out.find('\n')));
+  const double throughput = step.at("throughput").get<double>();
+  EXPECT_NEAR(throughput * step.at("latency_ms").get<double>() / 1000, 2, 1e-6);
+  EXPECT_NEAR(step.at("FLOPS_per_gpu").get<double>() / throughput, flops_per_sample,
+              1e-6 * flops_per_sample);
 }
 
 TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {

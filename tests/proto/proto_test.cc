@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 #include "proto/trial_task.h"
@@ -134,6 +138,8 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.device_memory_bytes = 4;
   task.start_profile_step = 5;
   task.end_profile_step = 6;
+  task.fixed_window = true;
+  task.give_up_below = 6.5;
   task.train_steps = 7;
   task.seed = 8;
   task.checkpoint_dir = "/ckpt";
@@ -158,9 +164,42 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   EXPECT_THAT(ErrorOf([&] { TrialTaskFromJson(json); }), HasSubstr("sleep"));
 }
 
+// By simulated measurements: the median of normal noise around 0, and its error.
+TEST(TrialTest, TwoStandardErrorsCoverTheTruth) {
+  const auto quantile = [](const std::vector<double>& sorted, double fraction) {
+    const double position = fraction * static_cast<double>(sorted.size() - 1);
+    const auto below = static_cast<size_t>(position);
+    const size_t above = std::min(below + 1, sorted.size() - 1);
+    return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
+  };
+  constexpr int kRuns = 4000;
+  for (const int64_t samples : {2, 3, 4, 5, 8, 12, 30}) {
+    Rng rng(7, static_cast<uint64_t>(samples), "noise");
+    int covered = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      std::vector<double> values;
+      for (int64_t i = 0; i < samples; ++i)
+        values.push_back(rng.Normal());
+      std::sort(values.begin(), values.end());
+      const double spread = (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
+      const Metric metric = {quantile(values, 0.5), spread, samples};
+      covered += std::abs(metric.value) <= 2 * StandardError(metric) ? 1 : 0;
+    }
+    const double part = covered / static_cast<double>(kRuns);
+    EXPECT_GT(part, samples == 2 ? 0.85 : 0.89) << samples << " samples";
+    EXPECT_LT(part, 0.98) << samples << " samples";
+  }
+}
+
+TEST(TrialTest, OneSampleSaysNothingOfItsError) {
+  EXPECT_TRUE(std::isinf(StandardError({12.5, 0, 1})));
+  EXPECT_TRUE(std::isinf(StandardError({12.5, 0, 0})));
+  EXPECT_EQ(StandardError({12.5, 0, 2}), 0);
+}
+
 TEST(TrialTest, TextFormsReadBack) {
-  for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch,
-                         TrialKind::kConfirm}) {
+  for (TrialKind kind :
+       {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch, TrialKind::kConfirm}) {
     EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
   }
   for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,

@@ -7,11 +7,13 @@
 #include <string>
 
 #include "base/files.h"
+#include "searcher/verdict.h"
 #include "tests/searcher/simulated_trials.h"
 
 namespace dsat {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;

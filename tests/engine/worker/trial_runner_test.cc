@@ -105,8 +105,69 @@ TEST_F(TrialRunnerTest, OneLaunchMeasuresThePointsItIsGiven) {
   EXPECT_EQ(measured_[2].point.accumulation_steps, 3);
   // 4 x 2 x 2 samples: a larger micro-batch needs more memory.
   const Measurement& large = measured_[1].measurement;
-  EXPECT_NEAR(large.at("throughput").value * large.at("latency").value, 16'000, 1);
+  EXPECT_NEAR(large.at("throughput").value * large.at("latency").value, 16'000, 160);
   EXPECT_GT(large.at("peak_bytes").value, measured_[2].measurement.at("peak_bytes").value);
+}
+
+TEST_F(TrialRunnerTest, ALaterPointIsMeasuredAsInAProcessOfItsOwn) {
+  task_.fixed_window = true;                // The loss is that of the last step.
+  next_points_ = {{8, 1}, {1, 4}, {2, 2}};  // A larger one leaves blocks of memory behind.
+  for (const int stage : {0, 3}) {
+    task_.ds_config["zero_optimization"]["stage"] = stage;
+    measured_.clear();
+    ASSERT_EQ(Run(2)[0].code, kExitOk);
+    ASSERT_EQ(measured_.size(), 4u);
+    const Measurement later = measured_.back().measurement;
+    const Measurement alone = measured_.front().measurement;  // The same point, as the first one.
+    EXPECT_EQ(later.at("peak_bytes").value, alone.at("peak_bytes").value);
+    EXPECT_EQ(later.at("loss").value, alone.at("loss").value);
+    EXPECT_LT(later.at("peak_bytes").value, measured_[1].measurement.at("peak_bytes").value);
+  }
+}
+
+// A budget that the later point fills to the last byte.
+TEST_F(TrialRunnerTest, ALaterPointGetsAllMemoryThatTheOneBeforeItHad) {
+  next_points_ = {{8, 1}};
+  ASSERT_EQ(Run(1)[0].code, kExitOk);
+  task_.device_memory_bytes =
+      static_cast<int64_t>(measured_.at(1).measurement.at("peak_bytes").value);
+  measured_.clear();
+  next_points_ = {{8, 1}, {2, 2}, {8, 1}};
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  EXPECT_EQ(measured_.size(), 4u);
+}
+
+TEST_F(TrialRunnerTest, ALaterPointThatDoesNotFitLosesNothing) {
+  next_points_ = {{1024, 1}, {1, 1}};
+  task_.device_memory_bytes = 4'000'000;
+  const auto exits = Run(2);
+  StopLoop();
+  for (const RankExit& exit : exits) {
+    EXPECT_EQ(exit.code, kExitOk) << exit.log;
+    EXPECT_THAT(exit.log, testing::HasSubstr("those before it count micro_batch_size=1024"));
+  }
+  EXPECT_EQ(measured_.size(), 1u);
+  EXPECT_TRUE(infeasible_.empty());
+}
+
+// The embedding and its block need more than the head, the other stage.
+TEST_F(TrialRunnerTest, WhereOneRankAloneRunsOutOfMemoryAllEndWell) {
+  task_.model["n_layer"] = 1;
+  task_.ds_config["zero_optimization"]["stage"] = 0;
+  task_.ds_config["pipeline"] = {{"stages", 2}, {"partition", "uniform"}};
+  task_.device_memory_bytes = 2'000'000;
+  next_points_ = {{128, 2}};
+  const auto exits = Run(2);
+  StopLoop();
+  int64_t num_out_of_memory = 0;
+  for (const RankExit& exit : exits) {
+    EXPECT_EQ(exit.code, kExitOk) << exit.log;
+    EXPECT_THAT(exit.log, testing::HasSubstr("those before it count"));
+    num_out_of_memory += exit.log.find("device memory: ") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(num_out_of_memory, 1);
+  EXPECT_EQ(measured_.size(), 1u);
 }
 
 TEST_F(TrialRunnerTest, WhenOneIsToldToStopAllRanksSaveACheckpointAndEnd) {

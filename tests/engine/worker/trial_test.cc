@@ -11,6 +11,7 @@ namespace {
 class TrialTest : public TrialProcessTest {};
 
 TEST_F(TrialTest, TwoRanksMeasureEveryMetric) {
+  task_.fixed_window = true;
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
@@ -27,6 +28,31 @@ TEST_F(TrialTest, TwoRanksMeasureEveryMetric) {
   EXPECT_EQ(measurement.at("latency").samples, 3);
   // 2 ranks x 2 samples x 2 micro-batches. (Medians of reciprocals of three steps are reciprocal.)
   EXPECT_NEAR(measurement.at("throughput").value * measurement.at("latency").value, 8000, 1);
+}
+
+TEST_F(TrialTest, RanksMeasureTogetherUntilTheErrorIsSmall) {
+  task_.start_profile_step = 0;
+  task_.end_profile_step = 0;
+  const auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const Measurement measurement =
+      MeasurementFromJson(Json::parse(exits[0].out).at("measurement"), "stdout");
+  EXPECT_GT(measurement.at("throughput").samples, 1);
+  EXPECT_EQ(measurement.at("latency").samples, measurement.at("throughput").samples);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("standard_error="));
+}
+
+TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {
+  task_.start_profile_step = 10;
+  task_.end_profile_step = 1000;
+  task_.give_up_below = 1e9;  // Samples/s.
+  const auto exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const Json line = Json::parse(exits[0].out);
+  EXPECT_EQ(line.at("measurement").at("throughput").at("samples"), 2);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr(" steps=3 counted=2 "));
 }
 
 TEST_F(TrialTest, TheProfileDescribesTheModel) {
@@ -55,6 +81,7 @@ TEST_F(TrialTest, TheProfileDescribesTheModel) {
 }
 
 TEST_F(TrialTest, TheConfigsSeedComesBeforeTheExperiments) {
+  task_.fixed_window = true;  // The loss is that of the last step.
   const auto loss = [this] { return Json::parse(Run(1)[0].out)["measurement"]["loss"]["value"]; };
   task_.seed = 5;
   const Json five = loss();

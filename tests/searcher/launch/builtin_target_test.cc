@@ -26,6 +26,7 @@ class BuiltinTargetTest : public testing::Test {
     request_.experiment = 3;
     request_.trial = 9;
     request_.attempt = 1;
+    request_.give_up_below = 12.5;
     request_.ds_config = {{"train_batch_size", 8}};
     request_.dir = testing::TempDir() + "/dsat-builtin-target-" + std::to_string(getpid());
     request_.report_address = "unix:/tmp/x";
@@ -148,9 +149,16 @@ TEST_F(BuiltinTargetTest, TheTaskSaysWhatToRun) {
   EXPECT_EQ(task.device_memory_bytes, 1 << 20);
   EXPECT_EQ(task.start_profile_step, 2);
   EXPECT_EQ(task.end_profile_step, 4);
+  EXPECT_FALSE(task.fixed_window);
+  EXPECT_EQ(task.give_up_below, 12.5);
   EXPECT_EQ(task.seed, 77);
   EXPECT_EQ(task.report_address, "unix:/tmp/x");
   EXPECT_EQ(task.checkpoint_dir, "");
+}
+
+TEST_F(BuiltinTargetTest, ThePublishedMethodsMeasureExactlyTheirWindow) {
+  spec_.options.compat_determined = true;
+  EXPECT_TRUE(Task().fixed_window);
 }
 
 TEST_F(BuiltinTargetTest, TheModeFollowsTheTrial) {

@@ -1,0 +1,25 @@
+// When a search has used its budget, or goes nowhere.
+#ifndef DSAT_SEARCHER_BUDGET_H_
+#define DSAT_SEARCHER_BUDGET_H_
+
+#include <optional>
+#include <string>
+
+#include "searcher/experiment.h"
+
+namespace dsat {
+
+// What a search has used so far.
+struct Spent {
+  double clock_s = 0;       // Seconds that it has run.
+  double slot_seconds = 0;  // Slots times the time that trials ran.
+};
+
+// Why the method is to be asked for no more trials: a budget of the options is used, or the
+// submitted configuration has failed in every launch, at least twice, with the same reason. nullopt
+// if the search may go on.
+std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const Spent& spent);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_BUDGET_H_

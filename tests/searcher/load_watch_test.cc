@@ -1,0 +1,151 @@
+// What other processes use of the processors: the texts of /proc, and a busy process.
+#include "searcher/load_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "searcher/runner.h"
+#include "tests/build_folder.h"
+#include "tests/db/store_fixtures.h"
+
+namespace dsat {
+namespace {
+
+constexpr char kProcStat[] =
+    "cpu  600 60 300 4000 40 4 6 80 0 0\n"
+    "cpu0 100 10 50 1000 10 1 2 20 7 0\n"
+    "cpu1 200 20 100 1000 10 1 2 20 0 0\n"
+    "cpu10 300 30 150 2000 20 2 2 40 0 0\n"
+    "intr 1 2 3\n"
+    "ctxt 5\n";
+
+TEST(LoadWatchTest, TheTicksOfTheProcessorsAreThoseOfTheUsableOnes) {
+  const MachineTicks one = ParseMachineTicks(kProcStat, {0});
+  EXPECT_EQ(one.busy, 100 + 10 + 50 + 1 + 2 + 20);
+  EXPECT_EQ(one.total, one.busy + 1000 + 10);
+  const MachineTicks two = ParseMachineTicks(kProcStat, {0, 10, 99});
+  EXPECT_EQ(two.busy, one.busy + 300 + 30 + 150 + 2 + 2 + 40);
+  EXPECT_EQ(two.total, one.total + 300 + 30 + 150 + 2000 + 20 + 2 + 2 + 40);
+  EXPECT_EQ(ParseMachineTicks("", {0}).total, 0);
+  EXPECT_EQ(ParseMachineTicks("no such thing\n", {0}).total, 0);
+}
+
+TEST(LoadWatchTest, TheTicksOfAProcessAreItsOwnAndThoseOfItsEndedChildren) {
+  const auto process = ParseProcessTicks(
+      "4711 (a) name (of) S) S 17 4711 4711 0 -1 4194304 5 6 7 8 100 20 3000 400 20 0 1 0 99 0 0");
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->parent, 17);
+  EXPECT_EQ(process->ticks, 3520);
+  EXPECT_FALSE(ParseProcessTicks("").has_value());
+  EXPECT_FALSE(ParseProcessTicks("4711 (short) S 17 4711").has_value());
+}
+
+// A process that keeps one processor of this test busy until it is destroyed.
+class BusyProcess {
+ public:
+  // An orphan's parent has ended, so that it is no descendant of this process.
+  explicit BusyProcess(bool orphan) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const pid_t busy = orphan ? fork() : 0;
+      if (busy == 0) {
+        const pid_t self = getpid();
+        if (write(ends[1], &self, sizeof(self)) != sizeof(self)) _exit(1);
+        alarm(60);
+        for (std::atomic<int64_t> i = 0;; ++i) {
+        }
+      }
+      _exit(0);
+    }
+    EXPECT_EQ(read(ends[0], &pid_, sizeof(pid_)), static_cast<ssize_t>(sizeof(pid_)));
+    close(ends[0]);
+    close(ends[1]);
+    if (orphan) waitpid(child, nullptr, 0);
+  }
+  ~BusyProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// This test on one processor, so that a busy process shows however many there are.
+class BusyLoadWatchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(sched_getaffinity(0, sizeof(before_), &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  }
+  void TearDown() override { sched_setaffinity(0, sizeof(before_), &before_); }
+
+  static double OthersPart(LoadWatch& watch) {
+    while (true) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (const auto part = watch.OthersPart()) return *part;
+    }
+  }
+
+  cpu_set_t before_;
+};
+
+TEST_F(BusyLoadWatchTest, AProcessThatIsNotOursIsSeen) {
+  LoadWatch watch;
+  const BusyProcess other(/*orphan=*/true);
+  EXPECT_GT(OthersPart(watch), 0.2);
+}
+
+// Whatever else runs here takes its part, but less than these leave it.
+TEST_F(BusyLoadWatchTest, OurOwnProcessesAreNotOthers) {
+  LoadWatch watch;
+  const BusyProcess first(/*orphan=*/false), second(/*orphan=*/false), third(/*orphan=*/false);
+  EXPECT_LT(OthersPart(watch), 0.9);
+}
+
+// Both attempts of its only trial hang for a second.
+TEST_F(BusyLoadWatchTest, ASearchSaysOnceThatOthersUseItsProcessors) {
+  const BusyProcess other(/*orphan=*/true);
+  const TempFolder folder;
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SampleSpec();
+  spec.slots_per_trial = 1;
+  spec.max_restarts = 1;
+  spec.hyperparameters = {
+      {"model", {{"script", {{"0", {"hang"}}}}, {"journal", folder.path() + "/journal"}}}};
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options;
+  options.dsat_binary = options.trial_binary = BuildFolder() + "/fake_trial";
+  options.out_dir = folder.path() + "/out";
+  options.hang_timeout = std::chrono::seconds(1);
+  std::vector<std::string> notes;
+  Runner(experiment, options, [&notes](const Experiment&, const RunnerEvent& event) {
+    if (event.text.starts_with("other processes use ")) notes.push_back(event.text);
+  }).Run();
+  EXPECT_EQ(experiment.NumAttempts(0), 2);
+  EXPECT_THAT(notes, testing::ElementsAre(testing::HasSubstr("measurements are less certain")));
+}
+
+TEST_F(BusyLoadWatchTest, AMomentIsTooShort) {
+  LoadWatch watch;
+  EXPECT_FALSE(watch.OthersPart().has_value());
+}
+
+}  // namespace
+}  // namespace dsat
