@@ -156,7 +156,8 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
                                 Duration(elapsed.count() / static_cast<double>(ended_) *
                                          static_cast<double>(options.max_trials - ended))));
   }
-  parts.push_back(fmt::format(", {} infeasible", CountState(search, TrialState::kInfeasible)));
+  const int64_t infeasible = CountState(search, TrialState::kInfeasible);
+  if (infeasible > 0) parts.push_back(fmt::format(", {} infeasible", infeasible));
   fmt::print(stderr, "\r\x1b[K{}", FitStatus(parts, TerminalColumns(STDERR_FILENO)));
   status_shown_ = true;
 }

@@ -30,7 +30,7 @@ enum class EventKind {
   kTold,
   // The trial is -1 in the following ones.
   kSearchEnded,   // The method is asked for no more trials. payload: reason
-  kLimitsRaised,  // The experiment goes on with these. payload: as LimitsRaised, each key?
+  kLimitsRaised,  // The experiment continues with these. payload: as LimitsRaised, each key?
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };
 

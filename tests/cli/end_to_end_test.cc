@@ -87,8 +87,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
 }
 
 TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
-  const Finished search =
-      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--run-full-experiment", "--json"});
+  const Finished search = work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm",
+                                     "0", "--run-full-experiment", "--json"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   EXPECT_EQ(result["trials"].size(), 3U);
@@ -103,7 +103,7 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
 TEST_F(EndToEndTest, NoTrialRunsOutOfMemoryAndPeaksAreThePredictedOnes) {
   const Finished search =
       work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "8", "--search-range-factor", "2",
-                 "--json", "--out", "out"});  // Twice as far as fits.
+                 "--confirm", "0", "--json", "--out", "out"});  // Twice as far as fits.
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   ASSERT_EQ(result["trials"].size(), 8U);

@@ -107,8 +107,8 @@ TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
   std::string file = kExperimentFile;
   file.replace(file.find("slots_per_trial: 3"), 18, "slots_per_trial: 1");
   work.Write("deepspeed.yaml", file);
-  const Finished run = work.Dsat(
-      OnHosts({"random", "deepspeed.yaml", "--max-trials", "5", "--out", "out", "--json"}));
+  const Finished run = work.Dsat(OnHosts({"random", "deepspeed.yaml", "--max-trials", "5",
+                                          "--confirm", "0", "--out", "out", "--json"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("trials").size(), 5u);
   const std::string overlaps =

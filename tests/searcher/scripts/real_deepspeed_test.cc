@@ -55,8 +55,9 @@ double ValueOf(const Json& trial, const char* metric) {
 }
 
 TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
-  const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "4", "--metric",
-                                      "throughput", "--end-profile-step", "8", "--out", "out"});
+  const Finished search =
+      work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "4", "--metric", "throughput",
+                  "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json shown = Show();
   EXPECT_EQ(shown["state"], "completed");
