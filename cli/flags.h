@@ -52,6 +52,15 @@ struct ResumeFlags {
   LimitsRaised limits;
   RunFlags run;
 };
+struct CheckFlags {
+  std::string ds_config;  // The configuration to check, such as OUT/ds_config.json.
+  std::string config;     // "" = the experiment file that metrics.json beside ds_config names
+  std::string model_dir;
+  std::string against;  // "" = the experiment file's own ds_config
+  double tolerance = 0.03;
+  int64_t rounds = 3;
+  RunFlags run;
+};
 struct CreateFlags {
   std::string method;
   std::string config;
@@ -153,10 +162,10 @@ struct AioBenchFlags {
 };
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
-using Command = std::variant<SearchFlags, ResumeFlags, CreateFlags, AskFlags, TellFlags, ServeFlags,
-                             ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                             EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags,
-                             DoctorFlags, SuperviseFlags>;
+using Command = std::variant<SearchFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags, TellFlags,
+                             ServeFlags, ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags,
+                             TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags,
+                             AioBenchFlags, DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -27,6 +27,7 @@ struct Parser {
   std::vector<std::unique_ptr<SearchFlags>> searches;
   std::vector<std::unique_ptr<CreateFlags>> creates;
   ResumeFlags resume;
+  CheckFlags check;
   AskFlags ask;
   TellFlags tell;
   ServeFlags serve;

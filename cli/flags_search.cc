@@ -37,6 +37,7 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   // The method auto predicts the stages before it measures them, so that one more costs little.
   if (method == "auto") options.zero_stages = {0, 1, 2, 3};
   options.confirm_rounds = confirm_rounds;
+  options.cover_stages = true;
   return options;
 }
 
@@ -105,6 +106,7 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
          [&options](const std::string& value) {
            options.compat_determined = value == "determined";
            options.confirm_rounds = 0;
+           options.cover_stages = false;
          },
          "\"determined\": behave exactly as published (docs/methods.md)")
       ->check(CLI::IsMember({"determined"}));
@@ -158,6 +160,49 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
   }
 }
 
+// "3%" or "0.03" as 0.03.
+CLI::Validator Percentage() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const bool percent = text.ends_with('%');
+        const std::string number = percent ? text.substr(0, text.size() - 1) : text;
+        double value = 0;
+        if (!CLI::detail::lexical_cast(number, value) || !(value >= 0 && value < 100))
+          return "expected a percentage such as 3%, got " + text;
+        text = std::to_string(percent ? value / 100 : value);
+        return "";
+      },
+      "PERCENT");
+}
+
+void AddCheckCommand(Parser& parser) {
+  CheckFlags& check = parser.check;
+  CLI::App& sub = parser.Add(
+      "check", "Measure a configuration against the submitted one and what was recorded", check);
+  sub.add_option("ds_config", check.ds_config,
+                 "The configuration, such as the OUT/ds_config.json of a search")
+      ->required()
+      ->type_name("FILE");
+  sub.add_option("--config", check.config,
+                 "The experiment file (default: the one that metrics.json beside the "
+                 "configuration names)")
+      ->type_name("FILE");
+  sub.add_option("--model-dir", check.model_dir,
+                 "Folder that relative paths start from (default: that of the experiment file)")
+      ->type_name("DIR");
+  sub.add_option("--against", check.against,
+                 "Compare with this ds_config (default: that of the experiment file)")
+      ->type_name("FILE");
+  sub.add_option("--tolerance", check.tolerance,
+                 "Exit with 1 if the configuration is slower than recorded by more than this")
+      ->transform(Percentage())
+      ->default_str("3%");
+  sub.add_option("--confirm", check.rounds, "Rounds in which both are measured")
+      ->check(WholeNumberFrom1())
+      ->capture_default_str();
+  AddRunFlags(sub, check.run);
+}
+
 }  // namespace
 
 void AddSearchCommands(Parser& parser) {
@@ -182,6 +227,7 @@ void AddSearchCommands(Parser& parser) {
   AddExperiment(resume, parser.resume.experiment);
   AddLimits(resume, parser.resume.limits);
   AddRunFlags(resume, parser.resume.run);
+  AddCheckCommand(parser);
 }
 
 void AddAskTellCommands(Parser& parser) {

@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "cli/aio_bench_command.h"
 #include "cli/ask_tell_commands.h"
+#include "cli/check_command.h"
 #include "cli/collate_command.h"
 #include "cli/doctor_command.h"
 #include "cli/estimate_command.h"

@@ -15,13 +15,17 @@
 namespace dsat::cli {
 namespace {
 
-// Succeeded trials by the searched metric, best first; then the others by number.
+// Succeeded trials by the searched metric, best first; then the others by number, and at last those
+// of the confirmation, whose single measurements rank nothing.
 std::vector<const Trial*> Ranked(const Search& search) {
   const std::string& metric = search.spec().options.metric;
   std::vector<const Trial*> trials;
   for (const auto& [id, trial] : search.trials())
     trials.push_back(&trial);
   std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
+    const bool a_confirms = a->kind == TrialKind::kConfirm,
+               b_confirms = b->kind == TrialKind::kConfirm;
+    if (a_confirms || b_confirms) return !a_confirms;
     const auto x = MetricValue(*a, metric);
     const auto y = MetricValue(*b, metric);
     if (!x || !y) return x.has_value();

@@ -29,22 +29,12 @@
 #include "searcher/results.h"
 #include "searcher/runner.h"
 #include "searcher/runner_lock.h"
+#include "searcher/verdict.h"
 
 namespace dsat::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The folder for results and logs: that of the flags, else that given when the experiment was
-// created.
-std::string OutDir(const RunFlags& run, const Experiment& experiment) {
-  if (!run.out_dir.empty()) return fs::absolute(run.out_dir).string();
-  const ExperimentSpec& spec = experiment.search().spec();
-  const std::string dir =
-      spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
-  // An experiment that dsat create has made belongs to no folder.
-  return (spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir).string();
-}
 
 // The trials' working folder if --include is given, else nullptr.
 std::unique_ptr<TrialContext> MakeContext(const SearchFlags& search) {
@@ -100,29 +90,19 @@ std::string Heading(const Experiment& experiment) {
                      spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
 }
 
-ExperimentState Search(const RunnerOptions& options, Experiment& experiment) {
-  ProgressDisplay display(isatty(STDERR_FILENO) != 0);
-  Runner runner(experiment, options,
-                [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
-  fmt::print(stderr, "{}\n", Heading(experiment));
-  // The signals must be blocked before Run starts threads.
-  const InterruptHandler interrupt([&runner] { runner.Cancel(); });
-  return runner.Run();
-}
-
 // Runs the full run with the best configuration; nullopt if none is requested.
 std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                                const Experiment& experiment) {
   const dsat::Search& search = experiment.search();
-  if (!search.spec().options.run_full_experiment || !search.Best()) return std::nullopt;
+  const std::optional<Json> config = BestConfig(search);
+  if (!search.spec().options.run_full_experiment || !config) return std::nullopt;
   options.out_dir += "/full";
-  return RunFull(search.spec(), *BestConfig(search), options,
-                 flags.json ? StepsTo::kStderr : StepsTo::kStdout);
+  return RunFull(search.spec(), *config, options, flags.json ? StepsTo::kStderr : StepsTo::kStdout);
 }
 
 // The line for a search that was interrupted, "" if no trial has succeeded.
 std::string BestSoFar(const dsat::Search& search, const std::string& out_dir) {
-  const std::optional<TrialId> best = search.Best();
+  const std::optional<TrialId> best = VerdictOf(search).pick;
   if (!best) return "";
   const Trial& trial = search.trials().at(*best);
   const std::string& metric = search.spec().options.metric;
@@ -139,7 +119,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   options.out_dir = out_dir;
   const std::string warning = SharedSlotsWarning(experiment.search().spec(), options);
   if (!warning.empty()) Log(LogLevel::kWarn, warning);
-  if (Search(options, experiment) == ExperimentState::kActive) {
+  if (RunShown(options, experiment) == ExperimentState::kActive) {
     fmt::print(stderr, "\n{}", BestSoFar(experiment.search(), out_dir));
     fmt::print(stderr, "Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                experiment.id(), ShellWord(flags.db),
@@ -164,6 +144,25 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
 }
 
 }  // namespace
+
+std::string OutDir(const RunFlags& run, const Experiment& experiment) {
+  if (!run.out_dir.empty()) return fs::absolute(run.out_dir).string();
+  const ExperimentSpec& spec = experiment.search().spec();
+  const std::string dir =
+      spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
+  // An experiment that dsat create has made belongs to no folder.
+  return (spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir).string();
+}
+
+ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {
+  ProgressDisplay display(isatty(STDERR_FILENO) != 0);
+  Runner runner(experiment, options,
+                [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
+  fmt::print(stderr, "{}\n", Heading(experiment));
+  // The signals must be blocked before Run starts threads.
+  const InterruptHandler interrupt([&runner] { runner.Cancel(); });
+  return runner.Run();
+}
 
 int RunCommand(const Flags& flags, const SearchFlags& search) {
   const RunnerOptions options = MakeRunnerOptions(search.run);

@@ -1,6 +1,8 @@
 // The results of a search.
 #include "searcher/results.h"
 
+#include <sys/utsname.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -8,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/num_cores.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/verdict.h"
 
@@ -99,6 +102,12 @@ std::optional<Json> BestConfig(const Search& search) {
   return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
 }
 
+std::string MachineName() {
+  utsname name{};
+  if (uname(&name) != 0) return "";
+  return fmt::format("{}, {} cores", name.nodename, NumCores());
+}
+
 Json MetricsJson(const Experiment& experiment) {
   const Search& search = experiment.search();
   const ExperimentSpec& spec = search.spec();
@@ -106,12 +115,15 @@ Json MetricsJson(const Experiment& experiment) {
   return {{"experiment",
            {{"id", experiment.id()},
             {"name", spec.name},
+            {"config_path", spec.config_path},
+            {"model_dir", spec.model_dir},
             {"method", spec.method},
             {"metric", spec.options.metric},
             {"unit", MetricUnit(spec.options.metric)},
             {"random_seed", spec.options.random_seed},
             {"state", ToString(experiment.state())},
             {"reason", experiment.reason()}}},
+          {"machine", MachineName()},
           {"best_trial", TrialSummary(search, verdict.pick)},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
           {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},

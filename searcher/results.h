@@ -19,9 +19,14 @@ std::optional<Json> BestConfig(const Search& search);
 // The command that trains with out_dir/ds_config.json, quoted for a shell.
 std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir);
 
+// This machine, to tell whether a recorded speed can be expected again: its name and cores.
+std::string MachineName();
+
 // The content of metrics.json:
-//   experiment             id, name, method, metric, unit, random_seed, state, reason
-//   best_trial             null, or trial, micro_batch_size, accumulation_steps, metrics (name ->
+//   machine                MachineName()
+//   experiment             id, name, config_path, model_dir, method, metric, unit, random_seed,
+//   state, reason best_trial             null, or trial, micro_batch_size, accumulation_steps,
+//   metrics (name ->
 //                          value, spread, samples, unit)
 //   submitted_trial        the same of the submitted configuration
 //   factor_over_submitted  null, or value, low and high; low and high are null if the factor was

@@ -120,6 +120,8 @@ Verdict VerdictOf(const Search& search) {
   verdict.bound = conclusion.bound;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
+  verdict.speed =
+      confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
   AddAlternatives(search, verdict);
   const auto peak = PeakBytes(search, *verdict.pick);
   if (peak && search.profile() && search.profile()->device_memory_bytes > 0)
@@ -161,6 +163,7 @@ Json ToJson(const Verdict& verdict) {
   for (const Alternative& alternative : verdict.alternatives)
     alternatives[alternative.name] = alternative.trial;
   return {{"trial", optional(verdict.pick)},
+          {"speed", optional(verdict.speed)},
           {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
           {"confirm_rounds", verdict.num_rounds},
           {"nothing_better", verdict.nothing_better},

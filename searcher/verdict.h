@@ -27,6 +27,8 @@ struct Verdict {
   // The best other configuration against the submitted one; nullopt if either was not measured. It
   // has no interval unless it was confirmed.
   std::optional<Factor> factor;
+  // The speed of the pick (SpeedOf); nullopt if there is no pick.
+  std::optional<double> speed;
   int64_t num_rounds = 0;       // That were completed; 0 if nothing was confirmed.
   bool nothing_better = false;  // The interval of the factor contains 1.
   // Confirmed configurations that the rounds cannot tell from the pick.
