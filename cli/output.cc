@@ -99,6 +99,9 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
           LastCell(trial, common)};
 }
 
+// An interval that reaches this factor leaves room for a gain that is worth another look.
+constexpr double kWorthMore = 1.05;
+
 // "3.2 device-minutes", "410 device-seconds".
 std::string DeviceTime(double seconds) {
   if (seconds < 120) return fmt::format("{:.0f} device-seconds", seconds);
@@ -129,8 +132,10 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   if (verdict.nothing_better && verdict.num_rounds > 0) {
     return fmt::format(
         "factor: nothing better was found; the best other configuration is {:.2f} times as fast{}, "
-        "{}\n",
-        verdict.factor->value, Interval(*verdict.factor), how);
+        "{}{}\n",
+        verdict.factor->value, Interval(*verdict.factor), how,
+        verdict.factor->high > kWorthMore ? "; more rounds (--confirm) would narrow the interval"
+                                          : "");
   }
   return fmt::format("factor: {:.2f} times the samples/s of the submitted configuration{}, {}\n",
                      verdict.factor->value, Interval(*verdict.factor), how);

@@ -85,6 +85,8 @@ std::string Heading(const Experiment& experiment) {
   if (num_trials > 0)
     return fmt::format("{}: continuing after {} trial{}", name, num_trials,
                        num_trials == 1 ? "" : "s");
+  if (!spec.candidate.is_null())
+    return fmt::format("{}: two configurations in {} rounds", name, spec.options.confirm_rounds);
   return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}", name, spec.method,
                      spec.options.max_trials, spec.slots_per_trial,
                      spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);

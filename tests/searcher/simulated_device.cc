@@ -39,7 +39,7 @@ Ending Success(const Trial& trial, double value) {
   for (const std::string& metric : SearchMetrics()) {
     measurement[metric] = {.value = value, .spread = 0, .samples = 3};
   }
-  ending.points = {{.point = {}, .measurement = measurement}};
+  ending.points = {{.point = ConfigPoint(trial), .measurement = measurement}};
   return ending;
 }
 

@@ -1,0 +1,197 @@
+// Tests the end of a search: what is confirmed, what is picked, and that a replay agrees.
+#include "searcher/verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/searcher/simulated_device.h"
+#include "tests/searcher/simulated_trials.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+ExperimentSpec ConfirmedSpec(int64_t rounds = 3) {
+  ExperimentSpec spec = SimulatedSpec("binary");
+  spec.options.max_trials = 10;
+  spec.options.max_concurrent_trials = 1;
+  spec.options.metric = "throughput";
+  spec.options.confirm_rounds = rounds;
+  return spec;
+}
+
+// The speed of a trial in the search is a lucky draw; measured again, it is `truth`.
+template <typename Lucky, typename Truth>
+EndTrial Device(Lucky lucky, Truth truth) {
+  return [=](const Trial& trial) {
+    if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
+    return Success(trial, trial.kind == TrialKind::kConfirm ? truth(trial) : lucky(trial));
+  };
+}
+
+int64_t NumOf(const Search& search, TrialKind kind) {
+  int64_t count = 0;
+  for (const auto& [id, trial] : search.trials())
+    count += trial.kind == kind ? 1 : 0;
+  return count;
+}
+
+TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
+  Search search(ConfirmedSpec());
+  // In the search trial 5 seems to be 5 times as fast; in truth it is 1.5 times as fast.
+  RunToEnd(search, Device([](const Trial& t) { return t.id == 5 ? 500.0 : 100.0; },
+                          [](const Trial& t) {
+                            const double noise = 1 + 0.001 * static_cast<double>(t.id % 3);
+                            return (*t.confirms == 5 ? 150 : 100) * noise;
+                          }));
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.pick, 5);
+  ASSERT_TRUE(verdict.factor);
+  EXPECT_NEAR(verdict.factor->value, 1.5, 0.01);
+  EXPECT_TRUE(verdict.factor->is_gain());
+  EXPECT_EQ(verdict.num_rounds, 3);
+  EXPECT_NEAR(*verdict.speed, 150, 1);
+}
+
+TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
+  Search search(ConfirmedSpec());
+  RunToEnd(search,
+           Device([](const Trial& t) { return t.id == 5 ? 150.0 : 100.0; },
+                  [](const Trial& t) { return 100.0 + static_cast<double>(t.id * 7 % 5); }));
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.pick, search.Submitted());
+  EXPECT_TRUE(verdict.nothing_better);
+  EXPECT_THAT(verdict.ties, Contains(5));
+  EXPECT_EQ(search.BestConfigOf(*verdict.pick), search.trials().at(*search.Submitted()).ds_config);
+}
+
+TEST(VerdictTest, ConfirmTrialsComeAfterTheSearchOneAtATimeAndAreNotCounted) {
+  ExperimentSpec spec = ConfirmedSpec(2);
+  spec.options.max_concurrent_trials = 8;
+  Search search(spec);
+  RunToEnd(search, Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                          [&](const Trial&) {
+                            EXPECT_EQ(search.Running().size(), 1u);
+                            return 100.0;
+                          }));
+  EXPECT_EQ(NumOf(search, TrialKind::kConfirm), 2 * 4);  // Three finalists and the submitted one.
+  EXPECT_EQ(static_cast<int64_t>(search.trials().size()), spec.options.max_trials + 8);
+  EXPECT_NE(search.trials().at(*search.Best()).kind, TrialKind::kConfirm);
+}
+
+TEST(VerdictTest, WithoutConfirmationTheFactorHasNoInterval) {
+  Search search(ConfirmedSpec(0));
+  RunToEnd(search, Device([](const Trial& t) { return t.id == 5 ? 150.0 : 100.0; },
+                          [](const Trial&) { return 0.0; }));
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.pick, 5);
+  EXPECT_DOUBLE_EQ(verdict.factor->value, 1.5);
+  EXPECT_FALSE(verdict.factor->has_interval());
+}
+
+TEST(VerdictTest, AnEndedSearchConfirmsWhatItHas) {
+  Search search(ConfirmedSpec());
+  const EndTrial end = Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                              [](const Trial& t) { return 100.0 + static_cast<double>(t.id % 2); });
+  for (int i = 0; i < 5; ++i) {
+    const Trial trial = *search.Ask();
+    Tell(search, trial.id, end(trial));
+  }
+  search.EndSearch("--max-time: over");
+  RunToEnd(search, end);
+  EXPECT_EQ(NumOf(search, TrialKind::kSearch), 3);
+  EXPECT_EQ(VerdictOf(search).num_rounds, 3);
+}
+
+TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
+  Search search(ConfirmedSpec(2));
+  const EndTrial end = Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                              [](const Trial& t) { return 100.0 + static_cast<double>(t.id % 2); });
+  RunToEnd(search, end);
+  const int64_t before = NumOf(search, TrialKind::kConfirm);
+  search.RaiseLimits(12, std::nullopt, std::nullopt);
+  EXPECT_FALSE(search.Finished());
+  RunToEnd(search, end);
+  EXPECT_EQ(NumOf(search, TrialKind::kSearch), 10);
+  EXPECT_EQ(NumOf(search, TrialKind::kConfirm), 2 * before);
+}
+
+TEST(VerdictTest, AProfileThatDoesNotFitIsTakenWithLessMemory) {
+  Search search(ConfirmedSpec());
+  RunToEnd(search, [](const Trial& trial) {
+    const int64_t stage = IntAt(trial.ds_config, "/zero_optimization/stage", 0);
+    if (stage < 3) return Failure(TrialState::kInfeasible);
+    return Success(trial, 100.0 + static_cast<double>(trial.id));
+  });
+  EXPECT_EQ(search.trials().at(0).state, TrialState::kInfeasible);
+  EXPECT_EQ(search.trials().at(1).kind, TrialKind::kProfile);
+  EXPECT_EQ(IntAt(search.trials().at(1).ds_config, "/zero_optimization/stage", 0), 3);
+  EXPECT_TRUE(search.profile());
+  EXPECT_THAT(search.SubmittedMisfit(), HasSubstr("infeasible"));
+  EXPECT_FALSE(search.Submitted());
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_TRUE(verdict.pick);
+  EXPECT_FALSE(verdict.factor);
+}
+
+TEST(VerdictTest, AFixedGlobalBatchStays) {
+  ExperimentSpec spec = ConfirmedSpec(2);
+  spec.options.train_batch_size = 96;  // Of two ranks.
+  Search search(spec);
+  RunToEnd(search, [](const Trial& trial) {
+    if (trial.kind != TrialKind::kProfile) {
+      EXPECT_EQ(trial.ds_config.at("train_batch_size"), 96) << trial.ds_config.dump();
+    }
+    return OnDevice(trial, false);
+  });
+  EXPECT_GT(NumOf(search, TrialKind::kSearch), 2);
+}
+
+// Runs an experiment, closes it, and replays it from its log.
+TEST(VerdictTest, AReplayedExperimentHasTheSameVerdict) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("binary", 9);
+  spec.options.confirm_rounds = 2;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunToEnd(experiment, 3);
+  experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});
+  RunToEnd(experiment, 3);
+  experiment.SetState(ExperimentState::kCompleted, "");
+  const Experiment replayed = Experiment::Open(store, experiment.id());
+  EXPECT_GT(NumOf(replayed.search(), TrialKind::kConfirm), 0);
+  EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(VerdictOf(experiment.search())));
+  const Json picked = store.Query("SELECT pick FROM experiments").rows.at(0).at(0);
+  EXPECT_EQ(picked, *VerdictOf(experiment.search()).pick);
+}
+
+TEST(VerdictTest, TwoConfigurationsCanBeComparedWithoutASearch) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("check");
+  spec.options.confirm_rounds = 3;
+  spec.candidate = spec.ds_config;
+  SetAtPointer(spec.candidate, "/train_micro_batch_size_per_gpu", 8);
+  Experiment experiment = Experiment::Create(store, spec);
+  RunToEnd(experiment, 1);
+  const Search& search = experiment.search();
+  EXPECT_EQ(search.trials().size(), 2u + 6u);
+  EXPECT_EQ(search.trials().at(0).kind, TrialKind::kSubmitted);
+  EXPECT_EQ(IntAt(search.trials().at(1).ds_config, "/train_micro_batch_size_per_gpu", 0), 8);
+  EXPECT_GT(search.confirmation()->Compare(1, 0).value, 1);
+  EXPECT_TRUE(Experiment::Open(store, experiment.id()).search().Finished());
+}
+
+TEST(DescribeChangeTest, NamesWhatDiffers) {
+  const Json from{{"train_micro_batch_size_per_gpu", 2}, {"zero_optimization", {{"stage", 1}}}};
+  Json to = from;
+  EXPECT_EQ(DescribeChange(from, to), "");
+  to["zero_optimization"] = {{"stage", 3}, {"reduce_bucket_size", 5e8}};
+  EXPECT_EQ(DescribeChange(from, to), "stage 1 -> 3, reduce_bucket_size 5e+08");
+}
+
+}  // namespace
+}  // namespace dsat
