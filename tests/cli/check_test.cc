@@ -1,0 +1,120 @@
+// Runs searches that are confirmed, checks their results again, and starts from configurations that
+// do not fit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+std::string ExperimentFile(const std::string& device_memory, int n_layer = 2, int n_embd = 64) {
+  return R"(
+name: tiny
+entrypoint: builtin
+resources: {slots_per_trial: 2, device_memory: )" +
+         device_memory + R"(}
+searcher: {name: single, max_length: {batches: 6}}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_head: 2, n_positions: 32, vocab_size: 256, n_layer: )" +
+         std::to_string(n_layer) + ", n_embd: " + std::to_string(n_embd) + R"(}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+}
+
+std::string DsConfig(int stage, const std::string& more) {
+  return R"({"train_micro_batch_size_per_gpu": 1,)" + more +
+         R"("optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+            "zero_optimization": {"stage": )" +
+         std::to_string(stage) +
+         R"(, "reduce_bucket_size": 100000, "allgather_bucket_size": 100000}})";
+}
+
+class CheckTest : public testing::Test {
+ protected:
+  Workspace work;
+};
+
+TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+  work.Write("ds_config.json", DsConfig(1, ""));
+  const Finished search = work.Dsat(
+      {"binary", "deepspeed.yaml", "--max-trials", "4", "--confirm", "2", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  EXPECT_THAT(search.out, AnyOf(HasSubstr("(95 % interval "), HasSubstr("nothing better")));
+  EXPECT_THAT(search.out, HasSubstr("in 2 alternating rounds"));
+  const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
+  EXPECT_LT(metrics["factor_over_submitted"]["low"], metrics["factor_over_submitted"]["high"]);
+  EXPECT_EQ(metrics["verdict"]["confirm_rounds"], 2);
+  EXPECT_EQ(ReadFile(work.Path("out/command.txt")), "dsat train " + work.Path("deepspeed.yaml") +
+                                                        " --ds-config " +
+                                                        work.Path("out/ds_config.json") + "\n");
+
+  // Any speed is within a tolerance of 99 %; none is as fast as this record.
+  const Finished check =
+      work.Dsat({"check", "out/ds_config.json", "--confirm", "2", "--tolerance", "99%", "--json"});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  const Json result = Json::parse(check.out);
+  EXPECT_EQ(result["rounds"], 2);
+  EXPECT_LE(result["factor"]["low"], result["factor"]["value"]);
+  EXPECT_GT(result["part_of_recorded"], 0.01);
+  Json record = metrics;
+  record["verdict"]["speed"] = 1e12;
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  const Finished slower = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
+  EXPECT_EQ(slower.exit_code, 1) << slower.err;
+  EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
+  record["machine"] = "another";
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  const Finished elsewhere = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
+  EXPECT_THAT(elsewhere.out, HasSubstr("was not recorded on this machine"));
+}
+
+TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {
+  work.Write("alone.json", DsConfig(1, ""));
+  const Finished check = work.Dsat({"check", "alone.json"});
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.err, HasSubstr("no metrics.json beside it"));
+  EXPECT_THAT(check.err, HasSubstr("--config FILE"));
+}
+
+TEST_F(CheckTest, AModelThatDoesNotFitAsSubmittedIsTunedAllTheSame) {
+  work.Write("deepspeed.yaml", ExperimentFile("19MiB", 6, 128));
+  work.Write("ds_config.json", DsConfig(0, ""));
+  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "5", "--confirm",
+                                     "0", "--out", "out", "--json"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json summary = Json::parse(search.out);
+  EXPECT_EQ(summary["trials"][0]["kind"], "profile");
+  EXPECT_EQ(summary["trials"][0]["state"], "infeasible");
+  EXPECT_EQ(summary["trials"][1]["kind"], "profile");
+  EXPECT_EQ(summary["trials"][1]["ds_config"]["zero_optimization"]["stage"], 3);
+  EXPECT_FALSE(summary["best_trial"].is_null());
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("the submitted configuration does not fit"));
+}
+
+TEST_F(CheckTest, AFixedGlobalBatchStaysInEveryTrial) {
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+  work.Write("ds_config.json", DsConfig(1, R"("train_batch_size": 16, )"));
+  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "6", "--confirm",
+                                     "0", "--out", "out", "--json"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  int num_sizes = 0;
+  const Json summary = Json::parse(search.out);
+  for (const Json& trial : summary["trials"]) {
+    if (trial["kind"] != "search") continue;
+    EXPECT_EQ(trial["ds_config"]["train_batch_size"], 16);
+    num_sizes += trial["ds_config"]["train_micro_batch_size_per_gpu"] != 1 ? 1 : 0;
+  }
+  EXPECT_GT(num_sizes, 0);
+}
+
+}  // namespace
+}  // namespace dsat
