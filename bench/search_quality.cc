@@ -1,7 +1,7 @@
 // Measures how fast and how well the search methods find the best configuration, on simulated
 // machines whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
-//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64]
+//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
 //   search_quality --serve    for bench/search_quality_peers.py
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
@@ -57,7 +57,7 @@ struct RunResult {
 class Simulation {
  public:
   Simulation(const Surface& surface, const std::string& method, size_t concurrency, int64_t seed,
-             int64_t max_launches)
+             int64_t max_launches, bool trace)
       : surface_(surface),
         spec_(surface.Spec(method, seed)),
         predictor_(surface.MakeSurfacePredictor(spec_)),
@@ -65,7 +65,8 @@ class Simulation {
                                spec_.slots_per_trial)),
         method_(FindMethod(method).make(space_, spec_.options)),
         concurrency_(concurrency),
-        max_launches_(max_launches) {
+        max_launches_(max_launches),
+        trace_(trace) {
     best_ms_ = surface.BestSampleMs(space_, spec_);
   }
 
@@ -170,6 +171,14 @@ class Simulation {
       pick = engine::ConfigForTrial(spec_.ds_config, assignments_.at(conclusion.finalists[0]),
                                     spec_.slots_per_trial);
     const double loss = pick.is_null() ? kNever : surface_.SampleMs(pick) / best_ms_ - 1;
+    if (trace_) {
+      std::string text;
+      for (const auto& [pointer, value] : trial.assignment)
+        text += fmt::format(" {}={}", pointer.substr(pointer.rfind('/') + 1), value.dump());
+      fmt::print("{:>3} {:<10} at {:+.2f} %, pick at {:+.2f} %:{}\n", trial.id,
+                 ToString(trial.state), 100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1),
+                 100 * loss, text);
+    }
     result_.moments.push_back(
         {static_cast<double>(launches_ - std::ssize(running_)), device_s_, loss});
   }
@@ -181,6 +190,7 @@ class Simulation {
   std::unique_ptr<Method> method_;
   size_t concurrency_;
   int64_t max_launches_;
+  bool trace_;
   double best_ms_ = 0;
   double now_s_ = 0, device_s_ = 0;
   int64_t launches_ = 0;
@@ -296,13 +306,14 @@ int Main(int argc, char** argv) {
                                               {"--families", "all"},
                                               {"--concurrency", "1,4,16"},
                                               {"--seeds", "20"},
-                                              {"--trials", "64"}};
+                                              {"--trials", "64"},
+                                              {"--trace", "0"}};
   if (argc == 2 && std::string(argv[1]) == "--serve") return Serve();
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
       fmt::print(stderr,
                  "search_quality: {}: expected one of --methods, --families, --concurrency, "
-                 "--seeds, --trials, each with a value, or --serve\n",
+                 "--seeds, --trials, --trace, each with a value, or --serve\n",
                  argv[i]);
       return 2;
     }
@@ -321,7 +332,7 @@ int Main(int argc, char** argv) {
         for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
           const Surface surface(family, static_cast<uint64_t>(seed));
           runs.push_back(Simulation(surface, method, std::stoull(concurrency), seed,
-                                    std::stoll(flags["--trials"]))
+                                    std::stoll(flags["--trials"]), flags["--trace"] == "1")
                              .Run());
         }
         Report(fmt::format("{} | {} | {}", method, concurrency, family.name), runs);

@@ -209,7 +209,9 @@ Surface::Config Surface::Read(const Json& config) const {
 
 double Surface::Hash(const Config& c, const char* purpose) const {
   uint64_t stream = static_cast<uint64_t>(c.stage);
-  for (const double value : {c.reduce, c.gather, c.size, c.overlap ? 1.0 : 0.0,
+  const bool alone = family_.ranks == 1;
+  const double gather = alone || c.stage % 3 == 0 ? 0 : c.gather;  // Has no effect there.
+  for (const double value : {alone ? 0 : c.reduce, gather, c.size, c.overlap ? 1.0 : 0.0,
                              c.scatter ? 1.0 : 0.0, c.contiguous ? 1.0 : 0.0, c.steps})
     stream = stream * 1000003 + static_cast<uint64_t>(value);
   return Rng(seed_, stream, purpose).Normal();

@@ -17,7 +17,7 @@ constexpr double kNear = 0.01;
 constexpr double kLeastGain = 2e-4;
 constexpr int64_t kLeastLaunches = 4;
 // Least probability to fit of what is launched.
-constexpr double kLikely = 0.7;
+constexpr double kLikely = 0.8;
 constexpr double kPossible = 0.05;
 constexpr int64_t kMostLaunchesOfOne = 6;
 // Points that the posterior is sampled at, and how often.

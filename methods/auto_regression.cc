@@ -20,7 +20,10 @@ double Log10Distance(double a, double b) {
 double Correlation(const AutoConfig& a, const AutoConfig& b) {
   const double size = std::log2(a.micro_batch / b.micro_batch);
   const double reduce = Log10Distance(a.knobs.reduce_bucket, b.knobs.reduce_bucket);
-  const double gather = Log10Distance(a.knobs.allgather_bucket, b.knobs.allgather_bucket);
+  // Parameters are gathered in such buckets at stages 1 and 2.
+  const bool gathers = a.stage % 3 != 0 || b.stage % 3 != 0;
+  const double gather =
+      gathers ? Log10Distance(a.knobs.allgather_bucket, b.knobs.allgather_bucket) : 0;
   int switches = (a.knobs.overlap != b.knobs.overlap) +
                  (a.knobs.reduce_scatter != b.knobs.reduce_scatter) +
                  (a.knobs.contiguous != b.knobs.contiguous);

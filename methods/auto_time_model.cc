@@ -80,6 +80,7 @@ void AutoTimeModel::SetPrior() {
     set(kTraffic + stage, 0, 0.25);
     set(kStage + stage, 0, 0.02);
   }
+  set(kTrend, 0, 0.02);
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, 0.005, 0.015);
   set(kScattered, 0.005, 0.01);
@@ -201,13 +202,14 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
   }
   const auto size = static_cast<int64_t>(config.micro_batch);
   d[kScale] = d[kStage + config.stage] = 1;
+  d[kTrend] = std::log2(config.micro_batch);
   d[kOdd] = size > 2 && size % 2 != 0 ? 1 : 0;
   d[kNot4] = size > 4 && size % 4 != 0 ? 1 : 0;
   d[kNot8] = size > 8 && size % 8 != 0 ? 1 : 0;
   d[kScattered] = ranks_ > 1 && !config.knobs.contiguous ? 1 : 0;
   double log = std::log(time) - (per_sample_ ? std::log(config.samples()) : 0);
-  for (const int parameter :
-       {int{kScale}, kStage + config.stage, int{kOdd}, int{kNot4}, int{kNot8}, int{kScattered}})
+  for (const int parameter : {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd},
+                              int{kNot4}, int{kNot8}, int{kScattered}})
     log += p[parameter] * d[parameter];
   if (gradient != nullptr) *gradient = d;
   return log;

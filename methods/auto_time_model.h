@@ -31,7 +31,8 @@ class AutoTimeModel {
     kForwardShare,          // Of the forward pass in computing, beside a third.
     kTraffic,               // Of communication, by stage (4).
     kStage = kTraffic + 4,  // Of everything, by stage (4).
-    kOdd = kStage + 4,      // Sizes that are not multiples of 2,
+    kTrend = kStage + 4,    // Of larger micro-batches, per doubling.
+    kOdd,                   // Sizes that are not multiples of 2,
     kNot4,                  // of 4,
     kNot8,                  // and of 8.
     kScattered,             // contiguous_gradients is off.
