@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 namespace dsat {
 namespace {
@@ -11,6 +13,10 @@ namespace {
 constexpr double kRoughness = 0.004;
 // Of measured parts: parts of a step overlap, and the model simplifies them.
 constexpr double kPartSd = 0.1;
+
+// The model need not be right where steps are slow: this share of the logarithm by which a
+// measurement is slower than the best one counts as noise.
+constexpr double kFarSd = 0.15;
 
 double Log10Distance(double a, double b) {
   return std::log10(a / b);
@@ -111,7 +117,7 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
   const auto n = static_cast<Eigen::Index>(observations_.size());
   for (Eigen::Index i = 0; i < n; ++i) {
     const AutoObservation& a = observations_[static_cast<size_t>(i)];
-    all(i, i) += a.variance / weights_[i] + 1e-9;
+    all(i, i) += (a.variance + kFarSd * kFarSd * slower_[i] * slower_[i]) / weights_[i] + 1e-9;
     for (Eigen::Index j = 0; j < n; ++j) {
       const AutoObservation& b = observations_[static_cast<size_t>(j)];
       if (a.launch == b.launch)
@@ -182,6 +188,10 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   observations_ = std::move(observations);
   const auto n = static_cast<Eigen::Index>(observations_.size());
   weights_ = Vector::Ones(n);
+  slower_.resize(n);
+  for (Eigen::Index i = 0; i < n; ++i)
+    slower_[i] = observations_[static_cast<size_t>(i)].log_value;
+  if (n > 0) slower_.array() -= slower_.minCoeff();
   scales_ = {};
   by_residual_.resize(n, n);
   for (Eigen::Index i = 0; i < n; ++i) {
@@ -202,6 +212,7 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   Linearize();
   factor_.compute(CovarianceWith(scales_));
   solution_ = factor_.solve(differences_);
+  if (getenv("DBG")) { fprintf(stderr, "n=%ld res=%.3f launch=%.3f drift=%.3f out=%ld theta:", n, scales_.residual, scales_.launch, scales_.drift, (weights_.array()<1).count()); for (int i=0;i<kNum;i++) fprintf(stderr," %.2f", parameters_[i]); fprintf(stderr,"\n"); }
 }
 
 AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,

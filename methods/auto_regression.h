@@ -93,6 +93,7 @@ class AutoRegression {
   Eigen::Matrix<double, kNum, kNum> prior_covariance_;
   AutoTimeModel::Vector parameters_ = AutoTimeModel::Vector::Zero();
   Scales scales_;
+  Vector slower_;       // Than the best measurement, by this logarithm.
   Vector weights_;      // Of measurements, 1 for those that are no outliers.
   Matrix gradients_;    // A row for each measurement.
   Vector differences_;  // Of the measurements from the linearized model at the prior.
