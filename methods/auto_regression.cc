@@ -27,9 +27,10 @@ double Correlation(const AutoConfig& a, const AutoConfig& b) {
   const double size = std::log2(a.micro_batch / b.micro_batch);
   const double reduce = Log10Distance(a.knobs.reduce_bucket, b.knobs.reduce_bucket);
   // Parameters are gathered in such buckets at stages 1 and 2.
-  const bool gathers = a.stage % 3 != 0 || b.stage % 3 != 0;
-  const double gather =
-      gathers ? Log10Distance(a.knobs.allgather_bucket, b.knobs.allgather_bucket) : 0;
+  const auto gather_bucket = [](const AutoConfig& config) {
+    return config.stage % 3 == 0 ? AutoKnobs().allgather_bucket : config.knobs.allgather_bucket;
+  };
+  const double gather = Log10Distance(gather_bucket(a), gather_bucket(b));
   int switches = (a.knobs.overlap != b.knobs.overlap) +
                  (a.knobs.reduce_scatter != b.knobs.reduce_scatter) +
                  (a.knobs.contiguous != b.knobs.contiguous);
@@ -151,7 +152,7 @@ void AutoRegression::ChooseScales() {
         if (drift > 0 && (!has_times || observations_.size() < 6)) continue;
         const Scales scales{residual, launch, drift};
         const double evidence = LogEvidence(scales);
-        if (evidence <= best) continue;
+        if (!(evidence > best)) continue;
         best = evidence;
         scales_ = scales;
       }
