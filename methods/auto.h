@@ -54,7 +54,7 @@ class AutoMethod : public Method {
     std::vector<std::optional<AutoCandidate>> candidates;
     std::vector<double> fits;  // Probabilities.
     size_t num_measured = 0;
-    // The measured or pending point with the best mean; nullopt if there is neither.
+    // The measured or pending point with the best mean; nullopt if there is none.
     std::optional<Eigen::Index> incumbent;
   };
   struct Choice {

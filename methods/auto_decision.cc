@@ -16,8 +16,8 @@ constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
 constexpr double kLeastGain = 2e-4;
 constexpr int64_t kLeastLaunches = 4;
-// Least probability to fit of what is launched.
-constexpr double kLikely = 0.8;
+// The most probable misfit that is launched, less after each one that happened.
+constexpr double kRisk = 0.2;
 constexpr double kPossible = 0.05;
 constexpr int64_t kMostLaunchesOfOne = 6;
 // Points that the posterior is sampled at, and how often.
@@ -104,8 +104,7 @@ AutoMethod::Outlook AutoMethod::LookAround() const {
     if (!memory_.IsRuledOut(point.config)) add(point, candidate);
   }
   outlook.view = regression_.Look(std::move(points), pending);
-  const size_t num_known = outlook.num_measured > 0 ? outlook.num_measured : num_pending;
-  for (size_t i = 0; i < num_known; ++i) {
+  for (size_t i = 0; i < num_pending; ++i) {
     const auto index = static_cast<Eigen::Index>(i);
     if (!outlook.incumbent || outlook.view.mean[index] < outlook.view.mean[*outlook.incumbent])
       outlook.incumbent = index;
@@ -169,7 +168,8 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
            std::none_of(asked_.begin(), asked_.end(), is_running);
   }
   if (times_asked_.contains(*candidate)) return false;
-  return outlook.fits[index] >= (space_.space().exact ? kPossible : kLikely);
+  const double risk = kRisk / static_cast<double>(1 + memory_.num_misfits());
+  return outlook.fits[index] >= (space_.space().exact ? kPossible : 1 - risk);
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most

@@ -37,7 +37,7 @@ void AutoMemory::SetPrior() {
     noise = 0.002;
   } else {
     // Formulas leave out temporary buffers, the framework's context and fragmentation.
-    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.25, 0.02;
+    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;
   }

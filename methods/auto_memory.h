@@ -32,6 +32,8 @@ class AutoMemory {
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.
   bool IsRuledOut(const AutoConfig& config) const;
+  // How many configurations did not fit.
+  size_t num_misfits() const { return did_not_fit_.size(); }
 
  private:
   // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant.

@@ -213,7 +213,13 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   Linearize();
   factor_.compute(CovarianceWith(scales_));
   solution_ = factor_.solve(differences_);
-  if (getenv("DBG")) { fprintf(stderr, "n=%ld res=%.3f launch=%.3f drift=%.3f out=%ld theta:", n, scales_.residual, scales_.launch, scales_.drift, (weights_.array()<1).count()); for (int i=0;i<kNum;i++) fprintf(stderr," %.2f", parameters_[i]); fprintf(stderr,"\n"); }
+  if (getenv("DBG")) {
+    fprintf(stderr, "n=%ld res=%.3f launch=%.3f drift=%.3f out=%ld theta:", n, scales_.residual,
+            scales_.launch, scales_.drift, (weights_.array() < 1).count());
+    for (int i = 0; i < kNum; i++)
+      fprintf(stderr, " %.2f", parameters_[i]);
+    fprintf(stderr, "\n");
+  }
 }
 
 AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,

@@ -64,6 +64,7 @@ void AutoTimeModel::SetPrior() {
   set(kScale, 0, 1);
   set(kPartsScale, 0, 1);
   set(kOverhead, known ? std::log(std::clamp(2 / sample_ms, 0.1, 20.0)) : 0, 1);
+  set(kCurve, 0, 0.3);
   set(kLink, known && params_ > 0 ? std::log((link_ms > 0 ? link_ms : send_ms) / sample_ms) : -0.7,
       known ? (link_ms > 0 ? 0.8 : 1.2) : 1.5);
   set(kCall, known ? std::log(0.05 / sample_ms) : -6, 1.3);
@@ -86,6 +87,14 @@ void AutoTimeModel::SetPrior() {
   set(kScattered, 0.005, 0.01);
 }
 
+// Efficiency is 1 / (1 + (overhead / size)^curve).
+AutoTimeModel::Work AutoTimeModel::WorkOf(double micro_batch, const Vector& p) {
+  const double curve = std::exp(p[kCurve]);
+  const double log_ratio = p[kOverhead] - std::log(micro_batch);
+  const double lost = micro_batch * std::exp(curve * log_ratio);
+  return {micro_batch + lost, curve * lost, curve * log_ratio * lost};
+}
+
 // Gradients are reduced once per step, or per micro-batch where they are sharded; with overlap
 // while the backward pass computes, except for the last bucket.
 void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Terms& terms) const {
@@ -99,14 +108,15 @@ void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Term
   double exposed = all, slope = 1;
   if (config.knobs.overlap) {
     const double hidden = std::exp(p[kHidden]) * 2 / 3;
-    const double overhead = std::exp(p[kOverhead]);
-    const Soft soft = SoftPositive(all - hidden * (config.micro_batch + overhead), 0.1 * all);
+    const Work work = WorkOf(config.micro_batch, p);
+    const Soft soft = SoftPositive(all - hidden * work.samples, 0.1 * all);
     const double others = 1 - 1 / calls;
     exposed = all / calls + others * soft.value;
     slope = 1 / calls + others * soft.slope;
-    terms.d_backward[kHidden] -=
-        times * others * soft.slope * hidden * (config.micro_batch + overhead);
-    terms.d_backward[kOverhead] -= times * others * soft.slope * hidden * overhead;
+    const double weight = times * others * soft.slope * hidden;
+    terms.d_backward[kHidden] -= weight * work.samples;
+    terms.d_backward[kOverhead] -= weight * work.by_overhead;
+    terms.d_backward[kCurve] -= weight * work.by_curve;
   }
   terms.reduction = times * exposed;
   terms.backward += times * exposed;
@@ -131,9 +141,10 @@ void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Term
   }
   const double gather = std::exp(p[kGather]);
   const double sent = 2 * gather * send, issued = 2 * kUnits * gather * issue;
-  const double overhead = std::exp(p[kOverhead]), hidden = std::exp(p[kPrefetch]);
+  const double hidden = std::exp(p[kPrefetch]);
+  const Work work = WorkOf(config.micro_batch, p);
   const double all = sent + issued;
-  const Soft soft = SoftPositive(all - hidden * (config.micro_batch + overhead), 0.1 * all);
+  const Soft soft = SoftPositive(all - hidden * work.samples, 0.1 * all);
   const double half = config.accumulation / 2;
   terms.gathering = config.accumulation * soft.value;
   for (const bool forward : {true, false}) {
@@ -143,18 +154,19 @@ void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Term
     d[kCall] += half * soft.slope * issued;
     d[kGather] += half * soft.slope * all;
     d[kTraffic + 3] += half * soft.slope * all;
-    d[kPrefetch] -= half * soft.slope * hidden * (config.micro_batch + overhead);
-    d[kOverhead] -= half * soft.slope * hidden * overhead;
+    d[kPrefetch] -= half * soft.slope * hidden * work.samples;
+    d[kOverhead] -= half * soft.slope * hidden * work.by_overhead;
+    d[kCurve] -= half * soft.slope * hidden * work.by_curve;
   }
 }
 
 AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
                                             const Vector& p) const {
   Terms terms;
-  const double overhead = std::exp(p[kOverhead]);
+  const Work work = WorkOf(config.micro_batch, p);
   const double pressure = std::clamp((memory_share - 0.9) / 0.1, 0.0, 1.5);
   const double slow = std::max(1 + p[kPressure] * pressure, 0.5);
-  const double size = config.accumulation * (config.micro_batch + overhead);
+  const double size = config.accumulation * work.samples;
   const double forward_share = std::exp(p[kForwardShare]) / 3;
   terms.computing = size * slow;
   terms.forward = terms.computing * forward_share;
@@ -162,7 +174,8 @@ AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double mem
   for (const bool forward : {true, false}) {
     Vector& d = forward ? terms.d_forward : terms.d_backward;
     const double share = forward ? forward_share : 1 - forward_share;
-    d[kOverhead] = share * config.accumulation * overhead * slow;
+    d[kOverhead] = share * config.accumulation * work.by_overhead * slow;
+    d[kCurve] = share * config.accumulation * work.by_curve * slow;
     d[kPressure] = share * size * pressure;
     d[kForwardShare] = (forward ? 1 : -1) * forward_share * terms.computing;
   }
@@ -218,7 +231,8 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
 AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Vector& p) const {
   const Terms terms = TermsOf(config, 0, p);
   const double all = terms.forward + terms.backward + terms.update;
-  const double overhead = config.accumulation * std::exp(p[kOverhead]) + std::exp(p[kStep]);
+  const double lost = WorkOf(config.micro_batch, p).samples - config.micro_batch;
+  const double overhead = config.accumulation * lost + std::exp(p[kStep]);
   const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
   return {.compute = config.samples() / all,
           .communication = (terms.reduction + terms.gathering) / all,

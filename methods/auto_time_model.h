@@ -19,7 +19,8 @@ class AutoTimeModel {
   enum Parameter {
     kScale,                 // Of the objective.
     kPartsScale,            // Of measured parts.
-    kOverhead,              // Of a micro-batch, in samples.
+    kOverhead,              // The size at which a device is half as efficient as it can be.
+    kCurve,                 // How fast efficiency approaches its limit beyond that size.
     kLink,                  // Sends every parameter once.
     kCall,                  // Issues a collective.
     kHidden,                // The share of the backward pass that hides reductions.
@@ -64,6 +65,11 @@ class AutoTimeModel {
 
  private:
   struct Terms;
+  // Samples that a micro-batch takes as long as, and its derivatives.
+  struct Work {
+    double samples, by_overhead, by_curve;
+  };
+  static Work WorkOf(double micro_batch, const Vector& parameters);
   void SetPrior();
   Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
   void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
