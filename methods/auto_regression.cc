@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 
 namespace dsat {
 namespace {
@@ -18,32 +16,35 @@ constexpr double kPartSd = 0.1;
 // measurement is slower than the best one counts as noise.
 constexpr double kFarSd = 0.15;
 
-double Log10Distance(double a, double b) {
-  return std::log10(a / b);
-}
+// What correlations depend on.
+struct Traits {
+  explicit Traits(const AutoConfig& c)
+      : config(&c),
+        log_size(std::log2(c.micro_batch)),
+        log_reduce(std::log10(c.knobs.reduce_bucket)),
+        // Parameters are gathered in such buckets at stages 1 and 2.
+        log_gather(c.stage % 3 == 0 ? 0 : std::log10(c.knobs.allgather_bucket)) {}
+  const AutoConfig* config;
+  double log_size, log_reduce, log_gather;
+};
 
 // The correlation of what the model misses at two configurations.
-double Correlation(const AutoConfig& a, const AutoConfig& b) {
-  const double size = std::log2(a.micro_batch / b.micro_batch);
-  const double reduce = Log10Distance(a.knobs.reduce_bucket, b.knobs.reduce_bucket);
-  // Parameters are gathered in such buckets at stages 1 and 2.
-  const auto gather_bucket = [](const AutoConfig& config) {
-    return config.stage % 3 == 0 ? AutoKnobs().allgather_bucket : config.knobs.allgather_bucket;
-  };
-  const double gather = Log10Distance(gather_bucket(a), gather_bucket(b));
+double Correlation(const Traits& x, const Traits& y) {
+  const AutoConfig &a = *x.config, &b = *y.config;
+  const double size = (x.log_size - y.log_size) * (x.log_size - y.log_size);
+  const double reduce = x.log_reduce - y.log_reduce, gather = x.log_gather - y.log_gather;
   int switches = (a.knobs.overlap != b.knobs.overlap) +
                  (a.knobs.reduce_scatter != b.knobs.reduce_scatter) +
                  (a.knobs.contiguous != b.knobs.contiguous);
   for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
     switches += a.knobs.others[i] != b.knobs.others[i];
-  const double same_stage = a.stage == b.stage ? 1 : 0.4;
-  const double by_size =
-      std::exp(-0.5 * size * size / (1.2 * 1.2)) * (a.stage == b.stage ? 1 : 0.6);
-  const double by_all = std::exp(-0.5 * (size * size / (1.5 * 1.5) + reduce * reduce / (0.8 * 0.8) +
-                                         gather * gather / (1.2 * 1.2))) *
-                        std::pow(0.6, switches) * same_stage;
-  const double by_shape = a.micro_batch == b.micro_batch ? 1 : 0;
-  return 0.5 * by_size + 0.4 * by_all + 0.1 * by_shape;
+  const bool same_stage = a.stage == b.stage;
+  double by_all = same_stage ? 0.4 : 0.16;
+  for (; switches > 0; --switches)
+    by_all *= 0.6;
+  by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
+  const double by_size = (same_stage ? 0.5 : 0.3) * std::exp(-0.35 * size);
+  return by_size + by_all + (size == 0 ? 0.1 : 0);
 }
 
 }  // namespace
@@ -111,25 +112,39 @@ void AutoRegression::Linearize() {
 }
 
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
-  Matrix all = by_model_ + scales.residual * scales.residual * by_residual_;
-  double last_s = 0;
-  for (const AutoObservation& o : observations_)
-    last_s = std::max(last_s, o.ended_s);
+  const Vector deviation = scales.launch * weights_.cwiseSqrt().cwiseInverse();
+  Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ + by_config_ +
+               scales.drift * scales.drift * by_time_;
+  all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
+  all.diagonal() += noise_.cwiseQuotient(weights_);
+  return all;
+}
+
+// What the covariance of measurements is made of, besides the linearized model.
+void AutoRegression::Compare() {
   const auto n = static_cast<Eigen::Index>(observations_.size());
+  weights_ = noise_ = Vector::Ones(n);
+  by_residual_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  double last_s = 1e-9, best = INFINITY;
+  std::vector<Traits> traits;
+  for (const AutoObservation& o : observations_) {
+    last_s = std::max(last_s, o.ended_s);
+    best = std::min(best, o.log_value);
+    traits.emplace_back(o.point.config);
+  }
   for (Eigen::Index i = 0; i < n; ++i) {
     const AutoObservation& a = observations_[static_cast<size_t>(i)];
-    all(i, i) += (a.variance + kFarSd * kFarSd * slower_[i] * slower_[i]) / weights_[i] + 1e-9;
+    const double far = kFarSd * (a.log_value - best);
+    noise_[i] = a.variance + far * far + 1e-9;
     for (Eigen::Index j = 0; j < n; ++j) {
       const AutoObservation& b = observations_[static_cast<size_t>(j)];
-      if (a.launch == b.launch)
-        all(i, j) += scales.launch * scales.launch / std::sqrt(weights_[i] * weights_[j]);
-      if (a.point.config == b.point.config) all(i, j) += kRoughness * kRoughness;
-      // A random walk.
-      if (last_s > 0)
-        all(i, j) += scales.drift * scales.drift * std::min(a.ended_s, b.ended_s) / last_s;
+      by_residual_(i, j) =
+          Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
+      if (a.launch == b.launch) by_launch_(i, j) = 1;
+      if (a.point.config == b.point.config) by_config_(i, j) = kRoughness * kRoughness;
+      by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
   }
-  return all;
 }
 
 double AutoRegression::LogEvidence(const Scales& scales) const {
@@ -188,18 +203,8 @@ double AutoRegression::Step() {
 void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   observations_ = std::move(observations);
   const auto n = static_cast<Eigen::Index>(observations_.size());
-  weights_ = Vector::Ones(n);
-  slower_.resize(n);
-  for (Eigen::Index i = 0; i < n; ++i)
-    slower_[i] = observations_[static_cast<size_t>(i)].log_value;
-  if (n > 0) slower_.array() -= slower_.minCoeff();
   scales_ = {};
-  by_residual_.resize(n, n);
-  for (Eigen::Index i = 0; i < n; ++i) {
-    for (Eigen::Index j = 0; j < n; ++j)
-      by_residual_(i, j) = Correlation(observations_[static_cast<size_t>(i)].point.config,
-                                       observations_[static_cast<size_t>(j)].point.config);
-  }
+  Compare();
   LearnFromParts();
   if (n == 0) return;
   for (int round = 0; round < 3; ++round) {
@@ -213,13 +218,6 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   Linearize();
   factor_.compute(CovarianceWith(scales_));
   solution_ = factor_.solve(differences_);
-  if (getenv("DBG")) {
-    fprintf(stderr, "n=%ld res=%.3f launch=%.3f drift=%.3f out=%ld theta:", n, scales_.residual,
-            scales_.launch, scales_.drift, (weights_.array() < 1).count());
-    for (int i = 0; i < kNum; i++)
-      fprintf(stderr, " %.2f", parameters_[i]);
-    fprintf(stderr, "\n");
-  }
 }
 
 AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
@@ -245,12 +243,16 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   }
   Matrix covariance = rows * prior_covariance_ * rows.transpose();
   if (n > 0) covariance.topLeftCorner(n, n) = CovarianceWith(scales_);
-  const auto between = [&](const AutoConfig& a, const AutoConfig& b) {
-    return residual * Correlation(a, b) + (a == b ? rough : 0);
+  std::vector<Traits> traits;
+  for (Eigen::Index i = 0; i < all; ++i)
+    traits.emplace_back(known(i).config);
+  const auto between = [&](const Traits& a, Eigen::Index known_index) {
+    const Traits& b = traits[static_cast<size_t>(known_index)];
+    return residual * Correlation(a, b) + (*a.config == *b.config ? rough : 0);
   };
   for (Eigen::Index i = n; i < all; ++i) {
     for (Eigen::Index j = 0; j <= i; ++j) {
-      covariance(i, j) += between(known(i).config, known(j).config);
+      covariance(i, j) += between(traits[static_cast<size_t>(i)], j);
       covariance(j, i) = covariance(i, j);
     }
     covariance(i, i) += NoiseVariance();
@@ -265,10 +267,11 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
     AutoTimeModel::Vector gradient;
     const double log =
         model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, &gradient);
+    const Traits of_point(point.config);
     view.gradients.row(i) = gradient.transpose();
     view.mean[i] = log - gradient.dot(parameters_ - prior_);
     for (Eigen::Index j = 0; j < all; ++j)
-      with_known(j, i) = between(point.config, known(j).config);
+      with_known(j, i) = between(of_point, j);
   }
   view.scaled = view.gradients * prior_covariance_;
   with_known += rows * view.scaled.transpose();
@@ -286,7 +289,7 @@ double AutoRegression::Covariance(const View& view, Eigen::Index a, Eigen::Index
   const AutoConfig& one = view.points[static_cast<size_t>(a)].config;
   const AutoConfig& other = view.points[static_cast<size_t>(b)].config;
   return view.scaled.row(a).dot(view.gradients.row(b)) +
-         scales_.residual * scales_.residual * Correlation(one, other) +
+         scales_.residual * scales_.residual * Correlation(Traits(one), Traits(other)) +
          (one == other ? kRoughness * kRoughness : 0) -
          view.explained.col(a).dot(view.explained.col(b));
 }

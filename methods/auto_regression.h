@@ -79,6 +79,7 @@ class AutoRegression {
     double drift = 0;  // Standard deviation over the whole search.
   };
 
+  void Compare();
   void LearnFromParts();
   void Linearize();
   Matrix CovarianceWith(const Scales& scales) const;
@@ -93,12 +94,15 @@ class AutoRegression {
   Eigen::Matrix<double, kNum, kNum> prior_covariance_;
   AutoTimeModel::Vector parameters_ = AutoTimeModel::Vector::Zero();
   Scales scales_;
-  Vector slower_;       // Than the best measurement, by this logarithm.
+  Vector noise_;        // Variance of each measurement within its launch.
   Vector weights_;      // Of measurements, 1 for those that are no outliers.
   Matrix gradients_;    // A row for each measurement.
   Vector differences_;  // Of the measurements from the linearized model at the prior.
   Matrix by_model_;     // Covariance of measurements by the parameters,
-  Matrix by_residual_;  // and by a residual of scale 1.
+  Matrix by_residual_;  // and by a residual, a launch and a drift of scale 1.
+  Matrix by_launch_;
+  Matrix by_time_;
+  Matrix by_config_;  // Of equal configurations.
   Eigen::LLT<Matrix> factor_;
   Vector solution_;
 };
