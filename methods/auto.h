@@ -69,6 +69,7 @@ class AutoMethod : public Method {
   void LearnCosts(const Trial& finished);
   void Refresh();
   std::vector<AutoCandidate> Screen() const;
+  std::vector<AutoCandidate> LeastNeeds() const;
   Outlook LookAround() const;
   std::vector<AutoPoint> Pending() const;
   AutoPoint PointOf(const AutoConfig& config) const;

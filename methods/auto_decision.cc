@@ -16,8 +16,8 @@ constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
 constexpr double kLeastGain = 2e-4;
 constexpr int64_t kLeastLaunches = 4;
-// The most probable misfit that is launched, less after each one that happened.
-constexpr double kRisk = 0.2;
+// Out of memory is as bad as losing this share of a step, and worse after each time.
+constexpr double kMisfitLoss = 0.02;
 constexpr double kPossible = 0.05;
 constexpr int64_t kMostLaunchesOfOne = 6;
 // Points that the posterior is sampled at, and how often.
@@ -78,7 +78,24 @@ std::vector<AutoCandidate> AutoMethod::Screen() const {
   std::set<AutoCandidate> chosen;
   for (const Scored& scored : kept)
     chosen.insert(scored.candidate);
+  if (chosen.empty() && !space_.space().exact && successes_ == 0) return LeastNeeds();
   return {chosen.begin(), chosen.end()};
+}
+
+// Formulas may be wrong: where nothing is predicted to fit, what needs the least is tried.
+std::vector<AutoCandidate> AutoMethod::LeastNeeds() const {
+  std::vector<AutoCandidate> least;
+  for (uint32_t place = 0; place < space_.num_places(); ++place) {
+    if (space_.sizes(place).empty()) continue;
+    AutoCandidate best{place, 0, 0};
+    for (uint32_t knobs = 1; knobs < space_.knobs(place).size(); ++knobs) {
+      const AutoCandidate candidate{place, knobs, 0};
+      if (memory_.Share(space_.ConfigOf(candidate)) < memory_.Share(space_.ConfigOf(best)))
+        best = candidate;
+    }
+    least.push_back(best);
+  }
+  return least;
 }
 
 AutoMethod::Outlook AutoMethod::LookAround() const {
@@ -155,7 +172,8 @@ double AutoMethod::GainOfIncumbent(const Outlook& outlook) const {
   return gain;
 }
 
-// A point may be proposed if it was not yet, or to be measured again.
+// A point may be proposed if it was not yet and its gain is worth the risk that it does not fit, or
+// to be measured again.
 bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
   const auto index = static_cast<size_t>(i);
   const std::optional<AutoCandidate>& candidate = outlook.candidates[index];
@@ -168,8 +186,10 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
            std::none_of(asked_.begin(), asked_.end(), is_running);
   }
   if (times_asked_.contains(*candidate)) return false;
-  const double risk = kRisk / static_cast<double>(1 + memory_.num_misfits());
-  return outlook.fits[index] >= (space_.space().exact ? kPossible : 1 - risk);
+  if (outlook.fits[index] < kPossible) return false;
+  if (space_.space().exact || !outlook.incumbent) return true;
+  const double loss = kMisfitLoss * static_cast<double>(1 + memory_.num_misfits());
+  return GainOf(outlook, i) >= loss * (1 - outlook.fits[index]);
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most

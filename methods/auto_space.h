@@ -55,7 +55,7 @@ class AutoSpace {
   size_t num_places() const { return places_.size(); }
   const std::vector<AutoKnobs>& knobs(size_t place) const { return places_[place].knobs; }
   // Legal micro-batch sizes, ascending. They are dense where one more sample matters: neighbors
-  // differ by one step or by less than 4 %.
+  // differ by one step or by less than 7 %.
   const std::vector<int64_t>& sizes(size_t place) const { return places_[place].sizes; }
   // Of the listed configurations, and of all of them.
   size_t num_candidates() const { return num_candidates_; }
