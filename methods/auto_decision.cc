@@ -14,7 +14,7 @@ namespace {
 constexpr double kSure = 0.95;
 constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
-constexpr double kLeastGain = 2e-4;
+constexpr double kLeastGain = 1e-4;
 constexpr int64_t kLeastLaunches = 4;
 // Out of memory is as bad as losing this share of a step, and worse after each time.
 constexpr double kMisfitLoss = 0.02;
