@@ -218,6 +218,7 @@ std::optional<AutoMethod::Choice> AutoMethod::Best(const Outlook& outlook) const
                         .gain = GainOf(outlook, index),
                         .cost_s = CostOf(outlook.view.mean[index], outlook.view.points[i].config,
                                          outlook.fits[i], true)};
+    if (choice.gain < kLeastGain) continue;  // However cheap it is.
     if (!best || choice.gain / choice.cost_s > best->gain / best->cost_s) best = choice;
   }
   return best;
@@ -230,13 +231,17 @@ double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick
     const auto index = static_cast<Eigen::Index>(i);
     if (index != pick && outlook.fits[i] >= kPossible) points.push_back(index);
   }
-  const auto optimistic = [&](Eigen::Index i) {
-    return outlook.view.mean[i] - 1.5 * std::sqrt(outlook.view.variance[i]);
-  };
+  std::vector<double> threat(outlook.candidates.size());
+  for (const Eigen::Index i : points) {
+    const double at_best = outlook.view.mean[i] - 1.5 * std::sqrt(outlook.view.variance[i]);
+    threat[static_cast<size_t>(i)] =
+        outlook.fits[static_cast<size_t>(i)] * std::max(outlook.view.mean[pick] - at_best, 0.0);
+  }
   const size_t count = std::min(points.size(), kSampledPoints - 1);
   std::partial_sort(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(count),
-                    points.end(),
-                    [&](Eigen::Index a, Eigen::Index b) { return optimistic(a) < optimistic(b); });
+                    points.end(), [&](Eigen::Index a, Eigen::Index b) {
+                      return threat[static_cast<size_t>(a)] > threat[static_cast<size_t>(b)];
+                    });
   points.resize(count);
   points.insert(points.begin(), pick);
   const auto n = static_cast<Eigen::Index>(points.size());

@@ -51,7 +51,8 @@ void AutoTimeModel::SetPrior() {
   for (const StageSpace& stage : space_.stages) {
     for (const Forecast& forecast : stage.forecasts) {
       if (forecast.compute_ms <= 0) continue;
-      sample_ms = forecast.compute_ms / static_cast<double>(forecast.micro_batch_size);
+      sample_ms = forecast.compute_ms /
+                  static_cast<double>(forecast.micro_batch_size * forecast.accumulation_steps);
       if (forecast.link_ms > 0) link_ms = forecast.link_ms / (stage.stage == 3 ? 3 : 2);
       if (forecast.update_ms > 0) update_ms = forecast.update_ms * (stage.stage == 0 ? 1 : ranks_);
     }

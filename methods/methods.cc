@@ -33,7 +33,7 @@ Conclusion Method::Conclude() const {
 
 std::span<const MethodInfo> Methods() {
   static const std::array<MethodInfo, 5> kMethods = {{
-      {"auto", "predict every configuration, measure the most promising, stop when the best is known",
+      {"auto", "predict every configuration, measure the most promising, stop when sure",
        Make<AutoMethod>},
       {"asha", "bisect many random configurations a little, the promising ones further",
        Make<AshaMethod>},

@@ -50,13 +50,17 @@ constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
 constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
 
 // What is predicted at sizes 1, 2, 4, ..., up to twice the largest that fits.
-std::vector<Forecast> ForecastsOf(const Predictor& predictor, const Json& ds_config,
-                                  int64_t largest, int64_t world_size) {
+std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
+                                  int64_t accumulation) {
+  ds_config.erase("train_batch_size");
+  accumulation = std::min<int64_t>(accumulation, 2);
+  SetAtPointer(ds_config, kAccumulationKey, accumulation);
   std::vector<Forecast> forecasts;
   for (int64_t size = 1; size <= std::max<int64_t>(2 * largest, 2); size *= 2) {
-    const Predicted predicted = predictor.Predict(engine::ConfigForTrial(
-        ds_config, {{kMicroBatchKey, size}, {kAccumulationKey, 1}}, world_size));
+    SetAtPointer(ds_config, kMicroBatchKey, size);
+    const Predicted predicted = predictor.Predict(ds_config);
     forecasts.push_back({.micro_batch_size = size,
+                         .accumulation_steps = accumulation,
                          .peak_bytes = predicted.device.peak_bytes,
                          .compute_ms = predicted.compute_ms,
                          .update_ms = predicted.update_ms,
@@ -65,18 +69,19 @@ std::vector<Forecast> ForecastsOf(const Predictor& predictor, const Json& ds_con
   return forecasts;
 }
 
-// Fills in what is predicted of the submitted config at the space's stage. `limit_bytes` becomes
-// the device memory that the predictor allows.
-void PredictSizes(const Predictor& predictor, Json ds_config, int64_t world_size, StageSpace& space,
-                  bool& exact, int64_t& limit_bytes) {
+// Fills in what is predicted of the submitted config at the space's stage, and the device memory
+// that the predictor allows.
+void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact,
+                  Workload& workload) {
   SetAtPointer(ds_config, "/zero_optimization/stage", space.stage);
   try {
     space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
     const Predicted predicted = predictor.Predict(ds_config);
     space.state_bytes = predicted.device.state_bytes;
     exact = predicted.exact;
-    limit_bytes = predicted.device.limit_bytes;
-    space.forecasts = ForecastsOf(predictor, ds_config, space.approx_max_micro_batch, world_size);
+    workload.device_memory_bytes = predicted.device.limit_bytes;
+    space.forecasts = ForecastsOf(predictor, ds_config, space.approx_max_micro_batch,
+                                  workload.accumulation_steps);
   } catch (const Error& error) {
     if (!IsRefusal(error)) throw;
     space.approx_max_micro_batch = 0;
@@ -123,7 +128,6 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
   space.divisible_by = options.divisible_by;
   if (options.train_batch_size)
     space.samples_per_step = *options.train_batch_size / space.workload.data_parallel;
-  int64_t& limit_bytes = space.workload.device_memory_bytes;
   for (const int stage : options.zero_stages) {
     const Place place{.stage = stage,
                       .num_params = published ? 0 : profile.num_params,
@@ -131,7 +135,7 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
                       .published = published};
     space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
     space.stages.back().submitted = SubmittedAt(stage, ds_config, keys);
-    PredictSizes(predictor, ds_config, world_size, space.stages.back(), space.exact, limit_bytes);
+    PredictSizes(predictor, ds_config, space.stages.back(), space.exact, space.workload);
   }
   return space;
 }

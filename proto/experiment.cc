@@ -76,6 +76,7 @@ template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, Forecast>
 void VisitFields(Visitor& visit, T& forecast) {
   visit("micro_batch_size", forecast.micro_batch_size);
+  visit("accumulation_steps", forecast.accumulation_steps);
   visit("peak_bytes", forecast.peak_bytes);
   visit("compute_ms", forecast.compute_ms);
   visit("update_ms", forecast.update_ms);
