@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "methods/asha.h"
+#include "methods/auto.h"
 #include "methods/binary.h"
 #include "methods/grid.h"
 #include "methods/method.h"
@@ -31,7 +32,9 @@ Conclusion Method::Conclude() const {
 }
 
 std::span<const MethodInfo> Methods() {
-  static const std::array<MethodInfo, 4> kMethods = {{
+  static const std::array<MethodInfo, 5> kMethods = {{
+      {"auto", "predict every configuration, measure the most promising, stop when sure",
+       Make<AutoMethod>},
       {"asha", "bisect many random configurations a little, the promising ones further",
        Make<AshaMethod>},
       {"binary", "bisect each random configuration to its largest micro-batch size",

@@ -78,6 +78,9 @@ void SumUp(const Cluster& cluster, Estimate& e) {
   e.disk = {node(&Prediction::disk_bytes), node(&Prediction::disk_bytes), cluster.disk_bytes};
   e.exact = true;
   e.step_ms = e.time.total_ms();
+  e.compute_ms = e.time.compute_ms;
+  e.update_ms = e.time.update_ms + e.time.copy_ms + e.time.disk_ms;
+  e.link_ms = e.time.link_busy_ms;
   if (e.time.total_ms() > 0)
     e.samples_per_s = static_cast<double>(e.batch.train_batch_size) / e.time.total_ms() * 1e3;
 }

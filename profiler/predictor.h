@@ -28,7 +28,11 @@ struct Predicted {
   TierNeed rank_host;  // The rank that needs most.
   TierNeed host;       // The node that needs most.
   TierNeed disk;       // The node that needs most.
-  double step_ms = 0;  // An estimate; 0 if unknown.
+  // Estimates of a step; 0 if unknown.
+  double step_ms = 0;
+  double compute_ms = 0;  // Of it, forward and backward.
+  double update_ms = 0;   // Of it, the optimizer, copies and files included.
+  double link_ms = 0;     // That collectives take, hidden or not.
   bool exact = false;  // The bytes are what the built-in engine counts when it runs this.
 
   bool fits() const { return device.fits() && rank_host.fits() && host.fits() && disk.fits(); }

@@ -1,8 +1,11 @@
 // The searched rows of the key table, less what has no effect.
 #include "profiler/tuning_space.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "engine/config/batch.h"
+#include "engine/config/settings.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -43,18 +46,75 @@ std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place) {
   return knobs;
 }
 
-// Fills in what is predicted of the submitted config at the space's stage.
-void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact) {
+constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
+
+// What is predicted at sizes 1, 2, 4, ..., up to twice the largest that fits.
+std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
+                                  int64_t accumulation) {
+  ds_config.erase("train_batch_size");
+  accumulation = std::min<int64_t>(accumulation, 2);
+  SetAtPointer(ds_config, kAccumulationKey, accumulation);
+  std::vector<Forecast> forecasts;
+  for (int64_t size = 1; size <= std::max<int64_t>(2 * largest, 2); size *= 2) {
+    SetAtPointer(ds_config, kMicroBatchKey, size);
+    const Predicted predicted = predictor.Predict(ds_config);
+    forecasts.push_back({.micro_batch_size = size,
+                         .accumulation_steps = accumulation,
+                         .peak_bytes = predicted.device.peak_bytes,
+                         .compute_ms = predicted.compute_ms,
+                         .update_ms = predicted.update_ms,
+                         .link_ms = predicted.link_ms});
+  }
+  return forecasts;
+}
+
+// Fills in what is predicted of the submitted config at the space's stage, and the device memory
+// that the predictor allows.
+void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact,
+                  Workload& workload) {
   SetAtPointer(ds_config, "/zero_optimization/stage", space.stage);
   try {
     space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
     const Predicted predicted = predictor.Predict(ds_config);
     space.state_bytes = predicted.device.state_bytes;
     exact = predicted.exact;
+    workload.device_memory_bytes = predicted.device.limit_bytes;
+    space.forecasts = ForecastsOf(predictor, ds_config, space.approx_max_micro_batch,
+                                  workload.accumulation_steps);
   } catch (const Error& error) {
     if (!IsRefusal(error)) throw;
     space.approx_max_micro_batch = 0;
   }
+}
+
+Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable& keys) {
+  const engine::Settings settings = engine::Settings(ds_config, "ds_config", keys).AtStage(stage);
+  Assignment submitted;
+  for (const Key& key : keys) {
+    if (key.values[0] != 0) submitted[key.pointer] = settings.Get(key.pointer);
+  }
+  return submitted;
+}
+
+Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t world_size) {
+  const engine::Settings settings(ds_config, "ds_config");
+  const bool half = settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
+  engine::BatchSizes batch{.micro_batch_size = 1, .accumulation_steps = 1};
+  const auto is_given = [&](const char* pointer) { return settings.Given(pointer) != nullptr; };
+  if (is_given(kMicroBatchKey) || is_given("/train_batch_size"))
+    batch = engine::ResolveBatchSizes(ds_config, "ds_config", world_size);
+  return {.num_params = profile.num_params,
+          .trainable_num_params = profile.trainable_num_params,
+          .bytes_per_param = half ? 2 : 4,
+          .data_parallel = engine::DataParallelSize(ds_config, "ds_config", world_size),
+          .forward_flops_per_sample = profile.forward_flops_per_sample,
+          .matmul_flops_per_s = profile.matmul_flops_per_s,
+          .copy_bytes_per_s = profile.copy_bytes_per_s,
+          .device_memory_bytes = profile.device_memory_bytes,
+          .accumulation_steps = batch.accumulation_steps,
+          .micro_batch_size = batch.micro_batch_size,
+          .stage = settings.stage()};
 }
 
 }  // namespace
@@ -64,13 +124,18 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
                             const engine::KeyTable& keys) {
   const bool published = PolicyOf(options).published_space;
   SearchSpace space;
+  space.workload = WorkloadOf(profile, ds_config, world_size);
+  space.divisible_by = options.divisible_by;
+  if (options.train_batch_size)
+    space.samples_per_step = *options.train_batch_size / space.workload.data_parallel;
   for (const int stage : options.zero_stages) {
     const Place place{.stage = stage,
                       .num_params = published ? 0 : profile.num_params,
                       .world_size = world_size,
                       .published = published};
     space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
-    PredictSizes(predictor, ds_config, space.stages.back(), space.exact);
+    space.stages.back().submitted = SubmittedAt(stage, ds_config, keys);
+    PredictSizes(predictor, ds_config, space.stages.back(), space.exact, space.workload);
   }
   return space;
 }

@@ -15,6 +15,7 @@ namespace dsat {
 // `keys` in the order of the table, from their stages on, with their values. Knobs without effect
 // are left out: those that need several ranks if there is one, and sizes beyond the smallest that
 // holds every parameter. With compat_determined the published knobs are kept with all their values.
+// Every stage has forecasts at micro-batch sizes 1, 2, 4, ... up to twice the largest that fits.
 // REQUIRES: ValidateOptions(options) passes.
 SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
                             const Json& ds_config, const SearchOptions& options, int64_t world_size,

@@ -74,6 +74,33 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("options", spec.options);
 }
 
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, Forecast>
+void VisitFields(Visitor& visit, T& forecast) {
+  visit("micro_batch_size", forecast.micro_batch_size);
+  visit("accumulation_steps", forecast.accumulation_steps);
+  visit("peak_bytes", forecast.peak_bytes);
+  visit("compute_ms", forecast.compute_ms);
+  visit("update_ms", forecast.update_ms);
+  visit("link_ms", forecast.link_ms);
+}
+
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, Workload>
+void VisitFields(Visitor& visit, T& workload) {
+  visit("num_params", workload.num_params);
+  visit("trainable_num_params", workload.trainable_num_params);
+  visit("bytes_per_param", workload.bytes_per_param);
+  visit("data_parallel", workload.data_parallel);
+  visit("forward_flops_per_sample", workload.forward_flops_per_sample);
+  visit("matmul_flops_per_s", workload.matmul_flops_per_s);
+  visit("copy_bytes_per_s", workload.copy_bytes_per_s);
+  visit("device_memory_bytes", workload.device_memory_bytes);
+  visit("accumulation_steps", workload.accumulation_steps);
+  visit("micro_batch_size", workload.micro_batch_size);
+  visit("stage", workload.stage);
+}
+
 Json ToJson(const SearchOptions& options) {
   return fields::Encode(options);
 }
@@ -96,15 +123,21 @@ Json ToJson(const SearchSpace& space) {
   Json json{{"stages", Json::array()},
             {"exact", space.exact},
             {"samples_per_step", space.samples_per_step},
-            {"divisible_by", space.divisible_by}};
+            {"divisible_by", space.divisible_by},
+            {"workload", fields::Encode(space.workload)}};
   for (const StageSpace& stage : space.stages) {
     Json knobs = Json::array();
+    Json forecasts = Json::array();
+    for (const Forecast& forecast : stage.forecasts)
+      forecasts.push_back(fields::Encode(forecast));
     for (const Knob& knob : stage.knobs)
       knobs.push_back({{"pointer", knob.pointer}, {"values", knob.values}});
     json["stages"].push_back({{"stage", stage.stage},
                               {"approx_max_micro_batch", stage.approx_max_micro_batch},
                               {"state_bytes", stage.state_bytes},
-                              {"knobs", std::move(knobs)}});
+                              {"knobs", std::move(knobs)},
+                              {"forecasts", std::move(forecasts)},
+                              {"submitted", stage.submitted}});
   }
   return json;
 }
@@ -114,6 +147,8 @@ SearchSpace SearchSpaceFromJson(const Json& json) {
   space.exact = json.at("exact").get<bool>();
   space.samples_per_step = json.value("samples_per_step", int64_t{0});
   space.divisible_by = json.value("divisible_by", int64_t{1});
+  // Older logs have neither a workload nor forecasts.
+  if (json.contains("workload")) fields::Decode(json["workload"], "workload", space.workload);
   for (const Json& entry : json.at("stages")) {
     StageSpace stage{
         .stage = entry.at("stage").get<int>(),
@@ -124,6 +159,9 @@ SearchSpace SearchSpaceFromJson(const Json& json) {
     for (const Json& knob : entry.at("knobs"))
       stage.knobs.push_back(
           {knob.at("pointer").get<std::string>(), knob.at("values").get<std::vector<Json>>()});
+    for (const Json& forecast : entry.value("forecasts", Json::array()))
+      fields::Decode(forecast, "forecast", stage.forecasts.emplace_back());
+    stage.submitted = entry.value("submitted", Assignment());
     space.stages.push_back(std::move(stage));
   }
   return space;

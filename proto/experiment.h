@@ -53,7 +53,7 @@ struct SearchOptions {
 // created.
 struct ExperimentSpec {
   std::string name;
-  std::string method;                   // "asha", "binary", "random", "grid"
+  std::string method;                   // "auto", "asha", "binary", "random", "grid"
   std::vector<std::string> entrypoint;  // {"builtin"}, or the argv of the user's own command
   std::string config_path;              // The experiment file, absolute.
   std::string model_dir;                // Base of relative paths and the command, absolute.
@@ -84,6 +84,17 @@ struct Knob {
   std::vector<Json> values;
 };
 
+// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times are
+// ms of a step; 0 if unknown.
+struct Forecast {
+  int64_t micro_batch_size = 1;
+  int64_t accumulation_steps = 1;  // At most 2: more need no more memory.
+  int64_t peak_bytes = 0;  // Device memory of the rank that needs most.
+  double compute_ms = 0;   // Forward and backward.
+  double update_ms = 0;    // Optimizer, with its copies and files.
+  double link_ms = 0;      // That collectives take, hidden or not.
+};
+
 struct StageSpace {
   int stage = 0;
   // The largest micro-batch size that is predicted to fit with the knobs as submitted; 0 if not
@@ -91,6 +102,24 @@ struct StageSpace {
   int64_t approx_max_micro_batch = 1;
   int64_t state_bytes = 0;  // Predicted device memory of a rank between steps; 0 if unknown.
   std::vector<Knob> knobs;
+  std::vector<Forecast> forecasts = {};  // Sizes ascend; empty if nothing is predicted.
+  // The values of all searched keys in the submitted config at this stage, defaults included.
+  Assignment submitted = {};
+};
+
+// What a method may know of the model and the machine. Sizes are per rank, 0 is unknown.
+struct Workload {
+  int64_t num_params = 0;
+  int64_t trainable_num_params = 0;
+  int64_t bytes_per_param = 4;  // Of parameters and gradients in the training precision.
+  int64_t data_parallel = 1;    // Ranks that share the samples of a step.
+  int64_t forward_flops_per_sample = 0;
+  int64_t matmul_flops_per_s = 0;
+  int64_t copy_bytes_per_s = 0;
+  int64_t device_memory_bytes = 0;  // That a forecast may reach.
+  int64_t accumulation_steps = 1;   // As submitted.
+  int64_t micro_batch_size = 1;     // As submitted.
+  int64_t stage = 0;                // As submitted.
 };
 
 // What a method may choose from. Built from the profile by profiler/tuning_space.
@@ -101,6 +130,7 @@ struct SearchSpace {
   // micro-batch size has to divide; 0 if it follows the micro-batch size.
   int64_t samples_per_step = 0;
   int64_t divisible_by = 1;  // Of micro-batch sizes.
+  Workload workload = {};
 };
 
 // Whether the built-in engine runs the trials.

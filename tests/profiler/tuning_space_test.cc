@@ -113,5 +113,54 @@ TEST(TuningSpaceTest, StagesAndTheirStartsFollowTheOptionsAndTheProfile) {
             67);
 }
 
+TEST(TuningSpaceTest, EveryStageHasForecastsUpToTwiceItsLargestSize) {
+  const Json config = {{"train_micro_batch_size_per_gpu", 4},
+                       {"gradient_accumulation_steps", 3},
+                       {"bf16", {{"enabled", true}}},
+                       {"zero_optimization", {{"stage", 2}, {"reduce_bucket_size", 500}}}};
+  const SearchSpace space = MakeSearchSpace(Profile(1000), config, Options(false), 1);
+  for (const StageSpace& stage : space.stages) {
+    ASSERT_EQ(stage.approx_max_micro_batch, 68);
+    ASSERT_EQ(stage.forecasts.size(), 8u);  // 1 to 128.
+    for (size_t i = 0; i < stage.forecasts.size(); ++i) {
+      const Forecast& forecast = stage.forecasts[i];
+      EXPECT_EQ(forecast.micro_batch_size, int64_t{1} << i);
+      EXPECT_EQ(forecast.peak_bytes, 16'000 + 1000 * forecast.micro_batch_size);
+    }
+    EXPECT_EQ(stage.submitted.at("/zero_optimization/reduce_bucket_size"), 500);
+    EXPECT_EQ(stage.submitted.at("/zero_optimization/overlap_comm"), stage.stage == 3);
+  }
+  EXPECT_EQ(space.workload.num_params, 1000);
+  EXPECT_EQ(space.workload.bytes_per_param, 2);
+  EXPECT_EQ(space.workload.device_memory_bytes, 84'000);
+  EXPECT_EQ(space.workload.micro_batch_size, 4);
+  EXPECT_EQ(space.workload.accumulation_steps, 3);
+  EXPECT_EQ(space.workload.stage, 2);
+  EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
+}
+
+TEST(TuningSpaceTest, AFixedBatchIsSharedByTheRanks) {
+  SearchOptions options = Options(false);
+  options.train_batch_size = 96;
+  options.divisible_by = 4;
+  const SearchSpace space = MakeSearchSpace(Profile(1000), Json::object(), options, 2);
+  EXPECT_EQ(space.workload.data_parallel, 2);
+  EXPECT_EQ(space.samples_per_step, 48);
+  EXPECT_EQ(space.divisible_by, 4);
+}
+
+TEST(TuningSpaceTest, ASpaceOfAnOlderLogHasNoWorkload) {
+  SearchOptions options = Options(false);
+  Json json = ToJson(MakeSearchSpace(Profile(1000), Json::object(), options, 2));
+  json.erase("workload");
+  for (Json& stage : json["stages"]) {
+    stage.erase("forecasts");
+    stage.erase("submitted");
+  }
+  const SearchSpace space = SearchSpaceFromJson(json);
+  EXPECT_EQ(space.workload.num_params, 0);
+  EXPECT_TRUE(space.stages[0].forecasts.empty());
+}
+
 }  // namespace
 }  // namespace dsat

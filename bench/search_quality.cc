@@ -1,0 +1,356 @@
+// Measures how fast and how well the search methods find the best configuration, on simulated
+// machines whose best is known (bench/search_surfaces.h). Usage:
+//   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
+//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
+//   search_quality --serve    for bench/search_quality_peers.py
+// For each method, family and concurrency it prints medians over the seeds. The loss is how much
+// slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
+// the launches after which the loss stays at most 2 %.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "bench/search_surfaces.h"
+#include "engine/config/batch.h"
+#include "methods/method.h"
+#include "profiler/effective_key.h"
+#include "profiler/tuning_space.h"
+
+namespace dsat {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// After a launch has ended.
+struct Moment {
+  double launches = 0;
+  double device_s = 0;
+  double loss = kNever;
+};
+
+struct RunResult {
+  std::vector<Moment> moments;
+  double launches = 0, out_of_memory = 0, ask_ms = 0, asks = 0;
+  std::optional<double> probability;
+
+  // The first moment from which on the loss stays at most this; nullptr if there is none.
+  const Moment* Reached(double loss) const {
+    const Moment* first = nullptr;
+    for (const Moment& moment : moments) {
+      if (moment.loss > loss) first = nullptr;
+      if (moment.loss <= loss && first == nullptr) first = &moment;
+    }
+    return first;
+  }
+  double loss() const { return moments.empty() ? kNever : moments.back().loss; }
+};
+
+// One search: what runs, ends and is told, as searcher/proposer.h folds it.
+class Simulation {
+ public:
+  Simulation(const Surface& surface, const std::string& method, size_t concurrency, int64_t seed,
+             int64_t max_launches, bool trace)
+      : surface_(surface),
+        spec_(surface.Spec(method, seed)),
+        predictor_(surface.MakeSurfacePredictor(spec_)),
+        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_.ds_config, spec_.options,
+                               spec_.slots_per_trial)),
+        method_(FindMethod(method).make(space_, spec_.options)),
+        concurrency_(concurrency),
+        max_launches_(max_launches),
+        trace_(trace) {
+    best_ms_ = surface.BestSampleMs(space_, spec_);
+  }
+
+  RunResult Run() {
+    // The profiling trial and the submitted configuration.
+    Launch({}, -1);
+    EndNext();
+    ++launches_;
+    while (true) {
+      while (running_.size() < concurrency_ && launches_ < max_launches_ && AskOne()) {
+      }
+      if (running_.empty()) break;
+      EndNext();
+    }
+    result_.launches = static_cast<double>(launches_);
+    result_.probability = method_->Conclude().probability_near_best;
+    return result_;
+  }
+
+ private:
+  struct Running {
+    Trial trial;
+    int64_t tag;
+    std::string key;
+    std::vector<int64_t> waiting;
+  };
+
+  // Asks until there is a launch.
+  bool AskOne() {
+    for (int i = 0; i < 200; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      const std::optional<Proposal> proposal = method_->Ask();
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - start;
+      result_.ask_ms += took.count();
+      ++result_.asks;
+      if (!proposal) return false;
+      assignments_[proposal->tag] = proposal->assignment;
+      const Json config =
+          engine::ConfigForTrial(spec_.ds_config, proposal->assignment, spec_.slots_per_trial);
+      const std::string key = EffectiveKey(config, spec_.slots_per_trial,
+                                           static_cast<int64_t>(surface_.family().params));
+      const auto found = ended_.find(key);
+      const auto runs = std::find_if(running_.begin(), running_.end(),
+                                     [&](const Running& r) { return r.key == key; });
+      if (runs != running_.end()) {
+        runs->waiting.push_back(proposal->tag);
+      } else if (found != ended_.end() && !proposal->repeat) {
+        method_->Tell(proposal->tag, found->second);
+      } else if (!WhyInfeasible(*predictor_, config).empty()) {
+        Trial refused;
+        refused.id = -1;
+        refused.state = TrialState::kInfeasible;
+        ended_[key] = refused;
+        method_->Tell(proposal->tag, refused);
+      } else {
+        Launch(proposal->assignment, proposal->tag);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Launch(const Assignment& assignment, int64_t tag) {
+    Trial trial;
+    trial.id = ++launches_;
+    trial.assignment = assignment;
+    trial.kind = tag < 0 ? TrialKind::kSubmitted : TrialKind::kSearch;
+    trial.ds_config = engine::ConfigForTrial(spec_.ds_config, assignment, spec_.slots_per_trial);
+    surface_.Run(trial, now_s_, trial.id);
+    const std::string key = EffectiveKey(trial.ds_config, spec_.slots_per_trial,
+                                         static_cast<int64_t>(surface_.family().params));
+    running_.push_back({trial, tag, key, {}});
+  }
+
+  void EndNext() {
+    const auto next = std::min_element(
+        running_.begin(), running_.end(),
+        [](const Running& a, const Running& b) { return a.trial.ended_s < b.trial.ended_s; });
+    const Running ended = *next;
+    running_.erase(next);
+    const Trial& trial = ended.trial;
+    now_s_ = trial.ended_s;
+    device_s_ += static_cast<double>(spec_.slots_per_trial) * (trial.ended_s - trial.started_s);
+    ended_[ended.key] = trial;
+    if (trial.state == TrialState::kInfeasible) result_.out_of_memory += ended.tag >= 0;
+    if (ended.tag >= 0) {
+      method_->Tell(ended.tag, trial);
+      for (const int64_t tag : ended.waiting)
+        method_->Tell(tag, trial);
+    } else {
+      method_->Observe(trial);
+    }
+    const std::optional<double> metric = MetricValue(trial, "throughput");
+    if (metric && *metric > best_metric_) {
+      best_metric_ = *metric;
+      best_config_ = trial.ds_config;
+    }
+    Json pick = best_config_;
+    const Conclusion conclusion = method_->Conclude();
+    if (!conclusion.finalists.empty())
+      pick = engine::ConfigForTrial(spec_.ds_config, assignments_.at(conclusion.finalists[0]),
+                                    spec_.slots_per_trial);
+    const double loss = pick.is_null() ? kNever : surface_.SampleMs(pick) / best_ms_ - 1;
+    if (trace_) {
+      std::string text;
+      for (const auto& [pointer, value] : trial.assignment)
+        text += fmt::format(" {}={}", pointer.substr(pointer.rfind('/') + 1), value.dump());
+      fmt::print("{:>3} {:<10} at {:+.2f} %, pick at {:+.2f} %:{}\n", trial.id,
+                 ToString(trial.state), 100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1),
+                 100 * loss, text);
+    }
+    result_.moments.push_back(
+        {static_cast<double>(launches_ - std::ssize(running_)), device_s_, loss});
+  }
+
+  const Surface& surface_;
+  ExperimentSpec spec_;
+  std::unique_ptr<Predictor> predictor_;
+  SearchSpace space_;
+  std::unique_ptr<Method> method_;
+  size_t concurrency_;
+  int64_t max_launches_;
+  bool trace_;
+  double best_ms_ = 0;
+  double now_s_ = 0, device_s_ = 0;
+  int64_t launches_ = 0;
+  std::vector<Running> running_;
+  std::map<std::string, Trial> ended_;
+  std::map<int64_t, Assignment> assignments_;
+  double best_metric_ = 0;
+  Json best_config_;
+  RunResult result_;
+};
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+std::string Number(double value, const char* format) {
+  return value < kNever ? fmt::format(fmt::runtime(format), value) : "never";
+}
+
+void Report(const std::string& what, const std::vector<RunResult>& runs) {
+  std::vector<double> launches, to2, device2, losses;
+  double within40 = 0, within1 = 0, out_of_memory = 0, all = 0, ask_ms = 0, asks = 0;
+  double stated = 0, num_stated = 0;
+  const auto n = static_cast<double>(runs.size());
+  for (const RunResult& run : runs) {
+    launches.push_back(run.launches);
+    losses.push_back(run.loss());
+    const Moment* reached = run.Reached(0.02);
+    to2.push_back(reached ? reached->launches : kNever);
+    device2.push_back(reached ? reached->device_s : kNever);
+    within40 += reached && reached->launches <= 40 ? 1 / n : 0;
+    within1 += run.loss() <= 0.01 ? 1 / n : 0;
+    out_of_memory += run.out_of_memory;
+    all += run.launches;
+    ask_ms += run.ask_ms;
+    asks += run.asks;
+    if (run.probability) stated += *run.probability, ++num_stated;
+  }
+  fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {} | {:.1f} | {} | {} | {:.1f} |\n",
+             what, runs.size(), Number(Quantile(launches, 0.5), "{:.0f}"),
+             Number(Quantile(to2, 0.5), "{:.0f}"), within40, within1,
+             Number(100 * Quantile(losses, 0.5), "{:.2f}"),
+             Number(100 * Quantile(losses, 1), "{:.1f}"), 100 * out_of_memory / all,
+             Number(Quantile(device2, 0.5), "{:.0f}"),
+             num_stated > 0 ? fmt::format("{:.2f}", stated / num_stated) : "-", ask_ms / asks);
+  std::fflush(stdout);
+}
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+bool IsChosen(const Family& family, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name == "all" || name == family.name ||
+           name == (family.held_out ? "held-out" : "developed");
+  });
+}
+
+// Answers each line {"family", "seed", "assignment", "launch", "started_s"} with the end of that
+// launch, and the line {"family", "seed"} with the space.
+int Serve() {
+  std::map<std::pair<std::string, uint64_t>, Surface> surfaces;
+  for (std::string line; std::getline(std::cin, line);) {
+    const Json request = Json::parse(line);
+    const auto key =
+        std::pair(request.at("family").get<std::string>(), request.at("seed").get<uint64_t>());
+    if (!surfaces.contains(key)) {
+      for (const Family& family : Families()) {
+        if (family.name == key.first) surfaces.emplace(key, Surface(family, key.second));
+      }
+    }
+    const Surface& surface = surfaces.at(key);
+    const ExperimentSpec spec = surface.Spec("random", static_cast<int64_t>(key.second));
+    Json answer;
+    if (!request.contains("assignment")) {
+      const auto predictor = surface.MakeSurfacePredictor(spec);
+      const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec.ds_config,
+                                                spec.options, spec.slots_per_trial);
+      answer = {{"space", ToJson(space)},
+                {"best_ms", surface.BestSampleMs(space, spec)},
+                {"ranks", surface.family().ranks}};
+    } else {
+      Trial trial;
+      trial.ds_config = engine::ConfigForTrial(
+          spec.ds_config, AssignmentFromJson(request["assignment"]), spec.slots_per_trial);
+      surface.Run(trial, request.at("started_s"), request.at("launch"));
+      const std::optional<double> metric = MetricValue(trial, "throughput");
+      answer = {
+          {"throughput", metric ? Json(*metric) : Json()},
+          {"sample_ms", metric ? Json(surface.SampleMs(trial.ds_config)) : Json()},
+          {"need_share", surface.PeakBytes(trial.ds_config) / (surface.family().memory_gb * 1e9)},
+          {"ended_s", trial.ended_s}};
+    }
+    fmt::print("{}\n", answer.dump());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  std::map<std::string, std::string> flags = {{"--methods", "auto,asha,binary,random,grid"},
+                                              {"--families", "all"},
+                                              {"--concurrency", "1,4,16"},
+                                              {"--seeds", "20"},
+                                              {"--trials", "64"},
+                                              {"--trace", "0"}};
+  if (argc == 2 && std::string(argv[1]) == "--serve") return Serve();
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc || !flags.contains(argv[i])) {
+      fmt::print(stderr,
+                 "search_quality: {}: expected one of --methods, --families, --concurrency, "
+                 "--seeds, --trials, --trace, each with a value, or --serve\n",
+                 argv[i]);
+      return 2;
+    }
+    flags[argv[i]] = argv[i + 1];
+  }
+  fmt::print(
+      "| method | at once | family | runs | launches | to 2 % | within 40 | within 1 % | "
+      "loss, % | worst, % | out of memory, % | device-s to 2 % | stated | ms per ask |\n"
+      "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+  for (const std::string& method : Split(flags["--methods"])) {
+    for (const std::string& concurrency : Split(flags["--concurrency"])) {
+      std::map<bool, std::vector<RunResult>> all;
+      for (const Family& family : Families()) {
+        if (!IsChosen(family, Split(flags["--families"]))) continue;
+        std::vector<RunResult> runs;
+        for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
+          const Surface surface(family, static_cast<uint64_t>(seed));
+          runs.push_back(Simulation(surface, method, std::stoull(concurrency), seed,
+                                    std::stoll(flags["--trials"]), flags["--trace"] == "1")
+                             .Run());
+        }
+        Report(fmt::format("{} | {} | {}", method, concurrency, family.name), runs);
+        all[family.held_out].insert(all[family.held_out].end(), runs.begin(), runs.end());
+      }
+      for (const auto& [held_out, runs] : all) {
+        Report(fmt::format("{} | {} | **{}**", method, concurrency,
+                           held_out ? "held out" : "developed"),
+               runs);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace dsat
+
+int main(int argc, char** argv) {
+  return dsat::Main(argc, argv);
+}

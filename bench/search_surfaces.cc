@@ -1,0 +1,419 @@
+// The laws of the simulated machines, and the table of families.
+#include "bench/search_surfaces.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "engine/config/batch.h"
+#include "engine/config/settings.h"
+
+namespace dsat {
+
+struct Surface::Config {
+  int stage = 0;
+  double reduce = 0, gather = 0;
+  bool overlap = false, scatter = true, contiguous = true;
+  double size = 1, steps = 1;
+};
+
+const std::vector<Family>& Families() {
+  static const std::vector<Family> kFamilies = {
+      {.name = "nvlink-350m", .saturation = 3, .memory_gb = 40, .sample_gb = 0.9},
+      {.name = "cnn-v100",
+       .ranks = 4,
+       .params = 60e6,
+       .layers = 60,
+       .sample_ms = 1.2,
+       .saturation = 20,
+       .micro_batch_ms = 12,
+       .ripple = 0.06,
+       .link_gb_s = 60,
+       .memory_bytes_per_s = 8e11,
+       .memory_gb = 16,
+       .sample_gb = 0.11,
+       .speed_error = 0},
+      {.name = "two-nodes-6.7b",
+       .ranks = 16,
+       .params = 6.7e9,
+       .layers = 32,
+       .sample_ms = 220,
+       .saturation = 1,
+       .link_gb_s = 20,
+       .memory_bytes_per_s = 1.5e12,
+       .memory_gb = 40,
+       .sample_gb = 2.1,
+       .launch_s = 60,
+       .accumulation = 4},
+      {.name = "small-size-best",
+       .ranks = 2,
+       .params = 120e6,
+       .layers = 12,
+       .sample_ms = 6,
+       .saturation = 1.2,
+       .micro_batch_ms = 1,
+       .large_penalty = 0.06,
+       .large_from = 6,
+       .link_gb_s = 120,
+       .memory_gb = 24,
+       .sample_gb = 0.35},
+      {.name = "one-gpu-builtin",
+       .ranks = 1,
+       .params = 350e6,
+       .sample_ms = 9,
+       .saturation = 3,
+       .memory_gb = 24,
+       .sample_gb = 0.6,
+       .profile_error = 1,
+       .launch_s = 3,
+       .exact = true},
+      {.name = "wrong-by-2x",
+       .ranks = 4,
+       .params = 1.3e9,
+       .sample_ms = 40,
+       .saturation = 8,
+       .micro_batch_ms = 20,
+       .link_gb_s = 12,
+       .memory_gb = 32,
+       .sample_gb = 0.5,
+       .profile_error = 0.5,
+       .gather_factor = 2,
+       .speed_error = 2,
+       .reports_peak = false},
+      {.name = "pcie-comm-bound",
+       .held_out = true,
+       .ranks = 8,
+       .params = 770e6,
+       .layers = 36,
+       .sample_ms = 18,
+       .saturation = 2,
+       .link_gb_s = 6,
+       .call_us = 80,
+       .memory_gb = 24,
+       .sample_gb = 0.7},
+      {.name = "big-gpu-plateau",
+       .held_out = true,
+       .ranks = 8,
+       .params = 1.5e9,
+       .layers = 48,
+       .sample_ms = 14,
+       .saturation = 6,
+       .link_gb_s = 400,
+       .memory_bytes_per_s = 4e12,
+       .memory_gb = 139,
+       .sample_gb = 1.1},
+      {.name = "stage-3-best",
+       .held_out = true,
+       .ranks = 8,
+       .params = 2.7e9,
+       .layers = 32,
+       .sample_ms = 60,
+       .saturation = 6,
+       .micro_batch_ms = 30,
+       .link_gb_s = 200,
+       .memory_gb = 24,
+       .sample_gb = 0.8,
+       .gather_factor = 0.5},
+      {.name = "heavy-noise",
+       .held_out = true,
+       .ranks = 4,
+       .params = 350e6,
+       .sample_ms = 12,
+       .link_gb_s = 30,
+       .memory_gb = 24,
+       .sample_gb = 0.6,
+       .noise = 0.05,
+       .launch_noise = 0.03,
+       .outliers = 0.05,
+       .drift = 0.02},
+      {.name = "tiny-feasible-set",
+       .held_out = true,
+       .ranks = 4,
+       .params = 2.7e9,
+       .layers = 32,
+       .sample_ms = 90,
+       .saturation = 2,
+       .link_gb_s = 25,
+       .memory_gb = 16,
+       .sample_gb = 1.6,
+       .reports_peak = false},
+      {.name = "four-ranks-builtin",
+       .held_out = true,
+       .ranks = 4,
+       .params = 120e6,
+       .layers = 12,
+       .sample_ms = 30,
+       .saturation = 2,
+       .micro_batch_ms = 8,
+       .link_gb_s = 5,
+       .memory_bytes_per_s = 2e10,
+       .memory_gb = 8,
+       .sample_gb = 0.25,
+       .profile_error = 1,
+       .launch_noise = 0.015,
+       .launch_s = 2,
+       .exact = true},
+  };
+  return kFamilies;
+}
+
+Surface::Surface(const Family& family, uint64_t seed) : family_(family), seed_(seed) {}
+
+ExperimentSpec Surface::Spec(const std::string& method, int64_t seed) const {
+  ExperimentSpec spec;
+  spec.name = family_.name;
+  spec.method = method;
+  spec.entrypoint = {family_.exact ? "builtin" : "train.py"};
+  spec.slots_per_trial = family_.ranks;
+  const int stage = family_.params * 16 > family_.memory_gb * 1e9 ? 3 : 1;
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                    {"gradient_accumulation_steps", family_.accumulation},
+                    {"bf16", {{"enabled", true}}},
+                    {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}},
+                    {"zero_optimization", {{"stage", stage}}}};
+  spec.options.random_seed = seed;
+  spec.options.metric = "throughput";
+  spec.options.zero_stages = {0, 1, 2, 3};
+  spec.options.max_trials = 64;
+  return spec;
+}
+
+ModelProfile Surface::Profile() const {
+  const Family& f = family_;
+  ModelProfile profile;
+  profile.num_params = profile.trainable_num_params = static_cast<int64_t>(f.params);
+  profile.activation_bytes_per_sample = static_cast<int64_t>(f.sample_gb * 1e9 * f.profile_error);
+  profile.device_memory_bytes = static_cast<int64_t>(f.memory_gb * 1e9);
+  if (f.speed_error > 0) {
+    const double matmul = 2e14;
+    profile.matmul_flops_per_s = static_cast<int64_t>(matmul);
+    profile.forward_flops_per_sample =
+        static_cast<int64_t>(f.sample_ms * f.speed_error / 1e3 * matmul * 0.5 / 3);
+    profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s / f.speed_error);
+  }
+  return profile;
+}
+
+Surface::Config Surface::Read(const Json& config) const {
+  const engine::Settings settings(config, "ds_config");
+  return {.stage = settings.stage(),
+          .reduce = settings.Number("/zero_optimization/reduce_bucket_size"),
+          .gather = settings.Number("/zero_optimization/allgather_bucket_size"),
+          .overlap = settings.Is("/zero_optimization/overlap_comm"),
+          .scatter = settings.Is("/zero_optimization/reduce_scatter"),
+          .contiguous = settings.Is("/zero_optimization/contiguous_gradients"),
+          .size = settings.Number("/train_micro_batch_size_per_gpu"),
+          .steps = settings.Number("/gradient_accumulation_steps")};
+}
+
+double Surface::Hash(const Config& c, const char* purpose) const {
+  uint64_t stream = static_cast<uint64_t>(c.stage);
+  const bool alone = family_.ranks == 1;
+  const double gather = alone || c.stage % 3 == 0 ? 0 : c.gather;  // Has no effect there.
+  for (const double value : {alone ? 0 : c.reduce, gather, c.size, c.overlap ? 1.0 : 0.0,
+                             c.scatter ? 1.0 : 0.0, c.contiguous ? 1.0 : 0.0, c.steps})
+    stream = stream * 1000003 + static_cast<uint64_t>(value);
+  return Rng(seed_, stream, purpose).Normal();
+}
+
+double Surface::NeedGb(const Config& c, bool with_jitter) const {
+  const Family& f = family_;
+  const double params = f.params / 1e9, ranks = static_cast<double>(f.ranks);
+  double need = 2 * params / (c.stage == 3 ? ranks : 1) + 2 * params / (c.stage >= 2 ? ranks : 1) +
+                12 * params / (c.stage >= 1 ? ranks : 1);
+  if (f.ranks > 1) {
+    // The whole bucket is allocated, however small the model is.
+    const double most = f.exact ? f.params : 1e18;
+    need += 2 * std::min(c.reduce, most) / 1e9 * (c.overlap && c.stage < 3 ? 2 : 1) *
+            (c.contiguous ? 1 : 0.5);
+    if (c.stage == 1 || c.stage == 2) need += 2 * std::min(c.gather, f.params) / 1e9;
+    if (c.stage == 3) need += 2 * params * 3 / f.layers;
+  }
+  need += f.sample_gb * (f.exact ? c.size : std::pow(c.size, 1.03));
+  if (!f.exact) need += f.workspace_gb;
+  if (with_jitter && !f.exact) need += f.memory_gb * 0.01 * std::abs(Hash(c, "fragmentation"));
+  return need;
+}
+
+Surface::Times Surface::TimesOf(const Config& c) const {
+  const Family& f = family_;
+  const double ranks = static_cast<double>(f.ranks), share = (ranks - 1) / ranks;
+  double efficiency = 1 - f.small_penalty * std::exp(-c.size / f.saturation);
+  efficiency /= 1 + f.large_penalty * std::max(std::log2(c.size / f.large_from), 0.0);
+  const auto whole = static_cast<int64_t>(c.size);
+  double shape = whole % 8 == 0 ? 0 : whole % 4 == 0 ? 0.4 : whole % 2 == 0 ? 0.7 : 1;
+  shape = c.size < 8 ? 0.3 * shape : shape;
+  double compute = f.micro_batch_ms + f.sample_ms * c.size / efficiency;
+  compute *= 1 + f.ripple * shape * std::min(1.0, 24 / c.size + 0.3);
+  const double full = NeedGb(c, false) / f.memory_gb;
+  compute *= 1 + 0.6 * std::max(full - 0.92, 0.0);
+  if (!c.contiguous) compute *= 1.006;
+  const auto collective = [&](double bytes, double calls) {
+    return bytes / f.link_gb_s / 1e6 + calls * f.call_us * std::log2(ranks + 1) / 1e3;
+  };
+  Times times;
+  double backward = 0.64 * compute, forward = 0.36 * compute;
+  const double micro_steps = c.steps;
+  times.update = 1 + f.params * 30 / f.memory_bytes_per_s * 1e3 / (c.stage >= 1 ? ranks : 1);
+  if (f.ranks > 1) {
+    const double volume = c.stage == 0 || !c.scatter ? 2 : 1;
+    const double buckets = std::max(std::ceil(f.params / c.reduce), 1.0);
+    double reduce = collective(2 * f.params * volume * share, buckets);
+    reduce *= 1 + 0.02 * std::max(std::log10(std::min(c.reduce, f.params) / 1e8), 0.0);
+    double exposed = reduce;
+    if (c.overlap) {
+      // The first bucket is full after its share of the pass; the last one ends after the pass.
+      exposed = std::max(reduce - backward * (1 - 1 / buckets) * 0.85, reduce / buckets);
+      backward *= 1 + f.contention;
+    }
+    if (c.stage == 3) {
+      const double layer = f.gather_factor * collective(2 * f.params / f.layers * share, 1);
+      const double hidden = 0.7 * compute / f.layers;
+      forward += layer + (f.layers - 1) * std::max(layer - hidden * 0.36, 0.0);
+      backward += layer + (f.layers - 1) * std::max(layer - hidden * 0.64, 0.0);
+    }
+    times.backward = c.stage >= 2 ? micro_steps * exposed : exposed;
+    if (c.stage == 1 || c.stage == 2)
+      times.update +=
+          collective(2 * f.params * share, std::max(std::ceil(f.params / c.gather), 1.0));
+  }
+  times.forward += micro_steps * forward;
+  times.backward += micro_steps * backward;
+  return times;
+}
+
+double Surface::StepMsOf(const Config& c) const {
+  if (NeedGb(c, true) > family_.memory_gb) return std::numeric_limits<double>::infinity();
+  const Config shape{.size = c.size};
+  return TimesOf(c).all() * std::exp(0.004 * Hash(shape, "kernels") + 0.003 * Hash(c, "roughness"));
+}
+
+double Surface::StepMs(const Json& config) const {
+  return StepMsOf(Read(config));
+}
+
+double Surface::PeakBytes(const Json& config) const {
+  return NeedGb(Read(config), true) * 1e9;
+}
+
+double Surface::SampleMs(const Json& config) const {
+  const Config c = Read(config);
+  return StepMsOf(c) / (c.size * c.steps);
+}
+
+double Surface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const {
+  double best = std::numeric_limits<double>::infinity();
+  for (const StageSpace& stage : space.stages) {
+    Json json = spec.ds_config;
+    SetAtPointer(json, "/zero_optimization/stage", stage.stage);
+    std::vector<Config> configs = {Read(json)};
+    for (const Knob& knob : stage.knobs) {
+      std::vector<Config> more;
+      for (Config config : configs) {
+        for (const Json& value : knob.values) {
+          const std::string name = knob.pointer.substr(knob.pointer.rfind('/') + 1);
+          if (name == "reduce_bucket_size") config.reduce = value;
+          if (name == "allgather_bucket_size") config.gather = value;
+          if (name == "overlap_comm") config.overlap = value;
+          if (name == "reduce_scatter") config.scatter = value;
+          if (name == "contiguous_gradients") config.contiguous = value;
+          more.push_back(config);
+        }
+      }
+      configs = more;
+    }
+    for (Config config : configs) {
+      for (config.size = 1; config.size <= 1024; ++config.size) {
+        if (NeedGb(config, false) > family_.memory_gb) break;
+        best = std::min(best, StepMsOf(config) / (config.size * config.steps));
+      }
+    }
+  }
+  return best;
+}
+
+void Surface::Run(Trial& trial, double started_s, int64_t launch) const {
+  const Family& f = family_;
+  const Config c = Read(trial.ds_config);
+  const double step_ms = StepMsOf(c);
+  Rng rng(seed_, static_cast<uint64_t>(launch), "launch");
+  double run_s = f.launch_s * std::exp(0.1 * rng.Normal());
+  trial.started_s = started_s;
+  if (!(step_ms < std::numeric_limits<double>::infinity())) {
+    trial.state = TrialState::kInfeasible;
+    trial.reason = "out of memory";
+    trial.ended_s = started_s + run_s;
+    return;
+  }
+  double slow = std::exp(f.launch_noise * rng.Normal() + f.drift * started_s / 3600);
+  if (rng.Uniform() < f.outliers) slow *= 1.1 + 0.2 * rng.Uniform();
+  constexpr int kSteps = 3;
+  std::vector<double> steps;
+  for (int i = 0; i < kSteps; ++i)
+    steps.push_back(slow * std::exp(f.noise * rng.Normal()));
+  std::sort(steps.begin(), steps.end());
+  const double median = steps[1], spread = 0.25 * (steps[2] - steps[0]);
+  const Times times = TimesOf(c);
+  const double measured_ms = step_ms * median;
+  const auto metric = [&](double value) {
+    return Metric{.value = value, .spread = value * spread / median, .samples = kSteps};
+  };
+  Measurement measurement;
+  const double samples = c.size * c.steps * static_cast<double>(f.ranks);
+  measurement["latency"] = metric(measured_ms);
+  measurement["throughput"] = metric(samples / measured_ms * 1e3);
+  measurement["FLOPS_per_gpu"] = metric(samples / measured_ms * 1e9);
+  for (const auto& [name, part] :
+       {std::pair("forward", times.forward), std::pair("backward", times.backward),
+        std::pair("step", times.update)})
+    measurement[name] = metric(measured_ms * part / times.all());
+  if (f.reports_peak) measurement["peak_bytes"] = {.value = NeedGb(c, true) * 1e9, .samples = 1};
+  trial.points = {{.point = ConfigPoint(trial), .measurement = measurement}};
+  trial.state = TrialState::kSucceeded;
+  trial.ended_s = started_s + run_s + 6 * measured_ms / 1e3;
+}
+
+namespace {
+
+// The bytes are exact; the times are those of the plan, in which nothing saturates.
+class SurfacePredictor : public Predictor {
+ public:
+  explicit SurfacePredictor(const Surface& surface) : surface_(surface) {}
+
+  Predicted Predict(const Json& ds_config) const override {
+    const Family& f = surface_.family();
+    const engine::Settings settings(ds_config, "ds_config");
+    const double ranks = static_cast<double>(f.ranks);
+    Predicted predicted;
+    predicted.exact = true;
+    predicted.device = {.state_bytes = 0,
+                        .peak_bytes = static_cast<int64_t>(surface_.PeakBytes(ds_config)),
+                        .limit_bytes = static_cast<int64_t>(f.memory_gb * 1e9)};
+    predicted.compute_ms = 1.3 * f.sample_ms * settings.Number("/train_micro_batch_size_per_gpu");
+    predicted.update_ms =
+        f.params * 28e3 / f.memory_bytes_per_s / (settings.stage() >= 1 ? ranks : 1);
+    return predicted;
+  }
+
+  int64_t LargestMicroBatch(const Json& ds_config) const override {
+    int64_t size = 0;
+    Json config = ds_config;
+    do {
+      config["train_micro_batch_size_per_gpu"] = size + 1;
+    } while (Predict(config).fits() && ++size < 4096);
+    return size;
+  }
+
+ private:
+  const Surface& surface_;
+};
+
+}  // namespace
+
+std::unique_ptr<Predictor> Surface::MakeSurfacePredictor(const ExperimentSpec& spec) const {
+  if (family_.exact) return std::make_unique<SurfacePredictor>(*this);
+  return MakeFormulaPredictor(spec, Profile());
+}
+
+}  // namespace dsat

@@ -1,0 +1,98 @@
+// Simulated machines and models for bench/search_quality: a known time, memory need and noise for
+// every configuration.
+//
+// The laws differ on purpose from those that the method auto assumes: saturation is exponential,
+// buckets travel as a pipeline, buffers are allocated at their full size, activations grow a little
+// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks.
+#ifndef DSAT_BENCH_SEARCH_SURFACES_H_
+#define DSAT_BENCH_SEARCH_SURFACES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "profiler/predictor.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// A family of surfaces; a seed makes one of it.
+struct Family {
+  std::string name;
+  bool held_out = false;  // Not used while the method was developed.
+  int64_t ranks = 8;
+  double params = 350e6;
+  int layers = 24;
+  double sample_ms = 10;        // To compute one sample, at full efficiency.
+  double saturation = 4;        // Micro-batch size at which efficiency approaches 1.
+  double micro_batch_ms = 3;    // Besides the samples.
+  double small_penalty = 0.85;  // Efficiency that is missing at size 0.
+  double large_penalty = 0;     // Slowdown per doubling beyond `large_from`.
+  double large_from = 1e9;
+  double ripple = 0.02;  // Of sizes that are not multiples of 8.
+  double link_gb_s = 150;
+  double call_us = 40;
+  double contention = 0.03;  // Slowdown of computing while collectives run.
+  double memory_bytes_per_s = 1.2e12;
+  double memory_gb = 40;
+  double sample_gb = 0.5;  // Activations.
+  double workspace_gb = 1.2;
+  double profile_error = 0.85;  // Of the activation size in the profile.
+  double gather_factor = 1;     // Of stage 3's gathering.
+  double noise = 0.01;          // Of a step,
+  double launch_noise = 0.008;  // and of a launch.
+  double outliers = 0.02;       // Share of launches that are 10 to 30 % slower.
+  double drift = 0.005;         // Per hour.
+  double launch_s = 25;
+  double speed_error = 1;  // Of the speeds in the profile; 0: the profile has none.
+  bool reports_peak = true;
+  bool exact = false;  // The built-in engine: predicted bytes are exact.
+  int64_t accumulation = 1;
+};
+
+const std::vector<Family>& Families();
+
+class Surface {
+ public:
+  Surface(const Family& family, uint64_t seed);
+
+  const Family& family() const { return family_; }
+  // The submitted config, and an experiment that tunes it.
+  ExperimentSpec Spec(const std::string& method, int64_t seed) const;
+  // What the profiling trial measures.
+  ModelProfile Profile() const;
+  // Its predictor, which the surface must outlive.
+  std::unique_ptr<Predictor> MakeSurfacePredictor(const ExperimentSpec& spec) const;
+
+  // Without noise: ms of a step, infinity if it does not fit. `config` is resolved.
+  double StepMs(const Json& config) const;
+  double PeakBytes(const Json& config) const;
+  // Per sample, so that configurations compare.
+  double SampleMs(const Json& config) const;
+  // The least SampleMs of the space, over all legal micro-batch sizes up to 1024.
+  double BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const;
+
+  // Runs a launch that starts at this time: sets the state, points, started_s and ended_s.
+  void Run(Trial& trial, double started_s, int64_t launch) const;
+
+ private:
+  struct Config;
+  struct Times {
+    double forward = 0, backward = 0, update = 0;
+    double all() const { return forward + backward + update; }
+  };
+  Config Read(const Json& config) const;
+  Times TimesOf(const Config& c) const;
+  double NeedGb(const Config& c, bool with_jitter) const;
+  double Hash(const Config& c, const char* purpose) const;  // Standard normal.
+  double StepMsOf(const Config& c) const;
+
+  Family family_;
+  uint64_t seed_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_BENCH_SEARCH_SURFACES_H_

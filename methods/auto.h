@@ -1,0 +1,114 @@
+// auto: predicts the memory and the time of every configuration, measures those that promise the
+// most, and stops when the best one is known well enough (docs/methods.md).
+#ifndef DSAT_METHODS_AUTO_H_
+#define DSAT_METHODS_AUTO_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "methods/auto_memory.h"
+#include "methods/auto_regression.h"
+#include "methods/auto_space.h"
+#include "methods/auto_time_model.h"
+#include "methods/method.h"
+
+namespace dsat {
+
+class AutoMethod : public Method {
+ public:
+  AutoMethod(const SearchSpace& space, const SearchOptions& options);
+
+  // The configuration with the largest expected gain per device-second, at first the one that is
+  // predicted to be the best. nullopt once no further measurement is worth its time.
+  std::optional<Proposal> Ask() override;
+  void Tell(int64_t tag, const Trial& finished) override;
+  void Observe(const Trial& finished) override;
+  std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
+  Conclusion Conclude() const override;
+  std::unique_ptr<Method> Clone() const override { return std::make_unique<AutoMethod>(*this); }
+
+ private:
+  // A proposal.
+  struct Asked {
+    AutoCandidate candidate;
+    bool running = true;
+    std::vector<AutoObservation> points = {};  // While it runs.
+    std::optional<AutoCandidate> next = {};    // The point that was asked for last.
+    std::set<AutoCandidate> requested = {};    // All such points.
+  };
+  // What was measured of a configuration, in the order of first measurements.
+  struct Measured {
+    AutoPoint point;
+    std::optional<AutoCandidate> candidate;
+    int64_t tag = -1;  // The proposal that measured it first; -1: none.
+    int64_t launches = 0;
+  };
+  // The points that one decision looks at: first those that were measured, then others.
+  struct Outlook {
+    AutoRegression::View view;
+    std::vector<std::optional<AutoCandidate>> candidates;
+    std::vector<double> fits;  // Probabilities.
+    size_t num_measured = 0;
+    // The measured or pending point with the best mean; nullopt if there is none.
+    std::optional<Eigen::Index> incumbent;
+  };
+  struct Choice {
+    AutoCandidate candidate;
+    bool repeat = false;
+    double gain = 0;  // Expected, as a share of the time of a step.
+    double cost_s = 0;
+  };
+
+  void Learn(const Trial& finished, const AutoConfig* proposed, int64_t tag);
+  std::vector<AutoObservation> ObservationsOf(const Trial& trial, const AutoConfig* proposed) const;
+  void LearnCosts(const Trial& finished);
+  void Refresh();
+  std::vector<AutoCandidate> Screen() const;
+  std::vector<AutoCandidate> LeastNeeds() const;
+  Outlook LookAround() const;
+  std::vector<AutoPoint> Pending() const;
+  AutoPoint PointOf(const AutoConfig& config) const;
+
+  double StepSeconds(double log_value, const AutoConfig& config) const;
+  double CostOf(double log_value, const AutoConfig& config, double fits, bool new_launch) const;
+  double GainOf(const Outlook& outlook, Eigen::Index i) const;
+  double GainOfIncumbent(const Outlook& outlook) const;
+  bool MayAsk(const Outlook& outlook, Eigen::Index i) const;
+  std::optional<Choice> First(const Outlook& outlook) const;
+  std::optional<Choice> Best(const Outlook& outlook) const;
+  double ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const;
+  bool IsEnough(const Outlook& outlook, const Choice& choice) const;
+  double GiveUpBelow(const Outlook& outlook) const;
+  std::string BoundOf(const AutoConfig& config) const;
+
+  SearchOptions options_;
+  AutoSpace space_;
+  AutoTimeModel model_;
+  AutoMemory memory_;
+  AutoRegression regression_;
+
+  std::vector<Asked> asked_;  // By tag.
+  std::vector<AutoObservation> observations_;
+  std::vector<double> throughputs_;  // Of observations_; 0 if unknown.
+  std::vector<Measured> measured_;
+  std::map<AutoCandidate, int64_t> times_asked_;
+  std::set<TrialId> learned_;
+  int64_t failures_in_a_row_ = 0;
+  int64_t successes_ = 0;
+  // Measured costs.
+  double launch_s_ = 20;
+  double num_launch_s_ = 0;
+  std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
+
+  bool fresh_ = false;  // regression_ and screened_ know everything that was told.
+  std::vector<AutoCandidate> screened_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_H_

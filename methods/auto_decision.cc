@@ -1,0 +1,301 @@
+// Which configuration auto measures next, and when it stops.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/rng.h"
+#include "methods/auto.h"
+#include "methods/auto_normal.h"
+
+namespace dsat {
+namespace {
+
+// A pick whose probability to be within kNear of the best is this high ends the search.
+constexpr double kSure = 0.95;
+constexpr double kNear = 0.01;
+// An expected gain below this share of a step ends it, too.
+constexpr double kLeastGain = 1e-4;
+constexpr int64_t kLeastLaunches = 4;
+// Out of memory is as bad as losing this share of a step, and worse after each time.
+constexpr double kMisfitLoss = 0.02;
+constexpr double kPossible = 0.05;
+constexpr int64_t kMostLaunchesOfOne = 6;
+// Points that the posterior is sampled at, and how often.
+constexpr size_t kSampledPoints = 160;
+constexpr int kSamples = 256;
+
+// The switches and other knobs of a combination as one number.
+uint64_t GroupOf(const AutoKnobs& knobs) {
+  uint64_t group =
+      (knobs.overlap ? 1 : 0) + (knobs.reduce_scatter ? 2 : 0) + (knobs.contiguous ? 4 : 0);
+  for (const int other : knobs.others)
+    group = group * 31 + static_cast<uint64_t>(other + 1);
+  return group;
+}
+
+}  // namespace
+
+// The candidates that a decision looks at: for each stage, size and setting of the switches those
+// that the time model likes best; the best over all; and the neighbors of the best measurements.
+std::vector<AutoCandidate> AutoMethod::Screen() const {
+  struct Scored {
+    double log;
+    AutoCandidate candidate;
+    bool operator<(const Scored& other) const { return log < other.log; }
+  };
+  constexpr size_t kPerGroup = 2, kOverall = 300, kMost = 2500;
+  std::vector<Scored> kept, all;
+  for (uint32_t place = 0; place < space_.num_places(); ++place) {
+    const auto num_sizes = static_cast<uint32_t>(space_.sizes(place).size());
+    const auto num_knobs = static_cast<uint32_t>(space_.knobs(place).size());
+    std::vector<uint64_t> groups;
+    for (const AutoKnobs& knobs : space_.knobs(place))
+      groups.push_back(GroupOf(knobs));
+    for (uint32_t size = 0; size < num_sizes; ++size) {
+      std::map<uint64_t, std::vector<Scored>> best;
+      for (uint32_t knobs = 0; knobs < num_knobs; ++knobs) {
+        const AutoCandidate candidate{place, knobs, size};
+        const AutoConfig config = space_.ConfigOf(candidate);
+        if (memory_.ProbabilityFits(config) < kPossible) continue;
+        const Scored scored{regression_.LogOf(PointOf(config)), candidate};
+        all.push_back(scored);
+        std::vector<Scored>& group = best[groups[knobs]];
+        group.push_back(scored);
+        std::push_heap(group.begin(), group.end());
+        if (group.size() <= kPerGroup) continue;
+        std::pop_heap(group.begin(), group.end());
+        group.pop_back();
+      }
+      for (const auto& [key, group] : best)
+        kept.insert(kept.end(), group.begin(), group.end());
+    }
+  }
+  const auto overall = std::min(all.size(), kOverall);
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(overall), all.end());
+  std::sort(kept.begin(), kept.end());
+  kept.resize(std::min(kept.size(), kMost));
+  kept.insert(kept.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(overall));
+  std::set<AutoCandidate> chosen;
+  for (const Scored& scored : kept)
+    chosen.insert(scored.candidate);
+  if (chosen.empty() && !space_.space().exact && successes_ == 0) return LeastNeeds();
+  return {chosen.begin(), chosen.end()};
+}
+
+// Formulas may be wrong: where nothing is predicted to fit, what needs the least is tried.
+std::vector<AutoCandidate> AutoMethod::LeastNeeds() const {
+  std::vector<AutoCandidate> least;
+  for (uint32_t place = 0; place < space_.num_places(); ++place) {
+    if (space_.sizes(place).empty()) continue;
+    AutoCandidate best{place, 0, 0};
+    for (uint32_t knobs = 1; knobs < space_.knobs(place).size(); ++knobs) {
+      const AutoCandidate candidate{place, knobs, 0};
+      if (memory_.Share(space_.ConfigOf(candidate)) < memory_.Share(space_.ConfigOf(best)))
+        best = candidate;
+    }
+    least.push_back(best);
+  }
+  return least;
+}
+
+AutoMethod::Outlook AutoMethod::LookAround() const {
+  Outlook outlook;
+  std::vector<AutoPoint> points;
+  std::set<AutoCandidate> listed;
+  const auto add = [&](const AutoPoint& point, const std::optional<AutoCandidate>& candidate) {
+    if (candidate && !listed.insert(*candidate).second) return;
+    points.push_back(point);
+    outlook.candidates.push_back(candidate);
+    outlook.fits.push_back(memory_.ProbabilityFits(point.config));
+  };
+  for (const Measured& m : measured_)
+    add(m.point, m.candidate);
+  std::fill(outlook.fits.begin(), outlook.fits.end(), 1.0);
+  outlook.num_measured = points.size();
+  const std::vector<AutoPoint> pending = Pending();
+  for (const AutoPoint& point : pending)
+    add(point, space_.Find(point.config));
+  const size_t num_pending = points.size();
+  for (const AutoCandidate& candidate : screened_) {
+    const AutoPoint point = PointOf(space_.ConfigOf(candidate));
+    if (!memory_.IsRuledOut(point.config)) add(point, candidate);
+  }
+  outlook.view = regression_.Look(std::move(points), pending);
+  for (size_t i = 0; i < num_pending; ++i) {
+    const auto index = static_cast<Eigen::Index>(i);
+    if (!outlook.incumbent || outlook.view.mean[index] < outlook.view.mean[*outlook.incumbent])
+      outlook.incumbent = index;
+  }
+  return outlook;
+}
+
+double AutoMethod::StepSeconds(double log_value, const AutoConfig& config) const {
+  if (!log_step_s_) return 1;
+  const double samples = SmallerIsBetter(options_.metric) ? 0 : std::log(config.samples());
+  return std::exp(std::min(log_value + samples + *log_step_s_, 20.0));
+}
+
+double AutoMethod::CostOf(double log_value, const AutoConfig& config, double fits,
+                          bool new_launch) const {
+  const double steps = static_cast<double>(options_.end_profile_step + 1);
+  const double launch_s = new_launch ? launch_s_ : 0;
+  const double run_s = launch_s + steps * StepSeconds(log_value, config);
+  // What an exact prediction refuses costs nothing.
+  return fits * run_s + (space_.space().exact ? 0 : (1 - fits) * launch_s) + 1e-3;
+}
+
+// How much faster the best pick is expected to be once point i was measured.
+double AutoMethod::GainOf(const Outlook& outlook, Eigen::Index i) const {
+  const Eigen::Index best = *outlook.incumbent;
+  if (i == best) return GainOfIncumbent(outlook);
+  const double variance = outlook.view.variance[i];
+  const double covariance = regression_.Covariance(outlook.view, i, best);
+  const double learned =
+      std::abs(variance - covariance) / std::sqrt(variance + regression_.NoiseVariance());
+  const double difference = outlook.view.mean[best] - outlook.view.mean[i];
+  return outlook.fits[static_cast<size_t>(i)] * ExpectedGain(difference, learned);
+}
+
+// The same for the incumbent: it may turn out to be slower than the next best measured point.
+double AutoMethod::GainOfIncumbent(const Outlook& outlook) const {
+  const Eigen::Index best = *outlook.incumbent;
+  const double variance = outlook.view.variance[best];
+  double gain = 0;
+  for (size_t j = 0; j < outlook.num_measured; ++j) {
+    const auto other = static_cast<Eigen::Index>(j);
+    if (other == best) continue;
+    const double learned = std::abs(variance - regression_.Covariance(outlook.view, best, other)) /
+                           std::sqrt(variance + regression_.NoiseVariance());
+    gain =
+        std::max(gain, ExpectedGain(outlook.view.mean[best] - outlook.view.mean[other], learned));
+  }
+  return gain;
+}
+
+// A point may be proposed if it was not yet and its gain is worth the risk that it does not fit, or
+// to be measured again.
+bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
+  const auto index = static_cast<size_t>(i);
+  const std::optional<AutoCandidate>& candidate = outlook.candidates[index];
+  if (!candidate) return false;
+  if (index < outlook.num_measured) {
+    const auto is_running = [&](const Asked& asked) {
+      return asked.running && asked.candidate == *candidate;
+    };
+    return measured_[index].launches < kMostLaunchesOfOne && successes_ >= kLeastLaunches &&
+           std::none_of(asked_.begin(), asked_.end(), is_running);
+  }
+  if (times_asked_.contains(*candidate)) return false;
+  if (outlook.fits[index] < kPossible) return false;
+  if (space_.space().exact || !outlook.incumbent) return true;
+  const double loss = kMisfitLoss * static_cast<double>(1 + memory_.num_misfits());
+  return GainOf(outlook, i) >= loss * (1 - outlook.fits[index]);
+}
+
+// Before anything was measured: the best prediction that most probably fits, or what fits most
+// probably.
+std::optional<AutoMethod::Choice> AutoMethod::First(const Outlook& outlook) const {
+  std::optional<size_t> best;
+  const auto rank = [&](size_t i) {
+    return std::pair(std::min(outlook.fits[i], 0.9),
+                     -outlook.view.mean[static_cast<Eigen::Index>(i)]);
+  };
+  for (size_t i = 0; i < outlook.candidates.size(); ++i) {
+    if (!outlook.candidates[i] || times_asked_.contains(*outlook.candidates[i])) continue;
+    if (!best || rank(i) > rank(*best)) best = i;
+  }
+  if (!best) return std::nullopt;
+  return Choice{.candidate = *outlook.candidates[*best], .gain = 1, .cost_s = 1};
+}
+
+std::optional<AutoMethod::Choice> AutoMethod::Best(const Outlook& outlook) const {
+  std::optional<Choice> best;
+  for (size_t i = 0; i < outlook.candidates.size(); ++i) {
+    const auto index = static_cast<Eigen::Index>(i);
+    if (!MayAsk(outlook, index)) continue;
+    const Choice choice{.candidate = *outlook.candidates[i],
+                        .repeat = i < outlook.num_measured,
+                        .gain = GainOf(outlook, index),
+                        .cost_s = CostOf(outlook.view.mean[index], outlook.view.points[i].config,
+                                         outlook.fits[i], true)};
+    if (choice.gain < kLeastGain) continue;  // However cheap it is.
+    if (!best || choice.gain / choice.cost_s > best->gain / best->cost_s) best = choice;
+  }
+  return best;
+}
+
+double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const {
+  // The pick and those that are most likely to beat it.
+  std::vector<Eigen::Index> points;
+  for (size_t i = 0; i < outlook.candidates.size(); ++i) {
+    const auto index = static_cast<Eigen::Index>(i);
+    if (index != pick && outlook.fits[i] >= kPossible) points.push_back(index);
+  }
+  std::vector<double> threat(outlook.candidates.size());
+  for (const Eigen::Index i : points) {
+    const double at_best = outlook.view.mean[i] - 1.5 * std::sqrt(outlook.view.variance[i]);
+    threat[static_cast<size_t>(i)] =
+        outlook.fits[static_cast<size_t>(i)] * std::max(outlook.view.mean[pick] - at_best, 0.0);
+  }
+  const size_t count = std::min(points.size(), kSampledPoints - 1);
+  std::partial_sort(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(count),
+                    points.end(), [&](Eigen::Index a, Eigen::Index b) {
+                      return threat[static_cast<size_t>(a)] > threat[static_cast<size_t>(b)];
+                    });
+  points.resize(count);
+  points.insert(points.begin(), pick);
+  const auto n = static_cast<Eigen::Index>(points.size());
+  Eigen::MatrixXd covariance(n, n);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    for (Eigen::Index j = 0; j <= i; ++j) {
+      covariance(i, j) = covariance(j, i) = regression_.Covariance(
+          outlook.view, points[static_cast<size_t>(i)], points[static_cast<size_t>(j)]);
+    }
+    covariance(i, i) += 1e-8;
+  }
+  const Eigen::LLT<Eigen::MatrixXd> factor(covariance);
+  const Eigen::MatrixXd lower = factor.matrixL();
+  Rng rng(static_cast<uint64_t>(options_.random_seed), observations_.size(), "near_best");
+  int near = 0;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    Eigen::VectorXd normal(n);
+    for (Eigen::Index i = 0; i < n; ++i)
+      normal[i] = rng.Normal();
+    const Eigen::VectorXd drawn = lower.triangularView<Eigen::Lower>() * normal;
+    // One draw decides for all points how much memory is left.
+    const double memory = rng.Uniform();
+    double best = INFINITY, picked = 0;
+    for (Eigen::Index i = 0; i < n; ++i) {
+      const auto index = static_cast<size_t>(points[static_cast<size_t>(i)]);
+      const double value = outlook.view.mean[points[static_cast<size_t>(i)]] + drawn[i];
+      if (i == 0) picked = value;
+      if (i == 0 || outlook.fits[index] > memory) best = std::min(best, value);
+    }
+    near += picked <= best + kNear ? 1 : 0;
+  }
+  return static_cast<double>(near) / kSamples;
+}
+
+bool AutoMethod::IsEnough(const Outlook& outlook, const Choice& choice) const {
+  if (!outlook.incumbent || successes_ < kLeastLaunches) return false;
+  if (choice.gain < kLeastGain) return true;
+  if (options_.run_steps) {
+    const auto best = static_cast<size_t>(*outlook.incumbent);
+    const double run_s =
+        static_cast<double>(*options_.run_steps) *
+        StepSeconds(outlook.view.mean[*outlook.incumbent], outlook.view.points[best].config);
+    if (log_step_s_ && choice.gain * run_s < choice.cost_s) return true;
+  }
+  return ProbabilityNearBest(outlook, *outlook.incumbent) >= kSure;
+}
+
+// A measurement clearly below the best one's throughput cannot win.
+double AutoMethod::GiveUpBelow(const Outlook& outlook) const {
+  const bool follows = !SmallerIsBetter(options_.metric) ||
+                       (options_.metric == "latency" && space_.space().samples_per_step > 0);
+  if (!follows || outlook.num_measured == 0) return 0;
+  const double best = *std::max_element(throughputs_.begin(), throughputs_.end());
+  return best * std::exp(-4 * std::sqrt(2 * regression_.NoiseVariance()) - 0.02);
+}
+
+}  // namespace dsat

@@ -1,0 +1,172 @@
+// Conjugate and one-sided updates of the factors.
+#include "methods/auto_memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "methods/auto_normal.h"
+
+namespace dsat {
+namespace {
+
+constexpr int kBuffers = 4, kBeyond = 5, kActivations = 6, kConstant = 7;
+
+}  // namespace
+
+AutoMemory::AutoMemory(const SearchSpace& space)
+    : space_(space), has_capacity_(space.workload.device_memory_bytes > 0) {
+  for (const StageSpace& stage : space_.stages) {
+    has_capacity_ =
+        has_capacity_ && (stage.approx_max_micro_batch == 0 || !stage.forecasts.empty());
+  }
+  for (const StageSpace& stage : space_.stages)
+    stages_.push_back(StageOf(stage));
+  SetPrior();
+}
+
+void AutoMemory::SetPrior() {
+  mean_ << 1, 1, 1, 1, 1, 0.3, 1, 0;
+  Vector sd;
+  double noise = 0.008;
+  if (!has_capacity_) {
+    // Only the largest size that fits is known, roughly.
+    sd << 0.5, 0.5, 0.5, 0.5, 0, 0, 0.35, 0.05;
+    noise = 0.03;
+  } else if (space_.exact) {
+    sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003;
+    noise = 0.002;
+  } else {
+    // Formulas leave out temporary buffers, the framework's context and fragmentation.
+    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02;
+    mean_[kActivations] = 1.15;
+    mean_[kConstant] = 0.03;
+  }
+  covariance_ = sd.cwiseAbs2().asDiagonal();
+  noise_variance_ = noise * noise;
+}
+
+AutoMemory::Stage AutoMemory::StageOf(const StageSpace& stage) const {
+  Stage out;
+  out.is_refused = space_.exact && stage.approx_max_micro_batch == 0 && stage.forecasts.empty();
+  if (!has_capacity_ || stage.forecasts.empty()) {
+    const double largest = std::max(static_cast<double>(stage.approx_max_micro_batch), 0.7);
+    out.state = 0.1;
+    out.samples = {{0, 0}, {largest, 0.85}};
+    return out;
+  }
+  const auto capacity = static_cast<double>(space_.workload.device_memory_bytes);
+  for (const Forecast& forecast : stage.forecasts)
+    out.samples.push_back({static_cast<double>(forecast.micro_batch_size),
+                           static_cast<double>(forecast.peak_bytes) / capacity});
+  const auto& first = out.samples.front();
+  double slope = first[1] / first[0];
+  if (out.samples.size() > 1)
+    slope = (out.samples[1][1] - first[1]) / (out.samples[1][0] - first[0]);
+  out.state = std::max(first[1] - slope * first[0], 0.0);
+  for (auto& sample : out.samples)
+    sample[1] -= out.state;
+  out.samples.insert(out.samples.begin(), {0, 0});
+  out.submitted_buffers = Buffers(stage.stage, SubmittedKnobs(stage), false);
+  if (!space_.exact) out.state = std::max(out.state - out.submitted_buffers, 0.0);
+  return out;
+}
+
+double AutoMemory::Buffers(int stage, const AutoKnobs& knobs, bool beyond_params) const {
+  const Workload& workload = space_.workload;
+  if (workload.data_parallel <= 1 || workload.device_memory_bytes <= 0) return 0;
+  const auto params = static_cast<double>(workload.num_params);
+  const double twice = knobs.overlap ? 2 : 1;
+  double elems = 0;
+  if (beyond_params) {
+    elems = std::max(knobs.reduce_bucket - params, 0.0) * twice;
+  } else {
+    elems = std::min(knobs.reduce_bucket, params) * twice;
+    if (stage == 1 || stage == 2) elems += std::min(knobs.allgather_bucket, params);
+  }
+  return elems * static_cast<double>(workload.bytes_per_param) /
+         static_cast<double>(workload.device_memory_bytes);
+}
+
+double AutoMemory::Activations(const Stage& stage, double micro_batch) const {
+  size_t i = 1;
+  while (i + 1 < stage.samples.size() && stage.samples[i][0] < micro_batch)
+    ++i;
+  const auto& low = stage.samples[i - 1];
+  const auto& high = stage.samples[i];
+  return low[1] + (high[1] - low[1]) * (micro_batch - low[0]) / (high[0] - low[0]);
+}
+
+AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
+  const Stage& stage = stages_[config.place];
+  Vector row = Vector::Zero();
+  row[config.stage] = stage.state;
+  row[kBuffers] = Buffers(config.stage, config.knobs, false);
+  if (space_.exact) row[kBuffers] -= stage.submitted_buffers;
+  row[kBeyond] = Buffers(config.stage, config.knobs, true);
+  row[kActivations] = Activations(stage, config.micro_batch);
+  row[kConstant] = 1;
+  return row;
+}
+
+// `mean_shift` is in standard deviations of the row's value, `shrink` of its variance in [0, 1].
+void AutoMemory::Learn(const Vector& row, double mean_shift, double shrink) {
+  const Vector gain = covariance_ * row;
+  const double variance = row.dot(gain) + noise_variance_;
+  mean_ += gain * (mean_shift / std::sqrt(variance));
+  covariance_ -= gain * gain.transpose() * (shrink / variance);
+}
+
+// The need is below the device's memory, or above it.
+void AutoMemory::LearnSide(const AutoConfig& config, bool fits) {
+  const Vector row = Row(config);
+  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
+  const double side = fits ? -1 : 1;
+  const double z = side * (row.dot(mean_) - 1) / sd;
+  const double hazard = NormalHazard(z);
+  Learn(row, side * hazard, hazard * (hazard + z));
+}
+
+void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
+  if (!has_capacity_ || peak_bytes <= 0) return LearnSide(config, true);
+  const Vector row = Row(config);
+  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
+  const double share = peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
+  Learn(row, (share - row.dot(mean_)) / sd, 1);
+}
+
+void AutoMemory::DidNotFit(const AutoConfig& config) {
+  did_not_fit_.push_back(config);
+  const Vector row = Row(config);
+  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
+  // What cannot have been the memory must not spoil the belief about it.
+  if (row.dot(mean_) + 4 * sd < 1) {
+    ++stages_[config.place].num_unexplained;
+  } else {
+    LearnSide(config, false);
+  }
+}
+
+bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
+  if (stages_[config.place].is_refused) return true;
+  return std::any_of(did_not_fit_.begin(), did_not_fit_.end(), [&](const AutoConfig& other) {
+    const AutoKnobs &ours = config.knobs, &theirs = other.knobs;
+    return config.place == other.place && config.micro_batch >= other.micro_batch &&
+           ours.reduce_bucket >= theirs.reduce_bucket &&
+           ours.allgather_bucket >= theirs.allgather_bucket && ours.overlap >= theirs.overlap &&
+           ours.reduce_scatter == theirs.reduce_scatter && ours.contiguous == theirs.contiguous &&
+           ours.others == theirs.others;
+  });
+}
+
+double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
+  const Vector row = Row(config);
+  const double variance = row.dot(covariance_ * row) + noise_variance_;
+  const double likely = NormalCdf((1 - row.dot(mean_)) / std::sqrt(variance));
+  return likely * std::pow(0.5, stages_[config.place].num_unexplained);
+}
+
+double AutoMemory::Share(const AutoConfig& config) const {
+  return Row(config).dot(mean_);
+}
+
+}  // namespace dsat

@@ -1,0 +1,72 @@
+// auto's belief about device memory: which configurations fit, with what probability.
+//
+// The need of a configuration is linear in a few unknown factors: of the forecast states of each
+// stage, of communication buffers, of activations, and a constant. The factors have a normal
+// distribution. A measured peak updates it in closed form; a configuration that ran out of memory
+// says that its need is larger than the device, which is the first step of expectation propagation
+// (Minka 2001, "Expectation Propagation for Approximate Bayesian Inference", section 3).
+#ifndef DSAT_METHODS_AUTO_MEMORY_H_
+#define DSAT_METHODS_AUTO_MEMORY_H_
+
+#include <Eigen/Core>
+#include <array>
+#include <vector>
+
+#include "methods/auto_space.h"
+
+namespace dsat {
+
+class AutoMemory {
+ public:
+  explicit AutoMemory(const SearchSpace& space);
+
+  // A configuration ran with this peak, in bytes; 0 if it was not measured.
+  void Fitted(const AutoConfig& config, double peak_bytes);
+  // A configuration was infeasible.
+  void DidNotFit(const AutoConfig& config);
+
+  // In [0, 1]; 0 for what is ruled out.
+  double ProbabilityFits(const AutoConfig& config) const;
+  // The expected need as a share of the device.
+  double Share(const AutoConfig& config) const;
+  // Whether a configuration that needs no more than this one did not fit: at the same stage and
+  // switches, with at most the same sizes.
+  bool IsRuledOut(const AutoConfig& config) const;
+  // How many configurations did not fit.
+  size_t num_misfits() const { return did_not_fit_.size(); }
+
+ private:
+  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant.
+  static constexpr int kNum = 8;
+  using Vector = Eigen::Matrix<double, kNum, 1>;
+  using Matrix = Eigen::Matrix<double, kNum, kNum>;
+
+  // Of one stage, as shares of the device.
+  struct Stage {
+    bool is_refused = false;                     // The engine does not run this stage.
+    double state = 0;                            // Between steps, without buffers.
+    double submitted_buffers = 0;                // Part of the forecasts.
+    std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
+    int num_unexplained = 0;                     // Infeasible for another reason than memory.
+  };
+
+  void SetPrior();
+  Stage StageOf(const StageSpace& stage) const;
+  double Buffers(int stage, const AutoKnobs& knobs, bool beyond_params) const;
+  double Activations(const Stage& stage, double micro_batch) const;
+  Vector Row(const AutoConfig& config) const;
+  void Learn(const Vector& row, double mean_shift, double shrink);
+  void LearnSide(const AutoConfig& config, bool fits);
+
+  SearchSpace space_;
+  bool has_capacity_ = false;
+  std::vector<Stage> stages_;
+  Vector mean_;
+  Matrix covariance_;
+  double noise_variance_ = 0;  // Of a peak and of where the device is full.
+  std::vector<AutoConfig> did_not_fit_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_MEMORY_H_

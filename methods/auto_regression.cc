@@ -1,0 +1,304 @@
+// Gauss-Newton over the parameters, a grid over the scales, weights for outliers.
+#include "methods/auto_regression.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsat {
+namespace {
+
+// Configurations differ by this even if nothing that is modeled differs.
+constexpr double kRoughness = 0.004;
+// Of measured parts: parts of a step overlap, and the model simplifies them.
+constexpr double kPartSd = 0.1;
+
+// The model need not be right where steps are slow: this share of the logarithm by which a
+// measurement is slower than the best one counts as noise.
+constexpr double kFarSd = 0.15;
+
+// What correlations depend on.
+struct Traits {
+  explicit Traits(const AutoConfig& c)
+      : config(&c),
+        log_size(std::log2(c.micro_batch)),
+        log_reduce(std::log10(c.knobs.reduce_bucket)),
+        // Parameters are gathered in such buckets at stages 1 and 2.
+        log_gather(c.stage % 3 == 0 ? 0 : std::log10(c.knobs.allgather_bucket)) {}
+  const AutoConfig* config;
+  double log_size, log_reduce, log_gather;
+};
+
+// The correlation of what the model misses at two configurations.
+double Correlation(const Traits& x, const Traits& y) {
+  const AutoConfig &a = *x.config, &b = *y.config;
+  const double size = (x.log_size - y.log_size) * (x.log_size - y.log_size);
+  const double reduce = x.log_reduce - y.log_reduce, gather = x.log_gather - y.log_gather;
+  int switches = (a.knobs.overlap != b.knobs.overlap) +
+                 (a.knobs.reduce_scatter != b.knobs.reduce_scatter) +
+                 (a.knobs.contiguous != b.knobs.contiguous);
+  for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
+    switches += a.knobs.others[i] != b.knobs.others[i];
+  const bool same_stage = a.stage == b.stage;
+  double by_all = same_stage ? 0.4 : 0.16;
+  for (; switches > 0; --switches)
+    by_all *= 0.6;
+  by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
+  const double by_size = (same_stage ? 0.5 : 0.3) * std::exp(-0.35 * size);
+  return by_size + by_all + (size == 0 ? 0.1 : 0);
+}
+
+}  // namespace
+
+void AutoRegression::LearnFromParts() {
+  const AutoTimeModel::Vector sd = model_.prior_sd();
+  prior_ = parameters_ = model_.prior_mean();
+  prior_covariance_ = sd.cwiseAbs2().asDiagonal();
+  // The unit of the objective is unknown: the scale starts where the measurements are.
+  double scale = 0, parts_scale = 0;
+  size_t num_parts = 0;
+  constexpr std::array<Part, 3> kParts = {Part::kForward, Part::kBackward, Part::kUpdate};
+  const auto log_of = [&](const AutoObservation& o, Part part, AutoTimeModel::Vector* gradient) {
+    return model_.Log(o.point.config, o.point.memory_share, parameters_, part, gradient);
+  };
+  for (const AutoObservation& o : observations_) {
+    scale += (o.log_value - log_of(o, Part::kObjective, nullptr)) /
+             static_cast<double>(observations_.size());
+    if (!o.has_parts) continue;
+    parts_scale += o.log_parts[1] - log_of(o, Part::kBackward, nullptr);
+    ++num_parts;
+  }
+  prior_[AutoTimeModel::kScale] = scale;
+  if (num_parts > 0)
+    prior_[AutoTimeModel::kPartsScale] = parts_scale / static_cast<double>(num_parts);
+  parameters_ = prior_;
+  if (num_parts == 0) return;
+  // The errors of the parts of many configurations are not independent.
+  const double precision =
+      1 / (kPartSd * kPartSd * std::max(static_cast<double>(num_parts) / 3, 1.0));
+  const Eigen::Matrix<double, kNum, kNum> start = sd.cwiseAbs2().cwiseInverse().asDiagonal();
+  for (int iteration = 0; iteration < 6; ++iteration) {
+    Eigen::Matrix<double, kNum, kNum> information = start;
+    AutoTimeModel::Vector pull = start * (prior_ - parameters_);
+    for (const AutoObservation& o : observations_) {
+      for (size_t i = 0; o.has_parts && i < kParts.size(); ++i) {
+        AutoTimeModel::Vector gradient;
+        const double log = log_of(o, kParts[i], &gradient);
+        // A model that is far off is not followed at once.
+        const double error = std::clamp(o.log_parts[i] - log, -1.0, 1.0);
+        information += precision * gradient * gradient.transpose();
+        pull += precision * gradient * error;
+      }
+    }
+    const Eigen::LLT<Eigen::Matrix<double, kNum, kNum>> factor(information);
+    parameters_ += factor.solve(pull).cwiseMax(-1).cwiseMin(1);
+    prior_covariance_ = factor.solve(Eigen::Matrix<double, kNum, kNum>::Identity());
+  }
+  prior_ = parameters_;
+}
+
+void AutoRegression::Linearize() {
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  gradients_.resize(n, kNum);
+  differences_.resize(n);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const AutoObservation& o = observations_[static_cast<size_t>(i)];
+    AutoTimeModel::Vector gradient;
+    const double log =
+        model_.Log(o.point.config, o.point.memory_share, parameters_, Part::kObjective, &gradient);
+    gradients_.row(i) = gradient.transpose();
+    differences_[i] = o.log_value - log + gradient.dot(parameters_ - prior_);
+  }
+  by_model_ = gradients_ * prior_covariance_ * gradients_.transpose();
+}
+
+AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
+  const Vector deviation = scales.launch * weights_.cwiseSqrt().cwiseInverse();
+  Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ + by_config_ +
+               scales.drift * scales.drift * by_time_;
+  all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
+  all.diagonal() += noise_.cwiseQuotient(weights_);
+  return all;
+}
+
+// What the covariance of measurements is made of, besides the linearized model.
+void AutoRegression::Compare() {
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  weights_ = noise_ = Vector::Ones(n);
+  by_residual_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  double last_s = 1e-9, best = INFINITY;
+  std::vector<Traits> traits;
+  for (const AutoObservation& o : observations_) {
+    last_s = std::max(last_s, o.ended_s);
+    best = std::min(best, o.log_value);
+    traits.emplace_back(o.point.config);
+  }
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const AutoObservation& a = observations_[static_cast<size_t>(i)];
+    const double far = kFarSd * (a.log_value - best);
+    noise_[i] = a.variance + far * far + 1e-9;
+    for (Eigen::Index j = 0; j < n; ++j) {
+      const AutoObservation& b = observations_[static_cast<size_t>(j)];
+      by_residual_(i, j) =
+          Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
+      if (a.launch == b.launch) by_launch_(i, j) = 1;
+      if (a.point.config == b.point.config) by_config_(i, j) = kRoughness * kRoughness;
+      by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
+    }
+  }
+}
+
+double AutoRegression::LogEvidence(const Scales& scales) const {
+  const Eigen::LLT<Matrix> factor(CovarianceWith(scales));
+  const double fit = differences_.dot(factor.solve(differences_));
+  const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
+  const auto squared = [](double x) { return x * x; };
+  const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
+                       squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
+  return -0.5 * (fit + determinant + prior);
+}
+
+void AutoRegression::ChooseScales() {
+  double best = -INFINITY;
+  const bool has_times = std::any_of(observations_.begin(), observations_.end(),
+                                     [](const auto& o) { return o.ended_s > 0; });
+  for (const double residual : {0.006, 0.012, 0.025, 0.05, 0.1, 0.2}) {
+    for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06}) {
+      for (const double drift : {0.0, 0.02, 0.06}) {
+        if (drift > 0 && (!has_times || observations_.size() < 6)) continue;
+        const Scales scales{residual, launch, drift};
+        const double evidence = LogEvidence(scales);
+        if (!(evidence > best)) continue;
+        best = evidence;
+        scales_ = scales;
+      }
+    }
+  }
+}
+
+// Student's t with 4 degrees of freedom as a mixture of normals: a measurement far from what all
+// others say of it counts less.
+void AutoRegression::WeighOutliers() {
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  const Eigen::LLT<Matrix> factor(CovarianceWith(scales_));
+  const Matrix inverse = factor.solve(Matrix::Identity(n, n));
+  const Vector solution = factor.solve(differences_);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const double z = solution[i] / std::sqrt(inverse(i, i));
+    weights_[i] = std::abs(z) < 2.5 ? 1 : 5 / (4 + z * z * z * z / 6);
+  }
+}
+
+// One step towards the most probable parameters; returns its size.
+double AutoRegression::Step() {
+  Linearize();
+  factor_.compute(CovarianceWith(scales_));
+  solution_ = factor_.solve(differences_);
+  const AutoTimeModel::Vector target =
+      prior_ + prior_covariance_ * gradients_.transpose() * solution_;
+  const AutoTimeModel::Vector step = (target - parameters_).cwiseMax(-0.7).cwiseMin(0.7);
+  parameters_ += step;
+  return step.cwiseAbs().maxCoeff();
+}
+
+void AutoRegression::Fit(std::vector<AutoObservation> observations) {
+  observations_ = std::move(observations);
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  scales_ = {};
+  Compare();
+  LearnFromParts();
+  if (n == 0) return;
+  for (int round = 0; round < 3; ++round) {
+    for (int iteration = 0; iteration < 8; ++iteration) {
+      if (Step() < 1e-3) break;
+    }
+    if (round == 2) break;
+    ChooseScales();
+    if (n >= 5) WeighOutliers();
+  }
+  Linearize();
+  factor_.compute(CovarianceWith(scales_));
+  solution_ = factor_.solve(differences_);
+}
+
+AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
+                                          const std::vector<AutoPoint>& pending) const {
+  View view;
+  view.points = std::move(points);
+  const auto m = static_cast<Eigen::Index>(view.points.size());
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  const auto all = n + static_cast<Eigen::Index>(pending.size());
+  const auto known = [&](Eigen::Index i) -> const AutoPoint& {
+    return i < n ? observations_[static_cast<size_t>(i)].point
+                 : pending[static_cast<size_t>(i - n)];
+  };
+  const double residual = scales_.residual * scales_.residual;
+  const double rough = kRoughness * kRoughness;
+  // The covariance of what is known, with the pending measurements.
+  Matrix rows(all, kNum);
+  if (n > 0) rows.topRows(n) = gradients_;
+  for (Eigen::Index i = n; i < all; ++i) {
+    AutoTimeModel::Vector gradient;
+    model_.Log(known(i).config, known(i).memory_share, parameters_, Part::kObjective, &gradient);
+    rows.row(i) = gradient.transpose();
+  }
+  Matrix covariance = rows * prior_covariance_ * rows.transpose();
+  if (n > 0) covariance.topLeftCorner(n, n) = CovarianceWith(scales_);
+  std::vector<Traits> traits;
+  for (Eigen::Index i = 0; i < all; ++i)
+    traits.emplace_back(known(i).config);
+  const auto between = [&](const Traits& a, Eigen::Index known_index) {
+    const Traits& b = traits[static_cast<size_t>(known_index)];
+    return residual * Correlation(a, b) + (*a.config == *b.config ? rough : 0);
+  };
+  for (Eigen::Index i = n; i < all; ++i) {
+    for (Eigen::Index j = 0; j <= i; ++j) {
+      covariance(i, j) += between(traits[static_cast<size_t>(i)], j);
+      covariance(j, i) = covariance(i, j);
+    }
+    covariance(i, i) += NoiseVariance();
+  }
+  const Eigen::LLT<Matrix> factor(covariance);
+  // The points.
+  view.gradients.resize(m, kNum);
+  view.mean.resize(m);
+  Matrix with_known(all, m);
+  for (Eigen::Index i = 0; i < m; ++i) {
+    const AutoPoint& point = view.points[static_cast<size_t>(i)];
+    AutoTimeModel::Vector gradient;
+    const double log =
+        model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, &gradient);
+    const Traits of_point(point.config);
+    view.gradients.row(i) = gradient.transpose();
+    view.mean[i] = log - gradient.dot(parameters_ - prior_);
+    for (Eigen::Index j = 0; j < all; ++j)
+      with_known(j, i) = between(of_point, j);
+  }
+  view.scaled = view.gradients * prior_covariance_;
+  with_known += rows * view.scaled.transpose();
+  if (n > 0) view.mean += with_known.topRows(n).transpose() * solution_;
+  view.explained = all > 0 ? Matrix(factor.matrixL().solve(with_known)) : Matrix(0, m);
+  view.variance =
+      (view.scaled.cwiseProduct(view.gradients)).rowwise().sum().array() + residual + rough;
+  view.variance -= view.explained.colwise().squaredNorm().transpose();
+  view.variance = view.variance.cwiseMax(1e-10);
+  return view;
+}
+
+double AutoRegression::Covariance(const View& view, Eigen::Index a, Eigen::Index b) const {
+  if (a == b) return view.variance[a];
+  const AutoConfig& one = view.points[static_cast<size_t>(a)].config;
+  const AutoConfig& other = view.points[static_cast<size_t>(b)].config;
+  return view.scaled.row(a).dot(view.gradients.row(b)) +
+         scales_.residual * scales_.residual * Correlation(Traits(one), Traits(other)) +
+         (one == other ? kRoughness * kRoughness : 0) -
+         view.explained.col(a).dot(view.explained.col(b));
+}
+
+double AutoRegression::NoiseVariance() const {
+  double within = 0;
+  for (const AutoObservation& o : observations_)
+    within += o.variance / static_cast<double>(observations_.size());
+  return scales_.launch * scales_.launch + within + 1e-6;
+}
+
+}  // namespace dsat

@@ -1,0 +1,112 @@
+// auto's belief about the objective: the time model, linearized at its best parameters, plus a
+// Gaussian process for what the model misses.
+//
+// The parameters have a normal prior, so that the linearized model and the residual are one
+// Gaussian process (Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", section
+// 2.7). Parameters and linearization are iterated to the most probable ones (Gauss-Newton).
+#ifndef DSAT_METHODS_AUTO_REGRESSION_H_
+#define DSAT_METHODS_AUTO_REGRESSION_H_
+
+#include <Eigen/Cholesky>
+#include <Eigen/Core>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "methods/auto_time_model.h"
+
+namespace dsat {
+
+// A configuration and the share of the device's memory that it needs.
+struct AutoPoint {
+  AutoConfig config;
+  double memory_share = 0;
+};
+
+// One measurement.
+struct AutoObservation {
+  AutoPoint point;
+  double log_value = 0;                  // The objective, smaller is better.
+  double variance = 0;                   // Of log_value, within the launch.
+  int64_t launch = 0;                    // Measurements of one launch share its deviation.
+  double ended_s = 0;                    // 0 if unknown.
+  std::array<double, 3> log_parts = {};  // Forward, backward and update, ms.
+  bool has_parts = false;
+};
+
+class AutoRegression {
+ public:
+  using Vector = Eigen::VectorXd;
+  using Matrix = Eigen::MatrixXd;
+
+  explicit AutoRegression(const AutoTimeModel& model) : model_(model) {}
+
+  // Learns from all measurements.
+  void Fit(std::vector<AutoObservation> observations);
+
+  // What a set of points looks like to this belief: the mean of each, and the rows from which
+  // covariances follow.
+  struct View {
+    std::vector<AutoPoint> points;
+    Matrix gradients;  // A row each.
+    Matrix scaled;     // `gradients` times the covariance of the parameters.
+    Matrix explained;  // A column each: the covariance with what is known, whitened.
+    Vector mean;
+    Vector variance;
+  };
+  // `pending` are points whose measurements will come: they reduce variances and no mean changes.
+  View Look(std::vector<AutoPoint> points, const std::vector<AutoPoint>& pending) const;
+  double Covariance(const View& view, Eigen::Index a, Eigen::Index b) const;
+
+  // Without a measurement.
+  double LogOf(const AutoPoint& point) const {
+    return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, nullptr);
+  }
+  const AutoTimeModel::Vector& parameters() const { return parameters_; }
+  size_t num_observations() const { return observations_.size(); }
+  // Of a further measurement in a new launch.
+  double NoiseVariance() const;
+
+ private:
+  using Part = AutoTimeModel::Part;
+  static constexpr int kNum = AutoTimeModel::kNum;
+
+  // What is chosen by the evidence.
+  struct Scales {
+    double residual = 0.03;
+    double launch = 0.012;
+    double drift = 0;  // Standard deviation over the whole search.
+  };
+
+  void Compare();
+  void LearnFromParts();
+  void Linearize();
+  Matrix CovarianceWith(const Scales& scales) const;
+  double LogEvidence(const Scales& scales) const;
+  void ChooseScales();
+  void WeighOutliers();
+  double Step();
+
+  AutoTimeModel model_;
+  std::vector<AutoObservation> observations_;
+  AutoTimeModel::Vector prior_ = AutoTimeModel::Vector::Zero();
+  Eigen::Matrix<double, kNum, kNum> prior_covariance_;
+  AutoTimeModel::Vector parameters_ = AutoTimeModel::Vector::Zero();
+  Scales scales_;
+  Vector noise_;        // Variance of each measurement within its launch.
+  Vector weights_;      // Of measurements, 1 for those that are no outliers.
+  Matrix gradients_;    // A row for each measurement.
+  Vector differences_;  // Of the measurements from the linearized model at the prior.
+  Matrix by_model_;     // Covariance of measurements by the parameters,
+  Matrix by_residual_;  // and by a residual, a launch and a drift of scale 1.
+  Matrix by_launch_;
+  Matrix by_time_;
+  Matrix by_config_;  // Of equal configurations.
+  Eigen::LLT<Matrix> factor_;
+  Vector solution_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_REGRESSION_H_

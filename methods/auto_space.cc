@@ -1,0 +1,227 @@
+// Lists the combinations of knobs and the legal sizes of every stage.
+#include "methods/auto_space.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/rng.h"
+#include "methods/lineage.h"
+#include "methods/micro_batch.h"
+
+namespace dsat {
+namespace {
+
+constexpr char kReduceBucket[] = "/zero_optimization/reduce_bucket_size";
+constexpr char kAllgatherBucket[] = "/zero_optimization/allgather_bucket_size";
+constexpr char kOverlap[] = "/zero_optimization/overlap_comm";
+constexpr char kReduceScatter[] = "/zero_optimization/reduce_scatter";
+constexpr char kContiguous[] = "/zero_optimization/contiguous_gradients";
+
+// Sets the field of a knob that has one.
+bool SetField(const std::string& pointer, const Json& value, AutoKnobs& knobs) {
+  const auto set = [&](bool& field) {
+    if (value.is_boolean()) field = value.get<bool>();
+    return true;
+  };
+  const auto set_size = [&](double& field) {
+    if (value.is_number()) field = std::max(value.get<double>(), 1.0);
+    return true;
+  };
+  if (pointer == kReduceBucket) return set_size(knobs.reduce_bucket);
+  if (pointer == kAllgatherBucket) return set_size(knobs.allgather_bucket);
+  if (pointer == kOverlap) return set(knobs.overlap);
+  if (pointer == kReduceScatter) return set(knobs.reduce_scatter);
+  if (pointer == kContiguous) return set(knobs.contiguous);
+  return false;
+}
+
+// Up to 32 steps every one, then every second up to 64, every fourth up to 128 and so on.
+bool IsListed(int64_t steps) {
+  int64_t stride = 1;
+  while (steps > 32 * stride)
+    stride *= 2;
+  return steps % stride == 0;
+}
+
+double NumCombinations(const StageSpace& stage) {
+  double count = 1;
+  for (const Knob& knob : stage.knobs)
+    count *= static_cast<double>(knob.values.size());
+  return count;
+}
+
+}  // namespace
+
+AutoKnobs SubmittedKnobs(const StageSpace& stage) {
+  AutoKnobs knobs;
+  for (const auto& [pointer, value] : stage.submitted)
+    SetField(pointer, value, knobs);
+  return knobs;
+}
+
+AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : space_(space) {
+  size_t num_sizes = 1;
+  for (const StageSpace& stage : space_.stages) {
+    Place& place = places_.emplace_back();
+    place.sizes = SizesOf(stage);
+    num_sizes = std::max(num_sizes, place.sizes.size());
+  }
+  const size_t most = kMostCandidates / num_sizes / std::max<size_t>(places_.size(), 1);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const StageSpace& stage = space_.stages[i];
+    ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
+    num_candidates_ += places_[i].knobs.size() * places_[i].sizes.size();
+    num_configs_ += NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
+  }
+}
+
+std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
+  // Smaller buckets than the submitted ones leave room for more than the forecast says, and
+  // formulas err.
+  const int64_t approx = std::max<int64_t>(stage.approx_max_micro_batch, 1);
+  const int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
+  std::vector<int64_t> sizes;
+  if (space_.samples_per_step > 0) {
+    for (int64_t size = LegalMicroBatch(space_, most); size > 0;) {
+      sizes.push_back(size);
+      const int64_t next = size > 1 ? LegalMicroBatch(space_, size - 1) : 0;
+      size = next < size ? next : 0;
+    }
+    std::reverse(sizes.begin(), sizes.end());
+    return sizes;
+  }
+  const int64_t step = space_.divisible_by;
+  for (int64_t steps = 1; steps <= std::max<int64_t>(most / step, 1); ++steps) {
+    if (IsListed(steps)) sizes.push_back(steps * step);
+  }
+  return sizes;
+}
+
+void AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const {
+  const size_t num = stage.knobs.size();
+  const auto add = [&](const std::vector<int>& values) {
+    place.values.push_back(values);
+    place.knobs.push_back(KnobsOf(stage, values));
+  };
+  if (NumCombinations(stage) <= static_cast<double>(most)) {
+    std::vector<int> values(num, 0);
+    for (bool more = true; more;) {
+      add(values);
+      more = false;
+      for (size_t i = num; i-- > 0 && !more;) {
+        more = ++values[i] < static_cast<int>(stage.knobs[i].values.size());
+        if (!more) values[i] = 0;
+      }
+    }
+    return;
+  }
+  // The submitted combination, those with one other value, and random ones.
+  std::set<std::vector<int>> chosen;
+  std::vector<int> submitted(num, 0);
+  for (size_t i = 0; i < num; ++i) {
+    const Knob& knob = stage.knobs[i];
+    const auto found = stage.submitted.find(knob.pointer);
+    if (found == stage.submitted.end()) continue;
+    const auto value = std::find(knob.values.begin(), knob.values.end(), found->second);
+    if (value != knob.values.end()) submitted[i] = static_cast<int>(value - knob.values.begin());
+  }
+  for (size_t i = 0; i < num; ++i) {
+    std::vector<int> values = submitted;
+    for (size_t v = 0; v < stage.knobs[i].values.size(); ++v) {
+      values[i] = static_cast<int>(v);
+      chosen.insert(values);
+    }
+  }
+  Rng rng(static_cast<uint64_t>(seed), static_cast<uint64_t>(stage.stage), "knobs");
+  for (size_t draw = 0; draw < 4 * most && chosen.size() < most; ++draw) {
+    std::vector<int> values;
+    for (const Knob& knob : stage.knobs)
+      values.push_back(static_cast<int>(rng.Below(knob.values.size())));
+    chosen.insert(values);
+  }
+  for (const std::vector<int>& values : chosen)
+    add(values);
+}
+
+AutoKnobs AutoSpace::KnobsOf(const StageSpace& stage, const std::vector<int>& values) const {
+  AutoKnobs knobs = SubmittedKnobs(stage);
+  for (size_t i = 0; i < stage.knobs.size(); ++i) {
+    const Knob& knob = stage.knobs[i];
+    if (!SetField(knob.pointer, knob.values[static_cast<size_t>(values[i])], knobs))
+      knobs.others.push_back(values[i]);
+  }
+  return knobs;
+}
+
+double AutoSpace::AccumulationOf(double micro_batch) const {
+  if (space_.samples_per_step == 0)
+    return static_cast<double>(std::max<int64_t>(space_.workload.accumulation_steps, 1));
+  return static_cast<double>(space_.samples_per_step) / micro_batch;
+}
+
+AutoConfig AutoSpace::ConfigOf(const AutoCandidate& candidate) const {
+  const auto size = static_cast<double>(SizeOf(candidate));
+  return {.place = candidate.place,
+          .stage = space_.stages[candidate.place].stage,
+          .knobs = places_[candidate.place].knobs[candidate.knobs],
+          .micro_batch = size,
+          .accumulation = AccumulationOf(size)};
+}
+
+Assignment AutoSpace::AssignmentOf(const AutoCandidate& candidate) const {
+  const StageSpace& stage = space_.stages[candidate.place];
+  Assignment assignment = StageAssignment(stage.stage);
+  SetMicroBatch(assignment, SizeOf(candidate));
+  const std::vector<int>& values = places_[candidate.place].values[candidate.knobs];
+  for (size_t i = 0; i < stage.knobs.size(); ++i)
+    assignment[stage.knobs[i].pointer] = stage.knobs[i].values[static_cast<size_t>(values[i])];
+  return assignment;
+}
+
+std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& point) const {
+  const Json* given = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
+  const int number = given != nullptr && given->is_number_integer() ? given->get<int>() : 0;
+  for (size_t place = 0; place < places_.size(); ++place) {
+    const StageSpace& stage = space_.stages[place];
+    if (stage.stage != number) continue;
+    AutoConfig config{.place = place,
+                      .stage = number,
+                      .knobs = SubmittedKnobs(stage),
+                      .micro_batch = static_cast<double>(point.micro_batch_size),
+                      .accumulation = static_cast<double>(point.accumulation_steps)};
+    for (const char* pointer :
+         {kReduceBucket, kAllgatherBucket, kOverlap, kReduceScatter, kContiguous}) {
+      const Json* value = FindAtPointer(trial.ds_config, pointer);
+      if (value != nullptr) SetField(pointer, *value, config.knobs);
+    }
+    for (const Knob& knob : stage.knobs) {
+      if (AutoKnobs unused; SetField(knob.pointer, nullptr, unused)) continue;
+      const Json* value = FindAtPointer(trial.ds_config, knob.pointer);
+      const auto submitted = stage.submitted.find(knob.pointer);
+      if (value == nullptr && submitted != stage.submitted.end()) value = &submitted->second;
+      const auto found = value == nullptr
+                             ? knob.values.end()
+                             : std::find(knob.values.begin(), knob.values.end(), *value);
+      const auto index = static_cast<int>(found - knob.values.begin());
+      config.knobs.others.push_back(found == knob.values.end() ? -1 : index);
+    }
+    return config;
+  }
+  return std::nullopt;
+}
+
+std::optional<AutoCandidate> AutoSpace::Find(const AutoConfig& config) const {
+  const Place& place = places_[config.place];
+  const auto size = std::lower_bound(place.sizes.begin(), place.sizes.end(),
+                                     static_cast<int64_t>(config.micro_batch));
+  if (size == place.sizes.end() || static_cast<double>(*size) != config.micro_batch)
+    return std::nullopt;
+  if (AccumulationOf(config.micro_batch) != config.accumulation) return std::nullopt;
+  const auto knobs = std::find(place.knobs.begin(), place.knobs.end(), config.knobs);
+  if (knobs == place.knobs.end()) return std::nullopt;
+  return AutoCandidate{static_cast<uint32_t>(config.place),
+                       static_cast<uint32_t>(knobs - place.knobs.begin()),
+                       static_cast<uint32_t>(size - place.sizes.begin())};
+}
+
+}  // namespace dsat

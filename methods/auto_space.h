@@ -1,0 +1,94 @@
+// The configurations of auto's space as numbers that its models can compute with.
+#ifndef DSAT_METHODS_AUTO_SPACE_H_
+#define DSAT_METHODS_AUTO_SPACE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// The values of one combination of knobs. Those that the models know by name have a field.
+struct AutoKnobs {
+  double reduce_bucket = 5e8;  // Elements.
+  double allgather_bucket = 5e8;
+  bool overlap = false;
+  bool reduce_scatter = true;
+  bool contiguous = true;
+  std::vector<int> others;  // Of all other knobs: the index of the value, -1 if it is none of them.
+  bool operator==(const AutoKnobs&) const = default;
+};
+
+struct AutoConfig {
+  size_t place = 0;  // The stage's index in the space.
+  int stage = 0;
+  AutoKnobs knobs;
+  double micro_batch = 1;
+  double accumulation = 1;
+  bool operator==(const AutoConfig&) const = default;
+  double samples() const { return micro_batch * accumulation; }
+};
+
+// A configuration of the space by its indices.
+struct AutoCandidate {
+  uint32_t place = 0;
+  uint32_t knobs = 0;
+  uint32_t size = 0;
+  auto operator<=>(const AutoCandidate&) const = default;
+};
+
+// The knobs of a stage as submitted.
+AutoKnobs SubmittedKnobs(const StageSpace& stage);
+
+class AutoSpace {
+ public:
+  // The most configurations that are listed. In a larger space, each stage keeps the combinations
+  // next to the submitted one and others that are drawn at random.
+  static constexpr size_t kMostCandidates = 200'000;
+
+  AutoSpace(const SearchSpace& space, const SearchOptions& options);
+
+  const SearchSpace& space() const { return space_; }
+  size_t num_places() const { return places_.size(); }
+  const std::vector<AutoKnobs>& knobs(size_t place) const { return places_[place].knobs; }
+  // Legal micro-batch sizes, ascending. They are dense where one more sample matters: neighbors
+  // differ by one step or by less than 7 %.
+  const std::vector<int64_t>& sizes(size_t place) const { return places_[place].sizes; }
+  // Of the listed configurations, and of all of them.
+  size_t num_candidates() const { return num_candidates_; }
+  double num_configs() const { return num_configs_; }
+
+  AutoConfig ConfigOf(const AutoCandidate& candidate) const;
+  Assignment AssignmentOf(const AutoCandidate& candidate) const;
+  int64_t SizeOf(const AutoCandidate& candidate) const {
+    return places_[candidate.place].sizes[candidate.size];
+  }
+  double AccumulationOf(double micro_batch) const;
+  // The configuration that a trial ran at a point; nullopt if its stage is not in the space.
+  std::optional<AutoConfig> ConfigOf(const Trial& trial, const Point& point) const;
+  // The listed configuration with these values.
+  std::optional<AutoCandidate> Find(const AutoConfig& config) const;
+
+ private:
+  struct Place {
+    std::vector<AutoKnobs> knobs;
+    std::vector<std::vector<int>> values;  // Of `knobs`: the index of each knob's value.
+    std::vector<int64_t> sizes;
+  };
+
+  void ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const;
+  AutoKnobs KnobsOf(const StageSpace& stage, const std::vector<int>& values) const;
+  std::vector<int64_t> SizesOf(const StageSpace& stage) const;
+
+  SearchSpace space_;
+  std::vector<Place> places_;
+  size_t num_candidates_ = 0;
+  double num_configs_ = 0;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_SPACE_H_

@@ -1,0 +1,244 @@
+// The terms of a step, their derivatives, and what the machine's speeds say of them beforehand.
+#include "methods/auto_time_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsat {
+namespace {
+
+// Parameters are gathered in about so many collectives at stage 3.
+constexpr double kUnits = 30;
+
+// The larger of x and 0, smoothed over `width`, and its derivative.
+struct Soft {
+  double value;
+  double slope;
+};
+Soft SoftPositive(double x, double width) {
+  const double root = std::sqrt(x * x + width * width + 1e-18);
+  return {0.5 * (x + root), 0.5 * (1 + x / root)};
+}
+
+}  // namespace
+
+// Times of one optimizer step in samples, with their derivatives.
+struct AutoTimeModel::Terms {
+  double forward = 0, backward = 0, update = 0;
+  Vector d_forward = Vector::Zero(), d_backward = Vector::Zero(), d_update = Vector::Zero();
+  double reduction = 0, gathering = 0, computing = 0;  // Parts of the above.
+};
+
+AutoTimeModel::AutoTimeModel(const SearchSpace& space, const std::string& metric)
+    : space_(space),
+      objective_(metric == "forward"    ? Part::kForward
+                 : metric == "backward" ? Part::kBackward
+                                        : Part::kObjective),
+      per_sample_(!SmallerIsBetter(metric)),
+      ranks_(static_cast<double>(std::max<int64_t>(space.workload.data_parallel, 1))),
+      params_(static_cast<double>(std::max<int64_t>(space.workload.num_params, 0))) {
+  SetPrior();
+}
+
+void AutoTimeModel::SetPrior() {
+  const Workload& workload = space_.workload;
+  const auto set = [&](int parameter, double mean, double sd) {
+    prior_mean_[parameter] = mean;
+    prior_sd_[parameter] = sd;
+  };
+  // The time of a sample, by what the engine predicts or by the speed of the device.
+  double sample_ms = 0, link_ms = 0, update_ms = 0;
+  for (const StageSpace& stage : space_.stages) {
+    for (const Forecast& forecast : stage.forecasts) {
+      if (forecast.compute_ms <= 0) continue;
+      sample_ms = forecast.compute_ms /
+                  static_cast<double>(forecast.micro_batch_size * forecast.accumulation_steps);
+      if (forecast.link_ms > 0) link_ms = forecast.link_ms / (stage.stage == 3 ? 3 : 2);
+      if (forecast.update_ms > 0) update_ms = forecast.update_ms * (stage.stage == 0 ? 1 : ranks_);
+    }
+  }
+  if (sample_ms == 0 && workload.matmul_flops_per_s > 0)
+    sample_ms = 1e3 * 3 * static_cast<double>(workload.forward_flops_per_sample) /
+                (0.5 * static_cast<double>(workload.matmul_flops_per_s));
+  const bool known = sample_ms > 0;
+  const double send_ms = params_ * static_cast<double>(workload.bytes_per_param) / 3e7;
+  set(kScale, 0, 1);
+  set(kPartsScale, 0, 1);
+  set(kOverhead, known ? std::log(std::clamp(2 / sample_ms, 0.1, 20.0)) : 0, 1);
+  set(kCurve, 0, 0.3);
+  set(kLink, known && params_ > 0 ? std::log((link_ms > 0 ? link_ms : send_ms) / sample_ms) : -0.7,
+      known ? (link_ms > 0 ? 0.8 : 1.2) : 1.5);
+  set(kCall, known ? std::log(0.05 / sample_ms) : -6, 1.3);
+  set(kHidden, std::log(0.6), 0.4);
+  set(kPrefetch, std::log(0.6), 0.4);
+  set(kGather, 0, 0.3);
+  if (known && update_ms == 0 && workload.copy_bytes_per_s > 0)
+    update_ms = 1e3 * params_ * 28 / static_cast<double>(workload.copy_bytes_per_s);
+  set(kUpdate, known && update_ms > 0 ? std::log(update_ms / sample_ms) : -1.2, 1);
+  set(kStep, known ? std::log(std::clamp(2 / sample_ms, 0.02, 5.0)) : -2.3, 1.3);
+  set(kPressure, 0.01, 0.03);
+  set(kForwardShare, 0, 0.2);
+  for (int stage = 0; stage < 4; ++stage) {
+    set(kTraffic + stage, 0, 0.25);
+    set(kStage + stage, 0, 0.02);
+  }
+  set(kTrend, 0, 0.02);
+  for (const int parameter : {kOdd, kNot4, kNot8})
+    set(parameter, 0.005, 0.015);
+  set(kScattered, 0.005, 0.01);
+}
+
+// Efficiency is 1 / (1 + (overhead / size)^curve).
+AutoTimeModel::Work AutoTimeModel::WorkOf(double micro_batch, const Vector& p) {
+  const double curve = std::exp(p[kCurve]);
+  const double log_ratio = p[kOverhead] - std::log(micro_batch);
+  const double lost = micro_batch * std::exp(curve * log_ratio);
+  return {micro_batch + lost, curve * lost, curve * log_ratio * lost};
+}
+
+// Gradients are reduced once per step, or per micro-batch where they are sharded; with overlap
+// while the backward pass computes, except for the last bucket.
+void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const double traffic = std::exp(p[kTraffic + config.stage]);
+  const double volume = config.stage == 0 || !config.knobs.reduce_scatter ? 2 : 1;
+  const double calls = std::max(std::ceil(params_ / config.knobs.reduce_bucket), 1.0);
+  const double sent = traffic * std::exp(p[kLink]) * volume * (ranks_ - 1) / ranks_;
+  const double issued = traffic * std::exp(p[kCall]) * calls;
+  const double all = sent + issued;
+  const double times = config.stage >= 2 ? config.accumulation : 1;
+  double exposed = all, slope = 1;
+  if (config.knobs.overlap) {
+    const double hidden = std::exp(p[kHidden]) * 2 / 3;
+    const Work work = WorkOf(config.micro_batch, p);
+    const Soft soft = SoftPositive(all - hidden * work.samples, 0.1 * all);
+    const double others = 1 - 1 / calls;
+    exposed = all / calls + others * soft.value;
+    slope = 1 / calls + others * soft.slope;
+    const double weight = times * others * soft.slope * hidden;
+    terms.d_backward[kHidden] -= weight * work.samples;
+    terms.d_backward[kOverhead] -= weight * work.by_overhead;
+    terms.d_backward[kCurve] -= weight * work.by_curve;
+  }
+  terms.reduction = times * exposed;
+  terms.backward += times * exposed;
+  terms.d_backward[kLink] += times * slope * sent;
+  terms.d_backward[kCall] += times * slope * issued;
+  terms.d_backward[kTraffic + config.stage] += times * slope * all;
+}
+
+// Updated parameters are gathered at stages 1 and 2, and all of them before each use at stage 3.
+void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const double traffic = std::exp(p[kTraffic + config.stage]);
+  const double send = traffic * std::exp(p[kLink]) * (ranks_ - 1) / ranks_;
+  const double issue = traffic * std::exp(p[kCall]);
+  if (config.stage < 3) {
+    const double calls = std::max(std::ceil(params_ / config.knobs.allgather_bucket), 1.0);
+    terms.gathering = send + calls * issue;
+    terms.update += terms.gathering;
+    terms.d_update[kLink] += send;
+    terms.d_update[kCall] += calls * issue;
+    terms.d_update[kTraffic + config.stage] += terms.gathering;
+    return;
+  }
+  const double gather = std::exp(p[kGather]);
+  const double sent = 2 * gather * send, issued = 2 * kUnits * gather * issue;
+  const double hidden = std::exp(p[kPrefetch]);
+  const Work work = WorkOf(config.micro_batch, p);
+  const double all = sent + issued;
+  const Soft soft = SoftPositive(all - hidden * work.samples, 0.1 * all);
+  const double half = config.accumulation / 2;
+  terms.gathering = config.accumulation * soft.value;
+  for (const bool forward : {true, false}) {
+    (forward ? terms.forward : terms.backward) += half * soft.value;
+    Vector& d = forward ? terms.d_forward : terms.d_backward;
+    d[kLink] += half * soft.slope * sent;
+    d[kCall] += half * soft.slope * issued;
+    d[kGather] += half * soft.slope * all;
+    d[kTraffic + 3] += half * soft.slope * all;
+    d[kPrefetch] -= half * soft.slope * hidden * work.samples;
+    d[kOverhead] -= half * soft.slope * hidden * work.by_overhead;
+    d[kCurve] -= half * soft.slope * hidden * work.by_curve;
+  }
+}
+
+AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
+                                            const Vector& p) const {
+  Terms terms;
+  const Work work = WorkOf(config.micro_batch, p);
+  const double pressure = std::clamp((memory_share - 0.9) / 0.1, 0.0, 1.5);
+  const double slow = std::max(1 + p[kPressure] * pressure, 0.5);
+  const double size = config.accumulation * work.samples;
+  const double forward_share = std::exp(p[kForwardShare]) / 3;
+  terms.computing = size * slow;
+  terms.forward = terms.computing * forward_share;
+  terms.backward = terms.computing * (1 - forward_share);
+  for (const bool forward : {true, false}) {
+    Vector& d = forward ? terms.d_forward : terms.d_backward;
+    const double share = forward ? forward_share : 1 - forward_share;
+    d[kOverhead] = share * config.accumulation * work.by_overhead * slow;
+    d[kCurve] = share * config.accumulation * work.by_curve * slow;
+    d[kPressure] = share * size * pressure;
+    d[kForwardShare] = (forward ? 1 : -1) * forward_share * terms.computing;
+  }
+  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
+  const double step = std::exp(p[kStep]);
+  terms.update = update + step;
+  terms.d_update[kUpdate] = update;
+  terms.d_update[kStep] = step;
+  if (ranks_ > 1) {
+    AddReduction(config, p, terms);
+    if (config.stage >= 1) AddGathering(config, p, terms);
+  }
+  return terms;
+}
+
+double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const Vector& p, Part part,
+                          Vector* gradient) const {
+  const Terms terms = TermsOf(config, memory_share, p);
+  const Part what = part == Part::kObjective ? objective_ : part;
+  const bool whole = what == Part::kObjective;
+  double time = 0;
+  Vector d = Vector::Zero();
+  const auto add = [&](Part which, double value, const Vector& derivative) {
+    if (!whole && what != which) return;
+    time += value;
+    if (gradient != nullptr) d += derivative;
+  };
+  add(Part::kForward, terms.forward, terms.d_forward);
+  add(Part::kBackward, terms.backward, terms.d_backward);
+  add(Part::kUpdate, terms.update, terms.d_update);
+  time = std::max(time, 1e-12);
+  d /= time;
+  if (part != Part::kObjective) {
+    d[kPartsScale] = 1;
+    if (gradient != nullptr) *gradient = d;
+    return p[kPartsScale] + std::log(time);
+  }
+  const auto size = static_cast<int64_t>(config.micro_batch);
+  d[kScale] = d[kStage + config.stage] = 1;
+  d[kTrend] = std::log2(config.micro_batch);
+  d[kOdd] = size > 2 && size % 2 != 0 ? 1 : 0;
+  d[kNot4] = size > 4 && size % 4 != 0 ? 1 : 0;
+  d[kNot8] = size > 8 && size % 8 != 0 ? 1 : 0;
+  d[kScattered] = ranks_ > 1 && !config.knobs.contiguous ? 1 : 0;
+  double log = std::log(time) - (per_sample_ ? std::log(config.samples()) : 0);
+  for (const int parameter : {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd},
+                              int{kNot4}, int{kNot8}, int{kScattered}})
+    log += p[parameter] * d[parameter];
+  if (gradient != nullptr) *gradient = d;
+  return log;
+}
+
+AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Vector& p) const {
+  const Terms terms = TermsOf(config, 0, p);
+  const double all = terms.forward + terms.backward + terms.update;
+  const double lost = WorkOf(config.micro_batch, p).samples - config.micro_batch;
+  const double overhead = config.accumulation * lost + std::exp(p[kStep]);
+  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
+  return {.compute = config.samples() / all,
+          .communication = (terms.reduction + terms.gathering) / all,
+          .update = update / all,
+          .overhead = overhead / all};
+}
+
+}  // namespace dsat

@@ -1,0 +1,89 @@
+// auto's model of the time of an optimizer step: a sum of terms with unknown factors.
+//
+// All terms count in units of the time that a device computes one sample, so that the model knows
+// how the terms compare before anything was measured. docs/methods.md has the formulas.
+#ifndef DSAT_METHODS_AUTO_TIME_MODEL_H_
+#define DSAT_METHODS_AUTO_TIME_MODEL_H_
+
+#include <Eigen/Core>
+#include <string>
+
+#include "methods/auto_space.h"
+
+namespace dsat {
+
+class AutoTimeModel {
+ public:
+  // The parameters. Most are logarithms of factors, so that their effect on the logarithm of the
+  // time is the share of their term.
+  enum Parameter {
+    kScale,                 // Of the objective.
+    kPartsScale,            // Of measured parts.
+    kOverhead,              // The size at which a device is half as efficient as it can be.
+    kCurve,                 // How fast efficiency approaches its limit beyond that size.
+    kLink,                  // Sends every parameter once.
+    kCall,                  // Issues a collective.
+    kHidden,                // The share of the backward pass that hides reductions.
+    kPrefetch,              // The share of a micro-batch that hides the gathering of parameters.
+    kGather,                // Gathering at stage 3, beside kLink.
+    kUpdate,                // The update of all parameters.
+    kStep,                  // Everything else that happens once per step.
+    kPressure,              // Not a logarithm: the slowdown of computing when memory is full.
+    kForwardShare,          // Of the forward pass in computing, beside a third.
+    kTraffic,               // Of communication, by stage (4).
+    kStage = kTraffic + 4,  // Of everything, by stage (4).
+    kTrend = kStage + 4,    // Of larger micro-batches, per doubling.
+    kOdd,                   // Sizes that are not multiples of 2,
+    kNot4,                  // of 4,
+    kNot8,                  // and of 8.
+    kScattered,             // contiguous_gradients is off.
+    kNum,
+  };
+  using Vector = Eigen::Matrix<double, kNum, 1>;
+
+  // What is timed: the objective, or a measured part of the step in ms.
+  enum class Part { kObjective, kForward, kBackward, kUpdate };
+
+  // The terms of one step, for people.
+  struct Shares {
+    double compute = 0;
+    double communication = 0;  // That is not hidden.
+    double update = 0;
+    double overhead = 0;
+  };
+
+  AutoTimeModel(const SearchSpace& space, const std::string& metric);
+
+  const Vector& prior_mean() const { return prior_mean_; }
+  const Vector& prior_sd() const { return prior_sd_; }
+
+  // The logarithm of the time, per sample if the objective is a throughput. `memory_share` is the
+  // part of the device's memory that the configuration needs. `gradient` may be null.
+  double Log(const AutoConfig& config, double memory_share, const Vector& parameters, Part part,
+             Vector* gradient) const;
+  Shares SharesOf(const AutoConfig& config, const Vector& parameters) const;
+
+ private:
+  struct Terms;
+  // Samples that a micro-batch takes as long as, and its derivatives.
+  struct Work {
+    double samples, by_overhead, by_curve;
+  };
+  static Work WorkOf(double micro_batch, const Vector& parameters);
+  void SetPrior();
+  Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
+  void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  void AddGathering(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+
+  SearchSpace space_;
+  Part objective_;
+  bool per_sample_;
+  double ranks_;
+  double params_;  // 0 if unknown.
+  Vector prior_mean_ = Vector::Zero();
+  Vector prior_sd_ = Vector::Zero();
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_TIME_MODEL_H_

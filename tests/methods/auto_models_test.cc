@@ -1,0 +1,205 @@
+// The models of auto: derivatives, what evidence about memory does, what a fit recovers.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "methods/auto_memory.h"
+#include "methods/auto_regression.h"
+#include "methods/auto_space.h"
+#include "methods/auto_time_model.h"
+#include "tests/methods/method_testing.h"
+
+namespace dsat {
+namespace {
+
+constexpr int64_t kGb = 1'000'000'000;
+
+// Four ranks; a sample takes 1 GB of 40 GB, and states 10 GB at stage 0.
+SearchSpace FourRanks(bool exact) {
+  SearchSpace space = TestSpace({0, 2, 3}, 30);
+  space.exact = exact;
+  space.workload = {.num_params = kGb / 2,
+                    .trainable_num_params = kGb / 2,
+                    .bytes_per_param = 2,
+                    .data_parallel = 4,
+                    .device_memory_bytes = 40 * kGb};
+  for (StageSpace& stage : space.stages) {
+    stage.knobs = {{"/zero_optimization/reduce_bucket_size", {10'000'000, 500'000'000}},
+                   {"/zero_optimization/overlap_comm", {true, false}}};
+    stage.submitted = {{"/zero_optimization/reduce_bucket_size", 500'000'000}};
+    for (const int64_t size : {1, 2, 4, 8, 16, 32, 64})
+      stage.forecasts.push_back({.micro_batch_size = size, .peak_bytes = 10 * kGb + size * kGb});
+  }
+  return space;
+}
+
+AutoConfig ConfigOf(const AutoSpace& space, uint32_t place, uint32_t knobs, int64_t size) {
+  AutoConfig config = space.ConfigOf(AutoCandidate{place, knobs, 0});
+  config.micro_batch = static_cast<double>(size);
+  return config;
+}
+
+TEST(AutoSpaceTest, SizesAreLegalAndDense) {
+  SearchSpace space = TestSpace({1}, 100);
+  space.divisible_by = 3;
+  const AutoSpace multiples(space, {});
+  int64_t last = 0;
+  for (const int64_t size : multiples.sizes(0)) {
+    EXPECT_EQ(size % 3, 0);
+    EXPECT_LE(size, std::max(last + 3, last * 107 / 100));
+    last = size;
+  }
+  EXPECT_GE(last, 400);
+  space.samples_per_step = 24;
+  EXPECT_EQ(AutoSpace(space, {}).sizes(0), (std::vector<int64_t>{3, 6, 12, 24}));
+  EXPECT_EQ(AutoSpace(space, {}).AccumulationOf(6), 4);
+  space.divisible_by = 5;
+  EXPECT_TRUE(AutoSpace(space, {}).sizes(0).empty());
+}
+
+TEST(AutoSpaceTest, AVastSpaceKeepsTheSubmittedCombinationAndItsNeighbors) {
+  SearchSpace space = TestSpace({1}, 100);
+  StageSpace& stage = space.stages[0];
+  stage.knobs.clear();
+  for (int i = 0; i < 9; ++i) {
+    stage.knobs.push_back({"/k" + std::to_string(i), {0, 1, 2, 3, 4}});
+    stage.submitted["/k" + std::to_string(i)] = 3;
+  }
+  const AutoSpace listed(space, {});
+  EXPECT_LE(listed.num_candidates(), AutoSpace::kMostCandidates);
+  EXPECT_GT(listed.num_candidates(), AutoSpace::kMostCandidates / 2);
+  EXPECT_GE(listed.num_configs(), 5. * 5 * 5 * 5 * 5 * 5 * 5 * 5 * 5);
+  AutoConfig config = listed.ConfigOf(AutoCandidate{});
+  config.knobs.others.assign(9, 3);
+  EXPECT_TRUE(listed.Find(config));
+  config.knobs.others[4] = 0;
+  const std::optional<AutoCandidate> neighbor = listed.Find(config);
+  ASSERT_TRUE(neighbor);
+  EXPECT_EQ(listed.AssignmentOf(*neighbor).at("/k4"), 0);
+  EXPECT_EQ(listed.ConfigOf(*neighbor), config);
+}
+
+TEST(AutoSpaceTest, ATrialsConfigIsReadBack) {
+  const AutoSpace space(FourRanks(false), {});
+  Trial trial;
+  trial.ds_config = {{"zero_optimization", {{"stage", 2}, {"overlap_comm", true}}}};
+  const std::optional<AutoConfig> config = space.ConfigOf(trial, {.micro_batch_size = 7});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->place, 1u);
+  EXPECT_TRUE(config->knobs.overlap);
+  EXPECT_EQ(config->knobs.reduce_bucket, 5e8);
+  const std::optional<AutoCandidate> candidate = space.Find(*config);
+  ASSERT_TRUE(candidate);
+  EXPECT_EQ(space.ConfigOf(*candidate), *config);
+  trial.ds_config["zero_optimization"]["stage"] = 1;
+  EXPECT_FALSE(space.ConfigOf(trial, {}));
+}
+
+TEST(AutoMemoryTest, LargerSizesFitLessProbablyAndPeaksSharpenTheBelief) {
+  const AutoSpace space(FourRanks(false), {});
+  AutoMemory memory(space.space());
+  double last = 1;
+  for (int64_t size = 1; size <= 60; ++size) {
+    const double fits = memory.ProbabilityFits(ConfigOf(space, 0, 0, size));
+    EXPECT_LE(fits, last);
+    last = fits;
+  }
+  const AutoConfig large = ConfigOf(space, 0, 0, 27), small = ConfigOf(space, 0, 0, 4);
+  const double before = memory.ProbabilityFits(large);
+  EXPECT_LT(before, 0.9);
+  EXPECT_GT(before, 0.02);
+  memory.Fitted(small, 13e9);  // Less than forecast.
+  EXPECT_GT(memory.ProbabilityFits(large), before);
+  memory.Fitted(ConfigOf(space, 0, 0, 16), 25e9);
+  EXPECT_GT(memory.ProbabilityFits(large), 0.95);
+  EXPECT_NEAR(memory.Share(large), 36. / 40, 0.03);
+}
+
+TEST(AutoMemoryTest, WhatDidNotFitRulesOutAllThatNeedsMore) {
+  const AutoSpace space(FourRanks(false), {});
+  AutoMemory memory(space.space());
+  // The last knob, overlap_comm, changes first.
+  constexpr uint32_t kSmallBucketOverlap = 0, kSmallBucket = 1, kLargeBucketOverlap = 2;
+  const AutoConfig near = ConfigOf(space, 1, kSmallBucketOverlap, 19);
+  const double before = memory.ProbabilityFits(near);
+  memory.DidNotFit(ConfigOf(space, 1, kSmallBucketOverlap, 20));
+  EXPECT_LT(memory.ProbabilityFits(near), before);
+  EXPECT_FALSE(memory.IsRuledOut(near));
+  EXPECT_TRUE(memory.IsRuledOut(ConfigOf(space, 1, kSmallBucketOverlap, 20)));
+  EXPECT_TRUE(memory.IsRuledOut(ConfigOf(space, 1, kLargeBucketOverlap, 24)));
+  EXPECT_FALSE(memory.IsRuledOut(ConfigOf(space, 1, kSmallBucket, 24)));
+  EXPECT_FALSE(memory.IsRuledOut(ConfigOf(space, 2, kSmallBucketOverlap, 24)));
+}
+
+TEST(AutoMemoryTest, ExactForecastsAreSharp) {
+  const AutoSpace space(FourRanks(true), {});
+  const AutoMemory memory(space.space());
+  constexpr uint32_t kSubmitted = 3;
+  EXPECT_GT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 29)), 0.9);
+  EXPECT_LT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 31)), 0.1);
+}
+
+TEST(AutoTimeModelTest, GradientsAreDerivatives) {
+  SearchSpace space = FourRanks(false);
+  for (const char* metric : {"throughput", "latency", "forward", "backward"}) {
+    const AutoTimeModel model(space, metric);
+    const AutoSpace configs(space, {});
+    for (uint32_t place = 0; place < 3; ++place) {
+      for (const uint32_t knobs : {0u, 1u, 2u, 3u}) {
+        for (const auto part : {AutoTimeModel::Part::kObjective, AutoTimeModel::Part::kForward,
+                                AutoTimeModel::Part::kBackward, AutoTimeModel::Part::kUpdate}) {
+          AutoConfig config = ConfigOf(configs, place, knobs, 11);
+          config.accumulation = 3;
+          AutoTimeModel::Vector gradient, parameters = model.prior_mean();
+          model.Log(config, 0.95, parameters, part, &gradient);
+          for (int i = 0; i < AutoTimeModel::kNum; ++i) {
+            constexpr double kStep = 1e-5;
+            AutoTimeModel::Vector up = parameters, down = parameters;
+            up[i] += kStep;
+            down[i] -= kStep;
+            const double slope = (model.Log(config, 0.95, up, part, nullptr) -
+                                  model.Log(config, 0.95, down, part, nullptr)) /
+                                 (2 * kStep);
+            // The width of the smoothed maximum is taken as constant.
+            EXPECT_NEAR(gradient[i], slope, 0.02)
+                << metric << ", stage " << config.stage << ", knobs " << knobs << ", part "
+                << static_cast<int>(part) << ", parameter " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  AutoRegression regression{AutoTimeModel(space, "throughput")};
+  const auto law = [](const AutoConfig& c) {
+    return std::log(0.002 * (1 + 3 / c.micro_batch) * (1 + 0.1 * c.stage));
+  };
+  std::vector<AutoObservation> observations;
+  for (const int64_t size : {1, 2, 4, 8, 16, 24}) {
+    for (const uint32_t place : {0u, 1u, 2u}) {
+      AutoObservation& o = observations.emplace_back();
+      o.point.config = ConfigOf(configs, place, 0, size);
+      o.log_value = law(o.point.config);
+      o.variance = 1e-6;
+      o.launch = std::ssize(observations);
+    }
+  }
+  observations[4].log_value += 0.25;  // An outlier.
+  regression.Fit(observations);
+  const std::vector<AutoPoint> points = {{ConfigOf(configs, 1, 0, 12)},
+                                         {ConfigOf(configs, 1, 0, 30)}};
+  const AutoRegression::View view = regression.Look(points, {});
+  EXPECT_NEAR(view.mean[0], law(points[0].config), 0.02);
+  EXPECT_NEAR(view.mean[1], law(points[1].config), 0.03);
+  const AutoRegression::View later = regression.Look(points, {points[1]});
+  EXPECT_EQ(later.mean, view.mean);
+  EXPECT_LT(later.variance[1], view.variance[1]);
+  EXPECT_NEAR(regression.Covariance(view, 0, 1), regression.Covariance(view, 1, 0), 1e-12);
+}
+
+}  // namespace
+}  // namespace dsat

@@ -1,0 +1,353 @@
+// The method auto on small machines whose best configuration is known.
+#include "methods/auto.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <set>
+
+#include "base/rng.h"
+#include "tests/methods/method_testing.h"
+
+namespace dsat {
+namespace {
+
+constexpr int64_t kGb = 1'000'000'000;
+
+// One machine: seconds of a step, and the largest sizes that fit.
+struct Machine {
+  SearchSpace space;
+  SearchOptions options;
+  int64_t largest = 24;  // At every stage.
+  std::function<double(int stage, double size, double accumulation)> step_s;
+  double noise = 0.005;
+};
+
+double StepSeconds(int stage, double size, double accumulation) {
+  return accumulation * 0.01 * (size + 4) * (1 + 0.04 * stage) + 0.02;
+}
+
+Machine SmallMachine(const std::vector<int>& stages = {0, 1, 2, 3}) {
+  Machine machine{.space = TestSpace(stages, 20), .options = TestOptions(), .step_s = StepSeconds};
+  machine.options.metric = "throughput";
+  machine.space.workload = {.num_params = 100'000'000,
+                            .trainable_num_params = 100'000'000,
+                            .bytes_per_param = 2,
+                            .data_parallel = 2,
+                            .device_memory_bytes = 10 * kGb};
+  for (StageSpace& stage : machine.space.stages) {
+    stage.knobs = {{"/zero_optimization/reduce_bucket_size", {10'000'000, 100'000'000}}};
+    for (const int64_t size : {1, 2, 4, 8, 16, 32})
+      stage.forecasts.push_back(
+          {.micro_batch_size = size, .peak_bytes = 2 * kGb + size * 33 * kGb / 100});
+  }
+  return machine;
+}
+
+double SampleSeconds(const Machine& machine, const Assignment& assignment) {
+  const auto size = static_cast<double>(MicroBatchOf(assignment));
+  const double accumulation = machine.space.samples_per_step > 0
+                                  ? static_cast<double>(machine.space.samples_per_step) / size
+                                  : 1;
+  return machine.step_s(StageOf(assignment), size, accumulation) / (size * accumulation);
+}
+
+Trial EndOf(const Machine& machine, const Assignment& assignment, TrialId id) {
+  const int64_t size = MicroBatchOf(assignment);
+  if (size > machine.largest) return EndedTrial(id, TrialState::kInfeasible);
+  const double accumulation =
+      machine.space.samples_per_step > 0
+          ? static_cast<double>(machine.space.samples_per_step) / static_cast<double>(size)
+          : 1;
+  Rng rng(7, static_cast<uint64_t>(id), "noise");
+  const double step_s =
+      machine.step_s(StageOf(assignment), static_cast<double>(size), accumulation) *
+      std::exp(machine.noise * rng.Normal());
+  Trial trial = EndedTrial(id, TrialState::kSucceeded, 1);
+  trial.points[0].point = {.micro_batch_size = size,
+                           .accumulation_steps = static_cast<int64_t>(accumulation)};
+  const double samples = 2 * static_cast<double>(size) * accumulation;
+  const double peak = 2e9 + 0.33e9 * static_cast<double>(size);
+  trial.points[0].measurement = {{"latency", {1e3 * step_s, step_s, 3}},
+                                 {"throughput", {samples / step_s, samples / step_s / 1e3, 3}},
+                                 {"peak_bytes", {peak, 0, 1}}};
+  return trial;
+}
+
+struct Searched {
+  std::vector<Proposal> proposals;
+  int64_t misfits = 0;
+};
+
+// Until the method stops, `concurrency` at once, oldest first.
+Searched Search(const Machine& machine, Method& method, size_t concurrency, size_t most = 200) {
+  Searched run;
+  std::deque<Proposal> running;
+  while (run.proposals.size() < most) {
+    std::optional<Proposal> proposal;
+    if (running.size() < concurrency) proposal = method.Ask();
+    if (proposal) {
+      running.push_back(*proposal);
+      run.proposals.push_back(*proposal);
+      continue;
+    }
+    if (running.empty()) break;
+    const Proposal ended = running.front();
+    running.pop_front();
+    const Trial trial = EndOf(machine, ended.assignment, 1 + ended.tag);
+    run.misfits += trial.state == TrialState::kInfeasible ? 1 : 0;
+    method.Tell(ended.tag, trial);
+  }
+  return run;
+}
+
+// How much slower the conclusion is than the best of the space.
+double LossOf(const Machine& machine, const Method& method, const Searched& run) {
+  const Conclusion conclusion = method.Conclude();
+  if (conclusion.finalists.empty()) return INFINITY;
+  double best = INFINITY;
+  for (const StageSpace& stage : machine.space.stages) {
+    for (int64_t size = 1; size <= machine.largest; ++size) {
+      Assignment assignment = StageAssignment(stage.stage);
+      SetMicroBatch(assignment, size);
+      if (machine.space.samples_per_step > 0 && machine.space.samples_per_step % size != 0)
+        continue;
+      if (size % machine.space.divisible_by != 0) continue;
+      best = std::min(best, SampleSeconds(machine, assignment));
+    }
+  }
+  const auto picked = static_cast<size_t>(conclusion.finalists[0]);
+  return SampleSeconds(machine, run.proposals.at(picked).assignment) / best - 1;
+}
+
+TEST(AutoTest, FindsTheBestAndStopsByItself) {
+  for (const size_t concurrency : {1, 4, 16}) {
+    const Machine machine = SmallMachine();
+    AutoMethod method(machine.space, machine.options);
+    const Searched run = Search(machine, method, concurrency);
+    EXPECT_LT(run.proposals.size(), 70u) << concurrency;
+    EXPECT_LE(run.misfits, 2) << concurrency;
+    EXPECT_LT(LossOf(machine, method, run), 0.02) << concurrency;
+    EXPECT_FALSE(method.Ask());
+    const Conclusion conclusion = method.Conclude();
+    EXPECT_LE(conclusion.finalists.size(), 3u);
+    ASSERT_TRUE(conclusion.probability_near_best);
+    EXPECT_GT(*conclusion.probability_near_best, 0.3);
+    EXPECT_EQ(conclusion.num_considered, AutoSpace(machine.space, machine.options).num_configs());
+    EXPECT_NE(conclusion.bound.find("bound by"), std::string::npos) << conclusion.bound;
+  }
+}
+
+TEST(AutoTest, TheFirstProposalIsPredictedToBeTheBestThatFits) {
+  const Machine machine = SmallMachine();
+  AutoMethod method(machine.space, machine.options);
+  const std::optional<Proposal> first = method.Ask();
+  ASSERT_TRUE(first);
+  EXPECT_GE(MicroBatchOf(first->assignment), 8);
+  EXPECT_LE(MicroBatchOf(first->assignment), 24);
+}
+
+TEST(AutoTest, FindsAnOptimumBelowTheLargestSize) {
+  Machine machine = SmallMachine({1});
+  machine.step_s = [](int, double size, double) { return 0.01 * size * (1 + 0.02 * size) + 0.02; };
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1);
+  EXPECT_LT(LossOf(machine, method, run), 0.02);
+}
+
+TEST(AutoTest, WithoutForecastsItLearnsWhatFits) {
+  Machine machine = SmallMachine();
+  machine.space.workload = {};
+  for (StageSpace& stage : machine.space.stages)
+    stage.forecasts.clear();
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1);
+  EXPECT_LT(LossOf(machine, method, run), 0.03);
+  EXPECT_LT(run.misfits, 8);
+}
+
+TEST(AutoTest, TheLatencyOfAFloatingBatchIsLeastAtTheSmallestSize) {
+  Machine machine = SmallMachine();
+  machine.options.metric = "latency";
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1);
+  const auto picked = static_cast<size_t>(method.Conclude().finalists.at(0));
+  EXPECT_EQ(MicroBatchOf(run.proposals[picked].assignment), 1);
+}
+
+TEST(AutoTest, AFixedBatchAllowsOnlyItsDivisors) {
+  for (const char* metric : {"throughput", "latency"}) {
+    Machine machine = SmallMachine();
+    machine.options.metric = metric;
+    machine.space.samples_per_step = 48;
+    machine.space.divisible_by = 2;
+    AutoMethod method(machine.space, machine.options);
+    const Searched run = Search(machine, method, 3);
+    for (const Proposal& proposal : run.proposals) {
+      EXPECT_EQ(48 % MicroBatchOf(proposal.assignment), 0);
+      EXPECT_EQ(MicroBatchOf(proposal.assignment) % 2, 0);
+    }
+    EXPECT_LT(LossOf(machine, method, run), 0.02) << metric;
+  }
+}
+
+TEST(AutoTest, WithoutALegalSizeThereIsNothingToPropose) {
+  Machine machine = SmallMachine();
+  machine.space.samples_per_step = 9;
+  machine.space.divisible_by = 2;
+  AutoMethod method(machine.space, machine.options);
+  EXPECT_FALSE(method.Ask());
+  EXPECT_TRUE(method.Conclude().finalists.empty());
+}
+
+TEST(AutoTest, ProposalsThatWaitAreAllDifferent) {
+  const Machine machine = SmallMachine();
+  AutoMethod method(machine.space, machine.options);
+  std::set<Assignment> asked;
+  for (int i = 0; i < 16; ++i) {
+    const std::optional<Proposal> proposal = method.Ask();
+    ASSERT_TRUE(proposal);
+    EXPECT_TRUE(asked.insert(proposal->assignment).second);
+  }
+}
+
+TEST(AutoTest, WhatDidNotFitIsNotTriedAtLargerSizesAndTheSearchEnds) {
+  Machine machine = SmallMachine();
+  machine.largest = 0;
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1);
+  EXPECT_LT(run.proposals.size(), 100u);
+  EXPECT_GE(run.proposals.size(), 4u);
+  for (size_t i = 0; i < run.proposals.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      Assignment earlier = run.proposals[j].assignment, later = run.proposals[i].assignment;
+      const int64_t size = MicroBatchOf(earlier);
+      if (size > MicroBatchOf(later)) continue;
+      SetMicroBatch(later, size);
+      EXPECT_NE(earlier, later);
+    }
+  }
+  EXPECT_TRUE(method.Conclude().finalists.empty());
+}
+
+TEST(AutoTest, GivesUpWhenEverythingFails) {
+  const Machine machine = SmallMachine();
+  AutoMethod method(machine.space, machine.options);
+  int64_t id = 0;
+  while (const std::optional<Proposal> proposal = method.Ask())
+    method.Tell(proposal->tag, EndedTrial(++id, TrialState::kFailed));
+  EXPECT_GE(id, 5);
+  EXPECT_LE(id, 20);
+}
+
+TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {
+  Machine machine = SmallMachine({2});
+  machine.space.stages[0].knobs.clear();
+  machine.space.samples_per_step = 1;
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 4);
+  EXPECT_EQ(run.proposals.size(), 1u);
+  EXPECT_EQ(method.Conclude().probability_near_best, 1);
+}
+
+TEST(AutoTest, AShortTrainingIsNotWorthALongSearch) {
+  Machine machine = SmallMachine();
+  AutoMethod patient(machine.space, machine.options);
+  const size_t all = Search(machine, patient, 1).proposals.size();
+  machine.options.run_steps = 10;
+  AutoMethod hasty(machine.space, machine.options);
+  EXPECT_LT(Search(machine, hasty, 1).proposals.size(), all);
+}
+
+TEST(AutoTest, TheSubmittedConfigurationIsEvidenceAndCanBeTheFinalist) {
+  Machine machine = SmallMachine();
+  // Nothing else comes near what was submitted.
+  machine.step_s = [](int stage, double size, double) {
+    return stage == 2 && size == 6 ? 0.01 : 0.1 * size;
+  };
+  AutoMethod method(machine.space, machine.options);
+  Assignment submitted = StageAssignment(2);
+  SetMicroBatch(submitted, 6);
+  Trial trial = EndOf(machine, submitted, 1000);
+  trial.kind = TrialKind::kSubmitted;
+  trial.ds_config = {{"train_micro_batch_size_per_gpu", 6},
+                     {"zero_optimization", {{"stage", 2}, {"reduce_bucket_size", 100'000'000}}}};
+  method.Observe(trial);
+  std::optional<Proposal> last;
+  for (int i = 0; i < 100; ++i) {
+    const std::optional<Proposal> proposal = method.Ask();
+    if (!proposal) break;
+    last = proposal;
+    const bool is_same =
+        StageOf(proposal->assignment) == 2 && MicroBatchOf(proposal->assignment) == 6 &&
+        proposal->assignment.at("/zero_optimization/reduce_bucket_size") == 100'000'000;
+    // As searcher/proposer.h: an equal configuration has run.
+    const bool folds = is_same && !proposal->repeat;
+    method.Tell(proposal->tag, folds ? trial : EndOf(machine, proposal->assignment, i + 1));
+  }
+  ASSERT_TRUE(last);
+  const Conclusion conclusion = method.Conclude();
+  ASSERT_FALSE(conclusion.finalists.empty());
+  EXPECT_EQ(conclusion.finalists[0], last->tag);
+  EXPECT_EQ(MicroBatchOf(last->assignment), 6);
+}
+
+TEST(AutoTest, GivesUpOnATrialOnlyClearlyBelowTheBest) {
+  const Machine machine = SmallMachine();
+  AutoMethod method(machine.space, machine.options);
+  double best = 0;
+  for (int i = 0; i < 8; ++i) {
+    const std::optional<Proposal> proposal = method.Ask();
+    ASSERT_TRUE(proposal);
+    EXPECT_LT(proposal->give_up_below, best * 0.99 + 1e-9);
+    if (i > 3 && !proposal->repeat) {
+      EXPECT_GT(proposal->give_up_below, best * 0.5);
+    }
+    const Trial trial = EndOf(machine, proposal->assignment, i + 1);
+    best = std::max(best, MetricValue(trial, "throughput").value_or(0));
+    method.Tell(proposal->tag, trial);
+  }
+}
+
+// Measures points of one launch for as long as the method asks for them.
+std::vector<int64_t> SweepOnce(const Machine& machine, AutoMethod& method) {
+  const std::optional<Proposal> proposal = method.Ask();
+  if (!proposal) return {};
+  Assignment assignment = proposal->assignment;
+  std::vector<int64_t> sizes;
+  Trial trial = EndOf(machine, assignment, proposal->tag + 1);
+  if (trial.state == TrialState::kSucceeded) {
+    sizes.push_back(MicroBatchOf(assignment));
+    while (const std::optional<Point> next = method.NextPoint(proposal->tag, trial)) {
+      SetMicroBatch(assignment, next->micro_batch_size);
+      const Trial point = EndOf(machine, assignment, proposal->tag + 1);
+      if (point.state != TrialState::kSucceeded) break;
+      trial.points.push_back(point.points[0]);
+      sizes.push_back(next->micro_batch_size);
+    }
+  }
+  method.Tell(proposal->tag, trial);
+  return sizes;
+}
+
+TEST(AutoTest, SweepsSizesWithinALaunchWhereThatIsCheap) {
+  Machine machine = SmallMachine();
+  machine.space.exact = true;
+  AutoMethod method(machine.space, machine.options), again(machine.space, machine.options);
+  size_t points = 0, launches = 0;
+  while (launches < 60) {
+    const std::vector<int64_t> sizes = SweepOnce(machine, method);
+    EXPECT_EQ(sizes, SweepOnce(machine, again));
+    if (sizes.empty()) break;
+    EXPECT_EQ(std::set(sizes.begin(), sizes.end()).size(), sizes.size());
+    points += sizes.size();
+    ++launches;
+  }
+  EXPECT_GT(points, launches);
+  EXPECT_LT(launches, 60u);
+}
+
+}  // namespace
+}  // namespace dsat
