@@ -79,8 +79,8 @@ struct Knob {
   std::vector<Json> values;
 };
 
-// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times are
-// ms of a step; 0 if unknown.
+// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times
+// are ms of a step; 0 if unknown.
 struct Forecast {
   int64_t micro_batch_size = 1;
   int64_t accumulation_steps = 1;  // At most 2: more need no more memory.
