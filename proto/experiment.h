@@ -84,10 +84,10 @@ struct Knob {
 struct Forecast {
   int64_t micro_batch_size = 1;
   int64_t accumulation_steps = 1;  // At most 2: more need no more memory.
-  int64_t peak_bytes = 0;  // Device memory of the rank that needs most.
-  double compute_ms = 0;   // Forward and backward.
-  double update_ms = 0;    // Optimizer, with its copies and files.
-  double link_ms = 0;      // That collectives take, hidden or not.
+  int64_t peak_bytes = 0;          // Device memory of the rank that needs most.
+  double compute_ms = 0;           // Forward and backward.
+  double update_ms = 0;            // Optimizer, with its copies and files.
+  double link_ms = 0;              // That collectives take, hidden or not.
 };
 
 struct StageSpace {
