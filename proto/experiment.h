@@ -84,15 +84,15 @@ struct Knob {
   std::vector<Json> values;
 };
 
-// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times are
-// ms of a step; 0 if unknown.
+// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times
+// are ms of a step; 0 if unknown.
 struct Forecast {
   int64_t micro_batch_size = 1;
   int64_t accumulation_steps = 1;  // At most 2: more need no more memory.
-  int64_t peak_bytes = 0;  // Device memory of the rank that needs most.
-  double compute_ms = 0;   // Forward and backward.
-  double update_ms = 0;    // Optimizer, with its copies and files.
-  double link_ms = 0;      // That collectives take, hidden or not.
+  int64_t peak_bytes = 0;          // Device memory of the rank that needs most.
+  double compute_ms = 0;           // Forward and backward.
+  double update_ms = 0;            // Optimizer, with its copies and files.
+  double link_ms = 0;              // That collectives take, hidden or not.
 };
 
 struct StageSpace {

