@@ -38,7 +38,7 @@ struct RunFlags {
   HostFlags hosts;
 };
 
-struct SearchFlags {  // dsat asha|binary|random|grid
+struct SearchFlags {  // dsat auto|asha|binary|random|grid
   std::string method;
   std::string config;
   std::string model_dir;

@@ -72,7 +72,7 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
 }
 
 // Options of all methods.
-void AddSearchOptions(CLI::App& app, SearchOptions& options) {
+void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
   AddLimits(app, options);
   app.add_option("--max-concurrent-trials", options.max_concurrent_trials,
                  "Trials that may run at the same time")
@@ -101,15 +101,17 @@ void AddSearchOptions(CLI::App& app, SearchOptions& options) {
       ->capture_default_str();
   app.add_flag("--run-full-experiment", options.run_full_experiment,
                "Then train to the end (searcher.max_length) with the best configuration");
-  app.add_option_function<std::string>(
-         "--compat",
-         [&options](const std::string& value) {
-           options.compat_determined = value == "determined";
-           options.confirm_rounds = 0;
-           options.cover_stages = false;
-         },
-         "\"determined\": behave exactly as published (docs/methods.md)")
-      ->check(CLI::IsMember({"determined"}));
+  if (method != "auto") {  // It was not published.
+    app.add_option_function<std::string>(
+           "--compat",
+           [&options](const std::string& value) {
+             options.compat_determined = value == "determined";
+             options.confirm_rounds = 0;
+             options.cover_stages = false;
+           },
+           "\"determined\": behave exactly as published (docs/methods.md)")
+        ->check(CLI::IsMember({"determined"}));
+  }
   // Below --compat, which CLI11 reads first and which changes the default.
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
@@ -217,7 +219,7 @@ void AddSearchCommands(Parser& parser) {
                    "times (docs/external.md)")
         ->type_name("PATH")
         ->allow_extra_args(false);
-    AddSearchOptions(sub, search.options);
+    AddSearchOptions(sub, info.name, search.options);
     AddObjectiveOptions(sub, search.options, search.train_batch_size);
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);
@@ -248,7 +250,7 @@ void AddAskTellCommands(Parser& parser) {
                    "activation_bytes_per_sample, device_memory_bytes; without it the first trial "
                    "asked is the profiling trial")
         ->type_name("FILE");
-    AddSearchOptions(sub, flags.options);
+    AddSearchOptions(sub, info.name, flags.options);
     AddObjectiveOptions(sub, flags.options, flags.train_batch_size);
     AddMethodOptions(sub, info.name, flags.options);
   }

@@ -85,14 +85,14 @@ std::string LastCell(const Trial& trial, const Assignment& common) {
 std::vector<std::string> Row(const Trial& trial, const std::string& metric,
                              const Assignment& common) {
   const auto cell = [&](const std::string& name) -> std::string {
-    const auto value = MetricValue(trial, name);
+    const auto value = ValueAtBest(trial, metric, name);
     return value ? DescribeMetric(name, *value) : "";
   };
   const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
   return {std::to_string(trial.id),
           ToString(trial.state),
           stage == nullptr ? "0" : stage->dump(),
-          std::to_string(ConfigPoint(trial).micro_batch_size),
+          std::to_string(BestOrConfigPoint(trial, metric).micro_batch_size),
           cell(metric),
           cell(metric == "throughput" ? "latency" : "throughput"),
           cell("peak_bytes"),
@@ -186,8 +186,9 @@ std::string MemoryText(const Search& search, const Verdict& verdict) {
                        HumanBytes(search.profile()->device_memory_bytes));
   }
   for (const Alternative& other : verdict.alternatives) {
-    text += fmt::format("{}{} alternative: trial {}, {}", text.empty() ? "" : "; ", other.name,
-                        other.trial, DescribeConfig(search.trials().at(other.trial)));
+    text += fmt::format(
+        "{}{} alternative: trial {}, {}", text.empty() ? "" : "; ", other.name, other.trial,
+        DescribeConfig(search.trials().at(other.trial), search.spec().options.metric));
   }
   return text.empty() ? "" : text + "\n";
 }
@@ -202,7 +203,7 @@ std::string VerdictText(const Search& search) {
       engine::ConfigForTrial(search.spec().ds_config, {}, search.spec().slots_per_trial);
   const std::string change = DescribeChange(submitted, search.BestConfigOf(*verdict.pick));
   std::string text =
-      fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial),
+      fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
   text += FactorText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +

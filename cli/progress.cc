@@ -25,23 +25,23 @@ int64_t CountState(const Search& search, TrialState state) {
 }
 
 // What a trial tries.
-std::string DescribeTrial(const Trial& trial) {
+std::string DescribeTrial(const Trial& trial, const std::string& metric) {
   if (trial.kind == TrialKind::kProfile) return "profile";
   if (trial.kind == TrialKind::kSubmitted) return "as submitted";
-  if (trial.confirms) return fmt::format("confirms {}, {}", *trial.confirms, DescribeConfig(trial));
-  return DescribeConfig(trial);
+  if (trial.confirms) return fmt::format("confirms trial {}", *trial.confirms);
+  return DescribeConfig(trial, metric);
 }
 
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
-  std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id, DescribeTrial(trial),
-                                 ToString(trial.state));
+  std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
+                                 DescribeTrial(trial, metric), ToString(trial.state));
   const auto value = MetricValue(trial, metric);
   if (value) line += "  " + DescribeMetric(metric, *value);
   if (value && metric != "throughput") {
-    if (const auto throughput = MetricValue(trial, "throughput"))
+    if (const auto throughput = ValueAtBest(trial, metric, "throughput"))
       line += "  " + DescribeMetric("throughput", *throughput);
   }
-  if (const auto peak = MetricValue(trial, "peak_bytes"))
+  if (const auto peak = ValueAtBest(trial, metric, "peak_bytes"))
     line += "  peak " + HumanBytes(static_cast<int64_t>(*peak));
   if (!trial.reason.empty()) line += "  " + Printable(trial.reason);
   return line;
@@ -56,10 +56,10 @@ size_t TerminalColumns(int fd) {
   return known ? size.ws_col : 80;
 }
 
-std::string DescribeConfig(const Trial& trial) {
+std::string DescribeConfig(const Trial& trial, const std::string& metric) {
   const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
   return fmt::format("stage {}, micro-batch {}", stage == nullptr ? "0" : stage->dump(),
-                     ConfigPoint(trial).micro_batch_size);
+                     BestOrConfigPoint(trial, metric).micro_batch_size);
 }
 
 std::string DescribeMetric(const std::string& metric, double value) {
@@ -142,7 +142,7 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
     const auto step = steps_.find(id);
     parts.push_back(
         fmt::format(", {}{}: {}{}", parts.size() == 1 ? "running " : "", id,
-                    DescribeTrial(search.trials().at(id)),
+                    DescribeTrial(search.trials().at(id), options.metric),
                     step == steps_.end() ? "" : fmt::format(", step {}", step->second)));
   }
   if (const auto best = search.Best()) {

@@ -1,4 +1,4 @@
-// dsat asha|binary|random|grid and dsat resume: searches, and the full run after a search.
+// dsat auto|asha|binary|random|grid and dsat resume: searches, and the full run after a search.
 #include "cli/search_commands.h"
 
 #include <fmt/format.h>
@@ -109,8 +109,8 @@ std::string BestSoFar(const dsat::Search& search, const std::string& out_dir) {
   const Trial& trial = search.trials().at(*best);
   const std::string& metric = search.spec().options.metric;
   return fmt::format("Best so far: trial {}, {}, {}: {}/ds_config.json\n", trial.id,
-                     DescribeConfig(trial), DescribeMetric(metric, *MetricValue(trial, metric)),
-                     out_dir);
+                     DescribeConfig(trial, metric),
+                     DescribeMetric(metric, *MetricValue(trial, metric)), out_dir);
 }
 
 // Searches, prints the ranking and the path of the best configuration, and trains with it if

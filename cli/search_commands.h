@@ -1,4 +1,4 @@
-// dsat asha|binary|random|grid and dsat resume: searches, and the full run after a search.
+// dsat auto|asha|binary|random|grid and dsat resume: searches, and the full run after a search.
 #ifndef DSAT_CLI_SEARCH_COMMANDS_H_
 #define DSAT_CLI_SEARCH_COMMANDS_H_
 

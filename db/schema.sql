@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS experiments (
   -- One tuning run.
   id INTEGER PRIMARY KEY,              -- 1, 2, 3 ...
   name TEXT NOT NULL,                  -- From the experiment file; need not be unique.
-  method TEXT NOT NULL,                -- Search method: asha, binary, random, grid.
+  method TEXT NOT NULL,                -- Search method: auto, asha, binary, random, grid, check.
   metric TEXT NOT NULL,                -- The metric that is optimized: FLOPS_per_gpu, latency ...
   smaller_is_better INTEGER NOT NULL   -- 1 if a smaller metric is better (latencies), else 0.
     CHECK (smaller_is_better IN (0, 1)),

@@ -334,6 +334,19 @@ const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
   return nullptr;
 }
 
+std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
+                                  const std::string& name) {
+  const PointResult* best = BestPoint(trial, metric);
+  if (best == nullptr) return std::nullopt;
+  const auto found = best->measurement.find(name);
+  return found == best->measurement.end() ? std::nullopt : std::optional(found->second.value);
+}
+
+Point BestOrConfigPoint(const Trial& trial, const std::string& metric) {
+  const PointResult* best = BestPoint(trial, metric);
+  return best == nullptr ? ConfigPoint(trial) : best->point;
+}
+
 const std::vector<std::string>& SearchMetrics() {
   static const std::vector<std::string> kNames = [] {
     std::vector<std::string> names;

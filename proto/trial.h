@@ -170,6 +170,12 @@ std::optional<double> MetricValue(const Trial& trial, const std::string& metric)
 // That best point; nullptr if no point has the metric.
 const PointResult* BestPoint(const Trial& trial, const std::string& metric);
 
+// The value of another metric, `name`, at that point; nullopt if it was not measured there.
+std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
+                                  const std::string& name);
+// That point, or the batch sizes of the trial's config if no point has the metric.
+Point BestOrConfigPoint(const Trial& trial, const std::string& metric);
+
 // The metrics that a search can optimize, in the order shown to users.
 const std::vector<std::string>& SearchMetrics();
 // True if smaller is better (latency, forward, backward).

@@ -21,7 +21,7 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
     const std::optional<double> value = MetricValue(trial, metric);
     return value && *value > 0 ? std::optional(1 / *value) : std::nullopt;
   }
-  const std::optional<double> throughput = MetricValue(trial, "throughput");
+  const std::optional<double> throughput = ValueAtBest(trial, metric, "throughput");
   const std::optional<double> value = throughput ? throughput : MetricValue(trial, metric);
   return value && *value > 0 ? value : std::nullopt;
 }

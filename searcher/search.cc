@@ -94,15 +94,7 @@ void CheckSpec(const ExperimentSpec& spec) {
 
 SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
                       const Predictor& predictor) {
-  SearchSpace space =
-      MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
-  space.divisible_by = spec.options.divisible_by;
-  if (spec.options.train_batch_size) {
-    space.samples_per_step =
-        *spec.options.train_batch_size /
-        engine::DataParallelSize(spec.ds_config, "ds_config", spec.slots_per_trial);
-  }
-  return space;
+  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
 }
 
 }  // namespace

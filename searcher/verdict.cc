@@ -21,7 +21,7 @@ std::optional<double> SearchSpeed(const Search& search, TrialId id) {
 }
 
 std::optional<int64_t> PeakBytes(const Search& search, TrialId id) {
-  const auto peak = MetricValue(search.trials().at(id), "peak_bytes");
+  const auto peak = ValueAtBest(search.trials().at(id), search.spec().options.metric, "peak_bytes");
   return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
 }
 
@@ -95,7 +95,8 @@ void AddAlternatives(const Search& search, Verdict& verdict) {
 // The search has cost slot-seconds; every step with the pick saves some.
 std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
   if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
-  const auto latency = MetricValue(search.trials().at(*verdict.pick), "latency");
+  const auto latency =
+      ValueAtBest(search.trials().at(*verdict.pick), search.spec().options.metric, "latency");
   if (!latency || verdict.device_seconds <= 0) return std::nullopt;
   const double saved_s = *latency / 1e3 * (verdict.factor->value - 1) *
                          static_cast<double>(search.spec().slots_per_trial);

@@ -51,6 +51,7 @@ ExperimentSpec FullSpec() {
   spec.max_restarts = 3;
   spec.max_length_steps = 7;
   spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12};
+  spec.candidate = {{"train_batch_size", 16}};
   spec.options = {.max_trials = 11,
                   .max_concurrent_trials = 12,
                   .max_slots = 13,

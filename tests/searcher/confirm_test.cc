@@ -109,7 +109,8 @@ TEST(ConfirmationTest, AnArmThatDoesNotRunAgainIsLeftOut) {
 
 TEST(ConfirmationTest, ASmallerLatencyIsFaster) {
   Trial trial = Measured(1);
-  trial.points[0].measurement = {{"latency", {.value = 50}}, {"throughput", {.value = 3}}};
+  trial.points[0].measurement = {
+      {"latency", {.value = 50}}, {"FLOPS_per_gpu", {.value = 9}}, {"throughput", {.value = 3}}};
   EXPECT_DOUBLE_EQ(*SpeedOf(trial, "latency"), 0.02);
   EXPECT_DOUBLE_EQ(*SpeedOf(trial, "FLOPS_per_gpu"), 3);
   EXPECT_EQ(SpeedOf(trial, "forward"), std::nullopt);

@@ -58,7 +58,7 @@ std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const MethodInfo& method : Methods()) {
     cases.push_back({method.name, false});
-    cases.push_back({method.name, true});
+    if (method.name != "auto") cases.push_back({method.name, true});
   }
   return cases;
 }
