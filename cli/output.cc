@@ -34,15 +34,6 @@ std::vector<const Trial*> Ranked(const Search& search) {
   return trials;
 }
 
-// 5000000 as 5e6; other values as JSON.
-std::string ShortValue(const Json& value) {
-  std::string text = value.dump();
-  const size_t last_digit = text.find_last_not_of('0');
-  const size_t zeros = last_digit == text.npos ? 0 : text.size() - 1 - last_digit;
-  if (!value.is_number_integer() || zeros < 4) return text;
-  return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
-}
-
 bool IsSetting(const std::string& pointer) {
   return !pointer.ends_with("/stage") && pointer != "/train_micro_batch_size_per_gpu";
 }

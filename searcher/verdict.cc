@@ -9,13 +9,6 @@ namespace {
 
 constexpr double kSafeWithin = 0.97;  // Of the pick's speed.
 
-// The number of a value as people write it: 5e8, 64, true.
-std::string ShortText(const Json& value) {
-  if (!value.is_number()) return value.dump();
-  const auto number = value.get<double>();
-  return std::abs(number) >= 1e6 ? fmt::format("{:.6g}", number) : value.dump();
-}
-
 std::optional<double> SearchSpeed(const Search& search, TrialId id) {
   return SpeedOf(search.trials().at(id), search.spec().options.metric);
 }
@@ -131,6 +124,15 @@ Verdict VerdictOf(const Search& search) {
   return verdict;
 }
 
+std::string ShortValue(const Json& value) {
+  const std::optional<int64_t> whole = WholeNumber(value);
+  std::string text = whole ? std::to_string(*whole) : value.dump();
+  const size_t last_digit = text.find_last_not_of('0');
+  const size_t zeros = last_digit == text.npos ? 0 : text.size() - 1 - last_digit;
+  if (!whole || zeros < 4) return text;
+  return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
+}
+
 std::string DescribeChange(const Json& from, const Json& to) {
   std::string text;
   for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
@@ -143,8 +145,8 @@ std::string DescribeChange(const Json& from, const Json& to) {
     const Json* was = FindAtPointer(from, pointer);
     const Json* is = FindAtPointer(to, pointer);
     text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
-    if (was != nullptr) text += ShortText(*was) + " -> ";
-    text += is == nullptr ? "(default)" : ShortText(*is);
+    if (was != nullptr) text += ShortValue(*was) + " -> ";
+    text += is == nullptr ? "(default)" : ShortValue(*is);
   }
   return text;
 }

@@ -47,6 +47,9 @@ struct Verdict {
 // A function of what the search was told. While the search runs, it is the best answer so far.
 Verdict VerdictOf(const Search& search);
 
+// 5000000 and 5e6 as "5e6"; other values as JSON.
+std::string ShortValue(const Json& value);
+
 // "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8": what the config of `to` changes of
 // the config of `from`; "" if nothing.
 std::string DescribeChange(const Json& from, const Json& to);

@@ -190,7 +190,7 @@ TEST(DescribeChangeTest, NamesWhatDiffers) {
   Json to = from;
   EXPECT_EQ(DescribeChange(from, to), "");
   to["zero_optimization"] = {{"stage", 3}, {"reduce_bucket_size", 5e8}};
-  EXPECT_EQ(DescribeChange(from, to), "stage 1 -> 3, reduce_bucket_size 5e+08");
+  EXPECT_EQ(DescribeChange(from, to), "stage 1 -> 3, reduce_bucket_size 5e8");
 }
 
 }  // namespace
