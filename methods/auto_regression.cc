@@ -276,7 +276,8 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   view.scaled = view.gradients * prior_covariance_;
   with_known += rows * view.scaled.transpose();
   if (n > 0) view.mean += with_known.topRows(n).transpose() * solution_;
-  view.explained = all > 0 ? Matrix(factor.matrixL().solve(with_known)) : Matrix(0, m);
+  view.explained = Matrix::Zero(all, m);
+  if (all > 0 && m > 0) view.explained = factor.matrixL().solve(with_known);
   view.variance =
       (view.scaled.cwiseProduct(view.gradients)).rowwise().sum().array() + residual + rough;
   view.variance -= view.explained.colwise().squaredNorm().transpose();

@@ -135,7 +135,7 @@ TEST_F(EndToEndTest, TheLargestMicroBatchOfAStageIsTheLargestThatRuns) {
       config["train_micro_batch_size_per_gpu"] = micro_batch;
       work.Write("config.json", config.dump());
       return work.Dsat({"train", "deepspeed.yaml", "--ds-config", "config.json", "--steps", "2",
-                        "--out", "trained-" + std::to_string(micro_batch) + stage.dump()});
+                        "--out", "trained-" + std::to_string(micro_batch) + stage["stage"].dump()});
     };
     const int64_t largest = stage["approx_max_micro_batch"];
     const Finished fits = train(largest);
