@@ -235,9 +235,12 @@ Findings Search::State::Find() const {
     if (trial.state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, id);
   }
   std::ranges::sort(by_speed);
+  bool has_other = false;  // Than the submitted configuration, to compare it with.
   for (const auto& [speed, id] : by_speed) {
-    if (found.finalists.size() >= kMostFinalists || speed > kMayWin * by_speed[0].first) break;
+    const bool may_win = speed <= kMayWin * by_speed[0].first;
+    if (found.finalists.size() >= kMostFinalists || (has_other && !may_win)) break;
     found.finalists.push_back(id);
+    has_other = has_other || id != submitted;
   }
   return found;
 }

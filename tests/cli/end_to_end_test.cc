@@ -157,8 +157,8 @@ TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn
   config["train_micro_batch_size_per_gpu"] = 16;
   config["activation_checkpointing"]["cpu_checkpointing"] = true;
   work.Write("ds_config.json", config.dump());
-  const Finished search =
-      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "7", "--json", "--out", "out"});
+  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "7", "--confirm",
+                                     "0", "--json", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   ASSERT_EQ(result["trials"].size(), 7U);

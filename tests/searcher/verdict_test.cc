@@ -70,6 +70,15 @@ TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
   EXPECT_EQ(search.BestConfigOf(*verdict.pick), search.trials().at(*search.Submitted()).ds_config);
 }
 
+TEST(VerdictTest, AnotherConfigurationIsConfirmedAlsoIfTheSubmittedOneWasFarAhead) {
+  Search search(ConfirmedSpec(2));
+  RunToEnd(search,
+           Device([&](const Trial& t) { return t.kind == TrialKind::kSubmitted ? 900.0 : 100.0; },
+                  [](const Trial& t) { return 100.0 + static_cast<double>(t.id % 2); }));
+  EXPECT_EQ(NumOf(search, TrialKind::kConfirm), 2 * 2);
+  EXPECT_TRUE(VerdictOf(search).factor);
+}
+
 TEST(VerdictTest, ConfirmTrialsComeAfterTheSearchOneAtATimeAndAreNotCounted) {
   ExperimentSpec spec = ConfirmedSpec(2);
   spec.options.max_concurrent_trials = 8;
