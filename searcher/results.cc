@@ -95,23 +95,10 @@ std::string ToJsonText(const QueryResult& trials) {
   return array.dump(2) + "\n";
 }
 
-}  // namespace
-
-std::optional<Json> BestConfig(const Search& search) {
-  const std::optional<TrialId> pick = VerdictOf(search).pick;
-  return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
-}
-
-std::string MachineName() {
-  utsname name{};
-  if (uname(&name) != 0) return "";
-  return fmt::format("{}, {} cores", name.nodename, NumCores());
-}
-
-Json MetricsJson(const Experiment& experiment) {
+// The content of metrics.json (results.h).
+Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
   const Search& search = experiment.search();
   const ExperimentSpec& spec = search.spec();
-  const Verdict verdict = VerdictOf(search);
   return {{"experiment",
            {{"id", experiment.id()},
             {"name", spec.name},
@@ -132,24 +119,37 @@ Json MetricsJson(const Experiment& experiment) {
           {"model_profile", search.profile() ? ToJson(*search.profile()) : Json()}};
 }
 
+}  // namespace
+
+std::optional<Json> BestConfig(const Search& search) {
+  const std::optional<TrialId> pick = VerdictOf(search).pick;
+  return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
+}
+
+std::string MachineName() {
+  utsname name{};
+  if (uname(&name) != 0) return "";
+  return fmt::format("{}, {} cores", name.nodename, NumCores());
+}
+
 void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   const Search& search = experiment.search();
+  const Verdict verdict = VerdictOf(search);
   // The config is written first, so that it exists when the metrics do.
-  if (const std::optional<Json> config = BestConfig(search)) {
-    WriteJsonFile(out_dir + "/ds_config.json", *config);
+  if (verdict.pick) {
+    WriteJsonFile(out_dir + "/ds_config.json", search.BestConfigOf(*verdict.pick));
     WriteFileAtomic(out_dir + "/command.txt", ProductionCommand(search.spec(), out_dir) + "\n");
-    const std::vector<Alternative> alternatives = VerdictOf(search).alternatives;
     for (const char* name : {"fastest", "safest"}) {
       const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
-      const auto found = std::ranges::find(alternatives, name, &Alternative::name);
-      if (found == alternatives.end()) {
+      const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
+      if (found == verdict.alternatives.end()) {
         std::filesystem::remove(path);  // Of an earlier answer.
       } else {
         WriteJsonFile(path, search.BestConfigOf(found->trial));
       }
     }
   }
-  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment));
+  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict));
 }
 
 std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir) {

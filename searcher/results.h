@@ -22,24 +22,19 @@ std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out
 // This machine, to tell whether a recorded speed can be expected again: its name and cores.
 std::string MachineName();
 
-// The content of metrics.json:
-//   machine                MachineName()
-//   experiment             id, name, config_path, model_dir, method, metric, unit, random_seed,
-//   state, reason best_trial             null, or trial, micro_batch_size, accumulation_steps,
-//   metrics (name ->
-//                          value, spread, samples, unit)
-//   submitted_trial        the same of the submitted configuration
-//   factor_over_submitted  null, or value, low and high; low and high are null if the factor was
-//   not
-//                          confirmed
-//   verdict                the other fields of Verdict (searcher/verdict.h)
-//   trials                 state -> number of trials
-//   model_profile          null, or the result of the profiling trial
-Json MetricsJson(const Experiment& experiment);
-
 // Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
-// pick; each atomically. Throws if out_dir is not writable.
+// pick; each atomically. Throws if out_dir is not writable. metrics.json has these keys:
+//   experiment: id, name, config_path, model_dir, method, metric, unit, random_seed, state, reason.
+//   machine: MachineName().
+//   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
+//     samples, unit) of the verdict's pick; null if there is none.
+//   submitted_trial: the same of the submitted configuration.
+//   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
+//     null.
+//   verdict: the other fields of Verdict (searcher/verdict.h).
+//   trials: state -> number of trials.
+//   model_profile: what the profiling trial has measured; null if there is none.
 void WriteResults(const Experiment& experiment, const std::string& out_dir);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view

@@ -42,8 +42,7 @@ void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdi
   }
 }
 
-void PickMeasured(const Search& search, Verdict& verdict) {
-  const std::vector<TrialId> finalists = search.Find().finalists;
+void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, Verdict& verdict) {
   if (finalists.empty()) return;
   verdict.pick = finalists.front();
   const std::optional<TrialId> submitted = search.Submitted();
@@ -100,15 +99,15 @@ std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict)
 
 Verdict VerdictOf(const Search& search) {
   Verdict verdict;
+  const auto [finalists, conclusion] = search.Find();
   const Confirmation* confirmation = search.confirmation();
   const bool confirmed =
       confirmation != nullptr && confirmation->Arms().size() > 1 && confirmation->NumRounds() > 0;
   if (confirmed) {
     PickConfirmed(search, *confirmation, verdict);
   } else {
-    PickMeasured(search, verdict);
+    PickMeasured(search, finalists, verdict);
   }
-  const Conclusion conclusion = search.Find().conclusion;
   verdict.probability_near_best = conclusion.probability_near_best;
   verdict.num_considered = conclusion.num_considered;
   verdict.bound = conclusion.bound;
