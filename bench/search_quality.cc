@@ -143,14 +143,16 @@ class Simulation {
   }
 
   void EndNext() {
-    const auto next = std::min_element(
-        running_.begin(), running_.end(),
-        [](const Running& a, const Running& b) { return a.trial.ended_s < b.trial.ended_s; });
+    const auto next =
+        std::min_element(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
+          return a.trial.times.ended_s < b.trial.times.ended_s;
+        });
     const Running ended = *next;
     running_.erase(next);
     const Trial& trial = ended.trial;
-    now_s_ = trial.ended_s;
-    device_s_ += static_cast<double>(spec_.slots_per_trial) * (trial.ended_s - trial.started_s);
+    now_s_ = trial.times.ended_s;
+    device_s_ +=
+        static_cast<double>(spec_.slots_per_trial) * (trial.times.ended_s - trial.times.started_s);
     ended_[ended.key] = trial;
     if (trial.state == TrialState::kInfeasible) result_.out_of_memory += ended.tag >= 0;
     if (ended.tag >= 0) {
@@ -293,7 +295,7 @@ int Serve() {
           {"throughput", metric ? Json(*metric) : Json()},
           {"sample_ms", metric ? Json(surface.SampleMs(trial.ds_config)) : Json()},
           {"need_share", surface.PeakBytes(trial.ds_config) / (surface.family().memory_gb * 1e9)},
-          {"ended_s", trial.ended_s}};
+          {"ended_s", trial.times.ended_s}};
     }
     fmt::print("{}\n", answer.dump());
     std::fflush(stdout);

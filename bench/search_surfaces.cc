@@ -339,11 +339,11 @@ void Surface::Run(Trial& trial, double started_s, int64_t launch) const {
   const double step_ms = StepMsOf(c);
   Rng rng(seed_, static_cast<uint64_t>(launch), "launch");
   double run_s = f.launch_s * std::exp(0.1 * rng.Normal());
-  trial.started_s = started_s;
+  trial.times.started_s = started_s;
   if (!(step_ms < std::numeric_limits<double>::infinity())) {
     trial.state = TrialState::kInfeasible;
     trial.reason = "out of memory";
-    trial.ended_s = started_s + run_s;
+    trial.times.ended_s = started_s + run_s;
     return;
   }
   double slow = std::exp(f.launch_noise * rng.Normal() + f.drift * started_s / 3600);
@@ -371,7 +371,7 @@ void Surface::Run(Trial& trial, double started_s, int64_t launch) const {
   if (f.reports_peak) measurement["peak_bytes"] = {.value = NeedGb(c, true) * 1e9, .samples = 1};
   trial.points = {{.point = ConfigPoint(trial), .measurement = measurement}};
   trial.state = TrialState::kSucceeded;
-  trial.ended_s = started_s + run_s + 6 * measured_ms / 1e3;
+  trial.times.ended_s = started_s + run_s + 6 * measured_ms / 1e3;
 }
 
 namespace {

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "db/event.h"
 #include "proto/experiment.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/hosts.h"

@@ -34,13 +34,6 @@ enum class EventKind {
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };
 
-// The new limits of an experiment (SearchOptions); nullopt: unchanged.
-struct LimitsRaised {
-  std::optional<int64_t> max_trials;
-  std::optional<double> max_time_s;
-  std::optional<double> max_device_hours;
-};
-
 struct Event {
   int64_t seq = 0;  // 1, 2, 3 ... within the experiment; set by Append.
   EventKind kind = EventKind::kAsked;

@@ -75,7 +75,7 @@ std::vector<AutoObservation> AutoMethod::ObservationsOf(const Trial& trial,
     // Few steps, and the first ones.
     if (trial.kind == TrialKind::kProfile) o.variance += 0.15 * 0.15;
     o.launch = trial.id;
-    o.ended_s = trial.ended_s;
+    o.ended_s = trial.times.ended_s;
     AddParts(result.measurement, o);
   }
   return observations;
@@ -88,8 +88,10 @@ void AutoMethod::LearnCosts(const Trial& finished) {
     if (!latency) return;
     steps_s += latency->value / 1e3 * static_cast<double>(options_.end_profile_step + 1);
   }
-  if (finished.ended_s <= finished.started_s || finished.kind == TrialKind::kProfile) return;
-  const double launch_s = std::max(finished.ended_s - finished.started_s - steps_s, 0.0);
+  if (finished.times.ended_s <= finished.times.started_s || finished.kind == TrialKind::kProfile)
+    return;
+  const double launch_s =
+      std::max(finished.times.ended_s - finished.times.started_s - steps_s, 0.0);
   launch_s_ =
       num_launch_s_ == 0 ? launch_s : (launch_s_ * num_launch_s_ + launch_s) / (num_launch_s_ + 1);
   ++num_launch_s_;

@@ -13,6 +13,13 @@
 
 namespace dsat {
 
+// The new limits of an experiment (SearchOptions); nullopt: unchanged.
+struct LimitsRaised {
+  std::optional<int64_t> max_trials;
+  std::optional<double> max_time_s;
+  std::optional<double> max_device_hours;
+};
+
 // How to search (docs/methods.md).
 struct SearchOptions {
   int64_t max_trials = 50;  // Including the profiling trial.

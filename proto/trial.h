@@ -49,8 +49,7 @@ struct Metric {
 double StandardError(const Metric& metric);
 
 // Metric name -> value. The names and units, everywhere in dsat:
-//   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency (as
-//   DeepSpeed),
+//   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency, as DeepSpeed;
 //                  recorded with the experiment's FLOPs per sample (searcher/sample_flops.h)
 //   throughput     samples/s over all ranks: train_batch_size / latency
 //   tokens_per_second  over all ranks: throughput x sequence length; text only
@@ -132,10 +131,7 @@ struct Trial {
   std::optional<TrialId> confirms = {};
   // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
   double give_up_below = 0;
-  // When its first attempt started and its last one ended, in seconds from the experiment's
-  // creation; 0 if unknown.
-  double started_s = 0;
-  double ended_s = 0;
+  TrialTimes times = {};
 };
 
 // Text forms used in the database, JSON and tables: "profile", "succeeded", ...

@@ -283,8 +283,7 @@ void Experiment::Apply(const Event& event) {
       search_->EndSearch(TextOf(event, "reason"));
       break;
     case EventKind::kLimitsRaised:
-      search_->RaiseLimits(LimitsOf(event).max_trials, LimitsOf(event).max_time_s,
-                           LimitsOf(event).max_device_hours);
+      search_->RaiseLimits(LimitsOf(event));
       state_ = ExperimentState::kActive;
       reason_.clear();
       break;

@@ -17,6 +17,13 @@ constexpr char kAccumulation[] = "/gradient_accumulation_steps";
 
 }  // namespace
 
+Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size) {
+  return engine::ConfigForTrial(
+      trial.ds_config,
+      {{kMicroBatch, point.micro_batch_size}, {kAccumulation, point.accumulation_steps}},
+      world_size);
+}
+
 Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t num_params)
     : spec_(&spec),
       space_(space),
@@ -163,10 +170,11 @@ void Proposer::End(const Trial& finished) {
   for (const int64_t tag : std::exchange(record.waiting, {}))
     TellMethod(tag, told);
   for (size_t i = 1; i < finished.points.size(); ++i) {
+    const Draft draft = DraftAt(finished, finished.points[i].point);
     Trial other = finished;
     other.points = {finished.points[i]};
-    other.ds_config = ConfigAt(finished, other.points[0].point);
-    Record& at_point = records_[EffectiveKey(other.ds_config, spec_->slots_per_trial, num_params_)];
+    other.ds_config = draft.ds_config;
+    Record& at_point = records_[draft.key];
     if (!at_point.finished && at_point.waiting.empty())
       at_point.finished = std::make_shared<const Trial>(std::move(other));
   }
@@ -190,11 +198,13 @@ std::optional<Point> Proposer::NextPoint(const Trial& running) {
   return method_->NextPoint(tag->second, running);
 }
 
-Json Proposer::ConfigAt(const Trial& trial, const Point& point) const {
-  return engine::ConfigForTrial(
-      trial.ds_config,
-      {{kMicroBatch, point.micro_batch_size}, {kAccumulation, point.accumulation_steps}},
-      spec_->slots_per_trial);
+Draft Proposer::DraftAt(const Trial& trial, const Point& point) const {
+  Draft draft{.assignment = trial.assignment,
+              .ds_config = ConfigAt(trial, point, spec_->slots_per_trial),
+              .key = {},
+              .refused = {}};
+  draft.key = EffectiveKey(draft.ds_config, spec_->slots_per_trial, num_params_);
+  return draft;
 }
 
 std::optional<TrialId> Proposer::TrialOf(int64_t tag) const {

@@ -34,6 +34,9 @@ struct Draft {
   double give_up_below = 0;  // As Trial's.
 };
 
+// The resolved config of a trial of `world_size` ranks at a point.
+Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size);
+
 class Proposer {
  public:
   // After so many consecutive proposals that need no trial, Next returns nullopt.
@@ -65,8 +68,8 @@ class Proposer {
   // What the method wants to be measured after the last point of a started trial in its process.
   // Called once for every measured point.
   std::optional<Point> NextPoint(const Trial& running);
-  // The resolved config of a started trial at another point.
-  Json ConfigAt(const Trial& trial, const Point& point) const;
+  // What a started trial runs at another point: its config and the key of that.
+  Draft DraftAt(const Trial& trial, const Point& point) const;
 
   Conclusion Conclude() const { return method_->Conclude(); }
   // The trial that answered the proposal with this tag; nullopt if none did.

@@ -175,7 +175,7 @@ void Runner::Impl::Open() {
 
 void Runner::Impl::Loop() {
   for (const auto& [id, trial] : experiment.search().trials())
-    clock_before_s = std::max(clock_before_s, trial.ended_s);
+    clock_before_s = std::max(clock_before_s, trial.times.ended_s);
   opened = std::chrono::steady_clock::now();
   SettleOldAttempts();
   while (true) {

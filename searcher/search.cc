@@ -58,7 +58,7 @@ struct Search::State {
   bool HasCapacity() const;
   bool Compares() const { return !spec.candidate.is_null(); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
-  std::string Misfit(const std::string& key, const Json& ds_config);
+  std::string Misfit(const Draft& draft);
   std::optional<Next> MakeNext(const RecordedAsk* recorded);
   std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
   std::optional<Next> NextToCompare();
@@ -123,12 +123,12 @@ void Search::State::SetProfile(const ModelProfile& learned,
   proposer = std::make_unique<Proposer>(tuned, *space, learned.num_params);
 }
 
-// Why the config cannot run, "" if it may. `key` is its effective configuration.
-std::string Search::State::Misfit(const std::string& key, const Json& ds_config) {
+// Why the draft cannot run, "" if it may.
+std::string Search::State::Misfit(const Draft& draft) {
   if (!predictor) predictor = MakePredictor(tuned, *profile);
-  const auto found = verdicts.find(key);
+  const auto found = verdicts.find(draft.key);
   if (found != verdicts.end()) return found->second;
-  return verdicts[key] = WhyInfeasible(*predictor, ds_config);
+  return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
 }
 
 // The trial to start next; nullopt if there is none now.
@@ -154,7 +154,7 @@ std::optional<Search::State::Next> Search::State::NextOfMethod(const RecordedAsk
   if (tries_submitted && !submitted) return Next{TrialKind::kSubmitted, proposer->DraftSubmitted()};
   std::optional<Draft> draft;
   if (recorded == nullptr) {
-    draft = proposer->Next([this](const Draft& d) { return Misfit(d.key, d.ds_config); });
+    draft = proposer->Next([this](const Draft& d) { return Misfit(d); });
   } else {
     draft = proposer->Next([recorded](const Draft& d) -> std::string {
       const auto same = [&](const Refusal& r) { return r.assignment == d.assignment; };
@@ -248,11 +248,7 @@ Findings Search::State::Find() const {
 Json Search::State::BestConfigOf(TrialId id) const {
   const Trial& trial = trials.at(id);
   const PointResult* best = BestPoint(trial, spec.options.metric);
-  if (best == nullptr) return trial.ds_config;
-  return engine::ConfigForTrial(trial.ds_config,
-                                {{"/train_micro_batch_size_per_gpu", best->point.micro_batch_size},
-                                 {"/gradient_accumulation_steps", best->point.accumulation_steps}},
-                                spec.slots_per_trial);
+  return best == nullptr ? trial.ds_config : ConfigAt(trial, best->point, spec.slots_per_trial);
 }
 
 Trial Search::State::Start(const Next& started) {
@@ -318,8 +314,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
     Throw(ErrorCode::kInvalidArgument, "trial {}: told that it is still running", id);
   }
   trial.points = std::move(points);
-  trial.started_s = times.started_s;
-  trial.ended_s = times.ended_s;
+  trial.times = times;
   if (trial.kind == TrialKind::kProfile) trial.profile = profile;
   const Outcome checked = CheckedOutcome(trial, outcome, s.spec.options.metric);
   trial.state = checked.state;
@@ -349,8 +344,7 @@ std::optional<Point> Search::Measured(TrialId id, const std::vector<PointResult>
 
 bool Search::Fits(TrialId id, const Point& point) {
   State& s = *state_;
-  const Json config = s.proposer->ConfigAt(s.trials.at(id), point);
-  return s.Misfit(config.dump(), config).empty();
+  return s.Misfit(s.proposer->DraftAt(s.trials.at(id), point)).empty();
 }
 
 void Search::EndSearch(const std::string& reason) {
@@ -362,13 +356,12 @@ const std::string& Search::EndReason() const {
   return state_->end_reason;
 }
 
-void Search::RaiseLimits(std::optional<int64_t> max_trials, std::optional<double> max_time_s,
-                         std::optional<double> max_device_hours) {
+void Search::RaiseLimits(const LimitsRaised& limits) {
   State& s = *state_;
   SearchOptions& options = s.spec.options;
-  if (max_trials) options.max_trials = *max_trials;
-  if (max_time_s) options.max_time_s = max_time_s;
-  if (max_device_hours) options.max_device_hours = max_device_hours;
+  if (limits.max_trials) options.max_trials = *limits.max_trials;
+  if (limits.max_time_s) options.max_time_s = limits.max_time_s;
+  if (limits.max_device_hours) options.max_device_hours = limits.max_device_hours;
   ValidateOptions(options);
   s.end_reason.clear();
   s.method_is_over = false;
@@ -459,7 +452,7 @@ std::vector<TrialId> Search::Running() const {
 double Search::SlotSeconds() const {
   double seconds = 0;
   for (const auto& [id, trial] : state_->trials)
-    seconds += trial.ended_s - trial.started_s;
+    seconds += trial.times.ended_s - trial.times.started_s;
   return seconds * static_cast<double>(state_->spec.slots_per_trial);
 }
 

@@ -83,8 +83,7 @@ class Search {
   const std::string& EndReason() const;
   // Changes the limits of a search that may have ended; what is not given stays. The method goes on
   // if it has more to propose, and the confirmation is made anew.
-  void RaiseLimits(std::optional<int64_t> max_trials, std::optional<double> max_time_s,
-                   std::optional<double> max_device_hours);
+  void RaiseLimits(const LimitsRaised& limits);
 
   // No trial is running and none will come. Throws as Ask.
   bool Finished() const;

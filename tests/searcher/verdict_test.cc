@@ -123,7 +123,7 @@ TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
                               [](const Trial& t) { return 100.0 + static_cast<double>(t.id % 2); });
   RunToEnd(search, end);
   const int64_t before = NumOf(search, TrialKind::kConfirm);
-  search.RaiseLimits(12, std::nullopt, std::nullopt);
+  search.RaiseLimits({.max_trials = 12, .max_time_s = {}, .max_device_hours = {}});
   EXPECT_FALSE(search.Finished());
   RunToEnd(search, end);
   EXPECT_EQ(NumOf(search, TrialKind::kSearch), 10);
