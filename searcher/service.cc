@@ -23,7 +23,7 @@
 namespace dsat {
 namespace {
 
-constexpr std::chrono::seconds kAnswerTimeout{10};  // For the loop to answer a Measured.
+constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a Measured.
 
 bool Authorized(const grpc::ServerContext& context, const std::string& token) {
   const auto sent = context.client_metadata().find(kTokenKey);
