@@ -65,6 +65,7 @@ struct Key {
   const char* known = "";     // The texts that the built-in engine knows, in any case of letters.
   const char* variants = "";  // Valid only if the section's `type` (lower case) is one of these.
   bool own = false;           // A key of the built-in engine alone: DeepSpeed fails on it.
+  const char* until = "";     // The first DeepSpeed release without it; "" if the newest has it.
   KeyUnit unit = KeyUnit::kNone;
   KeyClass key_class = KeyClass::kSemantic;
   // From this ZeRO stage on the default is `stage_fallback`.
@@ -90,6 +91,7 @@ struct Key {
   constexpr Key OneOf(const char* texts) const { return With(&Key::choices, texts); }
   constexpr Key Known(const char* texts) const { return With(&Key::known, texts); }
   constexpr Key For(const char* types) const { return With(&Key::variants, types); }
+  constexpr Key Until(const char* release) const { return With(&Key::until, release); }
   constexpr Key Own() const { return With(&Key::own, true); }
   constexpr Key Note(const char* text) const { return With(&Key::note, text); }
   constexpr Key In(KeyUnit value) const { return With(&Key::unit, value); }

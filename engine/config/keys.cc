@@ -223,6 +223,8 @@ constexpr Key kKeys[] = {
         .PublishedFromStage(3, kSwitch),
     Flag("/zero_optimization/use_multi_rank_bucket_allreduce", "0.12.4", "true", kWarns).Rounding(),
     Flag("/zero_optimization/load_from_fp32_weights", "0.3.0", "true", kWarns),
+    Flag("/zero_optimization/compute_grad_norm", "0.19.7", "true", kWarns).Exact(),
+    Flag("/zero_optimization/parameter_alignment", "0.19.7", "false", kWarns).Exact(),
     Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
     Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
         .Rounding()
@@ -282,9 +284,14 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/zero_quantized_weights", "0.10.0", "false", kRefuses),
     Flag("/zero_optimization/zero_quantized_nontrainable_weights", "0.10.2", "false", kRefuses),
     Flag("/zero_optimization/zero_quantized_gradients", "0.10.0", "false", kRefuses),
-    Any("/zero_optimization/zeropp_loco_param", "0.16.2", "null", kRefuses),
-    Int("/zero_optimization/mics_shard_size", "0.9.2", "-1", kRefuses).Rounding().From(-1),
-    Flag("/zero_optimization/mics_hierarchical_params_gather", "0.9.2", "false", kRefuses).Exact(),
+    Any("/zero_optimization/zeropp_loco_param", "0.16.2", "null", kRefuses).Until("0.19.8"),
+    Int("/zero_optimization/mics_shard_size", "0.9.2", "-1", kRefuses)
+        .Rounding()
+        .From(-1)
+        .Until("0.19.7"),
+    Flag("/zero_optimization/mics_hierarchical_params_gather", "0.9.2", "false", kRefuses)
+        .Exact()
+        .Until("0.19.7"),
     Any("/zero_optimization/zenflow", "0.17.5", "null", kRefuses),
     Any("/zero_optimization/leaf_module", "0.18.0", "{}", kRefuses).Exact(),
     Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns).Rounding(),

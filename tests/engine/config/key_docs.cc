@@ -109,7 +109,8 @@ std::string KeyItem(const Key& key, const KeyTable& keys) {
   const bool itself = section == key.pointer || section.empty();
   const std::string name =
       itself ? key.pointer : std::string(key.pointer).substr(section.size() + 1);
-  const std::string since = *key.since == '\0' ? "" : fmt::format(" ({})", key.since);
+  const std::string until = *key.until == '\0' ? "" : fmt::format(", removed in {}", key.until);
+  const std::string since = *key.since == '\0' ? "" : fmt::format(" ({}{})", key.since, until);
   if (key.type == KeyType::kAlias) {
     return Item(fmt::format("`{}`{}: another name of `{}`.", name, since, key.fallback));
   }
