@@ -81,7 +81,7 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   const int64_t approx = std::max<int64_t>(stage.approx_max_micro_batch, 1);
   const int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
   std::vector<int64_t> sizes;
-  if (space_.samples_per_step > 0) {
+  if (space_.samples_per_step > 0 || !space_.micro_batch_sizes.empty()) {
     for (int64_t size = LegalMicroBatch(space_, most); size > 0;) {
       sizes.push_back(size);
       const int64_t next = size > 1 ? LegalMicroBatch(space_, size - 1) : 0;

@@ -1,4 +1,4 @@
-// Rounds down to a multiple, or to a divisor of the fixed batch.
+// Rounds down to an allowed size: a multiple, a divisor of the fixed batch.
 #include "methods/micro_batch.h"
 
 #include <algorithm>
@@ -7,6 +7,14 @@ namespace dsat {
 
 int64_t LegalMicroBatch(const SearchSpace& space, int64_t size) {
   const int64_t step = space.divisible_by, batch = space.samples_per_step;
+  if (!space.micro_batch_sizes.empty()) {
+    int64_t best = 0;
+    for (const int64_t legal : space.micro_batch_sizes) {
+      if (legal % step != 0 || (batch > 0 && batch % legal != 0)) continue;
+      if (best == 0 || legal <= size) best = legal;
+    }
+    return best;
+  }
   if (batch == 0) return std::max(size / step, int64_t{1}) * step;
   for (int64_t legal = std::min(size, batch) / step * step; legal > 0; legal -= step) {
     if (batch % legal == 0) return legal;

@@ -8,9 +8,9 @@
 
 namespace dsat {
 
-// The largest micro-batch size of the space that is at most `size`: a multiple of
-// space.divisible_by and, if the global batch is fixed, a divisor of space.samples_per_step. If all
-// are larger, the smallest one; 0 if there is none.
+// The largest micro-batch size of the space that is at most `size`: one of space.micro_batch_sizes
+// if there are any, a multiple of space.divisible_by and, if the global batch is fixed, a divisor
+// of space.samples_per_step. If all are larger, the smallest one; 0 if there is none.
 int64_t LegalMicroBatch(const SearchSpace& space, int64_t size);
 
 }  // namespace dsat

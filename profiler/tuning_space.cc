@@ -20,11 +20,13 @@ struct Place {
   bool published = false;
 };
 
+bool HasEffect(const Key& key, const Place& place) {
+  return place.stage >= key.from_stage && (place.world_size > 1 || !key.several_ranks);
+}
+
 bool IsSearched(const Key& key, const Place& place) {
   if (place.published) return place.stage >= key.published_from;
-  const bool has_effect =
-      place.stage >= key.from_stage && (place.world_size > 1 || !key.several_ranks);
-  return has_effect && place.stage >= key.searched_from;
+  return HasEffect(key, place) && place.stage >= key.searched_from;
 }
 
 // Sizes end with the smallest that holds every parameter: larger ones are all alike.
@@ -37,17 +39,27 @@ std::vector<Json> ValuesOf(const Key& key, const Place& place) {
   return values;
 }
 
-std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place) {
+constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
+
+// The user's values replace those of the table. Keys that are not in the table come last.
+std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place,
+                          const Json& user_space) {
   std::vector<Knob> knobs;
   for (const Key& key : keys) {
-    if (!IsSearched(key, place)) continue;
-    knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, place)});
+    const auto given = user_space.find(key.pointer);
+    if (key.pointer == std::string_view(kMicroBatchKey)) continue;
+    if (given != user_space.end()) {
+      if (HasEffect(key, place)) knobs.push_back({.pointer = key.pointer, .values = *given});
+    } else if (IsSearched(key, place)) {
+      knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, place)});
+    }
+  }
+  for (const auto& [pointer, values] : user_space.items()) {
+    if (keys.Find(pointer) == nullptr) knobs.push_back({.pointer = pointer, .values = values});
   }
   return knobs;
 }
-
-constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
-constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
 
 // What is predicted at sizes 1, 2, 4, ..., up to twice the largest that fits.
 std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
@@ -88,12 +100,19 @@ void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space,
   }
 }
 
-Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable& keys) {
+Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable& keys,
+                       const Json& user_space) {
   const engine::Settings settings = engine::Settings(ds_config, "ds_config", keys).AtStage(stage);
   Assignment submitted;
   for (const Key& key : keys) {
-    if (key.values[0] != 0) submitted[key.pointer] = settings.Get(key.pointer);
+    const bool is_searched = key.values[0] != 0 || user_space.contains(key.pointer);
+    if (is_searched) submitted[key.pointer] = settings.Get(key.pointer);
   }
+  for (const auto& [pointer, values] : user_space.items()) {
+    const Json* given = FindAtPointer(ds_config, pointer);
+    if (keys.Find(pointer) == nullptr && given != nullptr) submitted[pointer] = *given;
+  }
+  submitted.erase(kMicroBatchKey);
   return submitted;
 }
 
@@ -121,11 +140,12 @@ Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t 
 
 SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
                             const Json& ds_config, const SearchOptions& options, int64_t world_size,
-                            const engine::KeyTable& keys) {
+                            const Json& user_space, const engine::KeyTable& keys) {
   const bool published = PolicyOf(options).published_space;
   SearchSpace space;
   space.workload = WorkloadOf(profile, ds_config, world_size);
   space.divisible_by = options.divisible_by;
+  space.micro_batch_sizes = user_space.value(kMicroBatchKey, std::vector<int64_t>());
   if (options.train_batch_size)
     space.samples_per_step = *options.train_batch_size / space.workload.data_parallel;
   for (const int stage : options.zero_stages) {
@@ -133,8 +153,8 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
                       .num_params = published ? 0 : profile.num_params,
                       .world_size = world_size,
                       .published = published};
-    space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place)});
-    space.stages.back().submitted = SubmittedAt(stage, ds_config, keys);
+    space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place, user_space)});
+    space.stages.back().submitted = SubmittedAt(stage, ds_config, keys, user_space);
     PredictSizes(predictor, ds_config, space.stages.back(), space.exact, space.workload);
   }
   return space;

@@ -67,6 +67,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("hyperparameters", spec.hyperparameters);
   visit("ds_config_path", spec.ds_config_path);
   visit("ds_config", spec.ds_config);
+  visit("search_space", spec.search_space);
   visit("max_restarts", spec.max_restarts);
   visit("max_length_steps", spec.max_length_steps);
   visit("profile", spec.profile);
@@ -124,6 +125,7 @@ Json ToJson(const SearchSpace& space) {
             {"exact", space.exact},
             {"samples_per_step", space.samples_per_step},
             {"divisible_by", space.divisible_by},
+            {"micro_batch_sizes", space.micro_batch_sizes},
             {"workload", fields::Encode(space.workload)}};
   for (const StageSpace& stage : space.stages) {
     Json knobs = Json::array();
@@ -147,6 +149,7 @@ SearchSpace SearchSpaceFromJson(const Json& json) {
   space.exact = json.at("exact").get<bool>();
   space.samples_per_step = json.value("samples_per_step", int64_t{0});
   space.divisible_by = json.value("divisible_by", int64_t{1});
+  space.micro_batch_sizes = json.value("micro_batch_sizes", std::vector<int64_t>());
   // Older logs have neither a workload nor forecasts.
   if (json.contains("workload")) fields::Decode(json["workload"], "workload", space.workload);
   for (const Json& entry : json.at("stages")) {

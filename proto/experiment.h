@@ -76,6 +76,8 @@ struct ExperimentSpec {
   Json hyperparameters = Json::object();           // As in the file, except the two ds_config keys.
   std::string ds_config_path;       // The file the base config came from, "" if inline.
   Json ds_config = Json::object();  // Base config with overwrite_deepspeed_args.
+  // The user's own values (searcher/input/user_space.h): pointer of the ds_config -> array.
+  Json search_space = Json::object();
   int64_t max_restarts = 1;         // Attempts after a crash, per trial.
   int64_t max_length_steps = 100;   // Optimizer steps of the full experiment.
   // A model profile given by the user (external experiments), which replaces the profiling trial.
@@ -137,6 +139,7 @@ struct SearchSpace {
   // micro-batch size has to divide; 0 if it follows the micro-batch size.
   int64_t samples_per_step = 0;
   int64_t divisible_by = 1;  // Of micro-batch sizes.
+  std::vector<int64_t> micro_batch_sizes = {};  // The only ones allowed, ascending; empty: all.
   Workload workload = {};
 };
 

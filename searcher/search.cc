@@ -94,7 +94,8 @@ void CheckSpec(const ExperimentSpec& spec) {
 
 SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
                       const Predictor& predictor) {
-  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial);
+  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial,
+                         spec.search_space);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
 #include "searcher/input/shell_words.h"
+#include "searcher/input/user_space.h"
 
 namespace dsat {
 namespace {
@@ -27,7 +28,7 @@ struct Section {
 };
 
 constexpr std::array<Section, 4> kSections = {{
-    {"", "name entrypoint resources searcher hyperparameters environment max_restarts",
+    {"", "name entrypoint resources searcher hyperparameters search_space environment max_restarts",
      "description labels workspace project data bind_mounts debug scheduling_unit "
      "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
@@ -83,6 +84,8 @@ class SpecReader {
     ReadEntrypoint();
     ReadHyperparameters();
     CheckTarget();
+    if (const Json* space = Find("/search_space"))
+      spec_.search_space = ReadUserSpace(document_, *space, IsBuiltin(spec_), warnings_);
     return std::move(spec_);
   }
 

@@ -11,6 +11,7 @@ namespace dsat {
 namespace {
 
 constexpr char kFlag[] = "--train-batch-size";
+constexpr char kSizes[] = "/train_micro_batch_size_per_gpu";  // In the user's own space.
 
 bool GivesTrainBatchSize(const Json& ds_config) {
   const Json* total = FindAtPointer(ds_config, "/train_batch_size");
@@ -37,12 +38,36 @@ void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
   SearchSpace space;
   space.samples_per_step = batch / ranks;
   space.divisible_by = spec.options.divisible_by;
+  if (spec.search_space.contains(kSizes)) return;
   if (LegalMicroBatch(space, space.samples_per_step) > 0) return;
   Throw(ErrorCode::kInvalidArgument,
         "--divisible-by: no micro-batch size is a multiple of {} and divides {}, the samples per "
         "rank of the fixed train_batch_size {} (data-parallel size {}); expected a divisor of {}, "
         "or {} any",
         space.divisible_by, space.samples_per_step, batch, ranks, space.samples_per_step, kFlag);
+}
+
+// The sizes of the user's own space, where it has them.
+void CheckOwnSizes(const ExperimentSpec& spec) {
+  const auto sizes = spec.search_space.find(kSizes);
+  if (sizes == spec.search_space.end()) return;
+  SearchSpace space;
+  space.micro_batch_sizes = sizes->get<std::vector<int64_t>>();
+  space.divisible_by = spec.options.divisible_by;
+  std::string also;
+  if (spec.options.train_batch_size) {
+    const int64_t ranks =
+        engine::DataParallelSize(spec.ds_config, spec.config_path, spec.slots_per_trial);
+    space.samples_per_step = *spec.options.train_batch_size / ranks;
+    also = fmt::format(" that divides {}, the samples per rank of the fixed train_batch_size {}",
+                       space.samples_per_step, *spec.options.train_batch_size);
+  }
+  if (LegalMicroBatch(space, 1) > 0) return;
+  Throw(
+      ErrorCode::kInvalidArgument,
+      "{}: search_space: {} has no multiple of {} (--divisible-by){}; expected other sizes, or {} "
+      "any",
+      spec.config_path, kSizes, space.divisible_by, also, kFlag);
 }
 
 }  // namespace
@@ -57,7 +82,7 @@ void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
   }
   const bool keep = rule == "keep" || (rule.empty() && GivesTrainBatchSize(spec.ds_config));
   spec.options.train_batch_size.reset();
-  if (compat || (!keep && (rule.empty() || rule == "any"))) return;
+  if (compat || (!keep && (rule.empty() || rule == "any"))) return CheckOwnSizes(spec);
   const std::string& source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   const int64_t ranks = engine::DataParallelSize(spec.ds_config, source, spec.slots_per_trial);
   const int64_t batch =
@@ -66,6 +91,7 @@ void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
           : ParseBatch(rule);
   CheckBatch(batch, ranks, spec);
   spec.options.train_batch_size = batch;
+  CheckOwnSizes(spec);
 }
 
 }  // namespace dsat

@@ -15,7 +15,8 @@ namespace dsat {
 //   ""        "keep" if the ds_config gives it as a number, because it belongs to the training
 //             recipe, else "any", which is also what --compat determined does
 // Throws kInvalidArgument naming the values and the way out if the data-parallel ranks do not
-// divide it, if no multiple of options.divisible_by is a micro-batch size for it, or if the rule
+// divide it, if no multiple of options.divisible_by is a micro-batch size for it or one of the
+// user's own sizes, or if the rule
 // contradicts --compat determined. REQUIRES: spec.ds_config, slots_per_trial and the other options
 // are set.
 void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec);

@@ -173,6 +173,44 @@ TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn
   }
 }
 
+TEST_F(EndToEndTest, EveryMethodSearchesTheUsersOwnSpace) {
+  work.Write("deepspeed.yaml", std::string(kExperimentFile) + R"(
+search_space:
+  /zero_optimization/reduce_bucket_size: [30000, 60000]
+  /zero_optimization/stage3_prefetch_bucket_size: {min: 1000, max: 2000}
+  /train_micro_batch_size_per_gpu: {min: 2, max: 6, divisible_by: 2}
+)");
+  for (const char* method : {"auto", "asha", "binary", "random", "grid"}) {
+    const Finished search =
+        work.Dsat({method, "deepspeed.yaml", "--max-trials", "6", "--confirm", "0", "--json",
+                   "--zero-stages", "2", "3", "--out", std::string("own-") + method});
+    ASSERT_EQ(search.exit_code, 0) << method << search.err;
+    int num_searched = 0;
+    const Json result = Json::parse(search.out);
+    for (const Json& trial : result["trials"]) {
+      if (trial["kind"] != "search") continue;
+      ++num_searched;
+      const Json& config = trial["ds_config"];
+      const Json& zero = config["zero_optimization"];
+      EXPECT_THAT(config["train_micro_batch_size_per_gpu"].get<int>(), AnyOf(2, 4, 6)) << method;
+      if (std::string(method) == "grid") continue;  // It varies keys after the sizes.
+      EXPECT_THAT(zero["reduce_bucket_size"].get<int>(), AnyOf(30000, 60000)) << method;
+      if (zero["stage"] != 3) continue;
+      EXPECT_THAT(zero["stage3_prefetch_bucket_size"].get<int>(), AnyOf(1000, 2000)) << method;
+    }
+    EXPECT_GT(num_searched, 0) << method;
+  }
+}
+
+TEST_F(EndToEndTest, AWrongSearchSpaceIsRefusedWithItsLine) {
+  work.Write("deepspeed.yaml",
+             std::string(kExperimentFile) + "search_space: {/zero_optimization/stge: [1]}\n");
+  const Finished search = work.Dsat({"auto", "deepspeed.yaml"});
+  EXPECT_EQ(search.exit_code, 1);
+  EXPECT_THAT(search.err, HasSubstr("deepspeed.yaml:14: search_space: /zero_optimization/stge is "
+                                    "unknown; did you mean /zero_optimization/stage?"));
+}
+
 TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
   work.Write("deepspeed.yaml",
              std::string(kExperimentFile) +

@@ -28,7 +28,17 @@ TEST(MicroBatchTest, BothRulesHold) {
   EXPECT_EQ(LegalMicroBatch(space, 20), 12);
 }
 
+TEST(MicroBatchTest, OnlyTheUsersSizesAreLegal) {
+  const SearchSpace space{.stages = {}, .micro_batch_sizes = {2, 6, 16}};
+  EXPECT_EQ(LegalMicroBatch(space, 1), 2);
+  EXPECT_EQ(LegalMicroBatch(space, 15), 6);
+  EXPECT_EQ(LegalMicroBatch(space, 100), 16);
+  const SearchSpace fixed{.stages = {}, .samples_per_step = 24, .micro_batch_sizes = {2, 6, 16}};
+  EXPECT_EQ(LegalMicroBatch(fixed, 100), 6);
+}
+
 TEST(MicroBatchTest, NoSizeMayBeLegal) {
+  EXPECT_EQ(LegalMicroBatch({.stages = {}, .divisible_by = 4, .micro_batch_sizes = {2, 6}}, 6), 0);
   EXPECT_EQ(LegalMicroBatch({.stages = {}, .samples_per_step = 6, .divisible_by = 4}, 6), 0);
 }
 

@@ -102,7 +102,8 @@ TEST_F(NewKeyTest, IsSearchedFromItsStageOn) {
     spec.ds_config = Config(0);
     spec.slots_per_trial = world_size;
     const auto predictor = MakeFormulaPredictor(spec, profile);
-    return MakeSearchSpace(*predictor, profile, spec.ds_config, options, world_size, keys_)
+    return MakeSearchSpace(*predictor, profile, spec.ds_config, options, world_size,
+                           Json::object(), keys_)
         .stages[stage]
         .knobs;
   };

@@ -149,6 +149,39 @@ TEST(TuningSpaceTest, AFixedBatchIsSharedByTheRanks) {
   EXPECT_EQ(space.divisible_by, 4);
 }
 
+std::vector<Json> ValuesOf(const StageSpace& stage, const std::string& pointer) {
+  for (const Knob& knob : stage.knobs) {
+    if (knob.pointer == pointer) return knob.values;
+  }
+  return {};
+}
+
+TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
+  ExperimentSpec spec;
+  spec.slots_per_trial = 2;
+  spec.options = Options(false);
+  const std::string bucket = "/zero_optimization/reduce_bucket_size";
+  const std::string prefetch = "/zero_optimization/stage3_prefetch_bucket_size";
+  const Json config = {{"tensor_parallel", {{"new_key", "a"}}}};
+  const SearchSpace space = dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)),
+                                                  Profile(1000), config, spec.options, 2,
+                                                  {{bucket, {7, 11}},
+                                                   {prefetch, {5}},
+                                                   {"/tensor_parallel/new_key", {"a", "b"}},
+                                                   {"/train_micro_batch_size_per_gpu", {2, 8}}});
+  for (const StageSpace& stage : space.stages) {
+    EXPECT_EQ(ValuesOf(stage, bucket), (Values{7, 11}));
+    EXPECT_EQ(stage.submitted.at(bucket), 500'000'000);
+    EXPECT_EQ(ValuesOf(stage, prefetch), stage.stage == 3 ? Values{5} : Values());
+    EXPECT_EQ(ValuesOf(stage, "/tensor_parallel/new_key"), (Values{"a", "b"}));
+    EXPECT_EQ(stage.submitted.at("/tensor_parallel/new_key"), "a");
+    EXPECT_EQ(ValuesOf(stage, "/train_micro_batch_size_per_gpu"), Values());
+  }
+  EXPECT_FALSE(ValuesOf(space.stages[2], "/zero_optimization/overlap_comm").empty());
+  EXPECT_EQ(space.micro_batch_sizes, (std::vector<int64_t>{2, 8}));
+  EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
+}
+
 TEST(TuningSpaceTest, ASpaceOfAnOlderLogHasNoWorkload) {
   SearchOptions options = Options(false);
   Json json = ToJson(MakeSearchSpace(Profile(1000), Json::object(), options, 2));

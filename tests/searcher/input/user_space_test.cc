@@ -1,0 +1,104 @@
+// Tests the section search_space of an experiment file.
+#include "searcher/input/user_space.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace dsat {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kBucket[] = "/zero_optimization/reduce_bucket_size";
+constexpr char kSizes[] = "/train_micro_batch_size_per_gpu";
+
+class UserSpaceTest : public testing::Test {
+ protected:
+  Json Read(const Json& section, bool builtin = true) {
+    const ExperimentDocument document{
+        .path = "a.yaml", .root = {{"search_space", section}}, .lines = {{"/search_space", 7}}};
+    warnings_.clear();
+    return ReadUserSpace(document, section, builtin, &warnings_);
+  }
+
+  std::string ErrorOf(const Json& section, bool builtin = true) {
+    try {
+      Read(section, builtin);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.what();
+    }
+  }
+
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(UserSpaceTest, ListsAreTakenAsTheyAre) {
+  const Json space = Read({{kBucket, {2e8, 5e7}}, {"/zero_optimization/overlap_comm", {true}}});
+  EXPECT_EQ(space, (Json{{kBucket, {2e8, 5e7}}, {"/zero_optimization/overlap_comm", {true}}}));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(UserSpaceTest, RangesOfMicroBatchesAreMultiplesAndOthersAreDoublings) {
+  EXPECT_EQ(Read({{kSizes, {{"min", 5}, {"max", 16}, {"divisible_by", 4}}}})[kSizes],
+            (Json{8, 12, 16}));
+  EXPECT_EQ(Read({{kSizes, {{"min", 2}, {"max", 4}}}})[kSizes], (Json{2, 3, 4}));
+  EXPECT_EQ(Read({{kSizes, {8, 2}}})[kSizes], (Json{2, 8}));
+  EXPECT_EQ(Read({{kBucket, {{"min", 100}, {"max", 500}}}})[kBucket], (Json{100, 200, 400, 500}));
+  EXPECT_EQ(Read({{kBucket, {{"min", 3}, {"max", 3}}}})[kBucket], (Json{3}));
+}
+
+TEST_F(UserSpaceTest, ErrorsNameTheLineTheKeyAndTheWayOut) {
+  EXPECT_EQ(
+      ErrorOf({{"/zero_optimization/reduce_bucket_sise", {1}}}),
+      "a.yaml:7: search_space: /zero_optimization/reduce_bucket_sise is unknown; did you mean "
+      "/zero_optimization/reduce_bucket_size?");
+  EXPECT_THAT(ErrorOf({{"/optimizer/params/lr", {0.1}}}),
+              HasSubstr("changes what the model learns"));
+  EXPECT_THAT(ErrorOf({{"/fp16/loss_scale", {1}}}), HasSubstr("changes what the model learns"));
+  EXPECT_THAT(ErrorOf({{"/train_batch_size", {8}}}), HasSubstr("--train-batch-size"));
+  EXPECT_THAT(ErrorOf({{"/gradient_accumulation_steps", {8}}}), HasSubstr("--train-batch-size"));
+  EXPECT_THAT(ErrorOf({{"/zero_optimization/stage", {1}}}), HasSubstr("--zero-stages"));
+  EXPECT_THAT(ErrorOf({{"/zero_optimization", {1}}}), HasSubstr("is a section"));
+  EXPECT_THAT(ErrorOf({{"/zero_optimization/max_live_parameters", {1}}}),
+              HasSubstr("expected /zero_optimization/stage3_max_live_parameters"));
+  EXPECT_THAT(ErrorOf({{"reduce_bucket_size", {1}}}), HasSubstr("is no ds_config key"));
+  EXPECT_THAT(ErrorOf({{kBucket, {true}}}), HasSubstr("has true; expected"));
+  EXPECT_THAT(ErrorOf({{kBucket, {5, 5}}}), HasSubstr("has 5 twice"));
+  EXPECT_THAT(ErrorOf({{kBucket, Json::array()}}), HasSubstr("expected a list of values"));
+  EXPECT_THAT(ErrorOf({{kBucket, 5}}), HasSubstr("expected a list of values"));
+  EXPECT_THAT(ErrorOf(Json::object()), HasSubstr("expected ds_config keys with their values"));
+}
+
+TEST_F(UserSpaceTest, WrongRangesAreRefused) {
+  EXPECT_THAT(ErrorOf({{kBucket, {{"min", 5}}}}), HasSubstr("a whole number >= 1 for max"));
+  EXPECT_THAT(ErrorOf({{kBucket, {{"min", 0}, {"max", 4}}}}), HasSubstr("for min"));
+  EXPECT_THAT(ErrorOf({{kBucket, {{"min", 5}, {"max", 4}}}}), HasSubstr("expected min <= max"));
+  EXPECT_THAT(ErrorOf({{kBucket, {{"min", 1}, {"max", 4}, {"divisible_by", 2}}}}),
+              HasSubstr("has divisible_by; expected min, max, which are searched in doublings"));
+  EXPECT_THAT(ErrorOf({{kSizes, {{"min", 5}, {"max", 6}, {"divisible_by", 4}}}}),
+              HasSubstr("has no multiple of 4 from 5 to 6"));
+  EXPECT_THAT(ErrorOf({{kSizes, {{"min", 1}, {"max", 1'000'000'000}}}}),
+              HasSubstr("expected a larger divisible_by"));
+  EXPECT_THAT(ErrorOf({{"/zero_optimization/overlap_comm", {{"min", 1}, {"max", 2}}}}),
+              HasSubstr("is a range; expected a list of values"));
+}
+
+TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {
+  const std::string key = "/zero_optimization/round_robin_gradients";
+  EXPECT_THAT(ErrorOf({{key, {true, false}}}), HasSubstr("has no effect in the builtin engine"));
+  EXPECT_EQ(ErrorOf({{key, {true, false}}}, /*builtin=*/false), "");
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(ErrorOf({{"/compression_training/own_key", {1, 2}}}, /*builtin=*/false), "");
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("is not in dsat's table of keys")));
+  EXPECT_THAT(ErrorOf({{"/zero_optimization/brand_new_and_unheard_of", {1}}}, /*builtin=*/false),
+              HasSubstr("is unknown"));
+}
+
+}  // namespace
+}  // namespace dsat
