@@ -90,9 +90,6 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
           LastCell(trial, common)};
 }
 
-// An interval that reaches this factor leaves room for a gain that is worth another look.
-constexpr double kWorthMore = 1.05;
-
 // "3.2 device-minutes", "410 device-seconds".
 std::string DeviceTime(double seconds) {
   if (seconds < 120) return fmt::format("{:.0f} device-seconds", seconds);
@@ -130,6 +127,15 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   }
   return fmt::format("factor: {:.2f} times the samples/s of the submitted configuration{}, {}\n",
                      verdict.factor->value, Interval(*verdict.factor), how);
+}
+
+// One line if a configuration dropped out of the confirmation.
+std::string LeftOutText(const Verdict& verdict) {
+  std::string text;
+  for (const auto& [trial, reason] : verdict.left_out)
+    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "confirmation: " : "; ",
+                        trial, Printable(reason));
+  return text.empty() ? "" : text + "\n";
 }
 
 // One line if the global batch is not the submitted one.
@@ -197,7 +203,7 @@ std::string VerdictText(const Search& search) {
       fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
-  text += FactorText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
+  text += FactorText(search, verdict) + LeftOutText(verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
           CostText(verdict) + MemoryText(search, verdict);
   if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;

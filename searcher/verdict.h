@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -30,6 +31,8 @@ struct Verdict {
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
   int64_t num_rounds = 0;       // That were completed; 0 if nothing was confirmed.
+  // Configurations that dropped out of the confirmation, each with the reason.
+  std::vector<std::pair<TrialId, std::string>> left_out;
   bool nothing_better = false;  // The interval of the factor contains 1.
   // Confirmed configurations that the rounds cannot tell from the pick.
   std::vector<TrialId> ties;
