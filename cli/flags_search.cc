@@ -37,7 +37,10 @@ constexpr int64_t kConfirmLooks = 3;
 SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) {
   SearchOptions options;
   // The method auto predicts the stages before it measures them, so that one more costs little.
-  if (method == "auto") options.zero_stages = {0, 1, 2, 3};
+  if (method == "auto") {
+    options.zero_stages = {0, 1, 2, 3};
+    options.warm_start = "auto";
+  }
   options.confirm_rounds = confirm_rounds;
   options.confirm_looks = kConfirmLooks;
   options.cover_stages = true;
@@ -145,6 +148,12 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
                    "Optimizer steps of the training to come: the search ends when further trials "
                    "would take longer than they could save")
         ->check(WholeNumberFrom1());
+    app.add_option("--warm-start", options.warm_start,
+                   "Start from what an earlier experiment of the database has measured: its number "
+                   "or name, \"auto\" for the newest one that fits this machine and model, or "
+                   "\"off\"")
+        ->type_name("auto|EXPERIMENT|off")
+        ->capture_default_str();
   }
   if (method == "asha") {
     app.add_option("--max-rungs", options.max_rungs, "Number of rungs")

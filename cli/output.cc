@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/files.h"
 #include "base/table.h"
@@ -167,6 +168,19 @@ std::string CertaintyText(const Verdict& verdict) {
   return text.empty() ? "" : text + "\n";
 }
 
+std::string DriftText(const Verdict& verdict) {
+  if (!verdict.drift) return "";
+  const MachineDrift& drift = *verdict.drift;
+  const double percent = 100 * std::abs(drift.change);
+  // A rate says little if it continues what was seen for much longer than that.
+  const std::string pace = drift.hours < 0.25
+                               ? fmt::format("in {:.1f} minutes", 60 * drift.hours)
+                               : fmt::format("{:.1f} % per hour", percent / drift.hours);
+  return fmt::format(
+      "drift: the machine became {:.1f} % {} during the search (standard error {:.1f} %), {}\n",
+      percent, drift.change > 0 ? "slower" : "faster", 100 * drift.error, pace);
+}
+
 std::string CostText(const Verdict& verdict) {
   if (verdict.device_seconds <= 0) return "";
   std::string text = "cost: " + DeviceTime(verdict.device_seconds);
@@ -203,8 +217,10 @@ std::string VerdictText(const Search& search) {
       fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
-  text += FactorText(search, verdict) + LeftOutText(verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
-          CostText(verdict) + MemoryText(search, verdict);
+  text += FactorText(search, verdict) + LeftOutText(verdict) + BatchText(search, verdict) +
+          CertaintyText(verdict) + CostText(verdict) + MemoryText(search, verdict) +
+          DriftText(verdict);
+  if (!verdict.warm_start.empty()) text += "warm start: " + verdict.warm_start + "\n";
   if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;
 }

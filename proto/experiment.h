@@ -54,7 +54,7 @@ struct SearchOptions {
   std::string warm_start = "off";
   // What was found for warm_start when the experiment was created (methods/warm_start.h); null if
   // nothing was. A replay needs no other experiment.
-  Json prior;
+  Json prior = Json();
   int64_t trials_per_random_config = 5;   // random
   std::optional<int64_t> early_stopping;  // random: stop after so many trials without a new best
   double search_range_factor = 1.0;       // binary, asha: stretches the micro-batch range

@@ -132,12 +132,12 @@ class Proposer {
   // The method as it was before calls_, from which it is rewound.
   std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
-  int64_t num_proposals_ = 0;                // That the method has made.
-  bool in_vain_ = false;                     // Nothing has changed since Next gave nothing.
-  std::map<std::string, Record> records_;    // By key.
-  std::map<TrialId, std::string> key_of_;    // Of started trials.
-  std::map<TrialId, int64_t> tag_of_;        // Of those that the method has proposed.
-  std::map<int64_t, TrialId> answer_to_;     // By tag: the trial that the method was told.
+  int64_t num_proposals_ = 0;              // That the method has made.
+  bool in_vain_ = false;                   // Nothing has changed since Next gave nothing.
+  std::map<std::string, Record> records_;  // By key.
+  std::map<TrialId, std::string> key_of_;  // Of started trials.
+  std::map<TrialId, int64_t> tag_of_;      // Of those that the method has proposed.
+  std::map<int64_t, TrialId> answer_to_;   // By tag: the trial that the method was told.
   std::optional<Drafted> drafted_;
   std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;

@@ -50,7 +50,7 @@ struct Search::State {
   bool method_is_over = false;
   std::string end_reason;
   std::optional<Confirmation> confirmation;
-  bool confirms = false;  // A trial of it has started.
+  bool confirms = false;                        // A trial of it has started.
   std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
   std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
   std::vector<Refusal> last_refused;

@@ -108,6 +108,8 @@ Verdict VerdictOf(const Search& search) {
   verdict.probability_near_best = conclusion.probability_near_best;
   verdict.num_considered = conclusion.num_considered;
   verdict.bound = conclusion.bound;
+  verdict.drift = conclusion.drift;
+  verdict.warm_start = conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
   verdict.speed =
@@ -156,6 +158,14 @@ Json ToJson(const Factor& factor) {
   return json;
 }
 
+static Json ToJson(const MachineDrift& drift) {
+  return {{"percent", 100 * drift.change},
+          {"standard_error", 100 * drift.error},
+          {"hours", drift.hours},
+          {"percent_per_hour", 100 * drift.change / drift.hours},
+          {"standard_error_per_hour", 100 * drift.error / drift.hours}};
+}
+
 Json ToJson(const Verdict& verdict) {
   const auto optional = [](const auto& value) { return value ? Json(*value) : Json(); };
   Json alternatives = Json::object();
@@ -177,7 +187,9 @@ Json ToJson(const Verdict& verdict) {
           {"repaid_after_steps", optional(verdict.repaid_after_steps)},
           {"probability_within_1_percent", optional(verdict.probability_near_best)},
           {"configurations_considered", verdict.num_considered},
-          {"bound", verdict.bound}};
+          {"bound", verdict.bound},
+          {"machine_drift", verdict.drift ? ToJson(*verdict.drift) : Json()},
+          {"warm_start", verdict.warm_start}};
 }
 
 }  // namespace dsat

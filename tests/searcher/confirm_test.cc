@@ -93,8 +93,8 @@ class Noise {
 
 // Of 2000 simulated confirmations, three rounds a look.
 struct Simulated {
-  double gains = 0;   // The share in which the best other arm is said to be faster,
-  double misses = 0;  // in which its interval does not contain its factor,
+  double gains = 0;    // The share in which the best other arm is said to be faster,
+  double misses = 0;   // in which its interval does not contain its factor,
   int64_t rounds = 0;  // and all of their rounds.
 };
 Simulated Simulate(const std::vector<TrialId>& arms, int64_t looks, double sd,
@@ -119,8 +119,8 @@ TEST(ConfirmationTest, EqualArmsAreRarelyCalledFasterAlsoWithExtension) {
     for (const double sd : {0.02, 0.3}) {
       for (const std::vector<TrialId>& arms : {std::vector<TrialId>{0, 1}, {0, 1, 2, 3}}) {
         const Simulated result = Simulate(arms, looks, sd, {});
-        SCOPED_TRACE(testing::Message() << looks << " looks, noise " << sd << ", " << arms.size()
-                                        << " arms");
+        SCOPED_TRACE(testing::Message()
+                     << looks << " looks, noise " << sd << ", " << arms.size() << " arms");
         EXPECT_LE(result.gains, 0.03);  // The intervals have two sides of 2.5 % in all.
         EXPECT_LE(result.misses, 0.05);
         EXPECT_GE(result.gains, 0.002);

@@ -194,8 +194,7 @@ TEST(VerdictTest, WhatDropsOutOfTheConfirmationIsNamed) {
   const Verdict verdict = VerdictOf(search);
   ASSERT_EQ(verdict.left_out.size(), 1u);
   EXPECT_EQ(verdict.left_out[0].first, dropped);
-  EXPECT_THAT(ToJson(verdict)["left_out"][std::to_string(dropped)].dump(),
-              HasSubstr("infeasible"));
+  EXPECT_THAT(ToJson(verdict)["left_out"][std::to_string(dropped)].dump(), HasSubstr("infeasible"));
 }
 
 // Finished has looked ahead to a trial that then does not come.
