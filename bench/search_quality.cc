@@ -2,10 +2,14 @@
 // machines whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
 //                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
+//                  [--warm-start off|same|other-seed|slower]
 //   search_quality --serve    for bench/search_quality_peers.py
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
-// the launches after which the loss stays at most 2 %.
+// the launches after which the loss stays at most 2 %. With a warm start each search of auto has
+// the log of an earlier one as a prior: of the same model and machine ("same"), of a machine with
+// other roughness and fragmentation ("other-seed"), or of one that computes at a third of the speed
+// but has the same links, which is wrongly said to be the same ("slower").
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +25,7 @@
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
+#include "methods/warm_start.h"
 #include "profiler/effective_key.h"
 #include "profiler/tuning_space.h"
 
@@ -57,17 +62,27 @@ struct RunResult {
 class Simulation {
  public:
   Simulation(const Surface& surface, const std::string& method, size_t concurrency, int64_t seed,
-             int64_t max_launches, bool trace)
+             int64_t max_launches, bool trace, const Json& prior = {}, int64_t first_launch = 0)
       : surface_(surface),
-        spec_(surface.Spec(method, seed)),
+        spec_(WithPrior(surface.Spec(method, seed), prior)),
         predictor_(surface.MakeSurfacePredictor(spec_)),
         space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_.ds_config, spec_.options,
                                spec_.slots_per_trial)),
         method_(FindMethod(method).make(space_, spec_.options)),
         concurrency_(concurrency),
+        first_launch_(first_launch),
         max_launches_(max_launches),
         trace_(trace) {
     best_ms_ = surface.BestSampleMs(space_, spec_);
+  }
+
+  // What it says to a later search. REQUIRES: it has run.
+  Json Earlier() const {
+    EarlierSearch earlier{.experiment = 1, .same_machine = true, .space = space_, .trials = {}};
+    for (const auto& [key, trial] : ended_) {
+      if (trial.id >= 0) earlier.trials.push_back(trial);
+    }
+    return ToJson(earlier);
   }
 
   RunResult Run() {
@@ -87,6 +102,11 @@ class Simulation {
   }
 
  private:
+  static ExperimentSpec WithPrior(ExperimentSpec spec, const Json& prior) {
+    spec.options.prior = prior;
+    return spec;
+  }
+
   struct Running {
     Trial trial;
     int64_t tag;
@@ -136,7 +156,7 @@ class Simulation {
     trial.assignment = assignment;
     trial.kind = tag < 0 ? TrialKind::kSubmitted : TrialKind::kSearch;
     trial.ds_config = engine::ConfigForTrial(spec_.ds_config, assignment, spec_.slots_per_trial);
-    surface_.Run(trial, now_s_, trial.id);
+    surface_.Run(trial, now_s_, first_launch_ + trial.id);
     const std::string key = EffectiveKey(trial.ds_config, spec_.slots_per_trial,
                                          static_cast<int64_t>(surface_.family().params));
     running_.push_back({trial, tag, key, {}});
@@ -191,6 +211,7 @@ class Simulation {
   SearchSpace space_;
   std::unique_ptr<Method> method_;
   size_t concurrency_;
+  int64_t first_launch_;  // The noise of launches is drawn by their number.
   int64_t max_launches_;
   bool trace_;
   double best_ms_ = 0;
@@ -303,19 +324,36 @@ int Serve() {
   return 0;
 }
 
+// The log of the search that comes before; null without one.
+Json EarlierLog(const std::string& warm_start, const Family& family, int64_t seed,
+                int64_t max_launches) {
+  if (warm_start == "off") return nullptr;
+  Family other = family;
+  if (warm_start == "slower") {
+    other.sample_ms *= 3;
+    other.micro_batch_ms *= 3;
+  }
+  const Surface surface(other,
+                        static_cast<uint64_t>(warm_start == "other-seed" ? 1000 + seed : seed));
+  Simulation earlier(surface, "auto", 1, seed, max_launches, false, nullptr, 1000);
+  earlier.Run();
+  return earlier.Earlier();
+}
+
 int Main(int argc, char** argv) {
   std::map<std::string, std::string> flags = {{"--methods", "auto,asha,binary,random,grid"},
                                               {"--families", "all"},
                                               {"--concurrency", "1,4,16"},
                                               {"--seeds", "20"},
                                               {"--trials", "64"},
+                                              {"--warm-start", "off"},
                                               {"--trace", "0"}};
   if (argc == 2 && std::string(argv[1]) == "--serve") return Serve();
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
       fmt::print(stderr,
                  "search_quality: {}: expected one of --methods, --families, --concurrency, "
-                 "--seeds, --trials, --trace, each with a value, or --serve\n",
+                 "--seeds, --trials, --trace, --warm-start, each with a value, or --serve\n",
                  argv[i]);
       return 2;
     }
@@ -333,8 +371,10 @@ int Main(int argc, char** argv) {
         std::vector<RunResult> runs;
         for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
           const Surface surface(family, static_cast<uint64_t>(seed));
-          runs.push_back(Simulation(surface, method, std::stoull(concurrency), seed,
-                                    std::stoll(flags["--trials"]), flags["--trace"] == "1")
+          const int64_t trials = std::stoll(flags["--trials"]);
+          const Json prior = EarlierLog(flags["--warm-start"], family, seed, trials);
+          runs.push_back(Simulation(surface, method, std::stoull(concurrency), seed, trials,
+                                    flags["--trace"] == "1", prior)
                              .Run());
         }
         Report(fmt::format("{} | {} | {}", method, concurrency, family.name), runs);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "cli/machine_facts.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/search_commands.h"
@@ -105,9 +106,10 @@ std::string Text(const Factor& factor, int64_t rounds, const Drift& drift, doubl
 int RunCommand(const Flags& flags, const CheckFlags& check) {
   RunnerOptions options = MakeRunnerOptions(check.run);
   const Json record = ReadRecord(check);
-  const ExperimentSpec spec = MakeSpec(check, record);
+  ExperimentSpec spec = MakeSpec(check, record);
   CheckSpec(spec, AreElsewhere(options.machines.hosts));
   CheckHosts(spec, options.machines.hosts);
+  spec.machine = MachineFacts(spec, options.machines.hosts);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
   options.out_dir = OutDir(check.run, experiment);

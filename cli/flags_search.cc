@@ -30,13 +30,19 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
 }
 
 constexpr int64_t kConfirmRounds = 3;
+// The rounds of a confirmation that decides nothing, in terms of --confirm.
+constexpr int64_t kConfirmLooks = 3;
 
 // The options of a search before any is given.
 SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) {
   SearchOptions options;
   // The method auto predicts the stages before it measures them, so that one more costs little.
-  if (method == "auto") options.zero_stages = {0, 1, 2, 3};
+  if (method == "auto") {
+    options.zero_stages = {0, 1, 2, 3};
+    options.warm_start = "auto";
+  }
   options.confirm_rounds = confirm_rounds;
+  options.confirm_looks = kConfirmLooks;
   options.cover_stages = true;
   return options;
 }
@@ -115,7 +121,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
   // Below --compat, which CLI11 reads first and which changes the default.
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
-                 "after the search")
+                 "after the search; up to 3 times as many while they decide nothing")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
 }
@@ -142,6 +148,12 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
                    "Optimizer steps of the training to come: the search ends when further trials "
                    "would take longer than they could save")
         ->check(WholeNumberFrom1());
+    app.add_option("--warm-start", options.warm_start,
+                   "Start from what an earlier experiment of the database has measured: its number "
+                   "or name, \"auto\" for the newest one that fits this machine and model, or "
+                   "\"off\"")
+        ->type_name("auto|EXPERIMENT|off")
+        ->capture_default_str();
   }
   if (method == "asha") {
     app.add_option("--max-rungs", options.max_rungs, "Number of rungs")

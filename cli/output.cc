@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/files.h"
 #include "base/table.h"
@@ -90,9 +91,6 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
           LastCell(trial, common)};
 }
 
-// An interval that reaches this factor leaves room for a gain that is worth another look.
-constexpr double kWorthMore = 1.05;
-
 // "3.2 device-minutes", "410 device-seconds".
 std::string DeviceTime(double seconds) {
   if (seconds < 120) return fmt::format("{:.0f} device-seconds", seconds);
@@ -132,6 +130,15 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
                      verdict.factor->value, Interval(*verdict.factor), how);
 }
 
+// One line if a configuration dropped out of the confirmation.
+std::string LeftOutText(const Verdict& verdict) {
+  std::string text;
+  for (const auto& [trial, reason] : verdict.left_out)
+    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "confirmation: " : "; ",
+                        trial, Printable(reason));
+  return text.empty() ? "" : text + "\n";
+}
+
 // One line if the global batch is not the submitted one.
 std::string BatchText(const Search& search, const Verdict& verdict) {
   if (!search.Submitted()) return "";
@@ -159,6 +166,19 @@ std::string CertaintyText(const Verdict& verdict) {
                         verdict.ties.size() == 1 ? "" : "s", fmt::join(verdict.ties, ", "));
   }
   return text.empty() ? "" : text + "\n";
+}
+
+std::string DriftText(const Verdict& verdict) {
+  if (!verdict.drift) return "";
+  const MachineDrift& drift = *verdict.drift;
+  const double percent = 100 * std::abs(drift.change);
+  // A rate says little if it continues what was seen for much longer than that.
+  const std::string pace = drift.hours < 0.25
+                               ? fmt::format("in {:.1f} minutes", 60 * drift.hours)
+                               : fmt::format("{:.1f} % per hour", percent / drift.hours);
+  return fmt::format(
+      "drift: the machine became {:.1f} % {} during the search (standard error {:.1f} %), {}\n",
+      percent, drift.change > 0 ? "slower" : "faster", 100 * drift.error, pace);
 }
 
 std::string CostText(const Verdict& verdict) {
@@ -197,8 +217,10 @@ std::string VerdictText(const Search& search) {
       fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
-  text += FactorText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
-          CostText(verdict) + MemoryText(search, verdict);
+  text += FactorText(search, verdict) + LeftOutText(verdict) + BatchText(search, verdict) +
+          CertaintyText(verdict) + CostText(verdict) + MemoryText(search, verdict) +
+          DriftText(verdict);
+  if (!verdict.warm_start.empty()) text += "warm start: " + verdict.warm_start + "\n";
   if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;
 }

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
+#include "cli/machine_facts.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/read_spec.h"
@@ -87,9 +88,13 @@ std::string Heading(const Experiment& experiment) {
                        num_trials == 1 ? "" : "s");
   if (!spec.candidate.is_null())
     return fmt::format("{}: two configurations in {} rounds", name, spec.options.confirm_rounds);
-  return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}", name, spec.method,
+  const Json& prior = spec.options.prior;
+  return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}{}", name, spec.method,
                      spec.options.max_trials, spec.slots_per_trial,
-                     spec.slots_per_trial == 1 ? "" : "s", spec.options.metric);
+                     spec.slots_per_trial == 1 ? "" : "s", spec.options.metric,
+                     prior.is_null() ? ""
+                                     : fmt::format(", warm start from experiment {}",
+                                                   prior.at("experiment").get<ExperimentId>()));
 }
 
 // Runs the full run with the best configuration; nullopt if none is requested.
@@ -179,6 +184,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
   SetTrainBatchSize(search.train_batch_size, spec);
   CheckHosts(spec, options.machines.hosts);
+  spec.machine = MachineFacts(spec, options.machines.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   // Checked before anything is recorded.

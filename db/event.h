@@ -29,7 +29,8 @@ enum class EventKind {
   // the search space that was built from the profile
   kTold,
   // The trial is -1 in the following ones.
-  kSearchEnded,   // The method is asked for no more trials. payload: reason
+  // The method is asked for no more trials, and no confirmation is extended. payload: reason
+  kSearchEnded,
   kLimitsRaised,  // The experiment continues with these. payload: as LimitsRaised, each key?
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };

@@ -46,7 +46,9 @@ AutoMethod::AutoMethod(const SearchSpace& space, const SearchOptions& options)
       space_(space, options),
       model_(space, options.metric),
       memory_(space),
-      regression_(model_) {}
+      regression_(model_) {
+  if (!options.prior.is_null()) StartFrom(EarlierSearchFromJson(options.prior));
+}
 
 AutoPoint AutoMethod::PointOf(const AutoConfig& config) const {
   return {config, memory_.Share(config)};
@@ -105,7 +107,9 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
     std::optional<AutoConfig> config;
     if (proposed != nullptr) config = *proposed;
     if (proposed == nullptr) config = space_.ConfigOf(finished, ConfigPoint(finished));
-    if (config) memory_.DidNotFit(*config);
+    if (!config) return;
+    memory_.DidNotFit(*config);
+    if (cold_memory_) cold_memory_->DidNotFit(*config);
     return;
   }
   if (finished.state == TrialState::kFailed && finished.points.empty()) ++failures_in_a_row_;
@@ -121,6 +125,7 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
         });
     const auto peak = Find(result->measurement, "peak_bytes");
     memory_.Fitted(o.point.config, peak ? peak->value : 0);
+    if (cold_memory_) cold_memory_->Fitted(o.point.config, peak ? peak->value : 0);
     const auto throughput = Find(result->measurement, "throughput");
     throughputs_.push_back(throughput ? throughput->value : 0);
     const auto latency = Find(result->measurement, "latency");
@@ -161,9 +166,8 @@ void AutoMethod::Observe(const Trial& finished) {
   Learn(finished, nullptr, -1);
 }
 
-// Fits the models to what was told and forgets candidates that cannot be the best.
-void AutoMethod::Refresh() {
-  if (fresh_) return;
+// With those of running proposals.
+std::vector<AutoObservation> AutoMethod::OwnObservations() const {
   std::vector<AutoObservation> observations = observations_;
   for (const Asked& asked : asked_) {
     if (asked.running)
@@ -171,9 +175,25 @@ void AutoMethod::Refresh() {
   }
   for (AutoObservation& o : observations)
     o.point.memory_share = memory_.Share(o.point.config);
+  return observations;
+}
+
+// Fits the models to what was told and forgets candidates that cannot be the best.
+void AutoMethod::Refresh() {
+  if (fresh_) return;
+  const auto fit = [&] {
+    std::vector<AutoObservation> observations = OwnObservations();
+    observations.insert(observations.end(), earlier_observations_.begin(),
+                        earlier_observations_.end());
+    regression_.Fit(std::move(observations));
+  };
+  fit();
+  if (cold_memory_) {
+    CheckEarlier();
+    if (!cold_memory_) fit();
+  }
   for (Measured& m : measured_)
     m.point.memory_share = memory_.Share(m.point.config);
-  regression_.Fit(std::move(observations));
   screened_ = Screen();
   fresh_ = true;
 }
@@ -255,6 +275,8 @@ Conclusion AutoMethod::Conclude() const {
   copy.Refresh();
   Conclusion conclusion;
   conclusion.num_considered = space_.num_configs();
+  conclusion.drift = copy.regression_.Drift();
+  conclusion.warm_start = copy.warm_start_;
   const Outlook outlook = copy.LookAround();
   std::vector<size_t> ranked;
   for (size_t i = 0; i < measured_.size(); ++i) {

@@ -16,6 +16,7 @@
 #include "methods/auto_space.h"
 #include "methods/auto_time_model.h"
 #include "methods/method.h"
+#include "methods/warm_start.h"
 
 namespace dsat {
 
@@ -64,9 +65,16 @@ class AutoMethod : public Method {
     double cost_s = 0;
   };
 
+  // The prior (auto_transfer.cc).
+  void StartFrom(const EarlierSearch& earlier);
+  AutoRegression::Earlier TransferFrom(const EarlierSearch& earlier) const;
+  void TakeObservations(const EarlierSearch& earlier);
+  void CheckEarlier();
+
   void Learn(const Trial& finished, const AutoConfig* proposed, int64_t tag);
   std::vector<AutoObservation> ObservationsOf(const Trial& trial, const AutoConfig* proposed) const;
   void LearnCosts(const Trial& finished);
+  std::vector<AutoObservation> OwnObservations() const;
   void Refresh();
   std::vector<AutoCandidate> Screen() const;
   std::vector<AutoCandidate> LeastNeeds() const;
@@ -91,6 +99,11 @@ class AutoMethod : public Method {
   AutoTimeModel model_;
   AutoMemory memory_;
   AutoRegression regression_;
+
+  // What an earlier search says; the belief about memory without it as long as it counts.
+  std::vector<AutoObservation> earlier_observations_;
+  std::optional<AutoMemory> cold_memory_;
+  std::string warm_start_;
 
   std::vector<Asked> asked_;  // By tag.
   std::vector<AutoObservation> observations_;

@@ -108,6 +108,19 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   return row;
 }
 
+void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
+  if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact) return;
+  const Matrix before = covariance_;
+  mean_ = earlier.mean_;
+  covariance_ = widen * widen * earlier.covariance_;
+  // Nothing is less certain than without it.
+  for (int i = 0; i < kNum; ++i) {
+    const double shrink = std::sqrt(std::min(1.0, before(i, i) / (covariance_(i, i) + 1e-18)));
+    covariance_.row(i) *= shrink;
+    covariance_.col(i) *= shrink;
+  }
+}
+
 // `mean_shift` is in standard deviations of the row's value, `shrink` of its variance in [0, 1].
 void AutoMemory::Learn(const Vector& row, double mean_shift, double shrink) {
   const Vector gain = covariance_ * row;
@@ -123,6 +136,7 @@ void AutoMemory::LearnSide(const AutoConfig& config, bool fits) {
   const double side = fits ? -1 : 1;
   const double z = side * (row.dot(mean_) - 1) / sd;
   const double hazard = NormalHazard(z);
+  log_evidence_ += std::log(std::max(NormalCdf(z), 1e-30));
   Learn(row, side * hazard, hazard * (hazard + z));
 }
 
@@ -131,7 +145,9 @@ void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   const Vector row = Row(config);
   const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
   const double share = peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
-  Learn(row, (share - row.dot(mean_)) / sd, 1);
+  const double z = (share - row.dot(mean_)) / sd;
+  log_evidence_ += -0.5 * z * z - std::log(sd);
+  Learn(row, z, 1);
 }
 
 void AutoMemory::DidNotFit(const AutoConfig& config) {
@@ -141,6 +157,7 @@ void AutoMemory::DidNotFit(const AutoConfig& config) {
   // What cannot have been the memory must not spoil the belief about it.
   if (row.dot(mean_) + 4 * sd < 1) {
     ++stages_[config.place].num_unexplained;
+    log_evidence_ += std::log(NormalCdf(-4));
   } else {
     LearnSide(config, false);
   }

@@ -20,6 +20,11 @@ class AutoMemory {
  public:
   explicit AutoMemory(const SearchSpace& space);
 
+  // Takes the factors of an earlier search of this belief as a prior; `widen` is by how much their
+  // standard deviations grow, because the model or the machine may differ. Factors that are a share
+  // of other forecasts hold for these, too.
+  void Inherit(const AutoMemory& earlier, double widen);
+
   // A configuration ran with this peak, in bytes; 0 if it was not measured.
   void Fitted(const AutoConfig& config, double peak_bytes);
   // A configuration was infeasible.
@@ -32,6 +37,8 @@ class AutoMemory {
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.
   bool IsRuledOut(const AutoConfig& config) const;
+  // The logarithm of the probability of what was told, beforehand.
+  double log_evidence() const { return log_evidence_; }
   // How many configurations did not fit.
   size_t num_misfits() const { return did_not_fit_.size(); }
 
@@ -63,6 +70,7 @@ class AutoMemory {
   std::vector<Stage> stages_;
   Vector mean_;
   Matrix covariance_;
+  double log_evidence_ = 0;
   double noise_variance_ = 0;  // Of a peak and of where the device is full.
   std::vector<AutoConfig> did_not_fit_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace dsat {
 namespace {
@@ -49,25 +50,32 @@ double Correlation(const Traits& x, const Traits& y) {
 
 }  // namespace
 
+double AutoRegression::LogOf(const AutoObservation& o, Part part,
+                             AutoTimeModel::Vector* gradient) const {
+  const auto& [config, memory_share] = o.point;
+  if (!o.earlier) return model_.Log(config, memory_share, parameters_, part, gradient);
+  return earlier_->model.Log(config, memory_share, parameters_ + earlier_->shift, part, gradient);
+}
+
 void AutoRegression::LearnFromParts() {
   const AutoTimeModel::Vector sd = model_.prior_sd();
   prior_ = parameters_ = model_.prior_mean();
   prior_covariance_ = sd.cwiseAbs2().asDiagonal();
   // The unit of the objective is unknown: the scale starts where the measurements are.
   double scale = 0, parts_scale = 0;
-  size_t num_parts = 0;
+  size_t num_scale = 0, num_parts = 0;
+  const bool has_own = std::ranges::any_of(observations_, [](const auto& o) { return !o.earlier; });
   constexpr std::array<Part, 3> kParts = {Part::kForward, Part::kBackward, Part::kUpdate};
-  const auto log_of = [&](const AutoObservation& o, Part part, AutoTimeModel::Vector* gradient) {
-    return model_.Log(o.point.config, o.point.memory_share, parameters_, part, gradient);
-  };
   for (const AutoObservation& o : observations_) {
-    scale += (o.log_value - log_of(o, Part::kObjective, nullptr)) /
-             static_cast<double>(observations_.size());
+    if (!o.earlier || !has_own) {
+      scale += o.log_value - LogOf(o, Part::kObjective, nullptr);
+      ++num_scale;
+    }
     if (!o.has_parts) continue;
-    parts_scale += o.log_parts[1] - log_of(o, Part::kBackward, nullptr);
+    parts_scale += o.log_parts[1] - LogOf(o, Part::kBackward, nullptr);
     ++num_parts;
   }
-  prior_[AutoTimeModel::kScale] = scale;
+  prior_[AutoTimeModel::kScale] = num_scale > 0 ? scale / static_cast<double>(num_scale) : 0;
   if (num_parts > 0)
     prior_[AutoTimeModel::kPartsScale] = parts_scale / static_cast<double>(num_parts);
   parameters_ = prior_;
@@ -82,7 +90,7 @@ void AutoRegression::LearnFromParts() {
     for (const AutoObservation& o : observations_) {
       for (size_t i = 0; o.has_parts && i < kParts.size(); ++i) {
         AutoTimeModel::Vector gradient;
-        const double log = log_of(o, kParts[i], &gradient);
+        const double log = LogOf(o, kParts[i], &gradient);
         // A model that is far off is not followed at once.
         const double error = std::clamp(o.log_parts[i] - log, -1.0, 1.0);
         information += precision * gradient * gradient.transpose();
@@ -103,12 +111,17 @@ void AutoRegression::Linearize() {
   for (Eigen::Index i = 0; i < n; ++i) {
     const AutoObservation& o = observations_[static_cast<size_t>(i)];
     AutoTimeModel::Vector gradient;
-    const double log =
-        model_.Log(o.point.config, o.point.memory_share, parameters_, Part::kObjective, &gradient);
+    const double log = LogOf(o, Part::kObjective, &gradient);
     gradients_.row(i) = gradient.transpose();
     differences_[i] = o.log_value - log + gradient.dot(parameters_ - prior_);
   }
   by_model_ = gradients_ * prior_covariance_ * gradients_.transpose();
+  if (!earlier_) return;
+  Matrix shifted = gradients_ * earlier_->shift_sd.asDiagonal();
+  for (Eigen::Index i = 0; i < n; ++i) {
+    if (!observations_[static_cast<size_t>(i)].earlier) shifted.row(i).setZero();
+  }
+  by_model_ += shifted * shifted.transpose();
 }
 
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
@@ -125,23 +138,25 @@ void AutoRegression::Compare() {
   const auto n = static_cast<Eigen::Index>(observations_.size());
   weights_ = noise_ = Vector::Ones(n);
   by_residual_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
-  double last_s = 1e-9, best = INFINITY;
+  double last_s = 1e-9;
+  std::array<double, 2> best = {INFINITY, INFINITY};  // Of this search, of the earlier one.
   std::vector<Traits> traits;
   for (const AutoObservation& o : observations_) {
     last_s = std::max(last_s, o.ended_s);
-    best = std::min(best, o.log_value);
+    best[o.earlier] = std::min(best[o.earlier], o.log_value);
     traits.emplace_back(o.point.config);
   }
   for (Eigen::Index i = 0; i < n; ++i) {
     const AutoObservation& a = observations_[static_cast<size_t>(i)];
-    const double far = kFarSd * (a.log_value - best);
+    const double far = kFarSd * (a.log_value - best[a.earlier]);
     noise_[i] = a.variance + far * far + 1e-9;
     for (Eigen::Index j = 0; j < n; ++j) {
       const AutoObservation& b = observations_[static_cast<size_t>(j)];
+      const double alike = a.earlier == b.earlier ? 1 : earlier_->correlation;
       by_residual_(i, j) =
-          Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
+          alike * Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
       if (a.launch == b.launch) by_launch_(i, j) = 1;
-      if (a.point.config == b.point.config) by_config_(i, j) = kRoughness * kRoughness;
+      if (a.point.config == b.point.config) by_config_(i, j) = alike * kRoughness * kRoughness;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
   }
@@ -248,7 +263,9 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
     traits.emplace_back(known(i).config);
   const auto between = [&](const Traits& a, Eigen::Index known_index) {
     const Traits& b = traits[static_cast<size_t>(known_index)];
-    return residual * Correlation(a, b) + (*a.config == *b.config ? rough : 0);
+    const bool earlier = known_index < n && observations_[static_cast<size_t>(known_index)].earlier;
+    return (earlier ? earlier_->correlation : 1) *
+           (residual * Correlation(a, b) + (*a.config == *b.config ? rough : 0));
   };
   for (Eigen::Index i = n; i < all; ++i) {
     for (Eigen::Index j = 0; j <= i; ++j) {
@@ -293,6 +310,52 @@ double AutoRegression::Covariance(const View& view, Eigen::Index a, Eigen::Index
          scales_.residual * scales_.residual * Correlation(Traits(one), Traits(other)) +
          (one == other ? kRoughness * kRoughness : 0) -
          view.explained.col(a).dot(view.explained.col(b));
+}
+
+double AutoRegression::LogEvidenceOfOwn() const {
+  const auto density = [](const Matrix& covariance, const Vector& values) {
+    const Eigen::LLT<Matrix> factor(covariance);
+    const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
+    return -0.5 * (values.dot(factor.solve(values)) + determinant +
+                   static_cast<double>(values.size()) * std::log(2 * std::numbers::pi));
+  };
+  std::vector<Eigen::Index> earlier;
+  for (size_t i = 0; i < observations_.size(); ++i) {
+    if (observations_[i].earlier) earlier.push_back(static_cast<Eigen::Index>(i));
+  }
+  const Matrix covariance = CovarianceWith(scales_);
+  return density(covariance, differences_) -
+         density(covariance(earlier, earlier), differences_(earlier));
+}
+
+std::optional<MachineDrift> AutoRegression::Drift() const {
+  constexpr double kPriorSd = 0.2;
+  constexpr int kLeast = 6;
+  double first_s = INFINITY, last_s = 0;
+  int count = 0;
+  for (const AutoObservation& o : observations_) {
+    if (o.ended_s <= 0) continue;
+    first_s = std::min(first_s, o.ended_s);
+    last_s = std::max(last_s, o.ended_s);
+    ++count;
+  }
+  if (count < kLeast || !(last_s > first_s)) return std::nullopt;
+  const auto n = static_cast<Eigen::Index>(observations_.size());
+  Vector trend = Vector::Zero(n);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const double ended_s = observations_[static_cast<size_t>(i)].ended_s;
+    if (ended_s > 0) trend[i] = (ended_s - first_s) / (last_s - first_s);
+  }
+  Scales still = scales_;
+  still.drift = 0;
+  const Eigen::LLT<Matrix> factor(CovarianceWith(still));
+  const double precision = 1 / (kPriorSd * kPriorSd) + trend.dot(factor.solve(trend));
+  const double mean = trend.dot(factor.solve(differences_)) / precision;
+  const double error = 1 / std::sqrt(precision);
+  if (std::abs(mean) < 2 * error) return std::nullopt;
+  return MachineDrift{.change = std::expm1(mean),
+                      .error = std::exp(mean) * error,
+                      .hours = (last_s - first_s) / 3600};
 }
 
 double AutoRegression::NoiseVariance() const {

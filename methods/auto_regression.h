@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "methods/auto_time_model.h"
+#include "methods/method.h"
 
 namespace dsat {
 
@@ -30,6 +31,7 @@ struct AutoObservation {
   double log_value = 0;                  // The objective, smaller is better.
   double variance = 0;                   // Of log_value, within the launch.
   int64_t launch = 0;                    // Measurements of one launch share its deviation.
+  bool earlier = false;                  // Of an earlier search.
   double ended_s = 0;                    // 0 if unknown.
   std::array<double, 3> log_parts = {};  // Forward, backward and update, ms.
   bool has_parts = false;
@@ -40,7 +42,19 @@ class AutoRegression {
   using Vector = Eigen::VectorXd;
   using Matrix = Eigen::MatrixXd;
 
+  // What the measurements of an earlier search tell of this one.
+  struct Earlier {
+    AutoTimeModel model;  // Of the earlier search.
+    // Its parameters are ours plus a normal difference.
+    AutoTimeModel::Vector shift = AutoTimeModel::Vector::Zero();
+    AutoTimeModel::Vector shift_sd = AutoTimeModel::Vector::Zero();
+    double correlation = 1;  // Between what the two models miss of a configuration.
+  };
+
   explicit AutoRegression(const AutoTimeModel& model) : model_(model) {}
+
+  // Observations of the next Fit may be of this earlier search.
+  void StartFrom(const Earlier& earlier) { earlier_ = earlier; }
 
   // Learns from all measurements.
   void Fit(std::vector<AutoObservation> observations);
@@ -65,6 +79,12 @@ class AutoRegression {
   }
   const AutoTimeModel::Vector& parameters() const { return parameters_; }
   size_t num_observations() const { return observations_.size(); }
+  // The logarithm of the probability density of this search's own measurements, given those of the
+  // earlier one.
+  double LogEvidenceOfOwn() const;
+  // How the machine has drifted during this search, by a linear trend in the logarithm of the time;
+  // nullopt if that is not more than twice its error.
+  std::optional<MachineDrift> Drift() const;
   // Of a further measurement in a new launch.
   double NoiseVariance() const;
 
@@ -79,6 +99,8 @@ class AutoRegression {
     double drift = 0;  // Standard deviation over the whole search.
   };
 
+  double LogOf(const AutoObservation& observation, Part part,
+               AutoTimeModel::Vector* gradient) const;
   void Compare();
   void LearnFromParts();
   void Linearize();
@@ -89,6 +111,7 @@ class AutoRegression {
   double Step();
 
   AutoTimeModel model_;
+  std::optional<Earlier> earlier_;
   std::vector<AutoObservation> observations_;
   AutoTimeModel::Vector prior_ = AutoTimeModel::Vector::Zero();
   Eigen::Matrix<double, kNum, kNum> prior_covariance_;

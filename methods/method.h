@@ -26,6 +26,14 @@ struct Proposal {
   double give_up_below = 0;  // As Trial's.
 };
 
+// How much slower the machine has become between the first and the last measurement, as a share of
+// the time of a step; negative if it became faster.
+struct MachineDrift {
+  double change = 0;
+  double error = 0;  // Standard error of `change`.
+  double hours = 0;  // Between these measurements.
+};
+
 // What a method concludes from all that it was told.
 struct Conclusion {
   // The proposals with the best configurations, best first. Empty: those with the best metric.
@@ -36,6 +44,8 @@ struct Conclusion {
   double num_considered = 0;  // Configurations of the space; 0 if unknown.
   // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
   std::string bound;
+  std::optional<MachineDrift> drift;  // If it is more than twice its error.
+  std::string warm_start;  // What became of the earlier experiment, one line; "" without one.
 };
 
 class Method {

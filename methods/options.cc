@@ -60,6 +60,7 @@ void ValidateOptions(const SearchOptions& options) {
   CheckRange("--divisible-by", options.divisible_by, 1);
   constexpr int64_t kMostRounds = 100;
   CheckRange("--confirm", options.confirm_rounds, 0, kMostRounds);
+  CheckRange("confirm_looks", options.confirm_looks, 1, kMostRounds);
   CheckPositive("--max-time", options.max_time_s);
   CheckPositive("--max-device-hours", options.max_device_hours);
   if (options.run_steps) CheckRange("--run-steps", *options.run_steps, 1);

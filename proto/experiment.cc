@@ -24,11 +24,14 @@ void VisitFields(Visitor& visit, T& options) {
   visit("train_batch_size", options.train_batch_size);
   visit("divisible_by", options.divisible_by);
   visit("confirm_rounds", options.confirm_rounds);
+  visit("confirm_looks", options.confirm_looks);
   visit("max_time_s", options.max_time_s);
   visit("max_device_hours", options.max_device_hours);
   visit("run_steps", options.run_steps);
   visit("compat_determined", options.compat_determined);
   visit("cover_stages", options.cover_stages);
+  visit("warm_start", options.warm_start);
+  visit("prior", options.prior);
   visit("trials_per_random_config", options.trials_per_random_config);
   visit("early_stopping", options.early_stopping);
   visit("search_range_factor", options.search_range_factor);
@@ -72,6 +75,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("max_length_steps", spec.max_length_steps);
   visit("profile", spec.profile);
   visit("candidate", spec.candidate);
+  visit("machine", spec.machine);
   visit("options", spec.options);
 }
 

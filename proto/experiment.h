@@ -36,6 +36,9 @@ struct SearchOptions {
   std::optional<int64_t> train_batch_size;
   int64_t divisible_by = 1;    // Of micro-batch sizes.
   int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
+  // After so many times these rounds the confirmation ends at the latest. Older logs, which lack
+  // the key, end after one.
+  int64_t confirm_looks = 1;
   // Budgets of the search without its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
@@ -47,6 +50,11 @@ struct SearchOptions {
   // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
   // which lack the key, were made without it.
   bool cover_stages = false;
+  // auto: "off", "auto" or an experiment: whose measurements are a prior of this search.
+  std::string warm_start = "off";
+  // What was found for warm_start when the experiment was created (methods/warm_start.h); null if
+  // nothing was. A replay needs no other experiment.
+  Json prior = Json();
   int64_t trials_per_random_config = 5;   // random
   std::optional<int64_t> early_stopping;  // random: stop after so many trials without a new best
   double search_range_factor = 1.0;       // binary, asha: stretches the micro-batch range
@@ -84,6 +92,8 @@ struct ExperimentSpec {
   std::optional<ModelProfile> profile;
   // Not null: instead of a search, this ds_config is compared with ds_config (dsat check).
   Json candidate;
+  // What trials run on and with: host, cpu, cores, gpus, driver and versions, as far as known.
+  Json machine = Json::object();
   SearchOptions options;
 };
 

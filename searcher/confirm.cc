@@ -11,7 +11,7 @@
 namespace dsat {
 namespace {
 
-constexpr double kConfidence = 0.95;
+constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
 
 }  // namespace
@@ -26,21 +26,41 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
   return value && *value > 0 ? value : std::nullopt;
 }
 
-Confirmation::Confirmation(std::vector<TrialId> arms, int64_t rounds, std::string metric)
-    : rounds_(rounds), metric_(std::move(metric)) {
+Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
+                           int64_t looks, std::string metric)
+    : base_(base), rounds_(rounds), looks_(looks), metric_(std::move(metric)) {
   for (const TrialId trial : arms)
     arms_.push_back({.trial = trial, .log_speeds = {}, .left_out = {}});
 }
 
 std::optional<TrialId> Confirmation::Next() const {
   const int64_t round = NumRounds();
-  if (round >= rounds_ || Arms().size() < 2) return std::nullopt;
+  if (Arms().size() < 2 || round >= rounds_ * looks_) return std::nullopt;
+  const bool is_look = round > 0 && round % rounds_ == 0;
+  if (is_look && HasDecided()) return std::nullopt;
+  if (round >= rounds_ && !may_extend_) return std::nullopt;
   std::vector<TrialId> waiting;
   for (const Arm& arm : arms_) {
     if (arm.left_out.empty() && static_cast<int64_t>(arm.log_speeds.size()) == round)
       waiting.push_back(arm.trial);
   }
   return round % 2 == 0 ? waiting.front() : waiting.back();
+}
+
+bool Confirmation::MayExtend() const {
+  return looks_ > 1 && HasBase() && may_extend_ && Next().has_value();
+}
+
+bool Confirmation::HasBase() const {
+  return base_ && Of(*base_).left_out.empty();
+}
+
+// REQUIRES: this is a look, and there are two arms.
+bool Confirmation::HasDecided() const {
+  if (!HasBase()) return true;
+  const Factor factor = Compare(*BestOther(), *base_);
+  if (!factor.has_interval()) return false;
+  return factor.low > 1 || factor.high < kWorthMore;
 }
 
 void Confirmation::Add(TrialId trial, const Trial& finished) {
@@ -64,15 +84,27 @@ std::vector<TrialId> Confirmation::Arms() const {
 }
 
 int64_t Confirmation::NumRounds() const {
-  size_t rounds = static_cast<size_t>(rounds_);
+  size_t rounds = static_cast<size_t>(rounds_ * looks_);
   for (const Arm& arm : arms_) {
     if (arm.left_out.empty()) rounds = std::min(rounds, arm.log_speeds.size());
   }
   return static_cast<int64_t>(rounds);
 }
 
-std::string Confirmation::WhyLeftOut(TrialId arm) const {
-  return Of(arm).left_out;
+std::vector<std::pair<TrialId, std::string>> Confirmation::LeftOut() const {
+  std::vector<std::pair<TrialId, std::string>> left_out;
+  for (const Arm& arm : arms_) {
+    if (!arm.left_out.empty()) left_out.emplace_back(arm.trial, arm.left_out);
+  }
+  return left_out;
+}
+
+std::optional<TrialId> Confirmation::BestOther() const {
+  std::optional<TrialId> best;
+  for (const TrialId arm : Arms()) {
+    if (arm != base_ && (!best || MeanSpeed(arm) > MeanSpeed(*best))) best = arm;
+  }
+  return best;
 }
 
 double Confirmation::MeanSpeed(TrialId arm) const {
@@ -85,12 +117,19 @@ Factor Confirmation::Compare(TrialId arm, TrialId base) const {
   Factor factor{.value = std::exp(difference)};
   const int64_t dof = (num_arms - 1) * (rounds - 1);
   if (dof < 1) return factor;
-  const double tail = (1 - kConfidence) / 2 / static_cast<double>(num_arms - 1);
+  const double tail = ErrorOfLook() / 2 / static_cast<double>(num_arms - 1);
   const double error = std::sqrt(2 * ResidualVariance() / static_cast<double>(rounds));
   const double half = StudentQuantile(1 - tail, dof) * error;
   factor.low = std::exp(difference - half);
   factor.high = std::exp(difference + half);
   return factor;
+}
+
+// The part of kError that the present look has.
+double Confirmation::ErrorOfLook() const {
+  if (looks_ == 1) return kError;
+  const bool is_first = NumRounds() <= rounds_;
+  return kError / 2 / static_cast<double>(is_first ? 1 : looks_ - 1);
 }
 
 const Confirmation::Arm& Confirmation::Of(TrialId trial) const {

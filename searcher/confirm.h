@@ -1,12 +1,20 @@
 // The confirmation of a search: its best configurations and the submitted one (the arms) are
 // measured again in alternation, so that the factor between them does not come from the
 // measurements by which they were chosen, and slow drift of the machine affects all of them alike.
+//
+// A confirmation that has decided nothing after its rounds is extended by as many, and again: it
+// has several looks at the data. The looks share the 5 % by which intervals may be wrong (an alpha
+// spending function: Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials"):
+// the first look has half of it and each further one an equal part of the rest. By Bonferroni's
+// inequality all intervals of the confirmation are right together in at least 95 % of all cases, so
+// that the one at which it stops is, however that was chosen.
 #ifndef DSAT_SEARCHER_CONFIRM_H_
 #define DSAT_SEARCHER_CONFIRM_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/trial.h"
@@ -24,6 +32,9 @@ struct Factor {
   bool is_gain() const { return has_interval() && low > 1; }
 };
 
+// An interval that reaches this factor leaves room for a gain that is worth another look.
+inline constexpr double kWorthMore = 1.05;
+
 // The speed by which configurations are compared: samples/s if the trial has measured them and a
 // larger `metric` is better, else the metric, inverted if smaller is better. nullopt if the trial
 // has no such measurement.
@@ -32,12 +43,19 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
 // A deterministic function of its arms and what was added.
 class Confirmation {
  public:
-  // `arms` are trials that have succeeded. REQUIRES: rounds >= 1.
-  Confirmation(std::vector<TrialId> arms, int64_t rounds, std::string metric);
+  // `arms` are trials that have succeeded. There is a look after every `rounds` rounds, `looks` at
+  // the most. A look decides if the interval of the best other arm over `base` excludes 1 or does
+  // not reach kWorthMore; without a base the first one does. REQUIRES: rounds >= 1, looks >= 1.
+  Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
+               int64_t looks, std::string metric);
 
-  // The arm to measure next; nullopt when all rounds are complete. Rounds go up and down the arms:
-  // A B C, C B A, A B C.
+  // The arm to measure next; nullopt when a look has decided, or the last one. Rounds go up and
+  // down the arms: A B C, C B A, A B C.
   std::optional<TrialId> Next() const;
+  // Whether DoNotExtend would change anything.
+  bool MayExtend() const;
+  // No rounds come after those of the first look; a later look is cut short.
+  void DoNotExtend() { may_extend_ = false; }
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);
 
@@ -45,13 +63,16 @@ class Confirmation {
   std::vector<TrialId> Arms() const;
   // Rounds that all of these have completed.
   int64_t NumRounds() const;
-  // Why an arm was left out; "" if it was not.
-  std::string WhyLeftOut(TrialId arm) const;
+  // The others, each with the reason.
+  std::vector<std::pair<TrialId, std::string>> LeftOut() const;
+  // The arm with the largest mean speed besides the base; nullopt if there is none in Arms().
+  // REQUIRES: NumRounds() > 0.
+  std::optional<TrialId> BestOther() const;
   // The geometric mean of the speeds of an arm. REQUIRES: it is in Arms(), and NumRounds() > 0.
   double MeanSpeed(TrialId arm) const;
   // `arm` against `base`, both in Arms(). The variance between launches is estimated from all arms
   // (residuals of a two-way table of arms and rounds), and the interval is widened for the number
-  // of arms that could have been picked (Bonferroni). REQUIRES: NumRounds() > 0.
+  // of arms that could have been picked (Bonferroni) and for the looks. REQUIRES: NumRounds() > 0.
   Factor Compare(TrialId arm, TrialId base) const;
 
  private:
@@ -64,9 +85,15 @@ class Confirmation {
   const Arm& Of(TrialId trial) const;
   double MeanLog(const Arm& arm) const;
   double ResidualVariance() const;
+  bool HasBase() const;
+  bool HasDecided() const;
+  double ErrorOfLook() const;
 
   std::vector<Arm> arms_;
+  std::optional<TrialId> base_;
   int64_t rounds_;
+  int64_t looks_;
+  bool may_extend_ = true;
   std::string metric_;
 };
 

@@ -8,6 +8,7 @@
 #include "proto/search_policy.h"
 #include "searcher/sample_flops.h"
 #include "searcher/verdict.h"
+#include "searcher/warm_start.h"
 
 namespace dsat {
 namespace {
@@ -71,7 +72,10 @@ Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) 
 
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
   Search{spec};  // What it refuses is not recorded.
-  return Experiment(store, store.CreateExperiment(spec));
+  if (spec.options.warm_start == "off") return Experiment(store, store.CreateExperiment(spec));
+  ExperimentSpec with_prior = spec;
+  with_prior.options.prior = FindPrior(store, spec);
+  return Experiment(store, store.CreateExperiment(with_prior));
 }
 
 Experiment Experiment::Open(Store& store, ExperimentId id) {

@@ -22,7 +22,8 @@ namespace dsat {
 // may be repeated.
 class Experiment {
  public:
-  // Records a new experiment. Throws kInvalidArgument if the spec contradicts itself.
+  // Records a new experiment, with its prior if options.warm_start asks for one. Throws
+  // kInvalidArgument if the spec contradicts itself, and as FindPrior (searcher/warm_start.h).
   static Experiment Create(Store& store, const ExperimentSpec& spec);
   // Replays the log. Throws kNotFound if there is no such experiment, kDataLoss naming the trial
   // and the first difference if the replay diverges from the record (the method has changed since,

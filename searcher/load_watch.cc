@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
-#include <vector>
+
+#include "searcher/processes/process_tree.h"
 
 namespace dsat {
 namespace {
@@ -29,28 +29,12 @@ std::set<int> UsableCpus() {
   return cpus;
 }
 
-// "" if the file is gone, as that of a process that has ended.
-std::string TextOf(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// All processes by number.
-std::map<pid_t, ProcessTicks> Processes() {
-  std::map<pid_t, ProcessTicks> processes;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::optional<ProcessTicks> process = ParseProcessTicks(TextOf(entry.path() / "stat"));
-    if (process) processes[std::stoi(name)] = *process;
-  }
-  return processes;
-}
-
 // Of this process and its descendants.
 int64_t OwnTicks() {
-  const std::map<pid_t, ProcessTicks> processes = Processes();
+  std::map<pid_t, ProcessStat> processes;
+  for (const pid_t pid : AllProcesses()) {
+    if (const auto process = StatOf(pid)) processes[pid] = *process;
+  }
   const auto is_ours = [&](pid_t pid) {
     while (pid != getpid()) {
       const auto found = processes.find(pid);
@@ -87,31 +71,12 @@ MachineTicks ParseMachineTicks(const std::string& proc_stat, const std::set<int>
   return sum;
 }
 
-std::optional<ProcessTicks> ParseProcessTicks(const std::string& process_stat) {
-  // "PID (NAME) STATE PARENT ...", where the name may contain anything.
-  const size_t name_end = process_stat.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(process_stat.substr(name_end + 1));
-  std::string state, skipped;
-  ProcessTicks process;
-  fields >> state >> process.parent;
-  constexpr int kFieldsBeforeTimes = 9;  // From the process group to cmajflt.
-  for (int i = 0; i < kFieldsBeforeTimes; ++i)
-    fields >> skipped;
-  for (int i = 0; i < 4; ++i) {  // User and system time, its own and its children's.
-    int64_t ticks = 0;
-    fields >> ticks;
-    process.ticks += ticks;
-  }
-  if (!fields) return std::nullopt;
-  return process;
-}
-
 LoadWatch::LoadWatch() : cpus_(UsableCpus()), last_(Read()) {}
 
 LoadWatch::Reading LoadWatch::Read() const {
-  return {std::chrono::steady_clock::now(), ParseMachineTicks(TextOf("/proc/stat"), cpus_),
-          OwnTicks()};
+  std::ifstream file("/proc/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return {std::chrono::steady_clock::now(), ParseMachineTicks(text, cpus_), OwnTicks()};
 }
 
 std::optional<double> LoadWatch::OthersPart() {

@@ -3,8 +3,6 @@
 #ifndef DSAT_SEARCHER_LOAD_WATCH_H_
 #define DSAT_SEARCHER_LOAD_WATCH_H_
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -20,13 +18,6 @@ struct MachineTicks {
 };
 // Sums the lines of the processors `cpus` in the text of /proc/stat. 0 if there are none.
 MachineTicks ParseMachineTicks(const std::string& proc_stat, const std::set<int>& cpus);
-
-struct ProcessTicks {
-  pid_t parent = 0;
-  int64_t ticks = 0;  // Of the process, and of its ended children that it has waited for.
-};
-// Reads the text of /proc/PID/stat; nullopt if it is none.
-std::optional<ProcessTicks> ParseProcessTicks(const std::string& process_stat);
 
 // Watches the processors that this process may use.
 class LoadWatch {

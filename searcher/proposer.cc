@@ -68,23 +68,23 @@ const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
 }
 
 std::optional<Draft> Proposer::Next(const Misfit& misfit) {
-  DSAT_CHECK(!drafted_tag_, "the previous draft has not been started");
+  DSAT_CHECK(!drafted_, "the previous draft was neither started nor discarded");
   if (in_vain_) return std::nullopt;
   const size_t num_calls = calls_.size();
   const int64_t num_proposals = num_proposals_;
   // Asks that give no trial are not in any log, so that they must not have happened.
-  const auto undo = [&] {
-    if (calls_.size() != num_calls) RewindTo(num_calls);
-    num_proposals_ = num_proposals;
-  };
   try {
     std::optional<Draft> draft = Seek(misfit);
-    if (draft) return draft;
+    if (draft) {
+      drafted_->num_calls = num_calls;
+      drafted_->num_proposals = num_proposals;
+      return draft;
+    }
   } catch (const Error&) {
-    undo();
+    RewindTo(num_calls, num_proposals);
     throw;
   }
-  undo();
+  RewindTo(num_calls, num_proposals);
   in_vain_ = true;
   return std::nullopt;
 }
@@ -96,12 +96,8 @@ std::optional<Draft> Proposer::Seek(const Misfit& misfit) {
     if (!proposal) break;
     std::optional<Draft> draft = Consider(*proposal, misfit, pending);
     if (!draft) continue;
-    for (const auto& [key, tag] : pending.waiting)
-      records_.at(key).waiting.push_back(tag);
-    for (const auto& [key, told] : pending.told)
-      records_[key].finished = told;
-    draft->refused = std::move(pending.refused);
-    drafted_tag_ = proposal->tag;
+    draft->refused = pending.refused;
+    drafted_ = Drafted{.tag = proposal->tag, .pending = std::move(pending)};
     return draft;
   }
   return std::nullopt;
@@ -152,13 +148,23 @@ std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& 
   return std::nullopt;
 }
 
+void Proposer::Discard() {
+  if (!drafted_) return;
+  RewindTo(drafted_->num_calls, drafted_->num_proposals);
+  drafted_.reset();
+}
+
 void Proposer::Start(const Draft& draft, TrialId id) {
   Record& record = records_[draft.key];
-  if (drafted_tag_) {
-    record.waiting.push_back(*drafted_tag_);
-    tag_of_[id] = *drafted_tag_;
+  if (drafted_) {
+    for (const auto& [key, tag] : drafted_->pending.waiting)
+      records_.at(key).waiting.push_back(tag);
+    for (const auto& [key, told] : drafted_->pending.told)
+      records_[key].finished = told;
+    record.waiting.push_back(drafted_->tag);
+    tag_of_[id] = drafted_->tag;
   }
-  drafted_tag_.reset();
+  drafted_.reset();
   key_of_[id] = draft.key;
   in_vain_ = false;
 }
@@ -227,7 +233,9 @@ void Proposer::TellMethod(int64_t tag, const std::shared_ptr<const Trial>& finis
 }
 
 // Replays each call once in all, however often it is called: the base keeps what it has replayed.
-void Proposer::RewindTo(size_t num_calls) {
+void Proposer::RewindTo(size_t num_calls, int64_t num_proposals) {
+  num_proposals_ = num_proposals;
+  if (calls_.size() == num_calls) return;
   calls_.resize(num_calls);
   for (const Call& call : std::exchange(calls_, {})) {
     switch (call.kind) {

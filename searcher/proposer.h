@@ -53,8 +53,12 @@ class Proposer {
 
   // The next proposal of the method that needs a trial; nullopt if there is none now. In that case,
   // and if `misfit` throws, the call has no effect. `misfit` is called once for every configuration
-  // that neither runs nor has run. A draft that was returned must be started before the next call.
+  // that neither runs nor has run. A draft that was returned must be started or discarded before
+  // the next call.
   std::optional<Draft> Next(const Misfit& misfit);
+  // The draft of the last call of Next, if it was not started, will not be: that call has had no
+  // effect.
+  void Discard();
 
   // The draft runs as this trial from now on.
   void Start(const Draft& draft, TrialId id);
@@ -99,12 +103,19 @@ class Proposer {
 
   Draft MakeDraft(const Assignment& assignment) const;
   const Resolved& Resolve(const Assignment& assignment);
-  // The changes that one call of Next makes besides calls of the method. They take effect when
-  // there is a draft.
+  // The changes that one call of Next makes besides calls of the method. They take effect when its
+  // draft starts.
   struct Pending {
     std::vector<std::pair<std::string, int64_t>> waiting;      // Key, tag.
     std::map<std::string, std::shared_ptr<const Trial>> told;  // By key.
     std::vector<Refusal> refused;
+  };
+  // A draft of the method that is not started yet, and where the method was before it.
+  struct Drafted {
+    int64_t tag = 0;
+    Pending pending;
+    size_t num_calls = 0;
+    int64_t num_proposals = 0;
   };
 
   std::optional<Draft> Seek(const Misfit& misfit);
@@ -112,7 +123,7 @@ class Proposer {
   std::shared_ptr<const Trial> Refuse(const Proposal& proposal, const std::string& reason);
   std::optional<Proposal> AskMethod();
   void TellMethod(int64_t tag, const std::shared_ptr<const Trial>& finished);
-  void RewindTo(size_t num_calls);
+  void RewindTo(size_t num_calls, int64_t num_proposals);
 
   const ExperimentSpec* spec_;
   SearchSpace space_;
@@ -121,13 +132,13 @@ class Proposer {
   // The method as it was before calls_, from which it is rewound.
   std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
-  int64_t num_proposals_ = 0;                // That the method has made.
-  bool in_vain_ = false;                     // Nothing has changed since Next gave nothing.
-  std::map<std::string, Record> records_;    // By key.
-  std::map<TrialId, std::string> key_of_;    // Of started trials.
-  std::map<TrialId, int64_t> tag_of_;        // Of those that the method has proposed.
-  std::map<int64_t, TrialId> answer_to_;     // By tag: the trial that the method was told.
-  std::optional<int64_t> drafted_tag_;       // The method's draft that is not started yet.
+  int64_t num_proposals_ = 0;              // That the method has made.
+  bool in_vain_ = false;                   // Nothing has changed since Next gave nothing.
+  std::map<std::string, Record> records_;  // By key.
+  std::map<TrialId, std::string> key_of_;  // Of started trials.
+  std::map<TrialId, int64_t> tag_of_;      // Of those that the method has proposed.
+  std::map<int64_t, TrialId> answer_to_;   // By tag: the trial that the method was told.
+  std::optional<Drafted> drafted_;
   std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;
 };

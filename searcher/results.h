@@ -32,7 +32,10 @@ std::string MachineName();
 //   submitted_trial: the same of the submitted configuration.
 //   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
 //     null.
-//   verdict: the other fields of Verdict (searcher/verdict.h).
+//   verdict: the other fields of Verdict (searcher/verdict.h); in it, machine_drift: how much
+//   slower
+//     the machine has become during the search if that is significant, else null: percent,
+//     standard_error, hours, percent_per_hour, standard_error_per_hour.
 //   trials: state -> number of trials.
 //   model_profile: what the profiling trial has measured; null if there is none.
 void WriteResults(const Experiment& experiment, const std::string& out_dir);

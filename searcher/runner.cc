@@ -257,11 +257,13 @@ std::optional<std::string> Runner::Impl::WhyOver() const {
 }
 
 void Runner::Impl::EndSearchIfOver() {
-  if (!experiment.search().EndReason().empty()) return;
+  if (!experiment.search().MayGoOn()) return;
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
+  const bool confirms = experiment.search().confirmation() != nullptr;
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+         (confirms ? "the confirmation is not extended: " : "the search ends: ") + *why);
 }
 
 // A trial that is running in the record but not here (the last runner died, or its attempt has

@@ -50,6 +50,7 @@ struct Search::State {
   bool method_is_over = false;
   std::string end_reason;
   std::optional<Confirmation> confirmation;
+  bool confirms = false;                        // A trial of it has started.
   std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
   std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
   std::vector<Refusal> last_refused;
@@ -67,6 +68,7 @@ struct Search::State {
   std::vector<TrialId> Arms() const;
   Findings Find() const;
   Json BestConfigOf(TrialId id) const;
+  void ForgetNext();
   Trial Start(const Next& next);
   Trial& RunningTrial(TrialId id);
 };
@@ -194,7 +196,11 @@ std::optional<Search::State::Next> Search::State::NextConfirm() {
   if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
   if (!confirmation) {
     const std::vector<TrialId> arms = Arms();
-    confirmation.emplace(arms, spec.options.confirm_rounds, spec.options.metric);
+    const bool may_extend = !Compares() && end_reason.empty();
+    const bool has_submitted = !arms.empty() && arms.front() == submitted;
+    confirmation.emplace(arms, has_submitted ? submitted : std::nullopt,
+                         spec.options.confirm_rounds, may_extend ? spec.options.confirm_looks : 1,
+                         spec.options.metric);
   }
   const std::optional<TrialId> arm = confirmation->Next();
   if (!arm) return std::nullopt;
@@ -252,6 +258,13 @@ Json Search::State::BestConfigOf(TrialId id) const {
   return best == nullptr ? trial.ds_config : ConfigAt(trial, best->point, spec.slots_per_trial);
 }
 
+// What was looked ahead for may not come.
+void Search::State::ForgetNext() {
+  if (next && proposer) proposer->Discard();
+  next.reset();
+  if (!confirms) confirmation.reset();
+}
+
 Trial Search::State::Start(const Next& started) {
   const auto id = static_cast<TrialId>(trials.size());
   const Draft& draft = started.draft;
@@ -269,7 +282,10 @@ Trial Search::State::Start(const Next& started) {
   if (proposer && is_tried) proposer->Start(draft, id);
   if (trial.kind == TrialKind::kSubmitted) submitted = id;
   if (trial.kind == TrialKind::kSearch && Compares()) candidate = id;
-  if (trial.kind == TrialKind::kConfirm) ++num_confirm;
+  if (trial.kind == TrialKind::kConfirm) {
+    ++num_confirm;
+    confirms = true;
+  }
   last_refused = draft.refused;
   num_refused += static_cast<int64_t>(draft.refused.size());
   ++num_running;
@@ -350,7 +366,8 @@ bool Search::Fits(TrialId id, const Point& point) {
 
 void Search::EndSearch(const std::string& reason) {
   state_->end_reason = reason;
-  state_->next.reset();
+  state_->ForgetNext();
+  if (state_->confirmation) state_->confirmation->DoNotExtend();
 }
 
 const std::string& Search::EndReason() const {
@@ -366,8 +383,8 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
   ValidateOptions(options);
   s.end_reason.clear();
   s.method_is_over = false;
-  s.confirmation.reset();
-  s.next.reset();
+  s.confirms = false;
+  s.ForgetNext();
 }
 
 bool Search::Finished() const {
@@ -432,8 +449,13 @@ Findings Search::Find() const {
 Json Search::BestConfigOf(TrialId id) const {
   return state_->BestConfigOf(id);
 }
+bool Search::MayGoOn() const {
+  const State& s = *state_;
+  if (!s.end_reason.empty()) return false;
+  return !s.confirms || s.confirmation->MayExtend();
+}
 const Confirmation* Search::confirmation() const {
-  return state_->confirmation ? &*state_->confirmation : nullptr;
+  return state_->confirms ? &*state_->confirmation : nullptr;
 }
 const std::optional<SearchSpace>& Search::space() const {
   return state_->space;

@@ -77,8 +77,12 @@ class Search {
   // Whether the trial's configuration is predicted exactly to fit at another point.
   bool Fits(TrialId id, const Point& point);
 
-  // Asks the method for no more trials; only the confirmation is left.
+  // Asks the method for no more trials: only the first rounds of the confirmation are left. A
+  // confirmation that has begun is not extended.
   void EndSearch(const std::string& reason);
+  // Whether EndSearch would change anything: it was not called, and either no trial of the
+  // confirmation has started or it may be extended.
+  bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
   const std::string& EndReason() const;
   // Changes the limits of a search that may have ended; what is not given stays. The method goes on

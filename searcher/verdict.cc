@@ -23,11 +23,7 @@ void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdi
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
-  std::optional<TrialId> best;
-  for (const TrialId arm : arms) {
-    if (has_submitted && arm == *submitted) continue;
-    if (!best || confirmation.MeanSpeed(arm) > confirmation.MeanSpeed(*best)) best = arm;
-  }
+  const std::optional<TrialId> best = confirmation.BestOther();
   verdict.num_rounds = confirmation.NumRounds();
   verdict.pick = best ? best : submitted;
   if (best && has_submitted) {
@@ -108,9 +104,12 @@ Verdict VerdictOf(const Search& search) {
   } else {
     PickMeasured(search, finalists, verdict);
   }
+  if (confirmation != nullptr) verdict.left_out = confirmation->LeftOut();
   verdict.probability_near_best = conclusion.probability_near_best;
   verdict.num_considered = conclusion.num_considered;
   verdict.bound = conclusion.bound;
+  verdict.drift = conclusion.drift;
+  verdict.warm_start = conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
   verdict.speed =
@@ -159,15 +158,27 @@ Json ToJson(const Factor& factor) {
   return json;
 }
 
+static Json ToJson(const MachineDrift& drift) {
+  return {{"percent", 100 * drift.change},
+          {"standard_error", 100 * drift.error},
+          {"hours", drift.hours},
+          {"percent_per_hour", 100 * drift.change / drift.hours},
+          {"standard_error_per_hour", 100 * drift.error / drift.hours}};
+}
+
 Json ToJson(const Verdict& verdict) {
   const auto optional = [](const auto& value) { return value ? Json(*value) : Json(); };
   Json alternatives = Json::object();
   for (const Alternative& alternative : verdict.alternatives)
     alternatives[alternative.name] = alternative.trial;
+  Json left_out = Json::object();
+  for (const auto& [trial, reason] : verdict.left_out)
+    left_out[std::to_string(trial)] = reason;
   return {{"trial", optional(verdict.pick)},
           {"speed", optional(verdict.speed)},
           {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
           {"confirm_rounds", verdict.num_rounds},
+          {"left_out", std::move(left_out)},
           {"nothing_better", verdict.nothing_better},
           {"indistinguishable", verdict.ties},
           {"alternatives", std::move(alternatives)},
@@ -176,7 +187,9 @@ Json ToJson(const Verdict& verdict) {
           {"repaid_after_steps", optional(verdict.repaid_after_steps)},
           {"probability_within_1_percent", optional(verdict.probability_near_best)},
           {"configurations_considered", verdict.num_considered},
-          {"bound", verdict.bound}};
+          {"bound", verdict.bound},
+          {"machine_drift", verdict.drift ? ToJson(*verdict.drift) : Json()},
+          {"warm_start", verdict.warm_start}};
 }
 
 }  // namespace dsat

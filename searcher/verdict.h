@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "methods/method.h"
 #include "proto/trial.h"
 #include "searcher/confirm.h"
 #include "searcher/search.h"
@@ -29,7 +31,9 @@ struct Verdict {
   std::optional<Factor> factor;
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
-  int64_t num_rounds = 0;       // That were completed; 0 if nothing was confirmed.
+  int64_t num_rounds = 0;  // That were completed; 0 if nothing was confirmed.
+  // Configurations that dropped out of the confirmation, each with the reason.
+  std::vector<std::pair<TrialId, std::string>> left_out;
   bool nothing_better = false;  // The interval of the factor contains 1.
   // Confirmed configurations that the rounds cannot tell from the pick.
   std::vector<TrialId> ties;
@@ -42,6 +46,8 @@ struct Verdict {
   std::optional<double> probability_near_best;  // As the method's Conclusion.
   double num_considered = 0;
   std::string bound;
+  std::optional<MachineDrift> drift;
+  std::string warm_start;
 };
 
 // A function of what the search was told. While the search runs, it is the best answer so far.

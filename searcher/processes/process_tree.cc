@@ -7,34 +7,13 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <cstdio>
 #include <fstream>
-#include <optional>
-#include <string>
+#include <iterator>
+#include <sstream>
 #include <string_view>
 
 namespace dsat {
 namespace {
-
-struct Stat {
-  pid_t parent = 0;
-  pid_t group = 0;
-};
-
-std::optional<Stat> StatOf(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line, '\0')) return std::nullopt;
-  // "pid (name) state ppid pgrp ...": the name may contain any character, such as ')'.
-  const size_t name_end = line.rfind(')');
-  Stat stat;
-  char state = 0;
-  if (name_end == std::string::npos || std::sscanf(line.c_str() + name_end + 1, " %c %d %d", &state,
-                                                   &stat.parent, &stat.group) != 3) {
-    return std::nullopt;
-  }
-  return stat;
-}
 
 // The entries of a folder of /proc that are numbers. The folder may vanish at any moment.
 std::vector<pid_t> NumbersIn(const std::string& folder) {
@@ -56,8 +35,8 @@ std::vector<pid_t> NumbersIn(const std::string& folder) {
 // For kernels without /proc/<pid>/task/<tid>/children: reads the parent of every process.
 std::vector<pid_t> ChildrenByScan(pid_t pid) {
   std::vector<pid_t> children;
-  for (const pid_t candidate : NumbersIn("/proc")) {
-    const std::optional<Stat> stat = StatOf(candidate);
+  for (const pid_t candidate : AllProcesses()) {
+    const std::optional<ProcessStat> stat = StatOf(candidate);
     if (stat && stat->parent == pid) children.push_back(candidate);
   }
   return children;
@@ -67,7 +46,7 @@ std::vector<pid_t> ChildrenByScan(pid_t pid) {
 void SignalOne(pid_t pid, pid_t parent, int signal_number) {
   const UniqueFd fd = OpenProcess(pid);
   if (fd.get() < 0) return;
-  const std::optional<Stat> stat = StatOf(pid);
+  const std::optional<ProcessStat> stat = StatOf(pid);
   if (stat && (stat->parent == parent || stat->parent == getpid())) {
     syscall(SYS_pidfd_send_signal, fd.get(), signal_number, nullptr, 0);
     // This process leads its session, so that the group of a descendant contains only descendants.
@@ -87,6 +66,35 @@ void SignalBelow(pid_t pid, int signal_number) {
 }
 
 }  // namespace
+
+std::optional<ProcessStat> ParseProcessStat(const std::string& text) {
+  // "pid (name) state ppid pgrp ...": the name may contain any character, such as ')'.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string state, skipped;
+  ProcessStat stat;
+  fields >> state >> stat.parent >> stat.group;
+  constexpr int kFieldsBeforeTimes = 8;  // From the session to cmajflt.
+  for (int i = 0; i < kFieldsBeforeTimes; ++i)
+    fields >> skipped;
+  for (int i = 0; i < 4; ++i) {  // User and system time, its own and its children's.
+    int64_t ticks = 0;
+    fields >> ticks;
+    stat.ticks += ticks;
+  }
+  if (!fields) return std::nullopt;
+  return stat;
+}
+
+std::optional<ProcessStat> StatOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  return ParseProcessStat({std::istreambuf_iterator<char>(file), {}});
+}
+
+std::vector<pid_t> AllProcesses() {
+  return NumbersIn("/proc");
+}
 
 UniqueFd OpenProcess(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

@@ -1,14 +1,31 @@
-// The descendants of this process, found through /proc.
+// Processes and the descendants of this one, found through /proc.
 #ifndef DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
 #define DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
 
 namespace dsat {
+
+struct ProcessStat {
+  pid_t parent = 0;
+  pid_t group = 0;
+  // Processor time of the process, and of its ended children that it has waited for, in ticks of
+  // sysconf(_SC_CLK_TCK).
+  int64_t ticks = 0;
+};
+// Reads the text of /proc/PID/stat; nullopt if it is none.
+std::optional<ProcessStat> ParseProcessStat(const std::string& text);
+// nullopt if the process has ended.
+std::optional<ProcessStat> StatOf(pid_t pid);
+// All processes of this machine that can be seen.
+std::vector<pid_t> AllProcesses();
 
 // A descriptor of a process that is readable after its end; empty if there is no such process.
 UniqueFd OpenProcess(pid_t pid);

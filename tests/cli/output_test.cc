@@ -117,6 +117,7 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
            {"asha", "deepspeed.yaml", "--max-time", "0s"},
            {"asha", "deepspeed.yaml", "--divisible-by", "0"},
            {"asha", "deepspeed.yaml", "--confirm", "-1"},
+           {"asha", "deepspeed.yaml", "--warm-start", "auto"},
            {"tell", "1", "--trial", "0", "--infeasible", "oom", "--failed", "crash"}}) {
     const Finished run = work.Dsat(args);
     EXPECT_EQ(run.exit_code, 2) << run.err;
@@ -170,6 +171,9 @@ TEST_F(OutputTest, UnknownExperimentsAndTrialsAreNamed) {
   ASSERT_EQ(Create().exit_code, 0);
   ExpectRefused(work.Dsat({"show", "7"}), "7");
   ExpectRefused(work.Dsat({"ask", "nothing"}), "nothing");
+  ExpectRefused(work.Dsat({"auto", "deepspeed.yaml", "--warm-start", "7"}), "no experiment 7");
+  ExpectRefused(work.Dsat({"auto", "deepspeed.yaml", "--warm-start", "1"}),
+                "--warm-start: experiment 1 has measured no configuration");
   work.Write("metrics.json", R"({"FLOPS_per_gpu": 1e9})");
   ExpectRefused(work.Dsat({"tell", "1", "--trial", "3", "--metrics", "metrics.json"}), "trial 3");
   ExpectRefused(work.Dsat({"best", "1"}), "no trial");
@@ -203,6 +207,34 @@ TEST_F(OutputTest, AskAndTellDriveAnExperimentToItsEnd) {
   EXPECT_LE(best["train_micro_batch_size_per_gpu"], 20);
   EXPECT_EQ(ReadJsonFile(work.Path("best/ds_config.json")), best);
   EXPECT_FALSE(best.contains("autotuning"));
+}
+
+TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
+  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
+                       "--metric", "throughput", "--max-trials", "4", "--confirm", "2"})
+                .exit_code,
+            0);
+  int confirms = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
+    if (asked["finished"]) break;
+    const Json& trial = asked["trial"];
+    const std::string id = trial["id"].dump();
+    confirms += trial["kind"] == "confirm" ? 1 : 0;
+    // The first of a round is the submitted configuration.
+    if (trial["kind"] == "confirm" && confirms == 2) {
+      work.Dsat({"tell", "1", "--trial", id, "--infeasible", "no room"});
+    } else {
+      const double size = trial["ds_config"]["train_micro_batch_size_per_gpu"];
+      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"}, Json{{"throughput", size}}.dump());
+    }
+  }
+  EXPECT_GE(confirms, 3);
+  const std::string shown = work.Dsat({"show", "1"}).out;
+  EXPECT_THAT(shown, HasSubstr("confirmation: trial "));
+  EXPECT_THAT(shown, HasSubstr(" dropped out (infeasible: no room)"));
+  const Json verdict = Json::parse(work.Dsat({"show", "1", "--json"}).out)["verdict"];
+  EXPECT_EQ(verdict["left_out"].size(), 1U);
 }
 
 TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {

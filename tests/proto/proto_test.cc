@@ -52,6 +52,7 @@ ExperimentSpec FullSpec() {
   spec.max_length_steps = 7;
   spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12};
   spec.candidate = {{"train_batch_size", 16}};
+  spec.machine = {{"cpu", "c"}};
   spec.options = {.max_trials = 11,
                   .max_concurrent_trials = 12,
                   .max_slots = 13,
@@ -64,11 +65,14 @@ ExperimentSpec FullSpec() {
                   .train_batch_size = 64,
                   .divisible_by = 2,
                   .confirm_rounds = 5,
+                  .confirm_looks = 2,
                   .max_time_s = 60.5,
                   .max_device_hours = 0.5,
                   .run_steps = 1000,
                   .compat_determined = true,
                   .cover_stages = true,
+                  .warm_start = "auto",
+                  .prior = {{"experiment", 1}},
                   .trials_per_random_config = 15,
                   .early_stopping = 16,
                   .search_range_factor = 1.5,

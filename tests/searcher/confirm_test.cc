@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/rng.h"
 
@@ -37,14 +42,14 @@ std::vector<TrialId> RunRounds(Confirmation& confirmation, Speed speed) {
 }
 
 TEST(ConfirmationTest, RoundsGoUpAndDownTheArms) {
-  Confirmation confirmation({1, 5, 7}, 3, "throughput");
+  Confirmation confirmation({1, 5, 7}, 1, 3, 1, "throughput");
   EXPECT_EQ(RunRounds(confirmation, [](TrialId, int64_t) { return 1.0; }),
             (std::vector<TrialId>{1, 5, 7, 7, 5, 1, 1, 5, 7}));
   EXPECT_EQ(confirmation.NumRounds(), 3);
 }
 
 TEST(ConfirmationTest, DriftOfTheMachineDoesNotWidenTheInterval) {
-  Confirmation confirmation({1, 2}, 4, "throughput");
+  Confirmation confirmation({1, 2}, 1, 4, 1, "throughput");
   RunRounds(confirmation, [](TrialId arm, int64_t round) {
     return (arm == 2 ? 150.0 : 100.0) * std::pow(0.8, static_cast<double>(round));
   });
@@ -58,7 +63,7 @@ TEST(ConfirmationTest, DriftOfTheMachineDoesNotWidenTheInterval) {
 TEST(ConfirmationTest, TheIntervalOfAKnownTableIsTheOneOfItsAnalysisOfVariance) {
   // Logarithms 0, 0.1; 0.2, 0.2; means 0.05 and 0.2. The residuals are 0.025 each; with one degree
   // of freedom their variance is 4 * 0.025^2, and t(0.975, 1) = 12.7062.
-  Confirmation confirmation({1, 2}, 2, "throughput");
+  Confirmation confirmation({1, 2}, 1, 2, 1, "throughput");
   RunRounds(confirmation, [](TrialId arm, int64_t round) {
     return std::exp(arm == 2 ? 0.2 : 0.1 * static_cast<double>(round));
   });
@@ -70,30 +75,119 @@ TEST(ConfirmationTest, TheIntervalOfAKnownTableIsTheOneOfItsAnalysisOfVariance) 
   EXPECT_FALSE(factor.is_gain());
 }
 
-// The share of simulated confirmations of equal arms in which some arm is said to be faster.
-TEST(ConfirmationTest, EqualArmsAreRarelyCalledFaster) {
-  int false_alarms = 0;
-  constexpr int kRuns = 2000;
-  for (int run = 0; run < kRuns; ++run) {
-    Rng rng(7, static_cast<uint64_t>(run), "noise");
-    Confirmation confirmation({0, 1, 2, 3}, 3, "throughput");
-    RunRounds(confirmation, [&](TrialId, int64_t) {
-      double sum = 0;  // Nearly normal.
-      for (int i = 0; i < 12; ++i)
-        sum += static_cast<double>(rng.Below(1'000'000)) / 1e6;
-      return 100 * std::exp(0.02 * (sum - 6));
-    });
-    TrialId best = 1;
-    for (TrialId arm = 2; arm <= 3; ++arm)
-      best = confirmation.MeanSpeed(arm) > confirmation.MeanSpeed(best) ? arm : best;
-    false_alarms += confirmation.Compare(best, 0).is_gain() ? 1 : 0;
+// Speeds around 100 times the factor of each arm, with normal noise of this relative size.
+class Noise {
+ public:
+  Noise(int run, double sd, std::map<TrialId, double> factors)
+      : rng_(7, static_cast<uint64_t>(run), "noise"), sd_(sd), factors_(std::move(factors)) {}
+  double operator()(TrialId arm, int64_t) {
+    const auto factor = factors_.find(arm);
+    return 100 * (factor == factors_.end() ? 1 : factor->second) * std::exp(sd_ * rng_.Normal());
   }
-  EXPECT_LE(false_alarms, kRuns * 3 / 100);  // The intervals have two sides of 2.5 % in all.
-  EXPECT_GE(false_alarms, kRuns / 200);
+
+ private:
+  Rng rng_;
+  double sd_;
+  std::map<TrialId, double> factors_;
+};
+
+// Of 2000 simulated confirmations, three rounds a look.
+struct Simulated {
+  double gains = 0;    // The share in which the best other arm is said to be faster,
+  double misses = 0;   // in which its interval does not contain its factor,
+  int64_t rounds = 0;  // and all of their rounds.
+};
+Simulated Simulate(const std::vector<TrialId>& arms, int64_t looks, double sd,
+                   const std::map<TrialId, double>& factors) {
+  constexpr int kRuns = 2000;
+  Simulated result;
+  for (int run = 0; run < kRuns; ++run) {
+    Confirmation confirmation(arms, arms[0], 3, looks, "throughput");
+    RunRounds(confirmation, Noise(run, sd, factors));
+    const TrialId best = *confirmation.BestOther();
+    const Factor factor = confirmation.Compare(best, arms[0]);
+    const double truth = factors.contains(best) ? factors.at(best) : 1;
+    result.gains += factor.is_gain() ? 1.0 / kRuns : 0;
+    result.misses += factor.low > truth || factor.high < truth ? 1.0 / kRuns : 0;
+    result.rounds += confirmation.NumRounds();
+  }
+  return result;
+}
+
+TEST(ConfirmationTest, EqualArmsAreRarelyCalledFasterAlsoWithExtension) {
+  for (const int64_t looks : {1, 3}) {
+    for (const double sd : {0.02, 0.3}) {
+      for (const std::vector<TrialId>& arms : {std::vector<TrialId>{0, 1}, {0, 1, 2, 3}}) {
+        const Simulated result = Simulate(arms, looks, sd, {});
+        SCOPED_TRACE(testing::Message()
+                     << looks << " looks, noise " << sd << ", " << arms.size() << " arms");
+        EXPECT_LE(result.gains, 0.03);  // The intervals have two sides of 2.5 % in all.
+        EXPECT_LE(result.misses, 0.05);
+        EXPECT_GE(result.gains, 0.002);
+        if (looks == 1) {
+          EXPECT_EQ(result.rounds, 3 * 2000);
+        } else if (sd == 0.3) {
+          EXPECT_GT(result.rounds, 8 * 2000);  // Noise leaves room for much.
+        }
+      }
+    }
+  }
+}
+
+TEST(ConfirmationTest, AnExtensionFindsAGainThatThreeRoundsCannotShow) {
+  const std::vector<TrialId> arms = {0, 1, 2};
+  const std::map<TrialId, double> factors = {{1, 1.10}, {2, 0.98}};
+  const Simulated fixed = Simulate(arms, 1, 0.05, factors);
+  const Simulated extended = Simulate(arms, 3, 0.05, factors);
+  EXPECT_LT(fixed.gains, 0.5);
+  EXPECT_GT(extended.gains, 0.75);
+  EXPECT_LE(extended.misses, 0.05);
+}
+
+TEST(ConfirmationTest, StopsAtTheFirstLookThatDecides) {
+  // Clearly faster; clearly no gain; nothing to compare with.
+  for (const double factor : {1.5, 1.0, 0.7}) {
+    Confirmation confirmation({1, 2}, 1, 3, 3, "throughput");
+    RunRounds(confirmation, Noise(1, 0.002, {{2, factor}}));
+    EXPECT_EQ(confirmation.NumRounds(), 3) << factor;
+  }
+  Confirmation without({1, 2}, std::nullopt, 3, 3, "throughput");
+  RunRounds(without, Noise(1, 0.3, {}));
+  EXPECT_EQ(without.NumRounds(), 3);
+}
+
+TEST(ConfirmationTest, TheFirstLookOfSeveralHasHalfOfTheError) {
+  const auto width = [](int64_t looks) {
+    Confirmation confirmation({1, 2}, 1, 2, looks, "throughput");
+    for (const auto& [arm, speed] : {std::pair(1, 1.0), {2, 1.2}, {2, 1.3}, {1, 1.1}})
+      confirmation.Add(arm, Measured(speed));
+    const Factor factor = confirmation.Compare(2, 1);
+    return std::log(factor.high / factor.value);
+  };
+  // t(0.9875, 1) / t(0.975, 1).
+  EXPECT_NEAR(width(3) / width(1), 25.4517 / 12.7062, 1e-3);
+}
+
+TEST(ConfirmationTest, ACutExtensionKeepsTheRoundsThatAreComplete) {
+  Confirmation confirmation({1, 2}, 1, 2, 3, "throughput");
+  Noise noise(1, 0.3, {});
+  while (confirmation.NumRounds() < 3)
+    confirmation.Add(*confirmation.Next(), Measured(noise(*confirmation.Next(), 0)));
+  confirmation.Add(*confirmation.Next(), Measured(100));
+  EXPECT_TRUE(confirmation.MayExtend());
+  confirmation.DoNotExtend();
+  EXPECT_FALSE(confirmation.MayExtend());
+  EXPECT_EQ(confirmation.Next(), std::nullopt);
+  EXPECT_EQ(confirmation.NumRounds(), 3);
+
+  Confirmation early({1, 2}, 1, 2, 3, "throughput");
+  early.DoNotExtend();
+  RunRounds(early, noise);
+  EXPECT_EQ(early.NumRounds(), 2);
 }
 
 TEST(ConfirmationTest, AnArmThatDoesNotRunAgainIsLeftOut) {
-  Confirmation confirmation({1, 2, 3}, 2, "throughput");
+  Confirmation confirmation({1, 2, 3}, 1, 2, 1, "throughput");
   confirmation.Add(1, Measured(10));
   confirmation.Add(2, Ended(TrialState::kInfeasible));
   confirmation.Add(3, Ended(TrialState::kFailed));
@@ -101,7 +195,8 @@ TEST(ConfirmationTest, AnArmThatDoesNotRunAgainIsLeftOut) {
   confirmation.Add(3, Measured(20));
   EXPECT_EQ(confirmation.NumRounds(), 1);
   EXPECT_EQ(confirmation.Arms(), (std::vector<TrialId>{1, 3}));
-  EXPECT_EQ(confirmation.WhyLeftOut(2), "infeasible: simulated");
+  using LeftOut = std::vector<std::pair<TrialId, std::string>>;
+  EXPECT_EQ(confirmation.LeftOut(), (LeftOut{{2, "infeasible: simulated"}}));
   confirmation.Add(3, Ended(TrialState::kFailed));
   EXPECT_EQ(confirmation.Next(), std::nullopt);
   EXPECT_EQ(confirmation.Arms(), std::vector<TrialId>{1});

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "searcher/processes/process_tree.h"
 #include "searcher/runner.h"
 #include "tests/build_folder.h"
 #include "tests/db/store_fixtures.h"
@@ -42,13 +43,14 @@ TEST(LoadWatchTest, TheTicksOfTheProcessorsAreThoseOfTheUsableOnes) {
 }
 
 TEST(LoadWatchTest, TheTicksOfAProcessAreItsOwnAndThoseOfItsEndedChildren) {
-  const auto process = ParseProcessTicks(
+  const auto process = ParseProcessStat(
       "4711 (a) name (of) S) S 17 4711 4711 0 -1 4194304 5 6 7 8 100 20 3000 400 20 0 1 0 99 0 0");
   ASSERT_TRUE(process.has_value());
   EXPECT_EQ(process->parent, 17);
+  EXPECT_EQ(process->group, 4711);
   EXPECT_EQ(process->ticks, 3520);
-  EXPECT_FALSE(ParseProcessTicks("").has_value());
-  EXPECT_FALSE(ParseProcessTicks("4711 (short) S 17 4711").has_value());
+  EXPECT_FALSE(ParseProcessStat("").has_value());
+  EXPECT_FALSE(ParseProcessStat("4711 (short) S 17 4711").has_value());
 }
 
 // A process that keeps one processor of this test busy until it is destroyed.

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "tests/searcher/simulated_device.h"
@@ -130,6 +132,104 @@ TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
   EXPECT_EQ(NumOf(search, TrialKind::kConfirm), 2 * before);
 }
 
+// Confirming trials differ by up to a factor, without a winner.
+EndTrial NoisyDevice(double factor) {
+  return Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                [factor](const Trial& t) {
+                  Rng rng(1, static_cast<uint64_t>(t.id), "noise");
+                  return 100 * std::pow(factor, rng.Uniform());
+                });
+}
+
+TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
+  ExperimentSpec spec = ConfirmedSpec(2);
+  spec.options.confirm_looks = 3;
+  Search extended(spec);
+  EXPECT_TRUE(extended.MayGoOn());
+  RunToEnd(extended, NoisyDevice(3));
+  EXPECT_EQ(VerdictOf(extended).num_rounds, 6);
+  EXPECT_FALSE(extended.MayGoOn());
+
+  Search ended(spec);
+  const EndTrial end = NoisyDevice(3);
+  bool confirms = false;
+  while (const std::optional<Trial> trial = ended.Ask()) {
+    if (trial->kind == TrialKind::kConfirm && !confirms) {
+      confirms = true;
+      EXPECT_TRUE(ended.MayGoOn());
+      ended.EndSearch("--max-time: over");
+      EXPECT_FALSE(ended.MayGoOn());
+    }
+    Tell(ended, trial->id, end(*trial));
+  }
+  EXPECT_EQ(VerdictOf(ended).num_rounds, 2);
+
+  spec.options.confirm_looks = 1;
+  Search fixed(spec);
+  RunToEnd(fixed, NoisyDevice(3));
+  EXPECT_EQ(VerdictOf(fixed).num_rounds, 2);
+}
+
+TEST(VerdictTest, AConfirmationThatCannotBeExtendedEndsNoSearch) {
+  Search search(ConfirmedSpec(2));
+  const EndTrial end = NoisyDevice(3);
+  while (const std::optional<Trial> trial = search.Ask()) {
+    EXPECT_EQ(search.MayGoOn(), trial->kind != TrialKind::kConfirm);
+    Tell(search, trial->id, end(*trial));
+  }
+}
+
+TEST(VerdictTest, WhatDropsOutOfTheConfirmationIsNamed) {
+  Search search(ConfirmedSpec(2));
+  TrialId dropped = -1;
+  RunToEnd(search, [&](const Trial& trial) {
+    if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
+    const bool drops = trial.confirms && *trial.confirms != search.Submitted();
+    if (drops && (dropped < 0 || dropped == *trial.confirms)) {
+      dropped = *trial.confirms;
+      return Failure(TrialState::kInfeasible);
+    }
+    return Success(trial, 100.0 + static_cast<double>(trial.id));
+  });
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_EQ(verdict.left_out.size(), 1u);
+  EXPECT_EQ(verdict.left_out[0].first, dropped);
+  EXPECT_THAT(ToJson(verdict)["left_out"][std::to_string(dropped)].dump(), HasSubstr("infeasible"));
+}
+
+// Finished has looked ahead to a trial that then does not come.
+TEST(VerdictTest, ALookAheadThatIsDroppedLeavesNoTrace) {
+  for (const char* method : {"binary", "asha", "random", "auto"}) {
+    ExperimentSpec spec = ConfirmedSpec(2);
+    spec.method = method;
+    const EndTrial end = NoisyDevice(1.01);
+    const auto run = [&](bool look_ahead) {
+      Search search(spec);
+      for (int i = 0; i < 5; ++i) {
+        if (look_ahead) {
+          EXPECT_FALSE(search.Finished());
+        }
+        const Trial trial = *search.Ask();
+        Tell(search, trial.id, end(trial));
+      }
+      if (look_ahead) {
+        EXPECT_FALSE(search.Finished());
+      }
+      search.EndSearch("--max-time: over");
+      if (look_ahead) {
+        EXPECT_FALSE(search.Finished());
+      }
+      search.RaiseLimits({.max_trials = 12, .max_time_s = {}, .max_device_hours = {}});
+      RunToEnd(search, end);
+      Json configs;
+      for (const auto& [id, trial] : search.trials())
+        configs.push_back(trial.ds_config);
+      return configs;
+    };
+    EXPECT_EQ(run(true), run(false)) << method;
+  }
+}
+
 TEST(VerdictTest, AProfileThatDoesNotFitIsTakenWithLessMemory) {
   Search search(ConfirmedSpec());
   RunToEnd(search, [](const Trial& trial) {
@@ -166,6 +266,7 @@ TEST(VerdictTest, AReplayedExperimentHasTheSameVerdict) {
   Store store = Store::InMemory();
   ExperimentSpec spec = SearchSpec("binary", 9);
   spec.options.confirm_rounds = 2;
+  spec.options.confirm_looks = 3;
   Experiment experiment = Experiment::Create(store, spec);
   RunToEnd(experiment, 3);
   experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});

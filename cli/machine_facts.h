@@ -1,0 +1,20 @@
+// What trials run on and with, as an experiment records it.
+#ifndef DSAT_CLI_MACHINE_FACTS_H_
+#define DSAT_CLI_MACHINE_FACTS_H_
+
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+#include "searcher/hosts/launch_host.h"
+
+namespace dsat::cli {
+
+// ExperimentSpec::machine: dsat, the version; of trials on this machine, host, cpu and cores, and
+// gpus (names) and cuda_driver if they use GPUs; of others, hosts (name -> number of slots).
+// `hosts` is empty if trials run on this machine.
+Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_MACHINE_FACTS_H_

@@ -1,0 +1,33 @@
+// What an earlier experiment says to a new search, which auto takes as a prior.
+//
+// The evidence itself is recorded, not what follows from it: how much it counts for another model,
+// machine or number of ranks is up to the method (docs/methods.md), which also drops it if its own
+// measurements contradict it.
+#ifndef DSAT_METHODS_WARM_START_H_
+#define DSAT_METHODS_WARM_START_H_
+
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+struct EarlierSearch {
+  ExperimentId experiment = 0;
+  // Devices, driver and versions are the same as those of the new search.
+  bool same_machine = false;
+  SearchSpace space;
+  // Those that succeeded or did not fit, with their ds_config, points and times. Their numbers are
+  // those of the earlier experiment.
+  std::vector<Trial> trials;
+};
+
+Json ToJson(const EarlierSearch& earlier);
+// Throws Json::exception or kInvalidArgument if the JSON is not what ToJson writes.
+EarlierSearch EarlierSearchFromJson(const Json& json);
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_WARM_START_H_
