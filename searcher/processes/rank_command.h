@@ -44,6 +44,9 @@ struct GraceTimes {
   // After this time without a message, a supervisor on another host assumes that the runner is
   // gone: a broken connection may not be noticed at either end.
   std::chrono::milliseconds silence{60'000};
+  // From the end of the grace time of a stop to SIGKILL for a supervisor that has not ended: longer
+  // than it tries to kill a process that hangs in the kernel.
+  std::chrono::milliseconds frozen{25'000};
 };
 
 }  // namespace dsat
