@@ -20,6 +20,7 @@ Json ToJson(const RankCommand& command) {
           {"log_path", command.log_path},
           {"work_dir", command.work_dir},
           {"stamp_marker", command.stamp_marker},
+          {"continues_log", command.continues_log},
           {"shares_folder", command.shares_folder}};
 }
 
@@ -29,6 +30,7 @@ RankCommand RankCommandFromJson(const Json& json) {
           .log_path = json.at("log_path"),
           .work_dir = json.at("work_dir"),
           .stamp_marker = json.at("stamp_marker"),
+          .continues_log = json.at("continues_log"),
           .shares_folder = json.at("shares_folder")};
 }
 
