@@ -355,6 +355,7 @@ void Engine::Parts::ForEachBatch(
   BatchLoader batches(&data, resources.memory.device, resources.memory.kernels, sizes,
                       resources.seq_len, groups.data().rank(), groups.data().size(),
                       resources.model.image);
+  batches.set_last_sample(data.NumSamples(resources.seq_len) - 1);
   Communicators communicators = executor.communicators();
   if (groups.num_stages() > 1) SetMessageBytes(sizes.micro_batch_size, communicators);
   Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,

@@ -21,6 +21,12 @@ void DivergenceWatch::OnStep(const StepResult& step, int64_t num_steps) {
         "{}); {}",
         skipped_in_a_row_, num_steps, step.loss_scale, kWaysOut));
   }
+  bad_losses_in_a_row_ = std::isfinite(step.loss) ? 0 : bad_losses_in_a_row_ + 1;
+  if (bad_losses_in_a_row_ >= kMostBadLossesInARow) {
+    throw Diverged(
+        fmt::format("diverged: the losses of the last {} steps, up to step {}, were not finite; {}",
+                    bad_losses_in_a_row_, num_steps, kWaysOut));
+  }
   if (step.skipped || (std::isfinite(step.loss) && std::isfinite(step.grad_norm))) return;
   throw Diverged(
       fmt::format("diverged at step {}: the loss is {}, the norm of the gradients {}; {}",

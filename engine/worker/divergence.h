@@ -20,15 +20,20 @@ class Diverged : public Error {
 // smallest.
 inline constexpr int64_t kMostSkippedInARow = 100;
 
+// Losses in a row that are not finite although nothing was updated. One batch may overflow.
+inline constexpr int64_t kMostBadLossesInARow = 10;
+
 // Sees every step of a run. A function of its results, which are equal on all ranks.
 class DivergenceWatch {
  public:
   // Throws Diverged after an update with a loss or gradients that are not finite, whose parameters
-  // no checkpoint should get, and after kMostSkippedInARow skipped steps.
+  // no checkpoint should get, after kMostBadLossesInARow losses that are not finite, and after
+  // kMostSkippedInARow skipped steps.
   void OnStep(const StepResult& step, int64_t num_steps);
 
  private:
   int64_t skipped_in_a_row_ = 0;
+  int64_t bad_losses_in_a_row_ = 0;
 };
 
 // Throws Diverged if nine tenths of the steps of a whole training, and at least nine, were skipped.

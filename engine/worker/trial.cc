@@ -428,6 +428,7 @@ void Trial::Train() {
   tracer.Plan(engine.num_steps(), task_.train_steps);
   DivergenceWatch divergence;
   const int64_t interval = task_.checkpoint_interval;
+  bool is_due = false;
   for (bool last = false; !last;) {
     tracer.BeforeStep(engine);
     const StepResult step = Step(engine, "training");
@@ -437,8 +438,12 @@ void Trial::Train() {
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
     divergence.OnStep(step, engine.num_steps());
-    const bool due = interval > 0 && engine.num_steps() % interval == 0;
-    if (last || due || next == Next::kEnd) Save(engine, step);
+    is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
+    // Parameters that give no finite loss do not replace those that did.
+    if (last || (is_due && std::isfinite(step.loss))) {
+      Save(engine, step);
+      is_due = false;
+    }
     if (ValidatesAfter(engine.num_steps())) Validate(engine);
   }
   if (engine.num_steps() >= task_.train_steps)
