@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -34,13 +35,9 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   return std::max<int64_t>(1, steps / 20);
 }
 
-// What a step of the built-in engine does; 0 if unknown.
-struct StepWork {
-  double samples = 0;     // Over all ranks.
-  double rank_flops = 0;  // Of rank 0, forward and backward, if the searched metric counts them.
-};
-
-StepWork WorkOf(const ExperimentSpec& spec, const Json& ds_config) {
+// The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
+double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
+  if (!IsBuiltin(spec) || spec.options.metric != "FLOPS_per_gpu") return 0;
   PlannerInputs inputs;
   inputs.model = spec.hyperparameters.value("model", Json::object());
   inputs.model_what = spec.config_path + ": /hyperparameters/model";
@@ -51,65 +48,60 @@ StepWork WorkOf(const ExperimentSpec& spec, const Json& ds_config) {
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
   try {
     const Estimate estimate = MakePlanner(inputs, cluster).Of(ds_config);
-    const bool counts = spec.options.metric == "FLOPS_per_gpu";
-    return {.samples = static_cast<double>(estimate.batch.train_batch_size),
-            .rank_flops = counts ? 3 * static_cast<double>(estimate.ranks.at(0).forward_flops) : 0};
+    return 3 * static_cast<double>(estimate.ranks.at(0).forward_flops);
   } catch (const Error&) {
-    return {};  // The ranks say why they cannot run it.
+    return 0;  // The ranks say why they cannot run it.
   }
 }
 
-// Prints the first reported step of each interval, and the last step. Not every fast step is
-// reported.
+// Prints the first step of each interval, every skipped one with which steps begin to be skipped,
+// and the last step.
 class StepPrinter {
  public:
-  StepPrinter(StepsTo to, int64_t interval, int64_t num_steps, const StepWork& work)
-      : to_(to), interval_(interval), num_steps_(num_steps), work_(work) {}
+  StepPrinter(StepsTo to, int64_t interval, int64_t num_steps, double rank_flops)
+      : to_(to), interval_(interval), num_steps_(num_steps), rank_flops_(rank_flops) {}
 
-  void OnProgress(const TrainingProgress& progress) {
-    progress.validated ? OnValidation(progress) : OnStep(progress);
+  void OnProgress(const TrainingStep& step) {
+    step.validated ? Print(ToJson(step), fmt::format("step {:>6}/{}  validation loss {:.4f}\n",
+                                                     step.step, num_steps_, step.loss))
+                   : OnStep(step);
   }
 
  private:
-  void OnValidation(const TrainingProgress& progress) {
-    std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
-    if (to_ == StepsTo::kStdoutJson) {
-      fmt::print(out, "{}\n",
-                 Json{{"step", progress.step}, {"validation_loss", progress.loss}}.dump());
-    } else {
-      fmt::print(out, "step {:>6}/{}  validation loss {:.4f}\n", progress.step, num_steps_,
-                 progress.loss);
-    }
-    std::fflush(out);
+  void Print(const Json& json, const std::string& line) const {
+    Say(to_ == StepsTo::kStderr ? stderr : stdout,
+        to_ == StepsTo::kStdoutJson ? json.dump() + "\n" : line);
   }
 
-  void OnStep(const TrainingProgress& progress) {
-    const int64_t step = progress.step;
-    const double latency_ms = progress.latency_ms;
-    const bool due = printed_ == 0 || step / interval_ > printed_ / interval_;
-    if (!due && step != num_steps_) return;
-    printed_ = step;
-    std::FILE* const out = to_ == StepsTo::kStderr ? stderr : stdout;
-    Json json = {{"step", step}, {"loss", progress.loss}, {"latency_ms", latency_ms}};
-    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  {:.1f} ms", step, num_steps_,
-                                   progress.loss, latency_ms);
-    const auto add_rate = [&](const char* metric, double work) {
-      if (work <= 0 || latency_ms <= 0) return;
-      const double per_s = 1000 * work / latency_ms;
+  void OnStep(const TrainingStep& step) {
+    const bool begins_to_skip = step.skipped && !std::exchange(skipped_, step.skipped);
+    skipped_ = step.skipped;
+    const bool due = printed_ == 0 || step.step / interval_ > printed_ / interval_;
+    if (!due && !begins_to_skip && step.step != num_steps_) return;
+    printed_ = step.step;
+    Json json = ToJson(step);
+    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.3g}  {:.1f} ms", step.step,
+                                   num_steps_, step.loss, step.lr, step.latency_ms);
+    const auto add_rate = [&](const char* metric, double per_s) {
+      if (per_s <= 0) return;
       json[metric] = per_s;
       line += "  " + DescribeMetric(metric, per_s);
     };
-    add_rate("throughput", work_.samples);
-    add_rate("FLOPS_per_gpu", work_.rank_flops);
-    fmt::print(out, "{}\n", to_ == StepsTo::kStdoutJson ? json.dump() : line);
-    std::fflush(out);
+    add_rate("throughput", step.samples_per_s);
+    add_rate("tokens_per_second", step.tokens_per_s);
+    add_rate("FLOPS_per_gpu", rank_flops_ * 1000 / step.latency_ms);
+    if (step.skipped) {
+      line += fmt::format("  skipped: gradients not finite at loss scale {}", step.loss_scale);
+    }
+    Print(json, line + "\n");
   }
 
   StepsTo to_;
   int64_t interval_;
   int64_t num_steps_;
-  StepWork work_;
+  double rank_flops_;  // Of a step; 0 if they are not printed.
   int64_t printed_ = 0;
+  bool skipped_ = false;  // The last step was.
 };
 
 // Prints to stderr where the result of a training is, unless it has failed.
@@ -120,13 +112,27 @@ void PrintEnd(const FullRun& run, bool builtin) {
         : run.checkpoint.empty()
             ? ", there is no checkpoint"
             : fmt::format("; the same command continues from {}", Printable(run.checkpoint));
-    fmt::print(stderr, "interrupted{}; logs in {}\n", left, run.out_dir);
+    Say(stderr, fmt::format("interrupted{}; logs in {}\n", left, run.out_dir));
   } else if (run.outcome.state == TrialState::kSucceeded) {
     if (builtin && !run.last_step)
-      fmt::print(stderr, "there is nothing left to train: the checkpoint has all steps\n");
-    fmt::print(stderr, "done; {} is in {}\n", builtin ? "the checkpoint" : "the output of this run",
-               builtin ? run.out_dir + "/checkpoint" : run.out_dir);
+      Say(stderr, "there is nothing left to train: the checkpoint has all steps\n");
+    if (run.num_skipped > 0)
+      Say(stderr, fmt::format("{} steps were skipped, because their gradients were not finite\n",
+                              run.num_skipped));
+    Say(stderr,
+        fmt::format("done; {} is in {}\n", builtin ? "the checkpoint" : "the output of this run",
+                    builtin ? run.out_dir + "/checkpoint" : run.out_dir));
   }
+}
+
+// Says what will be done.
+void PrintBegin(const ExperimentSpec& spec, const std::string& checkpoint) {
+  Say(stderr, fmt::format("training {} for {} steps on {} rank{}\n", Printable(spec.name),
+                          spec.max_length_steps, spec.slots_per_trial,
+                          spec.slots_per_trial == 1 ? "" : "s"));
+  if (checkpoint.empty()) return;
+  Say(stderr, fmt::format("continuing from {}; another --out starts from the beginning\n",
+                          Printable(checkpoint)));
 }
 
 }  // namespace
@@ -136,34 +142,31 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   MakeWritableFolder(options.out_dir);
   const bool builtin = IsBuiltin(spec);
   std::atomic<int64_t> interrupts{0};
-  const InterruptHandler interrupt([&interrupts, builtin] {
-    if (++interrupts == 1 && builtin)
-      fmt::print(stderr,
-                 "\nsaving a checkpoint before the end; a second interrupt ends without one\n");
-  });
-  fmt::print(stderr, "training {} for {} steps on {} rank{}\n", Printable(spec.name),
-             spec.max_length_steps, spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s");
-  const std::string before = builtin ? NewestCheckpoint(options.out_dir) : "";
-  if (!before.empty())
-    fmt::print(stderr, "continuing from {}; another --out starts from the beginning\n",
-               Printable(before));
+  const InterruptHandler interrupt(
+      [&interrupts, builtin] {
+        if (++interrupts == 1 && builtin)
+          Say(stderr,
+              "\nsaving a checkpoint before the end; a second interrupt ends without one\n");
+      },
+      OnHangup::kGoOn);
+  PrintBegin(spec, builtin ? NewestCheckpoint(options.out_dir) : "");
   FullRun run{.out_dir = options.out_dir,
               .outcome = {},
               .last_step = {},
               .validation_loss = {},
               .checkpoint = {}};
   StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
-                      spec.max_length_steps, builtin ? WorkOf(spec, ds_config) : StepWork{});
+                      spec.max_length_steps, RankFlops(spec, ds_config));
   run.outcome = RunFullTraining(
       spec, ds_config, options,
-      [&](const TrainingProgress& progress) {
-        if (progress.step <= 0) return;
-        printer.OnProgress(progress);
-        if (progress.validated) {
-          run.validation_loss = progress.loss;
+      [&](const TrainingStep& step) {
+        printer.OnProgress(step);
+        if (step.validated) {
+          run.validation_loss = step.loss;
         } else {
-          run.last_step = progress.step;
-          run.loss = progress.loss;
+          run.last_step = step.step;
+          run.loss = step.loss;
+          run.num_skipped += step.skipped ? 1 : 0;
         }
       },
       [&interrupts] { return interrupts.load(); });
@@ -178,6 +181,7 @@ Json ToJson(const FullRun& run) {
           {"out_dir", run.out_dir},
           {"last_step", run.last_step ? Json(*run.last_step) : Json()},
           {"loss", run.last_step ? Json(run.loss) : Json()},
+          {"skipped_steps", run.num_skipped},
           {"validation_loss", run.validation_loss ? Json(*run.validation_loss) : Json()},
           {"checkpoint", run.checkpoint.empty() ? Json() : Json(run.checkpoint)}};
 }
@@ -185,7 +189,8 @@ Json ToJson(const FullRun& run) {
 int ExitCodeOf(const FullRun& run) {
   if (run.outcome.state == TrialState::kSucceeded) return 0;
   if (run.outcome.state == TrialState::kStopped) return kExitInterrupted;
-  Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", ToString(run.outcome.state),
+  const bool is_final = run.outcome.state == TrialState::kInfeasible;
+  Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", is_final ? "cannot go on" : "failed",
         run.outcome.reason, run.out_dir);
 }
 

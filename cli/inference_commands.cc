@@ -28,15 +28,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Precision and micro-batch size are the experiment's. A checkpoint's optimizer state is left where
-// it is: SGD has none.
+// Precision, micro-batch size and seed are the experiment's. A checkpoint's optimizer state is left
+// where it is: SGD has none.
 Json InferenceConfig(const ExperimentSpec& spec) {
   const engine::BatchSizes batch =
       engine::ResolveBatchSizes(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
   Json config = {{"train_micro_batch_size_per_gpu", batch.micro_batch_size},
                  {"optimizer", {{"type", "SGD"}, {"params", {{"lr", 0.0}}}}}};
-  for (const char* precision : {"bf16", "bfloat16", "fp16"}) {
-    if (spec.ds_config.contains(precision)) config[precision] = spec.ds_config[precision];
+  for (const char* key : {"bf16", "bfloat16", "fp16", "seed"}) {
+    if (spec.ds_config.contains(key)) config[key] = spec.ds_config[key];
   }
   return config;
 }

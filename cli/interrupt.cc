@@ -20,6 +20,8 @@ struct InterruptHandler::Impl {
   std::function<void()> on_interrupt;
   sigset_t blocked{};
   sigset_t before{};
+  sighandler_t hup_before = SIG_ERR;  // SIG_ERR: it was not changed.
+  sighandler_t pipe_before = SIG_ERR;
   int signal_fd = -1;
   int stop_fd = -1;
   std::atomic<bool> interrupted{false};
@@ -38,12 +40,16 @@ struct InterruptHandler::Impl {
   }
 };
 
-InterruptHandler::InterruptHandler(std::function<void()> on_interrupt)
+InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup on_hangup)
     : impl_(std::make_unique<Impl>()) {
+  if (on_hangup == OnHangup::kGoOn) {
+    impl_->hup_before = signal(SIGHUP, SIG_IGN);
+    impl_->pipe_before = signal(SIGPIPE, SIG_IGN);
+  }
   impl_->on_interrupt = std::move(on_interrupt);
   sigemptyset(&impl_->blocked);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    sigaddset(&impl_->blocked, signal);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    sigaddset(&impl_->blocked, number);
   pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
   impl_->signal_fd = signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
   impl_->stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -58,6 +64,8 @@ InterruptHandler::~InterruptHandler() {
   close(impl_->signal_fd);
   close(impl_->stop_fd);
   pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
+  if (impl_->hup_before != SIG_ERR) signal(SIGHUP, impl_->hup_before);
+  if (impl_->pipe_before != SIG_ERR) signal(SIGPIPE, impl_->pipe_before);
 }
 
 bool InterruptHandler::interrupted() const {

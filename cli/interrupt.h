@@ -7,12 +7,17 @@
 
 namespace dsat::cli {
 
+// What the end of the terminal does, which also makes every further output fail.
+enum class OnHangup { kInterrupt, kGoOn };
+
 // While it exists, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a separate thread (not in
 // a signal handler). At most one may exist. It must be constructed before other threads start,
 // because it blocks the signals in this thread, which later threads inherit.
 class InterruptHandler {
  public:
-  explicit InterruptHandler(std::function<void()> on_interrupt);
+  // kGoOn: SIGHUP and SIGPIPE are ignored, so that work outlives its terminal.
+  explicit InterruptHandler(std::function<void()> on_interrupt,
+                            OnHangup on_hangup = OnHangup::kInterrupt);
   ~InterruptHandler();
   // True after a signal has arrived.
   bool interrupted() const;

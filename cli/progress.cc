@@ -49,6 +49,11 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
 
 }  // namespace
 
+void Say(std::FILE* out, const std::string& text) {
+  std::fputs(text.c_str(), out);
+  std::fflush(out);
+}
+
 size_t TerminalColumns(int fd) {
   if (isatty(fd) == 0) return 0;
   winsize size{};
@@ -124,11 +129,11 @@ std::string FitStatus(const std::vector<std::string>& parts, size_t columns) {
 ProgressDisplay::ProgressDisplay(bool live) : live_(live) {}
 
 ProgressDisplay::~ProgressDisplay() {
-  if (status_shown_) fmt::print(stderr, "\r\x1b[K");
+  if (status_shown_) Say(stderr, "\r\x1b[K");
 }
 
 void ProgressDisplay::PrintLine(const std::string& line) {
-  fmt::print(stderr, "{}{}\n", status_shown_ ? "\r\x1b[K" : "", line);  // May be several lines.
+  Say(stderr, (status_shown_ ? "\r\x1b[K" : "") + line + "\n");  // May be several lines.
   status_shown_ = false;
 }
 
@@ -158,7 +163,7 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
   }
   const int64_t infeasible = CountState(search, TrialState::kInfeasible);
   if (infeasible > 0) parts.push_back(fmt::format(", {} infeasible", infeasible));
-  fmt::print(stderr, "\r\x1b[K{}", FitStatus(parts, TerminalColumns(STDERR_FILENO)));
+  Say(stderr, "\r\x1b[K" + FitStatus(parts, TerminalColumns(STDERR_FILENO)));
   status_shown_ = true;
 }
 

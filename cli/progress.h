@@ -4,6 +4,7 @@
 #define DSAT_CLI_PROGRESS_H_
 
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +33,10 @@ class ProgressDisplay {
   int64_t ended_ = 0;
   std::map<TrialId, int64_t> steps_;  // The last step of running trials.
 };
+
+// Writes `text` and does not throw: work does not end because nobody can be told of it. main()
+// notices what standard output did not take.
+void Say(std::FILE* out, const std::string& text);
 
 // The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.
 size_t TerminalColumns(int fd);

@@ -127,23 +127,22 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   const std::string warning = SharedSlotsWarning(experiment.search().spec(), options);
   if (!warning.empty()) Log(LogLevel::kWarn, warning);
   if (RunShown(options, experiment) == ExperimentState::kActive) {
-    fmt::print(stderr, "\n{}", BestSoFar(experiment.search(), out_dir));
-    fmt::print(stderr, "Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
-               experiment.id(), ShellWord(flags.db),
-               OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
-               HostOptions(run.hosts));
+    Say(stderr,
+        fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
+                    BestSoFar(experiment.search(), out_dir), experiment.id(), ShellWord(flags.db),
+                    OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
+                    HostOptions(run.hosts)));
     return kExitInterrupted;
   }
   if (!flags.json) {
-    fmt::print("{}\n", SummaryText(experiment, TerminalColumns(STDOUT_FILENO)));
-    if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
-    std::fflush(stdout);
+    Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
+    if (experiment.search().Best()) Say(stdout, out_dir + "/ds_config.json\n");
   }
   const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
     Json summary = SummaryJson(experiment, out_dir);
     if (full) summary["full_run"] = ToJson(*full);
-    fmt::print("{}\n", summary.dump(2));
+    Say(stdout, summary.dump(2) + "\n");
   }
   const std::string failure = experiment.search().FailureReason();
   if (!failure.empty()) Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", failure);
@@ -158,16 +157,20 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   const std::string dir =
       spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
   // An experiment that dsat create has made belongs to no folder.
-  return (spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir).string();
+  const fs::path path = spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir;
+  if (!spec.out_dir.empty()) return path.string();
+  const Store& store = experiment.store();
+  return FreeFolder(path.string(), FolderOwner(store.path(), experiment.id(),
+                                               store.GetExperiment(experiment.id()).created_at));
 }
 
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {
   ProgressDisplay display(isatty(STDERR_FILENO) != 0);
   Runner runner(experiment, options,
                 [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
-  fmt::print(stderr, "{}\n", Heading(experiment));
   // The signals must be blocked before Run starts threads.
-  const InterruptHandler interrupt([&runner] { runner.Cancel(); });
+  const InterruptHandler interrupt([&runner] { runner.Cancel(); }, OnHangup::kGoOn);
+  Say(stderr, Heading(experiment) + "\n");
   return runner.Run();
 }
 

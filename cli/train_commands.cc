@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file_writer.h"
 #include "cli/full_run.h"
+#include "cli/progress.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "engine/config/strategies.h"
@@ -54,10 +55,10 @@ void FetchTrace(const std::string& written, const std::string& wanted) {
 void PrintTrace(const TraceTask& trace) {
   if (trace.path.empty()) return;
   if (fs::exists(trace.path)) {
-    fmt::print(stderr, "the trace is in {}; open it in ui.perfetto.dev or chrome://tracing\n",
-               trace.path);
+    Say(stderr, fmt::format("the trace is in {}; open it in ui.perfetto.dev or chrome://tracing\n",
+                            trace.path));
   } else {
-    fmt::print(stderr, "no trace: the run ended before the steps to trace\n");
+    Say(stderr, "no trace: the run ended before the steps to trace\n");
   }
 }
 
@@ -73,6 +74,14 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   }
   if (train.steps) spec.max_length_steps = *train.steps;
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
+  if (train.eval_interval > 0 && IsBuiltin(spec) &&
+      (data == nullptr || !data->contains("validation"))) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--eval-interval: {}: /hyperparameters/data has no \"validation\"; expected for example "
+          "{{\"split\": 0.05}} (docs/models.md)",
+          spec.config_path);
+  }
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   options.out_dir = fs::absolute(out).string();
   options.checkpoint_interval = train.checkpoint_interval;

@@ -40,8 +40,9 @@ struct Connection {
         stub(Service::NewStub(MakeChannel(address))) {}
 
   template <typename Method, typename Request, typename Reply>
-  void Call(Method method, const Request& request, Reply* reply) {
+  void Call(Method method, const Request& request, Reply* reply, bool waits = false) {
     grpc::ClientContext context;
+    context.set_wait_for_ready(waits);
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);
     context.AddMetadata(kTokenKey, token);
     Check((*stub.*method)(&context, request, reply));
@@ -139,7 +140,8 @@ std::optional<Point> TrialClient::Measured(const PointResult& result,
   *request.mutable_measurement() = ToProto(result.measurement);
   if (profile) *request.mutable_profile() = ToProto(*profile);
   v1::MeasuredReply reply;
-  impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply);
+  // A connection that broke is made again: the measurement is worth more than the time.
+  impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply, /*waits=*/true);
   if (!reply.has_next_point()) return std::nullopt;
   return FromProto(reply.next_point());
 }

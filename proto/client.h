@@ -42,7 +42,7 @@ class TrialClient {
   ~TrialClient();
 
   // Reports progress. Returns true if the runner has stopped this attempt: the rank must exit with
-  // code 0. In the phase kValidated, `loss` is that of the validation data.
+  // code 0.
   bool Progress(int64_t rank, int64_t step, double latency_ms, double loss,
                 const std::string& phase);
 

@@ -87,6 +87,8 @@ void VisitFields(Visitor& visit, T& task) {
   visit("trace", task.trace);
   visit("generate", task.generate);
   visit("checkpoint_interval", task.checkpoint_interval);
+  visit("checkpoint_seconds", task.checkpoint_seconds);
+  visit("history_path", task.history_path);
   visit("report_address", task.report_address);
 }
 

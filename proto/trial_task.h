@@ -56,14 +56,17 @@ struct TrialTask {
   std::string checkpoint_dir;       // kTrain, kEvaluate, kGenerate.
   std::string checkpoint_tag;       // kEvaluate, kGenerate; "" = the newest.
   int64_t checkpoint_interval = 0;  // kTrain: steps between checkpoints; 0 = only at the end.
+  int64_t checkpoint_seconds = 0;   // kTrain: the most between checkpoints; 0 = no limit.
   int64_t eval_interval = 0;        // kTrain: steps between validations; 0 = none.
+  std::string history_path;         // kTrain: of metrics.jsonl; "" = none.
   TraceTask trace;                  // kTrain only.
   GenerateTask generate;            // kGenerate only.
   std::string report_address;       // gRPC target of the runner's TrialService.
 };
 
-// The phase of a progress report whose loss is that of the validation data.
-inline constexpr char kValidated[] = "validated";
+// The phase of the report before the first step of a training, with the step that it continues
+// after: from then on the file at history_path has no later steps of an earlier run.
+inline constexpr char kBegins[] = "begins";
 
 // Exit codes of dsat-trial.
 inline constexpr int kExitOk = 0;

@@ -5,15 +5,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <utility>
 #include <variant>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/runner_lock.h"
 #include "searcher/service.h"
 
 namespace dsat {
@@ -21,16 +24,66 @@ namespace {
 
 constexpr int kLookEveryMs = 200;
 constexpr std::chrono::seconds kCancelGrace{5};
-constexpr AttemptRef kFullRun{0, 0, 0};
+// Without --checkpoint-interval: what the loss of a rank may cost.
+constexpr int64_t kCheckpointSeconds = 600;
 
-using OnProgress = std::function<void(const TrainingProgress&)>;
+using OnProgress = std::function<void(const TrainingStep&)>;
 
-// Passes each step of rank 0 to the caller once; progress of any rank resets the hang time-out.
+// Reads the lines of a training's metrics.jsonl as they are written.
+class HistoryReader {
+ public:
+  HistoryReader(std::string path, const OnProgress* on_progress)
+      : path_(std::move(path)), on_progress_(on_progress) {}
+
+  // The file is complete up to `step`, from which a run continues.
+  void Begin(int64_t step) {
+    file_ = std::ifstream(path_, std::ios::binary);
+    told_ = std::max(told_, step);
+    partial_.clear();
+  }
+
+  // Tells of every new line once.
+  void Follow() {
+    if (!file_.is_open()) return;
+    file_.clear();
+    char buffer[16384];
+    while (file_.read(buffer, sizeof(buffer)), file_.gcount() > 0)
+      partial_.append(buffer, static_cast<size_t>(file_.gcount()));
+    size_t begin = 0;
+    for (size_t end; (end = partial_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      Tell(partial_.substr(begin, end - begin));
+    partial_.erase(0, begin);
+  }
+
+  int64_t last_step() const { return told_; }
+
+ private:
+  void Tell(const std::string& line) {
+    TrainingStep step;
+    try {
+      step = TrainingStepFromJson(Json::parse(line));
+    } catch (const Json::exception&) {
+      return;  // Of a later version, or damaged.
+    }
+    int64_t& told = step.validated ? told_validation_ : told_;
+    const bool is_new = step.step > told && (!step.validated || step.step >= told_);
+    told = std::max(told, step.step);
+    if (is_new && *on_progress_) (*on_progress_)(step);
+  }
+
+  std::string path_;
+  const OnProgress* on_progress_;
+  std::ifstream file_;
+  std::string partial_;
+  int64_t told_ = 0;  // The last step of which the caller knows.
+  int64_t told_validation_ = 0;
+};
+
+// Signs of life and ends that the ranks report themselves.
 struct Listener {
   EventQueue<TrialMessage>* queue;
   Attempt* attempt;
-  const OnProgress* on_progress;
-  int64_t last_step = 0;
+  HistoryReader* history;
 
   void Hear() {
     for (TrialMessage& message : queue->Drain()) {
@@ -39,13 +92,12 @@ struct Listener {
   }
 
   void OnMessage(const ProgressMessage& message) {
+    if (message.attempt.attempt != attempt->request().attempt) return;
     attempt->OnProgress(message.step);
-    const bool validated = message.phase == kValidated;
-    if (message.rank != 0 || (message.step <= last_step && !validated)) return;
-    last_step = std::max(last_step, message.step);
-    if (*on_progress) (*on_progress)({message.step, message.loss, message.latency_ms, validated});
+    if (message.rank == 0 && message.phase == kBegins) history->Begin(message.step);
   }
   void OnMessage(const InfeasibleMessage& message) {
+    if (message.attempt.attempt != attempt->request().attempt) return;
     attempt->OnInfeasible(message.rank, message.reason);
   }
   // A measurement was not requested; the rank continues.
@@ -57,20 +109,14 @@ void WaitForNews(const EventQueue<TrialMessage>& queue, const Attempt& attempt) 
   if (poll(fds, 2, kLookEveryMs) < 0 && errno != EINTR) ThrowErrno("poll", errno);
 }
 
-}  // namespace
-
-Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
-                        const RunnerOptions& options, const OnProgress& on_progress,
-                        const std::function<int64_t()>& num_cancels) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue, options.machines.runner_address);
-  server.Admit(kFullRun);
-  const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, options.trial_binary);
+LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
+                          const RunnerOptions& options, const TrialServer& server) {
   LaunchRequest request;
   request.full_run = true;
-  request.checkpoint_interval = options.checkpoint_interval > 0
-                                    ? options.checkpoint_interval
-                                    : std::max<int64_t>(1, spec.max_length_steps / 10);
+  const bool is_given = options.checkpoint_interval > 0;
+  request.checkpoint_interval =
+      is_given ? options.checkpoint_interval : std::max<int64_t>(1, spec.max_length_steps / 10);
+  request.checkpoint_seconds = is_given ? 0 : kCheckpointSeconds;
   request.eval_interval = options.eval_interval;
   request.trace = options.trace;
   request.ds_config = ds_config;
@@ -82,26 +128,80 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     CheckHosts(spec, request.hosts);
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
   }
-  MakeWritableFolder(request.dir);
+  return request;
+}
+
+// A training that is restarted when it has lost a rank.
+struct FullTraining {
+  // One attempt to its end.
+  Outcome Run(const LaunchRequest& request);
+
+  const ExperimentSpec& spec;
+  const RunnerOptions& options;
+  const std::function<int64_t()>& num_cancels;
+  EventQueue<TrialMessage>& queue;
+  TrialServer& server;
+  LaunchTarget* target;
+  HistoryReader history;
+  int64_t cancels = 0;
+};
+
+Outcome FullTraining::Run(const LaunchRequest& request) {
+  const AttemptRef ref{request.experiment, request.trial, request.attempt};
+  server.Admit(ref);
   // The user's own command does not report progress if DeepSpeed's hooks are off.
   AttemptLimits limits;
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
-  Attempt attempt(options.dsat_binary, target.get(), request, limits);
-  Listener listener{&queue, &attempt, &on_progress};
-  int64_t cancels = 0;
+  Attempt attempt(options.dsat_binary, target, request, limits);
+  Listener listener{&queue, &attempt, &history};
   while (true) {
     WaitForNews(queue, attempt);
     const int64_t before = std::exchange(cancels, num_cancels ? num_cancels() : 0);
     // Ranks of the built-in engine are told to stop by the answer to their next progress report.
-    if (cancels > before) server.Dismiss(kFullRun);
+    if (cancels > before) server.Dismiss(ref);
     const bool at_once = cancels > 1 || (cancels == 1 && !IsBuiltin(spec));
     if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
     attempt.Observe();
     listener.Hear();
+    history.Follow();
     const std::optional<AttemptEnd> end = attempt.End();
     if (!end) continue;
+    history.Follow();
+    server.Dismiss(ref);
     const bool stopped = cancels > 0 && end->outcome.state == TrialState::kSucceeded;
     return stopped ? Outcome{TrialState::kStopped, "canceled"} : end->outcome;
+  }
+}
+
+}  // namespace
+
+Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
+                        const RunnerOptions& options, const OnProgress& on_progress,
+                        const std::function<int64_t()>& num_cancels) {
+  EventQueue<TrialMessage> queue;
+  TrialServer server(&queue, options.machines.runner_address);
+  const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, options.trial_binary);
+  LaunchRequest request = MakeRequest(spec, ds_config, options, server);
+  MakeWritableFolder(request.dir);
+  const RunnerLock lock = RunnerLock::LockFolder(request.dir);
+  FullTraining training{spec,
+                        options,
+                        num_cancels,
+                        queue,
+                        server,
+                        target.get(),
+                        HistoryReader(request.dir + "/metrics.jsonl", &on_progress)};
+  int64_t restarts = 0;
+  for (int64_t furthest = 0;; ++request.attempt) {
+    const Outcome outcome = training.Run(request);
+    const int64_t reached = training.history.last_step();
+    // A training that comes further each time may lose ranks more often.
+    restarts = reached > furthest ? 1 : restarts + 1;
+    furthest = std::max(furthest, reached);
+    const bool lost = outcome.state == TrialState::kFailed && IsBuiltin(spec) && reached > 0;
+    if (!lost || training.cancels > 0 || restarts > spec.max_restarts) return outcome;
+    Log(LogLevel::kWarn, "the training is started again from its newest checkpoint",
+        {{"reason", outcome.reason}});
   }
 }
 

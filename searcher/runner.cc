@@ -58,6 +58,7 @@ struct Runner::Impl {
   }
 
   ExperimentState Run();
+  RunnerLock ClaimFolder() const;
   void Open();
   void Loop();
   ExperimentState Close();
@@ -136,6 +137,7 @@ void Runner::Cancel() {
 // Any failure outside of the trials ends the run but leaves the record valid.
 ExperimentState Runner::Impl::Run() {
   const RunnerLock held = std::move(lock);  // To the end of this call.
+  const RunnerLock folder = ClaimFolder();
   Open();
   const auto failed = [this](ErrorCode code, const char* what) {
     attempts.clear();
@@ -153,9 +155,16 @@ ExperimentState Runner::Impl::Run() {
   }
 }
 
+RunnerLock Runner::Impl::ClaimFolder() const {
+  const Store& store = experiment.store();
+  MakeWritableFolder(options.out_dir);
+  return RunnerLock::ClaimFolder(
+      options.out_dir,
+      FolderOwner(store.path(), experiment.id(), store.GetExperiment(experiment.id()).created_at));
+}
+
 void Runner::Impl::Open() {
   const ExperimentSpec& spec = experiment.search().spec();
-  MakeWritableFolder(options.out_dir);
   MakeWritableFolder(options.out_dir + "/trials");
   target = MakeTarget(spec, options.trial_binary);
   server = std::make_unique<TrialServer>(&queue, options.machines.runner_address);

@@ -59,7 +59,8 @@ class Runner {
 
   // Runs until the search has finished or is canceled. Writes the best config to out_dir whenever
   // it changes, and at the end. Returns the experiment's state, which is kActive if it was canceled
-  // (it can be resumed). Throws before anything is launched or recorded if out_dir is not writable.
+  // (it can be resumed). Throws before anything is launched or recorded if out_dir is not writable,
+  // is in use, or has the results of another experiment.
   // A later error (the disk is full, the database is gone) stops all trials and is then thrown with
   // advice. REQUIRES: called once.
   ExperimentState Run();

@@ -9,14 +9,19 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/unique_fd.h"
 
 namespace dsat {
 namespace {
+
+namespace fs = std::filesystem;
 
 // True if the locked file still has its name: the previous holder may have removed it between open
 // and flock, and a lock on a removed file does not exclude others.
@@ -56,22 +61,63 @@ int TryLockRepeatedly(int fd) {
   return TryLock(fd, LOCK_EX);
 }
 
+// The path of an existing file without symbolic links, so that all names of it are one.
+std::string RealPath(const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return error ? fs::absolute(path).string() : real.string();
+}
+
 std::string LockPath(const std::string& store_path, ExperimentId id) {
-  return fmt::format("{}.exp{}.lock", store_path, id);
+  return fmt::format("{}.exp{}.lock", RealPath(store_path), id);
+}
+
+std::string OwnerPath(const std::string& dir) {
+  return dir + "/experiment.json";
+}
+
+// Null if the folder belongs to nobody.
+Json OwnerOf(const std::string& dir) {
+  return fs::exists(OwnerPath(dir)) ? ReadJsonFile(OwnerPath(dir)) : Json();
+}
+
+bool IsFree(const std::string& dir, const Json& owner) {
+  const Json there = OwnerOf(dir);
+  return there.is_null() || there == owner;
 }
 
 }  // namespace
 
 RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
   if (store_path == ":memory:") return RunnerLock("", -1);
-  const std::string path = LockPath(store_path, id);
+  return Lock(LockPath(store_path, id), fmt::format("experiment {} is being run by", id));
+}
+
+RunnerLock RunnerLock::LockFolder(const std::string& dir) {
+  return Lock(dir + "/.lock", fmt::format("{} is in use by", dir));
+}
+
+RunnerLock RunnerLock::ClaimFolder(const std::string& dir, const Json& owner) {
+  RunnerLock lock = LockFolder(dir);
+  if (owner.is_null()) return lock;
+  if (!IsFree(dir, owner)) {
+    const Json there = OwnerOf(dir);
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: this folder has the results of experiment {} of {}; expected --out with another "
+          "folder",
+          dir, there.value("experiment", Json()).dump(), there.value("database", Json()).dump());
+  }
+  if (!fs::exists(OwnerPath(dir))) WriteJsonFile(OwnerPath(dir), owner);
+  return lock;
+}
+
+RunnerLock RunnerLock::Lock(const std::string& path, const std::string& taken) {
   while (true) {
     RunnerLock lock("", open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (lock.fd_ < 0) ThrowErrno(path, errno);
     if (TryLockRepeatedly(lock.fd_) != 0) {
       if (errno != EWOULDBLOCK) ThrowErrno(path, errno);
-      Throw(ErrorCode::kFailedPrecondition,
-            "experiment {} is being run by process {}; wait for it, or stop it first", id,
+      Throw(ErrorCode::kFailedPrecondition, "{} process {}; wait for it, or stop it first", taken,
             ReadPid(lock.fd_));
     }
     if (!StillNamed(lock.fd_, path)) continue;
@@ -107,6 +153,19 @@ void RunnerLock::Release() {
   if (fd_ >= 0) close(fd_);
   path_.clear();
   fd_ = -1;
+}
+
+Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at) {
+  if (store_path == ":memory:") return nullptr;
+  return {{"database", RealPath(store_path)}, {"experiment", id}, {"created_at", created_at}};
+}
+
+std::string FreeFolder(const std::string& dir, const Json& owner) {
+  std::string candidate = dir;
+  if (owner.is_null()) return candidate;
+  for (int i = 2; !IsFree(candidate, owner); ++i)
+    candidate = fmt::format("{}-{}", dir, i);
+  return candidate;
 }
 
 }  // namespace dsat

@@ -1,21 +1,30 @@
-// Ensures that an experiment has one search runner: an advisory lock that ends with its process.
+// Ensures that an experiment has one search runner, and a folder of results one writer: advisory
+// locks that end with their process.
 #ifndef DSAT_SEARCHER_RUNNER_LOCK_H_
 #define DSAT_SEARCHER_RUNNER_LOCK_H_
 
 #include <string>
 
+#include "base/json.h"
 #include "proto/trial.h"
 
 namespace dsat {
 
-// Held from Acquire to destruction. The lock is flock on "<database>.exp<id>.lock", so that it is
-// released however the process ends. The destructor removes the file; a file left by a killed
-// process is reused. Not thread-safe.
+// Held from Acquire to destruction. The lock is flock on "<database>.exp<id>.lock", without
+// symbolic links in the name, so that it is released however the process ends. The destructor
+// removes the file; a file left by a killed process is reused. Not thread-safe.
 class RunnerLock {
  public:
   // Throws kFailedPrecondition naming the experiment and the process that holds the lock. A
   // database in memory (":memory:") has one process only and needs no lock.
   static RunnerLock Acquire(const std::string& store_path, ExperimentId id);
+
+  // Locks a folder, which exists. Throws kFailedPrecondition naming the process that has locked it.
+  static RunnerLock LockFolder(const std::string& dir);
+
+  // Locks a folder, which then belongs to `owner` (FolderOwner) for good. Throws as LockFolder, and
+  // kFailedPrecondition if it belongs to another experiment.
+  static RunnerLock ClaimFolder(const std::string& dir, const Json& owner);
 
   // Whether a process holds it.
   static bool IsHeld(const std::string& store_path, ExperimentId id);
@@ -26,11 +35,21 @@ class RunnerLock {
 
  private:
   RunnerLock(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  // `taken`: how the error begins if another process holds the lock.
+  static RunnerLock Lock(const std::string& path, const std::string& taken);
   void Release();
 
   std::string path_;
   int fd_ = -1;  // -1: nothing is held.
 };
+
+// The name of an experiment in its folder's experiment.json. Two databases at one path, one after
+// the other, differ in the time at which they have created their experiments. Null for a database
+// in memory, whose results belong to nobody.
+Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at);
+
+// The first of `dir`, `dir`-2, `dir`-3, ... that belongs to `owner` or to nobody.
+std::string FreeFolder(const std::string& dir, const Json& owner);
 
 }  // namespace dsat
 

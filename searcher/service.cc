@@ -25,16 +25,10 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a Measured.
 
-bool Authorized(const grpc::ServerContext& context, const std::string& token) {
-  const auto sent = context.client_metadata().find(kTokenKey);
-  if (sent == context.client_metadata().end()) return false;
-  return SameToken({sent->second.data(), sent->second.size()}, token);
-}
-
 // Handles every call: checks the token, does the work and converts exceptions to a status.
 template <typename Work>
-grpc::Status Answer(const grpc::ServerContext& context, const std::string& token, Work work) {
-  if (!Authorized(context, token)) {
+grpc::Status Answer(const grpc::ServerContext& context, Gate* gate, Work work) {
+  if (!gate->Admits(context)) {
     return {grpc::StatusCode::UNAUTHENTICATED,
             "metadata dsat-token is missing or wrong; expected the token of this server"};
   }
@@ -50,8 +44,7 @@ grpc::Status Answer(const grpc::ServerContext& context, const std::string& token
 
 class TrialServiceImpl final : public v1::TrialService::Service {
  public:
-  TrialServiceImpl(EventQueue<TrialMessage>* queue, std::string token)
-      : queue_(queue), token_(std::move(token)) {}
+  TrialServiceImpl(EventQueue<TrialMessage>* queue, Gate* gate) : queue_(queue), gate_(gate) {}
 
   void Admit(const AttemptRef& attempt) {
     std::lock_guard lock(mutex_);
@@ -65,7 +58,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
 
   grpc::Status Progress(grpc::ServerContext* context, const v1::ProgressRequest* request,
                         v1::ProgressReply* reply) override {
-    return Answer(*context, token_, [&] {
+    return Answer(*context, gate_, [&] {
       const AttemptRef attempt = FromProto(request->attempt());
       reply->set_stop(!IsAdmitted(attempt));
       if (reply->stop()) return;
@@ -76,7 +69,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
 
   grpc::Status Measured(grpc::ServerContext* context, const v1::MeasuredRequest* request,
                         v1::MeasuredReply* reply) override {
-    return Answer(*context, token_, [&] {
+    return Answer(*context, gate_, [&] {
       MeasuredMessage message;
       message.attempt = Admitted(request->attempt());
       message.result = {FromProto(request->point()), FromProto(request->measurement())};
@@ -90,7 +83,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
 
   grpc::Status Infeasible(grpc::ServerContext* context, const v1::InfeasibleRequest* request,
                           v1::InfeasibleReply*) override {
-    return Answer(*context, token_, [&] {
+    return Answer(*context, gate_, [&] {
       queue_->Push(
           InfeasibleMessage{Admitted(request->attempt()), request->rank(), request->reason()});
     });
@@ -125,15 +118,15 @@ class TrialServiceImpl final : public v1::TrialService::Service {
   }
 
   EventQueue<TrialMessage>* queue_;
-  std::string token_;
+  Gate* gate_;
   std::mutex mutex_;
   std::set<AttemptRef> admitted_;
 };
 
 class ExperimentServiceImpl final : public v1::ExperimentService::Service {
  public:
-  ExperimentServiceImpl(const std::string& database, std::string token)
-      : token_(std::move(token)), store_(Store::Open(database, Store::Mode::kReadWrite)) {}
+  ExperimentServiceImpl(const std::string& database, Gate* gate)
+      : gate_(gate), store_(Store::Open(database, Store::Mode::kReadWrite)) {}
 
   grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
                    v1::AskReply* reply) override {
@@ -150,7 +143,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
   grpc::Status Drive(grpc::ServerContext* context,
                      grpc::ServerReaderWriter<v1::AskReply, v1::TellRequest>* stream) override {
-    return Answer(*context, token_, [&] {
+    return Answer(*context, gate_, [&] {
       v1::TellRequest request;
       while (stream->Read(&request)) {
         v1::AskReply reply;
@@ -181,7 +174,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   // The store and its experiments belong to one call at a time.
   template <typename Work>
   grpc::Status Locked(const grpc::ServerContext& context, Work work) {
-    return Answer(context, token_, [&] {
+    return Answer(context, gate_, [&] {
       std::lock_guard lock(mutex_);
       work();
     });
@@ -217,7 +210,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
   }
 
-  std::string token_;
+  Gate* gate_;
   std::mutex mutex_;
   Store store_;
   std::map<ExperimentId, Experiment> experiments_;
@@ -227,7 +220,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
 struct TrialServer::Impl {
   Impl(EventQueue<TrialMessage>* queue_in, const std::string& host)
-      : queue(queue_in), service(queue, token), listener(AnyPortOf(host), &service) {}
+      : queue(queue_in), service(queue, &gate), listener(AnyPortOf(host), &service, &gate) {}
 
   static std::string AnyPortOf(const std::string& host) {
     if (host.empty()) return "";
@@ -235,7 +228,7 @@ struct TrialServer::Impl {
   }
 
   EventQueue<TrialMessage>* queue;
-  std::string token = RandomToken();
+  Gate gate;
   TrialServiceImpl service;
   Listener listener;
 };
@@ -249,7 +242,7 @@ const std::string& TrialServer::address() const {
   return impl_->listener.address();
 }
 const std::string& TrialServer::token() const {
-  return impl_->token;
+  return impl_->gate.token;
 }
 void TrialServer::Admit(const AttemptRef& attempt) {
   impl_->service.Admit(attempt);
@@ -260,14 +253,14 @@ void TrialServer::Dismiss(const AttemptRef& attempt) {
 
 struct ExperimentServer::Impl {
   Impl(const std::string& database, const std::string& address)
-      : service(database, token), listener(LocalAddress(address), &service) {}
+      : service(database, &gate), listener(LocalAddress(address), &service, &gate) {}
 
   static const std::string& LocalAddress(const std::string& address) {
     if (!address.empty()) CheckLocalAddress(address);
     return address;
   }
 
-  std::string token = RandomToken();
+  Gate gate;
   ExperimentServiceImpl service;
   Listener listener;
 };
@@ -279,7 +272,7 @@ const std::string& ExperimentServer::address() const {
   return impl_->listener.address();
 }
 const std::string& ExperimentServer::token() const {
-  return impl_->token;
+  return impl_->gate.token;
 }
 
 }  // namespace dsat

@@ -45,8 +45,8 @@ using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMe
 // TrialService of a runner. Its threads only push to the queue; the loop decides.
 class TrialServer {
  public:
-  // If `host` is "", listens on an abstract unix socket with a random name, which is not a file and
-  // disappears even if this process is killed. Otherwise listens at a free port of `host`, a
+  // If `host` is "", listens on a unix socket that only this user can reach, which leaves no file
+  // behind even if this process is killed. Otherwise listens at a free port of `host`, a
   // numeric address of this machine that ranks on other hosts can reach; their token is sent
   // unencrypted, as the data between ranks is. `queue` must outlive the server. Throws kUnavailable
   // if it cannot listen.
@@ -71,8 +71,8 @@ class TrialServer {
 // a time; other processes may append to the same experiments meanwhile.
 class ExperimentServer {
  public:
-  // `address` is one that CheckLocalAddress accepts; port 0 = any free port; "" = an abstract unix
-  // socket with a random name. Throws as Store::Open and CheckLocalAddress, kAlreadyExists if
+  // `address` is one that CheckLocalAddress accepts; port 0 = any free port; "" = a unix
+  // socket as TrialServer's. Throws as Store::Open and CheckLocalAddress, kAlreadyExists if
   // another server (or a file that is not a socket) is at the address, kUnavailable if it cannot
   // listen.
   ExperimentServer(const std::string& database, const std::string& address);

@@ -4,9 +4,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include "base/unique_fd.h"
+#include "searcher/service_acceptor.h"
 
 namespace dsat {
 
@@ -16,11 +20,21 @@ std::string RandomToken();
 // Compares texts in a time that does not depend on where they differ.
 bool SameToken(std::string_view sent, std::string_view token);
 
+// Lets the calls with the token in.
+struct Gate {
+  // Trusts the connection of a call that it admits.
+  bool Admits(const grpc::ServerContext& context);
+
+  const std::string token = RandomToken();
+  std::atomic<Acceptor*> acceptor = nullptr;  // Of the listener.
+};
+
 // Serves one service while it exists.
 class Listener {
  public:
-  // `address` and errors as ExperimentServer in searcher/service.h. `service` must outlive this.
-  Listener(const std::string& address, grpc::Service* service);
+  // `address` and errors as ExperimentServer in searcher/service.h. `service`, which asks `gate`
+  // about every call, and `gate` must outlive this.
+  Listener(const std::string& address, grpc::Service* service, Gate* gate);
   // Refuses new calls; running calls have 1 s to end.
   ~Listener();
 
@@ -28,7 +42,10 @@ class Listener {
 
  private:
   std::string address_;
+  bool has_file_ = false;
+  UniqueFd path_;  // The socket as a path, if the address is a descriptor of this process.
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 }  // namespace dsat

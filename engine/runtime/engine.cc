@@ -79,6 +79,9 @@ class Engine::Parts {
   StepResult EndStep();
   // Tells the trace, if there is one, of the instructions of `watched`, which runs `its_plan`.
   void Watch(Executor& watched, const Plan& its_plan);
+  // Evaluates the batches [begin, end) of `data`.
+  void ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
+                    const std::function<void(int64_t batch, const Executor&)>& on_batch);
   // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
   void RequirePhase(Phase phase, const char* call) const;
 
@@ -100,11 +103,14 @@ class Engine::Parts {
   int64_t num_steps = 0;
   int64_t num_skipped_steps = 0;
   Trace* trace = nullptr;
+  std::function<void()> on_work;
   LossScaler loss_scaler;
 
  private:
   StepInputs NextInputs() const;
   Communicators MakeCommunicators();
+  // The sizes of the messages between pipeline stages.
+  void SetMessageBytes(int64_t micro_batch_size, Communicators& communicators) const;
   TraceEvent EventOf(const Instruction& i, const Plan& its_plan) const;
 };
 
@@ -131,13 +137,17 @@ Communicators Engine::Parts::MakeCommunicators() {
   Communicators communicators{.world = groups.world(), .data = groups.data()};
   if (groups.num_stages() == 1) return communicators;
   tied.emplace(plan, config.grad_dtype(), groups, resources.memory.device);
-  const Batch batch = {.B = config.batch.micro_batch_size, .T = resources.seq_len};
-  const std::vector<int64_t> bytes = InputBytes(resources.model, batch, config.dtype());
   communicators.pipeline = &groups.pipeline();
   communicators.tied = &*tied;
+  SetMessageBytes(config.batch.micro_batch_size, communicators);
+  return communicators;
+}
+
+void Engine::Parts::SetMessageBytes(int64_t micro_batch_size, Communicators& communicators) const {
+  const Batch batch = {.B = micro_batch_size, .T = resources.seq_len};
+  const std::vector<int64_t> bytes = InputBytes(resources.model, batch, config.dtype());
   communicators.input_bytes = bytes[plan.first_unit];
   communicators.output_bytes = bytes[plan.end_unit];
-  return communicators;
 }
 
 double Engine::Parts::lr() const {
@@ -259,6 +269,12 @@ void Engine::set_trace(Trace* trace) {
     kernels->stream().set_trace(trace);
 }
 
+void Engine::set_on_work(std::function<void()> on_work) {
+  parts_->on_work = on_work;
+  parts_->executor.set_on_work(on_work);
+  if (parts_->unreduced_executor) parts_->unreduced_executor->set_on_work(on_work);
+}
+
 double Engine::Forward(const Batch& batch) {
   parts_->RequirePhase(Phase::kForward, "Forward");
   if (parts_->current->AtEnd()) parts_->BeginStep();
@@ -301,32 +317,59 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
     Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
           num_batches);
   }
-  const int64_t num_samples = data.NumSamples(parts_->resources.seq_len);
-  if (num_batches > num_samples / parts_->config.batch.train_batch_size) {
+  return EvaluateSamples(data, num_batches * parts_->config.batch.train_batch_size);
+}
+
+double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
+  const int64_t most = data.NumSamples(parts_->resources.seq_len);
+  if (num_samples < 1 || num_samples > most) {
     Throw(ErrorCode::kInvalidArgument,
-          "evaluation over {} batches of {}; expected at most the data's {} samples", num_batches,
-          parts_->config.batch.train_batch_size, num_samples);
+          "evaluation over {} samples; expected 1 to the data's {} samples", num_samples, most);
   }
-  const Plan plan =
-      EvaluationPlanFor(parts_->resources.model, parts_->config, parts_->resources.group.size(),
-                        parts_->groups.stage(), parts_->config.batch.accumulation_steps);
-  const Memory& memory = parts_->resources.memory;
-  BatchLoader loader(&data, memory.device, memory.kernels, parts_->config.batch,
-                     parts_->resources.seq_len, parts_->groups.data().rank(),
-                     parts_->groups.data().size(), parts_->resources.model.image);
-  Executor executor(parts_->resources.model, plan, parts_->config, parts_->states,
-                    parts_->redistributor, loader, parts_->executor.communicators());
-  parts_->Watch(executor, plan);
+  const BatchSizes& whole = parts_->config.batch;
+  const int64_t num_whole = num_samples / whole.train_batch_size;
   double sum = 0;
-  for (int64_t i = 0; i < num_batches; ++i) {
+  parts_->ForEachBatch(data, whole, 0, num_whole, [&](int64_t, const Executor& executor) {
+    sum += executor.outputs().loss * static_cast<double>(whole.train_batch_size);
+  });
+  // The rest in micro-batches of one, of which every rank has one at a time.
+  const ProcessGroup& ranks = parts_->groups.data();
+  const int64_t begin = num_whole * whole.train_batch_size / ranks.size();
+  const int64_t end = (num_samples + ranks.size() - 1) / ranks.size();
+  double own_sum = 0;
+  parts_->ForEachBatch(data, {ranks.size(), 1, 1}, begin, end,
+                       [&](int64_t batch, const Executor& executor) {
+                         const bool is_there = batch * ranks.size() + ranks.rank() < num_samples;
+                         if (is_there) own_sum += executor.micro_batch_loss();
+                       });
+  sum += parts_->groups.world().SumScalar(own_sum);
+  return sum / static_cast<double>(num_samples);
+}
+
+void Engine::Parts::ForEachBatch(
+    const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
+    const std::function<void(int64_t batch, const Executor&)>& on_batch) {
+  if (begin >= end) return;
+  const Plan evaluation = EvaluationPlanFor(resources.model, config, resources.group.size(),
+                                            groups.stage(), sizes.accumulation_steps);
+  BatchLoader batches(&data, resources.memory.device, resources.memory.kernels, sizes,
+                      resources.seq_len, groups.data().rank(), groups.data().size(),
+                      resources.model.image);
+  batches.set_last_sample(data.NumSamples(resources.seq_len) - 1);
+  Communicators communicators = executor.communicators();
+  if (groups.num_stages() > 1) SetMessageBytes(sizes.micro_batch_size, communicators);
+  Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,
+                     communicators);
+  Watch(evaluator, evaluation);
+  evaluator.set_on_work(on_work);
+  for (int64_t batch = begin; batch < end; ++batch) {
     StepInputs inputs;
-    inputs.step = i;
-    executor.Begin(inputs);
-    while (!executor.AtEnd())
-      executor.Run();
-    sum += executor.outputs().loss;
+    inputs.step = batch;
+    evaluator.Begin(inputs);
+    while (!evaluator.AtEnd())
+      evaluator.Run();
+    on_batch(batch, evaluator);
   }
-  return sum / static_cast<double>(num_batches);
 }
 
 std::vector<float> Engine::Predict(const Batch& batch) {
@@ -379,7 +422,8 @@ void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
                             const Json& client_state) {
   const CheckpointNotes notes = {{{"num_steps", parts_->num_steps},
                                   {"num_skipped_steps", parts_->num_skipped_steps},
-                                  {"loss_scaler", ToJson(parts_->loss_scaler.state())}},
+                                  {"loss_scaler", ToJson(parts_->loss_scaler.state())},
+                                  {"lr", parts_->given_lr ? Json(*parts_->given_lr) : Json()}},
                                  client_state};
   engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", parts_->num_steps) : tag,
                          parts_->resources.model, parts_->states, notes, parts_->resources.group);
@@ -391,6 +435,8 @@ Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
   parts_->num_steps = notes.engine.at("num_steps");
   parts_->num_skipped_steps = notes.engine.at("num_skipped_steps");
   parts_->loss_scaler.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
+  const Json given_lr = notes.engine.value("lr", Json());  // Old checkpoints do not have it.
+  if (!given_lr.is_null()) parts_->given_lr = given_lr.get<double>();
   return std::move(notes.client_state);
 }
 

@@ -7,6 +7,7 @@
 #define DSAT_ENGINE_RUNTIME_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,9 @@ class Engine {
   // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
   // Throws kInvalidArgument if num_batches < 1.
   double Evaluate(const Dataset& data, int64_t num_batches);
+  // The same over the samples [0, num_samples): up to rounding it does not depend on the number of
+  // ranks and the batch sizes. Throws kInvalidArgument if `data` does not have so many.
+  double EvaluateSamples(const Dataset& data, int64_t num_samples);
 
   // Returns the logits (B, classes) of each row's last position. They are the same on every rank if
   // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline.
@@ -92,6 +96,9 @@ class Engine {
   // ends it. The trace must live until then, or as long as the engine. REQUIRES: no step is under
   // way.
   void set_trace(Trace* trace);
+
+  // Calls `on_work` after each instruction of a step or an evaluation, to show that they go on.
+  void set_on_work(std::function<void()> on_work);
 
   int64_t num_steps() const;  // Steps taken, skipped ones included.
   int64_t num_skipped_steps() const;

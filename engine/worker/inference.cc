@@ -47,23 +47,24 @@ void Continue(Engine& engine, const Model& model, const GenerateTask& task, uint
 
 }  // namespace
 
-ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len,
-                             const BatchSizes& batch) {
+void CheckValidation(const Dataset* data, int64_t seq_len) {
   if (data == nullptr) {
     Throw(
         ErrorCode::kInvalidArgument,
         "/hyperparameters/data has no \"validation\"; expected for example {{\"split\": 0.05}} or "
         "{{\"path\": \"validation.txt\"}} (docs/models.md)");
   }
-  const int64_t num_samples = data->NumSamples(seq_len);
-  const int64_t num_batches = num_samples / batch.train_batch_size;
-  if (num_batches < 1) {
+  if (data->NumSamples(seq_len) < 1) {
     Throw(ErrorCode::kInvalidArgument,
-          "/hyperparameters/data/validation has {} samples; expected at least one batch, {} "
-          "({} micro-batches of {} on each rank)",
-          num_samples, batch.train_batch_size, batch.accumulation_steps, batch.micro_batch_size);
+          "/hyperparameters/data/validation has no sample of length {}; expected at least one",
+          seq_len);
   }
-  return {engine.Evaluate(*data, num_batches), num_batches * batch.train_batch_size};
+}
+
+ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len) {
+  CheckValidation(data, seq_len);
+  const int64_t num_samples = data->NumSamples(seq_len);
+  return {engine.EvaluateSamples(*data, num_samples), num_samples};
 }
 
 void PrintResult(const ValidationResult& result, int64_t step) {

@@ -17,10 +17,11 @@ struct ValidationResult {
   int64_t num_samples = 0;  // The number of samples in the mean.
 };
 
-// The loss over all whole batches of the validation data. A collective call. Throws
-// kInvalidArgument if `data` is nullptr or has less than one batch, with an example of the key.
-ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len,
-                             const BatchSizes& batch);
+// Throws kInvalidArgument if `data` is nullptr, with an example of the key, or has no sample.
+void CheckValidation(const Dataset* data, int64_t seq_len);
+
+// The loss over all samples of the validation data. A collective call. Throws as CheckValidation.
+ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len);
 
 // Prints one JSON line: loss, perplexity, samples and the step of the checkpoint.
 void PrintResult(const ValidationResult& result, int64_t step);

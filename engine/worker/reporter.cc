@@ -35,22 +35,35 @@ void Reporter::Progress(int64_t step, double latency_ms, double loss, const std:
   changed_.notify_all();
 }
 
-void Reporter::Validated(int64_t step, double loss) {
+void Reporter::Begins(int64_t step) {
   if (!client_) return;
   try {
-    client_->Progress(rank_, step, 0, loss, kValidated);
+    client_->Progress(rank_, step, 0, 0, kBegins);
   } catch (const Error& e) {
-    Log(LogLevel::kWarn, "cannot report the validation loss", {{"error", e.what()}});
+    Log(LogLevel::kWarn, "cannot report the begin", {{"error", e.what()}});
   }
+}
+
+int64_t Reporter::NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void Reporter::Run() {
   constexpr std::chrono::milliseconds kInterval{100};
+  constexpr std::chrono::milliseconds kBeat{250};
   std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return done_ || newest_.has_value(); });
-    if (!newest_) return;  // The last sign goes out before the end.
-    const Sign sign = *std::exchange(newest_, std::nullopt);
+  for (Sign sign;;) {
+    changed_.wait_for(lock, kBeat, [this] { return done_ || newest_.has_value(); });
+    const bool works = alive_.exchange(false) || NowNs() < long_work_until_ns_;
+    if (newest_) {
+      sign = *std::exchange(newest_, std::nullopt);
+    } else if (done_) {
+      return;  // The last sign has gone out.
+    } else if (!works) {
+      continue;
+    }
     lock.unlock();
     if (Send(sign)) stop_requested_ = true;
     lock.lock();

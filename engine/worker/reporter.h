@@ -26,9 +26,24 @@ class Reporter {
   // Never blocks. A thread sends the newest progress at most ten times a second, and always sends
   // the last one. If the runner does not answer, this is logged once, and training continues.
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
-  // Reports the mean loss over the validation data after `step` steps, from rank 0. Waits for the
-  // answer; if the runner gives none, this is logged.
-  void Validated(int64_t step, double loss);
+  // Says that this rank is at work within a step. Cheap; the thread repeats the last progress.
+  void Alive() { alive_ = true; }
+  // The same until the end of the object, but for an hour at most: for work that cannot say so.
+  class LongWork {
+   public:
+    explicit LongWork(Reporter& reporter) : reporter_(reporter) {
+      reporter_.long_work_until_ns_ = NowNs() + kLongestWorkNs;
+    }
+    LongWork(const LongWork&) = delete;
+    LongWork& operator=(const LongWork&) = delete;
+    ~LongWork() { reporter_.long_work_until_ns_ = 0; }
+
+   private:
+    Reporter& reporter_;
+  };
+  // Reports from rank 0 that training begins after `step` steps. Waits for the answer; if the
+  // runner gives none, this is logged.
+  void Begins(int64_t step);
   // True after the runner has decided to stop this trial.
   bool stop_requested() const { return stop_requested_; }
 
@@ -47,12 +62,17 @@ class Reporter {
     std::string phase = "starting";
   };
 
+  static constexpr int64_t kLongestWorkNs = 3600 * int64_t{1'000'000'000};
+  static int64_t NowNs();
+
   void Run();
   bool Send(const Sign& sign);
 
   const int rank_;
   std::optional<TrialClient> client_;
   std::atomic<bool> stop_requested_ = false;
+  std::atomic<bool> alive_ = false;
+  std::atomic<int64_t> long_work_until_ns_ = 0;  // Of the steady clock.
   bool unreachable_ = false;  // Whether this was logged. Only the thread uses it.
 
   std::mutex mutex_;

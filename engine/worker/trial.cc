@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -22,8 +23,10 @@
 #include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/tier_memory.h"
+#include "engine/worker/divergence.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
+#include "engine/worker/step_history.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
 
@@ -97,6 +100,10 @@ class Trial {
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
   void Save(Engine& engine, const StepResult& step);
+  void Record(const Engine& engine, const StepResult& step);
+  void BeginTraining(Engine& engine);
+  bool ValidatesAfter(int64_t step) const;
+  bool IsSaveLate() const;
   void SetPoint(const Point& point);
   StepScale Scale() const;
 
@@ -111,7 +118,9 @@ class Trial {
   std::unique_ptr<Device> device_;
   TierMemory memory_;
   std::unique_ptr<ProcessGroup> group_;
-  std::string saved_tag_;  // Of this run's newest checkpoint.
+  std::string saved_tag_;               // Of this run's newest checkpoint.
+  std::optional<StepHistory> history_;  // On rank 0.
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
 Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -335,8 +344,11 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
 void Trial::Save(Engine& engine, const StepResult& step) {
   if (task_.checkpoint_dir.empty()) return;
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
+  const Reporter::LongWork saving(reporter_);
+  if (history_) history_->Sync();
   const std::string tag = fmt::format("global_step{}", engine.num_steps());
   engine.SaveCheckpoint(task_.checkpoint_dir, tag);
+  saved_ = std::chrono::steady_clock::now();
   const std::string before = std::exchange(saved_tag_, tag);
   if (environment_.rank == 0 && !before.empty()) {
     std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
@@ -344,14 +356,14 @@ void Trial::Save(Engine& engine, const StepResult& step) {
 }
 
 void Trial::Validate(Engine& engine) {
-  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
-  if (environment_.rank == 0) reporter_.Validated(engine.num_steps(), result.loss);
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_);
+  if (history_) history_->Add({.step = engine.num_steps(), .validated = true, .loss = result.loss});
 }
 
 void Trial::Evaluate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_, config_.batch);
+  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_);
   if (environment_.rank == 0) PrintResult(result, engine.num_steps());
 }
 
@@ -361,32 +373,81 @@ void Trial::Generate() {
   engine::Generate(engine, model_, task_.generate, Seed());
 }
 
-// Continues from the newest checkpoint of the folder, if there is one. Saves on the way, at the
-// end, and when it is told to stop.
-void Trial::Train() {
-  StepTracer tracer(task_.trace);
-  Engine engine(MakeResources(), config_, Seed());
+void Trial::Record(const Engine& engine, const StepResult& step) {
+  if (!history_) return;
+  const double samples_per_s =
+      1000 * static_cast<double>(config_.batch.train_batch_size) / step.latency_ms;
+  history_->Add({.step = engine.num_steps(),
+                 .loss = step.loss,
+                 .lr = step.lr,
+                 .grad_norm = step.grad_norm,
+                 .loss_scale = step.loss_scale,
+                 .skipped = step.skipped,
+                 .samples_per_s = samples_per_s,
+                 .tokens_per_s = samples_per_s * static_cast<double>(Scale().tokens_per_sample),
+                 .latency_ms = step.latency_ms,
+                 .peak_bytes = memory_.device().peak_bytes()});
+}
+
+bool Trial::ValidatesAfter(int64_t step) const {
+  return task_.eval_interval > 0 && step > 0 &&
+         (step % task_.eval_interval == 0 || step == task_.train_steps);
+}
+
+// Continues from the newest checkpoint of the folder, if there is one. A validation comes after the
+// checkpoint of its step; a run that ended between the two left it to this one.
+void Trial::BeginTraining(Engine& engine) {
+  if (task_.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
   const std::string& dir = task_.checkpoint_dir;
   if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
+    const Reporter::LongWork loading(reporter_);
     engine.LoadCheckpoint(dir);
     Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
   }
+  engine.set_on_work([this] { reporter_.Alive(); });
+  const bool records = environment_.rank == 0 && !task_.history_path.empty();
+  if (records) history_.emplace(task_.history_path, engine.num_steps());
+  if (environment_.rank == 0) reporter_.Begins(engine.num_steps());
+  const bool lacks = records && ValidatesAfter(engine.num_steps()) && !history_->has_validation();
+  if (group_->MaxScalar(lacks ? 1 : 0) > 0) Validate(engine);
+}
+
+// By the clock of rank 0.
+bool Trial::IsSaveLate() const {
+  return environment_.rank == 0 && task_.checkpoint_seconds > 0 &&
+         std::chrono::steady_clock::now() - saved_ > std::chrono::seconds(task_.checkpoint_seconds);
+}
+
+// Saves on the way, at the end, and when it is told to stop. Ends before its end, with the reason,
+// if it diverges.
+void Trial::Train() {
+  StepTracer tracer(task_.trace);
+  Engine engine(MakeResources(), config_, Seed());
+  BeginTraining(engine);
   if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
   tracer.Plan(engine.num_steps(), task_.train_steps);
+  DivergenceWatch divergence;
   const int64_t interval = task_.checkpoint_interval;
+  bool is_due = false;
   for (bool last = false; !last;) {
     tracer.BeforeStep(engine);
     const StepResult step = Step(engine, "training");
-    const bool go_on = Agree(Next::kStep) == Next::kStep;
+    const Next next = Agree(IsSaveLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
     LogStep(engine, step);
-    last = !go_on || engine.num_steps() >= task_.train_steps;
+    Record(engine, step);
+    last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
-    const bool due = interval > 0 && engine.num_steps() % interval == 0;
-    const bool validates =
-        task_.eval_interval > 0 && (engine.num_steps() % task_.eval_interval == 0 || last);
-    if (validates) Validate(engine);
-    if (last || due) Save(engine, step);
+    divergence.OnStep(step, engine.num_steps());
+    is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
+    // Parameters that give no finite loss do not replace those that did.
+    if (last || (is_due && std::isfinite(step.loss))) {
+      Save(engine, step);
+      is_due = false;
+    }
+    if (ValidatesAfter(engine.num_steps())) Validate(engine);
   }
+  if (engine.num_steps() >= task_.train_steps)
+    CheckSkipped(engine.num_skipped_steps(), engine.num_steps());
 }
 
 }  // namespace
@@ -402,6 +463,9 @@ int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter
   try {
     Trial(task, environment, config, reporter).Run();
     return kExitOk;
+  } catch (const Diverged& e) {
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
   } catch (const Error& e) {
     // Of the device, or of the memory that ranks share.
     if (e.code() != ErrorCode::kResourceExhausted) throw;

@@ -78,9 +78,14 @@ struct Question {
   bool open() const { return !answer && problem.empty(); }
 
   void Hear() {
-    while (const std::optional<Json> message = process.Next()) {
-      if (const auto hello = message->find("hello"); hello != message->end())
-        answer = SuperviseHelloFromJson(*hello);
+    process.Receive();
+    try {
+      while (const std::optional<Json> message = process.Next()) {
+        if (const auto hello = message->find("hello"); hello != message->end())
+          answer = SuperviseHelloFromJson(*hello);
+      }
+    } catch (const Json::exception&) {
+      process.Refuse("it sent a greeting that no supervisor sends; expected the same dsat there");
     }
     if (answer || !process.ended()) return;
     process.Collect();

@@ -15,8 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The part of a log that is copied, from its end.
+// The part of a log that is copied, from its end, and that of all logs of a host.
 constexpr int64_t kLogEndBytes = 256 * 1024;
+constexpr int64_t kAllLogsBytes = 4 * 1024 * 1024;
 
 // Equal content identifies a shared folder: files name the attempt and the runner's address or
 // files.
@@ -82,9 +83,10 @@ std::map<std::string, std::string> RemoteFolder::Logs(
     const std::vector<RankCommand>& commands) const {
   std::map<std::string, std::string> logs;
   if (!is_temporary_) return logs;
+  const int64_t most = kAllLogsBytes / std::max<int64_t>(1, std::ssize(commands));
   for (const RankCommand& command : commands) {
     const std::string log = Moved(command.log_path);
-    if (fs::exists(log)) logs[command.log_path] = ReadEnd(log, kLogEndBytes);
+    if (fs::exists(log)) logs[command.log_path] = ReadEnd(log, std::min(kLogEndBytes, most));
   }
   return logs;
 }

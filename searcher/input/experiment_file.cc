@@ -1,12 +1,15 @@
 // Converts YAML to JSON with line numbers. The only file that uses the YAML library.
 #include "searcher/input/experiment_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -16,8 +19,11 @@
 namespace dsat {
 namespace {
 
-// A limit on the number of nodes, because aliases can expand to any number.
+// Limits on a file, and on the values that it expands to through aliases.
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxNodes = 100'000;
+constexpr int kMaxDepth = 50;
+constexpr size_t kMaxPointerBytes = size_t{32} << 20;  // Of the names of all values.
 
 bool IsWord(const std::string& text, const char* lower, const char* title, const char* upper) {
   return text == lower || text == title || text == upper;
@@ -45,13 +51,38 @@ Json PlainScalar(const std::string& text) {
   return number && std::isfinite(*number) ? Json(*number) : Json(text);
 }
 
+// Sees the events of a document and keeps nothing.
+class NoDocument : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Whether a text has one document. YAML::LoadAll does not end where a document begins with a comma.
+bool IsOneDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  NoDocument nothing;
+  return parser.HandleNextDocument(nothing) && !parser.HandleNextDocument(nothing);
+}
+
 class Converter {
  public:
   explicit Converter(ExperimentDocument& document) : document_(document) {}
 
   Json Convert(const YAML::Node& node, const std::string& pointer) {
+    const Level level(*this, pointer);
     document_.lines.try_emplace(pointer, node.Mark().line + 1);
-    if (++nodes_ > kMaxNodes) document_.Fail(pointer, "the file has too many values");
     switch (node.Type()) {
       case YAML::NodeType::Scalar:
         return node.Tag() == "!" ? Json(node.Scalar()) : PlainScalar(node.Scalar());
@@ -67,6 +98,28 @@ class Converter {
   }
 
  private:
+  // Counts a value while it is converted. An alias may lead to itself, and to any number of values.
+  struct Level {
+    Level(Converter& converter_in, const std::string& pointer) : converter(converter_in) {
+      converter.pointer_bytes_ += pointer.size();
+      const bool has_room =
+          ++converter.nodes_ <= kMaxNodes && converter.pointer_bytes_ <= kMaxPointerBytes;
+      if (++converter.depth_ > kMaxDepth)
+        converter.Refuse(fmt::format("values are nested more than {} levels deep", kMaxDepth));
+      if (!has_room) converter.Refuse("it has too many values");
+    }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+    ~Level() { --converter.depth_; }
+    Converter& converter;
+  };
+
+  [[noreturn]] void Refuse(const std::string& why) const {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {}; expected an experiment file, with no alias that leads to itself", document_.path,
+          why);
+  }
+
   Json ConvertSequence(const YAML::Node& node, const std::string& pointer) {
     Json array = Json::array();
     for (const YAML::Node& item : node) {
@@ -100,6 +153,7 @@ class Converter {
 
   // YAML's merge key: keys of another map, or of several, that this map does not have itself.
   void Merge(const YAML::Node& source, const std::string& pointer, Json& object) {
+    const Level level(*this, pointer);
     if (source.IsSequence()) {
       for (const YAML::Node& item : source)
         Merge(item, pointer, object);
@@ -113,22 +167,32 @@ class Converter {
 
   ExperimentDocument& document_;
   int nodes_ = 0;
+  int depth_ = 0;
+  size_t pointer_bytes_ = 0;
 };
 
 ExperimentDocument ReadDocument(const std::string& path) {
   ExperimentDocument document;
   document.path = path;
-  std::vector<YAML::Node> nodes;
+  std::error_code ignored;
+  if (std::filesystem::file_size(path, ignored) > kMaxFileBytes && !ignored) {
+    Throw(ErrorCode::kInvalidArgument, "{}: the file has more than {}; expected an experiment file",
+          path, HumanBytes(kMaxFileBytes));
+  }
+  const std::string text = ReadFile(path);
+  YAML::Node root;
+  bool is_one = false;
   try {
-    nodes = YAML::LoadAll(ReadFile(path));
+    is_one = IsOneDocument(text);
+    if (is_one) root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
     Throw(ErrorCode::kInvalidArgument, "{}:{}: not YAML: {}", path, error.mark.line + 1, error.msg);
   }
-  if (nodes.size() != 1 || !nodes[0].IsMap()) {
+  if (!is_one || !root.IsMap()) {
     Throw(ErrorCode::kInvalidArgument, "{}:1: expected one YAML document with \"key: value\" lines",
           path);
   }
-  document.root = Converter(document).Convert(nodes[0], "");
+  document.root = Converter(document).Convert(root, "");
   return document;
 }
 

@@ -68,7 +68,9 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
     task.train_steps = spec_.max_length_steps;
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";
     task.checkpoint_interval = request.checkpoint_interval;
+    task.checkpoint_seconds = request.checkpoint_seconds;
     task.eval_interval = request.eval_interval;
+    task.history_path = fs::absolute(request.dir) / "metrics.jsonl";
     task.trace = request.trace;
   }
   return task;
@@ -111,6 +113,7 @@ std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
     command.host = place.host;
     command.files = {task_path};
     command.shares_folder = request.full_run;  // Its checkpoints.
+    command.continues_log = request.full_run;
     commands.push_back(std::move(command));
   }
   return commands;

@@ -22,6 +22,7 @@ struct LaunchRequest {
   bool full_run = false;            // Train to the end and measure nothing.
   int64_t checkpoint_interval = 0;  // Of a full run: steps between two checkpoints,
   int64_t eval_interval = 0;        // and between two validations.
+  int64_t checkpoint_seconds = 0;   // Of a full run: the most between checkpoints; 0 = no limit.
   TraceTask trace = {};             // Of a full run of the built-in engine.
   Json ds_config;                   // The configuration to run.
   std::string dir;         // Folder of this attempt for configs and logs; exists and is writable.

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ constexpr int kLastWaitMs = 25000;
 constexpr std::chrono::seconds kAlivePeriod{10};
 // The size of the error output of the command that reaches a host which is shown.
 constexpr int64_t kErrorEndBytes = 4096;
+constexpr size_t kMostOtherTextBytes = size_t{1} << 20;
 // The exit code of a shell for a command that does not exist.
 constexpr int kExitNotFound = 127;
 
@@ -85,6 +87,24 @@ class SpawnSettings {
   posix_spawnattr_t attributes_;
 };
 
+// Sends SIGKILL to the processes below a process.
+void KillBelow(pid_t pid) {
+  for (const pid_t child : ChildrenOf(pid)) {
+    KillBelow(child);
+    kill(child, SIGKILL);
+  }
+}
+
+// Kills a supervisor that does not do it and the processes below it, including those that its ranks
+// create meanwhile: as a subreaper it inherits these.
+void KillTree(pid_t pid) {
+  constexpr int kRounds = 3;
+  for (int i = 0; i < kRounds; ++i)
+    KillBelow(pid);
+  kill(-pid, SIGKILL);  // It leads its group.
+  kill(pid, SIGKILL);
+}
+
 UniqueFd MakeErrorFile(bool remote) {
   if (!remote) return UniqueFd();
   UniqueFd file(memfd_create("dsat-errors", MFD_CLOEXEC));
@@ -121,15 +141,21 @@ HostProcess::HostProcess(HostProcess&& other) noexcept
       pid_(std::exchange(other.pid_, -1)),
       exit_code_(other.exit_code_),
       ended_(other.ended_),
+      other_text_bytes_(other.other_text_bytes_),
+      refused_(std::move(other.refused_)),
+      kill_at_(other.kill_at_),
       said_alive_(other.said_alive_) {}
 
 HostProcess::~HostProcess() {
   if (pid_ < 0) return;
   line_.Close();  // The supervisor kills its processes and ends.
-  const UniqueFd process = OpenProcess(pid_);
-  pollfd end = {process.get(), POLLIN, 0};
-  if (process && poll(&end, 1, kLastWaitMs) == 0) kill(pid_, SIGKILL);
   Collect();
+}
+
+void HostProcess::Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen) {
+  kill(pid_, SIGCONT);
+  Send({{"stop_grace_ms", grace.count()}});
+  kill_at_ = std::min(kill_at_, std::chrono::steady_clock::now() + grace + frozen);
 }
 
 void HostProcess::SayAlive() {
@@ -139,17 +165,38 @@ void HostProcess::SayAlive() {
   Send({{"alive", true}});
 }
 
+void HostProcess::Receive() {
+  if (ended_) return;
+  if (std::chrono::steady_clock::now() > kill_at_) KillTree(pid_);
+  if (line_.Receive()) return;
+  ended_ = true;
+  if (line_.IsTooLong())
+    refused_ = fmt::format("it sent a line above {}", HumanBytes(kMaxLineBytes));
+}
+
+void HostProcess::Refuse(const std::string& why) {
+  ended_ = true;
+  refused_ = why;
+}
+
 std::optional<Json> HostProcess::Next() {
-  if (!ended_ && !line_.Receive()) ended_ = true;
   while (const std::optional<std::string> line = line_.NextLine()) {
     Json message = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
-    if (message.is_object()) return message;  // A shell on the host may print other text first.
+    if (message.is_object()) return message;
+    // A shell on the host may print other text first.
+    other_text_bytes_ += line->size() + 1;
+    if (!ended_ && other_text_bytes_ > kMostOtherTextBytes)
+      Refuse("it sends text without end; expected a command that reaches the host, as ssh does");
   }
   return std::nullopt;
 }
 
 int HostProcess::Collect() {
   if (pid_ < 0) return exit_code_;
+  kill(pid_, SIGCONT);
+  const UniqueFd process = OpenProcess(pid_);
+  pollfd end = {process.get(), POLLIN, 0};
+  if (!refused_.empty() || (process && poll(&end, 1, kLastWaitMs) == 0)) KillTree(pid_);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -159,6 +206,7 @@ int HostProcess::Collect() {
 }
 
 std::string HostProcess::WhyNoReport() const {
+  if (!refused_.empty()) return refused_;
   if (!remote_) return "dsat: the supervisor of the ranks ended without a report";
   // Opened again, because the command shares the file offset of the descriptor.
   std::string said =

@@ -29,14 +29,21 @@ class HostProcess {
   // Readable when Next may return a message.
   int fd() const { return line_.fd(); }
   void Send(const Json& message) { line_.Send(message); }
+  // Tells the supervisor to end its ranks within `grace`. A supervisor that was stopped (SIGSTOP)
+  // is continued; one that has not ended after a further `frozen` is killed by Next, with all
+  // processes below it.
+  void Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen);
   // Tells a supervisor on another host, from time to time, that its runner is alive.
   void SayAlive();
-  // The next message that has arrived; nullopt if there is none now, and after the last if ended().
-  // Does not block.
+  // Receives what has arrived. Does not block.
+  void Receive();
+  // The next message received; nullopt if there is none, and after the last if ended().
   std::optional<Json> Next();
   bool ended() const { return ended_; }
-  // Waits for the end of the process and returns its exit code, 128 + signal if it was killed.
-  // REQUIRES: ended().
+  // Ends the connection, which has said what no supervisor says.
+  void Refuse(const std::string& why);
+  // Waits for the end of the process, which is killed if it takes too long, and returns its exit
+  // code, 128 + signal if it was killed. REQUIRES: ended().
   int Collect();
   // Why there was no report. REQUIRES: Collect was called.
   std::string WhyNoReport() const;
@@ -52,6 +59,9 @@ class HostProcess {
   pid_t pid_ = -1;  // -1 after Collect.
   int exit_code_ = 0;
   bool ended_ = false;
+  size_t other_text_bytes_ = 0;  // Received that is no message.
+  std::string refused_;          // Why the connection was ended here; "" if it was not.
+  std::chrono::steady_clock::time_point kill_at_ = std::chrono::steady_clock::time_point::max();
   std::chrono::steady_clock::time_point said_alive_ = std::chrono::steady_clock::now();
 };
 

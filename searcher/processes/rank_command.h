@@ -14,7 +14,8 @@ namespace dsat {
 struct RankCommand {
   std::vector<std::string> argv;
   std::map<std::string, std::string> env;
-  std::string log_path;  // stdout and stderr of this rank; an existing file is replaced.
+  std::string log_path;  // stdout and stderr of this rank; an existing file is replaced,
+                         // or continued with `continues_log`.
   std::string work_dir;  // "" = the one given to SupervisedProcess::Start.
   // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
   // (line_stamper.h) as "<nanoseconds of the monotonic clock> <line>" when it arrives.
@@ -22,6 +23,7 @@ struct RankCommand {
   int64_t host = 0;                     // Index of the hosts given to SupervisedProcess::Start.
   std::vector<std::string> files = {};  // Files in the attempt's folder that the rank reads. A host
                                         // that does not share the folder gets copies.
+  bool continues_log = false;
   bool shares_folder = false;           // True if files that the rank writes there are needed here.
 };
 
@@ -44,6 +46,9 @@ struct GraceTimes {
   // After this time without a message, a supervisor on another host assumes that the runner is
   // gone: a broken connection may not be noticed at either end.
   std::chrono::milliseconds silence{60'000};
+  // From the end of the grace time of a stop to SIGKILL for a supervisor that has not ended: longer
+  // than it tries to kill a process that hangs in the kernel.
+  std::chrono::milliseconds frozen{25'000};
 };
 
 }  // namespace dsat

@@ -26,8 +26,9 @@ constexpr int kExitNotRunnable = 127;
 // Of at most 1000. Raising the score needs no privilege.
 constexpr int kOomScoreAdj = 500;
 
-UniqueFd OpenLog(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+UniqueFd OpenLog(const std::string& path, bool continues) {
+  const int begin = continues ? 0 : O_TRUNC;
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | begin | O_APPEND | O_CLOEXEC, 0644));
   if (fd.get() < 0) ThrowErrno(path, errno);
   return fd;
 }
@@ -77,7 +78,7 @@ void ArrangeFiles(int log_fd, int null_fd, int group_fd) {
 }  // namespace
 
 pid_t StartRank(const RankCommand& command, const std::string& work_dir, int group_fd) {
-  const UniqueFd log = OpenLog(command.log_path);
+  const UniqueFd log = OpenLog(command.log_path, command.continues_log);
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const pid_t parent = getpid();
   const pid_t pid = fork();

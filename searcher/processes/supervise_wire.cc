@@ -20,6 +20,7 @@ Json ToJson(const RankCommand& command) {
           {"log_path", command.log_path},
           {"work_dir", command.work_dir},
           {"stamp_marker", command.stamp_marker},
+          {"continues_log", command.continues_log},
           {"shares_folder", command.shares_folder}};
 }
 
@@ -29,6 +30,7 @@ RankCommand RankCommandFromJson(const Json& json) {
           .log_path = json.at("log_path"),
           .work_dir = json.at("work_dir"),
           .stamp_marker = json.at("stamp_marker"),
+          .continues_log = json.at("continues_log"),
           .shares_folder = json.at("shares_folder")};
 }
 
@@ -135,22 +137,25 @@ bool LineChannel::Send(const Json& message) {
 }
 
 bool LineChannel::Receive() {
+  constexpr int kMostReads = 64;
+  received_.erase(0, begin_);
+  searched_ -= std::exchange(begin_, 0);
   char buffer[16384];
-  while (HasInput(in_.get())) {
+  for (int i = 0; i < kMostReads && HasInput(in_.get()); ++i) {
     const ssize_t n = read(in_.get(), buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     received_.append(buffer, static_cast<size_t>(n));
   }
-  return true;
+  return !IsTooLong();
 }
 
 std::optional<std::string> LineChannel::NextLine() {
-  const size_t end = received_.find('\n');
+  const size_t end = received_.find('\n', searched_);
+  searched_ = end == std::string::npos ? received_.size() : end + 1;
   if (end == std::string::npos) return std::nullopt;
-  std::string line = received_.substr(0, end);
-  received_.erase(0, end + 1);
-  return line;
+  const size_t begin = std::exchange(begin_, end + 1);
+  return received_.substr(begin, end - begin);
 }
 
 }  // namespace dsat

@@ -45,13 +45,16 @@ struct SuperviseReport {
   std::map<std::string, std::string> logs = {};
 };
 
-// The FromJson functions throw nlohmann's exceptions, because both ends are the same program.
+// The FromJson functions throw nlohmann's exceptions.
 Json ToJson(const SuperviseOrder& order);
 SuperviseOrder SuperviseOrderFromJson(const Json& json);
 Json ToJson(const SuperviseHello& hello);
 SuperviseHello SuperviseHelloFromJson(const Json& json);
 Json ToJson(const SuperviseReport& report);
 SuperviseReport SuperviseReportFromJson(const Json& json);
+
+// Above the size of a report with the ends of all logs (remote_folder.cc).
+inline constexpr size_t kMaxLineBytes = size_t{32} << 20;
 
 // Reads lines from one stream and writes lines to another, which are sockets or pipes. Not
 // thread-safe.
@@ -66,8 +69,11 @@ class LineChannel {
   void Close();
   // Sends a line; blocks while the buffer is full. Returns false if the peer is gone.
   bool Send(const Json& message);
-  // Reads the data that has arrived. Does not block. Returns false at the end of the stream.
+  // Reads data that has arrived, but not endlessly. Does not block. Returns false at the end of the
+  // stream, and if a line has more than kMaxLineBytes.
   bool Receive();
+  // Whether Receive has returned false because of a line.
+  bool IsTooLong() const { return received_.size() - begin_ > kMaxLineBytes; }
   // The next complete line received.
   std::optional<std::string> NextLine();
 
@@ -75,6 +81,8 @@ class LineChannel {
   UniqueFd in_;
   UniqueFd out_;
   std::string received_;
+  size_t begin_ = 0;     // Of the first line of `received_` that NextLine has not given,
+  size_t searched_ = 0;  // which does not end before this position.
 };
 
 }  // namespace dsat

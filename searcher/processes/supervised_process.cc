@@ -54,6 +54,7 @@ struct SupervisedProcess::Impl {
   UniqueFd news;  // An epoll descriptor of the connections.
   std::vector<Part> parts;
   std::vector<std::string> log_paths;  // By rank.
+  std::chrono::milliseconds frozen{0};
   int first_failed_rank = -1;
   std::optional<ExitReport> report;
 };
@@ -69,11 +70,16 @@ void SupervisedProcess::Impl::Start(const std::string& dsat_binary, const Launch
 }
 
 void SupervisedProcess::Impl::Hear(Part& part) {
-  while (const std::optional<Json> message = part.process.Next()) {
-    if (const auto failed = message->find("failed_rank"); failed != message->end())
-      OnFailure(part, failed->get<int>());
-    if (const auto last = message->find("report"); last != message->end())
-      OnReport(part, SuperviseReportFromJson(*last));
+  part.process.Receive();
+  try {
+    while (const std::optional<Json> message = part.process.Next()) {
+      if (const auto failed = message->find("failed_rank"); failed != message->end())
+        OnFailure(part, failed->get<int>());
+      if (const auto last = message->find("report"); last != message->end())
+        OnReport(part, SuperviseReportFromJson(*last));
+    }
+  } catch (const Json::exception&) {
+    part.process.Refuse("it sent a message that no supervisor sends; expected the same dsat there");
   }
   if (!part.process.ended()) return;
   part.process.Collect();
@@ -84,7 +90,8 @@ void SupervisedProcess::Impl::Hear(Part& part) {
 // Only the first failure is reported. The ranks on other hosts need not run on.
 void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
   if (first_failed_rank >= 0) return;
-  first_failed_rank = part.ranks.at(static_cast<size_t>(rank));
+  const auto index = static_cast<size_t>(std::clamp<int64_t>(rank, 0, std::ssize(part.ranks) - 1));
+  first_failed_rank = part.ranks[index];
   for (Part& other : parts) {
     if (&other != &part && !other.report) other.process.Send({{"sibling_failed", true}});
   }
@@ -94,10 +101,13 @@ void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
   if (ended.exit.first_failed_rank >= 0) OnFailure(part, ended.exit.first_failed_rank);
   std::string& words = ended.exit.log_tail;
   if (!words.empty()) words = part.process.Prefix() + words;
-  for (const auto& [path, text] : ended.logs) {
+  // Other paths than those of the logs of its ranks are not the host's to write.
+  for (const int rank : part.ranks) {
+    const std::string& path = log_paths[static_cast<size_t>(rank)];
+    const auto log = ended.logs.find(path);
     std::error_code error;
-    if (std::filesystem::exists(path, error)) continue;
-    std::ofstream(path, std::ios::binary) << text;
+    if (log == ended.logs.end() || std::filesystem::exists(path, error)) continue;
+    std::ofstream(path, std::ios::binary) << log->second;
   }
   part.report = std::move(ended);
 }
@@ -144,6 +154,7 @@ SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
   std::map<int64_t, SuperviseOrder> orders;
   std::map<int64_t, std::vector<int>> numbers;
   auto impl = std::make_unique<Impl>();
+  impl->frozen = grace.frozen;
   for (const RankCommand& rank : ranks) {
     SuperviseOrder& order =
         orders.try_emplace(rank.host, SuperviseOrder{{}, work_dir, grace}).first->second;
@@ -184,7 +195,7 @@ std::optional<ExitReport> SupervisedProcess::Poll() {
 
 void SupervisedProcess::Stop(std::chrono::milliseconds grace) {
   for (Part& part : impl_->parts)
-    if (!part.process.ended()) part.process.Send({{"stop_grace_ms", grace.count()}});
+    if (!part.process.ended()) part.process.Stop(grace, impl_->frozen);
 }
 
 }  // namespace dsat

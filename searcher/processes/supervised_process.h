@@ -52,7 +52,8 @@ class SupervisedProcess {
   // runner is alive. Returns the same report when called again.
   std::optional<ExitReport> Poll();
   // Sends SIGTERM to the ranks, and SIGKILL after the grace time. Returns at once. A second call
-  // can shorten the grace time but not lengthen it.
+  // can shorten the grace time but not lengthen it. A supervisor that does not react is killed
+  // after grace.frozen, by Poll.
   void Stop(std::chrono::milliseconds grace);
 
  private:

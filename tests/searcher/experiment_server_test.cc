@@ -246,7 +246,7 @@ TEST_F(ExperimentServerTest, ASocketFileBelongsToThisUserAlone) {
 }
 
 TEST_F(ExperimentServerTest, AnAbstractSocketOfALivingServerIsNotTaken) {
-  const ExperimentServer server(database(), "");
+  const ExperimentServer server(database(), fmt::format("unix-abstract:dsat-test-{}", getpid()));
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), server.address()); }),
             ErrorCode::kAlreadyExists);
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -20,6 +21,7 @@
 #include "db/store.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/client.h"
+#include "proto/training_step.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
 #include "searcher/processes/supervisor.h"
@@ -76,10 +78,16 @@ void Report(const TrialTask& task, TrialClient& client) {
   client.Measured({{1, 1}, FakeMeasurement(task.ds_config)}, profile);
 }
 
+void RecordStep(const TrialTask& task, int64_t step) {
+  const TrainingStep line = {
+      .step = step, .loss = 1.0 / static_cast<double>(step), .latency_ms = 5};
+  std::ofstream(task.history_path, std::ios::app) << ToJson(line).dump() + "\n";
+}
+
 int Train(const TrialTask& task, TrialClient& client) {
-  for (int64_t step = 1; step <= task.train_steps; ++step) {
-    const double loss = 1.0 / static_cast<double>(step);
-    if (client.Progress(0, step, 5, loss, "training")) return 0;
+  for (int64_t step = 2; step <= task.train_steps; ++step) {
+    RecordStep(task, step);
+    if (client.Progress(0, step, 5, 1, "training")) return 0;
   }
   return 0;
 }
@@ -87,6 +95,10 @@ int Train(const TrialTask& task, TrialClient& client) {
 int Behave(const TrialTask& task, TrialClient& client, const std::string& behavior) {
   if (behavior == "silent") return 0;
   if (behavior == "mute") SleepForever();
+  if (task.mode == TrialTask::Mode::kTrain) {
+    RecordStep(task, 1);
+    client.Progress(0, 0, 0, 0, kBegins);
+  }
   client.Progress(0, 1, 5, 2.5, "warm-up");
   if (behavior == "crash") {
     std::fprintf(stderr, "the fake crashes as told\n");

@@ -54,6 +54,37 @@ TEST_F(RunnerLockTest, TheSecondRunnerIsToldWhoTheFirstIs) {
   WaitFor(child);
 }
 
+TEST_F(RunnerLockTest, AnotherNameOfTheDatabaseIsNoWayAroundIt) {
+  WriteFileAtomic(path(), "");
+  const std::string link = folder_.File("link.db");
+  ASSERT_EQ(symlink(path().c_str(), link.c_str()), 0);
+  const pid_t child = Holder();
+  EXPECT_EQ(CodeOf([&] { RunnerLock::Acquire(link, 1); }), ErrorCode::kFailedPrecondition);
+  EXPECT_TRUE(RunnerLock::IsHeld(link, 1));
+  kill(child, SIGKILL);
+  WaitFor(child);
+}
+
+TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
+  const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
+  const Json other = FolderOwner(folder_.File("other.db"), 1, "2026-01-01T00:00:00Z");
+  const std::string dir = folder_.path();
+  {
+    const RunnerLock lock = RunnerLock::ClaimFolder(dir, mine);
+    std::string message;
+    EXPECT_EQ(CodeOf([&] { RunnerLock::LockFolder(dir); }, &message),
+              ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(message, HasSubstr(dir + " is in use by process " + std::to_string(getpid())));
+  }
+  std::string message;
+  EXPECT_EQ(CodeOf([&] { RunnerLock::ClaimFolder(dir, other); }, &message),
+            ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(message, HasSubstr("experiment 1 of \"" + path()));
+  RunnerLock::ClaimFolder(dir, mine);  // Again, for dsat resume.
+  EXPECT_EQ(FreeFolder(dir, mine), dir);
+  EXPECT_EQ(FreeFolder(dir, other), dir + "-2");
+}
+
 TEST_F(RunnerLockTest, OthersSeeWhetherItIsHeld) {
   EXPECT_FALSE(RunnerLock::IsHeld(path(), 1));
   EXPECT_TRUE(folder_.Names().empty());

@@ -454,10 +454,9 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
   std::vector<int64_t> steps;
   const Outcome outcome = RunFullTraining(
       Spec({}), Spec({}).ds_config, Options(),
-      [&](const TrainingProgress& progress) {
+      [&](const TrainingStep& progress) {
         steps.push_back(progress.step);
-        EXPECT_EQ(progress.loss,
-                  progress.step == 1 ? 2.5 : 1.0 / static_cast<double>(progress.step));
+        EXPECT_EQ(progress.loss, 1.0 / static_cast<double>(progress.step));
         EXPECT_EQ(progress.latency_ms, 5);
         EXPECT_FALSE(progress.validated);
       },
@@ -468,6 +467,40 @@ TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
   EXPECT_EQ(steps, expected);
 }
 
+TEST_F(RunnerTest, AFullTrainingThatLosesARankIsStartedAgain) {
+  ExperimentSpec spec = Spec({{"0", {"crash", "ok"}}});
+  std::vector<int64_t> steps;
+  const Outcome outcome = RunFullTraining(
+      spec, spec.ds_config, Options(),
+      [&](const TrainingStep& progress) { steps.push_back(progress.step); }, nullptr);
+  EXPECT_EQ(Expectation(outcome.state, outcome.reason), "succeeded: ");
+  std::vector<int64_t> expected(20);
+  std::iota(expected.begin(), expected.end(), 1);
+  EXPECT_EQ(steps, expected);  // Those of both attempts, once.
+  EXPECT_EQ(NumLaunches(), 2);
+}
+
+TEST_F(RunnerTest, AFolderHasOneTrainingAndOneExperiment) {
+  const RunnerOptions options = Options();
+  fs::create_directories(options.out_dir);
+  const auto train = [&] {
+    RunFullTraining(Spec({}), Spec({}).ds_config, options, [](const TrainingStep&) {}, nullptr);
+  };
+  {
+    const RunnerLock lock = RunnerLock::LockFolder(options.out_dir);
+    EXPECT_THROW(train(), Error);
+  }
+  Store first = OpenStore();
+  Experiment mine = Experiment::Create(first, Spec({}));
+  EXPECT_EQ(Runner(mine, options, nullptr).Run(), ExperimentState::kCompleted);
+  const std::string metrics = ReadFile(Path("out/metrics.json"));
+  Store second = Store::Open(Path("other.db"), Store::Mode::kCreate);
+  Experiment other = Experiment::Create(second, Spec({}));
+  EXPECT_THROW(Runner(other, options, nullptr).Run(), Error);
+  EXPECT_TRUE(second.Events(other.id()).empty());
+  EXPECT_EQ(ReadFile(Path("out/metrics.json")), metrics);
+}
+
 TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
   // `num_cancels`: how often the end is asked for after the first step.
   const auto run = [&](const std::string& behavior, int64_t num_cancels) {
@@ -475,7 +508,7 @@ TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
     ExperimentSpec spec = Spec({{"0", {behavior}}});
     spec.max_length_steps = 1'000'000;
     return RunFullTraining(
-        spec, spec.ds_config, Options(), [&](const TrainingProgress&) { cancels = num_cancels; },
+        spec, spec.ds_config, Options(), [&](const TrainingStep&) { cancels = num_cancels; },
         [&] { return cancels; });
   };
   const Outcome crashed = run("crash", 0);

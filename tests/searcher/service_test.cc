@@ -3,16 +3,20 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <deque>
 #include <functional>
-#include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "proto/client.h"
 #include "searcher/service_listener.h"
 #include "tests/base/error_code.h"
@@ -199,22 +203,71 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
   EXPECT_EQ(last_step.size(), static_cast<size_t>(kRanks));
 }
 
-// The unix sockets that the kernel knows, one a line; '@' opens a name that is no file.
-std::string UnixSockets() {
-  std::ifstream file("/proc/net/unix");
-  return {std::istreambuf_iterator<char>(file), {}};
+// A connection to the unix socket of `address` that says `words`.
+UniqueFd Connect(const std::string& address, const std::string& words) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  address.copy(name.sun_path, sizeof(name.sun_path) - 1, std::string("unix:").size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) fd.Reset();
+  if (fd) send(fd.get(), words.data(), words.size(), MSG_NOSIGNAL);
+  return fd;
+}
+
+// A rank reports to a server in a process of 400 descriptors, while others connect many times,
+// say `words` and keep the connections as long as there are descriptors. Returns 0 if every report
+// was heard.
+int ReportUnderAttack(const std::string& words) {
+  const rlimit few = {400, 400};
+  if (setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
+  EventQueue<TrialMessage> queue;
+  TrialServer server(&queue);
+  server.Admit(kAttempt);
+  TrialClient early = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  early.Progress(0, 1, 1, 1, "training");
+  std::deque<UniqueFd> hostile;
+  for (int i = 0; i < 1000; ++i) {
+    hostile.push_back(Connect(server.address(), words));
+    if (!hostile.back()) hostile.erase(hostile.begin(), hostile.begin() + 50);
+    if (i % 50 == 0) early.Progress(0, 2 + i, 1, 1, "training");
+  }
+  std::thread loop([&queue] {
+    Serve(queue, 1 + 20 + 1, [](TrialMessage& message) {
+      if (auto* measured = std::get_if<MeasuredMessage>(&message))
+        measured->next_point.set_value(Point{8, 1});
+    });
+  });
+  TrialClient late = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  const std::optional<Point> next = late.Measured(SomeResult(), std::nullopt);
+  loop.join();
+  return next && next->micro_batch_size == 8 ? 0 : 2;
+}
+
+TEST(TrialServerDeathTest, RanksAreHeardWhileOthersExhaustTheConnections) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(_exit(ReportUnderAttack("")), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(_exit(ReportUnderAttack("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")),
+              testing::ExitedWithCode(0), "");
+}
+
+TEST(TrialServerTest, WhatDoesNotBeginAsHttp2IsClosed) {
+  EventQueue<TrialMessage> queue;
+  TrialServer server(&queue);
+  const UniqueFd fd = Connect(server.address(), "GET / HTTP/1.1\r\n\r\n");
+  char byte = 0;
+  EXPECT_LE(recv(fd.get(), &byte, 1, 0), 0);  // An end or a reset.
 }
 
 TEST(TrialServerTest, TheSocketIsNoFileAndEndsWithTheServer) {
   EventQueue<TrialMessage> queue;
-  std::string name;
+  std::string address;
   {
     TrialServer server(&queue);
-    ASSERT_TRUE(server.address().starts_with("unix-abstract:dsat-")) << server.address();
-    name = "@" + server.address().substr(server.address().find(':') + 1);
-    EXPECT_NE(UnixSockets().find(name), std::string::npos);
+    address = server.address();
+    ASSERT_TRUE(address.starts_with("unix:/proc/")) << address;
+    EXPECT_TRUE(Connect(address, ""));
   }
-  EXPECT_EQ(UnixSockets().find(name), std::string::npos);
+  EXPECT_FALSE(Connect(address, ""));
 }
 
 TEST(TokenTest, TokensAre128RandomBits) {

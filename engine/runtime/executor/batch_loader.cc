@@ -1,6 +1,7 @@
 // Which samples a rank trains on, and their way to the device.
 #include "engine/runtime/executor/batch_loader.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace dsat::engine {
@@ -48,10 +49,11 @@ const Batch& BatchLoader::Load(int64_t step, int64_t micro_batch) {
   }
   for (int64_t b = 0; b < batch_.B; ++b) {
     int32_t* targets = targets_.data() + b * batch_.T;
+    const int64_t sample = std::min(first + b, last_sample_);
     if (image_elems_ > 0) {
-      dataset_->Image(first + b, pixels_.data() + b * image_elems_, targets);
+      dataset_->Image(sample, pixels_.data() + b * image_elems_, targets);
     } else {
-      dataset_->Sample(first + b, batch_.T, tokens_.data() + b * batch_.T, targets);
+      dataset_->Sample(sample, batch_.T, tokens_.data() + b * batch_.T, targets);
     }
   }
   return batch_;

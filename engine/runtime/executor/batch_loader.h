@@ -3,6 +3,7 @@
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "engine/backend/kernels.h"
@@ -26,6 +27,8 @@ class BatchLoader {
   // a step are the same set however they are split into ranks and micro-batches. The batch is in
   // host memory and valid until the next call.
   const Batch& Load(int64_t step, int64_t micro_batch);
+  // From now on Load reads `last` in place of later samples, which do not exist.
+  void set_last_sample(int64_t last) { last_sample_ = last; }
   // Returns a copy in device memory, valid until the next call. A batch larger than the
   // constructor's allocates more memory. Throws OutOfMemory.
   const Batch& ToDevice(const Batch& batch);
@@ -38,6 +41,7 @@ class BatchLoader {
   int rank_;
   int world_size_;
   int64_t image_elems_;
+  int64_t last_sample_ = std::numeric_limits<int64_t>::max();
   std::vector<int32_t> tokens_;
   std::vector<float> pixels_;
   std::vector<int32_t> targets_;

@@ -57,6 +57,7 @@ void Executor::Run(const Batch* batch) {
     const Instruction& instruction = plan_.instructions[next_];
     const int64_t flops_before = kernels.flops();
     around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
+    if (on_work_) on_work_();
     const Clock::time_point after = Clock::now();
     const double ms = MsBetween(before, after);
     outputs_.phase_ms[static_cast<size_t>(phase)] += ms;

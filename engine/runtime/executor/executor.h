@@ -77,6 +77,8 @@ class Executor {
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
   void set_around(AroundInstruction around) { around_ = std::move(around); }
+  // Calls `on_work` after each instruction.
+  void set_on_work(std::function<void()> on_work) { on_work_ = std::move(on_work); }
 
  private:
   void Execute(const Instruction& instruction);
@@ -124,6 +126,7 @@ class Executor {
   std::vector<Activations> activations_;  // By micro-batch in flight.
   std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
   AroundInstruction around_;
+  std::function<void()> on_work_;
 };
 
 }  // namespace dsat::engine

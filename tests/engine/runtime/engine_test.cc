@@ -1,6 +1,10 @@
 // The engine end to end: it learns, it stops at its memory limit, it skips bad steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
 
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/predict.h"
@@ -284,6 +288,47 @@ TEST(EngineTest, EvaluationLeavesTrainingAsItIs) {
     EXPECT_THROW(engine.Evaluate(*held_out, 4), Error);
     EXPECT_THROW(engine.Evaluate(*held_out, 0), Error);
   });
+}
+
+TEST(EngineTest, TheLossOverAllSamplesDoesNotDependOnTheBatch) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const auto held_out = OpenValidationDataset({{"type", "synthetic"},
+                                               {"seq_len", kSeqLen},
+                                               {"vocab_size", 61},
+                                               {"validation", {{"samples", 37}}}},
+                                              "", 3, "/data");
+  std::vector<double> losses;
+  for (const auto& [ranks, micro_batch, accumulation] :
+       {std::array{1, 1, 1}, {2, 3, 2}, {3, 2, 1}, {2, 8, 4}}) {  // 37, 3, 6 and no whole batches.
+    RunRanks(ranks, [&](ProcessGroup& group) {
+      TestDevice device(group);
+      DsConfig config = TinyConfig(0, 1, 1);
+      config.batch = {ranks * micro_batch * accumulation, micro_batch, accumulation};
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+      const double loss = engine.EvaluateSamples(*held_out, 37);
+      if (group.rank() == 0) losses.push_back(loss);
+      EXPECT_THROW(engine.EvaluateSamples(*held_out, 38), Error);
+    });
+  }
+  for (const double loss : losses)
+    EXPECT_NEAR(loss, losses[0], 1e-6);
+}
+
+TEST(EngineTest, ALearningRateThatWasSetIsInTheCheckpoint) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const std::string dir = fmt::format("{}/dsat-lr-{}", testing::TempDir(), getpid());
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
+    engine.set_lr(0.125);
+    engine.SaveCheckpoint(dir);
+    Engine again(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
+    again.LoadCheckpoint(dir);
+    EXPECT_EQ(again.lr(), 0.125);
+  });
+  std::filesystem::remove_all(dir);
 }
 
 // A layer that is not trained keeps its bits, and has neither gradients nor optimizer state.

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <fstream>
+
 #include "tests/engine/worker/trial_process.h"
 
 namespace dsat::engine {
@@ -141,6 +144,98 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
+}
+
+// The lines of the task's history.
+std::vector<Json> History(const TrialTask& task) {
+  std::vector<Json> lines;
+  std::ifstream file(task.history_path);
+  for (std::string line; std::getline(file, line);)
+    lines.push_back(Json::parse(line));
+  return lines;
+}
+
+TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.data["validation"] = {{"samples", 5}};
+  task_.eval_interval = 2;
+  task_.checkpoint_interval = 2;
+  task_.train_steps = 7;
+  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+  const std::vector<Json> whole = History(task_);
+
+  std::filesystem::remove_all(task_.checkpoint_dir);
+  std::filesystem::remove(task_.history_path);
+  task_.train_steps = 4;
+  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+  // As a run leaves it that was killed after its checkpoint: steps that will be trained again, an
+  // incomplete line, and no validation of the last step.
+  std::vector<Json> lines = History(task_);
+  ASSERT_TRUE(lines.back().contains("validation_loss"));
+  lines.pop_back();
+  std::ofstream file(task_.history_path);
+  for (const Json& line : lines)
+    file << line.dump() << "\n";
+  file << R"({"step": 5, "loss": 9})"
+       << "\n"
+       << R"({"step": 6, "lo)" << std::flush;
+  task_.train_steps = 7;
+  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+
+  const std::vector<Json> both = History(task_);
+  ASSERT_EQ(both.size(), 7u + 4);  // Validations after steps 2, 4, 6 and 7.
+  ASSERT_EQ(whole.size(), both.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    for (const char* key :
+         {"step", "loss", "validation_loss", "lr", "grad_norm", "loss_scale", "skipped"}) {
+      EXPECT_EQ(whole[i].value(key, Json()), both[i].value(key, Json())) << i << " " << key;
+    }
+  }
+  EXPECT_GT(both[0].at("tokens_per_s").get<double>(), 0);
+  EXPECT_GT(both[0].at("peak_bytes").get<int64_t>(), 0);
+}
+
+TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.eval_interval = 2;
+  task_.train_steps = 4;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("has no \"validation\""));
+  EXPECT_FALSE(std::filesystem::exists(task_.history_path));
+}
+
+TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheckpoint) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.checkpoint_interval = 1;
+  task_.train_steps = 50;
+  task_.ds_config["optimizer"]["params"]["lr"] = 1e30;
+  const auto exits = Run(2);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_EQ(exits[1].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log,
+              testing::HasSubstr("diverged: the losses of the last 10 steps, up to step 11, "));
+  EXPECT_EQ(History(task_).size(), 11u);
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step1");
+}
+
+TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.train_steps = 12;
+  task_.ds_config["fp16"] = {{"enabled", true}, {"initial_scale_power", 60}};
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("diverged: 12 of 12 steps were skipped"));
+  const std::vector<Json> lines = History(task_);
+  ASSERT_EQ(lines.size(), 12u);
+  EXPECT_TRUE(lines[0].at("skipped").get<bool>());
+  EXPECT_EQ(lines[0].at("loss_scale").get<double>(), std::exp2(60));
 }
 
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {

@@ -206,6 +206,78 @@ TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
               AllOf(HasSubstr("host w0: "), HasSubstr("expected a folder that all hosts share")));
 }
 
+// A command in place of ssh that runs `script`.
+std::string MakeSsh(const TestFolder& folder, const std::string& script) {
+  const std::string ssh = folder / "ssh";
+  std::ofstream(ssh) << "#!/bin/sh\n" << script << "\n";
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  return ssh;
+}
+
+// The report of a rank whose host sends `message`.
+ExitReport ReportAfter(const TestFolder& folder, const std::string& message) {
+  std::ofstream(folder / "message") << message << "\n";
+  const std::string ssh =
+      MakeSsh(folder, fmt::format("cat '{}'; head -n 1 > /dev/null", folder / "message"));
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "")}, folder.path(),
+                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  return WaitForReport(process);
+}
+
+std::string ReportWithLog(const std::string& path) {
+  return Json{{"report",
+               {{"first_failed_rank", -1},
+                {"exit_code", 0},
+                {"killed_by_us", false},
+                {"oom_kills", 0},
+                {"exit_codes", {0}},
+                {"elapsed_ms", 1},
+                {"log_tail", ""},
+                {"logs", {{path, "the log"}}}}}}
+      .dump();
+}
+
+TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
+  TestFolder folder;
+  ReportAfter(folder, ReportWithLog(folder / "planted"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "planted"));
+  const std::string log = RankApart(folder, 0, 0, "").log_path;
+  ReportAfter(folder, ReportWithLog(log));
+  EXPECT_EQ(ReadFile(log), "the log");
+}
+
+TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
+  for (const std::string message :
+       {R"({"report": 7})", R"({"failed_rank": "x"})", R"({"report": {"exit_codes": {}}})"}) {
+    TestFolder folder;
+    const ExitReport report = ReportAfter(folder, message);
+    EXPECT_EQ(report.first_failed_rank, 0);
+    EXPECT_THAT(report.log_tail,
+                AllOf(HasSubstr("host w0: it sent a message that no supervisor sends"),
+                      Not(HasSubstr("json.exception"))));
+  }
+}
+
+TEST(HostsLaunchTest, AnEndlessLineIsNotKept) {
+  TestFolder folder;
+  const std::string ssh = MakeSsh(folder, "tr '\\0' x < /dev/zero");
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "")}, folder.path(),
+                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  EXPECT_THAT(WaitForReport(process).log_tail, HasSubstr("host w0: it sent a line above 32.0 MiB"));
+}
+
+TEST(ReachHostsTest, ACommandThatTalksForEverIsNoHost) {
+  TestFolder folder;
+  try {
+    ReachHosts({{"w0", {0}}}, {.ssh = "yes"}, SelfBinary());
+    FAIL() << "it was taken for a host";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("host w0: it sends text without end; expected a command"));
+  }
+}
+
 TEST(ReachHostsTest, HostsSayWhoTheyAreAndHowTheySeeUs) {
   const ReachedHosts reached =
       ReachHosts({{"localhost", {0}}, {"w0", {0, 1}}, {"w1", {3}}},

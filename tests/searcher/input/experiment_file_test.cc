@@ -392,6 +392,26 @@ TEST_F(ExperimentFileTest, AnchorsAndMergeKeysWork) {
   EXPECT_EQ(spec.hyperparameters["two"], Json::parse(R"({"a": 1, "b": 2, "c": 4})"));
 }
 
+TEST_F(ExperimentFileTest, FilesThatNeverEndAreRefused) {
+  EXPECT_THAT(Refusal(External("", "  a: &a [*a]\n")), HasSubstr("nested more than 50 levels"));
+  EXPECT_THAT(Refusal(External("", "  a: &a\n    b: *a\n")), HasSubstr("nested more than"));
+  EXPECT_THAT(Refusal(", a"), HasSubstr("expected one YAML document"));
+  EXPECT_THAT(Refusal("---\n, b\n"), HasSubstr("expected one YAML document"));
+  EXPECT_THAT(Refusal(std::string(2 << 20, '#')), HasSubstr("more than 1.0 MiB"));
+  std::string merges = "  a0: &a0 {k: 1}\n";
+  for (int i = 1; i < 40; ++i)
+    merges += fmt::format("  a{0}: &a{0} {{<<: [*a{1}, *a{1}]}}\n", i, i - 1);
+  EXPECT_THAT(Refusal(External("", merges)), HasSubstr("it has too many values"));
+}
+
+TEST_F(ExperimentFileTest, LongNamesOfNestedValuesTakeNoMemory) {
+  std::string yaml = "  a: ";
+  for (int i = 0; i < 40; ++i)
+    yaml += "{" + std::string(900, static_cast<char>('a' + i % 26)) + ": ";
+  yaml += "[" + std::string(9000, ',') + "]" + std::string(40, '}') + "\n";
+  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has too many values"));
+}
+
 TEST_F(ExperimentFileTest, AnAliasBombIsRefused) {
   std::string yaml = "  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
   for (int i = 1; i < 9; ++i) {
@@ -400,7 +420,7 @@ TEST_F(ExperimentFileTest, AnAliasBombIsRefused) {
       items += fmt::format("{}*a{}", j == 0 ? "" : ", ", i - 1);
     yaml += fmt::format("  a{}: &a{} [{}]\n", i, i, items);
   }
-  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("the file has too many values"));
+  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has too many values"));
 }
 
 TEST_F(ExperimentFileTest, DeepNestingIsRefusedWithoutCrashing) {

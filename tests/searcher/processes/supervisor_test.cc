@@ -230,6 +230,36 @@ TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
+TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
+  TestFolder folder;
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path());
+  ASSERT_TRUE(IsReady(folder, 0));
+  kill(ChildrenOf(getpid()).at(0), SIGSTOP);
+  process.Stop(milliseconds(0));
+  EXPECT_TRUE(WaitForReport(process).killed_by_us);
+  ExpectNothingLeft(folder);
+}
+
+TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
+  TestFolder folder;
+  GraceTimes grace = kShortGrace;
+  grace.frozen = milliseconds(100);
+  SupervisedProcess process = SupervisedProcess::Start(
+      SelfBinary(), {ShellRank(folder, 0, "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; sleep 1000")},
+      folder.path(), grace);
+  ASSERT_TRUE(IsReady(folder, 0));
+  const pid_t supervisor = ChildrenOf(getpid()).at(0);
+  // A signal that it cannot act on: what it would send its ranks is held back.
+  ASSERT_EQ(process.Poll(), std::nullopt);
+  kill(supervisor, SIGSTOP);
+  process.Stop(milliseconds(0));
+  kill(supervisor, SIGSTOP);
+  EXPECT_EQ(WaitForReport(process).first_failed_rank, 0);
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+  ExpectNothingLeft(folder);
+}
+
 TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
   TestFolder folder;
   SupervisedProcess process =

@@ -1,0 +1,49 @@
+// A line of a training's metrics.jsonl.
+#include "proto/training_step.h"
+
+#include <limits>
+
+namespace dsat {
+namespace {
+
+double NumberAt(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+}  // namespace
+
+Json ToJson(const TrainingStep& step) {
+  if (step.validated) return {{"step", step.step}, {"validation_loss", step.loss}};
+  return {{"step", step.step},
+          {"loss", step.loss},
+          {"lr", step.lr},
+          {"grad_norm", step.grad_norm},
+          {"loss_scale", step.loss_scale},
+          {"skipped", step.skipped},
+          {"samples_per_s", step.samples_per_s},
+          {"tokens_per_s", step.tokens_per_s},
+          {"latency_ms", step.latency_ms},
+          {"peak_bytes", step.peak_bytes}};
+}
+
+TrainingStep TrainingStepFromJson(const Json& json) {
+  TrainingStep step{.step = json.at("step")};
+  step.validated = json.contains("validation_loss");
+  if (step.validated) {
+    step.loss = NumberAt(json, "validation_loss");
+    return step;
+  }
+  step.loss = NumberAt(json, "loss");
+  step.lr = NumberAt(json, "lr");
+  step.grad_norm = NumberAt(json, "grad_norm");
+  step.loss_scale = NumberAt(json, "loss_scale");
+  step.skipped = json.at("skipped");
+  step.samples_per_s = NumberAt(json, "samples_per_s");
+  step.tokens_per_s = NumberAt(json, "tokens_per_s");
+  step.latency_ms = NumberAt(json, "latency_ms");
+  step.peak_bytes = json.at("peak_bytes");
+  return step;
+}
+
+}  // namespace dsat
