@@ -136,7 +136,13 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   }
   if (!flags.json) {
     Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
-    if (experiment.search().Best()) Say(stdout, out_dir + "/ds_config.json\n");
+    const std::optional<Json> best = BestConfig(experiment.search());
+    const ExperimentSpec& spec = experiment.search().spec();
+    if (best && !IsBuiltin(spec)) {
+      const std::string command = Printable(ProductionCommand(spec, *best, out_dir));
+      Say(stdout, "train: " + command + "\n");
+    }
+    if (best) Say(stdout, out_dir + "/ds_config.json\n");
   }
   const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
