@@ -11,6 +11,8 @@ from dsat._trial import Config, read_json, trial
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+# What trainers have arguments for, and dsat never tunes.
+_TRAINER_KEYS = ("optimizer", "scheduler", "gradient_clipping", "fp16", "bf16", "amp")
 # Arguments of Hugging Face's trainer, and the key of the config that each must agree with.
 _HF_FLAGS = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
              "gradient_accumulation_steps": "gradient_accumulation_steps"}
@@ -117,37 +119,38 @@ def _set_flag(args: List[str], name: str, value: str, add: bool) -> None:
 
 
 def _fill_auto(section: Any, given: Any) -> Any:
-    """`section` with the given values where it says "auto", which nothing else replaces then."""
+    """`section` with the given values where it says "auto"."""
     if section == "auto":
         return given
     if not isinstance(section, dict):
         return copy.deepcopy(section)
     given = given if isinstance(given, dict) else {}
-    filled: Dict[str, Any] = {}
-    for key, value in section.items():
-        if value == "auto" and key not in given:
-            continue  # DeepSpeed's default holds.
-        filled[key] = _fill_auto(value, given.get(key))
-    return filled
+    # Without a given value, DeepSpeed's default holds.
+    return {key: _fill_auto(value, given.get(key)) for key, value in section.items()
+            if value != "auto" or key in given}
 
 
-def config_of_trial(given: Config, trial_config: Config) -> Config:
+def config_of_trial(given: Config, trial_config: Config, by_trainer: bool = False) -> Config:
     """Returns what a script that built the config `given` has to run in a trial.
 
     A section of the trial's config replaces the script's; sections that only the script has stay.
     "auto" in the trial's config means the script's value. The three batch sizes belong together: if
-    the trial decides about one, a given train_batch_size does not count.
+    the trial decides about one, those that it does not mention do not count.
+
+    Args:
+        given: the script's config; it is not changed.
+        trial_config: the trial's.
+        by_trainer: `given` is a trainer's, which compares it with its own arguments and objects;
+            what it says about _TRAINER_KEYS, even nothing, stays.
     """
     result = copy.deepcopy(given)
     if any(isinstance(trial_config.get(key), int) for key in _BATCH_KEYS):
-        result.pop("train_batch_size", None)
-        for key in _BATCH_KEYS[1:]:
-            if key not in trial_config:
+        for key in _BATCH_KEYS:
+            if key not in trial_config or key == "train_batch_size":
                 result.pop(key, None)
     for key, value in trial_config.items():
-        if value == "auto":
-            continue
-        result[key] = _fill_auto(value, given.get(key))
+        if value != "auto" and not (by_trainer and key in _TRAINER_KEYS):
+            result[key] = _fill_auto(value, given.get(key))
     return result
 
 

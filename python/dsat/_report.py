@@ -64,7 +64,7 @@ def log(metrics: Mapping[str, Any]) -> None:
     numbers = {name: number_of(value) for name, value in metrics.items()}
     kept = dict(rank_file(running).get("metrics") or {})
     kept.update({name: value for name, value in numbers.items() if value is not None})
-    rank_file(running).add({"metrics": kept})
+    rank_file(running).keep({"metrics": kept})
 
 
 @contextlib.contextmanager

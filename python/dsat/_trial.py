@@ -1,6 +1,7 @@
 """The trial of dsat that this process is a rank of: its files and what they say."""
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -124,10 +125,18 @@ class RankFile:
     def __init__(self, of: Trial) -> None:
         self._trial = of
         self._content: Config = {}
+        atexit.register(self.write)
 
     def add(self, values: Config) -> None:
         """Adds or replaces keys, and writes the file."""
         self._content.update(values)
+        self.write()
+
+    def keep(self, values: Config) -> None:
+        """Adds or replaces keys, which are written with the next ones or at the process's end."""
+        self._content.update(values)
+
+    def write(self) -> None:
         path = self._trial.dir / f"hook-rank{rank()}.json"
         try:
             write_json(path, self._content)

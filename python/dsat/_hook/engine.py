@@ -13,8 +13,11 @@ from dsat._hook.batches import (WAY_OUT, UnreachableError, rebatch_loaders_of, s
 from dsat._meter import StepLog
 from dsat._trial import Config, Trial, rank_file, trial
 
-# True once a trainer took the batch sizes of the trial over; its data loaders follow them.
+# True once a trainer has taken the trial's config, and once its data loaders follow it, too.
+trainer_has_config = False
 trainer_knows_batch = False
+# True if the trainer divides losses by the accumulation steps before backward().
+trainer_divides_loss = False
 
 
 def _given_config(kwargs: Config) -> Config:
@@ -75,7 +78,7 @@ class EngineWatch:
         self._batch_sizes.add(samples)
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
-        self._sum_losses = kwargs.get("scale_wrt_gas") is False
+        self._sum_losses = trainer_divides_loss or kwargs.get("scale_wrt_gas") is False
         if hasattr(loss, "detach"):
             self._losses.append(loss.detach())
 
@@ -119,7 +122,7 @@ def change(deepspeed: ModuleType) -> None:
             return original(*values, **kwargs)
         kwargs = dict(inspect.signature(original).bind(*values, **kwargs).arguments)
         given = _given_config(kwargs)
-        config = config_of_trial(given, running.config)
+        config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
         has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)
         if has_pipeline:
             config.pop("autotuning", None)  # PipelineEngine crashes with it; see pipeline.py.

@@ -36,7 +36,8 @@ def _change_accelerate_config(module: ModuleType) -> None:
         original(self, *args, **kwargs)
         running = trial()
         if running is not None:
-            self.config = config_of_trial(self.config, running.config)
+            self.config = config_of_trial(self.config, running.config, by_trainer=True)
+            engine.trainer_has_config = True
             self.set_stage_and_offload()
 
 
@@ -95,10 +96,12 @@ def _change_lightning(module: ModuleType) -> None:
     def _init_config(original: Any, self: Any) -> None:
         running = trial()
         if running is not None and not self._config_initialized and isinstance(self.config, dict):
-            config = config_of_trial(self.config, running.config)
+            config = config_of_trial(self.config, running.config, by_trainer=True)
             steps = config.pop("gradient_accumulation_steps", None)
             config.pop("train_batch_size", None)
             self.config = config
+            engine.trainer_has_config = True
+            engine.trainer_divides_loss = True
             module_ = self.lightning_module
             if isinstance(steps, int) and module_ is not None:
                 module_.trainer.accumulate_grad_batches = steps
