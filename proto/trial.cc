@@ -21,7 +21,7 @@ struct MetricInfo {
   bool searchable;
 };
 
-constexpr std::array<MetricInfo, 11> kMetrics = {{
+constexpr std::array<MetricInfo, 13> kMetrics = {{
     {"FLOPS_per_gpu", "FLOP/s", false, true},
     {"throughput", "samples/s", false, true},
     {"tokens_per_second", "tokens/s", false, false},
@@ -33,6 +33,8 @@ constexpr std::array<MetricInfo, 11> kMetrics = {{
     {"peak_bytes", "bytes", true, false},
     {"loss", "nats/token", true, false},
     {"pipeline_idle", "of latency", true, false},
+    {"data_wait", "of latency", true, false},
+    {"alloc_retries", "flushes", true, false},
 }};
 
 const MetricInfo* FindMetric(const std::string& name) {

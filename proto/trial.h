@@ -64,6 +64,10 @@ double StandardError(const Metric& metric);
 //   loss           training loss of the last step, nats per token
 //   pipeline_idle  fraction of the latency in which rank 0 waits for other pipeline stages; only
 //                  with a pipeline
+//   data_wait      fraction of the latency in which the rank that waits longest waits for its data
+//                  loader; of user's commands, if known
+//   alloc_retries  how often a rank's allocator had to flush its cache to find memory, the most of
+//                  any rank; of user's commands, if known
 using Measurement = std::map<std::string, Metric>;
 
 // The measurement of a launch at one micro-batch size and accumulation count.

@@ -1,6 +1,8 @@
 // The keys of an experiment file.
 #include "searcher/input/experiment_document.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
 #include "searcher/input/shell_words.h"
+#include "searcher/scripts/trainer_command.h"
 
 namespace dsat {
 namespace {
@@ -73,6 +76,10 @@ class SpecReader {
   ExperimentSpec Read() {
     for (const Section& section : kSections)
       CheckSection(section);
+    if (!without_meaning_.empty()) {
+      warnings_->push_back(fmt::format("{}: without meaning here and ignored: {}", document_.path,
+                                       fmt::join(without_meaning_, ", ")));
+    }
     ReadName();
     ReadResources();
     ReadSearcher();
@@ -118,7 +125,7 @@ class SpecReader {
       std::string pointer = fmt::format("{}/{}", section.pointer, key);
       if (Holds(read, key)) continue;
       if (Holds(without_meaning, key)) {
-        Warn(pointer, "has no meaning here and is ignored");
+        without_meaning_.push_back(pointer);
         continue;
       }
       read.insert(read.end(), without_meaning.begin(), without_meaning.end());
@@ -188,17 +195,28 @@ class SpecReader {
     }
   }
 
-  // A list of "NAME=VALUE", or a map from name to value.
+  // A list of "NAME=VALUE", a map from name to value, or one of these for each kind of device.
   void ReadEnvironment() {
     const std::string pointer = "/environment/environment_variables";
+    ReadVariables(pointer);
+    const bool has_gpu = std::filesystem::exists("/dev/nvidiactl");
+    for (const char* kind : {"cpu", "cuda", "gpu", "rocm"}) {
+      const Json* variables = Find(fmt::format("{}/{}", pointer, kind));
+      const bool is_kind = variables != nullptr && variables->is_structured();
+      if (is_kind && has_gpu == (std::string_view(kind) != "cpu"))
+        ReadVariables(fmt::format("{}/{}", pointer, kind));
+    }
+  }
+
+  void ReadVariables(const std::string& pointer) {
     const Json* variables = Find(pointer);
     if (variables == nullptr) return;
     if (!variables->is_structured()) Expect(pointer, *variables, "a list of \"NAME=VALUE\"");
     for (const auto& [key, value] : variables->items()) {
       const std::string at = fmt::format("{}/{}", pointer, key);
-      if (value.is_structured() || value.is_null()) {
-        Expect(at, value, "a text; variables for a kind of device are not supported");
-      }
+      const bool is_kind = key == "cpu" || key == "cuda" || key == "gpu" || key == "rocm";
+      if (is_kind && value.is_structured()) continue;
+      if (value.is_structured() || value.is_null()) Expect(at, value, "a text");
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       if (variables->is_object()) {
         SetVariable(at, key, text);
@@ -357,7 +375,12 @@ class SpecReader {
     builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
-    if (!builtin) engine::RefuseOwnKeys(spec_.ds_config, source);
+    if (!builtin) {
+      spec_.config_path = document_.path;
+      const std::vector<std::string> notes = CompleteCommand(source, &spec_);
+      warnings_->insert(warnings_->end(), notes.begin(), notes.end());
+      engine::RefuseOwnKeys(spec_.ds_config, source);
+    }
     std::vector<std::string> found =
         engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
     warnings_->insert(warnings_->end(), found.begin(), found.end());
@@ -385,6 +408,7 @@ class SpecReader {
 
   const ExperimentDocument& document_;
   std::vector<std::string>* warnings_;
+  std::vector<std::string> without_meaning_;  // Pointers.
   ExperimentSpec spec_;
 };
 

@@ -11,6 +11,8 @@
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "searcher/scripts/command_target.h"
+#include "searcher/scripts/device_memory.h"
+#include "searcher/scripts/shared_buffers.h"
 
 namespace dsat {
 namespace {
@@ -87,6 +89,10 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere) {
   } else {
     warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Throws if the entrypoint takes no config.
+    if (!elsewhere && spec.slots_per_trial > 1 && !NvidiaMemoryBytes()) {
+      const std::string shortage = SharedMemoryShortage(spec.slots_per_trial);
+      if (!shortage.empty()) warnings.push_back(shortage);
+    }
   }
   return warnings;
 }

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -24,6 +26,8 @@
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
+#include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/shared_buffers.h"
 #include "searcher/scripts/torch_extensions.h"
 
 namespace dsat {
@@ -33,6 +37,8 @@ namespace fs = std::filesystem;
 
 // The size of the end of a log that is searched for the cause of a failure.
 constexpr int64_t kLogEndBytes = 256 * 1024;
+// The size of its beginning that is searched for DeepSpeed's dump of its config.
+constexpr int64_t kLogBeginBytes = 1024 * 1024;
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -54,9 +60,37 @@ Json ReadUnfinishedJson(const std::string& path) {
   return file ? Json::parse(file, nullptr, /*allow_exceptions=*/false) : Json();
 }
 
+std::string ReadBegin(const std::string& path, int64_t max_bytes) {
+  std::ifstream file(path);
+  std::string text(static_cast<size_t>(max_bytes), '\0');
+  file.read(text.data(), max_bytes);
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+// The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, the installed one,
+// or that of the sources; "" if there is none.
+std::string PythonFolder() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  std::vector<fs::path> folders = {program.parent_path().parent_path() / "share/dsat/python",
+                                   DSAT_PYTHON_SOURCE};
+  if (const char* const given = std::getenv("DSAT_PYTHON_DIR")) folders = {given};
+  for (const fs::path& folder : folders) {
+    if (fs::exists(folder / "hook/sitecustomize.py", error)) return fs::absolute(folder);
+  }
+  return "";
+}
+
 class CommandTarget : public LaunchTarget {
  public:
-  explicit CommandTarget(const ExperimentSpec& spec) : spec_(spec) {}
+  CommandTarget(const ExperimentSpec& spec, std::string python)
+      : spec_(spec), python_(std::move(python)), names_config_(NamesConfig(spec)) {}
+  // Ranks have left their buffers in shared memory if an attempt was canceled.
+  ~CommandTarget() override {
+    for (const auto& [dir, given] : given_)
+      RemoveSharedBuffers(given.port);
+  }
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request) override;
@@ -72,6 +106,7 @@ class CommandTarget : public LaunchTarget {
           config(dir / "ds_config.json"),
           metrics(dir / "metrics.json"),
           model_info(dir / "model_info.json") {}
+    std::string hook(int64_t rank) const { return dir / fmt::format("hook-rank{}.json", rank); }
     std::string log(int64_t rank) const { return dir / fmt::format("rank{}.log", rank); }
     fs::path dir;
     std::string config, metrics, model_info;
@@ -80,12 +115,18 @@ class CommandTarget : public LaunchTarget {
   struct Given {
     bool measurement = false;
     bool profile = false;
+    int64_t port = 0;  // Where the ranks meet; 0 if the launcher chooses it.
   };
 
   int64_t num_commands() const;
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
+  std::vector<HookReport> ReadReports(const LaunchRequest& request) const;
+  std::optional<RanConfig> Ran(const LaunchRequest& request) const;
+  int64_t BatchOf(const LaunchRequest& request) const;
+  std::string Misfit(const LaunchRequest& request) const;
+  void AddReports(const LaunchRequest& request, Measurement* measurement) const;
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -93,12 +134,12 @@ class CommandTarget : public LaunchTarget {
   Outcome WhyNothing(const LaunchRequest& request) const;
 
   ExperimentSpec spec_;
+  std::string python_;  // PythonFolder().
+  bool names_config_;
+  int64_t data_parallel_size_ = 0;      // As the last engine has reported it; 0 if none has.
   std::map<std::string, Given> given_;  // By request.dir.
 };
 
-int64_t BatchOf(const LaunchRequest& request) {
-  return request.ds_config.at("train_batch_size");
-}
 int64_t MicroBatchOf(const LaunchRequest& request) {
   return request.ds_config.at("train_micro_batch_size_per_gpu");
 }
@@ -114,14 +155,17 @@ int64_t CommandTarget::num_commands() const {
 // The environment of all ranks. Creates the folder of DeepSpeed's compiled extensions.
 std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     const LaunchRequest& request) const {
+  const Files files(request);
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
-                                            {"DSAT_TRIAL_ID", std::to_string(request.trial)}};
+                                            {"DSAT_TRIAL_ID", std::to_string(request.trial)},
+                                            {"DSAT_TRIAL_DIR", files.dir},
+                                            {kConfigVariable, files.config}};
   // A folder given by the user has precedence, and a full run uses the same folder as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
   if (given || request.full_run) return env;
-  const fs::path shared = request.shared_dir.empty() ? Files(request).dir.parent_path()
-                                                     : fs::absolute(request.shared_dir);
+  const fs::path shared =
+      request.shared_dir.empty() ? files.dir.parent_path() : fs::absolute(request.shared_dir);
   env["TORCH_EXTENSIONS_DIR"] = shared / "torch_extensions";
   MakeWritableFolder(env["TORCH_EXTENSIONS_DIR"]);
   RemoveStaleLocks(env["TORCH_EXTENSIONS_DIR"]);
@@ -137,6 +181,12 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
     env[name] = value;
   for (const auto& [name, value] : DeviceEnvironment(request, host))
     env[name] = value;
+  if (!python_.empty()) {
+    const char* const ours = std::getenv("PYTHONPATH");
+    const std::string rest =
+        env.contains("PYTHONPATH") ? env["PYTHONPATH"] : (ours == nullptr ? "" : ours);
+    env["PYTHONPATH"] = fmt::format("{0}/hook:{0}{1}{2}", python_, rest.empty() ? "" : ":", rest);
+  }
   return env;
 }
 
@@ -147,17 +197,20 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                               .end_profile_step = spec_.options.end_profile_step,
                               .metrics_path = files.metrics,
                               .model_info_path = files.model_info};
-  WriteJsonFile(files.config,
-                request.full_run ? request.ds_config : ConfigWithHooks(request.ds_config, hooks));
-  for (const std::string& old : {files.metrics, files.model_info, StampsPath(files.log(0))}) {
+  const Json config =
+      ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
+  WriteJsonFile(files.config, request.full_run ? config : ConfigWithHooks(config, hooks));
+  for (const std::string& old : {files.metrics, files.model_info, StampsPath(files.log(0))})
     fs::remove(old);
-  }
-  given_[request.dir] = {};
+  for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
+    fs::remove(files.hook(rank));
+  const int port = FreePort();
+  const std::optional<RankLauncher> launcher = FindRankLauncher(spec_.entrypoint);
+  const bool is_ours = !launcher || launcher->needs_port;
+  given_[request.dir] = {.port = is_ours ? port : launcher->port.value_or(0)};
 
   const std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
-  const int port = FreePort();
-  const std::vector<std::string> argv =
-      ArgvForTrial(spec_.entrypoint, request.ds_config, files.config, port);
+  const std::vector<std::string> argv = ArgvForTrial(spec_, request.ds_config, files.config, port);
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
   for (int64_t rank = 0; rank < num_commands(); ++rank) {
@@ -171,7 +224,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.files = {files.config};
     command.shares_folder = true;  // For the files of the hooks and the logs.
     if (rank == 0) command.stamp_marker = kStepLineMarker;  // Only rank 0 is timed.
-    if (FindRankLauncher(spec_.entrypoint)) continue;
+    if (launcher) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
@@ -194,6 +247,76 @@ std::vector<StepLine> CommandTarget::ReadStepLines(const LaunchRequest& request)
     lines.push_back(*line);
   }
   return lines;
+}
+
+// The reports of the import hook, by rank; empty if rank 0 has written none.
+std::vector<HookReport> CommandTarget::ReadReports(const LaunchRequest& request) const {
+  std::vector<HookReport> reports;
+  for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank) {
+    std::ifstream file(Files(request).hook(rank));
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    auto report = ReadHookReport(text);
+    if (!report && rank == 0) return {};
+    reports.push_back(std::move(report).value_or(HookReport{}));
+  }
+  return reports;
+}
+
+// What rank 0 ran with, by the hook or by DeepSpeed's log.
+std::optional<RanConfig> CommandTarget::Ran(const LaunchRequest& request) const {
+  const std::vector<HookReport> reports = ReadReports(request);
+  if (!reports.empty() && !reports[0].ran.settings.empty()) return reports[0].ran;
+  return ReadConfigDump(ReadBegin(Files(request).log(0), kLogBeginBytes));
+}
+
+// Samples of an optimizer step on all ranks.
+int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
+  const std::optional<RanConfig> ran = Ran(request);
+  if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
+  return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
+}
+
+// Why the measurement is not one of the trial's config; "" if it is.
+std::string CommandTarget::Misfit(const LaunchRequest& request) const {
+  const std::optional<RanConfig> ran = Ran(request);
+  const std::string rewritten = ran ? Rewritten(*ran, request.ds_config) : "";
+  if (!rewritten.empty()) {
+    return fmt::format(
+        "the script did not train with the config that it was given: {}; find out "
+        "who sets that, such as an argument of the trainer",
+        rewritten);
+  }
+  const std::vector<HookReport> reports = ReadReports(request);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const int64_t most = reports[rank].largest_batch;
+    if (most > 0 && most < MicroBatchOf(request)) {
+      return fmt::format(
+          "the script fed batches of at most {} samples, and the config says {}: its data loader "
+          "has its own batch size, or too little data",
+          most, MicroBatchOf(request));
+    }
+    const std::vector<double>& losses = reports[rank].losses;
+    if (!losses.empty() && !std::isfinite(losses.back())) {
+      return fmt::format("the loss of rank {} is not finite after {} steps: training diverges",
+                         rank, losses.size());
+    }
+  }
+  if (reports.empty()) return DivergedLoss(ReadEnd(Files(request).log(0), kLogEndBytes));
+  return "";
+}
+
+void CommandTarget::AddReports(const LaunchRequest& request, Measurement* measurement) const {
+  const auto raise = [&](const char* name, const std::optional<double>& value) {
+    if (!value) return;
+    const auto found = measurement->find(name);
+    const double before = found == measurement->end() ? 0 : found->second.value;
+    (*measurement)[name] = {.value = std::max(before, *value), .spread = 0, .samples = 1};
+  };
+  for (const HookReport& report : ReadReports(request)) {
+    raise("peak_bytes", report.peak_bytes);
+    raise("alloc_retries", report.alloc_retries);
+    raise("data_wait", report.data_wait);
+  }
 }
 
 std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
@@ -224,7 +347,8 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
     return std::nullopt;
   }
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
-  if (!metrics || !UsedBatchSize(*metrics, BatchOf(request))) return std::nullopt;
+  if (!metrics || !UsedBatchSize(*metrics, BatchOf(request)) || !Misfit(request).empty())
+    return std::nullopt;
   const std::string log = ReadEnd(Files(request).log(0), kLogEndBytes);
   const std::vector<StepLine> lines = ReadStepLines(request);
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
@@ -239,6 +363,7 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }
+  AddReports(request, &result.measurement);
   return result;
 }
 
@@ -264,6 +389,8 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
   }
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics) return std::nullopt;
+  if (const std::string misfit = Misfit(request); !misfit.empty())
+    return Outcome{TrialState::kFailed, misfit};
   if (UsedBatchSize(*metrics, BatchOf(request))) return Outcome{TrialState::kSucceeded, ""};
   return Outcome{TrialState::kFailed,
                  fmt::format("the script did not use the config that it was given: it trained with "
@@ -275,6 +402,16 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
   const int64_t needed = spec_.options.end_profile_step + 1;
+  const std::vector<HookReport> reports = ReadReports(request);
+  const bool applied = !reports.empty() && reports[0].config_applied;
+  if (steps == 0 && !names_config_ && !applied) {
+    return {TrialState::kFailed,
+            fmt::format("nothing shows that the script used the trial's config: it made no engine "
+                        "by deepspeed.initialize() in a Python that dsat reaches; add "
+                        "--deepspeed_config {} to the entrypoint, or let the script read "
+                        "os.environ[\"{}\"]",
+                        kConfigPlaceholder, kConfigVariable)};
+  }
   if (request.kind == TrialKind::kProfile || steps == 0) {
     return {
         TrialState::kFailed,
@@ -295,6 +432,9 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
+  if (const auto ran = Ran(request); ran && ran->data_parallel_size > 0)
+    data_parallel_size_ = ran->data_parallel_size;
+  RemoveSharedBuffers(given_[request.dir].port);
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
   if (exit.killed_by_us) return {TrialState::kStopped, "stopped"};
@@ -313,7 +453,8 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
 }  // namespace
 
 std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec) {
-  CheckDeepSpeedCommand(spec.entrypoint, spec.slots_per_trial);
+  std::string python = PythonFolder();
+  CheckDeepSpeedCommand(spec, !python.empty());
   const int64_t start = spec.options.start_profile_step;
   const int64_t end = spec.options.end_profile_step;
   if (start >= end) {
@@ -323,7 +464,7 @@ std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec) {
         "FLOPs in step {}, which makes that one slow",
         start, end, start);
   }
-  return std::make_unique<CommandTarget>(spec);
+  return std::make_unique<CommandTarget>(spec, std::move(python));
 }
 
 }  // namespace dsat

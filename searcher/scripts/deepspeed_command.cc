@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -16,8 +17,9 @@ namespace {
 
 using Argv = std::vector<std::string>;
 
-constexpr std::array<std::string_view, 5> kConfigFlags = {
-    "--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed"};
+// Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
+constexpr std::array<std::string_view, 4> kConfigFlags = {
+    "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
 
 // Arguments of the Hugging Face trainer -> the key that they must agree with.
 constexpr std::array<std::pair<std::string_view, const char*>, 2> kBatchFlags = {{
@@ -44,12 +46,12 @@ constexpr std::array kLaunchers = {
 // Arguments that determine the address of the ranks' rendezvous.
 constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--main_process_port",
                                                           "--standalone", "--rdzv"};
+// Words that may stand before a program and run it.
+constexpr std::array<std::string_view, 5> kPrefixes = {"env", "exec", "nohup", "time", "setsid"};
 
-std::string_view BaseName(std::string_view path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
+// "--num-gpus=x-y" -> "--num_gpus=x-y".
 std::string WithUnderscores(std::string argument) {
+  if (!argument.starts_with("--")) return argument;
   for (size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
     if (argument[i] == '-') argument[i] = '_';
   }
@@ -63,35 +65,99 @@ std::optional<int64_t> ParseCount(std::string_view text) {
   return value;
 }
 
-// The place of the value of argv[i] if argv[i] is `flag`.
-std::optional<ConfigArgument> ValueOf(const Argv& argv, size_t i, std::string_view flag) {
-  if (argv[i].starts_with(std::string(flag) + "=")) return ConfigArgument{i, flag.size() + 1};
-  if (argv[i] != flag || i + 1 == argv.size() || argv[i + 1].starts_with("-")) return std::nullopt;
-  return ConfigArgument{i + 1, 0};
-}
-
 // The number that the launcher's own arguments give for `flag`.
-std::optional<int64_t> LauncherCount(const Argv& own, std::string_view flag) {
-  for (size_t i = 0; !flag.empty() && i < own.size(); ++i) {
-    if (const auto value = ValueOf(own, i, flag)) {
-      return ParseCount(std::string_view(own[value->index]).substr(value->offset));
-    }
+std::optional<int64_t> LauncherCount(const CommandWords& command, const RankLauncher& launcher,
+                                     std::string_view flag) {
+  for (size_t i = launcher.args_begin; !flag.empty() && i < launcher.args_end; ++i) {
+    if (const auto value = ValueOfFlag(command, i, flag))
+      return ParseCount(TextOf(command, *value));
   }
   return std::nullopt;
 }
 
-void ReadLauncherArguments(const KnownLauncher& known, const Argv& argv, RankLauncher* launcher) {
-  Argv own;
+void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& command,
+                           RankLauncher* launcher) {
+  const auto count = [&](std::string_view flag) { return LauncherCount(command, *launcher, flag); };
+  launcher->num_ranks = count(known.ranks_flag);
+  if (!launcher->num_ranks) launcher->num_ranks = count(known.other_ranks_flag);
+  if (launcher->num_ranks) *launcher->num_ranks *= count(known.nodes_flag).value_or(1);
+  launcher->port = count(known.port_flag);
+  launcher->needs_port = true;
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
-    own.push_back(WithUnderscores(argv[i]));
+    const std::string argument = WithUnderscores(command.words()[i].text);
+    launcher->needs_port &=
+        std::none_of(kMasterFlags.begin(), kMasterFlags.end(),
+                     [&](std::string_view flag) { return argument.starts_with(flag); });
   }
-  launcher->num_ranks = LauncherCount(own, known.ranks_flag);
-  if (!launcher->num_ranks) launcher->num_ranks = LauncherCount(own, known.other_ranks_flag);
-  if (launcher->num_ranks) *launcher->num_ranks *= LauncherCount(own, known.nodes_flag).value_or(1);
-  launcher->needs_port = std::none_of(own.begin(), own.end(), [](const std::string& argument) {
-    return std::any_of(kMasterFlags.begin(), kMasterFlags.end(),
-                       [&](std::string_view flag) { return argument.starts_with(flag); });
+}
+
+// The launcher that the program words()[i] is.
+std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
+  const std::vector<CommandWord>& words = command.words();
+  const bool module = i + 2 < words.size() && BaseName(words[i].text).starts_with("python") &&
+                      words[i + 1].text == "-m";
+  for (const KnownLauncher& known : kLaunchers) {
+    if (module ? words[i + 2].text != known.module : BaseName(words[i].text) != known.name)
+      continue;
+    RankLauncher launcher;
+    launcher.name = known.name;
+    launcher.port_flag = known.port_flag;
+    launcher.args_begin = i + (module ? 3 : 1);
+    if (!module && known.name == "accelerate") ++launcher.args_begin;  // accelerate launch ...
+    launcher.args_begin = std::min(launcher.args_begin, words.size());
+    launcher.args_end = launcher.args_begin;
+    while (launcher.args_end < words.size() && !words[launcher.args_end].first &&
+           !words[launcher.args_end].text.ends_with(".py")) {
+      ++launcher.args_end;
+    }
+    ReadLauncherArguments(known, command, &launcher);
+    return launcher;
+  }
+  return std::nullopt;
+}
+
+// True if `text` is the path of the experiment's own ds_config.
+bool IsOwnConfig(const std::string& text, const ExperimentSpec& spec) {
+  if (text.empty() || spec.ds_config_path.empty()) return false;
+  const std::filesystem::path path = std::filesystem::path(spec.model_dir) / text;
+  return path.lexically_normal() == std::filesystem::path(spec.ds_config_path).lexically_normal();
+}
+
+// The part of word `i` that names the config, if any.
+std::optional<ArgumentPart> ConfigIn(const CommandWords& command, size_t i,
+                                     const ExperimentSpec& spec) {
+  const CommandWord& word = command.words()[i];
+  const size_t placeholder = word.text.find(kConfigPlaceholder);
+  if (placeholder != std::string::npos)
+    return ArgumentPart{i, placeholder, sizeof(kConfigPlaceholder) - 1};
+  const size_t equals = word.text.starts_with('-') ? word.text.find('=') : std::string::npos;
+  const size_t offset = equals == std::string::npos ? 0 : equals + 1;
+  if (!word.expands && IsOwnConfig(word.text.substr(offset), spec)) return ArgumentPart{i, offset};
+  for (const std::string_view flag : kConfigFlags) {
+    const std::optional<ArgumentPart> value = ValueOfFlag(command, i, flag);
+    if (!value) continue;
+    const std::string text = TextOf(command, *value);
+    if (flag == "--deepspeed" && !text.ends_with(".json")) continue;
+    const bool found_there = value->index != i && ConfigIn(command, value->index, spec);
+    if (!found_there) return value;
+  }
+  return std::nullopt;
+}
+
+bool UsesVariable(const Argv& argv) {
+  return std::ranges::any_of(argv, [](const std::string& word) {
+    return word.find(std::string("$") + kConfigVariable) != std::string::npos ||
+           word.find(std::string("${") + kConfigVariable) != std::string::npos;
   });
+}
+
+// True if the import hook of a Python that the command starts may run.
+bool RunsPython(const CommandWords& command) {
+  return command.in_shell() || FindRankLauncher(command) ||
+         std::ranges::any_of(command.words(), [](const CommandWord& word) {
+           return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
+                  word.text.ends_with(".sh");
+         });
 }
 
 void TurnOff(Json* config, const char* block) {
@@ -100,76 +166,119 @@ void TurnOff(Json* config, const char* block) {
 
 }  // namespace
 
-std::vector<ConfigArgument> FindConfigArguments(const Argv& argv) {
-  std::vector<ConfigArgument> found;
-  for (size_t i = 0; i < argv.size(); ++i) {
-    for (const std::string_view flag : kConfigFlags) {
-      const std::optional<ConfigArgument> value = ValueOf(argv, i, flag);
-      if (!value) continue;
-      if (flag == "--deepspeed" && !argv[value->index].ends_with(".json")) continue;
-      found.push_back(*value);
-    }
-  }
-  return found;
+std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
+                                        std::string_view flag) {
+  const std::vector<CommandWord>& words = command.words();
+  const std::string argument = WithUnderscores(words[index].text);
+  if (argument.starts_with(std::string(flag) + "=")) return ArgumentPart{index, flag.size() + 1};
+  if (argument != flag || index + 1 == words.size() || words[index + 1].first ||
+      words[index + 1].text.starts_with("-"))
+    return std::nullopt;
+  return ArgumentPart{index + 1, 0};
 }
 
-std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
-  if (argv.empty()) return std::nullopt;
-  const bool module = argv.size() > 2 && BaseName(argv[0]).starts_with("python") && argv[1] == "-m";
-  for (const KnownLauncher& known : kLaunchers) {
-    if (module ? argv[2] != known.module : BaseName(argv[0]) != known.name) continue;
-    RankLauncher launcher;
-    launcher.name = known.name;
-    launcher.port_flag = known.port_flag;
-    launcher.args_begin = module ? 3 : 1;
-    if (!module && known.name == "accelerate") ++launcher.args_begin;  // accelerate launch ...
-    launcher.args_begin = std::min(launcher.args_begin, argv.size());
-    launcher.args_end = launcher.args_begin;
-    while (launcher.args_end < argv.size() && !argv[launcher.args_end].ends_with(".py")) {
-      ++launcher.args_end;
-    }
-    ReadLauncherArguments(known, argv, &launcher);
-    return launcher;
+std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag) {
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    if (const auto value = ValueOfFlag(command, i, flag)) return value;
   }
   return std::nullopt;
 }
 
-void CheckDeepSpeedCommand(const Argv& argv, int64_t num_ranks) {
-  if (FindConfigArguments(argv).empty()) {
-    Throw(
-        ErrorCode::kInvalidArgument,
-        "entrypoint: \"{}\" names no DeepSpeed config file, expected one of {} with a .json file, "
-        "so that each trial can be given its own",
-        fmt::join(argv, " "), fmt::join(kConfigFlags, ", "));
+std::string TextOf(const CommandWords& command, const ArgumentPart& part) {
+  return command.words()[part.index].text.substr(part.offset, part.length);
+}
+
+std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
+                                              const ExperimentSpec& spec) {
+  std::vector<ArgumentPart> found;
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    if (const auto part = ConfigIn(command, i, spec)) found.push_back(*part);
   }
-  const std::optional<RankLauncher> launcher = FindRankLauncher(argv);
-  if (launcher && launcher->num_ranks && *launcher->num_ranks != num_ranks) {
+  return found;
+}
+
+bool NamesConfig(const ExperimentSpec& spec) {
+  return UsesVariable(spec.entrypoint) ||
+         !FindConfigArguments(CommandWords(spec.entrypoint), spec).empty();
+}
+
+std::optional<RankLauncher> FindRankLauncher(const CommandWords& command) {
+  const std::vector<CommandWord>& words = command.words();
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].first) continue;
+    const auto is_prefix = [&](const std::string& word) {
+      return word.find('=') != std::string::npos ||
+             std::ranges::find(kPrefixes, BaseName(word)) != kPrefixes.end();
+    };
+    while (i + 1 < words.size() && is_prefix(words[i].text))
+      ++i;
+    if (auto launcher = LauncherAt(command, i)) return launcher;
+  }
+  return std::nullopt;
+}
+
+std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
+  return FindRankLauncher(CommandWords(argv));
+}
+
+void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
+  const CommandWords command(spec.entrypoint);
+  if (!NamesConfig(spec) && !(has_hook && RunsPython(command))) {
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: \"{}\" does not say where it takes the path of its DeepSpeed config{}; put "
+          "{} there, as in --deepspeed_config {}, so that each trial can be given its own",
+          fmt::join(spec.entrypoint, " "),
+          has_hook ? " and starts no Python, whose calls of DeepSpeed dsat could change" : "",
+          kConfigPlaceholder, kConfigPlaceholder);
+  }
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (launcher && launcher->num_ranks && *launcher->num_ranks != spec.slots_per_trial) {
     Throw(ErrorCode::kInvalidArgument,
           "entrypoint: {} would start {} ranks, expected {} as in resources.slots_per_trial",
-          launcher->name, *launcher->num_ranks, num_ranks);
+          launcher->name, *launcher->num_ranks, spec.slots_per_trial);
   }
 }
 
-Argv ArgvForTrial(const Argv& argv, const Json& ds_config, const std::string& config_path,
-                  int port) {
-  Argv result = argv;
-  for (const ConfigArgument& argument : FindConfigArguments(argv)) {
-    result[argument.index].replace(argument.offset, std::string::npos, config_path);
-  }
+Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
+                  std::optional<int> port) {
+  CommandWords command(spec.entrypoint);
+  const auto replace = [&](const ArgumentPart& part, const std::string& text) {
+    std::string word = command.words()[part.index].text;
+    command.Replace(part.index, word.replace(part.offset, part.length, text));
+  };
+  for (const ArgumentPart& part : FindConfigArguments(command, spec))
+    replace(part, config_path);
   for (const auto& [flag, key] : kBatchFlags) {
-    if (!ds_config.contains(key)) continue;
-    for (size_t i = 0; i < argv.size(); ++i) {
-      const std::optional<ConfigArgument> value = ValueOf(argv, i, flag);
-      if (value)
-        result[value->index].replace(value->offset, std::string::npos, ds_config[key].dump());
+    for (size_t i = 0; i < command.words().size() && ds_config.contains(key); ++i) {
+      if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
     }
   }
-  const std::optional<RankLauncher> launcher = FindRankLauncher(argv);
-  if (launcher && launcher->needs_port) {
-    result.insert(result.begin() + static_cast<std::ptrdiff_t>(launcher->args_begin),
-                  {launcher->port_flag, std::to_string(port)});
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (launcher && launcher->needs_port && port)
+    command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});
+  Argv argv = command.Changed();
+  // A shell replaces the variable itself.
+  for (std::string& word : argv) {
+    if (!command.in_shell() && (word == std::string("$") + kConfigVariable)) word = config_path;
   }
-  return result;
+  return argv;
+}
+
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
+                     int64_t data_parallel_size) {
+  const auto given = [&](const char* key) {
+    return spec.ds_config.contains(key) && spec.ds_config[key].is_number();
+  };
+  const int64_t micro = ds_config.value("train_micro_batch_size_per_gpu", int64_t{1});
+  const int64_t accumulation = ds_config.value("gradient_accumulation_steps", int64_t{1});
+  if (!given("train_batch_size")) {
+    ds_config.erase("train_batch_size");
+  } else if (data_parallel_size > 0) {
+    ds_config["train_batch_size"] = micro * accumulation * data_parallel_size;
+  }
+  if (!has_hook && !given("gradient_accumulation_steps") && accumulation == 1)
+    ds_config.erase("gradient_accumulation_steps");
+  return ds_config;
 }
 
 Json ConfigWithHooks(Json ds_config, const HookSettings& settings) {

@@ -6,42 +6,72 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
+#include "proto/experiment.h"
+#include "searcher/scripts/command_words.h"
 
 namespace dsat {
 
-// argv[index] from byte `offset` on is the path of a DeepSpeed config file.
-struct ConfigArgument {
+// The environment variable with the path of a trial's ds_config.
+inline constexpr char kConfigVariable[] = "DSAT_DS_CONFIG";
+
+// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
+struct ArgumentPart {
   size_t index = 0;
   size_t offset = 0;
+  size_t length = std::string::npos;  // To the end.
 };
 
-// The values of --deepspeed_config, --ds_config (also with a hyphen) and --deepspeed, as
-// "--flag value" or "--flag=value". A --deepspeed that is not followed by a .json file is a switch.
-std::vector<ConfigArgument> FindConfigArguments(const std::vector<std::string>& argv);
+// The value of words()[index] if that is `flag`, which has underscores: "--flag value" or
+// "--flag=value", also with hyphens.
+std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
+                                        std::string_view flag);
+// The first value of `flag` in the command.
+std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag);
+std::string TextOf(const CommandWords& command, const ArgumentPart& part);
+
+// Where the command names its DeepSpeed config: {ds_config}, the values of --deepspeed_config,
+// --deepspeed_config_file, --ds_config and, if it is a .json file, --deepspeed, and every argument
+// or value of a flag that is the path of the experiment's own ds_config.
+std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
+                                              const ExperimentSpec& spec);
+
+// True if the command names its config as above or by the variable DSAT_DS_CONFIG.
+bool NamesConfig(const ExperimentSpec& spec);
 
 // A program that starts the ranks itself.
 struct RankLauncher {
   std::string name;       // "deepspeed", "torchrun", "accelerate"
-  size_t args_begin = 0;  // argv[args_begin, args_end) are the launcher's own arguments.
+  size_t args_begin = 0;  // words()[args_begin, args_end) are the launcher's own arguments.
   size_t args_end = 0;
   std::string port_flag;
   std::optional<int64_t> num_ranks;  // If its arguments give it.
+  std::optional<int64_t> port;       // Likewise.
   bool needs_port = false;           // The arguments choose no port or rendezvous.
 };
+std::optional<RankLauncher> FindRankLauncher(const CommandWords& command);
 std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
 
-// Throws kInvalidArgument if the command names no config file, or if its launcher starts another
-// number of ranks than `num_ranks`.
-void CheckDeepSpeedCommand(const std::vector<std::string>& argv, int64_t num_ranks);
+// Throws kInvalidArgument if the command names no config file and no Python runs in it that dsat's
+// import hook could reach (never without a hook), or if its launcher starts another number of ranks
+// than spec.slots_per_trial.
+void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
 
 // The arguments of one trial: the config file is replaced by `config_path`; the batch size
 // arguments of the Hugging Face trainer, where given, follow the config (the trainer refuses to
-// differ); a launcher without a port gets `port`.
-std::vector<std::string> ArgvForTrial(const std::vector<std::string>& argv, const Json& ds_config,
-                                      const std::string& config_path, int port);
+// differ); a launcher without a port gets `port`, if there is one.
+std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config,
+                                      const std::string& config_path, std::optional<int> port);
+
+// The config as a script gets it: only with the batch sizes that the submitted config gives, beside
+// the micro-batch size. The accumulation count is left out only if it is 1 and dsat's import hook
+// does not run, because Lightning refuses it in a file. train_batch_size is that of
+// `data_parallel_size` ranks; 0 if unknown.
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
+                     int64_t data_parallel_size = 0);
 
 // The settings of DeepSpeed's hooks.
 struct HookSettings {

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <csignal>
 #include <cstring>
 #include <regex>
@@ -72,6 +74,22 @@ std::optional<LogFinding> ClassifyLog(std::string_view text) {
     }
   }
   return std::nullopt;
+}
+
+std::string DivergedLoss(std::string_view log) {
+  // "loss: nan", "loss=nan", "{'loss': nan, ..."; not "val_loss_scale".
+  static const std::regex kLoss(R"(\bloss\b['"]?\s*[:=]?\s*['"]?(-?nan\b|[-+]?[0-9]))",
+                                std::regex::icase | std::regex::optimize);
+  std::string last;
+  for (size_t begin = 0; begin < log.size();) {
+    const size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line(log.substr(begin, std::min<size_t>(end - begin, 4096)));
+    std::smatch match;
+    if (std::regex_search(line, match, kLoss))
+      last = std::tolower(match.str(1).back()) == 'n' ? Quote(line) : "";
+    begin = end + 1;
+  }
+  return last.empty() ? "" : fmt::format("training diverges: {}", last);
 }
 
 std::string LastLine(std::string_view text) {

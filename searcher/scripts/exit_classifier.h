@@ -23,6 +23,9 @@ struct LogFinding {
 // or the disk (kFailed). nullopt if it shows none.
 std::optional<LogFinding> ClassifyLog(std::string_view text);
 
+// Says that the last loss that the log shows is NaN, and quotes the line; "" otherwise.
+std::string DivergedLoss(std::string_view log);
+
 // The outcome of ranks that ended without a result. `logs` are the ends of the ranks' logs by rank.
 // The log of the rank that failed first is read first. In the others only evidence against the
 // configuration counts, because most of their errors follow from the first failure.

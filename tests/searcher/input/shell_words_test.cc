@@ -27,6 +27,8 @@ TEST(SplitCommandTest, SplitsAsAShellWould) {
       {"a '$HOME | x'", {"a", "$HOME | x"}},
       {"a \"\\$HOME\"", {"a", "$HOME"}},
       {"a --lr=0.1 x=y", {"a", "--lr=0.1", "x=y"}},
+      {"a --config={ds_config} {ds_config}", {"a", "--config={ds_config}", "{ds_config}"}},
+      {"a \\\n  b", {"a", "b"}},
       {"", {}},
   };
   for (const Case& c : cases)
@@ -38,6 +40,20 @@ TEST(SplitCommandTest, WhatNeedsAShellGetsOne) {
                               "a *.txt", "X=1 a", "(a)", "a ~/b", "a\nb", "a {1,2}", "a # b"}) {
     EXPECT_THAT(SplitCommand(command), ElementsAre("sh", "-c", command));
   }
+}
+
+TEST(SplitCommandTest, TheWordsOfAShellsCommandsAreFound) {
+  const std::string script =
+      "cd x && A=1 python t.py '--f=a b' \"$X y\" ${Z:-p q} $(ls -l) 2>&1 | tee l # c d\nwait";
+  std::string words, firsts, expand;
+  for (const CommandWord& word : ReadCommandLine(script).words) {
+    words += word.text + "|";
+    if (word.first) firsts += word.text + "|";
+    if (word.expands) expand += script.substr(word.begin, word.end - word.begin) + "|";
+  }
+  EXPECT_EQ(words, "cd|x|A=1|python|t.py|--f=a b|$X y|${Z:-p q}|$(ls -l)|2|1|tee|l|wait|");
+  EXPECT_EQ(firsts, "cd|A=1|tee|wait|");
+  EXPECT_EQ(expand, "\"$X y\"|${Z:-p q}|$(ls -l)|");
 }
 
 TEST(SplitCommandTest, AnOpenQuoteIsRefused) {

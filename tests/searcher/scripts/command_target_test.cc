@@ -1,5 +1,7 @@
 // Tests the user's own command: its arguments, its config, and whole trials under the real
 // supervisor, with a script that behaves like DeepSpeed's hooks (fake_deepspeed.py).
+#include "searcher/scripts/command_target.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,7 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/processes/line_stamper.h"
-#include "searcher/scripts/command_target.h"
+#include "searcher/scripts/shared_buffers.h"
 #include "searcher/scripts/torch_extensions.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
@@ -30,6 +32,7 @@ Json TrialConfig(int64_t micro_batch, int64_t accumulation) {
   return {{"train_micro_batch_size_per_gpu", micro_batch},
           {"gradient_accumulation_steps", accumulation},
           {"train_batch_size", 2 * micro_batch * accumulation},
+          {"zero_optimization", {{"stage", 0}, {"reduce_bucket_size", 1000}}},
           {"steps_per_print", 100},
           {"wall_clock_breakdown", true},
           {"wandb", {{"enabled", true}, {"project", "p"}}}};
@@ -50,6 +53,16 @@ class CommandTargetTest : public testing::Test {
     request_.dir = folder_ / "trials/7/0";
     request_.shared_dir = folder_.path();
     Behave("well");
+    setenv("DSAT_PYTHON_DIR", (folder_ / "none").c_str(), 1);  // Only some tests have the hook.
+  }
+  ~CommandTargetTest() override { unsetenv("DSAT_PYTHON_DIR"); }
+
+  // From now on, there is a folder with an import hook, which does nothing.
+  std::string MakeHook() {
+    std::filesystem::create_directories(folder_ / "python/hook");
+    std::ofstream(folder_ / "python/hook/sitecustomize.py") << "";
+    setenv("DSAT_PYTHON_DIR", (folder_ / "python").c_str(), 1);
+    return folder_ / "python";
   }
 
   void Behave(const std::string& how) {
@@ -134,6 +147,43 @@ TEST_F(CommandTargetTest, MeasuresAScriptWithHooks) {
   EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 1.5 * (1 << 30));
 }
 
+TEST_F(CommandTargetTest, WhatTheHookReportsOfAllRanksIsMeasured) {
+  Behave("hook");
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  ASSERT_EQ(result.points.size(), 1u);
+  const Measurement& measured = result.points[0].measurement;
+  EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 5.0 * (1 << 30));  // Of rank 1.
+  EXPECT_DOUBLE_EQ(measured.at("alloc_retries").value, 1);
+  EXPECT_DOUBLE_EQ(measured.at("data_wait").value, 0.25);
+  EXPECT_NEAR(measured.at("throughput").value * measured.at("latency").value, 24e3, 1e3);
+}
+
+TEST_F(CommandTargetTest, TheEngineSaysHowManyRanksShareTheData) {
+  Behave("pipeline");  // Its two ranks are two stages.
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  ASSERT_EQ(result.points.size(), 1u);
+  const Measurement& measured = result.points[0].measurement;
+  EXPECT_NEAR(measured.at("throughput").value * measured.at("latency").value, 12e3, 1e3);
+}
+
+TEST_F(CommandTargetTest, OnlyTheBuffersOfOurOwnRanksAreRemoved) {
+  Behave("shared-buffers");  // It also writes those of a program with MASTER_PORT 1.
+  Run();
+  int left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("deepspeed_allreduce_buffer_") || entry.file_size() != 6) continue;
+    EXPECT_THAT(name, HasSubstr("_127.0.0.1_1_"));
+    ++left;
+  }
+  EXPECT_EQ(left, 2);
+  EXPECT_EQ(RemoveSharedBuffers(1), 12);
+  EXPECT_THAT(SharedMemoryShortage(1 << 30), HasSubstr("/dev/shm has"));
+  EXPECT_EQ(SharedMemoryShortage(0), "");
+}
+
 TEST_F(CommandTargetTest, FallsBackToTheFileWithoutEnoughLines) {
   spec_.options.start_profile_step = 3;
   spec_.options.end_profile_step = 5;  // One interval only.
@@ -177,8 +227,47 @@ TEST_F(CommandTargetTest, TheProfilingTrialCountsParametersAndActivations) {
   EXPECT_EQ(WrittenConfig()["autotuning"]["model_info"]["profile"], true);
 }
 
+TEST_F(CommandTargetTest, OnlyBatchSizesThatAreGivenOrNeededAreWritten) {
+  Commands();
+  EXPECT_FALSE(WrittenConfig().contains("train_batch_size"));
+  EXPECT_EQ(WrittenConfig()["gradient_accumulation_steps"], 3);
+  request_.ds_config = TrialConfig(4, 1);
+  Commands();
+  EXPECT_FALSE(WrittenConfig().contains("gradient_accumulation_steps"));
+  EXPECT_EQ(WrittenConfig()["train_micro_batch_size_per_gpu"], 4);
+  spec_.ds_config = {{"train_batch_size", 8}, {"gradient_accumulation_steps", 1}};
+  Commands();
+  EXPECT_EQ(WrittenConfig()["train_batch_size"], 8);
+  EXPECT_EQ(WrittenConfig()["gradient_accumulation_steps"], 1);
+}
+
+TEST_F(CommandTargetTest, TheImportHookIsPutInFrontOfThePythonPath) {
+  EXPECT_EQ(Commands()[0].env.count("PYTHONPATH"), 0u);
+  const std::string python = MakeHook();
+  spec_.environment["PYTHONPATH"] = "/mine";
+  for (const RankCommand& command : Commands()) {
+    EXPECT_EQ(command.env.at("PYTHONPATH"), python + "/hook:" + python + ":/mine");
+    EXPECT_EQ(command.env.at("DSAT_DS_CONFIG"), request_.dir + "/ds_config.json");
+    EXPECT_EQ(command.env.at("DSAT_TRIAL_DIR"), request_.dir);
+  }
+}
+
+TEST_F(CommandTargetTest, AProfileThatShowsNoSignOfItsConfigSaysHowToReachTheScript) {
+  MakeHook();
+  Behave("never");
+  spec_.entrypoint.resize(4);  // Without --deepspeed_config.
+  request_.kind = TrialKind::kProfile;
+  const Result silent = Run();
+  EXPECT_EQ(silent.outcome.state, TrialState::kFailed);
+  EXPECT_THAT(silent.outcome.reason, AllOf(HasSubstr("nothing shows that the script used"),
+                                           HasSubstr("--deepspeed_config {ds_config}")));
+  spec_.entrypoint[3] = "well";  // It reads the variable.
+  EXPECT_EQ(Run().profiles.size(), 1u);
+}
+
 TEST_F(CommandTargetTest, AFullRunTrainsWithTheConfigAsItIs) {
   request_.full_run = true;
+  spec_.ds_config = request_.ds_config;
   const Result result = Run();
   EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
   EXPECT_TRUE(result.points.empty());
@@ -216,6 +305,17 @@ INSTANTIATE_TEST_SUITE_P(
         Ending{"short", TrialState::kFailed, "ended after 2 optimizer steps and 7 are needed"},
         Ending{"ignores-config", TrialState::kFailed,
                "it trained with train_batch_size 32, the config says 24"},
+        Ending{"hook-rewrites", TrialState::kFailed,
+               "train_micro_batch_size_per_gpu is 3 instead of 4, zero_optimization/stage is 3 "
+               "instead of 0"},
+        Ending{
+            "dump-rewrites", TrialState::kFailed,
+            "gradient_accumulation_steps is 1 instead of 3, zero_optimization/reduce_bucket_size "
+            "is 7 instead of 1000"},
+        Ending{"hook-nan", TrialState::kFailed, "the loss of rank 0 is not finite after 2 steps"},
+        Ending{"log-nan", TrialState::kFailed, "training diverges: {'loss': nan, 'epoch': 0.2}"},
+        Ending{"hook-small-batches", TrialState::kFailed,
+               "batches of at most 3 samples, and the config says 4"},
         Ending{"hang", TrialState::kStopped, "stopped"}),
     [](const auto& test_info) {
       std::string name = test_info.param.how;
@@ -245,7 +345,6 @@ TEST_F(CommandTargetTest, TheTrialsConfigHasTheHooksOnAndMonitorsOff) {
   EXPECT_EQ(config["log_level"], "info");
   EXPECT_EQ(config["wall_clock_breakdown"], false);
   EXPECT_EQ(config["wandb"], Json({{"enabled", false}, {"project", "p"}}));
-  EXPECT_EQ(config["train_batch_size"], 24);
   EXPECT_FALSE(config.contains("tensorboard"));
   EXPECT_THAT(commands[0].argv, Contains(request_.dir + "/ds_config.json"));
   EXPECT_THAT(commands[0].argv, Not(Contains("ds.json")));
@@ -331,11 +430,16 @@ class RewriteTest : public CommandTargetTest, public testing::WithParamInterface
 
 TEST_P(RewriteTest, GivesTheTrialItsOwnArguments) {
   spec_.entrypoint = GetParam().before;
+  spec_.ds_config_path = folder_ / "conf/own.json";
   Argv argv = Commands()[0].argv;
   for (size_t i = 0; i < argv.size(); ++i) {
     const std::string config = request_.dir + "/ds_config.json";
     if (const size_t at = argv[i].find(config); at != std::string::npos) {
       argv[i].replace(at, config.size(), "D");
+    }
+    if (const size_t at = argv[i].find("--master_port "); at != std::string::npos) {
+      const size_t digits = argv[i].find_first_not_of("0123456789", at + 14);
+      argv[i].replace(at + 14, digits - at - 14, "PORT");
     }
     if (i > 0 && argv[i - 1].ends_with("_port") && argv[i] != "1234") {
       EXPECT_GT(std::stoi(argv[i]), 1023);
@@ -357,6 +461,27 @@ INSTANTIATE_TEST_SUITE_P(
                 {"./t", "--deepspeed", "--deepspeed_config", "D"}},
         Rewrite{{"./t", "--deepspeed", "data.txt", "--ds_config", "a.json"},
                 {"./t", "--deepspeed", "data.txt", "--ds_config", "D"}},
+        Rewrite{{"./t", "--config={ds_config}"}, {"./t", "--config=D"}},
+        Rewrite{{"./t", "$DSAT_DS_CONFIG"}, {"./t", "D"}},
+        // The experiment's own file, however it is given.
+        Rewrite{{"python", "t.py", "--config", "conf/own.json", "other.json"},
+                {"python", "t.py", "--config", "D", "other.json"}},
+        Rewrite{{"python", "t.py", "conf/../conf/own.json"}, {"python", "t.py", "D"}},
+        Rewrite{{"python", "t.py", "--config-file=./conf/own.json"},
+                {"python", "t.py", "--config-file=D"}},
+        Rewrite{{"accelerate", "launch", "--deepspeed_config_file", "a.json", "t.py"},
+                {"accelerate", "launch", "--main_process_port", "PORT", "--deepspeed_config_file",
+                 "D", "t.py"}},
+        // In a shell, and in the shell of a shell's variables.
+        Rewrite{{"sh", "-c", "cd x && LR=1 python t.py --ds_config 'a b.json' \"$LR\" | tee log"},
+                {"sh", "-c", "cd x && LR=1 python t.py --ds_config D \"$LR\" | tee log"}},
+        Rewrite{{"sh", "-c", "set -e\nexec torchrun t.py \\\n  --ds_config=$CONF  # a.json\n"},
+                {"sh", "-c",
+                 "set -e\nexec torchrun --master_port PORT t.py \\\n  --ds_config=D  # a.json\n"}},
+        Rewrite{{"bash", "-lc", "python t.py --per-device-train-batch-size=1 conf/own.json"},
+                {"bash", "-lc", "python t.py --per-device-train-batch-size=4 D"}},
+        Rewrite{{"sh", "-c", "python t.py $DSAT_DS_CONFIG"},
+                {"sh", "-c", "python t.py $DSAT_DS_CONFIG"}},
         // Hugging Face's trainer requires the same batch sizes.
         Rewrite{{"./t", "--deepspeed", "a.json", "--per_device_train_batch_size", "1",
                  "--gradient_accumulation_steps=8"},
@@ -391,9 +516,14 @@ TEST_F(CommandTargetTest, ALauncherIsRunOnceWithoutRanks) {
 
 TEST_F(CommandTargetTest, WhatCannotWorkIsRefusedAtOnce) {
   EXPECT_THAT(RefusalOf({"python", "train.py", "--deepspeed"}),
-              AllOf(HasSubstr("\"python train.py --deepspeed\" names no DeepSpeed config file"),
-                    HasSubstr("--deepspeed_config")));
-  EXPECT_THAT(RefusalOf({}), HasSubstr("names no DeepSpeed config file"));
+              AllOf(HasSubstr("\"python train.py --deepspeed\" does not say where it takes"),
+                    HasSubstr("--deepspeed_config {ds_config}")));
+  EXPECT_THAT(RefusalOf({}), HasSubstr("does not say where it takes"));
+  MakeHook();
+  EXPECT_EQ(RefusalOf({"python", "train.py", "--deepspeed"}), "");
+  EXPECT_EQ(RefusalOf({"sh", "-c", "./run | tee log"}), "");
+  EXPECT_THAT(RefusalOf({"./train", "x"}), HasSubstr("starts no Python, whose calls"));
+  EXPECT_EQ(RefusalOf({"./train", "{ds_config}"}), "");
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4", "t.py", "--ds_config", "a.json"}),
               HasSubstr("deepspeed would start 4 ranks, expected 2"));
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_nodes=2", "--num_gpus=2", "t.py", "--ds_config", "a"}),

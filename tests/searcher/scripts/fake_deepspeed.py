@@ -8,8 +8,8 @@ import sys
 import time
 
 
-def value_of(flag):
-    return sys.argv[sys.argv.index(flag) + 1]
+def value_of(flag, otherwise=None):
+    return sys.argv[sys.argv.index(flag) + 1] if flag in sys.argv else otherwise
 
 
 def write(path, value, slowly=False):
@@ -28,13 +28,46 @@ def step_line(step_ms):
 
 
 how = value_of("--behave")
-config = json.load(open(value_of("--deepspeed_config")))
+config = json.load(open(value_of("--deepspeed_config", os.environ["DSAT_DS_CONFIG"])))
 rank = int(os.environ.get("RANK", "0"))
 hooks = config.get("autotuning", {})
-accumulation = config["gradient_accumulation_steps"]
-batch = config["train_batch_size"]
+micro_batch = config["train_micro_batch_size_per_gpu"]
+accumulation = config.get("gradient_accumulation_steps", 1)
+data_parallel = 1 if how == "pipeline" else 2
+batch = config.get("train_batch_size") or data_parallel * micro_batch * accumulation
 print("rank", rank, "of", os.environ.get("WORLD_SIZE"), "trial", os.environ["DSAT_TRIAL_ID"])
 
+def report(**more):
+    """Writes what dsat's import hook writes."""
+    ran = {"train_micro_batch_size_per_gpu": micro_batch, "zero_stage": 0,
+           "gradient_accumulation_steps": accumulation, "train_batch_size": batch,
+           "reduce_bucket_size": 1000, "allgather_bucket_size": 500000000,
+           "data_parallel_size": data_parallel}
+    text = {"config_applied": True, "engine": "DeepSpeedEngine", "ran": ran, "losses": [2.5, 2.0],
+            "peak_bytes": 5 << 30 if rank == 1 else 1 << 30, "num_alloc_retries": rank,
+            "data_wait_share": 0.25}
+    text["ran"].update(more.pop("ran", {}))
+    text.update(more)
+    write(os.environ["DSAT_TRIAL_DIR"] + "/hook-rank%d.json" % rank, text)
+
+
+if how in ("hook", "pipeline"):
+    report()
+if how == "hook-rewrites":
+    report(ran={"train_micro_batch_size_per_gpu": micro_batch - 1, "zero_stage": 3})
+if how == "hook-nan":
+    report(losses=[2.5, float("nan")])
+if how == "hook-small-batches":
+    report(forward_batch_sizes=[1, micro_batch - 1])
+if how == "dump-rewrites":
+    print("[2026-01-01] [INFO] [config.py:678:print]   gradient_accumulation_steps .. 1")
+    print("[2026-01-01] [INFO] [config.py:678:print]   train_micro_batch_size_per_gpu  4")
+    print("[2026-01-01] [INFO] [config.py:678:print]   zero_config .......... stage=0 "
+          "reduce_scatter=True reduce_bucket_size=7 allgather_bucket_size=500000000")
+if how == "shared-buffers":
+    for port in (os.environ["MASTER_PORT"], "1"):
+        name = "/dev/shm/deepspeed_allreduce_buffer_%d_127.0.0.1_%s_%d"
+        open(name % (os.getuid(), port, rank), "w").write("buffer")
 if how == "oom" and rank == 1:
     sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
 if how == "oom" and rank == 0:
@@ -74,6 +107,8 @@ fwd, bwd, step = 1000.0, 2000.0, 3000.0
 latency = (fwd + bwd + step) * accumulation
 metrics = {"fwd": fwd, "bwd": bwd, "step": step, "latency": latency, "FLOPS_per_gpu": 1e9,
            "throughput": batch * 1e6 / latency, "rank": 0}
+if how == "log-nan":
+    print("{'loss': 2.5, 'epoch': 0.1}\n{'loss': nan, 'epoch': 0.2}")
 print("epoch=0/micro_step=6/global_step=6, MemAllocated=0.25GB, MaxMemAllocated=1.5GB")
 write(hooks["metric_path"], metrics, slowly=how == "slow-file")
 if how == "swallows-exit":

@@ -1,0 +1,98 @@
+// The words of the user's command, which may be a shell's command line, and changes to them.
+#include "searcher/scripts/command_words.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace dsat {
+namespace {
+
+using Argv = std::vector<std::string>;
+
+// The index of SCRIPT in "sh -c SCRIPT", "bash -lc SCRIPT"; argv.size() if there is none.
+size_t FindScript(const Argv& argv) {
+  constexpr std::array<std::string_view, 5> kShells = {"sh", "bash", "dash", "zsh", "ksh"};
+  if (argv.empty() || std::ranges::find(kShells, BaseName(argv[0])) == kShells.end())
+    return argv.size();
+  for (size_t i = 1; i + 1 < argv.size() && argv[i].starts_with('-'); ++i) {
+    if (!argv[i].starts_with("--") && argv[i].ends_with('c')) return i + 1;
+  }
+  return argv.size();
+}
+
+std::vector<CommandWord> WordsOfScript(const std::string& script) {
+  try {
+    return ReadCommandLine(script).words;
+  } catch (const Error&) {
+    return {};  // The shell reports the open quote.
+  }
+}
+
+}  // namespace
+
+std::string_view BaseName(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+CommandWords::CommandWords(Argv argv) : argv_(std::move(argv)), script_(FindScript(argv_)) {
+  if (in_shell()) {
+    words_ = WordsOfScript(argv_[script_]);
+    return;
+  }
+  for (const std::string& text : argv_)
+    words_.push_back({.text = text, .first = words_.empty()});
+}
+
+void CommandWords::Replace(size_t index, std::string text) {
+  Change& change = changes_[index];
+  change.replaced = true;
+  change.text = std::move(text);
+}
+
+void CommandWords::InsertBehind(size_t index, const Argv& texts) {
+  Argv& behind = changes_[index].behind;
+  behind.insert(behind.end(), texts.begin(), texts.end());
+}
+
+void CommandWords::Remove(size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i)
+    changes_[i].removed = true;
+}
+
+Argv CommandWords::Changed() const {
+  if (changes_.empty()) return argv_;
+  Argv argv;
+  std::string script;
+  size_t copied = 0;  // Bytes of the old script.
+  for (size_t i = 0; i < words_.size(); ++i) {
+    const auto found = changes_.find(i);
+    const Change change = found == changes_.end() ? Change{} : found->second;
+    if (in_shell()) {
+      if (found == changes_.end()) continue;
+      script.append(argv_[script_], copied, words_[i].begin - copied);
+      copied = words_[i].end;
+      if (change.replaced) script += ShellWord(change.text);
+      if (!change.replaced && !change.removed)
+        script.append(argv_[script_], words_[i].begin, copied - words_[i].begin);
+      const bool gone = change.removed && !change.replaced;
+      while (gone && copied < argv_[script_].size() && argv_[script_][copied] == ' ')
+        ++copied;
+      for (const std::string& text : change.behind)
+        script += " " + ShellWord(text);
+      continue;
+    }
+    if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);
+    argv.insert(argv.end(), change.behind.begin(), change.behind.end());
+  }
+  if (!in_shell()) return argv;
+  script.append(argv_[script_], copied);
+  argv = argv_;
+  argv[script_] = std::move(script);
+  return argv;
+}
+
+}  // namespace dsat

@@ -1,0 +1,52 @@
+// The words of the user's command, which may be a shell's command line, and changes to them.
+#ifndef DSAT_SEARCHER_SCRIPTS_COMMAND_WORDS_H_
+#define DSAT_SEARCHER_SCRIPTS_COMMAND_WORDS_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "searcher/input/shell_words.h"
+
+namespace dsat {
+
+// The last part of a path.
+std::string_view BaseName(std::string_view path);
+
+// The words of argv or, if argv runs a shell as in "sh -c SCRIPT", those of the script. Changes are
+// collected; words() stays as it was.
+class CommandWords {
+ public:
+  explicit CommandWords(std::vector<std::string> argv);
+
+  const std::vector<CommandWord>& words() const { return words_; }
+  // True if the words are those of a shell's script.
+  bool in_shell() const { return script_ < argv_.size(); }
+
+  void Replace(size_t index, std::string text);
+  // Inserts words behind word `index`.
+  void InsertBehind(size_t index, const std::vector<std::string>& texts);
+  // Removes words [begin, end).
+  void Remove(size_t begin, size_t end);
+
+  // argv with all changes. New words of a script are quoted.
+  std::vector<std::string> Changed() const;
+
+ private:
+  struct Change {
+    bool removed = false, replaced = false;
+    std::string text;
+    std::vector<std::string> behind;
+  };
+
+  std::vector<std::string> argv_;
+  size_t script_;  // The index of the script; argv_.size() if there is none.
+  std::vector<CommandWord> words_;
+  std::map<size_t, Change> changes_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_COMMAND_WORDS_H_

@@ -1,0 +1,47 @@
+// What the engine of a script ran with, to compare it with what it was asked to run.
+#ifndef DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
+#define DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace dsat {
+
+// JSON pointers of a ds_config -> numbers, as far as they are known.
+struct RanConfig {
+  std::map<std::string, double> settings;
+  int64_t data_parallel_size = 0;  // 0 if unknown.
+};
+
+// What dsat's import hook reports of one rank (hook-rank<R>.json in the attempt's folder).
+struct HookReport {
+  bool config_applied = false;
+  std::string engine = {};  // "DeepSpeedEngine", "PipelineEngine", ...
+  RanConfig ran = {};
+  std::optional<double> peak_bytes = {};
+  std::optional<double> alloc_retries = {};
+  std::optional<double> data_wait = {};  // 0 to 1.
+  std::vector<double> losses = {};       // NaN if not finite.
+  int64_t largest_batch = 0;             // Samples of the largest forward pass; 0 if unknown.
+};
+
+// Reads the text of such a file, in which Python may write NaN and Infinity; nullopt if it is
+// incomplete.
+std::optional<HookReport> ReadHookReport(const std::string& text);
+
+// DeepSpeed's dump of its config in the log of rank 0; nullopt if the text has none.
+std::optional<RanConfig> ReadConfigDump(std::string_view log);
+
+// "train_micro_batch_size_per_gpu is 8 instead of 51, ..." for all settings that `asked`, the
+// trial's ds_config, gives as another number; "" if there is none.
+std::string Rewritten(const RanConfig& ran, const Json& asked);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_

@@ -1,0 +1,216 @@
+// What a command leaves to the trainer, the launcher or the cluster that it runs with.
+//
+// Hugging Face's rules are those of transformers/integrations/deepspeed.py (trainer_config_process)
+// and of accelerate/accelerator.py (_prepare_deepspeed).
+#include "searcher/scripts/trainer_command.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <regex>
+
+#include "base/error.h"
+#include "searcher/scripts/command_words.h"
+#include "searcher/scripts/deepspeed_command.h"
+
+namespace dsat {
+namespace {
+
+// A batch size of Hugging Face's TrainingArguments.
+struct TrainerArgument {
+  const char* flag;
+  const char* key;
+  int64_t fallback;  // The argument's default.
+};
+constexpr TrainerArgument kTrainerArguments[] = {
+    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu", 8},
+    {"--gradient_accumulation_steps", "gradient_accumulation_steps", 1},
+};
+
+std::string ReadOrEmpty(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+bool IsAuto(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>() == "auto";
+}
+
+// "python3 -m determined.launch.deepspeed ... COMMAND".
+std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
+  CommandWords command(spec->entrypoint);
+  const std::vector<CommandWord>& words = command.words();
+  for (size_t i = 1; i + 1 < words.size(); ++i) {
+    const std::string& module = words[i + 1].text;
+    if (words[i].text != "-m" || !module.starts_with("determined.launch.")) continue;
+    size_t begin = i + 2;  // Of COMMAND.
+    for (size_t k = begin; k < words.size() && !words[k].first; ++k) {
+      if (words[k].text == "--trial")
+        Throw(ErrorCode::kInvalidArgument,
+              "{}: /entrypoint runs a trial class ({} --trial); expected a command such as "
+              "\"python3 train.py\", because trial classes are not supported",
+              spec->config_path, module);
+      if (words[k].text == "--") begin = k + 1;
+    }
+    if (begin == words.size()) return std::nullopt;
+    const bool is_script = words[begin].text.ends_with(".py");
+    std::string dropped = fmt::format("-m {}", module);
+    command.Remove(is_script ? i : i - 1, begin);
+    spec->entrypoint = command.Changed();
+    return fmt::format("{} in the entrypoint is left out: dsat starts the ranks itself", dropped);
+  }
+  return std::nullopt;
+}
+
+// accelerate's own config may name the ds_config.
+std::optional<std::string> NameAcceleratesConfig(ExperimentSpec* spec) {
+  CommandWords command(spec->entrypoint);
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (!launcher || launcher->name != "accelerate" || NamesConfig(*spec)) return std::nullopt;
+  static const std::regex kConfigFile(R"((?:^|\n)\s*deepspeed_config_file:\s*['"]?([^\s'"#]+))");
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    const auto value = ValueOfFlag(command, i, "--config_file");
+    if (!value) continue;
+    const std::string file = TextOf(command, *value);
+    const std::string text = ReadOrEmpty(std::filesystem::path(spec->model_dir) / file);
+    std::smatch match;
+    if (!std::regex_search(text, match, kConfigFile)) return std::nullopt;
+    command.InsertBehind(value->index, {"--deepspeed_config_file", match[1]});
+    spec->entrypoint = command.Changed();
+    return fmt::format(
+        "--deepspeed_config_file {} of {} is given in the entrypoint, so that "
+        "trials can have their own",
+        match[1].str(), file);
+  }
+  return std::nullopt;
+}
+
+// The word behind which arguments of the script can be added; nullopt if it has none that we know,
+// or reads its arguments from a file.
+std::optional<size_t> ScriptOf(const CommandWords& command) {
+  const std::vector<CommandWord>& words = command.words();
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].text.ends_with(".py")) continue;
+    const bool has_next = i + 1 < words.size() && !words[i + 1].first;
+    const std::string next = has_next ? words[i + 1].text : "";
+    const bool from_file = next.ends_with(".json") || next.ends_with(".yaml");
+    return from_file ? std::nullopt : std::optional(i);
+  }
+  return std::nullopt;
+}
+
+// True if the script parses Hugging Face's TrainingArguments.
+bool ParsesTrainingArguments(const CommandWords& command, const ExperimentSpec& spec) {
+  const std::optional<size_t> script = ScriptOf(command);
+  if (!script) return false;
+  const std::string text =
+      ReadOrEmpty(std::filesystem::path(spec.model_dir) / command.words()[*script].text);
+  return text.find("HfArgumentParser") != std::string::npos ||
+         text.find("TrlParser") != std::string::npos;
+}
+
+class Resolver {
+ public:
+  Resolver(const std::string& source, ExperimentSpec* spec)
+      : source_(source),
+        spec_(*spec),
+        command_(spec->entrypoint),
+        parses_(ParsesTrainingArguments(command_, *spec)) {}
+
+  std::vector<std::string> Resolve() {
+    if (IsAuto(spec_.ds_config.value("train_batch_size", Json())))
+      spec_.ds_config.erase("train_batch_size");
+    const bool by_total = spec_.ds_config.contains("train_batch_size");
+    for (const TrainerArgument& argument : kTrainerArguments)
+      ResolveBatch(argument, by_total);
+    for (const char* precision : {"fp16", "bf16"})
+      ResolvePrecision(precision);
+    if (!added_.empty()) {
+      command_.InsertBehind(*ScriptOf(command_), added_);
+      notes_.push_back(
+          fmt::format("{} is added to the entrypoint, so that the trainer's arguments "
+                      "and its config agree",
+                      fmt::join(added_, " ")));
+    }
+    spec_.entrypoint = command_.Changed();
+    return notes_;
+  }
+
+ private:
+  void ResolveBatch(const TrainerArgument& argument, bool by_total) {
+    const Json given = spec_.ds_config.value(argument.key, Json());
+    const auto flag = FindFlag(command_, argument.flag);
+    std::optional<int64_t> number;
+    if (flag) number = NumberIn(TextOf(command_, *flag));
+    if (!flag && parses_) {
+      number = given.is_number_integer() ? given.get<int64_t>() : argument.fallback;
+      added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
+    }
+    // A strategy's name is no path; its "auto" is filled in by trials alone.
+    const bool of_strategy =
+        !spec_.ds_config_path.empty() && spec_.ds_config_path.find('/') == std::string::npos;
+    if (IsAuto(given) && !number && !of_strategy)
+      Refuse(argument, flag ? TextOf(command_, *flag) : "");
+    const bool is_open = IsAuto(given) || (given.is_null() && !by_total);
+    if (!is_open || !number) return;
+    spec_.ds_config[argument.key] = *number;
+    if (IsAuto(given))
+      notes_.push_back(fmt::format("{}: /{} is \"auto\": {}, as {} {}", source_, argument.key,
+                                   *number, argument.flag, flag ? "says" : "is by default"));
+  }
+
+  static std::optional<int64_t> NumberIn(const std::string& text) {
+    int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, value);
+    if (result.ec != std::errc() || result.ptr != end || value < 1) return std::nullopt;
+    return value;
+  }
+
+  [[noreturn]] void Refuse(const TrainerArgument& argument, const std::string& text) const {
+    const std::string seen = text.empty()
+                                 ? fmt::format("the command does not give {}", argument.flag)
+                                 : fmt::format("the command gives {} {}", argument.flag, text);
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: /{} is \"auto\", and {}: dsat cannot see what the trainer sets in its place; write "
+          "that number into the file, or {} NUMBER into the entrypoint if the script takes it",
+          source_, argument.key, seen, argument.flag);
+  }
+
+  void ResolvePrecision(const std::string& name) {
+    const Json* enabled = FindAtPointer(spec_.ds_config, "/" + name + "/enabled");
+    if (enabled == nullptr || !IsAuto(*enabled) || !parses_) return;
+    for (size_t i = 0; i < command_.words().size(); ++i) {
+      const std::string& word = command_.words()[i].text;
+      if (word != "--" + name && !word.starts_with("--" + name + "=")) continue;
+      const auto value = ValueOfFlag(command_, i, "--" + name);
+      const std::string text = value ? TextOf(command_, *value) : "true";
+      if (text == "true" || text == "True" || text == "1")
+        SetAtPointer(spec_.ds_config, "/" + name + "/enabled", true);
+    }
+  }
+
+  const std::string& source_;
+  ExperimentSpec& spec_;
+  CommandWords command_;
+  bool parses_;
+  std::vector<std::string> added_ = {};
+  std::vector<std::string> notes_ = {};
+};
+
+}  // namespace
+
+std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec) {
+  std::vector<std::string> notes;
+  if (const auto note = DropClusterLauncher(spec)) notes.push_back(*note);
+  if (const auto note = NameAcceleratesConfig(spec)) notes.push_back(*note);
+  const std::vector<std::string> resolved = Resolver(source, spec).Resolve();
+  notes.insert(notes.end(), resolved.begin(), resolved.end());
+  return notes;
+}
+
+}  // namespace dsat

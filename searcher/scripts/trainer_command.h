@@ -1,0 +1,27 @@
+// What a command leaves to the trainer, the launcher or the cluster that it runs with.
+#ifndef DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_
+#define DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// Changes the entrypoint and the ds_config of an experiment with a command so that they say what
+// runs:
+// * "python3 -m determined.launch.deepspeed [--] COMMAND" becomes COMMAND: dsat starts the ranks.
+// * "accelerate launch --config_file F" gets --deepspeed_config_file if F names such a file.
+// * Batch sizes of "auto", or missing ones, get the numbers that Hugging Face's trainer takes from
+//   its arguments or their defaults, and fp16 and bf16 of "auto" become true if its arguments say
+//   so. Other values of "auto" stay for the trainer.
+// * If the script is Hugging Face's, missing arguments for batch sizes are added.
+// Returns a line for each change. `source` names the ds_config in errors. Throws kInvalidArgument
+// for a trial class, and if a batch size is "auto" and the command does not show what the trainer
+// sets in its place.
+std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_

@@ -1,0 +1,137 @@
+// Tests what a command leaves to Hugging Face's trainer, to accelerate or to a cluster's launcher.
+#include "searcher/scripts/trainer_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Argv = std::vector<std::string>;
+
+class TrainerCommandTest : public testing::Test {
+ protected:
+  TrainerCommandTest() {
+    spec_.model_dir = folder_.path();
+    spec_.config_path = "exp.yaml";
+    spec_.ds_config_path = folder_ / "ds.json";
+    std::ofstream(folder_ / "hf.py") << "parser = HfArgumentParser(TrainingArguments)\n";
+    std::ofstream(folder_ / "plain.py") << "import deepspeed\n";
+  }
+
+  std::vector<std::string> Complete(const Argv& entrypoint, const Json& ds_config) {
+    spec_.entrypoint = entrypoint;
+    spec_.ds_config = ds_config;
+    return CompleteCommand("ds.json", &spec_);
+  }
+  std::string ErrorOf(const Argv& entrypoint, const Json& ds_config) {
+    try {
+      Complete(entrypoint, ds_config);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TestFolder folder_;
+  ExperimentSpec spec_;
+};
+
+const Json kAuto = {{"train_batch_size", "auto"},
+                    {"train_micro_batch_size_per_gpu", "auto"},
+                    {"gradient_accumulation_steps", "auto"},
+                    {"gradient_clipping", "auto"},
+                    {"bf16", {{"enabled", "auto"}}},
+                    {"fp16", {{"enabled", "auto"}}}};
+
+TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
+  const Argv entrypoint = {"python",
+                           "hf.py",
+                           "--deepspeed",
+                           "ds.json",
+                           "--per-device-train-batch-size=6",
+                           "--gradient_accumulation_steps",
+                           "3",
+                           "--bf16"};
+  EXPECT_THAT(Complete(entrypoint, kAuto),
+              Contains(HasSubstr("/train_micro_batch_size_per_gpu is \"auto\": 6")));
+  EXPECT_EQ(spec_.ds_config, Json({{"train_micro_batch_size_per_gpu", 6},
+                                   {"gradient_accumulation_steps", 3},
+                                   {"gradient_clipping", "auto"},  // The trainer's own matter.
+                                   {"bf16", {{"enabled", true}}},
+                                   {"fp16", {{"enabled", "auto"}}}}));
+  EXPECT_EQ(spec_.entrypoint, entrypoint);
+}
+
+TEST_F(TrainerCommandTest, WithoutArgumentsItIsTheTrainersDefaultAndArgumentsAreAdded) {
+  Complete({"sh", "-c", "X=1 python hf.py --deepspeed ds.json | tee log"}, kAuto);
+  EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 8);
+  EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 1);
+  EXPECT_EQ(
+      spec_.entrypoint,
+      (Argv{"sh", "-c",
+            "X=1 python hf.py --per_device_train_batch_size 8 --gradient_accumulation_steps 1 "
+            "--deepspeed ds.json | tee log"}));
+  // Numbers of the file are what the arguments must say.
+  const Json numbers = {{"train_micro_batch_size_per_gpu", 2}, {"gradient_accumulation_steps", 5}};
+  Complete({"python", "hf.py", "--gradient_accumulation_steps", "5"}, numbers);
+  EXPECT_EQ(spec_.ds_config, numbers);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "hf.py", "--per_device_train_batch_size", "2",
+                                    "--gradient_accumulation_steps", "5"}));
+  // All arguments are in another file.
+  Complete({"python", "hf.py", "args.json"}, numbers);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "hf.py", "args.json"}));
+}
+
+TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
+  EXPECT_THAT(ErrorOf({"python", "plain.py", "--deepspeed_config", "ds.json"}, kAuto),
+              AllOf(HasSubstr("ds.json: /train_micro_batch_size_per_gpu is \"auto\""),
+                    HasSubstr("does not give --per_device_train_batch_size")));
+  EXPECT_THAT(ErrorOf({"sh", "-c", "python hf.py --per_device_train_batch_size $B"}, kAuto),
+              HasSubstr("the command gives --per_device_train_batch_size $B"));
+  const Json numbers = {{"train_batch_size", 4}};
+  EXPECT_THAT(Complete({"python", "plain.py"}, numbers), IsEmpty());
+  EXPECT_EQ(spec_.ds_config, numbers);
+  spec_.ds_config_path = "stage_3";  // Of dsat, where trials fill in what is open.
+  EXPECT_THAT(Complete({"python", "plain.py"}, {{"train_micro_batch_size_per_gpu", "auto"}}),
+              IsEmpty());
+}
+
+TEST_F(TrainerCommandTest, TheFileThatAcceleratesConfigNamesBecomesAnArgument) {
+  std::ofstream(folder_ / "acc.yaml")
+      << "deepspeed_config:\n  deepspeed_config_file: ds.json\n  zero3_init_flag: true\n";
+  Complete({"accelerate", "launch", "--config_file", "acc.yaml", "plain.py"}, Json::object());
+  EXPECT_EQ(spec_.entrypoint, (Argv{"accelerate", "launch", "--config_file", "acc.yaml",
+                                    "--deepspeed_config_file", "ds.json", "plain.py"}));
+  std::ofstream(folder_ / "acc.yaml") << "deepspeed_config:\n  zero_stage: 2\n";
+  const Argv other = {"accelerate", "launch", "--config_file", "acc.yaml", "plain.py"};
+  EXPECT_THAT(Complete(other, Json::object()), IsEmpty());
+  EXPECT_EQ(spec_.entrypoint, other);
+}
+
+TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
+  const Json config = {{"train_batch_size", 4}};
+  EXPECT_THAT(
+      Complete({"python3", "-m", "determined.launch.deepspeed", "python3", "plain.py"}, config),
+      Contains(HasSubstr("-m determined.launch.deepspeed in the entrypoint is left out")));
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
+  Complete({"python3", "-m", "determined.launch.deepspeed", "plain.py", "--x"}, config);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py", "--x"}));
+  Complete({"sh", "-c", "python3 -m determined.launch.deepspeed --no_ssh -- python3 plain.py $X"},
+           config);
+  EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py $X");
+  EXPECT_THAT(ErrorOf({"python3", "-m", "determined.launch.deepspeed", "--trial", "m:T"}, config),
+              HasSubstr("exp.yaml: /entrypoint runs a trial class"));
+}
+
+}  // namespace
+}  // namespace dsat
