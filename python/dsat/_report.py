@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize
-from dsat._trial import rank_file, trial
+from dsat._trial import Trial, rank_file, trial
 
 _meter: Optional[Meter] = None
 
@@ -42,8 +42,17 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
                        peak_memory()["peak_bytes"] - memory_in_use())
     if _meter is None:
         _meter = Meter(running)
-        rank_file(running).add({"config_applied": True})
+        rank_file(running).add({"config_applied": True, "ran": _settings_of(running, samples)})
     _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
+
+
+def _settings_of(running: Trial, samples: Optional[int]) -> Dict[str, int]:
+    """What the script says that it ran: steps of `samples` samples."""
+    micro_batch, steps = running.micro_batch_size, running.accumulation_steps
+    if samples is None or not micro_batch or not steps:
+        return {}
+    return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": steps,
+            "train_batch_size": samples, "data_parallel_size": samples // (micro_batch * steps)}
 
 
 def _is_measured_by_deepspeed() -> bool:

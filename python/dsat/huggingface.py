@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from dsat._report import log, report
 
 
-class DsatCallback(TrainerCallback):  # type: ignore[misc]
+class DsatCallback(TrainerCallback):
     """Reports the steps and metrics of a trial of dsat; does nothing elsewhere."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None,

@@ -10,12 +10,12 @@ from typing import Any
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
-    from pytorch_lightning.callbacks import Callback
+    from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
 
 from dsat._report import log, report
 
 
-class DsatCallback(Callback):  # type: ignore[misc]
+class DsatCallback(Callback):
     """Reports the steps and metrics of a trial of dsat; does nothing elsewhere."""
 
     def __init__(self) -> None:

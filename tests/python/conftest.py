@@ -20,6 +20,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def interpreter_in(spec):
+    """Lets an experiment file start this interpreter."""
+    text = spec.read_text()
+    assert "entrypoint: python3 " in text
+    spec.write_text(text.replace("entrypoint: python3 ", f"entrypoint: {sys.executable} "))
+
+
 class RunningTrial:
     """The folder of one trial, and what its ranks left there."""
 

@@ -1,7 +1,7 @@
 """Gives data loaders that scripts have built the micro-batch size of the trial."""
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from dsat._hook import wrap
 
@@ -50,17 +50,24 @@ def rebatch_loaders_of(script_micro_batch: int, micro_batch: int) -> None:
         return original(self)
 
 
-def samples_in(args: Any, kwargs: Any) -> Optional[int]:
-    """The size of the first dimension of the first tensor in the arguments of a forward pass."""
+def samples_in(args: Any, kwargs: Any, micro_batch: int) -> Optional[int]:
+    """The samples in the arguments of a forward pass, judged by its tensors; None if they hide it.
+
+    A tensor with a dimension of `micro_batch` has that many; otherwise the first dimension of the
+    first tensor counts. Packed sequences, whose first dimension is 1, hide their number.
+    """
     stack = [*args, *kwargs.values()]
+    first: Optional[int] = None
     while stack:
         value = stack.pop(0)
         shape = getattr(value, "shape", None)
         if shape is not None:
-            if len(shape) > 0:
-                return int(shape[0])
+            if micro_batch in tuple(shape):
+                return micro_batch
+            if first is None and len(shape) > 0:
+                first = int(shape[0])
         elif isinstance(value, (list, tuple)):
             stack[:0] = value
-        elif hasattr(value, "values"):
+        elif isinstance(value, Mapping):
             stack[:0] = list(value.values())
-    return None
+    return None if first == 1 else first

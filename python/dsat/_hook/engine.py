@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Set
 from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import (WAY_OUT, UnreachableError, rebatch_loaders_of, samples_in)
-from dsat._meter import StepLog
+from dsat._meter import StepLog, number_of
 from dsat._trial import Config, Trial, rank_file, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
@@ -22,7 +22,7 @@ trainer_divides_loss = False
 
 def _given_config(kwargs: Config) -> Config:
     """The script's config, wherever it passed it; {} if it passed none that can be read."""
-    source = kwargs.get("config") or kwargs.get("config_params")
+    source: Any = kwargs.get("config") or kwargs.get("config_params")
     source = source or getattr(kwargs.get("args"), "deepspeed_config", None)
     if isinstance(source, dict):
         return source
@@ -67,10 +67,10 @@ class EngineWatch:
             wait_s = time.perf_counter() - self._idle_since
             self._wait_s = wait_s * engine.gradient_accumulation_steps()
             self._idle_since = None
-        samples = samples_in(args, kwargs)
+        micro_batch = engine.train_micro_batch_size_per_gpu()
+        samples = samples_in(args, kwargs, micro_batch)
         if samples is None:
             return
-        micro_batch = engine.train_micro_batch_size_per_gpu()
         if samples == self._script_micro_batch:
             raise UnreachableError(
                 f"dsat: the trial has micro-batches of {micro_batch} samples, but the script feeds "
@@ -83,11 +83,9 @@ class EngineWatch:
             self._losses.append(loss.detach())
 
     def end_step(self) -> None:
-        losses = [loss.float() for loss in self._losses if loss.numel() == 1]
-        total = sum(losses) if losses else None
-        if losses and not self._sum_losses:
-            total = total / len(losses)
-        self.log.end_step(total, self._wait_s)
+        losses = [number for number in map(number_of, self._losses) if number is not None]
+        loss = sum(losses) / (1 if self._sum_losses else len(losses)) if losses else None
+        self.log.end_step(loss, self._wait_s)
         self._losses.clear()
         self._wait_s = 0.0
         self._idle_since = time.perf_counter()
@@ -123,12 +121,14 @@ def change(deepspeed: ModuleType) -> None:
         kwargs = dict(inspect.signature(original).bind(*values, **kwargs).arguments)
         given = _given_config(kwargs)
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
+        if running.micro_batch_size is not None and running.accumulation_steps is not None:
+            config.pop("train_batch_size", None)  # DeepSpeed knows the number of replicas.
         has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)
         if has_pipeline:
             config.pop("autotuning", None)  # PipelineEngine crashes with it; see pipeline.py.
         kwargs.pop("config_params", None)
         kwargs["config"] = config
-        args = kwargs.get("args")
+        args: Any = kwargs.get("args")
         if getattr(args, "deepspeed_config", None) is not None:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
         was = _check_batches(given, config, kwargs.get("training_data"))
