@@ -9,11 +9,16 @@ from typing import Any, Dict, List, Optional
 from dsat._trial import Trial, rank, rank_file, write_json
 
 
-def synchronize() -> None:
-    """Waits for the device, if the process uses one."""
+def uses_gpu() -> bool:
+    """True if this process has a context on a GPU."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def synchronize() -> None:
+    """Waits for the GPU, if the process uses one."""
+    if uses_gpu():
+        sys.modules["torch"].cuda.synchronize()
 
 
 def peak_memory() -> Dict[str, int]:
@@ -21,8 +26,8 @@ def peak_memory() -> Dict[str, int]:
 
     Without a GPU it is the highest resident size of the process.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if uses_gpu():
+        torch = sys.modules["torch"]
         return {"peak_bytes": int(torch.cuda.max_memory_allocated()),
                 "num_alloc_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0))}
     import resource
@@ -32,9 +37,8 @@ def peak_memory() -> Dict[str, int]:
 
 def memory_in_use() -> int:
     """Bytes of device memory; without a GPU, the resident size of the process."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.memory_allocated())
+    if uses_gpu():
+        return int(sys.modules["torch"].cuda.memory_allocated())
     import resource
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
@@ -196,8 +200,8 @@ def finish_profile(of: Trial, num_params: int, trainable_num_params: int,
     if rank() == 0:
         info = {"num_params": int(num_params), "trainable_num_params": int(trainable_num_params),
                 "activation_mem_per_gpu": max(0, int(activation_bytes)), "rank": 0}
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            info["gpu_mem"] = int(torch.cuda.get_device_properties(0).total_memory)
+        if uses_gpu():
+            cuda = sys.modules["torch"].cuda
+            info["gpu_mem"] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
         write_json(of.model_info_path, info)
     sys.exit(0)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Set
 from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import (WAY_OUT, UnreachableError, rebatch_loaders_of, samples_in)
-from dsat._meter import StepLog, number_of
+from dsat._meter import StepLog, number_of, uses_gpu
 from dsat._trial import Config, Trial, rank_file, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
@@ -62,10 +62,7 @@ class EngineWatch:
         if not engine.training:
             return
         if self._idle_since is not None:
-            # The device is idle here, as the hooks have printed the times of the step. All
-            # micro-batches of a step count like its first one.
-            wait_s = time.perf_counter() - self._idle_since
-            self._wait_s = wait_s * engine.gradient_accumulation_steps()
+            self._wait_s += time.perf_counter() - self._idle_since
             self._idle_since = None
         micro_batch = engine.train_micro_batch_size_per_gpu()
         samples = samples_in(args, kwargs, micro_batch)
@@ -88,6 +85,10 @@ class EngineWatch:
         self.log.end_step(loss, self._wait_s)
         self._losses.clear()
         self._wait_s = 0.0
+        self.note_idle()
+
+    def note_idle(self) -> None:
+        """The device has nothing to do from now on until the next forward pass."""
         self._idle_since = time.perf_counter()
 
     def finish(self) -> None:
@@ -169,7 +170,9 @@ def _wrap_engine(engine_class: Any) -> None:
         before = self.global_steps
         result = original(self, *args, **kwargs)
         if watch is not None and self.global_steps > before:
-            watch.end_step()
+            watch.end_step()  # The hooks have waited for the device, to print the step's times.
+        elif watch is not None and not uses_gpu():
+            watch.note_idle()  # A GPU is still busy with the micro-batch.
         return result
 
     @wrap(engine_class, "_autotuning_exit")

@@ -9,6 +9,6 @@ config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}}
 arguments = TrainingArguments(output_dir="hugging_face_out", per_device_train_batch_size=4,
                               max_steps=50, deepspeed=config, report_to="none",
-                              save_strategy="no", disable_tqdm=True, logging_steps=1)
+                              save_strategy="no", disable_tqdm=True, logging_steps=1, use_cpu=True)
 Trainer(model=Model(), args=arguments, train_dataset=Tokens(named=True),
         callbacks=[DsatCallback()]).train()
