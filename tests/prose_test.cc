@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 // The files and folders whose prose is checked.
 std::vector<std::string> Prose() {
   std::vector<std::string> names = {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
-                                    "docs",      "examples",        "scripts"};
+                                    "docs",      "examples",        "python",         "scripts"};
   names.insert(names.end(), SourceFolders().begin(), SourceFolders().end());
   return names;
 }
@@ -102,7 +102,7 @@ TEST(ProseTest, ProseIsPlainAmericanEnglish) {
 
 TEST(ProseTest, PathsInTheDocsExist) {
   const std::regex path(
-      R"re((?:^|[\s`(])((?:base|bench|cli|db|docs|engine|examples|methods|profiler|proto|)re"
+      R"re((?:^|[\s`(])((?:base|bench|cli|db|docs|engine|examples|methods|profiler|proto|python|)re"
       R"re(scripts|searcher|tests)/[A-Za-z0-9_./-]*))re");
   const std::regex link(R"re(\]\(([A-Za-z0-9_./-]+)[)#])re");
   for (const SourceFile& file : ProseFiles()) {

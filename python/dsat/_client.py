@@ -1,0 +1,150 @@
+"""Runs the trials of an experiment in a Python program, through `dsat create`, `ask` and `tell`."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+
+class DsatError(RuntimeError):
+    """dsat refused a command; the text is its message."""
+
+
+@dataclass(frozen=True)
+class PendingTrial:
+    """A trial that was asked for and has to be run and told of."""
+
+    id: int
+    kind: str  # profile, submitted, search or confirm.
+    ds_config: Dict[str, Any]  # The whole config to run.
+    assignment: Dict[str, Any]  # JSON pointers of the keys that it sets over the base config.
+
+    @property
+    def is_profile(self) -> bool:
+        """True if the model's profile is wanted, not metrics."""
+        return self.kind == "profile"
+
+
+def _run(program: Optional[str], arguments: Sequence[str]) -> Dict[str, Any]:
+    name = program or os.environ.get("DSAT_PROGRAM") or "dsat"
+    path = shutil.which(name)
+    if path is None:
+        raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "
+                        "its path")
+    done = subprocess.run([path, *arguments, "--json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DsatError(done.stderr.strip() or f"{path} {' '.join(arguments)}: exit code "
+                                               f"{done.returncode}")
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+class Experiment:
+    """An experiment whose trials this program runs.
+
+    Every call is one command of dsat and committed to the database when it returns. Several
+    programs may drive one experiment; each gets other trials.
+
+    Example:
+        experiment = dsat.Experiment.create("asha", "deepspeed.yaml", profile=profile)
+        while not experiment.finished:
+            trial = experiment.ask()
+            if trial is None:  # The method waits for other running trials.
+                time.sleep(1)
+                continue
+            experiment.tell(trial, metrics=train(trial.ds_config))
+    """
+
+    def __init__(self, experiment: Union[int, str], db: "str | os.PathLike[str]" = "dsat.db",
+                 program: Optional[str] = None) -> None:
+        """Continues an experiment.
+
+        Args:
+            experiment: its number or name.
+            db: the database file.
+            program: the path of dsat; by default DSAT_PROGRAM of the environment, or `dsat`.
+        """
+        self.experiment = experiment
+        self.finished = False  # True once there will be no more trials.
+        self._db = os.fspath(db)
+        self._program = program
+
+    @classmethod
+    def create(cls, method: str, config: "str | os.PathLike[str]", *,
+               profile: Optional[Mapping[str, float]] = None, options: Sequence[str] = (),
+               db: "str | os.PathLike[str]" = "dsat.db",
+               program: Optional[str] = None) -> "Experiment":
+        """Creates an experiment.
+
+        Args:
+            method: auto, asha, binary, random or grid.
+            config: the experiment file.
+            profile: num_params, trainable_num_params, activation_bytes_per_sample and
+                device_memory_bytes of a rank. Without it, the first trial is the profiling trial.
+            options: more arguments of `dsat create`, such as ["--max-trials", "30"].
+            db: the database file; it is created if there is none.
+            program: as in __init__().
+        """
+        arguments = ["create", method, os.fspath(config), "--db", os.fspath(db), *options]
+        with tempfile.TemporaryDirectory() as folder:
+            if profile is not None:
+                path = Path(folder) / "profile.json"
+                path.write_text(json.dumps(dict(profile)), encoding="utf-8")
+                arguments += ["--profile", str(path)]
+            return cls(int(_run(program, arguments)["experiment"]), db, program)
+
+    def ask(self) -> Optional[PendingTrial]:
+        """Returns the next trial; None if there is none now or `finished` is True."""
+        answer = self._command("ask", [])
+        trial = answer["trial"]
+        if trial is None:
+            return None
+        return PendingTrial(trial["id"], trial["kind"], trial["ds_config"], trial["assignment"])
+
+    def tell(self, trial: Union[PendingTrial, int], *,
+             metrics: Optional[Mapping[str, float]] = None, infeasible: Optional[str] = None,
+             failed: Optional[str] = None, profile: Optional[Mapping[str, float]] = None) -> None:
+        """Records how a trial ended; give one of the four.
+
+        Args:
+            trial: the trial or its number.
+            metrics: names and values, among them the metric of the search: `throughput` in
+                samples/s, `FLOPS_per_gpu` in FLOP/s, `latency` in ms, `peak_bytes` in bytes.
+            infeasible: why this configuration cannot run here, which is evidence for the search.
+            failed: why it failed otherwise, which is no evidence.
+            profile: of the profiling trial, with the keys of create().
+        """
+        given = [value for value in (metrics, infeasible, failed, profile) if value is not None]
+        if len(given) != 1:
+            raise ValueError("tell(): give one of metrics, infeasible, failed and profile")
+        number = trial.id if isinstance(trial, PendingTrial) else trial
+        arguments: List[str] = ["--trial", str(number)]
+        with tempfile.TemporaryDirectory() as folder:
+            for flag, value in (("--metrics", metrics), ("--profile", profile)):
+                if value is not None:
+                    path = Path(folder) / "told.json"
+                    path.write_text(json.dumps(dict(value)), encoding="utf-8")
+                    arguments += [flag, str(path)]
+            if infeasible is not None:
+                arguments += ["--infeasible", infeasible]
+            if failed is not None:
+                arguments += ["--failed", failed]
+            self._command("tell", arguments)
+
+    def best(self) -> Dict[str, Any]:
+        """Returns the best trial so far as `dsat best --json` prints it: id, ds_config, metrics.
+
+        Raises DsatError as long as no trial has succeeded.
+        """
+        return _run(self._program, ["best", str(self.experiment), "--db", self._db])
+
+    def _command(self, name: str, arguments: Sequence[str]) -> Dict[str, Any]:
+        answer = _run(self._program, [name, str(self.experiment), "--db", self._db, *arguments])
+        self.finished = bool(answer["finished"])
+        return answer

@@ -1,0 +1,166 @@
+"""Puts DeepSpeed configs together: overrides of the experiment file, and the config of a trial."""
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+from dsat._trial import Config, read_json, trial
+
+ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+
+_BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+# What trainers have arguments for, and dsat never tunes.
+_TRAINER_KEYS = ("optimizer", "scheduler", "gradient_clipping", "fp16", "bf16", "amp")
+# Arguments of Hugging Face's trainer, and the key of the config that each must agree with.
+_HF_FLAGS = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+             "gradient_accumulation_steps": "gradient_accumulation_steps"}
+
+
+def _load(source: ConfigSource) -> Config:
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source))
+    return read_json(source)
+
+
+def _merge(base: Config, over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = copy.deepcopy(value)
+
+
+def overwrite_deepspeed_config(base_ds_config: ConfigSource,
+                               source_ds_dict: Mapping[str, Any]) -> Config:
+    """Returns the base config with the values of `source_ds_dict`, section by section.
+
+    Args:
+        base_ds_config: a config, or the path of its JSON file. It is not changed.
+        source_ds_dict: the keys to set. Sections are merged, all other values replaced.
+    """
+    config = _load(base_ds_config)
+    _merge(config, source_ds_dict)
+    return config
+
+
+def get_ds_config_from_hparams(hparams: Mapping[str, Any],
+                               base_dir: "str | os.PathLike[str]" = ".") -> Config:
+    """Returns the DeepSpeed config that a script of an experiment trains with.
+
+    In a trial of dsat that is the trial's config. Elsewhere it is the file that
+    `hparams["deepspeed_config"]` names, with the values of `hparams["overwrite_deepspeed_args"]`.
+
+    Args:
+        hparams: the `hyperparameters` of the experiment file.
+        base_dir: the folder that a relative path starts from.
+    """
+    running = trial()
+    if running is not None:
+        return copy.deepcopy(running.config)
+    if "deepspeed_config" not in hparams:
+        raise KeyError("hyperparameters: deepspeed_config is missing; expected the path of the "
+                       "DeepSpeed config")
+    return overwrite_deepspeed_config(Path(base_dir) / hparams["deepspeed_config"],
+                                      hparams.get("overwrite_deepspeed_args") or {})
+
+
+def get_ds_config(otherwise: ConfigSource) -> Config:
+    """Returns the trial's config in a trial of dsat, and `otherwise` (a config or file) elsewhere.
+
+    Use it in a script that builds its config in code and needs the batch size before it calls
+    deepspeed.initialize(). Sections that only `otherwise` has stay.
+    """
+    running = trial()
+    given = _load(otherwise)
+    return given if running is None else config_of_trial(given, running.config)
+
+
+def get_hf_args_with_overwrites(args: List[str], hparams: Mapping[str, Any],
+                                base_dir: "str | os.PathLike[str]" = ".") -> List[str]:
+    """Returns command line arguments of Hugging Face's trainer that agree with the config.
+
+    The trainer refuses a config whose batch sizes differ from its arguments. The arguments for the
+    micro-batch size and the accumulation steps get the config's numbers, or are added; "auto" in
+    the config leaves an argument as it is. A trial's config also replaces the file of --deepspeed.
+
+    Args:
+        args: the arguments without the program's name. They are not changed.
+        hparams: the `hyperparameters` of the experiment file.
+        base_dir: the folder that a relative path in `hparams` starts from.
+    """
+    running = trial()
+    if running is None and not hparams.get("overwrite_deepspeed_args"):
+        return list(args)
+    config = get_ds_config_from_hparams(hparams, base_dir)
+    result = list(args)
+    for flag, key in _HF_FLAGS.items():
+        if isinstance(config.get(key), int):
+            _set_flag(result, flag, str(config[key]), add=True)
+    if running is not None:
+        _set_flag(result, "deepspeed", str(running.config_path), add=False)
+    return result
+
+
+def _set_flag(args: List[str], name: str, value: str, add: bool) -> None:
+    """Sets `--name value` or `--name=value`, also with hyphens; appends it if `add`."""
+    found = False
+    for at, argument in enumerate(args):
+        flag, equals, _ = argument.partition("=")
+        if not flag.startswith("--") or flag[2:].replace("-", "_") != name:
+            continue
+        if equals:
+            args[at], found = f"{flag}={value}", True
+        elif at + 1 < len(args):
+            args[at + 1], found = value, True
+    if add and not found:
+        args += [f"--{name}", value]
+
+
+def _fill_auto(section: Any, given: Any) -> Any:
+    """`section` with the given values where it says "auto"."""
+    if section == "auto":
+        return given
+    if not isinstance(section, dict):
+        return copy.deepcopy(section)
+    given = given if isinstance(given, dict) else {}
+    # Without a given value, DeepSpeed's default holds.
+    return {key: _fill_auto(value, given.get(key)) for key, value in section.items()
+            if value != "auto" or key in given}
+
+
+def config_of_trial(given: Config, trial_config: Config, by_trainer: bool = False) -> Config:
+    """Returns what a script that built the config `given` has to run in a trial.
+
+    A section of the trial's config replaces the script's; sections that only the script has stay.
+    "auto" in the trial's config means the script's value. The three batch sizes belong together: if
+    the trial decides about one, those that it does not mention do not count.
+
+    Args:
+        given: the script's config; it is not changed.
+        trial_config: the trial's.
+        by_trainer: `given` is a trainer's, which compares it with its own arguments and objects;
+            what it says about _TRAINER_KEYS, even nothing, stays.
+    """
+    result = copy.deepcopy(given)
+    if any(isinstance(trial_config.get(key), int) for key in _BATCH_KEYS):
+        for key in _BATCH_KEYS:
+            if key not in trial_config or key == "train_batch_size":
+                result.pop(key, None)
+    for key, value in trial_config.items():
+        if value != "auto" and not (by_trainer and key in _TRAINER_KEYS):
+            result[key] = _fill_auto(value, given.get(key))
+    return result
+
+
+def micro_batch_of(config: Mapping[str, Any], data_parallel_size: int) -> Optional[int]:
+    """The micro-batch size that DeepSpeed would derive from a config; None if it says nothing."""
+    micro = config.get("train_micro_batch_size_per_gpu")
+    if isinstance(micro, int):
+        return micro
+    total = config.get("train_batch_size")
+    steps = config.get("gradient_accumulation_steps", 1)
+    if isinstance(total, int) and isinstance(steps, int) and steps > 0 and data_parallel_size > 0:
+        return total // steps // data_parallel_size
+    return None

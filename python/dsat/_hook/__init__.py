@@ -1,0 +1,38 @@
+"""Makes libraries train with the config of a trial; called when they are imported.
+
+hook/sitecustomize.py calls change() for each module that it knows. Functions of the libraries are
+wrapped, never replaced.
+"""
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+from typing import Any, Callable
+
+_CHANGES = {
+    "deepspeed": "dsat._hook.engine",
+    "accelerate.accelerator": "dsat._hook.trainers",
+    "accelerate.utils.dataclasses": "dsat._hook.trainers",
+    "accelerate.utils.deepspeed": "dsat._hook.trainers",
+    "lightning.pytorch.strategies.deepspeed": "dsat._hook.trainers",
+    "pytorch_lightning.strategies.deepspeed": "dsat._hook.trainers",
+    "transformers.integrations.deepspeed": "dsat._hook.trainers",
+}
+
+
+def change(module: ModuleType) -> None:
+    """Changes a module that has just been imported. Raises AttributeError if it is not as known."""
+    importlib.import_module(_CHANGES[module.__name__]).change(module)
+
+
+def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Decorator: `owner.name(...)` calls the function with the original one as first argument."""
+    original = getattr(owner, name)
+
+    def decorate(function: Callable[..., Any]) -> None:
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+        setattr(owner, name, wrapped)
+    return decorate

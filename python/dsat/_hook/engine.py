@@ -1,0 +1,183 @@
+"""deepspeed.initialize() gets the config of the trial, and its engine is watched."""
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from types import ModuleType
+from typing import Any, Dict, List, Optional, Set
+
+from dsat._config import config_of_trial, micro_batch_of
+from dsat._hook import wrap
+from dsat._hook.batches import (WAY_OUT, UnreachableError, rebatch_loaders_of, samples_in)
+from dsat._meter import StepLog, number_of, uses_gpu
+from dsat._trial import Config, Trial, rank_file, trial
+
+# True once a trainer has taken the trial's config, and once its data loaders follow it, too.
+trainer_has_config = False
+trainer_knows_batch = False
+# True if the trainer divides losses by the accumulation steps before backward().
+trainer_divides_loss = False
+
+
+def _given_config(kwargs: Config) -> Config:
+    """The script's config, wherever it passed it; {} if it passed none that can be read."""
+    source: Any = kwargs.get("config") or kwargs.get("config_params")
+    source = source or getattr(kwargs.get("args"), "deepspeed_config", None)
+    if isinstance(source, dict):
+        return source
+    import hjson  # DeepSpeed reads its files with it.
+    try:
+        with open(os.fspath(source), encoding="utf-8") as file:
+            return dict(hjson.load(file))
+    except (OSError, TypeError, ValueError):
+        return {}
+
+
+def _check_batches(given: Config, config: Config, training_data: Any) -> Optional[int]:
+    """Makes the script's loaders follow the trial. Returns the micro-batch size that they had."""
+    world = int(os.environ.get("WORLD_SIZE") or 1)
+    was, now = micro_batch_of(given, world), micro_batch_of(config, world)
+    if trainer_knows_batch or was is None or now is None or was == now:
+        return None
+    if training_data is None:
+        rebatch_loaders_of(was, now)
+    return was
+
+
+class EngineWatch:
+    """Watches the steps of an engine that has DeepSpeed's autotuning hooks."""
+
+    def __init__(self, of: Trial, script_micro_batch: Optional[int]) -> None:
+        self.log = StepLog(of)
+        self._trial = of
+        self._script_micro_batch = script_micro_batch
+        self._losses: List[Any] = []
+        self._sum_losses = False
+        self._batch_sizes: Set[int] = set()
+        self._idle_since: Optional[float] = None
+        self._wait_s = 0.0
+
+    def before_forward(self, engine: Any, args: Any, kwargs: Any) -> None:
+        if not engine.training:
+            return
+        if self._idle_since is not None:
+            self._wait_s += time.perf_counter() - self._idle_since
+            self._idle_since = None
+        micro_batch = engine.train_micro_batch_size_per_gpu()
+        samples = samples_in(args, kwargs, micro_batch)
+        if samples is None:
+            return
+        if samples == self._script_micro_batch:
+            raise UnreachableError(
+                f"dsat: the trial has micro-batches of {micro_batch} samples, but the script feeds "
+                f"batches of {samples}: {WAY_OUT}")
+        self._batch_sizes.add(samples)
+
+    def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
+        self._sum_losses = trainer_divides_loss or kwargs.get("scale_wrt_gas") is False
+        if hasattr(loss, "detach"):
+            self._losses.append(loss.detach())
+
+    def end_step(self) -> None:
+        losses = [number for number in map(number_of, self._losses) if number is not None]
+        loss = sum(losses) / (1 if self._sum_losses else len(losses)) if losses else None
+        self.log.end_step(loss, self._wait_s)
+        self._losses.clear()
+        self._wait_s = 0.0
+        self.note_idle()
+
+    def note_idle(self) -> None:
+        """The device has nothing to do from now on until the next forward pass."""
+        self._idle_since = time.perf_counter()
+
+    def finish(self) -> None:
+        self.end_step()
+        self.log.write()
+        rank_file(self._trial).add({"forward_batch_sizes": sorted(self._batch_sizes)})
+
+
+def settings_of(engine: Any) -> Dict[str, Any]:
+    """The settings that an engine runs with."""
+    ran = {"train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
+           "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+           "train_batch_size": engine.train_batch_size(),
+           "zero_stage": int(engine.zero_optimization_stage()),
+           "reduce_bucket_size": engine.zero_reduce_bucket_size(),
+           "allgather_bucket_size": engine.zero_allgather_bucket_size()}
+    per_replica = ran["train_micro_batch_size_per_gpu"] * ran["gradient_accumulation_steps"]
+    ran["data_parallel_size"] = ran["train_batch_size"] // per_replica
+    return ran
+
+
+def change(deepspeed: ModuleType) -> None:
+    """Wraps deepspeed.initialize and the methods of the engines."""
+    from dsat._hook import pipeline
+
+    @wrap(deepspeed, "initialize")
+    def _initialize(original: Any, *values: Any, **kwargs: Any) -> Any:
+        running = trial()
+        if running is None:
+            return original(*values, **kwargs)
+        kwargs = dict(inspect.signature(original).bind(*values, **kwargs).arguments)
+        given = _given_config(kwargs)
+        config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
+        if running.micro_batch_size is not None and running.accumulation_steps is not None:
+            config.pop("train_batch_size", None)  # DeepSpeed knows the number of replicas.
+        has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)
+        if has_pipeline:
+            config.pop("autotuning", None)  # PipelineEngine crashes with it; see pipeline.py.
+        kwargs.pop("config_params", None)
+        kwargs["config"] = config
+        args: Any = kwargs.get("args")
+        if getattr(args, "deepspeed_config", None) is not None:
+            args.deepspeed_config = None  # DeepSpeed refuses two sources.
+        was = _check_batches(given, config, kwargs.get("training_data"))
+        result = original(**kwargs)
+        if hasattr(args, "deepspeed_config"):
+            args.deepspeed_config = str(running.config_path)
+        engine = result[0]
+        rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
+                                "ran": settings_of(engine)})
+        if running.measures and not has_pipeline:
+            engine.dsat_watch = EngineWatch(running, was)
+        return result
+
+    _wrap_engine(deepspeed.DeepSpeedEngine)
+    pipeline.change(deepspeed)
+
+
+def _wrap_engine(engine_class: Any) -> None:
+    engine_class.dsat_watch = None
+
+    @wrap(engine_class, "forward")
+    def _forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = self.dsat_watch
+        if watch is not None:
+            watch.before_forward(self, args, kwargs)
+        return original(self, *args, **kwargs)
+
+    @wrap(engine_class, "backward")
+    def _backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = self.dsat_watch
+        if watch is not None:
+            watch.before_backward(loss, kwargs)
+        return original(self, loss, *args, **kwargs)
+
+    @wrap(engine_class, "step")
+    def _step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = self.dsat_watch
+        before = self.global_steps
+        result = original(self, *args, **kwargs)
+        if watch is not None and self.global_steps > before:
+            watch.end_step()  # The hooks have waited for the device, to print the step's times.
+        elif watch is not None and not uses_gpu():
+            watch.note_idle()  # A GPU is still busy with the micro-batch.
+        return result
+
+    @wrap(engine_class, "_autotuning_exit")
+    def _exit(original: Any, self: Any) -> Any:
+        watch = self.dsat_watch
+        if watch is not None:
+            watch.finish()
+        return original(self)

@@ -1,0 +1,101 @@
+"""Measures DeepSpeed's PipelineEngine, which has no autotuning hooks.
+
+Its train_batch() runs a schedule of instructions. The times of the forward and backward ones are
+taken with DeepSpeed's own timers, and the whole batch by the clock.
+"""
+from __future__ import annotations
+
+import time
+from types import ModuleType
+from typing import Any, Dict
+
+from dsat._hook import wrap
+from dsat._meter import Meter, finish_profile, memory_in_use
+from dsat._trial import Trial, trial
+
+
+class PipelineWatch:
+    """The measurements of one engine."""
+
+    def __init__(self, of: Trial) -> None:
+        from deepspeed.utils.timer import SynchronizedWallClockTimer
+        self.trial = of
+        self.meter = Meter(of)
+        self.timers: Any = SynchronizedWallClockTimer()
+        self.wait_s = 0.0
+        self.activation_bytes = -1
+
+    def end_batch(self, engine: Any, loss: Any) -> None:
+        seconds: Dict[str, float] = {}
+        for name in ("fwd", "bwd"):
+            seconds[name] = self.timers(name).elapsed(reset=True) / 1e3
+        if self.trial.is_profile:
+            finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
+        self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
+                            engine.train_batch_size())
+        self.wait_s = 0.0
+
+
+def _count_parameters(engine: Any) -> "tuple[int, int]":
+    """The parameters of all stages, and those that are trained."""
+    import torch
+    from deepspeed import comm
+    counts = torch.tensor([sum(p.numel() for p in engine.module.parameters()),
+                           sum(p.numel() for p in engine.module.parameters() if p.requires_grad)],
+                          dtype=torch.int64, device=engine.device)
+    comm.all_reduce(counts, group=engine.grid.get_model_parallel_group())
+    total, trained = counts.tolist()
+    return int(total), int(trained)
+
+
+def _watch_of(engine: Any) -> Any:
+    watch = engine.dsat_pipeline_watch
+    running = trial()
+    if watch is None and running is not None and running.measures:
+        watch = engine.dsat_pipeline_watch = PipelineWatch(running)
+    return watch
+
+
+def change(deepspeed: ModuleType) -> None:
+    """Wraps the methods of PipelineEngine."""
+    from deepspeed.runtime.pipe import schedule
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    PipelineEngine.dsat_pipeline_watch = None
+
+    @wrap(PipelineEngine, "train_batch")
+    def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = _watch_of(self)
+        loss = original(self, *args, **kwargs)
+        if watch is not None:
+            watch.end_batch(self, loss)
+        return loss
+
+    @wrap(PipelineEngine, "_next_batch")
+    def _next_batch(original: Any, self: Any) -> Any:
+        begun = time.perf_counter()
+        batch = original(self)
+        watch = _watch_of(self)
+        if watch is not None:
+            watch.wait_s += time.perf_counter() - begun
+        return batch
+
+    instructions = dict(PipelineEngine._INSTRUCTION_MAP)
+    instructions[schedule.ForwardPass] = _timed(instructions[schedule.ForwardPass], "fwd")
+    instructions[schedule.BackwardPass] = _timed(instructions[schedule.BackwardPass], "bwd")
+    PipelineEngine._INSTRUCTION_MAP = instructions
+
+
+def _timed(original: Any, name: str) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = self.dsat_pipeline_watch
+        if watch is None:
+            return original(self, *args, **kwargs)
+        before = memory_in_use() if watch.activation_bytes < 0 else 0
+        watch.timers(name).start()
+        result = original(self, *args, **kwargs)
+        watch.timers(name).stop()
+        if watch.activation_bytes < 0:
+            watch.activation_bytes = max(0, memory_in_use() - before)
+        return result
+    return run

@@ -1,0 +1,207 @@
+"""Measures optimizer steps where DeepSpeed's autotuning hooks do not, and writes what they write."""
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from dsat._trial import Trial, rank, rank_file, write_json
+
+
+def uses_gpu() -> bool:
+    """True if this process has a context on a GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def synchronize() -> None:
+    """Waits for the GPU, if the process uses one."""
+    if uses_gpu():
+        sys.modules["torch"].cuda.synchronize()
+
+
+def peak_memory() -> Dict[str, int]:
+    """The highest memory in use by this rank, in bytes, and how often CUDA's allocator had to flush.
+
+    Without a GPU it is the highest resident size of the process.
+    """
+    if uses_gpu():
+        torch = sys.modules["torch"]
+        return {"peak_bytes": int(torch.cuda.max_memory_allocated()),
+                "num_alloc_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0))}
+    import resource
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"peak_bytes": int(kib) * 1024, "num_alloc_retries": 0}
+
+
+def memory_in_use() -> int:
+    """Bytes of device memory; without a GPU, the resident size of the process."""
+    if uses_gpu():
+        return int(sys.modules["torch"].cuda.memory_allocated())
+    import resource
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def number_of(loss: Any) -> Optional[float]:
+    """A loss as a number; None if it is none."""
+    if loss is None:
+        return None
+    if hasattr(loss, "detach"):
+        if loss.numel() != 1:
+            return None
+        loss = loss.detach().item()
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        return None
+
+
+class FlopCounter:
+    """Counts the FLOPs of one optimizer step of this rank with PyTorch's own counter."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self._mode: Any = None
+
+    def start(self) -> None:
+        try:
+            from torch.utils.flop_counter import FlopCounterMode
+            self._mode = FlopCounterMode(display=False)
+            self._mode.__enter__()
+        except Exception:  # An old PyTorch, or none: there are no FLOPs then.
+            self._mode = None
+
+    def stop(self) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self.flops = int(self._mode.get_total_flops())
+            self._mode = None
+
+
+class StepLog:
+    """Losses, durations and waits of the measured steps of one rank."""
+
+    def __init__(self, of: Trial) -> None:
+        self._trial = of
+        self.num_steps = 0
+        self._losses: List[float] = []
+        self.durations: List[float] = []
+        self._waits: List[float] = []
+        self.ended_at: Optional[float] = None
+
+    def end_step(self, loss: Any, wait_s: float) -> None:
+        """Notes the end of an optimizer step, in which `wait_s` seconds were spent on data."""
+        now = time.perf_counter()
+        value = number_of(loss)
+        if value is not None:
+            self._losses.append(value)
+        if self.num_steps > self._trial.start_profile_step and self.ended_at is not None:
+            self.durations.append(now - self.ended_at)
+            self._waits.append(wait_s)
+        self.num_steps += 1
+        self.ended_at = now
+
+    def write(self) -> None:
+        """Adds everything to the rank's file."""
+        content: Dict[str, Any] = dict(peak_memory())
+        content["losses"] = self._losses
+        if sum(self.durations) > 0:
+            content["data_wait_share"] = min(1.0, sum(self._waits) / sum(self.durations))
+        rank_file(self._trial).add(content)
+
+
+class Meter:
+    """Measures a training loop step by step and ends the process when enough is measured.
+
+    It plays the role of DeepSpeed's autotuning hooks for other engines: rank 0 prints their line
+    after each step and writes their files, and all ranks end with exit code 0.
+    """
+
+    def __init__(self, of: Trial) -> None:
+        self._trial = of
+        self._log = StepLog(of)
+        self._flops = FlopCounter()
+        self._phases: List[List[float]] = []  # Seconds in forward and backward of measured steps.
+        if of.start_profile_step == 0 and not of.is_profile:
+            self._flops.start()
+
+    def end_step(self, loss: Any = None, forward_s: float = 0, backward_s: float = 0,
+                 wait_s: float = 0, samples: Optional[int] = None) -> None:
+        """Call it at the end of an optimizer step, on every rank.
+
+        Args:
+            loss: of the step.
+            forward_s, backward_s: seconds of it in the two passes, if they are known.
+            wait_s: seconds of it in which the rank waited for data.
+            samples: of the step, over all ranks; the config's train_batch_size by default.
+        """
+        of = self._trial
+        if not of.measures:
+            return
+        synchronize()
+        step = self._log.num_steps
+        begun = self._log.ended_at
+        self._log.end_step(loss, wait_s)
+        total_s = 0.0 if begun is None else time.perf_counter() - begun
+        if step == of.start_profile_step:
+            self._flops.stop()
+        if of.start_profile_step < step:
+            self._phases.append([forward_s, backward_s])
+        if step >= of.end_profile_step:
+            self._finish(samples)
+        if rank() == 0:
+            rest_s = max(0.0, total_s - forward_s - backward_s)
+            print(f"[Rank 0] time (ms) | fwd: {forward_s * 1e3:.2f} | bwd: {backward_s * 1e3:.2f}"
+                  f" | step: {rest_s * 1e3:.2f}", flush=True)
+        if step + 1 == of.start_profile_step:
+            self._flops.start()
+
+    def _finish(self, samples: Optional[int]) -> None:
+        of = self._trial
+        self._log.write()
+        if rank() == 0:
+            write_json(of.metric_path, self._metrics(samples))
+        sys.exit(0)
+
+    def _metrics(self, samples: Optional[int]) -> Dict[str, float]:
+        """What DeepSpeed writes: microseconds per micro-batch, and of a step as "latency".
+
+        "step" is the rest of the time: the update, communication and bubbles.
+        """
+        of = self._trial
+        latency_s = statistics.median(self._log.durations)
+        accumulation = of.accumulation_steps or 1
+        forward_s, backward_s = (statistics.median(times) for times in zip(*self._phases))
+        rest_s = max(0.0, latency_s - forward_s - backward_s)
+        samples = samples or of.batch("train_batch_size")
+        if not samples:
+            raise ValueError(f"{of.config_path}: train_batch_size is no number; pass samples= to "
+                             "dsat.report()")
+        metrics = {"fwd": forward_s, "bwd": backward_s, "step": rest_s}
+        result = {key: value * 1e6 / accumulation for key, value in metrics.items()}
+        result["latency"] = sum(result.values()) * accumulation
+        result["throughput"] = samples * 1e6 / result["latency"]
+        result["FLOPS_per_gpu"] = self._flops.flops / latency_s
+        result["rank"] = 0
+        return result
+
+
+def finish_profile(of: Trial, num_params: int, trainable_num_params: int,
+                   activation_bytes: int) -> None:
+    """Writes the model info file on rank 0, and ends the process with exit code 0.
+
+    Args:
+        num_params, trainable_num_params: of the whole model, over all ranks.
+        activation_bytes: what the activations of one micro-batch take on this rank.
+    """
+    rank_file(of).add(dict(peak_memory()))
+    if rank() == 0:
+        info = {"num_params": int(num_params), "trainable_num_params": int(trainable_num_params),
+                "activation_mem_per_gpu": max(0, int(activation_bytes)), "rank": 0}
+        if uses_gpu():
+            cuda = sys.modules["torch"].cuda
+            info["gpu_mem"] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
+        write_json(of.model_info_path, info)
+    sys.exit(0)

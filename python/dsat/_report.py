@@ -1,0 +1,100 @@
+"""The contract for training that is not DeepSpeed's: a script says when a step has ended."""
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Dict, Iterator, Mapping, Optional
+
+from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize
+from dsat._trial import Trial, rank_file, trial
+
+_meter: Optional[Meter] = None
+
+
+def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None,
+           forward_s: float = 0.0, backward_s: float = 0.0, wait_s: float = 0.0) -> None:
+    """Tells dsat that an optimizer step has ended. Does nothing outside of a trial of dsat.
+
+    Call it after each optimizer step, on every rank, in a script whose trainer is not DeepSpeed.
+    In a trial it measures the steps, writes the metrics file after the step
+    `autotuning.end_profile_step` of the config, and ends the process with exit code 0. In the
+    profiling trial it writes the model info file after the first step and ends the process.
+
+    Args:
+        loss: of the step, a number or a tensor of one element.
+        model: a torch module, whose parameters the profiling trial counts. Required there.
+        samples: of the step over all ranks; the config's train_batch_size by default.
+        forward_s, backward_s: seconds of the step in the two passes, if the script measures them.
+        wait_s: seconds of the step in which this rank waited for data, if the script measures them.
+    """
+    global _meter
+    running = trial()
+    if running is None or not running.measures or _is_measured_by_deepspeed():
+        return
+    if running.is_profile:
+        if model is None:
+            raise ValueError("dsat.report(): the profiling trial counts parameters; pass model=")
+        synchronize()
+        rank_file(running).add({"config_applied": True})
+        parameters = list(model.parameters())
+        finish_profile(running, sum(p.numel() for p in parameters),
+                       sum(p.numel() for p in parameters if p.requires_grad),
+                       peak_memory()["peak_bytes"] - memory_in_use())
+    if _meter is None:
+        _meter = Meter(running)
+        rank_file(running).add({"config_applied": True, "ran": _settings_of(running, samples)})
+    _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
+
+
+def _settings_of(running: Trial, samples: Optional[int]) -> Dict[str, int]:
+    """What the script says that it ran: steps of `samples` samples."""
+    micro_batch, steps = running.micro_batch_size, running.accumulation_steps
+    if samples is None or not micro_batch or not steps:
+        return {}
+    return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": steps,
+            "train_batch_size": samples, "data_parallel_size": samples // (micro_batch * steps)}
+
+
+def _is_measured_by_deepspeed() -> bool:
+    """True if deepspeed.initialize() built an engine, whose own hooks measure."""
+    running = trial()
+    return running is not None and rank_file(running).get("engine") is not None
+
+
+def log(metrics: Mapping[str, Any]) -> None:
+    """Keeps the last value of each metric in this rank's file of the trial; nothing outside of dsat.
+
+    Args:
+        metrics: names and numbers, such as an evaluation's loss. What is no number is left out.
+    """
+    running = trial()
+    if running is None:
+        return
+    numbers = {name: number_of(value) for name, value in metrics.items()}
+    kept = dict(rank_file(running).get("metrics") or {})
+    kept.update({name: value for name, value in numbers.items() if value is not None})
+    rank_file(running).keep({"metrics": kept})
+
+
+@contextlib.contextmanager
+def dsat_reporting_context(core_context: Any = None, op: Any = None,
+                           steps_completed: Optional[int] = None) -> Iterator[None]:
+    """Surrounds training code of scripts that were written for Determined; it may stay in them.
+
+    In a trial of dsat, what the rank knows about its memory is written even if the block raises,
+    for example because it ran out of memory. Elsewhere the block just runs.
+
+    Args:
+        core_context, op, steps_completed: accepted and not used, because dsat itself reads what
+            a trial has measured.
+    """
+    del core_context, op, steps_completed
+    try:
+        yield
+    except Exception:
+        running = trial()
+        if running is not None:
+            rank_file(running).add(dict(peak_memory()))
+        raise
+    finally:
+        sys.stdout.flush()

@@ -1,0 +1,97 @@
+"""Reads the trials of a database of dsat through its views (docs/schema.md)."""
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One trial: a row of the view trial_metrics, and the settings that it changed.
+
+    Metrics are None if they were not measured.
+    """
+
+    experiment: int
+    trial: int
+    kind: str  # profile, submitted, search or confirm.
+    confirms: Optional[int]  # Of kind confirm: the trial that it measures again.
+    state: str  # running, succeeded, infeasible, failed or stopped.
+    zero_stage: int
+    micro_batch_size: Optional[int]
+    accumulation_steps: Optional[int]
+    metric_value: Optional[float]  # The experiment's metric, in its own unit.
+    metric_spread: Optional[float]
+    gflops_per_gpu: Optional[float]
+    samples_per_s: Optional[float]
+    latency_ms: Optional[float]
+    forward_ms: Optional[float]
+    backward_ms: Optional[float]
+    step_ms: Optional[float]
+    peak_mib: Optional[float]
+    loss: Optional[float]
+    reason: str  # Why it ended that way.
+    assignment: Dict[str, Any]  # JSON pointers of the keys that were set over the base config.
+    ds_config: Dict[str, Any]
+    is_best: bool
+
+
+_JSON = ("assignment", "ds_config")
+_QUERY = """
+    SELECT m.*, t.assignment, t.ds_config, b.trial IS NOT NULL AS is_best
+    FROM trial_metrics AS m
+    JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
+    LEFT JOIN best_trials AS b ON b.experiment = m.experiment AND b.trial = m.trial
+    WHERE :experiment IS NULL OR m.experiment = :experiment
+    ORDER BY m.experiment, m.trial"""
+
+
+def results(path: "str | os.PathLike[str]" = "dsat.db",
+            experiment: Optional[int] = None) -> List[TrialResult]:
+    """Returns the trials of a database, in the order of their numbers.
+
+    Args:
+        path: the database file, or the folder that holds dsat.db. A search may be writing to it.
+        experiment: the number of one experiment; all of them by default.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not a database of dsat, or of a version with other columns.
+    """
+    import sqlite3
+    file = Path(path)
+    if file.is_dir():
+        file = file / "dsat.db"
+    if not file.exists():
+        raise FileNotFoundError(f"{file}: there is no such database")
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        connection.row_factory = sqlite3.Row
+        rows = connection.execute(_QUERY, {"experiment": experiment}).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"{file}: {error}; expected a database of this version of dsat") from error
+    finally:
+        connection.close()
+    return [_result_of(row) for row in rows]
+
+
+def _result_of(row: Any) -> TrialResult:
+    values = {field.name: row[field.name] for field in fields(TrialResult)}
+    for key in _JSON:
+        values[key] = json.loads(values[key])
+    values["is_best"] = bool(values["is_best"])
+    return TrialResult(**values)
+
+
+def results_frame(path: "str | os.PathLike[str]" = "dsat.db",
+                  experiment: Optional[int] = None) -> Any:
+    """Returns results() as a pandas.DataFrame, one row per trial. Needs pandas."""
+    import dataclasses
+
+    import pandas
+    columns = [field.name for field in fields(TrialResult)]
+    return pandas.DataFrame([dataclasses.asdict(result) for result in results(path, experiment)],
+                            columns=columns)

@@ -1,0 +1,155 @@
+"""The trial of dsat that this process is a rank of: its files and what they say."""
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+Config = Dict[str, Any]
+
+
+def read_json(path: "str | os.PathLike[str]") -> Config:
+    """Returns the object in a JSON file. Raises ValueError that names the file if it is no object."""
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: is a {type(value).__name__}; expected a JSON object")
+    return value
+
+
+def write_json(path: "str | os.PathLike[str]", value: Config) -> None:
+    """Writes a file that other processes see complete or not at all."""
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    temporary.replace(path)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial, as its environment and its config file describe it."""
+
+    id: int
+    config_path: Path
+    dir: Path  # Of this launch of the trial: its logs, and the files that ranks write for dsat.
+    config: Config = field(repr=False)
+
+    def _hooks(self) -> Config:
+        section = self.config.get("autotuning")
+        return section if isinstance(section, dict) else {}
+
+    @property
+    def measures(self) -> bool:
+        """False in a full run, which trains to its end."""
+        return bool(self._hooks().get("enabled"))
+
+    @property
+    def is_profile(self) -> bool:
+        """True in the trial that measures the model and no time."""
+        info = self._hooks().get("model_info")
+        return self.measures and isinstance(info, dict) and bool(info.get("profile"))
+
+    @property
+    def start_profile_step(self) -> int:
+        """The steps after this one are measured. The first step is 0."""
+        return int(self._hooks().get("start_profile_step", 3))
+
+    @property
+    def end_profile_step(self) -> int:
+        """The last step that is measured."""
+        return int(self._hooks().get("end_profile_step", 5))
+
+    @property
+    def metric_path(self) -> Path:
+        return Path(self._hooks().get("metric_path") or self.dir / "metrics.json")
+
+    @property
+    def model_info_path(self) -> Path:
+        return Path(self._hooks().get("model_info_path") or self.dir / "model_info.json")
+
+    def batch(self, key: str) -> Optional[int]:
+        """One of the three batch sizes; None if the config leaves it to the trainer."""
+        value = self.config.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def micro_batch_size(self) -> Optional[int]:
+        """Samples per rank and forward pass; None if the trainer decides."""
+        return self.batch("train_micro_batch_size_per_gpu")
+
+    @property
+    def accumulation_steps(self) -> Optional[int]:
+        """Micro-batches per optimizer step; None if the trainer decides."""
+        return self.batch("gradient_accumulation_steps")
+
+
+_current: Optional[Trial] = None
+
+
+def trial() -> Optional[Trial]:
+    """The trial that this process belongs to; None outside of dsat.
+
+    Raises ValueError or OSError if the trial's config cannot be read.
+    """
+    global _current
+    path = os.environ.get("DSAT_DS_CONFIG")
+    if not path:
+        return None
+    if _current is None or str(_current.config_path) != path:
+        _current = Trial(id=int(os.environ.get("DSAT_TRIAL_ID") or 0),
+                         config_path=Path(path),
+                         dir=Path(os.environ.get("DSAT_TRIAL_DIR") or Path(path).parent),
+                         config=read_json(path))
+    return _current
+
+
+def rank() -> int:
+    """This process's rank, of torch.distributed or of the environment; 0 if there is neither."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+class RankFile:
+    """hook-rank<R>.json in the trial's folder: what this rank tells dsat beside the metrics."""
+
+    def __init__(self, of: Trial) -> None:
+        self._trial = of
+        self._content: Config = {}
+        atexit.register(self.write)
+
+    def add(self, values: Config) -> None:
+        """Adds or replaces keys, and writes the file."""
+        self._content.update(values)
+        self.write()
+
+    def keep(self, values: Config) -> None:
+        """Adds or replaces keys, which are written with the next ones or at the process's end."""
+        self._content.update(values)
+
+    def write(self) -> None:
+        path = self._trial.dir / f"hook-rank{rank()}.json"
+        try:
+            write_json(path, self._content)
+        except OSError as error:
+            print(f"dsat: {path}: {error}", file=sys.stderr)
+
+    def get(self, key: str) -> Any:
+        return self._content.get(key)
+
+
+_files: Dict[str, RankFile] = {}
+
+
+def rank_file(of: Trial) -> RankFile:
+    """The only file of this rank."""
+    return _files.setdefault(str(of.dir), RankFile(of))

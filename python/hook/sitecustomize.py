@@ -1,0 +1,85 @@
+"""Python runs this file at its start in every process of a trial, because it is on PYTHONPATH.
+
+It does nothing but register a finder, which calls dsat._hook when a library that decides about the
+DeepSpeed config is imported. Then it runs the sitecustomize that it hides, if there is one.
+"""
+import importlib.machinery
+import os
+import sys
+
+# The modules that dsat._hook changes after their import.
+_TARGETS = frozenset({
+    "deepspeed",
+    "accelerate.accelerator",
+    "accelerate.utils.dataclasses",
+    "accelerate.utils.deepspeed",
+    "lightning.pytorch.strategies.deepspeed",
+    "pytorch_lightning.strategies.deepspeed",
+    "transformers.integrations.deepspeed",
+})
+_reported = False
+
+
+def _report(name, error):
+    """Says once per process that the script runs without a part of the hook."""
+    global _reported
+    if not _reported:
+        _reported = True
+        print(f"dsat: the hook for {name} failed, the script goes on without it: "
+              f"{type(error).__name__}: {error}", file=sys.stderr)
+
+
+class _Loader:
+    """Loads a module as its own loader does, and lets dsat._hook change it."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            from dsat import _hook
+            _hook.change(module)
+        except Exception as error:  # A trial without the hook is better than none.
+            _report(module.__name__, error)
+
+
+class _Finder:
+    """Finds the modules of _TARGETS with the other finders of sys.meta_path."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _TARGETS:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+def _run_hidden_sitecustomize():
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if os.environ.get("DSAT_DS_CONFIG"):
+    sys.meta_path.insert(0, _Finder())
+_run_hidden_sitecustomize()

@@ -1,0 +1,49 @@
+"""Batch sizes of data loaders and of forward passes."""
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dsat._hook.batches import UnreachableError, rebatch, samples_in  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler  # noqa: E402
+
+
+class Shard:
+    """A batch sampler around another one, as trainers build them."""
+
+    def __init__(self, batch_sampler):
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self):
+        return iter(self.batch_sampler)
+
+
+def test_a_loader_yields_batches_of_the_trial():
+    loader = DataLoader(range(12), batch_size=2)
+    rebatch(loader, 4)
+    assert [len(batch) for batch in loader] == [4, 4, 4]
+    assert (len(loader), loader.batch_size) == (3, 4)
+
+
+def test_a_sampler_of_batches_inside_of_another_is_found():
+    loader = DataLoader(range(12), batch_size=2)
+    loader.__dict__["batch_sampler"] = Shard(loader.batch_sampler)
+    rebatch(loader, 6)
+    assert [len(batch) for batch in loader] == [6, 6]
+
+
+def test_a_loader_without_a_batch_size_is_refused_with_the_way_out():
+    sampler = BatchSampler(SequentialSampler(range(4)), 2, drop_last=False)
+    with pytest.raises(UnreachableError, match="BatchSampler decides .* dsat.get_ds_config"):
+        rebatch(DataLoader(range(4), batch_sampler=sampler), 4)
+
+
+@pytest.mark.parametrize("arguments, samples", [
+    (((torch.zeros(3, 7),), {}), 3),
+    (((), {"ids": torch.zeros(3, 7), "labels": torch.zeros(3)}), 3),
+    (((torch.zeros(7, 4),), {}), 4),          # The second dimension is the batch.
+    ((({"ids": torch.zeros(4, 7)},), {}), 4),
+    (((torch.zeros(1, 90),), {}), None),      # Packed sequences.
+    (((torch.tensor(1.0), "text"), {}), None),
+])
+def test_samples_of_a_forward_pass(arguments, samples):
+    assert samples_in(*arguments, micro_batch=4) == samples

@@ -1,0 +1,130 @@
+"""Experiments that a Python program runs, and their results, with the real dsat."""
+import json
+import os
+import shutil
+import subprocess
+
+import dsat
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(os.environ.get("DSAT_PROGRAM", "dsat")) is None,
+    reason="there is no dsat; set DSAT_PROGRAM to the path of the program")
+
+PROFILE = {"num_params": 10**8, "trainable_num_params": 10**8,
+           "activation_bytes_per_sample": 10**8, "device_memory_bytes": 8 * 10**9}
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "ds_config.json").write_text(json.dumps(
+        {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1},
+         "optimizer": {"type": "AdamW"}}))
+    (tmp_path / "deepspeed.yaml").write_text(
+        "name: told\nentrypoint: python3 train.py --deepspeed_config ds_config.json\n"
+        "resources: {slots_per_trial: 2}\nsearcher: {name: single}\n"
+        "hyperparameters: {deepspeed_config: ds_config.json}\n")
+    (tmp_path / "train.py").write_text("")
+    return tmp_path
+
+
+def create(files, **arguments):
+    return dsat.Experiment.create(
+        "random", files / "deepspeed.yaml", db=files / "dsat.db",
+        options=["--max-trials", "5", "--metric", "throughput", "--confirm", "0"], **arguments)
+
+
+def run_all(experiment):
+    """Tells the throughput that grows with the micro-batch, and that 20 do not fit."""
+    while not experiment.finished:
+        trial = experiment.ask()
+        if trial is None:
+            break
+        micro_batch = trial.ds_config["train_micro_batch_size_per_gpu"]
+        if trial.is_profile:
+            experiment.tell(trial, profile=PROFILE)
+        elif micro_batch >= 20:
+            experiment.tell(trial, infeasible="out of memory")
+        else:
+            experiment.tell(trial.id, metrics={"throughput": 10.0 * micro_batch, "latency": 5.0})
+
+
+def test_a_program_runs_the_trials_and_reads_the_results(files):
+    experiment = create(files, profile=PROFILE)
+    assert not experiment.finished
+    run_all(experiment)
+    assert experiment.finished
+    found = dsat.results(files / "dsat.db")
+    assert found == dsat.results(files, experiment=1)
+    assert found and all(trial.experiment == 1 for trial in found)
+    assert {trial.state for trial in found} <= {"succeeded", "infeasible"}
+    best = max((trial for trial in found if trial.samples_per_s), key=lambda t: t.samples_per_s)
+    assert [trial.trial for trial in found if trial.is_best] == [best.trial]
+    assert best.samples_per_s == 10.0 * best.micro_batch_size
+    assert best.metric_value == best.samples_per_s
+    assert best.ds_config["train_micro_batch_size_per_gpu"] == best.micro_batch_size
+    assert experiment.best()["id"] == best.trial
+    assert dsat.results(files, experiment=9) == []
+
+
+def test_without_a_profile_the_first_trial_asks_for_it(files):
+    experiment = create(files)
+    first = experiment.ask()
+    assert first.is_profile
+    assert experiment.ask() is None and not experiment.finished
+    experiment.tell(first, profile=PROFILE)
+    second = experiment.ask()
+    assert second.kind == "submitted"
+    experiment.tell(second, failed="node 7 rebooted")
+    assert dsat.results(files)[1].reason == "node 7 rebooted"
+
+
+def test_an_error_has_the_message_of_dsat(files):
+    experiment = create(files, profile=PROFILE)
+    with pytest.raises(dsat.DsatError, match="experiment 1 has no trial 77"):
+        experiment.tell(77, metrics={"throughput": 1.0})
+    with pytest.raises(ValueError, match="give one of"):
+        experiment.tell(0)
+    with pytest.raises(dsat.DsatError, match="no such program"):
+        dsat.Experiment(1, files / "dsat.db", program="no-such-dsat").ask()
+
+
+def test_results_of_a_file_that_is_no_database_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no such database"):
+        dsat.results(tmp_path)
+    (tmp_path / "dsat.db").write_text("no database, but long enough to be looked at" * 40)
+    with pytest.raises(ValueError, match="dsat.db"):
+        dsat.results(tmp_path)
+
+
+def test_results_as_a_pandas_frame(files):
+    pytest.importorskip("pandas")
+    experiment = create(files, profile=PROFILE)
+    run_all(experiment)
+    frame = dsat.results_frame(files)
+    assert list(frame["trial"]) == [trial.trial for trial in dsat.results(files)]
+
+
+def test_a_training_without_deepspeed_is_tuned(tmp_path):
+    """The example that trains with FSDP, end to end."""
+    pytest.importorskip("torch")
+    from conftest import ROOT, interpreter_in
+    for name in ("train.py", "ds_config.json", "deepspeed.yaml"):
+        shutil.copy(ROOT / "examples/fsdp" / name, tmp_path)
+    interpreter_in(tmp_path / "deepspeed.yaml")
+    done = subprocess.run(
+        [os.environ["DSAT_PROGRAM"], "random", "deepspeed.yaml", "--zero-stages", "2", "3",
+         "--max-trials", "3", "--end-profile-step", "8", "--confirm", "0", "--out", "out"],
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = dsat.results(tmp_path)
+    assert [trial.state for trial in found] == ["succeeded"] * 3, done.stdout
+    for trial in found[1:]:
+        assert trial.zero_stage in (2, 3)
+        assert trial.gflops_per_gpu > 0
+        assert trial.samples_per_s * trial.latency_ms / 1e3 == pytest.approx(
+            2 * trial.micro_batch_size, rel=0.5)
+        assert trial.peak_mib > 10
+    pick = json.loads((tmp_path / "out/ds_config.json").read_text())
+    assert "autotuning" not in pick

@@ -1,0 +1,126 @@
+"""Configs of experiments and trials."""
+import json
+
+import dsat
+import pytest
+from dsat._config import config_of_trial
+
+
+@pytest.fixture
+def trial_config(tmp_path, monkeypatch):
+    """Writes the config of a trial that this process then belongs to."""
+    def write(config):
+        path = tmp_path / "trial" / "ds_config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("DSAT_DS_CONFIG", str(path))
+        monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
+        monkeypatch.setenv("DSAT_TRIAL_ID", "5")
+        monkeypatch.setattr("dsat._trial._current", None)
+        return path
+    return write
+
+
+def test_overrides_are_merged_section_by_section(tmp_path):
+    base = {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1, "eps": 2}}}
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps(base))
+    over = {"train_batch_size": 16, "optimizer": {"params": {"lr": 0.005}}, "fp16": {}}
+    expected = {"train_batch_size": 16, "fp16": {},
+                "optimizer": {"type": "Adam", "params": {"lr": 0.005, "eps": 2}}}
+    assert dsat.overwrite_deepspeed_config(path, over) == expected
+    assert dsat.overwrite_deepspeed_config(base, over) == expected
+    assert base["optimizer"]["params"]["lr"] == 1
+
+
+def test_hparams_name_the_config_and_its_overrides(tmp_path):
+    (tmp_path / "ds_config.json").write_text('{"zero_optimization": {"stage": 1}}')
+    hparams = {"deepspeed_config": "ds_config.json",
+               "overwrite_deepspeed_args": {"zero_optimization": {"stage": 3}}}
+    assert dsat.get_ds_config_from_hparams(hparams, tmp_path) == {"zero_optimization": {"stage": 3}}
+
+
+def test_hparams_without_a_config_are_refused(tmp_path):
+    with pytest.raises(KeyError, match="deepspeed_config is missing"):
+        dsat.get_ds_config_from_hparams({}, tmp_path)
+
+
+def test_a_config_that_is_no_json_object_is_named(tmp_path):
+    path = tmp_path / "ds_config.json"
+    path.write_text("[1]")
+    with pytest.raises(ValueError, match="ds_config.json: is a list; expected a JSON object"):
+        dsat.overwrite_deepspeed_config(path, {})
+    path.write_text("{")
+    with pytest.raises(ValueError, match="ds_config.json: not JSON"):
+        dsat.overwrite_deepspeed_config(path, {})
+
+
+def test_in_a_trial_the_trials_config_counts(trial_config, tmp_path):
+    trial_config({"train_micro_batch_size_per_gpu": 6, "autotuning": {"enabled": True}})
+    assert dsat.get_ds_config_from_hparams({}, tmp_path)["train_micro_batch_size_per_gpu"] == 6
+    found = dsat.get_ds_config({"train_batch_size": 8, "steps_per_print": 10})
+    assert found == {"train_micro_batch_size_per_gpu": 6, "steps_per_print": 10,
+                     "autotuning": {"enabled": True}}
+    running = dsat.trial()
+    assert (running.id, running.micro_batch_size, running.accumulation_steps) == (5, 6, None)
+    assert running.measures and not running.is_profile
+    assert (running.start_profile_step, running.end_profile_step) == (3, 5)
+    assert running.metric_path == tmp_path / "trial/metrics.json"
+
+
+def test_outside_of_a_trial_the_own_config_counts(monkeypatch):
+    monkeypatch.delenv("DSAT_DS_CONFIG", raising=False)
+    assert dsat.trial() is None
+    assert dsat.get_ds_config({"train_batch_size": 8}) == {"train_batch_size": 8}
+
+
+def test_hugging_face_arguments_follow_the_overrides(tmp_path, monkeypatch):
+    monkeypatch.delenv("DSAT_DS_CONFIG", raising=False)
+    (tmp_path / "ds_config.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}')
+    hparams = {"deepspeed_config": "ds_config.json"}
+    args = ["--per-device-train-batch-size=1", "--deepspeed", "ds_config.json"]
+    assert dsat.get_hf_args_with_overwrites(args, hparams, tmp_path) == args
+    hparams["overwrite_deepspeed_args"] = {"train_micro_batch_size_per_gpu": 4}
+    assert dsat.get_hf_args_with_overwrites(args, hparams, tmp_path) == [
+        "--per-device-train-batch-size=4", "--deepspeed", "ds_config.json"]
+    hparams["overwrite_deepspeed_args"] = {"gradient_accumulation_steps": 3}
+    assert dsat.get_hf_args_with_overwrites(["--lr", "1"], hparams, tmp_path) == [
+        "--lr", "1", "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3"]
+    assert args[0] == "--per-device-train-batch-size=1"
+
+
+def test_hugging_face_arguments_follow_the_trial(trial_config):
+    path = trial_config({"train_micro_batch_size_per_gpu": 6, "gradient_accumulation_steps": 2})
+    args = ["--per_device_train_batch_size", "1", "--deepspeed", "ds_config.json"]
+    assert dsat.get_hf_args_with_overwrites(args, {}) == [
+        "--per_device_train_batch_size", "6", "--deepspeed", str(path),
+        "--gradient_accumulation_steps", "2"]
+
+
+def test_a_trials_section_replaces_the_scripts_and_others_stay():
+    given = {"zero_optimization": {"stage": 3, "offload_param": {}}, "fp16": {"enabled": True},
+             "optimizer": {"type": "SGD", "params": {"lr": 1}}}
+    trial = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam"}}
+    assert config_of_trial(given, trial) == {
+        "zero_optimization": {"stage": 1}, "fp16": {"enabled": True}, "optimizer": {"type": "Adam"}}
+    assert config_of_trial(given, trial, by_trainer=True) == {
+        "zero_optimization": {"stage": 1}, "fp16": {"enabled": True},
+        "optimizer": {"type": "SGD", "params": {"lr": 1}}}
+    assert given["zero_optimization"]["stage"] == 3
+
+
+def test_auto_in_the_trials_config_is_the_scripts_value():
+    given = {"train_micro_batch_size_per_gpu": 8, "optimizer": {"params": {"lr": 0.1}}}
+    trial = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2,
+             "optimizer": {"params": {"lr": "auto", "eps": "auto"}}}
+    assert config_of_trial(given, trial) == {
+        "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2,
+        "optimizer": {"params": {"lr": 0.1}}}
+
+
+def test_batch_sizes_that_the_trial_does_not_mention_do_not_count():
+    given = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
+    assert config_of_trial(given, {"train_micro_batch_size_per_gpu": 2}) == {
+        "train_micro_batch_size_per_gpu": 2}
+    assert config_of_trial(given, {"zero_optimization": {}}) == {**given, "zero_optimization": {}}

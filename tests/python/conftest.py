@@ -1,0 +1,91 @@
+"""Runs scripts on ranks as dsat runs a trial: with a config, a folder and the hook's environment."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
+sys.path.insert(0, str(ROOT / "python"))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def interpreter_in(spec):
+    """Lets an experiment file start this interpreter."""
+    text = spec.read_text()
+    assert "entrypoint: python3 " in text
+    spec.write_text(text.replace("entrypoint: python3 ", f"entrypoint: {sys.executable} "))
+
+
+class RunningTrial:
+    """The folder of one trial, and what its ranks left there."""
+
+    def __init__(self, folder, cache):
+        self.folder, self.cache = folder, cache
+
+    def write_config(self, profile=False, **settings):
+        section = {"enabled": True, "start_profile_step": 1, "end_profile_step": 4,
+                   "metric_path": str(self.folder / "metrics.json")}
+        if profile:
+            section["model_info"] = {"profile": True}
+            section["model_info_path"] = str(self.folder / "model_info.json")
+        config = {"train_micro_batch_size_per_gpu": 6, "gradient_accumulation_steps": 2,
+                  "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000},
+                  "autotuning": section, **settings}
+        (self.folder / "ds_config.json").write_text(json.dumps(config))
+
+    def environment(self, rank, ranks, port):
+        hook = os.pathsep.join([str(ROOT / "python/hook"), str(ROOT / "python")])
+        return {**os.environ, "PYTHONPATH": hook, "DSAT_TRIAL_ID": "7",
+                "DSAT_DS_CONFIG": str(self.folder / "ds_config.json"),
+                "DSAT_TRIAL_DIR": str(self.folder), "DS_ACCELERATOR": "cpu",
+                "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+                "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
+                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1"}
+
+    def run(self, script, *arguments, ranks=2, **environment):
+        """Runs the script on all ranks, and returns their exit codes."""
+        port = free_port()
+        started = []
+        for rank in range(ranks):
+            with open(self.folder / f"rank{rank}.log", "w") as log:
+                env = {**self.environment(rank, ranks, port), **environment}
+                started.append(subprocess.Popen(
+                    [sys.executable, "-u", str(SCRIPTS / script), *arguments], cwd=self.folder,
+                    env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
+        try:
+            return [process.wait(timeout=240) for process in started]
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def log(self, rank=0):
+        return (self.folder / f"rank{rank}.log").read_text()
+
+    def read(self, name):
+        return json.loads((self.folder / name).read_text())
+
+
+@pytest.fixture(scope="session")
+def extensions(tmp_path_factory):
+    """DeepSpeed's compiled extensions, which the tests of a session compile once."""
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
+
+
+@pytest.fixture
+def run_trial(tmp_path, extensions):
+    return RunningTrial(tmp_path, extensions)

@@ -1,0 +1,151 @@
+"""The import hook with the real DeepSpeed and the real trainers, on ranks on the CPU."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("deepspeed")
+
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+RAN = {"train_micro_batch_size_per_gpu": 6, "gradient_accumulation_steps": 2,
+       "train_batch_size": 24, "zero_stage": 2, "reduce_bucket_size": 1000000,
+       "allgather_bucket_size": 500000000, "data_parallel_size": 2}
+
+
+def expect_trial(trial, codes, ran):
+    """The ranks ran with the trial's config, measured it, and fed its micro-batches."""
+    assert codes == [0] * len(codes), trial.log()
+    metrics = trial.read("metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(
+        ran["train_batch_size"])
+    for rank in range(len(codes)):
+        found = trial.read(f"hook-rank{rank}.json")
+        assert found["config_applied"] is True
+        assert found["ran"] == ran
+        assert found["peak_bytes"] > 1e6
+        assert found["num_alloc_retries"] == 0
+        assert 0 <= found["data_wait_share"] <= 1
+        assert found.get("forward_batch_sizes", [6]) == [6]
+    assert trial.log().count("[Rank 0] time (ms) | fwd") == 4
+    return trial.read("hook-rank0.json")
+
+
+def test_a_dict_in_the_code_is_replaced_and_its_loader_follows(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    found = expect_trial(run_trial, run_trial.run("dict_config.py"), RAN)
+    assert found["engine"] == "DeepSpeedEngine"
+    assert len(found["losses"]) == 5
+    assert found["losses"][0] == pytest.approx(3.5, abs=0.5)
+
+
+def test_a_loader_out_of_reach_is_named_with_the_way_out(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", "early", ranks=1) == [1]
+    assert "the script feeds batches of 4" in run_trial.log()
+    assert "dsat.get_ds_config(config)" in run_trial.log()
+
+
+def test_a_file_that_the_script_opens_is_replaced(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    (run_trial.folder / "my_config.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 0}}')
+    expect_trial(run_trial, run_trial.run("opens_file.py", ranks=1),
+                 {**RAN, "train_batch_size": 12, "data_parallel_size": 1})
+
+
+def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
+    pytest.importorskip("transformers")
+    run_trial.write_config(optimizer={"type": "AdamW", "params": {"lr": 3e-4}})
+    found = expect_trial(run_trial, run_trial.run("hugging_face.py"), RAN)
+    assert len(found["losses"]) == 5
+    # Of the step before the last, which the hooks do not end; the mean over the ranks.
+    assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
+
+
+def test_accelerate_gets_the_trials_stage_accumulation_and_batches(run_trial):
+    pytest.importorskip("accelerate")
+    run_trial.write_config()
+    found = expect_trial(run_trial, run_trial.run("use_accelerate.py"), RAN)
+    assert len(found["losses"]) == 5
+    assert found["metrics"].keys() == {"my_loss"}
+
+
+def test_lightning_gets_the_trials_accumulation_and_batches(run_trial):
+    pytest.importorskip("lightning")
+    run_trial.write_config()
+    found = expect_trial(run_trial, run_trial.run("use_lightning.py"), RAN)
+    assert len(found["losses"]) == 5
+    assert found["metrics"]["my_loss"] == pytest.approx(found["losses"][-2], rel=0.1)
+
+
+PIPELINE = {"gradient_accumulation_steps": 3, "zero_optimization": {"stage": 1}, "optimizer": ADAMW}
+
+
+def test_a_pipeline_is_measured(run_trial):
+    run_trial.write_config(**PIPELINE)
+    found = expect_trial(run_trial, run_trial.run("pipeline.py"),
+                         {**RAN, "gradient_accumulation_steps": 3, "train_batch_size": 18,
+                          "zero_stage": 1, "data_parallel_size": 1,
+                          "reduce_bucket_size": 500000000})
+    assert found["engine"] == "PipelineEngine"
+    assert len(found["losses"]) == 5
+    metrics = run_trial.read("metrics.json")
+    assert metrics["latency"] == pytest.approx(
+        (metrics["fwd"] + metrics["bwd"] + metrics["step"]) * 3)
+    # Two layers of 16 x 16, six samples, three micro-batches; the first layer has no gradient of
+    # its input.
+    assert metrics["FLOPS_per_gpu"] * metrics["latency"] / 1e6 == pytest.approx(
+        3 * 6 * 2 * 16 * 16 * 5, rel=0.05)
+
+
+def test_the_profiling_trial_of_a_pipeline_counts_all_stages(run_trial):
+    run_trial.write_config(profile=True, **PIPELINE)
+    assert run_trial.run("pipeline.py") == [0, 0], run_trial.log()
+    info = run_trial.read("model_info.json")
+    assert info["num_params"] == info["trainable_num_params"] == 4 * (16 * 16 + 16)
+    assert info["activation_mem_per_gpu"] >= 0
+
+
+def test_a_full_run_trains_to_its_end_with_the_pick(run_trial):
+    run_trial.write_config(optimizer=ADAMW, autotuning={})
+    assert run_trial.run("dict_config.py", ranks=1) == [0], run_trial.log()
+    found = run_trial.read("hook-rank0.json")
+    assert found["ran"]["zero_stage"] == 2
+    assert "losses" not in found
+    assert not (run_trial.folder / "metrics.json").exists()
+
+
+def python(trial, code, *path, **environment):
+    env = {**trial.environment(0, 1, 0), **environment}
+    env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], *map(str, path)])
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True,
+                          check=False)
+
+
+def test_the_sitecustomize_that_the_hook_hides_runs(run_trial, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('the own one')")
+    done = python(run_trial, "import sitecustomize; print(sitecustomize.__file__)", tmp_path)
+    assert done.stdout == f"the own one\n{tmp_path}/sitecustomize.py\n"
+    assert done.stderr == ""
+
+
+def test_python_without_deepspeed_loads_nothing_of_dsat(run_trial):
+    done = python(run_trial, "import sys; print([m for m in sys.modules if 'dsat' in m])")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_outside_of_a_trial_nothing_is_changed(run_trial):
+    done = python(run_trial, "import sys; print(len(sys.meta_path))", DSAT_DS_CONFIG="")
+    plain = subprocess.run([sys.executable, "-c", "import sys; print(len(sys.meta_path))"],
+                           capture_output=True, text=True, check=False)
+    assert done.stdout == plain.stdout
+
+
+def test_an_error_of_the_hook_is_reported_and_does_not_break_the_import(run_trial, tmp_path):
+    (tmp_path / "deepspeed.py").write_text("answer = 42")
+    done = python(run_trial, "import deepspeed; print(deepspeed.answer, deepspeed.__spec__.loader)",
+                  tmp_path)
+    assert done.stdout.startswith("42 <_frozen_importlib_external.SourceFileLoader")
+    assert done.stderr.startswith("dsat: the hook for deepspeed failed, the script goes on without")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,20 @@
+"""A plain loop whose config is a dict, with a data loader of the dict's micro-batch size.
+
+With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
+"""
+import sys
+
+import deepspeed
+import torch
+from small_model import Model, Tokens
+
+config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0},
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+loader = torch.utils.data.DataLoader(Tokens(), batch_size=4)
+batches = iter(loader) if "early" in sys.argv else None
+model = Model()
+engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
+for ids in batches or loader:
+    loss = engine(ids)["loss"]
+    engine.backward(loss)
+    engine.step()

@@ -1,0 +1,14 @@
+"""Hugging Face's trainer with the config as a dict full of "auto"."""
+from dsat.huggingface import DsatCallback
+from small_model import Model, Tokens
+from transformers import Trainer, TrainingArguments
+
+config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+          "train_batch_size": "auto", "gradient_clipping": "auto",
+          "zero_optimization": {"stage": 0, "reduce_bucket_size": 100000},
+          "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}}
+arguments = TrainingArguments(output_dir="hugging_face_out", per_device_train_batch_size=4,
+                              max_steps=50, deepspeed=config, report_to="none",
+                              save_strategy="no", disable_tqdm=True, logging_steps=1, use_cpu=True)
+Trainer(model=Model(), args=arguments, train_dataset=Tokens(named=True),
+        callbacks=[DsatCallback()]).train()

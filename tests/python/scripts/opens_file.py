@@ -1,0 +1,16 @@
+"""A plain loop that reads its config from a fixed file and builds its loader from it."""
+import json
+import pathlib
+
+import deepspeed
+import torch
+from small_model import Model, Tokens
+
+config = json.loads(pathlib.Path("my_config.json").read_text())
+model = Model()
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                  config_params=config)
+for ids in torch.utils.data.DataLoader(Tokens(), config["train_micro_batch_size_per_gpu"]):
+    loss = engine(ids)["loss"]
+    engine.backward(loss)
+    engine.step()
