@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/num_cores.h"
+#include "proto/launch_settings.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/verdict.h"
 
@@ -183,7 +184,9 @@ std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
                        ShellWord(config));
   }
   std::string text = fmt::format("cd {} && ", ShellWord(spec.model_dir));
-  for (const auto& [name, value] : spec.environment)
+  std::map<std::string, std::string> environment = VariablesOf(ds_config);
+  environment.insert(spec.environment.begin(), spec.environment.end());
+  for (const auto& [name, value] : environment)
     text += fmt::format("{}={} ", name, ShellWord(value));
   text += fmt::format("{}={}", kConfigVariable, ShellWord(config));
   for (const std::string& word : argv)

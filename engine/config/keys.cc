@@ -470,6 +470,9 @@ constexpr Key kKeys[] = {
     Open("/comms_logger", "0.7.0"),
     Flag("/comms_logger/enabled", "0.7.0", "false", kWarns).Exact(),
     Open("/autotuning", "0.5.7").Note("replaced in every trial; never in the written result"),
+    Section("/dsat", ""),
+    Open("/dsat/arguments", "").Note("of the user's command; a search of them writes it"),
+    Open("/dsat/environment", "").Note("of the ranks; a search of it writes it"),
 };
 
 }  // namespace

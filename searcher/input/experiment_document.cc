@@ -92,7 +92,7 @@ class SpecReader {
     ReadHyperparameters();
     CheckTarget();
     if (const Json* space = Find("/search_space"))
-      spec_.search_space = ReadUserSpace(document_, *space, IsBuiltin(spec_), warnings_);
+      spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
     return std::move(spec_);
   }
 
@@ -232,11 +232,9 @@ class SpecReader {
   }
 
   void SetVariable(const std::string& pointer, const std::string& name, const std::string& value) {
-    static const std::regex kName(R"([A-Za-z_][A-Za-z0-9_]*)");
-    if (!std::regex_match(name, kName)) Expect(pointer, name, "the name of a variable");
-    const bool ours = name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||
-                      name == "LOCAL_WORLD_SIZE" || name.starts_with("DSAT_");
-    if (ours) document_.Fail(pointer, fmt::format("sets {}, which dsat sets itself", name));
+    if (!IsVariableName(name)) Expect(pointer, name, "the name of a variable");
+    if (SetsItself(name))
+      document_.Fail(pointer, fmt::format("sets {}, which dsat sets itself", name));
     spec_.environment[name] = value;
   }
 

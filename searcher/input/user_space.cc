@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <regex>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/config/keys.h"
+#include "proto/launch_settings.h"
+#include "searcher/scripts/command_words.h"
 
 namespace dsat {
 namespace {
@@ -18,6 +21,8 @@ using engine::KeyType;
 
 constexpr char kSection[] = "/search_space";
 constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
+constexpr char kArgument[] = "arguments.";
+constexpr char kVariable[] = "environment.";
 constexpr size_t kMostValues = 1000;
 
 // Keys that a search never varies, and why.
@@ -46,19 +51,22 @@ bool IsUnder(const std::string& pointer, const std::string& prefix) {
 
 class Reader {
  public:
-  Reader(const ExperimentDocument& document, bool builtin, std::vector<std::string>* warnings)
-      : document_(document), builtin_(builtin), warnings_(warnings) {}
+  Reader(const ExperimentDocument& document, const ExperimentSpec& spec,
+         std::vector<std::string>* warnings)
+      : document_(document), spec_(spec), warnings_(warnings) {}
 
-  std::vector<Json> Read(const std::string& pointer, const Json& given) {
-    const std::string place = fmt::format("{}/{}", kSection, Escaped(pointer));
+  // The pointer in a trial's config, and the values.
+  std::pair<std::string, std::vector<Json>> Read(const std::string& name, const Json& given) {
+    const std::string place = fmt::format("{}/{}", kSection, Escaped(name));
     std::string line = document_.Place(place);
     line.resize(line.size() - place.size());
-    place_ = fmt::format("{}search_space: {}", line, pointer);
-    const Key* key = CheckKey(pointer);
+    place_ = fmt::format("{}search_space: {}", line, name);
+    const std::string pointer = PointerOf(name);
+    const Key* key = pointer == name ? CheckKey(pointer) : nullptr;
     const std::vector<Json> values = given.is_object() ? Range(pointer, key, given) : List(given);
     for (const Json& value : values)
       CheckValue(pointer, key, value);
-    return values;
+    return {pointer, values};
   }
 
  private:
@@ -74,9 +82,43 @@ class Reader {
     throw Error(ErrorCode::kInvalidArgument, place_ + " " + message);
   }
 
+  // Of "arguments.--flag", "environment.NAME" or a pointer.
+  std::string PointerOf(const std::string& name) const {
+    if (name.starts_with('/')) return name;
+    if (name.starts_with(kArgument)) {
+      const std::string flag = name.substr(sizeof(kArgument) - 1);
+      CheckArgument(flag);
+      return ArgumentPointer(flag);
+    }
+    if (name.starts_with(kVariable)) {
+      const std::string variable = name.substr(sizeof(kVariable) - 1);
+      CheckVariable(variable);
+      return VariablePointer(variable);
+    }
+    Fail(
+        "is no ds_config key; expected such as /zero_optimization/reduce_bucket_size, "
+        "arguments.--flag or environment.NAME");
+  }
+
+  void CheckArgument(const std::string& flag) const {
+    if (IsBuiltin(spec_)) Fail("is an argument, and the builtin engine takes none");
+    if (!flag.starts_with('-')) Fail("names no flag; expected such as arguments.--num-workers");
+    if (flag == "--per_device_train_batch_size" || flag == "--gradient_accumulation_steps")
+      Fail("follows the micro-batch size; expected /train_micro_batch_size_per_gpu");
+    const CommandWords command(spec_.entrypoint);
+    const bool has_flag = std::ranges::any_of(command.words(), [&](const CommandWord& word) {
+      return word.text == flag || word.text.starts_with(flag + "=");
+    });
+    if (command.in_shell() && !has_flag)
+      Fail("is not in the entrypoint, which runs in a shell; put the flag with a value there");
+  }
+
+  void CheckVariable(const std::string& name) const {
+    if (!IsVariableName(name)) Fail("names no environment variable");
+    if (SetsItself(name)) Fail("is a variable that dsat sets itself");
+  }
+
   const Key* CheckKey(const std::string& pointer) {
-    if (!pointer.starts_with('/'))
-      Fail("is no ds_config key; expected such as /zero_optimization/reduce_bucket_size");
     for (const Fixed& fixed : kFixed) {
       if (IsUnder(pointer, fixed.prefix)) Fail(fixed.reason);
     }
@@ -90,9 +132,9 @@ class Reader {
     if (key->type == KeyType::kSection || key->type == KeyType::kOpenSection)
       Fail("is a section; expected one of its keys");
     const bool is_idle = key->builtin == Builtin::kWarns || key->builtin == Builtin::kFollows;
-    if (builtin_ && (is_idle || key->builtin == Builtin::kRefuses))
+    if (IsBuiltin(spec_) && (is_idle || key->builtin == Builtin::kRefuses))
       Fail("has no effect in the builtin engine (docs/ds_config.md)");
-    if (!builtin_ && key->own) Fail("is a key of the builtin engine alone");
+    if (!IsBuiltin(spec_) && key->own) Fail("is a key of the builtin engine alone");
     return key;
   }
 
@@ -104,7 +146,7 @@ class Reader {
     const std::string nearest = NearestWord(pointer, known);
     if (!nearest.empty()) Fail(fmt::format("is unknown; did you mean {}?", nearest));
     const Key* section = Keys().Find(pointer.substr(0, pointer.rfind('/')));
-    if (builtin_ || (section != nullptr && section->type != KeyType::kOpenSection))
+    if (IsBuiltin(spec_) || (section != nullptr && section->type != KeyType::kOpenSection))
       Fail("is unknown; docs/ds_config.md lists the keys");
     warnings_->push_back(
         place_ +
@@ -167,23 +209,33 @@ class Reader {
   }
 
   const ExperimentDocument& document_;
-  const bool builtin_;
+  const ExperimentSpec& spec_;
   std::vector<std::string>* warnings_;
   std::string place_;  // "<path>:<line>: search_space: <pointer>".
 };
 
 }  // namespace
 
-Json ReadUserSpace(const ExperimentDocument& document, const Json& section, bool builtin,
-                   std::vector<std::string>* warnings) {
+bool IsVariableName(const std::string& name) {
+  static const std::regex kName(R"([A-Za-z_][A-Za-z0-9_]*)");
+  return std::regex_match(name, kName);
+}
+
+bool SetsItself(const std::string& name) {
+  return name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||
+         name == "LOCAL_WORLD_SIZE" || name.starts_with("DSAT_");
+}
+
+Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
+                   const ExperimentSpec& spec, std::vector<std::string>* warnings) {
   if (!section.is_object() || section.empty()) {
     document.Fail(kSection,
                   fmt::format("is {}; expected ds_config keys with their values", section.dump()));
   }
   Json space = Json::object();
-  Reader reader(document, builtin, warnings);
-  for (const auto& [pointer, given] : section.items()) {
-    std::vector<Json> values = reader.Read(pointer, given);
+  Reader reader(document, spec, warnings);
+  for (const auto& [name, given] : section.items()) {
+    auto [pointer, values] = reader.Read(name, given);
     if (pointer == kMicroBatch) std::sort(values.begin(), values.end());
     space[pointer] = std::move(values);
   }

@@ -1,4 +1,5 @@
-// The section search_space of an experiment file: which values of which ds_config keys to search.
+// The section search_space of an experiment file: which values of which ds_config keys, arguments
+// of the command and environment variables to search.
 #ifndef DSAT_SEARCHER_INPUT_USER_SPACE_H_
 #define DSAT_SEARCHER_INPUT_USER_SPACE_H_
 
@@ -10,14 +11,19 @@
 
 namespace dsat {
 
-// `section` with each entry as an array of values: a list as it is; {min, max, divisible_by} of the
-// micro-batch size as all multiples between the bounds; {min, max} of another whole number as min,
-// twice min, four times min ... and max. Warns of keys that are not in the table of keys. Throws
-// kInvalidArgument naming the line for a key that is not searched (another flag sets it, it changes
-// what is learned, or the built-in engine has no use for it), and for values that the key cannot
-// have.
-Json ReadUserSpace(const ExperimentDocument& document, const Json& section, bool builtin,
-                   std::vector<std::string>* warnings);
+// Whether an environment variable may have this name, and whether dsat sets it for ranks itself.
+bool IsVariableName(const std::string& name);
+bool SetsItself(const std::string& name);
+
+// `section` with each entry as an array of values under its JSON pointer in a trial's config, which
+// for "arguments.--flag" and "environment.NAME" is that of proto/launch_settings.h: a list as it
+// is; {min, max, divisible_by} of the micro-batch size as all multiples between the bounds;
+// {min, max} of another whole number as min, twice min, four times min ... and max. Warns of keys
+// that are not in the table of keys. Throws kInvalidArgument naming the line for a key that is not
+// searched (another flag sets it, it changes what is learned, or the built-in engine has no use for
+// it), and for values that the key cannot have.
+Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
+                   const ExperimentSpec& spec, std::vector<std::string>* warnings);
 
 }  // namespace dsat
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/runtime/rank_variables.h"
+#include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "proto/trial_task.h"
 #include "searcher/hosts/placement.h"
@@ -93,6 +94,8 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
   if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
   for (const auto& [name, value] : spec_.environment)
+    env[name] = value;
+  for (const auto& [name, value] : VariablesOf(request.ds_config))
     env[name] = value;
   return env;
 }

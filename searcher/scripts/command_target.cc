@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
+#include "proto/launch_settings.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/deepspeed_command.h"
@@ -186,6 +187,8 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
   }
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
+  for (const auto& [name, value] : VariablesOf(request.ds_config))
+    env[name] = value;
   for (const auto& [name, value] : DeviceEnvironment(request, host))
     env[name] = value;
   if (!python_.empty()) {
@@ -204,8 +207,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                               .end_profile_step = spec_.options.end_profile_step,
                               .metrics_path = files.metrics,
                               .model_info_path = files.model_info};
-  const Json config =
-      ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
+  Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
+  config.erase(kLaunchSection);  // The command and its environment have it.
   WriteJsonFile(files.config, request.full_run ? config : ConfigWithHooks(config, hooks));
   for (const std::string& old : {files.metrics, files.model_info, StampsPath(files.log(0))})
     fs::remove(old);

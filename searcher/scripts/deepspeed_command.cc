@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "proto/launch_settings.h"
 
 namespace dsat {
 namespace {
@@ -239,6 +240,23 @@ void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
   }
 }
 
+void SetArgument(CommandWords& command, const std::string& flag, const Json& value) {
+  const std::string name = WithUnderscores(flag);
+  const std::vector<CommandWord>& words = command.words();
+  if (!value.is_boolean()) {
+    if (const auto part = FindFlag(command, name)) {
+      std::string word = words[part->index].text;
+      return command.Replace(part->index, word.replace(part->offset, part->length, WordOf(value)));
+    }
+    return command.InsertBehind(words.size() - 1, {flag, WordOf(value)});
+  }
+  const auto found = std::ranges::find_if(
+      words, [&](const CommandWord& word) { return WithUnderscores(word.text) == name; });
+  const auto index = static_cast<size_t>(found - words.begin());
+  if (found == words.end() && value) command.InsertBehind(words.size() - 1, {flag});
+  if (found != words.end() && !value) command.Remove(index, index + 1);
+}
+
 Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
                   std::optional<int> port) {
   CommandWords command(spec.entrypoint);
@@ -254,6 +272,8 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
       if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
     }
   }
+  for (const auto& [flag, value] : ArgumentsOf(ds_config))
+    SetArgument(command, flag, value);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (launcher && launcher->needs_port && port)
     command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});

@@ -60,7 +60,12 @@ std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& arg
 // than spec.slots_per_trial.
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
 
-// The arguments of one trial: the config file is replaced by `config_path`; the batch size
+// Gives `flag` the value: in its place if the command has the flag, else at the end. true and false
+// are a switch that is given or not.
+void SetArgument(CommandWords& command, const std::string& flag, const Json& value);
+
+// The arguments of one trial: those that its config holds (proto/launch_settings.h) are set; the
+// config file is replaced by `config_path`; the batch size
 // arguments of the Hugging Face trainer, where given, follow the config (the trainer refuses to
 // differ); a launcher without a port gets `port`, if there is one.
 std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config,

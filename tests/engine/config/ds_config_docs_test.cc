@@ -78,7 +78,8 @@ TEST(KeyTableTest, OnlyKeysOfDsatAndOfTorchOptimHaveNoRelease) {
               testing::ElementsAre("/optimizer/params/stochastic_rounding",
                                    "/optimizer/params/dampening", "/optimizer/params/nesterov",
                                    "/optimizer/params/maximize", "/optimizer/params/lr_decay",
-                                   "/optimizer/params/initial_accumulator_value", "/seed"));
+                                   "/optimizer/params/initial_accumulator_value", "/seed",
+                                   "/dsat", "/dsat/arguments", "/dsat/environment"));
 }
 
 }  // namespace

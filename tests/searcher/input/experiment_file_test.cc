@@ -355,7 +355,7 @@ TEST_F(ExperimentFileTest, TheExamplesOfTheDocumentationPass) {
     EXPECT_THAT(warnings_, IsEmpty());
     ++examples;
   }
-  EXPECT_EQ(examples, 3);
+  EXPECT_EQ(examples, 4);
 }
 
 TEST_F(ExperimentFileTest, AMistakeInTheConfigNamesThatFile) {

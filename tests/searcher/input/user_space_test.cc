@@ -22,7 +22,10 @@ class UserSpaceTest : public testing::Test {
     const ExperimentDocument document{
         .path = "a.yaml", .root = {{"search_space", section}}, .lines = {{"/search_space", 7}}};
     warnings_.clear();
-    return ReadUserSpace(document, section, builtin, &warnings_);
+    ExperimentSpec spec;
+    spec.entrypoint = {"builtin"};
+    if (!builtin) spec.entrypoint = entrypoint_;
+    return ReadUserSpace(document, section, spec, &warnings_);
   }
 
   std::string ErrorOf(const Json& section, bool builtin = true) {
@@ -35,6 +38,7 @@ class UserSpaceTest : public testing::Test {
     }
   }
 
+  std::vector<std::string> entrypoint_ = {"python3", "train.py"};
   std::vector<std::string> warnings_;
 };
 
@@ -98,6 +102,27 @@ TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("is not in dsat's table of keys")));
   EXPECT_THAT(ErrorOf({{"/zero_optimization/brand_new_and_unheard_of", {1}}}, /*builtin=*/false),
               HasSubstr("is unknown"));
+}
+
+TEST_F(UserSpaceTest, ArgumentsAndVariablesHaveTheirPlaceInTheConfig) {
+  EXPECT_EQ(Read({{"arguments.--num-workers", {2, 4}}, {"environment.OMP_NUM_THREADS", {1}}},
+                 /*builtin=*/false),
+            (Json{{"/dsat/arguments/--num-workers", {2, 4}},
+                  {"/dsat/environment/OMP_NUM_THREADS", {1}}}));
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(ErrorOf({{"environment.OMP_NUM_THREADS", {1, 2}}}), "");
+  EXPECT_THAT(ErrorOf({{"environment.RANK", {1}}}), HasSubstr("that dsat sets itself"));
+  EXPECT_THAT(ErrorOf({{"environment.A-B", {1}}}), HasSubstr("names no environment variable"));
+  EXPECT_THAT(ErrorOf({{"arguments.--x", {1}}}), HasSubstr("the builtin engine takes none"));
+  EXPECT_THAT(ErrorOf({{"arguments.x", {1}}}, false),
+              HasSubstr("expected such as arguments.--num"));
+  EXPECT_THAT(ErrorOf({{"arguments.--per_device_train_batch_size", {1}}}, false),
+              HasSubstr("expected /train_micro_batch_size_per_gpu"));
+  EXPECT_THAT(ErrorOf({{"arguments.--x", Json::array({Json::array({1})})}}, false),
+              HasSubstr("expected numbers, texts, true or false"));
+  entrypoint_ = {"sh", "-c", "python3 train.py --y 3 | tee log"};
+  EXPECT_THAT(ErrorOf({{"arguments.--x", {1}}}, false), HasSubstr("which runs in a shell"));
+  EXPECT_EQ(ErrorOf({{"arguments.--y", {1}}}, false), "");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "searcher/scripts/deepspeed_command.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -70,6 +71,22 @@ TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
                                    {"bf16", {{"enabled", true}}},
                                    {"fp16", {{"enabled", "auto"}}}}));
   EXPECT_EQ(spec_.entrypoint, entrypoint);
+}
+
+TEST_F(TrainerCommandTest, SearchedArgumentsAreSetInTheirPlaceOrAtTheEnd) {
+  spec_.entrypoint = {"python", "plain.py", "--num-workers=2", "--fast", "--depth", "3"};
+  const auto argv = [&](const Json& arguments) {
+    return ArgvForTrial(spec_, {{"dsat", {{"arguments", arguments}}}}, "c.json", std::nullopt);
+  };
+  EXPECT_EQ(argv({{"--num-workers", 8}, {"--depth", "deep"}}),
+            (Argv{"python", "plain.py", "--num-workers=8", "--fast", "--depth", "deep"}));
+  EXPECT_EQ(argv({{"--fast", false}, {"--new", 0.5}}),
+            (Argv{"python", "plain.py", "--num-workers=2", "--depth", "3", "--new", "0.5"}));
+  EXPECT_EQ(argv({{"--fast", true}, {"--slow", true}, {"--off", false}}),
+            (Argv{"python", "plain.py", "--num-workers=2", "--fast", "--depth", "3", "--slow"}));
+  spec_.entrypoint = {"sh", "-c", "python plain.py --depth 3 | tee log"};
+  EXPECT_EQ(argv({{"--depth", "a b"}}),
+            (Argv{"sh", "-c", "python plain.py --depth 'a b' | tee log"}));
 }
 
 TEST_F(TrainerCommandTest, WithoutArgumentsItIsTheTrainersDefaultAndArgumentsAreAdded) {

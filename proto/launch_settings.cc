@@ -1,0 +1,41 @@
+// The section "dsat" of a trial's config.
+#include "proto/launch_settings.h"
+
+namespace dsat {
+namespace {
+
+constexpr char kArguments[] = "arguments";
+constexpr char kEnvironment[] = "environment";
+
+Json SectionOf(const Json& ds_config, const char* name) {
+  const Json* found = FindAtPointer(ds_config, std::string("/") + kLaunchSection + "/" + name);
+  return found != nullptr && found->is_object() ? *found : Json::object();
+}
+
+}  // namespace
+
+std::string ArgumentPointer(const std::string& flag) {
+  return (Json::json_pointer() / kLaunchSection / kArguments / flag).to_string();
+}
+
+std::string VariablePointer(const std::string& name) {
+  return (Json::json_pointer() / kLaunchSection / kEnvironment / name).to_string();
+}
+
+std::map<std::string, Json> ArgumentsOf(const Json& ds_config) {
+  return SectionOf(ds_config, kArguments).get<std::map<std::string, Json>>();
+}
+
+std::map<std::string, std::string> VariablesOf(const Json& ds_config) {
+  std::map<std::string, std::string> variables;
+  const Json section = SectionOf(ds_config, kEnvironment);
+  for (const auto& [name, value] : section.items())
+    variables[name] = WordOf(value);
+  return variables;
+}
+
+std::string WordOf(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace dsat

@@ -1,0 +1,29 @@
+// What a search may vary beside the ds_config: arguments of the user's command and environment
+// variables of the ranks. A trial's config has them in its section "dsat".
+#ifndef DSAT_PROTO_LAUNCH_SETTINGS_H_
+#define DSAT_PROTO_LAUNCH_SETTINGS_H_
+
+#include <map>
+#include <string>
+
+#include "base/json.h"
+
+namespace dsat {
+
+inline constexpr char kLaunchSection[] = "dsat";
+
+// The JSON pointers of a flag such as "--num-workers" and of a variable in a trial's config.
+std::string ArgumentPointer(const std::string& flag);
+std::string VariablePointer(const std::string& name);
+
+// Flag -> value of a trial's config: a text, a number, or whether a switch is given.
+std::map<std::string, Json> ArgumentsOf(const Json& ds_config);
+// Name -> value of a trial's config.
+std::map<std::string, std::string> VariablesOf(const Json& ds_config);
+
+// A value as a word of a command or the text of a variable.
+std::string WordOf(const Json& value);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROTO_LAUNCH_SETTINGS_H_
