@@ -17,14 +17,18 @@ namespace {
 
 using Argv = std::vector<std::string>;
 
+constexpr char kTotal[] = "train_batch_size";
+constexpr char kMicroBatch[] = "train_micro_batch_size_per_gpu";
+constexpr char kAccumulation[] = "gradient_accumulation_steps";
+
 // Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
 constexpr std::array<std::string_view, 4> kConfigFlags = {
     "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
 
 // Arguments of the Hugging Face trainer -> the key that they must agree with.
 constexpr std::array<std::pair<std::string_view, const char*>, 2> kBatchFlags = {{
-    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
-    {"--gradient_accumulation_steps", "gradient_accumulation_steps"},
+    {"--per_device_train_batch_size", kMicroBatch},
+    {"--gradient_accumulation_steps", kAccumulation},
 }};
 
 struct KnownLauncher {
@@ -267,18 +271,20 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
 
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size) {
-  const auto given = [&](const char* key) {
-    return spec.ds_config.contains(key) && spec.ds_config[key].is_number();
+  const auto is_number = [](const Json& config, const char* key) {
+    return config.contains(key) && config[key].is_number_integer();
   };
-  const int64_t micro = ds_config.value("train_micro_batch_size_per_gpu", int64_t{1});
-  const int64_t accumulation = ds_config.value("gradient_accumulation_steps", int64_t{1});
-  if (!given("train_batch_size")) {
-    ds_config.erase("train_batch_size");
+  const auto number = [&](const char* key) {
+    return is_number(ds_config, key) ? ds_config[key].get<int64_t>() : 1;
+  };
+  const int64_t accumulation = number(kAccumulation);
+  if (!is_number(spec.ds_config, kTotal)) {
+    ds_config.erase(kTotal);
   } else if (data_parallel_size > 0) {
-    ds_config["train_batch_size"] = micro * accumulation * data_parallel_size;
+    ds_config[kTotal] = number(kMicroBatch) * accumulation * data_parallel_size;
   }
-  if (!has_hook && !given("gradient_accumulation_steps") && accumulation == 1)
-    ds_config.erase("gradient_accumulation_steps");
+  if (!has_hook && !is_number(spec.ds_config, kAccumulation) && accumulation == 1)
+    ds_config.erase(kAccumulation);
   return ds_config;
 }
 
