@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -155,13 +158,29 @@ bool UsesVariable(const Argv& argv) {
   });
 }
 
+// True if the program is a script with "#!", as those that pip installs.
+bool IsScript(const std::string& program, const ExperimentSpec& spec) {
+  std::vector<std::filesystem::path> folders = {spec.model_dir};
+  const char* const path = std::getenv("PATH");
+  std::istringstream parts(path == nullptr || program.find('/') != program.npos ? "" : path);
+  for (std::string part; std::getline(parts, part, ':');)
+    folders.emplace_back(part);
+  return std::ranges::any_of(folders, [&](const std::filesystem::path& folder) {
+    char begin[2] = {};
+    std::ifstream(folder / program).read(begin, 2);
+    return begin[0] == '#' && begin[1] == '!';
+  });
+}
+
 // True if the import hook of a Python that the command starts may run.
-bool RunsPython(const CommandWords& command) {
+bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
+  const auto names_python = [](const CommandWord& word) {
+    return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
+           word.text.ends_with(".sh");
+  };
   return command.in_shell() || FindRankLauncher(command) ||
-         std::ranges::any_of(command.words(), [](const CommandWord& word) {
-           return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
-                  word.text.ends_with(".sh");
-         });
+         std::ranges::any_of(command.words(), names_python) ||
+         (!command.words().empty() && IsScript(command.words()[0].text, spec));
 }
 
 void TurnOff(Json* config, const char* block) {
@@ -227,7 +246,7 @@ std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
 
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
   const CommandWords command(spec.entrypoint);
-  if (!NamesConfig(spec) && !(has_hook && RunsPython(command))) {
+  if (!NamesConfig(spec) && !(has_hook && RunsPython(command, spec))) {
     Throw(ErrorCode::kInvalidArgument,
           "entrypoint: \"{}\" does not say where it takes the path of its DeepSpeed config{}; put "
           "{} there, as in --deepspeed_config {}, so that each trial can be given its own",

@@ -440,6 +440,8 @@ TEST_F(CommandTargetTest, WhatCannotWorkIsRefusedAtOnce) {
   EXPECT_EQ(RefusalOf({"python", "train.py", "--deepspeed"}), "");
   EXPECT_EQ(RefusalOf({"sh", "-c", "./run | tee log"}), "");
   EXPECT_THAT(RefusalOf({"./train", "x"}), HasSubstr("starts no Python, whose calls"));
+  std::ofstream(folder_ / "train") << "#!/usr/bin/python3\n";  // As pip installs programs.
+  EXPECT_EQ(RefusalOf({"./train", "x"}), "");
   EXPECT_EQ(RefusalOf({"./train", "{ds_config}"}), "");
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4", "t.py", "--ds_config", "a.json"}),
               HasSubstr("deepspeed would start 4 ranks, expected 2"));
