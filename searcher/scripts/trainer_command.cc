@@ -223,6 +223,26 @@ class Resolver {
   std::vector<std::string> notes_ = {};
 };
 
+// A train_batch_size that the two other sizes reach with fewer ranks than there are tells that
+// ranks share samples, as in pipelines. DeepSpeed knows how many, and derives it.
+std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* spec) {
+  const auto size = [&](const char* key) {
+    const Json value = spec->ds_config.value(key, Json());
+    return value.is_number_integer() ? value.get<int64_t>() : 0;
+  };
+  const int64_t total = size("train_batch_size");
+  const int64_t of_one = size(kTrainerArguments[0].key) * size(kTrainerArguments[1].key);
+  if (of_one < 1 || total % of_one != 0) return std::nullopt;
+  const int64_t ranks = total / of_one;
+  if (ranks < 1 || ranks >= spec->slots_per_trial || spec->slots_per_trial % ranks != 0)
+    return std::nullopt;
+  spec->ds_config.erase("train_batch_size");
+  return fmt::format(
+      "{}: /train_batch_size is {}: {} of {} ranks have different samples; trials leave it out, so "
+      "that DeepSpeed derives it",
+      source, total, ranks, spec->slots_per_trial);
+}
+
 void MarkOwnConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
   ExperimentSpec nowhere = *spec;
@@ -246,6 +266,7 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
   if (const auto note = NameAcceleratesConfig(spec)) notes.push_back(*note);
   const std::vector<std::string> resolved = Resolver(source, spec).Resolve();
   notes.insert(notes.end(), resolved.begin(), resolved.end());
+  if (const auto note = DropTotal(source, spec)) notes.push_back(*note);
   MarkOwnConfig(spec);
   return notes;
 }

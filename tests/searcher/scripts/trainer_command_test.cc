@@ -104,6 +104,20 @@ TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
   EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see"));
 }
 
+TEST_F(TrainerCommandTest, ATotalOfFewerRanksIsLeftToDeepSpeed) {
+  spec_.slots_per_trial = 4;
+  Json sizes = {{"train_batch_size", 16},
+                {"train_micro_batch_size_per_gpu", 4},
+                {"gradient_accumulation_steps", 2}};
+  EXPECT_THAT(Complete({"python", "plain.py"}, sizes), Contains(HasSubstr("2 of 4 ranks")));
+  EXPECT_FALSE(spec_.ds_config.contains("train_batch_size"));
+  for (const int64_t total : {32, 24, 64}) {  // Of all ranks, and two that are wrong.
+    sizes["train_batch_size"] = total;
+    EXPECT_THAT(Complete({"python", "plain.py"}, sizes), IsEmpty());
+    EXPECT_EQ(spec_.ds_config, sizes);
+  }
+}
+
 TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
   EXPECT_THAT(ErrorOf({"python", "plain.py", "--deepspeed_config", "ds.json"}, kAuto),
               AllOf(HasSubstr("ds.json: /train_micro_batch_size_per_gpu is \"auto\""),
