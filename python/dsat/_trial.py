@@ -137,6 +137,8 @@ class RankFile:
         self._content.update(values)
 
     def write(self) -> None:
+        if not self._content:
+            return
         path = self._trial.dir / f"hook-rank{rank()}.json"
         try:
             write_json(path, self._content)

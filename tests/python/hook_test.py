@@ -50,8 +50,9 @@ def test_a_file_that_the_script_opens_is_replaced(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     (run_trial.folder / "my_config.json").write_text(
         '{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 0}}')
-    expect_trial(run_trial, run_trial.run("opens_file.py", ranks=1),
-                 {**RAN, "train_batch_size": 12, "data_parallel_size": 1})
+    found = expect_trial(run_trial, run_trial.run("opens_file.py", ranks=1),
+                         {**RAN, "train_batch_size": 12, "data_parallel_size": 1})
+    assert found["data_wait_share"] > 0.5  # A step waits for twelve samples of 50 ms.
 
 
 def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
@@ -109,7 +110,7 @@ def test_the_profiling_trial_of_a_pipeline_counts_all_stages(run_trial):
 
 def test_a_full_run_trains_to_its_end_with_the_pick(run_trial):
     run_trial.write_config(optimizer=ADAMW, autotuning={})
-    assert run_trial.run("dict_config.py", ranks=1) == [0], run_trial.log()
+    assert run_trial.run("dict_config.py", "partitioned", ranks=1) == [0], run_trial.log()
     found = run_trial.read("hook-rank0.json")
     assert found["ran"]["zero_stage"] == 2
     assert "losses" not in found
