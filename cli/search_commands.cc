@@ -131,7 +131,11 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   }
   if (!flags.json) {
     fmt::print("{}\n", SummaryText(experiment, TerminalColumns(STDOUT_FILENO)));
-    if (experiment.search().Best()) fmt::print("{}/ds_config.json\n", out_dir);
+    const std::optional<Json> best = BestConfig(experiment.search());
+    const ExperimentSpec& spec = experiment.search().spec();
+    if (best && !IsBuiltin(spec))
+      fmt::print("train: {}\n", Printable(ProductionCommand(spec, *best, out_dir)));
+    if (best) fmt::print("{}/ds_config.json\n", out_dir);
     std::fflush(stdout);
   }
   const std::optional<FullRun> full = RunBest(flags, options, experiment);

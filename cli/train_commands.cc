@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_writer.h"
+#include "base/log.h"
 #include "cli/full_run.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
@@ -15,6 +16,7 @@
 #include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
 #include "searcher/processes/supervisor.h"
+#include "searcher/scripts/trainer_command.h"
 
 namespace dsat::cli {
 namespace {
@@ -70,6 +72,10 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   if (!train.ds_config.empty()) {
     spec.ds_config = engine::ReadDsConfig(train.ds_config);
     spec.ds_config_path = train.ds_config;
+    if (!IsBuiltin(spec)) {
+      for (const std::string& note : CompleteCommand(train.ds_config, &spec))
+        Log(LogLevel::kWarn, note);
+    }
   }
   if (train.steps) spec.max_length_steps = *train.steps;
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);

@@ -110,7 +110,10 @@ Outcome Attempt::Decide() {
   if (!canceled_) by_exit = target_->Classify(request_, *exit_);
   if (by_exit.state == TrialState::kInfeasible) return by_exit;
   if (done_) return {TrialState::kSucceeded, ""};
-  if (overdue_) return {TrialState::kFailed, *overdue_};
+  if (overdue_) {
+    const bool knows_more = by_exit.state == TrialState::kStopped && !by_exit.reason.empty();
+    return {TrialState::kFailed, knows_more ? *overdue_ + "; " + by_exit.reason : *overdue_};
+  }
   if (by_exit.state == TrialState::kSucceeded && !request_.full_run) {
     return {TrialState::kFailed,
             fmt::format("every rank exited with code 0, but none reported a {}",

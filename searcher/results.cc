@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/num_cores.h"
-#include "searcher/input/shell_words.h"
+#include "searcher/scripts/deepspeed_command.h"
 #include "searcher/verdict.h"
 
 namespace dsat {
@@ -95,6 +95,25 @@ std::string ToJsonText(const QueryResult& trials) {
   return array.dump(2) + "\n";
 }
 
+// The user's command with the arguments of `ds_config`, as it runs without dsat; empty if dsat has
+// to start its ranks.
+std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Json& ds_config,
+                                           const std::string& config_path) {
+  std::vector<std::string> argv = ArgvForTrial(spec, ds_config, config_path, std::nullopt);
+  if (FindRankLauncher(argv)) return argv;
+  // torchrun starts a script or a module, by Python's options no more.
+  const bool starts_script = argv.size() > 1 && BaseName(argv[0]).starts_with("python") &&
+                             (argv[1].ends_with(".py") || argv[1] == "-m");
+  if (!starts_script) return {};
+  argv.insert(argv.begin() + 1, {"-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
+                                 std::to_string(spec.slots_per_trial)});
+  return argv;
+}
+
+Json ConfigToKeep(const ExperimentSpec& spec, const Json& ds_config) {
+  return IsBuiltin(spec) ? ds_config : ConfigForScript(spec, ds_config, /*has_hook=*/false);
+}
+
 // The content of metrics.json (results.h).
 Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
   const Search& search = experiment.search();
@@ -137,25 +156,39 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   const Verdict verdict = VerdictOf(search);
   // The config is written first, so that it exists when the metrics do.
   if (verdict.pick) {
-    WriteJsonFile(out_dir + "/ds_config.json", search.BestConfigOf(*verdict.pick));
-    WriteFileAtomic(out_dir + "/command.txt", ProductionCommand(search.spec(), out_dir) + "\n");
+    const Json config = ConfigToKeep(search.spec(), search.BestConfigOf(*verdict.pick));
+    WriteJsonFile(out_dir + "/ds_config.json", config);
+    WriteFileAtomic(out_dir + "/command.txt",
+                    ProductionCommand(search.spec(), config, out_dir) + "\n");
     for (const char* name : {"fastest", "safest"}) {
       const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
       const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
       if (found == verdict.alternatives.end()) {
         std::filesystem::remove(path);  // Of an earlier answer.
       } else {
-        WriteJsonFile(path, search.BestConfigOf(found->trial));
+        WriteJsonFile(path, ConfigToKeep(search.spec(), search.BestConfigOf(found->trial)));
       }
     }
   }
   WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict));
 }
 
-std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir) {
+std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
+                              const std::string& out_dir) {
   const std::string config = std::filesystem::absolute(out_dir) / "ds_config.json";
-  return fmt::format("dsat train {} --ds-config {}", ShellWord(spec.config_path),
-                     ShellWord(config));
+  std::vector<std::string> argv;
+  if (!IsBuiltin(spec) && NamesConfig(spec)) argv = StandaloneCommand(spec, ds_config, config);
+  if (argv.empty()) {
+    return fmt::format("dsat train {} --ds-config {}", ShellWord(spec.config_path),
+                       ShellWord(config));
+  }
+  std::string text = fmt::format("cd {} && ", ShellWord(spec.model_dir));
+  for (const auto& [name, value] : spec.environment)
+    text += fmt::format("{}={} ", name, ShellWord(value));
+  text += fmt::format("{}={}", kConfigVariable, ShellWord(config));
+  for (const std::string& word : argv)
+    text += fmt::format(" {}", ShellWord(word));
+  return text;
 }
 
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format) {

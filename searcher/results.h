@@ -16,8 +16,11 @@ namespace dsat {
 // engine and for DeepSpeed; nullopt if no trial has succeeded yet.
 std::optional<Json> BestConfig(const Search& search);
 
-// The command that trains with out_dir/ds_config.json, quoted for a shell.
-std::string ProductionCommand(const ExperimentSpec& spec, const std::string& out_dir);
+// The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
+// shell: the user's own with the arguments that must agree with the config, started by torchrun if
+// dsat starts the ranks of trials, or `dsat train` where that cannot say the same.
+std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
+                              const std::string& out_dir);
 
 // This machine, to tell whether a recorded speed can be expected again: its name and cores.
 std::string MachineName();

@@ -118,7 +118,7 @@ std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
 
 Outcome BuiltinTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
   if (exit.first_failed_rank < 0) {
-    if (exit.killed_by_us) return {TrialState::kStopped, "stopped"};
+    if (exit.killed_by_us) return {TrialState::kStopped, ""};
     if (request.full_run) return {TrialState::kSucceeded, ""};
     return {TrialState::kFailed, "ended without a measurement"};
   }

@@ -177,6 +177,13 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
     int64_t host, const LaunchRequest& request, std::map<std::string, std::string> env) const {
   const auto& given = request.hosts[static_cast<size_t>(host)].environment;
   env.insert(given.begin(), given.end());
+  // A virtual environment's programs come first in PATH, which ssh does not carry over.
+  const bool is_here = request.hosts[static_cast<size_t>(host)].reach.empty();
+  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (is_here || std::getenv(name) == nullptr) continue;
+    env.emplace(name, std::getenv(name));
+    env.emplace("PATH", std::getenv("PATH"));
+  }
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
   for (const auto& [name, value] : DeviceEnvironment(request, host))
@@ -437,7 +444,8 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   RemoveSharedBuffers(given_[request.dir].port);
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
-  if (exit.killed_by_us) return {TrialState::kStopped, "stopped"};
+  if (exit.killed_by_us)
+    return {TrialState::kStopped, WhyStuck(ReadEnd(Files(request).log(0), kLogEndBytes))};
   const bool ended_well = exit.first_failed_rank < 0;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;

@@ -1,6 +1,8 @@
 // The words of the user's command, which may be a shell's command line, and changes to them.
 #include "searcher/scripts/command_words.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -82,7 +84,7 @@ Argv CommandWords::Changed() const {
       while (gone && copied < argv_[script_].size() && argv_[script_][copied] == ' ')
         ++copied;
       for (const std::string& text : change.behind)
-        script += " " + ShellWord(text);
+        script += fmt::format(" {}", ShellWord(text));
       continue;
     }
     if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);

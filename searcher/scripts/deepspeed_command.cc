@@ -249,7 +249,8 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
   for (const ArgumentPart& part : FindConfigArguments(command, spec))
     replace(part, config_path);
   for (const auto& [flag, key] : kBatchFlags) {
-    for (size_t i = 0; i < command.words().size() && ds_config.contains(key); ++i) {
+    const bool has_number = ds_config.contains(key) && ds_config[key].is_number();
+    for (size_t i = 0; i < command.words().size() && has_number; ++i) {
       if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
     }
   }

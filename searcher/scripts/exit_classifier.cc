@@ -28,7 +28,7 @@ struct Rule {
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
          "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"
-         "|Check batch related parameters|has to be greater than 0|mismatch TrainingArguments"
+         "|Check batch related parameters|has to be greater than 0"
          "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
          "|ZeRORuntimeException|not supported with ZeRO"},
     Rule{TrialState::kInfeasible, "out of device memory",
@@ -37,6 +37,9 @@ constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "out of host memory",
          "DefaultCPUAllocator: can't allocate|Cannot allocate memory|MemoryError|std::bad_alloc"
          "|cudaHostAlloc|pin_memory.*fail"},
+    Rule{TrialState::kFailed,
+         "the trainer's arguments contradict the config; add those that it names to the entrypoint",
+         "mismatch TrainingArguments"},
     Rule{TrialState::kFailed, "the loss scale cannot fall further",
          "Current loss scale already at minimum"},
     Rule{TrialState::kFailed, "a port, the network or the disk failed",
@@ -58,6 +61,36 @@ std::string Quote(std::string_view line) {
   return std::string(line.substr(0, kMaxQuoteBytes));
 }
 
+// The line at [begin, end) of `text` and the items of the list below it: "- ds a=1 vs hf b=2".
+std::string QuoteWithItems(std::string_view text, size_t begin, size_t end) {
+  std::string quote = Quote(text.substr(begin, end - begin));
+  while (end + 1 < text.size() && quote.size() < kMaxQuoteBytes) {
+    const size_t next = end + 1;
+    end = std::min(text.find('\n', next), text.size());
+    const std::string item = Quote(text.substr(next, end - next));
+    if (!item.starts_with("- ")) break;
+    quote += fmt::format(" {}", item);
+  }
+  return quote;
+}
+
+// The last line that reports an exception or a crash; "" if there is none.
+std::string LastError(std::string_view text) {
+  static const std::regex kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
+                                 std::regex::optimize);
+  std::string last;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = Quote(text.substr(begin, end - begin));
+    // Launchers repeat that their ranks have failed.
+    const bool echo = line.find("ChildFailedError") != std::string::npos ||
+                      line.find("CalledProcessError") != std::string::npos;
+    if (!echo && std::regex_search(line, kError)) last = line;
+    begin = end + 1;
+  }
+  return last;
+}
+
 }  // namespace
 
 std::optional<LogFinding> ClassifyLog(std::string_view text) {
@@ -68,7 +101,8 @@ std::optional<LogFinding> ClassifyLog(std::string_view text) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view line = text.substr(begin, std::min<size_t>(end - begin, 4096));
       if (std::regex_search(line.begin(), line.end(), pattern)) {
-        return LogFinding{rule.state, fmt::format("{}: {}", rule.what, Quote(line))};
+        return LogFinding{rule.state,
+                          fmt::format("{}: {}", rule.what, QuoteWithItems(text, begin, end))};
       }
       begin = end + 1;
     }
@@ -111,8 +145,25 @@ std::string DescribeExit(const ExitReport& exit) {
   } else {
     text += fmt::format("exited with code {}", exit.exit_code);
   }
-  const std::string last = LastLine(exit.log_tail);
+  if (signal_number == SIGBUS) text += "; /dev/shm may be full";
+  // A killed process has not said why.
+  std::string last = LastError(exit.log_tail);
+  if (last.empty() && name == nullptr) last = LastLine(exit.log_tail);
   return last.empty() ? text : text + ": " + last;
+}
+
+std::string WhyStuck(std::string_view log) {
+  const std::string last = LastLine(log);
+  for (const char* text : {"torch_extensions", "extensions root", "Emitting ninja build file",
+                           "Building extension module", "Loading extension module"}) {
+    if (last.find(text) == std::string::npos) continue;
+    return fmt::format(
+        "it waits for PyTorch's compiled extensions (\"{}\"): if nothing compiles "
+        "there, remove the files named \"lock\" in that folder, which a killed "
+        "process has left",
+        last);
+  }
+  return "";
 }
 
 Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs) {

@@ -31,7 +31,11 @@ std::string DivergedLoss(std::string_view log);
 // configuration counts, because most of their errors follow from the first failure.
 Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs);
 
-// "rank 1 exited with code 3: <last line>", "rank 0 was killed by signal 9 (Killed): <last line>".
+// Why a process that says nothing more may be stuck, by the end of its log; "" if that does not
+// show it.
+std::string WhyStuck(std::string_view log);
+
+// "rank 1 exited with code 3: <the last error or line>", "rank 0 was killed by signal 9 (Killed)".
 // REQUIRES: a rank has failed.
 std::string DescribeExit(const ExitReport& exit);
 

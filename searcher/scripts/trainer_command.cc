@@ -12,6 +12,7 @@
 #include <iterator>
 #include <optional>
 #include <regex>
+#include <set>
 
 #include "base/error.h"
 #include "searcher/scripts/command_words.h"
@@ -202,6 +203,21 @@ class Resolver {
   std::vector<std::string> notes_ = {};
 };
 
+void MarkOwnConfig(ExperimentSpec* spec) {
+  CommandWords command(spec->entrypoint);
+  ExperimentSpec nowhere = *spec;
+  nowhere.ds_config_path.clear();
+  std::set<size_t> known;  // Words that name a config whatever it is called.
+  for (const ArgumentPart& part : FindConfigArguments(command, nowhere))
+    known.insert(part.index);
+  for (const ArgumentPart& part : FindConfigArguments(command, *spec)) {
+    if (known.contains(part.index)) continue;
+    std::string word = command.words()[part.index].text;
+    command.Replace(part.index, word.replace(part.offset, part.length, kConfigPlaceholder));
+  }
+  spec->entrypoint = command.Changed();
+}
+
 }  // namespace
 
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec) {
@@ -210,6 +226,7 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
   if (const auto note = NameAcceleratesConfig(spec)) notes.push_back(*note);
   const std::vector<std::string> resolved = Resolver(source, spec).Resolve();
   notes.insert(notes.end(), resolved.begin(), resolved.end());
+  MarkOwnConfig(spec);
   return notes;
 }
 

@@ -17,6 +17,8 @@ namespace dsat {
 //   its arguments or their defaults, and fp16 and bf16 of "auto" become true if its arguments say
 //   so. Other values of "auto" stay for the trainer.
 // * If the script is Hugging Face's, missing arguments for batch sizes are added.
+// * The path of the experiment's own ds_config becomes {ds_config}, so that the command still says
+//   where a config goes when another one is trained with.
 // Returns a line for each change. `source` names the ds_config in errors. Throws kInvalidArgument
 // for a trial class, and if a batch size is "auto" and the command does not show what the trainer
 // sets in its place.

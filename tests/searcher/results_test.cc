@@ -60,8 +60,34 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   const int64_t accumulation = config.at("gradient_accumulation_steps");
   EXPECT_EQ(config.at("train_batch_size"), micro_batch * accumulation * 2);  // 2 slots.
   EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
-  EXPECT_THAT(ProductionCommand(experiment_.search().spec(), folder_.path()),
+  EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path()),
               AllOf(StartsWith("dsat train "), HasSubstr(folder_.File("ds_config.json"))));
+}
+
+TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
+  ExperimentSpec spec = experiment_.search().spec();
+  spec.config_path = "/m/exp.yaml";
+  spec.model_dir = "/m";
+  spec.slots_per_trial = 4;
+  const auto command = [&](const std::vector<std::string>& entrypoint) {
+    spec.entrypoint = entrypoint;
+    return ProductionCommand(
+        spec, {{"train_micro_batch_size_per_gpu", 51}, {"gradient_accumulation_steps", 2}}, "/o");
+  };
+  EXPECT_EQ(command({"/v/python3", "t.py", "--deepspeed", "ds.json",
+                     "--per_device_train_batch_size", "8", "--gradient_accumulation_steps=4"}),
+            "cd /m && DSAT_DS_CONFIG=/o/ds_config.json /v/python3 -m torch.distributed.run "
+            "--standalone --nproc_per_node 4 t.py --deepspeed /o/ds_config.json "
+            "--per_device_train_batch_size 51 --gradient_accumulation_steps=2");
+  spec.environment = {{"A", "b c"}};
+  EXPECT_EQ(command({"sh", "-c", "torchrun t.py {ds_config} | tee log"}),
+            "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'torchrun t.py "
+            "/o/ds_config.json | tee log'");
+  // The first needs dsat's import hook, and the second its ranks.
+  for (const std::vector<std::string>& entrypoint :
+       {std::vector<std::string>{"python", "t.py"}, {"./t", "--ds_config", "ds.json"}}) {
+    EXPECT_EQ(command(entrypoint), "dsat train /m/exp.yaml --ds-config /o/ds_config.json");
+  }
 }
 
 TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {

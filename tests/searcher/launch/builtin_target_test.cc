@@ -186,7 +186,7 @@ TEST_F(BuiltinTargetTest, ExitCodesBecomeOutcomes) {
     EXPECT_EQ(outcome.reason, reason);
   };
   expect({}, TrialState::kFailed, "ended without a measurement");
-  expect({.killed_by_us = true}, TrialState::kStopped, "stopped");
+  expect({.killed_by_us = true}, TrialState::kStopped, "");
   expect({.first_failed_rank = 1, .exit_code = kExitInfeasible, .log_tail = "a\nout of memory\n"},
          TrialState::kInfeasible, "out of memory");
   expect({.first_failed_rank = 1, .exit_code = kExitInfeasible}, TrialState::kInfeasible,

@@ -24,7 +24,6 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"  Extra inputs are not permitted [type=x]", TrialState::kInfeasible, "invalid"},
       {"AssertionError: Check batch related parameters.", TrialState::kInfeasible, "invalid"},
       {"Micro batch size per gpu: 0 has to be greater than 0", TrialState::kInfeasible, "invalid"},
-      {"- ds a=1 vs hf b=2 mismatch TrainingArguments", TrialState::kInfeasible, "invalid"},
       {"ZeRORuntimeException: y", TrialState::kInfeasible, "invalid"},
       {"torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
@@ -88,6 +87,46 @@ TEST(ExitClassifierTest, AKillByTheKernelCountsUnlessTheLogKnowsBetter) {
   ExitReport unexplained = exit;
   unexplained.oom_kills = 0;
   EXPECT_EQ(ClassifyExit(unexplained, {"x\n"}).state, TrialState::kFailed);
+}
+
+TEST(ExitClassifierTest, ATrainersContradictionsAreQuotedWithTheirValues) {
+  const auto finding = ClassifyLog(
+      "ValueError: Please correct the following that mismatch TrainingArguments values:\n"
+      "- ds train_micro_batch_size_per_gpu=51 vs hf per_device_train_batch_size=8\n"
+      "- ds x=1 vs hf y=2\nThe easiest method is\n");
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(ToString(finding->state), "failed");
+  EXPECT_THAT(finding->reason, HasSubstr("ds train_micro_batch_size_per_gpu=51 vs hf "
+                                         "per_device_train_batch_size=8 - ds x=1 vs hf y=2"));
+  EXPECT_EQ(finding->reason.find("easiest"), std::string::npos);
+}
+
+TEST(ExitClassifierTest, AnExitIsDescribedByTheScriptsOwnError) {
+  ExitReport exit = {.first_failed_rank = 0, .exit_code = 1};
+  exit.log_tail =
+      "x.MyError: because\n[Rank 0] time (ms) | fwd: 1\n"
+      "torch.distributed.elastic.ChildFailedError:\nmore\n";
+  EXPECT_EQ(DescribeExit(exit), "rank 0 exited with code 1: x.MyError: because");
+  exit.exit_code = 128 + SIGSEGV;
+  exit.log_tail = "[Rank 0] time (ms) | fwd: 1.50\n";
+  EXPECT_EQ(DescribeExit(exit), "rank 0 was killed by signal 11 (Segmentation fault)");
+  exit.log_tail = "Fatal Python error: Segmentation fault\n\nThread 0x1:\n";
+  EXPECT_THAT(DescribeExit(exit), HasSubstr(": Fatal Python error"));
+  exit.exit_code = 128 + SIGBUS;
+  EXPECT_THAT(DescribeExit(exit), HasSubstr("/dev/shm may be full"));
+}
+
+TEST(ExitClassifierTest, AWaitForALockOfPyTorchIsRecognized) {
+  EXPECT_THAT(
+      WhyStuck("Using /root/.cache/torch_extensions/py311_cpu as PyTorch extensions root\n"),
+      HasSubstr("remove the files named \"lock\""));
+  EXPECT_EQ(WhyStuck("Using /root/.cache/torch_extensions as root\nstep 1\n"), "");
+}
+
+TEST(ExitClassifierTest, OnlyTheLastLossDecidesWhetherTrainingDiverged) {
+  EXPECT_THAT(DivergedLoss("step 1 loss: 2.0\nstep 2 loss: nan\nbye\n"), HasSubstr("step 2 loss"));
+  EXPECT_THAT(DivergedLoss("{'loss': 'nan', 'lr': 1}\n"), HasSubstr("nan"));
+  EXPECT_EQ(DivergedLoss("loss: nan\nloss=0.5\nval_loss: nan\nloss_scale: nan\n"), "");
 }
 
 TEST(ExitClassifierTest, LastLineSkipsBlankOnes) {

@@ -118,6 +118,13 @@ TEST_F(TrainerCommandTest, TheFileThatAcceleratesConfigNamesBecomesAnArgument) {
   EXPECT_EQ(spec_.entrypoint, other);
 }
 
+TEST_F(TrainerCommandTest, ThePathOfTheOwnConfigBecomesAPlaceholder) {
+  Complete({"python", "plain.py", "--config=./ds.json", "ds.json", "--ds_config", "ds.json"},
+           {{"train_batch_size", 4}});
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "plain.py", "--config={ds_config}", "{ds_config}",
+                                    "--ds_config", "ds.json"}));
+}
+
 TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
   const Json config = {{"train_batch_size", 4}};
   EXPECT_THAT(
