@@ -89,3 +89,19 @@ def extensions(tmp_path_factory):
 @pytest.fixture
 def run_trial(tmp_path, extensions):
     return RunningTrial(tmp_path, extensions)
+
+
+@pytest.fixture
+def trial_config(tmp_path, monkeypatch):
+    """Writes the config of a trial that this process then belongs to."""
+    def write(config):
+        path = tmp_path / "trial" / "ds_config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("DSAT_DS_CONFIG", str(path))
+        monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
+        monkeypatch.setenv("DSAT_TRIAL_ID", "5")
+        monkeypatch.setattr("dsat._trial._current", None)
+        monkeypatch.setattr("dsat._trial._files", {})
+        return path
+    return write
