@@ -1,4 +1,4 @@
-"""Runs scripts on ranks as dsat runs a trial: with a config, a folder and the hook's environment."""
+"""Runs scripts on ranks as dsat runs a trial: with a config, a folder and the environment."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""A plain loop that reads its config from a fixed file and builds its loader, a slow one, from it."""
+"""A plain loop that reads its config from a fixed file and builds a slow loader from it."""
 import json
 import pathlib
 import time
