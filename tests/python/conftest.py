@@ -52,7 +52,8 @@ class RunningTrial:
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
                 "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1"}
+                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1",
+                "CUDA_VISIBLE_DEVICES": ""}
 
     def run(self, script, *arguments, ranks=2, **environment):
         """Runs the script on all ranks, and returns their exit codes."""
