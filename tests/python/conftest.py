@@ -82,9 +82,12 @@ class RunningTrial:
 
 @pytest.fixture(scope="session")
 def extensions(tmp_path_factory):
-    """DeepSpeed's compiled extensions, which the tests of a session compile once."""
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
+    """DeepSpeed's compiled extensions, which take a minute once."""
+    given = os.environ.get("DSAT_TEST_EXTENSIONS")
+    folder = pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
+    for lock in folder.glob("**/lock"):  # A killed compiler's, which others wait for.
+        lock.unlink()
+    return folder
 
 
 @pytest.fixture
