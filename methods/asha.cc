@@ -17,7 +17,7 @@ std::optional<Proposal> AshaMethod::Ask() {
   if (next && table_.CoversStages())
     return Propose(table_.at(next->lineage), next->step, next->rung);
   Lineage& fresh = table_.Draw();
-  return Propose(fresh, FirstBisectionStep(table_.StageOf(fresh), table_.options()), 0);
+  return Propose(fresh, FirstBisectionStep(table_, fresh), 0);
 }
 
 Proposal AshaMethod::Propose(Lineage& lineage, const Step& step, int64_t rung) {

@@ -6,7 +6,7 @@ namespace dsat {
 std::optional<Proposal> BinaryMethod::Ask() {
   if (queue_.empty() || !table_.CoversStages()) {
     Lineage& fresh = table_.Draw();
-    return table_.Propose(fresh, FirstBisectionStep(table_.StageOf(fresh), table_.options()));
+    return table_.Propose(fresh, FirstBisectionStep(table_, fresh));
   }
   const FollowUp next = queue_.front();
   queue_.pop_front();

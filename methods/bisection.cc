@@ -19,16 +19,17 @@ std::optional<Step> Beyond(const LineageTable& table, const Lineage& lineage) {
   const int64_t top = latest.step.micro_batch;
   if (!table.policy().bisect_beyond_range || lineage.AnyTooLarge()) return std::nullopt;
   if (table.Better(*table.BestMetric(lineage), *latest.metric)) return std::nullopt;
-  if (2 * top > kLargestMicroBatch) return std::nullopt;
+  if (2 * top > lineage.ceiling) return std::nullopt;
   return Step{.low = top + 1, .high = 2 * top, .micro_batch = 2 * top};
 }
 
 }  // namespace
 
-Step FirstBisectionStep(const StageSpace& stage, const SearchOptions& options) {
-  const double stretched =
-      options.search_range_factor * static_cast<double>(stage.approx_max_micro_batch);
-  const double high = std::clamp(stretched, 1.0, static_cast<double>(kLargestMicroBatch));
+Step FirstBisectionStep(const LineageTable& table, const Lineage& lineage) {
+  const double stretched = table.options().search_range_factor *
+                           static_cast<double>(table.StageOf(lineage).approx_max_micro_batch);
+  const auto ceiling = static_cast<double>(std::max<int64_t>(1, lineage.ceiling));
+  const double high = std::clamp(stretched, 1.0, ceiling);
   return *Middle(1, static_cast<int64_t>(high));
 }
 

@@ -75,6 +75,7 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
   Lineage lineage{.number = static_cast<int64_t>(number),
                   .stage = stage->stage,
                   .config = StageAssignment(stage->stage),
+                  .ceiling = Ceiling(stage->stage),
                   .trials = {}};
   for (const Knob& knob : stage->knobs) {
     // The pointer is the purpose, so that a new knob in the space does not change the draws of the
@@ -101,8 +102,22 @@ Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
   DSAT_CHECK(!lineage.Idle(), "lineage {} has no trial running", tag);
   LineageTrial& trial = lineage.trials.back();
   trial.verdict = VerdictOf(finished);
-  if (trial.verdict == Verdict::kFits) trial.metric = MetricValue(finished, options_.metric);
+  const int64_t size = trial.step.micro_batch;
+  if (trial.verdict == Verdict::kFits) {
+    trial.metric = MetricValue(finished, options_.metric);
+    largest_fit_[lineage.stage] = std::max(largest_fit_[lineage.stage], size);
+  } else if (trial.verdict == Verdict::kTooLarge) {
+    too_large_[lineage.stage].insert(size);
+  }
   return lineage;
+}
+
+int64_t LineageTable::Ceiling(int stage) const {
+  const auto sizes = too_large_.find(stage);
+  if (sizes == too_large_.end() || policy_.repeat_equal) return kLargestMicroBatch;
+  const auto fit = largest_fit_.find(stage);
+  const auto above = sizes->second.upper_bound(fit == largest_fit_.end() ? 0 : fit->second);
+  return above == sizes->second.end() ? kLargestMicroBatch : *above - 1;
 }
 
 Verdict LineageTable::VerdictOf(const Trial& finished) const {

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "methods/method.h"
@@ -50,6 +52,8 @@ struct Lineage {
   int64_t number = 0;  // Counts from 0; the tag of its proposals.
   int stage = 0;
   Assignment config;  // Everything but the micro-batch size.
+  // LineageTable::Ceiling of its stage when it was drawn.
+  int64_t ceiling = kLargestMicroBatch;
   std::vector<LineageTrial> trials;
 
   // True if no trial of it is running. At most one runs at a time.
@@ -85,6 +89,11 @@ class LineageTable {
   // Records how the lineage's running trial ended; `tag` is its proposal's.
   Lineage& Tell(int64_t tag, const Trial& finished);
 
+  // The largest micro-batch size of a stage that is not known to be too large: below the smallest
+  // that was, unless a larger one has fit with other knobs. The published methods ignore what other
+  // lineages have shown.
+  int64_t Ceiling(int stage) const;
+
   // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
   std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
   // True if `a` is strictly better than `b` in the metric that is optimized.
@@ -107,7 +116,9 @@ class LineageTable {
   SearchOptions options_;
   SearchPolicy policy_;
   bool smaller_is_better_;
-  std::deque<Lineage> lineages_;  // Stable references.
+  std::deque<Lineage> lineages_;                // Stable references.
+  std::map<int, int64_t> largest_fit_;          // By stage.
+  std::map<int, std::set<int64_t>> too_large_;  // By stage.
   int64_t num_proposals_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/num_cores.h"
+#include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/verdict.h"
 
@@ -99,15 +100,21 @@ std::string ToJsonText(const QueryResult& trials) {
 // to start its ranks.
 std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Json& ds_config,
                                            const std::string& config_path) {
-  std::vector<std::string> argv = ArgvForTrial(spec, ds_config, config_path, std::nullopt);
+  const std::vector<std::string> argv = ArgvForTrial(spec, ds_config, config_path, std::nullopt);
   if (FindRankLauncher(argv)) return argv;
-  // torchrun starts a script or a module, by Python's options no more.
-  const bool starts_script = argv.size() > 1 && BaseName(argv[0]).starts_with("python") &&
-                             (argv[1].ends_with(".py") || argv[1] == "-m");
-  if (!starts_script) return {};
-  argv.insert(argv.begin() + 1, {"-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
-                                 std::to_string(spec.slots_per_trial)});
-  return argv;
+  // torchrun starts a script or a module, and takes none of Python's own options.
+  CommandWords command(argv);
+  std::vector<size_t> pythons;
+  for (size_t i = 0; i + 1 < command.words().size(); ++i) {
+    const std::string& next = command.words()[i + 1].text;
+    if (BaseName(command.words()[i].text).starts_with("python") &&
+        (next.ends_with(".py") || next == "-m"))
+      pythons.push_back(i);
+  }
+  if (pythons.size() != 1) return {};
+  command.InsertBehind(pythons[0], {"-m", "torch.distributed.run", "--standalone",
+                                    "--nproc_per_node", std::to_string(spec.slots_per_trial)});
+  return command.Changed();
 }
 
 Json ConfigToKeep(const ExperimentSpec& spec, const Json& ds_config) {

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -17,14 +20,18 @@ namespace {
 
 using Argv = std::vector<std::string>;
 
+constexpr char kTotal[] = "train_batch_size";
+constexpr char kMicroBatch[] = "train_micro_batch_size_per_gpu";
+constexpr char kAccumulation[] = "gradient_accumulation_steps";
+
 // Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
 constexpr std::array<std::string_view, 4> kConfigFlags = {
     "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
 
 // Arguments of the Hugging Face trainer -> the key that they must agree with.
 constexpr std::array<std::pair<std::string_view, const char*>, 2> kBatchFlags = {{
-    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
-    {"--gradient_accumulation_steps", "gradient_accumulation_steps"},
+    {"--per_device_train_batch_size", kMicroBatch},
+    {"--gradient_accumulation_steps", kAccumulation},
 }};
 
 struct KnownLauncher {
@@ -151,13 +158,29 @@ bool UsesVariable(const Argv& argv) {
   });
 }
 
+// True if the program is a script with "#!", as those that pip installs.
+bool IsScript(const std::string& program, const ExperimentSpec& spec) {
+  std::vector<std::filesystem::path> folders = {spec.model_dir};
+  const char* const path = std::getenv("PATH");
+  std::istringstream parts(path == nullptr || program.find('/') != program.npos ? "" : path);
+  for (std::string part; std::getline(parts, part, ':');)
+    folders.emplace_back(part);
+  return std::ranges::any_of(folders, [&](const std::filesystem::path& folder) {
+    char begin[2] = {};
+    std::ifstream(folder / program).read(begin, 2);
+    return begin[0] == '#' && begin[1] == '!';
+  });
+}
+
 // True if the import hook of a Python that the command starts may run.
-bool RunsPython(const CommandWords& command) {
+bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
+  const auto names_python = [](const CommandWord& word) {
+    return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
+           word.text.ends_with(".sh");
+  };
   return command.in_shell() || FindRankLauncher(command) ||
-         std::ranges::any_of(command.words(), [](const CommandWord& word) {
-           return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
-                  word.text.ends_with(".sh");
-         });
+         std::ranges::any_of(command.words(), names_python) ||
+         (!command.words().empty() && IsScript(command.words()[0].text, spec));
 }
 
 void TurnOff(Json* config, const char* block) {
@@ -223,7 +246,7 @@ std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
 
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
   const CommandWords command(spec.entrypoint);
-  if (!NamesConfig(spec) && !(has_hook && RunsPython(command))) {
+  if (!NamesConfig(spec) && !(has_hook && RunsPython(command, spec))) {
     Throw(ErrorCode::kInvalidArgument,
           "entrypoint: \"{}\" does not say where it takes the path of its DeepSpeed config{}; put "
           "{} there, as in --deepspeed_config {}, so that each trial can be given its own",
@@ -267,18 +290,20 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
 
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size) {
-  const auto given = [&](const char* key) {
-    return spec.ds_config.contains(key) && spec.ds_config[key].is_number();
+  const auto is_number = [](const Json& config, const char* key) {
+    return config.contains(key) && config[key].is_number_integer();
   };
-  const int64_t micro = ds_config.value("train_micro_batch_size_per_gpu", int64_t{1});
-  const int64_t accumulation = ds_config.value("gradient_accumulation_steps", int64_t{1});
-  if (!given("train_batch_size")) {
-    ds_config.erase("train_batch_size");
+  const auto number = [&](const char* key) {
+    return is_number(ds_config, key) ? ds_config[key].get<int64_t>() : 1;
+  };
+  const int64_t accumulation = number(kAccumulation);
+  if (!is_number(spec.ds_config, kTotal)) {
+    ds_config.erase(kTotal);
   } else if (data_parallel_size > 0) {
-    ds_config["train_batch_size"] = micro * accumulation * data_parallel_size;
+    ds_config[kTotal] = number(kMicroBatch) * accumulation * data_parallel_size;
   }
-  if (!has_hook && !given("gradient_accumulation_steps") && accumulation == 1)
-    ds_config.erase("gradient_accumulation_steps");
+  if (!has_hook && !is_number(spec.ds_config, kAccumulation) && accumulation == 1)
+    ds_config.erase(kAccumulation);
   return ds_config;
 }
 

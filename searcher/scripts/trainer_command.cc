@@ -104,14 +104,29 @@ std::optional<size_t> ScriptOf(const CommandWords& command) {
   return std::nullopt;
 }
 
-// True if the script parses Hugging Face's TrainingArguments.
-bool ParsesTrainingArguments(const CommandWords& command, const ExperimentSpec& spec) {
+// The text of the command's script; "" if it cannot be read.
+std::string ReadScript(const CommandWords& command, const ExperimentSpec& spec) {
   const std::optional<size_t> script = ScriptOf(command);
-  if (!script) return false;
-  const std::string text =
-      ReadOrEmpty(std::filesystem::path(spec.model_dir) / command.words()[*script].text);
-  return text.find("HfArgumentParser") != std::string::npos ||
-         text.find("TrlParser") != std::string::npos;
+  if (!script) return "";
+  return ReadOrEmpty(std::filesystem::path(spec.model_dir) / command.words()[*script].text);
+}
+
+bool Has(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// The number in "name=8" of a script; the argument's default if the script builds TrainingArguments
+// without it, and nullopt if it does not or if there are several.
+std::optional<int64_t> NumberInScript(const std::string& script, const TrainerArgument& argument) {
+  if (!Has(script, "TrainingArguments(")) return std::nullopt;
+  const std::string name = argument.flag + 2;
+  if (!Has(script, name.c_str())) return argument.fallback;
+  const std::regex assigned("\\b" + name + "\\s*=\\s*([0-9]{1,9})\\b");
+  std::smatch match;
+  if (!std::regex_search(script, match, assigned)) return std::nullopt;
+  const std::string rest = match.suffix();
+  if (Has(rest, name.c_str())) return std::nullopt;
+  return std::stoll(match.str(1));
 }
 
 class Resolver {
@@ -120,7 +135,8 @@ class Resolver {
       : source_(source),
         spec_(*spec),
         command_(spec->entrypoint),
-        parses_(ParsesTrainingArguments(command_, *spec)) {}
+        script_(ReadScript(command_, *spec)),
+        parses_(Has(script_, "HfArgumentParser") || Has(script_, "TrlParser")) {}
 
   std::vector<std::string> Resolve() {
     if (IsAuto(spec_.ds_config.value("train_batch_size", Json())))
@@ -150,6 +166,8 @@ class Resolver {
     if (!flag && parses_) {
       number = given.is_number_integer() ? given.get<int64_t>() : argument.fallback;
       added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
+    } else if (!flag) {
+      number = NumberInScript(script_, argument);
     }
     // A strategy's name is no path; its "auto" is filled in by trials alone.
     const bool of_strategy =
@@ -161,7 +179,8 @@ class Resolver {
     spec_.ds_config[argument.key] = *number;
     if (IsAuto(given))
       notes_.push_back(fmt::format("{}: /{} is \"auto\": {}, as {} {}", source_, argument.key,
-                                   *number, argument.flag, flag ? "says" : "is by default"));
+                                   *number, argument.flag,
+                                   flag ? "says" : "is in the script or by default"));
   }
 
   static std::optional<int64_t> NumberIn(const std::string& text) {
@@ -198,7 +217,8 @@ class Resolver {
   const std::string& source_;
   ExperimentSpec& spec_;
   CommandWords command_;
-  bool parses_;
+  std::string script_;
+  bool parses_;  // TrainingArguments from the command line.
   std::vector<std::string> added_ = {};
   std::vector<std::string> notes_ = {};
 };

@@ -14,8 +14,8 @@ namespace dsat {
 // * "python3 -m determined.launch.deepspeed [--] COMMAND" becomes COMMAND: dsat starts the ranks.
 // * "accelerate launch --config_file F" gets --deepspeed_config_file if F names such a file.
 // * Batch sizes of "auto", or missing ones, get the numbers that Hugging Face's trainer takes from
-//   its arguments or their defaults, and fp16 and bf16 of "auto" become true if its arguments say
-//   so. Other values of "auto" stay for the trainer.
+//   its arguments, in the command or written in the script, or their defaults, and fp16 and bf16 of
+//   "auto" become true if its arguments say so. Other values of "auto" stay for the trainer.
 // * If the script is Hugging Face's, missing arguments for batch sizes are added.
 // * The path of the experiment's own ds_config becomes {ds_config}, so that the command still says
 //   where a config goes when another one is trained with.

@@ -83,6 +83,10 @@ TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
   EXPECT_EQ(command({"sh", "-c", "torchrun t.py {ds_config} | tee log"}),
             "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'torchrun t.py "
             "/o/ds_config.json | tee log'");
+  EXPECT_EQ(command({"sh", "-c", "X=1 python t.py --ds_config $C"}),
+            "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'X=1 python -m "
+            "torch.distributed.run --standalone --nproc_per_node 4 t.py --ds_config "
+            "/o/ds_config.json'");
   // The first needs dsat's import hook, and the second its ranks.
   for (const std::vector<std::string>& entrypoint :
        {std::vector<std::string>{"python", "t.py"}, {"./t", "--ds_config", "ds.json"}}) {

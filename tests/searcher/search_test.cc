@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -168,6 +169,27 @@ TEST(SearchTest, AFailureIsEvidenceOnlyInPublishedBehavior) {
     };
     EXPECT_EQ(size(*next) < size(*first), compat);
   }
+}
+
+TEST(SearchTest, WhatRanOutOfMemoryAtAStageIsNotTriedLargerThere) {
+  ExperimentSpec spec = SimulatedSpec("asha");
+  spec.options.zero_stages = {2};
+  spec.options.max_trials = 40;
+  spec.options.asha_early_stopping = 0;
+  Search search = Profiled(spec);
+  int64_t least = 0, tried_larger = 0;
+  const auto end = [&](const Trial& trial) {
+    const int64_t size = trial.ds_config.at("train_micro_batch_size_per_gpu");
+    if (size <= 5) return Success(trial, static_cast<double>(size));
+    if (least > 0 && size >= least) ++tried_larger;
+    least = least == 0 ? size : std::min(least, size);
+    return Ending{{TrialState::kInfeasible, "out of device memory: x"}, {}, {}};
+  };
+  while (const std::optional<Trial> trial = search.Ask())
+    Tell(search, trial->id, end(*trial));
+  EXPECT_GT(least, 0);
+  EXPECT_EQ(tried_larger, 0);
+  EXPECT_GT(search.trials().size(), 20u);  // It goes on below what fits.
 }
 
 TEST(SearchTest, AfterProfileAndSubmittedAloneTheExperimentHasNotFailed) {

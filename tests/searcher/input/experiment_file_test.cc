@@ -13,6 +13,7 @@
 namespace dsat {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -214,6 +215,38 @@ TEST_F(ExperimentFileTest, ClusterKeysAreNamedOnceInOneLine) {
                            "/description, /labels, /resources/resource_pool, "
                            "/searcher/metric, /environment/image"),
                   HasSubstr(":8: /searcher/max_length/epochs is ignored")));
+}
+
+TEST_F(ExperimentFileTest, AnExperimentFileOfAClusterIsReadUnchanged) {
+  const ExperimentSpec spec = Read(R"(name: hf
+description: tunes a Hugging Face script
+entrypoint:
+  - python3
+  - -m
+  - determined.launch.deepspeed
+  - python3
+  - train.py
+  - --deepspeed
+  - ds_config.json
+environment:
+  image: {gpu: some/image, cpu: other/image}
+  environment_variables: [NCCL_DEBUG=INFO]
+bind_mounts: [{host_path: /data, container_path: /data}]
+checkpoint_storage: {type: shared_fs, host_path: /tmp, save_experiment_best: 0}
+resources: {slots_per_trial: 2, shm_size: 2147483648}
+searcher: {name: single, max_length: {batches: 40}, metric: eval_loss, smaller_is_better: true}
+hyperparameters: {deepspeed_config: ds_config.json, lr: {type: const, val: 0.1}}
+max_restarts: 0
+)");
+  EXPECT_THAT(spec.entrypoint, ElementsAre("python3", "train.py", "--deepspeed", "ds_config.json"));
+  EXPECT_EQ(spec.max_length_steps, 40);
+  EXPECT_THAT(spec.environment, ElementsAre(Pair("NCCL_DEBUG", "INFO")));
+  EXPECT_THAT(
+      warnings_,
+      ElementsAre(AllOf(HasSubstr("/bind_mounts, /checkpoint_storage, /description"),
+                        HasSubstr("/resources/shm_size, /searcher/metric, "
+                                  "/searcher/smaller_is_better, /environment/image")),
+                  HasSubstr("-m determined.launch.deepspeed in the entrypoint is left out")));
 }
 
 TEST_F(ExperimentFileTest, TheEnvironmentIsAListOrAMap) {

@@ -33,7 +33,7 @@ rank = int(os.environ.get("RANK", "0"))
 hooks = config.get("autotuning", {})
 micro_batch = config["train_micro_batch_size_per_gpu"]
 accumulation = config.get("gradient_accumulation_steps", 1)
-data_parallel = 1 if how == "pipeline" else 2
+data_parallel = 1 if how == "pipeline" else int(os.environ.get("WORLD_SIZE", "2"))
 batch = config.get("train_batch_size") or data_parallel * micro_batch * accumulation
 print("rank", rank, "of", os.environ.get("WORLD_SIZE"), "trial", os.environ["DSAT_TRIAL_ID"])
 

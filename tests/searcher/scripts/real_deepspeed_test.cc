@@ -1,5 +1,5 @@
-// Tunes the example with the real DeepSpeed and the real dsat. Skipped where the Python of
-// DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set) cannot import deepspeed.
+// Tunes scripts with the real DeepSpeed, Hugging Face's packages and the real dsat. Skipped where
+// the Python of DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set) cannot import deepspeed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -45,6 +45,22 @@ class RealDeepSpeedTest : public testing::Test {
     work_.Write("deepspeed.yaml", spec.replace(at, 7, Python()));
   }
 
+  // Tunes tests/searcher/scripts/`script` by `command`, and returns the trials.
+  Json Tune(const std::string& script, const std::string& command, const std::string& config,
+            int max_trials) {
+    work_.Write(script, ReadFile(std::string(DSAT_SOURCE_DIR "/tests/searcher/scripts/") + script));
+    work_.Write("ds.json", config);
+    work_.Write("tuned.yaml", "name: tuned\nentrypoint: |\n  " + command +
+                                  "\nresources: {slots_per_trial: 2, device_memory: 64MiB}\n"
+                                  "hyperparameters: {deepspeed_config: ds.json}\n");
+    const Finished search =
+        work_.Dsat({"random", "tuned.yaml", "--max-trials", std::to_string(max_trials), "--metric",
+                    "throughput", "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
+    EXPECT_EQ(search.exit_code, 0) << search.err;
+    EXPECT_THAT(search.out, testing::HasSubstr("\ntrain: cd "));
+    return Show()["trials"];
+  }
+
   Json Show() const { return Json::parse(work_.Dsat({"show", "1", "--json"}).out); }
 
   Workspace work_;
@@ -84,6 +100,54 @@ TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
                                      "--start-timeout", "1", "--out", "full"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
   EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")), testing::HasSubstr("step 10: loss"));
+}
+
+TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
+  if (!Succeeds(Python() + " -c 'import transformers' >/dev/null 2>&1"))
+    GTEST_SKIP() << kNoDeepSpeed;
+  const Json trials =
+      Tune("hf_trainer.py",
+           "WANDB_MODE=offline " + Python() +
+               " hf_trainer.py --deepspeed ds.json --per_device_train_batch_size 4"
+               " --gradient-accumulation-steps=2 --use_cpu true --bf16 false --max_steps 20"
+               " --output_dir model --report_to none --save_strategy no --learning_rate 2e-3 | cat",
+           R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+               "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+               "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": true}},
+               "zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}})",
+           3);
+  ASSERT_EQ(trials.size(), 3U);
+  // dsat compares what ran with what was asked for, so that a success is one of these sizes.
+  for (const Json& trial : trials)
+    EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
+  EXPECT_EQ(trials[1]["kind"], "submitted");
+  EXPECT_EQ(trials[1]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
+  EXPECT_EQ(trials[1]["ds_config"]["gradient_accumulation_steps"], 2);
+  EXPECT_NE(trials[2]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
+  EXPECT_THAT(ReadFile(work_.Path("out/trials/1/attempt0/rank0.log")),
+              testing::HasSubstr("train_batch_size ............. 16"));
+  const Json best = ReadJsonFile(work_.Path("out/ds_config.json"));
+  EXPECT_EQ(best["gradient_clipping"], "auto");
+  EXPECT_THAT(ReadFile(work_.Path("out/command.txt")),
+              testing::HasSubstr("--per_device_train_batch_size " +
+                                 best["train_micro_batch_size_per_gpu"].dump()));
+}
+
+TEST_F(RealDeepSpeedTest, TheConfigOfAcceleratesOwnConfigIsTuned) {
+  if (!Succeeds(Python() + " -c 'import accelerate' >/dev/null 2>&1")) GTEST_SKIP() << kNoDeepSpeed;
+  work_.Write("acc.yaml",
+              "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+              "deepspeed_config:\n  deepspeed_config_file: ds.json\n  zero3_init_flag: false\n"
+              "num_processes: 2\nnum_machines: 1\nmachine_rank: 0\nuse_cpu: false\n");
+  const Json trials =
+      Tune("accelerate_loop.py",
+           Python() + " -m accelerate.commands.launch --config_file acc.yaml accelerate_loop.py",
+           R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+               "zero_allow_untested_optimizer": true, "zero_optimization": {"stage": 1}})",
+           2);
+  ASSERT_EQ(trials.size(), 2U);
+  for (const Json& trial : trials)
+    EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
 }
 
 TEST_F(RealDeepSpeedTest, AScriptThatCrashesFailsWithItsLastWords) {

@@ -92,6 +92,18 @@ TEST_F(TrainerCommandTest, WithoutArgumentsItIsTheTrainersDefaultAndArgumentsAre
   EXPECT_EQ(spec_.entrypoint, (Argv{"python", "hf.py", "args.json"}));
 }
 
+TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
+  std::ofstream(folder_ / "code.py")
+      << "TrainingArguments(\n  'out', per_device_train_batch_size = 16, deepspeed='ds.json')\n";
+  EXPECT_THAT(Complete({"python", "code.py"}, kAuto),
+              Contains(HasSubstr("16, as --per_device_train_batch_size is in the script")));
+  EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 16);
+  EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 1);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "code.py"}));
+  std::ofstream(folder_ / "code.py") << "TrainingArguments(per_device_train_batch_size=n)\n";
+  EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see"));
+}
+
 TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
   EXPECT_THAT(ErrorOf({"python", "plain.py", "--deepspeed_config", "ds.json"}, kAuto),
               AllOf(HasSubstr("ds.json: /train_micro_batch_size_per_gpu is \"auto\""),

@@ -1,0 +1,86 @@
+// Tests the arguments of a trial's command.
+#include "searcher/scripts/deepspeed_command.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace dsat {
+namespace {
+
+using Argv = std::vector<std::string>;
+
+struct Rewrite {
+  Argv before;
+  Argv after;  // With the trial's config "D" and the port 7777.
+};
+class RewriteTest : public testing::TestWithParam<Rewrite> {};
+
+TEST_P(RewriteTest, GivesTheTrialItsOwnArguments) {
+  ExperimentSpec spec;
+  spec.entrypoint = GetParam().before;
+  spec.model_dir = "/m";
+  spec.ds_config_path = "/m/conf/own.json";
+  const Json config = {{"train_micro_batch_size_per_gpu", 4}, {"gradient_accumulation_steps", 3}};
+  EXPECT_EQ(ArgvForTrial(spec, config, "D", 7777), GetParam().after);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, RewriteTest,
+    testing::Values(
+        Rewrite{{"python", "t.py", "--ds_config", "a.json"},
+                {"python", "t.py", "--ds_config", "D"}},
+        Rewrite{{"./t", "--deepspeed=a.json", "x"}, {"./t", "--deepspeed=D", "x"}},
+        Rewrite{{"./t", "--deepspeed-config=a", "x"}, {"./t", "--deepspeed-config=D", "x"}},
+        // --deepspeed is a switch here, and not the flag of what follows.
+        Rewrite{{"./t", "--deepspeed", "--deepspeed_config", "a.json"},
+                {"./t", "--deepspeed", "--deepspeed_config", "D"}},
+        Rewrite{{"./t", "--deepspeed", "data.txt", "--ds_config", "a.json"},
+                {"./t", "--deepspeed", "data.txt", "--ds_config", "D"}},
+        Rewrite{{"./t", "--config={ds_config}"}, {"./t", "--config=D"}},
+        Rewrite{{"./t", "$DSAT_DS_CONFIG"}, {"./t", "D"}},
+        // The experiment's own file, however it is given.
+        Rewrite{{"python", "t.py", "--config", "conf/own.json", "other.json"},
+                {"python", "t.py", "--config", "D", "other.json"}},
+        Rewrite{{"python", "t.py", "conf/../conf/own.json"}, {"python", "t.py", "D"}},
+        Rewrite{{"python", "t.py", "--config-file=./conf/own.json"},
+                {"python", "t.py", "--config-file=D"}},
+        Rewrite{{"accelerate", "launch", "--deepspeed_config_file", "a.json", "t.py"},
+                {"accelerate", "launch", "--main_process_port", "7777", "--deepspeed_config_file",
+                 "D", "t.py"}},
+        // In a shell, and in the shell of a shell's variables.
+        Rewrite{{"sh", "-c", "cd x && LR=1 python t.py --ds_config 'a b.json' \"$LR\" | tee log"},
+                {"sh", "-c", "cd x && LR=1 python t.py --ds_config D \"$LR\" | tee log"}},
+        Rewrite{{"sh", "-c", "set -e\nexec torchrun t.py \\\n  --ds_config=$CONF  # a.json\n"},
+                {"sh", "-c",
+                 "set -e\nexec torchrun --master_port 7777 t.py \\\n  --ds_config=D  # a.json\n"}},
+        Rewrite{{"bash", "-lc", "python t.py --per-device-train-batch-size=1 conf/own.json"},
+                {"bash", "-lc", "python t.py --per-device-train-batch-size=4 D"}},
+        Rewrite{{"sh", "-c", "python t.py $DSAT_DS_CONFIG"},
+                {"sh", "-c", "python t.py $DSAT_DS_CONFIG"}},
+        // Hugging Face's trainer requires the same batch sizes.
+        Rewrite{{"./t", "--deepspeed", "a.json", "--per_device_train_batch_size", "1",
+                 "--gradient_accumulation_steps=8"},
+                {"./t", "--deepspeed", "D", "--per_device_train_batch_size", "4",
+                 "--gradient_accumulation_steps=3"}},
+        Rewrite{{"deepspeed", "--num_gpus=2", "t.py", "--deepspeed_config", "a.json"},
+                {"deepspeed", "--master_port", "7777", "--num_gpus=2", "t.py", "--deepspeed_config",
+                 "D"}},
+        Rewrite{{"deepspeed", "--master_port", "1234", "t.py", "--deepspeed_config", "a.json"},
+                {"deepspeed", "--master_port", "1234", "t.py", "--deepspeed_config", "D"}},
+        Rewrite{{"/opt/bin/torchrun", "--nproc-per-node", "2", "t.py", "--ds_config", "a.json"},
+                {"/opt/bin/torchrun", "--master_port", "7777", "--nproc-per-node", "2", "t.py",
+                 "--ds_config", "D"}},
+        Rewrite{
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "a.json"},
+            {"torchrun", "--standalone", "--nproc_per_node=gpu", "t.py", "--ds_config", "D"}},
+        Rewrite{{"python3", "-m", "torch.distributed.run", "t.py", "--ds_config", "a.json"},
+                {"python3", "-m", "torch.distributed.run", "--master_port", "7777", "t.py",
+                 "--ds_config", "D"}},
+        Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
+                {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
+                 "t.py", "--ds_config", "D"}}));
+
+}  // namespace
+}  // namespace dsat
