@@ -1,4 +1,4 @@
-"""Measures optimizer steps where DeepSpeed's autotuning hooks do not, and writes what they write."""
+"""Measures optimizer steps where DeepSpeed's hooks do not, and writes the files that they write."""
 from __future__ import annotations
 
 import statistics
@@ -22,7 +22,7 @@ def synchronize() -> None:
 
 
 def peak_memory() -> Dict[str, int]:
-    """The highest memory in use by this rank, in bytes, and how often CUDA's allocator had to flush.
+    """The highest memory in use by this rank, in bytes, and the flushes of CUDA's allocator.
 
     Without a GPU it is the highest resident size of the process.
     """

@@ -62,7 +62,7 @@ def _is_measured_by_deepspeed() -> bool:
 
 
 def log(metrics: Mapping[str, Any]) -> None:
-    """Keeps the last value of each metric in this rank's file of the trial; nothing outside of dsat.
+    """Keeps the last value of each metric in this rank's report to dsat; does nothing elsewhere.
 
     Args:
         metrics: names and numbers, such as an evaluation's loss. What is no number is left out.

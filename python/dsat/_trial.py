@@ -13,7 +13,7 @@ Config = Dict[str, Any]
 
 
 def read_json(path: "str | os.PathLike[str]") -> Config:
-    """Returns the object in a JSON file. Raises ValueError that names the file if it is no object."""
+    """Returns the object in a JSON file. Raises ValueError with the file's name if it is none."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -137,6 +137,8 @@ class RankFile:
         self._content.update(values)
 
     def write(self) -> None:
+        if not self._content:
+            return
         path = self._trial.dir / f"hook-rank{rank()}.json"
         try:
             write_json(path, self._content)

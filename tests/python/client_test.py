@@ -113,9 +113,9 @@ def test_a_training_without_deepspeed_is_tuned(tmp_path):
         shutil.copy(ROOT / "examples/fsdp" / name, tmp_path)
     interpreter_in(tmp_path / "deepspeed.yaml")
     done = subprocess.run(
-        [os.environ["DSAT_PROGRAM"], "random", "deepspeed.yaml", "--zero-stages", "2", "3",
+        [os.environ.get("DSAT_PROGRAM", "dsat"), "random", "deepspeed.yaml", "--zero-stages", "2", "3",
          "--max-trials", "3", "--end-profile-step", "8", "--confirm", "0", "--out", "out"],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
         check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = dsat.results(tmp_path)

@@ -6,21 +6,6 @@ import pytest
 from dsat._config import config_of_trial
 
 
-@pytest.fixture
-def trial_config(tmp_path, monkeypatch):
-    """Writes the config of a trial that this process then belongs to."""
-    def write(config):
-        path = tmp_path / "trial" / "ds_config.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(config))
-        monkeypatch.setenv("DSAT_DS_CONFIG", str(path))
-        monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
-        monkeypatch.setenv("DSAT_TRIAL_ID", "5")
-        monkeypatch.setattr("dsat._trial._current", None)
-        return path
-    return write
-
-
 def test_overrides_are_merged_section_by_section(tmp_path):
     base = {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1, "eps": 2}}}
     path = tmp_path / "ds_config.json"

@@ -1,4 +1,4 @@
-"""Runs scripts on ranks as dsat runs a trial: with a config, a folder and the hook's environment."""
+"""Runs scripts on ranks as dsat runs a trial: with a config, a folder and the environment."""
 import json
 import os
 import pathlib
@@ -52,7 +52,8 @@ class RunningTrial:
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
                 "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1"}
+                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1",
+                "CUDA_VISIBLE_DEVICES": ""}
 
     def run(self, script, *arguments, ranks=2, **environment):
         """Runs the script on all ranks, and returns their exit codes."""
@@ -81,11 +82,30 @@ class RunningTrial:
 
 @pytest.fixture(scope="session")
 def extensions(tmp_path_factory):
-    """DeepSpeed's compiled extensions, which the tests of a session compile once."""
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
+    """DeepSpeed's compiled extensions, which take a minute once."""
+    given = os.environ.get("DSAT_TEST_EXTENSIONS")
+    folder = pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
+    for lock in folder.glob("**/lock"):  # A killed compiler's, which others wait for.
+        lock.unlink()
+    return folder
 
 
 @pytest.fixture
 def run_trial(tmp_path, extensions):
     return RunningTrial(tmp_path, extensions)
+
+
+@pytest.fixture
+def trial_config(tmp_path, monkeypatch):
+    """Writes the config of a trial that this process then belongs to."""
+    def write(config):
+        path = tmp_path / "trial" / "ds_config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(config))
+        monkeypatch.setenv("DSAT_DS_CONFIG", str(path))
+        monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
+        monkeypatch.setenv("DSAT_TRIAL_ID", "5")
+        monkeypatch.setattr("dsat._trial._current", None)
+        monkeypatch.setattr("dsat._trial._files", {})
+        return path
+    return write

@@ -130,11 +130,12 @@ def change(deepspeed: ModuleType) -> None:
         kwargs.pop("config_params", None)
         kwargs["config"] = config
         args: Any = kwargs.get("args")
-        if getattr(args, "deepspeed_config", None) is not None:
+        in_args = getattr(args, "deepspeed_config", None) is not None
+        if in_args:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
         was = _check_batches(given, config, kwargs.get("training_data"))
         result = original(**kwargs)
-        if hasattr(args, "deepspeed_config"):
+        if in_args:
             args.deepspeed_config = str(running.config_path)
         engine = result[0]
         rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
@@ -142,6 +143,16 @@ def change(deepspeed: ModuleType) -> None:
         if running.measures and not has_pipeline:
             engine.dsat_watch = EngineWatch(running, was)
         return result
+
+    @wrap(deepspeed.zero.Init, "__init__")
+    def _zero_init(original: Any, *values: Any, **kwargs: Any) -> None:
+        running = trial()
+        section = running.config.get("zero_optimization") if running is not None else None
+        stage = section.get("stage") if isinstance(section, dict) else None
+        bound = inspect.signature(original).bind(*values, **kwargs)
+        if isinstance(stage, int) and stage != 3:
+            bound.arguments["enabled"] = False  # Only stage 3 can train partitioned parameters.
+        original(*bound.args, **bound.kwargs)
 
     _wrap_engine(deepspeed.DeepSpeedEngine)
     pipeline.change(deepspeed)

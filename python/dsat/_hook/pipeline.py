@@ -25,15 +25,20 @@ class PipelineWatch:
         self.wait_s = 0.0
         self.activation_bytes = -1
 
+    def begin_batch(self) -> None:
+        """Forgets what an evaluation has left in the timers."""
+        for name in ("fwd", "bwd"):
+            self.timers(name).reset()
+        self.wait_s = 0.0
+
     def end_batch(self, engine: Any, loss: Any) -> None:
         seconds: Dict[str, float] = {}
         for name in ("fwd", "bwd"):
-            seconds[name] = self.timers(name).elapsed(reset=True) / 1e3
+            seconds[name] = self.timers(name).elapsed(reset=False) / 1e3
         if self.trial.is_profile:
             finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
         self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
                             engine.train_batch_size())
-        self.wait_s = 0.0
 
 
 def _count_parameters(engine: Any) -> "tuple[int, int]":
@@ -66,6 +71,8 @@ def change(deepspeed: ModuleType) -> None:
     @wrap(PipelineEngine, "train_batch")
     def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = _watch_of(self)
+        if watch is not None:
+            watch.begin_batch()
         loss = original(self, *args, **kwargs)
         if watch is not None:
             watch.end_batch(self, loss)
@@ -75,7 +82,7 @@ def change(deepspeed: ModuleType) -> None:
     def _next_batch(original: Any, self: Any) -> Any:
         begun = time.perf_counter()
         batch = original(self)
-        watch = _watch_of(self)
+        watch = self.dsat_pipeline_watch
         if watch is not None:
             watch.wait_s += time.perf_counter() - begun
         return batch

@@ -1,6 +1,7 @@
 """A plain loop whose config is a dict, with a data loader of the dict's micro-batch size.
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
+With `partitioned`, the script expects stage 3.
 """
 import sys
 
@@ -12,7 +13,8 @@ config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0}
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
 loader = torch.utils.data.DataLoader(Tokens(), batch_size=4)
 batches = iter(loader) if "early" in sys.argv else None
-model = Model()
+with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sys.argv):
+    model = Model()
 engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
 for ids in batches or loader:
     loss = engine(ids)["loss"]

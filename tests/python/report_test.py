@@ -1,0 +1,131 @@
+"""Training without DeepSpeed, which says itself when a step has ended."""
+import json
+from types import SimpleNamespace
+
+import dsat
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def running(trial_config, monkeypatch):
+    """Makes this process a rank of a trial; returns the folder of its files."""
+    def start(profile=False, measures=True):
+        monkeypatch.setattr("dsat._report._meter", None)
+        folder = trial_config({}).parent
+        hooks = {"enabled": measures, "start_profile_step": 1, "end_profile_step": 4,
+                 "metric_path": str(folder / "metrics.json"),
+                 "model_info_path": str(folder / "model_info.json"),
+                 "model_info": {"profile": profile}}
+        trial_config({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
+                      "train_batch_size": 6, "autotuning": hooks})
+        return folder
+    return start
+
+
+def train(step, steps=20):
+    """Trains until the trial ends the process; returns the number of steps that it let pass."""
+    for number in range(steps):
+        try:
+            step(number)
+        except SystemExit as end:
+            assert end.code == 0
+            return number
+    return steps
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def test_steps_are_measured_and_the_process_ends(running, capsys):
+    folder = running()
+    model = torch.nn.Linear(8, 4)
+
+    def step(number):
+        for _ in range(2):
+            model(torch.zeros(3, 8)).sum().backward()
+        dsat.report(loss=torch.tensor(float(number)), model=model, samples=6, wait_s=1e-6)
+    assert train(step) == 4
+    metrics = read(folder, "metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(6)
+    assert (metrics["fwd"] + metrics["bwd"] + metrics["step"]) * 2 == pytest.approx(
+        metrics["latency"])
+    # Forward and the gradient of the weights; the input has none.
+    assert metrics["FLOPS_per_gpu"] * metrics["latency"] / 1e6 == pytest.approx(
+        2 * 2 * (2 * 3 * 8 * 4), rel=0.01)
+    found = read(folder, "hook-rank0.json")
+    assert found["config_applied"] is True
+    assert found["ran"] == {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
+                            "train_batch_size": 6, "data_parallel_size": 1}
+    assert found["losses"] == [0, 1, 2, 3, 4]
+    assert 0 < found["data_wait_share"] <= 1
+    assert capsys.readouterr().out.count("[Rank 0] time (ms) | fwd: 0.00 | bwd: 0.00 | step: ") == 4
+
+
+def test_the_profiling_trial_counts_parameters(running):
+    folder = running(profile=True)
+    model = torch.nn.Linear(8, 4)
+    model.bias.requires_grad_(False)
+    assert train(lambda number: dsat.report(model=model)) == 0
+    info = read(folder, "model_info.json")
+    assert (info["num_params"], info["trainable_num_params"]) == (36, 32)
+    assert info["activation_mem_per_gpu"] >= 0
+    with pytest.raises(ValueError, match="pass model="):
+        dsat.report()
+
+
+def test_a_full_run_and_a_run_without_dsat_train_to_their_end(running, monkeypatch):
+    folder = running(measures=False)
+    assert train(lambda number: dsat.report(loss=1.0)) == 20
+    monkeypatch.delenv("DSAT_DS_CONFIG")
+    assert train(lambda number: dsat.report(loss=1.0)) == 20
+    dsat.log({"eval_loss": 1.0})
+    assert [path.name for path in folder.iterdir()] == ["ds_config.json"]
+
+
+def test_the_context_keeps_the_memory_of_a_rank_that_fails(running, monkeypatch):
+    folder = running()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        with dsat.dsat_reporting_context("core_context", op=1):
+            raise RuntimeError("CUDA out of memory")
+    assert read(folder, "hook-rank0.json")["peak_bytes"] > 1e6
+    monkeypatch.delenv("DSAT_DS_CONFIG")
+    with dsat.dsat_reporting_context():
+        pass
+
+
+def test_hugging_faces_trainer_without_deepspeed_is_measured(running):
+    pytest.importorskip("transformers")
+    from dsat.huggingface import DsatCallback
+    folder = running()
+    callback = DsatCallback()
+    args = SimpleNamespace(train_batch_size=3, gradient_accumulation_steps=2, world_size=1)
+
+    def step(number):
+        callback.on_log(args, None, None, logs={"loss": number, "text": "is left out"})
+        callback.on_evaluate(args, None, None, metrics={"eval_loss": 0.5})
+        callback.on_step_end(args, None, None, model=torch.nn.Linear(2, 2))
+    assert train(step) == 4
+    metrics = read(folder, "metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(6)
+    assert read(folder, "hook-rank0.json")["metrics"] == {"loss": 4.0, "eval_loss": 0.5}
+
+
+def test_lightning_without_deepspeed_is_measured(running):
+    pytest.importorskip("lightning")
+    from dsat.lightning import DsatCallback
+    folder = running()
+    callback = DsatCallback()
+    trainer = SimpleNamespace(global_step=0, callback_metrics={"val_loss": torch.tensor(0.25)})
+
+    def step(number):
+        trainer.global_step = (number + 1) // 2  # Two micro-batches for a step.
+        callback.on_train_batch_end(trainer, torch.nn.Linear(2, 2), {"loss": torch.tensor(2.0)},
+                                    None, number)
+    callback.on_validation_end(trainer, None)
+    assert train(step) == 9
+    found = read(folder, "hook-rank0.json")
+    assert found["losses"] == [2.0] * 5
+    assert found["metrics"] == {"val_loss": 0.25}
