@@ -69,12 +69,13 @@ std::string ReadBegin(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-// The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, the installed one,
-// or that of the sources; "" if there is none.
+// The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, of a bundle, of an
+// installation, or of the sources; "" if there is none.
 std::string PythonFolder() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  std::vector<fs::path> folders = {program.parent_path().parent_path() / "share/dsat/python",
+  std::vector<fs::path> folders = {program.parent_path() / "python",
+                                   program.parent_path().parent_path() / "share/dsat/python",
                                    DSAT_PYTHON_SOURCE};
   if (const char* const given = std::getenv("DSAT_PYTHON_DIR")) folders = {given};
   for (const fs::path& folder : folders) {
