@@ -9,7 +9,7 @@
 namespace dsat {
 namespace {
 
-// The most measurements of an earlier search that count: a decision takes time with their cube.
+// The most measurements of an earlier search that count.
 constexpr size_t kMostEarlier = 24;
 // While a search has at most so many own measurements, they are compared with the earlier search.
 constexpr size_t kProbation = 16;
