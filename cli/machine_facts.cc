@@ -1,13 +1,53 @@
 // Asks the machine for its parts.
 #include "cli/machine_facts.h"
 
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
 #include "base/version.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/input/shell_words.h"
 #include "searcher/results.h"
 
 namespace dsat::cli {
+namespace {
+
+constexpr char kPrintVersions[] = R"(
+import importlib.metadata, json
+versions = {}
+for name in ("deepspeed", "torch", "transformers"):
+    try:
+        versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(versions)))";
+
+// The packages that decide how fast a script trains, as its interpreter finds them; null if there
+// is no interpreter.
+Json PackageVersions(const ExperimentSpec& spec) {
+  const std::string& program = spec.entrypoint.at(0);
+  const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
+  const std::string command =
+      fmt::format("cd {} && {} -c {} 2>/dev/null </dev/null", ShellWord(spec.model_dir),
+                  ShellWord(is_python ? program : "python3"), ShellWord(kPrintVersions));
+  FILE* const pipe = popen(command.c_str(), "re");
+  if (pipe == nullptr) return nullptr;
+  std::string text;
+  std::array<char, 512> part{};
+  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
+    text.append(part.data(), count);
+  pclose(pipe);
+  const Json versions = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return versions.is_object() ? versions : Json();
+}
+
+}  // namespace
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
   Json facts{{"dsat", kVersion}};
@@ -20,6 +60,7 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["host"] = MachineName();
   facts["cpu"] = machine.cpu_model;
   facts["cores"] = machine.num_cores;
+  if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();
   facts["gpus"] = Json::array();

@@ -13,6 +13,9 @@ namespace {
 // After so many failures and no success the method gives up.
 constexpr int64_t kMostFailures = 16;
 constexpr int64_t kMostPoints = 8;  // Of one launch.
+// A decision takes time with the cube of the measurements: beyond so many, those of an earlier
+// search make room.
+constexpr size_t kMostObservations = 80;
 
 std::optional<Metric> Find(const Measurement& measurement, const std::string& name) {
   const auto found = measurement.find(name);
@@ -183,8 +186,10 @@ void AutoMethod::Refresh() {
   if (fresh_) return;
   const auto fit = [&] {
     std::vector<AutoObservation> observations = OwnObservations();
+    const size_t room = kMostObservations - std::min(observations.size(), kMostObservations);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(room, earlier_observations_.size()));
     observations.insert(observations.end(), earlier_observations_.begin(),
-                        earlier_observations_.end());
+                        earlier_observations_.begin() + count);
     regression_.Fit(std::move(observations));
   };
   fit();

@@ -103,6 +103,7 @@ class AutoMethod : public Method {
   // What an earlier search says; the belief about memory without it as long as it counts.
   std::vector<AutoObservation> earlier_observations_;
   std::optional<AutoMemory> cold_memory_;
+  bool must_be_supported_ = false;
   std::string warm_start_;
 
   std::vector<Asked> asked_;  // By tag.

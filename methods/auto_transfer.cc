@@ -9,13 +9,16 @@
 namespace dsat {
 namespace {
 
-// The most measurements of an earlier search that count: a decision takes time with their cube.
+// The most measurements of an earlier search that count.
 constexpr size_t kMostEarlier = 24;
 // While a search has at most so many own measurements, they are compared with the earlier search.
 constexpr size_t kProbation = 16;
 // An earlier search is dropped if what was measured is less probable with it than without it by
-// this logarithm of a factor.
-constexpr double kContradicted = 2;
+// this logarithm of a factor. One of the same model and machine says much, and has to make the
+// first two configurations twice as probable.
+constexpr double kContradicted = -2;
+constexpr double kSupported = 0.7;
+constexpr size_t kFirst = 2;
 
 // Whether two searches train the same model on as many ranks.
 bool IsSameModel(const Workload& a, const Workload& b) {
@@ -125,6 +128,7 @@ void AutoMethod::StartFrom(const EarlierSearch& earlier) {
   num_launch_s_ = std::min(num_launch_s_, 1.0);
   regression_.StartFrom(TransferFrom(earlier));
   const bool same_model = IsSameModel(space_.space().workload, earlier.space.workload);
+  must_be_supported_ = same_model && earlier.same_machine;
   warm_start_ = fmt::format("from experiment {} ({}, {}), {} measurements", earlier.experiment,
                             same_model ? "the same model" : "another model",
                             earlier.same_machine ? "the same machine" : "another machine",
@@ -140,9 +144,11 @@ void AutoMethod::CheckEarlier() {
   cold.Fit(std::move(own));
   const double by_time = regression_.LogEvidenceOfOwn() - cold.LogEvidenceOfOwn();
   const double by_memory = memory_.log_evidence() - cold_memory_->log_evidence();
-  if (by_time >= -kContradicted && by_memory >= -kContradicted) return;
-  warm_start_ +=
-      fmt::format("; dropped after {} own measurements, which contradict it", observations_.size());
+  const bool is_first = must_be_supported_ && measured_.size() >= kFirst;
+  if (is_first) must_be_supported_ = false;
+  if (by_time >= (is_first ? kSupported : kContradicted) && by_memory >= kContradicted) return;
+  warm_start_ += fmt::format("; dropped after {} own measurements, which do not agree with it",
+                             observations_.size());
   earlier_observations_.clear();
   memory_ = *cold_memory_;
   cold_memory_.reset();

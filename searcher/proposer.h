@@ -138,7 +138,7 @@ class Proposer {
   std::map<TrialId, std::string> key_of_;  // Of started trials.
   std::map<TrialId, int64_t> tag_of_;      // Of those that the method has proposed.
   std::map<int64_t, TrialId> answer_to_;   // By tag: the trial that the method was told.
-  std::optional<Drafted> drafted_;
+  std::optional<Drafted> drafted_;         // By the last call of Next, until it starts.
   std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;
 };

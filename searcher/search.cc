@@ -196,7 +196,7 @@ std::optional<Search::State::Next> Search::State::NextConfirm() {
   if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
   if (!confirmation) {
     const std::vector<TrialId> arms = Arms();
-    const bool may_extend = !Compares() && end_reason.empty();
+    const bool may_extend = end_reason.empty();
     const bool has_submitted = !arms.empty() && arms.front() == submitted;
     confirmation.emplace(arms, has_submitted ? submitted : std::nullopt,
                          spec.options.confirm_rounds, may_extend ? spec.options.confirm_looks : 1,

@@ -48,10 +48,12 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
       {"binary", "deepspeed.yaml", "--max-trials", "4", "--confirm", "2", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, AnyOf(HasSubstr("(95 % interval "), HasSubstr("nothing better")));
-  EXPECT_THAT(search.out, HasSubstr("in 2 alternating rounds"));
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
+  // On a busy machine the confirmation is extended.
+  const int64_t rounds = metrics["verdict"]["confirm_rounds"];
+  EXPECT_THAT(rounds, AnyOf(2, 4, 6));
+  EXPECT_THAT(search.out, HasSubstr("in " + std::to_string(rounds) + " alternating rounds"));
   EXPECT_LT(metrics["factor_over_submitted"]["low"], metrics["factor_over_submitted"]["high"]);
-  EXPECT_EQ(metrics["verdict"]["confirm_rounds"], 2);
   EXPECT_EQ(ReadFile(work.Path("out/command.txt")), "dsat train " + work.Path("deepspeed.yaml") +
                                                         " --ds-config " +
                                                         work.Path("out/ds_config.json") + "\n");

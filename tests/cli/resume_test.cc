@@ -126,6 +126,7 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   search({"asha", "--train-batch-size", "8", "--divisible-by", "2", "--max-time", "2h",
           "--max-device-hours", "1.5"});
   EXPECT_EQ(Option("confirm_rounds"), 3);
+  EXPECT_EQ(Option("confirm_looks"), 3);
   EXPECT_EQ(Option("train_batch_size"), 8);
   EXPECT_EQ(Option("divisible_by"), 2);
   EXPECT_EQ(Option("max_time_s"), 7200);
@@ -136,6 +137,16 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   EXPECT_EQ(Option("train_batch_size"), Json());
   search({"asha", "--confirm", "1", "--compat", "determined"});
   EXPECT_EQ(Option("confirm_rounds"), 1);
+  search({"auto"});
+  EXPECT_EQ(Option("warm_start"), "auto");
+  EXPECT_EQ(Option("prior.experiment"), 3);  // The newest of those with the same model.
+  search({"auto", "--warm-start", "off"});
+  EXPECT_EQ(Option("prior"), Json());
+  const Json machine = Json::parse(
+      work.Dsat({"query", "--json", "SELECT spec -> '$.machine' AS value FROM experiments"}).out);
+  ASSERT_EQ(machine.size(), 5U);
+  for (const char* key : {"dsat", "host", "cpu", "cores"})
+    EXPECT_THAT(machine[0]["value"].get<std::string>(), HasSubstr(std::string("\"") + key + "\":"));
 }
 
 }  // namespace
