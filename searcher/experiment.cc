@@ -69,8 +69,12 @@ Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) 
   CatchUp();
 }
 
+void Experiment::Check(const ExperimentSpec& spec) {
+  Search{spec};
+}
+
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
-  Search{spec};  // What it refuses is not recorded.
+  Check(spec);  // What it refuses is not recorded.
   return Experiment(store, store.CreateExperiment(spec));
 }
 

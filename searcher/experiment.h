@@ -22,6 +22,8 @@ namespace dsat {
 // may be repeated.
 class Experiment {
  public:
+  // Throws what Create throws for a spec that it refuses, so that no database is created for it.
+  static void Check(const ExperimentSpec& spec);
   // Records a new experiment. Throws kInvalidArgument if the spec contradicts itself.
   static Experiment Create(Store& store, const ExperimentSpec& spec);
   // Replays the log. Throws kNotFound if there is no such experiment, kDataLoss naming the trial

@@ -172,8 +172,10 @@ CheckpointManifest ReadManifest(const std::string& folder) {
   CheckSum(json, path);
   try {
     return Parse(json);
-  } catch (const std::exception& e) {
+  } catch (const Error& e) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole manifest: {}", path, e.what());
+  } catch (const std::exception&) {  // Of the JSON library, or of a number that is none.
+    Throw(ErrorCode::kDataLoss, "{}: not a whole manifest; expected one that dsat has saved", path);
   }
 }
 

@@ -95,8 +95,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
   }
   try {
     ParseHeader(text, static_cast<int64_t>(header_bytes) + 8, file_bytes);
-  } catch (const Json::exception& e) {
-    Throw(ErrorCode::kDataLoss, "{}: bad safetensors header: {}", path, e.what());
+  } catch (const Json::exception&) {
+    Throw(ErrorCode::kDataLoss,
+          "{}: bad safetensors header; expected dtype, shape and data_offsets of each tensor",
+          path);
   }
 }
 
