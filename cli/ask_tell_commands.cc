@@ -39,6 +39,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   SetTrainBatchSize(create.train_batch_size, spec);
   if (!create.profile.empty())
     spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
+  Experiment::Check(spec);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   const Experiment experiment = Experiment::Create(store, spec);
   if (flags.json) {

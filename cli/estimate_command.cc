@@ -77,6 +77,11 @@ void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
   if (flags.ranks_per_node) cluster.ranks_per_node = *flags.ranks_per_node;
   if (flags.ranks) cluster.num_ranks = *flags.ranks;
   if (flags.nodes) cluster.num_ranks = *flags.nodes * cluster.ranks_per_node;
+  constexpr int64_t kMostRanks = 1'000'000;
+  if (cluster.num_ranks > kMostRanks) {
+    Throw(ErrorCode::kInvalidArgument, "{}: {} ranks in all; expected at most {}",
+          flags.nodes ? "--nodes" : "--ranks", cluster.num_ranks, kMostRanks);
+  }
   SetSize(flags.device_memory, "--device-memory", cluster.device_memory_bytes);
   SetSize(flags.host_memory, "--host-memory", cluster.host_memory_bytes);
   if (!flags.host_memory.empty()) cluster.rank_host_memory_bytes = 0;

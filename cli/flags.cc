@@ -33,6 +33,12 @@ void AddResultCommands(Parser& parser) {
   CLI::App& query =
       parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
   query.add_option("sql", parser.query.sql, "One SELECT statement")->required();
+  query.add_option("--max-seconds", parser.query.max_seconds, "Give up after this time")
+      ->check(WholeNumberFrom1())
+      ->capture_default_str();
+  query.add_option("--max-rows", parser.query.max_rows, "Give up beyond so many rows")
+      ->check(WholeNumberFrom1())
+      ->capture_default_str();
   CLI::App& exporter =
       parser.Add("export", "All trials of an experiment as CSV or JSON", parser.export_flags);
   AddExperiment(exporter, parser.export_flags.experiment);

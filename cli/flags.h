@@ -92,6 +92,8 @@ struct BestFlags {
 };
 struct QueryFlags {
   std::string sql;
+  int64_t max_seconds = 60;
+  int64_t max_rows = 1'000'000;
 };
 struct ExportFlags {
   std::string experiment;

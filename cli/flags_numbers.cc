@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "base/files.h"
 
@@ -14,21 +15,26 @@ namespace {
 // The help shows these names after an option's type.
 constexpr char kPositive[] = "POSITIVE";
 constexpr char kNonNegative[] = "NONNEGATIVE";
+// Of seconds, steps, ranks: sums and products of a few such numbers do not overflow.
+constexpr int64_t kMostCounted = 1'000'000'000;
 
 std::string Refusal(const std::string& text, const std::string& expected) {
   return fmt::format("{}; expected {}", text.empty() ? "nothing" : Printable(text), expected);
 }
 
-CLI::Validator WholeNumberFrom(int64_t least, const char* name) {
+CLI::Validator WholeNumberFrom(int64_t least, int64_t most, const char* name) {
   return CLI::Validator(
-      [least](std::string& text) -> std::string {
+      [least, most](std::string& text) -> std::string {
         int64_t number = 0;
         const char* const end = text.data() + text.size();
         const auto [stop, error] = std::from_chars(text.data(), end, number);
         // CLI11 would read 010 as 8.
         const bool octal = text.size() > 1 && text[0] == '0';
-        if (error == std::errc() && stop == end && !octal && number >= least) return "";
-        return Refusal(text, fmt::format("a whole number of {} or more", least));
+        if (error == std::errc() && stop == end && !octal && number >= least && number <= most)
+          return "";
+        const bool too_large = error == std::errc::result_out_of_range || number > most;
+        return Refusal(text, too_large ? fmt::format("a whole number up to {}", most)
+                                       : fmt::format("a whole number of {} or more", least));
       },
       name);
 }
@@ -47,11 +53,11 @@ CLI::Validator Number(bool zero, const char* expected, const char* name) {
 }  // namespace
 
 CLI::Validator WholeNumberFrom1() {
-  return WholeNumberFrom(1, kPositive);
+  return WholeNumberFrom(1, kMostCounted, kPositive);
 }
 
 CLI::Validator WholeNumberFrom0() {
-  return WholeNumberFrom(0, kNonNegative);
+  return WholeNumberFrom(0, std::numeric_limits<int64_t>::max(), kNonNegative);
 }
 
 CLI::Validator NumberAbove0() {

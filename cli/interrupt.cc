@@ -48,8 +48,10 @@ InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup 
   }
   impl_->on_interrupt = std::move(on_interrupt);
   sigemptyset(&impl_->blocked);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+  for (const int number : {SIGINT, SIGTERM})
     sigaddset(&impl_->blocked, number);
+  // A blocked signal is received although it is ignored.
+  if (on_hangup == OnHangup::kInterrupt) sigaddset(&impl_->blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
   impl_->signal_fd = signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
   impl_->stop_fd = eventfd(0, EFD_CLOEXEC);

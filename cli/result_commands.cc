@@ -120,7 +120,9 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
 
 int RunCommand(const Flags& flags, const QueryFlags& query) {
   const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
-  const QueryResult result = store.Query(query.sql);
+  const QueryResult result = store.Query(
+      query.sql,
+      QueryLimits{.time = std::chrono::seconds(query.max_seconds), .num_rows = query.max_rows});
   if (flags.json) {
     Json json = Json::array();
     for (const auto& row : result.rows) {

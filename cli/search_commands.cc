@@ -196,6 +196,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   spec.machine = MachineFacts(spec, options.machines.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
+  Experiment::Check(spec);
   // Checked before anything is recorded.
   MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
 

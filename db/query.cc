@@ -45,16 +45,33 @@ Statement PrepareReading(const Database& db, const std::string& sql) {
   }
 }
 
+bool NextRow(Statement& statement, const ReadOnlyScope& scope,
+             const std::optional<QueryLimits>& limits) {
+  try {
+    return statement.Step();
+  } catch (const Error&) {
+    if (!scope.IsLate()) throw;
+    Throw(ErrorCode::kDeadlineExceeded,
+          "query: still running after {} s; ask for less, or raise --max-seconds",
+          std::chrono::duration<double>(limits->time).count());
+  }
+}
+
 }  // namespace
 
-QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql) {
-  const ReadOnlyScope scope(db);
+QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql,
+                             const std::optional<QueryLimits>& limits) {
+  const ReadOnlyScope scope(db, limits ? std::optional(limits->time) : std::nullopt);
   Statement statement = PrepareReading(db, sql);
   QueryResult result;
   for (int i = 0; i < statement.NumColumns(); ++i) {
     result.columns.push_back(statement.ColumnName(i));
   }
-  while (statement.Step()) {
+  while (NextRow(statement, scope, limits)) {
+    if (limits && std::ssize(result.rows) >= limits->num_rows) {
+      Throw(ErrorCode::kResourceExhausted,
+            "query: there are more than {} rows; add LIMIT, or raise --max-rows", limits->num_rows);
+    }
     std::vector<Json>& row = result.rows.emplace_back();
     for (int i = 0; i < statement.NumColumns(); ++i)
       row.push_back(ColumnValue(statement, i));

@@ -2,6 +2,9 @@
 #ifndef DSAT_DB_QUERY_H_
 #define DSAT_DB_QUERY_H_
 
+#include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +20,16 @@ struct QueryResult {
   std::vector<std::vector<Json>> rows;
 };
 
+// What a query may take.
+struct QueryLimits {
+  std::chrono::milliseconds time;
+  int64_t num_rows = 0;
+};
+
 // See Store::Query. While it runs, SQLite's authorizer refuses to write, to attach other files and
 // to change settings on the connection.
-QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql);
+QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql,
+                             const std::optional<QueryLimits>& limits = std::nullopt);
 
 }  // namespace dsat
 

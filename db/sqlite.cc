@@ -68,13 +68,22 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
 }
 
 // SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
-int AllowReading(void*, int action, const char* name, const char*, const char*, const char*) {
+// Of a text or BLOB that a user's statement makes.
+constexpr int kMaxValueBytes = 1 << 26;
+constexpr int kStepsBetweenLooks = 10'000;  // Of SQLite's machine, at the clock.
+
+int AllowReading(void*, int action, const char* name, const char* function, const char*,
+                 const char*) {
   switch (action) {
     case SQLITE_SELECT:
     case SQLITE_READ:
     case SQLITE_RECURSIVE:
-    case SQLITE_FUNCTION:  // No built-in function writes, and loading others is off.
       return SQLITE_OK;
+    case SQLITE_FUNCTION: {  // No other function writes or gives an address of this process.
+      const std::string_view called = function;
+      const bool is_open = called == "load_extension" || called == "fts3_tokenizer";
+      return is_open ? SQLITE_DENY : SQLITE_OK;
+    }
     case SQLITE_PRAGMA: {
       // Pragmas that describe the schema are allowed; those that change settings are not.
       const std::string_view pragma = name;
@@ -252,14 +261,28 @@ void Statement::Check(int code) const {
   if (code != SQLITE_OK) db_->ThrowCode(code, sqlite3_sql(handle()));
 }
 
-ReadOnlyScope::ReadOnlyScope(const Database& db) : db_(db) {
+ReadOnlyScope::ReadOnlyScope(const Database& db, std::optional<std::chrono::milliseconds> time)
+    : db_(db) {
   // A connection declares the tables of these functions at their first use, which ReadOnlyScope
   // would refuse.
   Statement(db, "SELECT 1 FROM json_each('[]'), json_tree('[]')");
   sqlite3_set_authorizer(db_.handle(), &AllowReading, nullptr);
+  max_bytes_before_ = sqlite3_limit(db_.handle(), SQLITE_LIMIT_LENGTH, kMaxValueBytes);
+  if (!time) return;
+  deadline_ = std::chrono::steady_clock::now() + *time;
+  const auto is_late = [](void* scope) {
+    return static_cast<ReadOnlyScope*>(scope)->IsLate() ? 1 : 0;
+  };
+  sqlite3_progress_handler(db_.handle(), kStepsBetweenLooks, is_late, this);
+}
+
+bool ReadOnlyScope::IsLate() const {
+  return std::chrono::steady_clock::now() > deadline_;
 }
 
 ReadOnlyScope::~ReadOnlyScope() {
+  sqlite3_progress_handler(db_.handle(), 0, nullptr, nullptr);
+  sqlite3_limit(db_.handle(), SQLITE_LIMIT_LENGTH, max_bytes_before_);
   sqlite3_set_authorizer(db_.handle(), nullptr, nullptr);
 }
 

@@ -144,13 +144,19 @@ class Statement {
 // files, settings, transactions) throw kPermissionDenied when they are prepared.
 class ReadOnlyScope {
  public:
-  explicit ReadOnlyScope(const Database& db);
+  // Statements that still run after `time` are interrupted.
+  explicit ReadOnlyScope(const Database& db,
+                         std::optional<std::chrono::milliseconds> time = std::nullopt);
   ~ReadOnlyScope();
   ReadOnlyScope(const ReadOnlyScope&) = delete;
   ReadOnlyScope& operator=(const ReadOnlyScope&) = delete;
+  // Whether the time is over.
+  bool IsLate() const;
 
  private:
   const Database& db_;
+  int max_bytes_before_ = 0;
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
 };
 
 // Runs one statement to its end and returns the number of rows that it has changed.

@@ -287,8 +287,8 @@ std::vector<Trial> Store::Trials(ExperimentId id) const {
   return ReadTrials(impl_->db, id);
 }
 
-QueryResult Store::Query(const std::string& sql) const {
-  return RunReadOnlyQuery(impl_->db, sql);
+QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {
+  return RunReadOnlyQuery(impl_->db, sql, limits);
 }
 
 }  // namespace dsat

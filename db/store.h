@@ -89,8 +89,10 @@ class Store {
 
   // Runs one read-only SQL statement of a user; BLOBs are returned as hexadecimal text. Throws
   // kInvalidArgument with SQLite's message if it is wrong or there is more than one, and
-  // kPermissionDenied if it would write or use other files.
-  QueryResult Query(const std::string& sql) const;
+  // kPermissionDenied if it would write or use other files; beyond `limits` kDeadlineExceeded or
+  // kResourceExhausted.
+  QueryResult Query(const std::string& sql,
+                    const std::optional<QueryLimits>& limits = std::nullopt) const;
 
  private:
   struct Impl;

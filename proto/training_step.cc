@@ -21,8 +21,8 @@ Json ToJson(const TrainingStep& step) {
           {"grad_norm", step.grad_norm},
           {"loss_scale", step.loss_scale},
           {"skipped", step.skipped},
-          {"samples_per_s", step.samples_per_s},
-          {"tokens_per_s", step.tokens_per_s},
+          {"throughput", step.samples_per_s},
+          {"tokens_per_second", step.tokens_per_s},
           {"latency_ms", step.latency_ms},
           {"peak_bytes", step.peak_bytes}};
 }
@@ -39,8 +39,8 @@ TrainingStep TrainingStepFromJson(const Json& json) {
   step.grad_norm = NumberAt(json, "grad_norm");
   step.loss_scale = NumberAt(json, "loss_scale");
   step.skipped = json.at("skipped");
-  step.samples_per_s = NumberAt(json, "samples_per_s");
-  step.tokens_per_s = NumberAt(json, "tokens_per_s");
+  step.samples_per_s = NumberAt(json, "throughput");
+  step.tokens_per_s = NumberAt(json, "tokens_per_second");
   step.latency_ms = NumberAt(json, "latency_ms");
   step.peak_bytes = json.at("peak_bytes");
   return step;

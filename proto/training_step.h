@@ -23,7 +23,7 @@ struct TrainingStep {
   int64_t peak_bytes = 0;    // Of rank 0's device memory, since the start of the process.
 };
 
-// {"step", "loss", "lr", "grad_norm", "loss_scale", "skipped", "samples_per_s", "tokens_per_s",
+// {"step", "loss", "lr", "grad_norm", "loss_scale", "skipped", "throughput", "tokens_per_second",
 // "latency_ms", "peak_bytes"}, or {"step", "validation_loss"}.
 Json ToJson(const TrainingStep& step);
 // Throws nlohmann's exceptions.

@@ -70,8 +70,12 @@ Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) 
   CatchUp();
 }
 
+void Experiment::Check(const ExperimentSpec& spec) {
+  Search{spec};
+}
+
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
-  Search{spec};  // What it refuses is not recorded.
+  Check(spec);  // What it refuses is not recorded.
   if (spec.options.warm_start == "off") return Experiment(store, store.CreateExperiment(spec));
   ExperimentSpec with_prior = spec;
   with_prior.options.prior = FindPrior(store, spec);

@@ -22,6 +22,9 @@ namespace dsat {
 // may be repeated.
 class Experiment {
  public:
+  // Throws what Create throws for a spec that contradicts itself, so that no database is created
+  // for it.
+  static void Check(const ExperimentSpec& spec);
   // Records a new experiment, with its prior if options.warm_start asks for one. Throws
   // kInvalidArgument if the spec contradicts itself, and as FindPrior (searcher/warm_start.h).
   static Experiment Create(Store& store, const ExperimentSpec& spec);

@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a Measured.
 
+constexpr size_t kMostReasonBytes = 4096;  // A line that says why, not a log.
+
 // Handles every call: checks the token, does the work and converts exceptions to a status.
 template <typename Work>
 grpc::Status Answer(const grpc::ServerContext& context, Gate* gate, Work work) {
@@ -137,7 +139,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
                     v1::TellReply* reply) override {
     return Locked(*context, [&] {
       Tell(*request);
-      reply->set_finished(FinishIfDone(Opened(request->experiment())));
+      reply->set_finished(Finish(request->experiment()));
     });
   }
 
@@ -181,13 +183,16 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   }
 
   void Ask(ExperimentId id, v1::AskReply* reply) {
-    Experiment& experiment = Opened(id);
-    const std::optional<Trial> trial = experiment.Ask();
+    const std::optional<Trial> trial = Opened(id).Ask();
     if (trial) *reply->mutable_trial() = ToProto(*trial);
-    reply->set_finished(FinishIfDone(experiment));
+    reply->set_finished(Finish(id));
   }
 
   void Tell(const v1::TellRequest& request) {
+    if (request.reason().size() > kMostReasonBytes) {
+      Throw(ErrorCode::kInvalidArgument, "tell: the reason has {} bytes; expected at most {}",
+            request.reason().size(), kMostReasonBytes);
+    }
     Experiment& experiment = Opened(request.experiment());
     // Another process may have asked for the trial.
     if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
@@ -202,6 +207,13 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     std::optional<ModelProfile> profile;
     if (request.has_profile()) profile = FromProto(request.profile());
     experiment.TellExternal(request.trial(), outcome, points, profile);
+  }
+
+  // Marks the experiment as ended if its search has finished, and forgets it then.
+  bool Finish(ExperimentId id) {
+    const bool finished = FinishIfDone(Opened(id));
+    if (finished) experiments_.erase(id);
+    return finished;
   }
 
   Experiment& Opened(ExperimentId id) {

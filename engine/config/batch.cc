@@ -12,6 +12,9 @@ namespace {
 constexpr char kTotal[] = "/train_batch_size";
 constexpr char kMicro[] = "/train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "/gradient_accumulation_steps";
+// Beyond what any model can use, so that sizes in bytes and the number of instructions stay small.
+constexpr int64_t kMostMicroBatch = 1'000'000;
+constexpr int64_t kMostAccumulation = 100'000;
 
 // The number at a pointer; nullopt if it is not given, null or "auto".
 std::optional<int64_t> Given(const Json& ds_config, const char* pointer,
@@ -92,6 +95,10 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
   if (batch.train_batch_size < 0) numbers.Refuse(source, "a product that fits 63 bits");
   if (batch.micro_batch_size < 1 || batch.accumulation_steps < 1) {
     numbers.Refuse(source, fmt::format("a {} of at least micro-batch size x ranks", kTotal));
+  }
+  if (batch.micro_batch_size > kMostMicroBatch || batch.accumulation_steps > kMostAccumulation) {
+    numbers.Refuse(source, fmt::format("at most {} samples in a micro-batch and {} micro-batches",
+                                       kMostMicroBatch, kMostAccumulation));
   }
   int64_t product =
       Product(Product(batch.micro_batch_size, batch.accumulation_steps), data_parallel_size);

@@ -3,8 +3,7 @@
 
 #include <array>
 #include <filesystem>
-#include <functional>
-#include <numeric>
+#include <limits>
 #include <string_view>
 
 #include "base/error.h"
@@ -94,8 +93,12 @@ IdxFile::IdxFile(const std::string& file, const std::vector<size_t>& allowed_dim
       dim = dim * 256 + static_cast<uint8_t>(c);
     dims.push_back(dim);
   }
-  const int64_t expected =
-      std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
+  int64_t expected = 1;
+  for (const int64_t dim : dims) {
+    if (__builtin_mul_overflow(expected, dim, &expected))
+      Throw(ErrorCode::kInvalidArgument, "{}: its header says {} bytes and more", path,
+            std::numeric_limits<int64_t>::max());
+  }
   if (text.size() - data_offset == expected) return;
   Throw(ErrorCode::kInvalidArgument, "{}: {} bytes of data; its header says {}", path,
         text.size() - data_offset, expected);

@@ -47,6 +47,13 @@ Json FilesToJson(const std::vector<CheckpointFile>& files) {
   return json;
 }
 
+// What a save writes into a tag's folder, finished or not.
+bool IsOurs(const std::string& name) {
+  static const std::regex ours(
+      R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
+  return std::regex_match(name, ours);
+}
+
 // REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
 CheckpointManifest Parse(const Json& json) {
   CheckpointManifest manifest;
@@ -54,12 +61,20 @@ CheckpointManifest Parse(const Json& json) {
     if (json.at("dtype") == SafetensorsName(dtype)) manifest.dtype = dtype;
   }
   json.at("parameters").get_to(manifest.parameters);
+  for (const auto& [name, shape] : manifest.parameters) {
+    if (!SafetensorsFile::NumElems(shape))
+      Throw(ErrorCode::kDataLoss, "/parameters/{} is {}; expected a shape", Printable(name),
+            Json(shape).dump());
+  }
   const Json linears = json.value("linears", Json::object());
   for (const auto& [name, parts] : linears.items()) {
     for (const Json& part : parts)
       manifest.linears[name].push_back({part.at(0), part.at(1)});
   }
   for (const Json& file : json.at("files")) {
+    if (!IsOurs(file.at("name")))
+      Throw(ErrorCode::kDataLoss, "/files names {}; expected {}", file.at("name").dump(),
+            RankFileName(0, 0));
     const std::string crc = file.at("crc32");
     manifest.files.push_back(
         {file.at("name"), file.at("bytes"), static_cast<uint32_t>(std::stoul(crc, nullptr, 16))});
@@ -79,13 +94,6 @@ void CheckSum(const Json& json, const std::string& path) {
     Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, /crc32 says {}", path,
           sum, expected);
   }
-}
-
-// What a save writes into a tag's folder, finished or not.
-bool IsOurs(const std::string& name) {
-  static const std::regex ours(
-      R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
-  return std::regex_match(name, ours);
 }
 
 void RemoveLeftoversOfTag(const fs::path& folder) {
@@ -164,8 +172,10 @@ CheckpointManifest ReadManifest(const std::string& folder) {
   CheckSum(json, path);
   try {
     return Parse(json);
-  } catch (const std::exception& e) {
+  } catch (const Error& e) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole manifest: {}", path, e.what());
+  } catch (const std::exception&) {  // Of the JSON library, or of a number that is none.
+    Throw(ErrorCode::kDataLoss, "{}: not a whole manifest; expected one that dsat has saved", path);
   }
 }
 

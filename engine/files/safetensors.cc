@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -97,9 +95,20 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
   }
   try {
     ParseHeader(text, static_cast<int64_t>(header_bytes) + 8, file_bytes);
-  } catch (const Json::exception& e) {
-    Throw(ErrorCode::kDataLoss, "{}: bad safetensors header: {}", path, e.what());
+  } catch (const Json::exception&) {
+    Throw(ErrorCode::kDataLoss,
+          "{}: bad safetensors header; expected dtype, shape and data_offsets of each tensor",
+          path);
   }
+}
+
+std::optional<int64_t> SafetensorsFile::NumElems(const std::vector<int64_t>& shape) {
+  constexpr int64_t kMostBytesPerElem = 8;
+  int64_t bytes = kMostBytesPerElem;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  return bytes / kMostBytesPerElem;
 }
 
 void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
@@ -121,13 +130,13 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
     entry.shape = value.at("shape").get<std::vector<int64_t>>();
     const int64_t begin = value.at("data_offsets").at(0);
     const int64_t end = value.at("data_offsets").at(1);
-    if (begin < 0 || end < begin || data_offset + end > file_bytes) {
+    if (begin < 0 || end < begin || end > file_bytes - data_offset) {
       Throw(ErrorCode::kDataLoss, "{}: {} lies outside the file of {} bytes", path_, name,
             file_bytes);
     }
-    entry.num_elems =
-        std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
-    if (entry.num_elems * BytesPerElem(entry.dtype) != end - begin) {
+    const std::optional<int64_t> num_elems = NumElems(entry.shape);
+    entry.num_elems = num_elems.value_or(0);
+    if (!num_elems || *num_elems * BytesPerElem(entry.dtype) != end - begin) {
       Throw(ErrorCode::kDataLoss, "{}: {} has {} bytes, which is not its shape, {}", path_, name,
             end - begin, value.at("shape").dump());
     }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,9 @@ class SafetensorsFile {
     int64_t num_elems = 0;
     int64_t offset = 0;  // Bytes from the start of the file.
   };
+
+  // The product of a shape; nullopt if a size is negative, or the bytes do not fit 63 bits.
+  static std::optional<int64_t> NumElems(const std::vector<int64_t>& shape);
 
   // Reads the header. Throws kNotFound by name, kDataLoss if the file is not a whole one.
   explicit SafetensorsFile(const std::string& path);

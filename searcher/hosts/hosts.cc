@@ -21,8 +21,6 @@ namespace {
 
 constexpr char kBlanks[] = " \t\v\f\r";
 constexpr std::string_view kSlots = "slots=";
-// A limit, so that a mistyped number does not exhaust memory.
-constexpr int64_t kMostSlots = 4096;
 constexpr char kInclude[] = "--include-hosts";
 constexpr char kExclude[] = "--exclude-hosts";
 constexpr char kFilterGrammar[] = "NAME[:SLOT[,SLOT...]][@NAME...]";

@@ -247,7 +247,8 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   const Finished first = train("30");
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("step     30/30  loss"));
-  EXPECT_THAT(first.out, testing::ContainsRegex(" ms  [0-9.]+ samples/s  [0-9.]+ [MG]FLOP/s\n"));
+  EXPECT_THAT(first.out, testing::ContainsRegex(
+                             " ms  [0-9.]+ samples/s  [0-9.]+ tokens/s  [0-9.]+ [MG]FLOP/s\n"));
   EXPECT_THAT(first.err, HasSubstr("the checkpoint is in " + work.Path("trained/checkpoint")));
   EXPECT_THAT(first.err, testing::Not(HasSubstr("continuing from")));
 

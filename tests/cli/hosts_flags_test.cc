@@ -114,6 +114,8 @@ TEST_F(HostsFlagsTest, ANumberThatDoesNotFitIsRefusedWithWhatIsExpected) {
            {{"asha", "x.yaml", "--slots", "010"}, "--slots: 010; expected a whole number of 1 or"},
            {{"asha", "x.yaml", "--slots", "99999999999999999999"},
             "--slots: 99999999999999999999; expected a whole number"},
+           {{"train", "x.yaml", "--hang-timeout", "9223372036854775807"},
+            "--hang-timeout: 9223372036854775807; expected a whole number up to 1000000000"},
            {{"asha", "x.yaml", "--random-seed", "-1"},
             "--random-seed: -1; expected a whole number of 0 or more"},
            {{"train", "x.yaml", "--steps", "many"}, "--steps: many; expected a whole number of 1"},

@@ -159,6 +159,13 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
 }
 
+TEST_F(OutputTest, ARefusedCreateLeavesNoDatabase) {
+  ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
+                           "--divisible-by", "3", "--db", "new.db"}),
+                "no micro-batch size is a multiple of 3");
+  EXPECT_FALSE(std::filesystem::exists(work.Path("new.db")));
+}
+
 TEST_F(OutputTest, ACorruptDatabaseIsRefusedAndNotTouched) {
   work.Write("dsat.db", std::string(5000, 'x'));
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{

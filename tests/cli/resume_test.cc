@@ -72,6 +72,34 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
               testing::ContainsRegex("continuing after [0-9]+ trials\n"));
 }
 
+TEST_F(ResumeTest, ASearchGoesOnWithoutItsTerminal) {
+  const std::vector<std::string> grid = {"grid", "deepspeed.yaml", "--max-trials", "4", "--confirm",
+                                         "0",    "--out",          "out"};
+  std::filesystem::create_symlink("/dev/full", work.Path("search.err"));
+  const pid_t pid = work.StartDsat(grid, "search");
+  ASSERT_TRUE(work.WaitUntilSaid("out/experiment.json"));  // It handles signals by then.
+  kill(pid, SIGHUP);
+  EXPECT_EQ(WaitFor(pid), 0);
+  EXPECT_EQ(Listed()["state"], "completed");
+  EXPECT_THAT(ReadFile(work.Path("search.out")), HasSubstr("out/ds_config.json"));
+}
+
+TEST_F(ResumeTest, TwoDatabasesInOneFolderDoNotShareResults) {
+  for (const std::string db : {"a.db", "b.db"}) {
+    const Finished search =
+        work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0", "--db", db});
+    ASSERT_EQ(search.exit_code, 0) << search.err;
+  }
+  const Json a = ReadJsonFile(work.Path("dsat-out/1/experiment.json"));
+  const Json b = ReadJsonFile(work.Path("dsat-out/1-2/experiment.json"));
+  EXPECT_EQ(a["database"], std::filesystem::canonical(work.Path("a.db")).string());
+  EXPECT_EQ(b["database"], std::filesystem::canonical(work.Path("b.db")).string());
+  const Finished refused =
+      work.Dsat({"grid", "deepspeed.yaml", "--db", "b.db", "--out", "dsat-out/1"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("this folder has the results of experiment 1 of"));
+}
+
 TEST_F(ResumeTest, AnExperimentOfAnotherProgramIsWaitingAndCanBeRunHere) {
   ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "2"}).exit_code, 0);
   EXPECT_EQ(Option("confirm_rounds"), 0);

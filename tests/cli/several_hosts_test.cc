@@ -120,6 +120,7 @@ TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
 }
 
 TEST_F(SeveralHostsTest, ARankThatIsKilledEndsTheTrainingOnAllHosts) {
+  work.Write("deepspeed.yaml", std::string(kExperimentFile) + "max_restarts: 0\n");
   const pid_t pid = work.StartDsat(
       OnHosts({"train", "deepspeed.yaml", "--out", "out", "--steps", "1000000"}), "train");
   ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));

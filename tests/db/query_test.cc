@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include "db/store.h"
@@ -33,6 +34,26 @@ TEST_F(QueryTest, ColumnsAreNamedAndValuesTyped) {
 
 TEST_F(QueryTest, TextThatIsNoUtf8IsMadePrintable) {
   EXPECT_EQ(store_.Query("SELECT CAST(x'61ff62' AS TEXT)").rows[0][0], "a\uFFFDb");
+}
+
+TEST_F(QueryTest, AQueryThatTakesTooMuchIsEnded) {
+  const QueryLimits limits = {.time = std::chrono::milliseconds(50), .num_rows = 10};
+  const std::string endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) ";
+  std::string message;
+  EXPECT_EQ(CodeOf([&] { store_.Query(endless + "SELECT count(*) FROM n", limits); }, &message),
+            ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(message, HasSubstr("still running after 0.05 s; ask for less"));
+  EXPECT_EQ(CodeOf([&] {
+              store_.Query(endless + "SELECT i FROM n", {{std::chrono::hours(1), 10}});
+            }),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(store_.Query("SELECT id FROM experiments", limits).rows.size(), 1u);
+}
+
+TEST_F(QueryTest, NoFunctionTellsAnAddressOrMakesAHugeText) {
+  EXPECT_EQ(CodeOf([&] { store_.Query("SELECT fts3_tokenizer('simple')"); }),
+            ErrorCode::kPermissionDenied);
+  EXPECT_ANY_THROW(store_.Query("SELECT zeroblob(500000000)"));
 }
 
 TEST_F(QueryTest, AQueryWithoutRowsHasColumns) {

@@ -201,6 +201,18 @@ TEST_F(ExperimentServerTest, ManyClientsAtOnceGetEachTrialOnce) {
   EXPECT_EQ(ids, (std::multiset<TrialId>{0, 1, 2, 3, 4, 5}));
 }
 
+TEST_F(ExperimentServerTest, AReasonIsALineAndNoLog) {
+  const ExperimentServer server(database(), "");
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
+  const TrialId trial = client.Ask(id_).trial->id;
+  const std::string log(5000, 'x');
+  EXPECT_EQ(CodeOf([&] {
+              client.Tell(id_, trial, {TrialState::kFailed, log}, {}, {});
+            }),
+            ErrorCode::kInvalidArgument);
+  client.Tell(id_, trial, {TrialState::kFailed, "it crashed"}, {}, {});
+}
+
 TEST_F(ExperimentServerTest, WithoutTheTokenNothingIsAsked) {
   const ExperimentServer server(database(), "");
   ExperimentClient client = ExperimentClient::Connect(server.address(), "guess");

@@ -12,9 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
@@ -24,10 +22,8 @@
 #include "base/files.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
-#include "searcher/full_run.h"
 #include "searcher/runner_lock.h"
-#include "tests/build_folder.h"
-#include "tests/db/store_fixtures.h"
+#include "tests/searcher/runner_fixture.h"
 
 namespace dsat {
 namespace {
@@ -35,66 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-using Script = std::map<std::string, std::vector<std::string>>;  // Trial -> behavior per attempt.
 using Kind = RunnerEvent::Kind;
-
-const std::string kFake = BuildFolder() + "/fake_trial";
-
-class RunnerTest : public testing::Test {
- protected:
-  ExperimentSpec Spec(const Script& script) const {
-    ExperimentSpec spec;
-    spec.name = "fake";
-    spec.method = "random";
-    spec.entrypoint = {"builtin"};
-    spec.config_path = Path("experiment.yaml");
-    spec.model_dir = folder_.path();
-    spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
-                      {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}},
-                      {"zero_optimization", {{"stage", 1}}}};
-    spec.hyperparameters = {{"model", {{"script", script}, {"journal", Path("journal")}}}};
-    spec.max_restarts = 1;
-    spec.max_length_steps = 20;
-    spec.options.max_trials = 5;
-    spec.options.metric = "throughput";
-    return spec;
-  }
-
-  RunnerOptions Options() const {
-    RunnerOptions options;
-    options.dsat_binary = options.trial_binary = kFake;
-    options.out_dir = Path("out");
-    options.num_slots = 1;
-    return options;
-  }
-
-  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-  Store OpenStore() const { return Store::Open(Path("dsat.db"), Store::Mode::kCreate); }
-
-  // "+<pid>" and "-<pid>" lines of the trials.
-  std::vector<std::string> Journal() const {
-    std::ifstream file(Path("journal"));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);)
-      lines.push_back(line);
-    return lines;
-  }
-
-  int64_t NumLaunches() const {
-    const std::vector<std::string> lines = Journal();
-    return std::count_if(lines.begin(), lines.end(),
-                         [](const std::string& line) { return line.starts_with('+'); });
-  }
-
-  // No process of any trial is left.
-  void ExpectNothingRuns() const {
-    for (const std::string& line : Journal()) {
-      EXPECT_EQ(kill(std::stoi(line.substr(1)), 0), -1) << "process " << line << " still runs";
-    }
-  }
-
-  TempFolder folder_;
-};
 
 // Keeps every event, and the most attempts that ran at once.
 struct Watcher {
@@ -448,78 +385,6 @@ TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
   Experiment again = Experiment::Open(store, experiment.id());
   EXPECT_EQ(Runner(again, options, nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(again.search().trials().size(), 5u);
-}
-
-TEST_F(RunnerTest, AFullTrainingReportsEveryStep) {
-  std::vector<int64_t> steps;
-  const Outcome outcome = RunFullTraining(
-      Spec({}), Spec({}).ds_config, Options(),
-      [&](const TrainingStep& progress) {
-        steps.push_back(progress.step);
-        EXPECT_EQ(progress.loss, 1.0 / static_cast<double>(progress.step));
-        EXPECT_EQ(progress.latency_ms, 5);
-        EXPECT_FALSE(progress.validated);
-      },
-      nullptr);
-  EXPECT_EQ(Expectation(outcome.state, outcome.reason), "succeeded: ");
-  std::vector<int64_t> expected(20);
-  std::iota(expected.begin(), expected.end(), 1);
-  EXPECT_EQ(steps, expected);
-}
-
-TEST_F(RunnerTest, AFullTrainingThatLosesARankIsStartedAgain) {
-  ExperimentSpec spec = Spec({{"0", {"crash", "ok"}}});
-  std::vector<int64_t> steps;
-  const Outcome outcome = RunFullTraining(
-      spec, spec.ds_config, Options(),
-      [&](const TrainingStep& progress) { steps.push_back(progress.step); }, nullptr);
-  EXPECT_EQ(Expectation(outcome.state, outcome.reason), "succeeded: ");
-  std::vector<int64_t> expected(20);
-  std::iota(expected.begin(), expected.end(), 1);
-  EXPECT_EQ(steps, expected);  // Those of both attempts, once.
-  EXPECT_EQ(NumLaunches(), 2);
-}
-
-TEST_F(RunnerTest, AFolderHasOneTrainingAndOneExperiment) {
-  const RunnerOptions options = Options();
-  fs::create_directories(options.out_dir);
-  const auto train = [&] {
-    RunFullTraining(Spec({}), Spec({}).ds_config, options, [](const TrainingStep&) {}, nullptr);
-  };
-  {
-    const RunnerLock lock = RunnerLock::LockFolder(options.out_dir);
-    EXPECT_THROW(train(), Error);
-  }
-  Store first = OpenStore();
-  Experiment mine = Experiment::Create(first, Spec({}));
-  EXPECT_EQ(Runner(mine, options, nullptr).Run(), ExperimentState::kCompleted);
-  const std::string metrics = ReadFile(Path("out/metrics.json"));
-  Store second = Store::Open(Path("other.db"), Store::Mode::kCreate);
-  Experiment other = Experiment::Create(second, Spec({}));
-  EXPECT_THROW(Runner(other, options, nullptr).Run(), Error);
-  EXPECT_TRUE(second.Events(other.id()).empty());
-  EXPECT_EQ(ReadFile(Path("out/metrics.json")), metrics);
-}
-
-TEST_F(RunnerTest, AFullTrainingEndsAsItsProcessesDo) {
-  // `num_cancels`: how often the end is asked for after the first step.
-  const auto run = [&](const std::string& behavior, int64_t num_cancels) {
-    int64_t cancels = 0;
-    ExperimentSpec spec = Spec({{"0", {behavior}}});
-    spec.max_length_steps = 1'000'000;
-    return RunFullTraining(
-        spec, spec.ds_config, Options(), [&](const TrainingStep&) { cancels = num_cancels; },
-        [&] { return cancels; });
-  };
-  const Outcome crashed = run("crash", 0);
-  EXPECT_EQ(crashed.state, TrialState::kFailed);
-  EXPECT_THAT(crashed.reason, HasSubstr("the fake crashes as told"));
-  const Outcome infeasible = run("infeasible", 0);
-  EXPECT_EQ(infeasible.state, TrialState::kInfeasible);
-  EXPECT_THAT(infeasible.reason, HasSubstr("needs 3 GiB of 2 GiB"));
-  EXPECT_EQ(run("ok", 1).state, TrialState::kStopped);       // It ends when it is told to.
-  EXPECT_EQ(run("endless", 2).state, TrialState::kStopped);  // It does not listen.
-  ExpectNothingRuns();
 }
 
 }  // namespace

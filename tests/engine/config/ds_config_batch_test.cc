@@ -95,6 +95,14 @@ TEST(BatchSizesTest, ContradictionNamesAllNumbers) {
 
 // Trials.
 
+TEST(BatchSizesTest, SizesThatNoMachineHasAreRefused) {
+  for (const char* config : {R"({"train_micro_batch_size_per_gpu": 1000000000000000000})",
+                             R"({"train_micro_batch_size_per_gpu": 1,
+                                 "gradient_accumulation_steps": 1000000})"}) {
+    EXPECT_THROW(ResolveBatchSizes(J(config), "ds.json", 1), Error) << config;
+  }
+}
+
 TEST(ConfigForTrialTest, AssignmentsKeepTheBatchConsistent) {
   struct Case {
     const char* base;

@@ -270,6 +270,9 @@ TEST_F(DataFilesTest, MistakesInImageFilesAreNamed) {
   Write("cut", std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x01\0\0\0\x01\x01", 17));
   ExpectRefused({{"type", "idx"}, {"images", "cut"}, {"labels", "labels"}},
                 "cut: 1 bytes of data; its header says 2");
+  // A product of 2^64 bytes, which is 0 in 64 bits.
+  Write("huge", std::string("\0\0\x08\x04\x80\0\0\0\x80\0\0\0\0\0\0\x04\0\0\0\x01", 20));
+  ExpectRefused({{"type", "idx"}, {"images", "huge"}, {"labels", "labels"}}, "huge: its header");
   ExpectRefused({{"type", "idx"}, {"images", "none"}, {"labels", "labels"}}, "none");
   ExpectRefused({{"type", "idx"}, {"labels", "labels"}}, "/data/images is missing");
 }

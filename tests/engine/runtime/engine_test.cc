@@ -315,6 +315,22 @@ TEST(EngineTest, TheLossOverAllSamplesDoesNotDependOnTheBatch) {
     EXPECT_NEAR(loss, losses[0], 1e-6);
 }
 
+TEST(EngineTest, EveryInstructionOfStepsAndEvaluationsIsHeardOf) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(2, 1, 3), 7);
+    int64_t heard = 0;
+    engine.set_on_work([&heard] { ++heard; });
+    engine.TrainBatch();
+    EXPECT_EQ(heard, std::ssize(EngineInternals(engine).plan().instructions));
+    const int64_t before = heard;
+    engine.Evaluate(*data, 1);
+    EXPECT_GT(heard, before + 3 * std::ssize(model.layers));
+  });
+}
+
 TEST(EngineTest, ALearningRateThatWasSetIsInTheCheckpoint) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();

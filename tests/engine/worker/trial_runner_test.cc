@@ -1,6 +1,8 @@
 // dsat-trial and a runner's server: what it reports, and that it does what it is told.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <optional>
@@ -9,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/worker/reporter.h"
 #include "searcher/service.h"
 #include "tests/engine/worker/trial_process.h"
 
@@ -82,6 +85,30 @@ TEST_F(TrialRunnerTest, RankZeroReportsAndEveryRankGivesSignsOfLife) {
     ranks.insert(message.rank);
   EXPECT_THAT(ranks, testing::ElementsAre(0, 1));
   EXPECT_EQ(progress_[0].phase, "starting");
+}
+
+TEST_F(TrialRunnerTest, WorkWithinAStepIsASignOfLife) {
+  std::atomic<int> num_signs = 0;
+  on_progress_ = [&] { ++num_signs; };
+  const auto signs_come = [&](const std::function<void()>& work) {
+    const int before = num_signs;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (num_signs < before + 2 && std::chrono::steady_clock::now() < end) {
+      work();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return num_signs >= before + 2;
+  };
+  {
+    Reporter reporter(task_, token_, 0);
+    reporter.Progress(7, 1, 1, "training");
+    EXPECT_TRUE(signs_come([&] { reporter.Alive(); }));
+    const Reporter::LongWork saving(reporter);
+    EXPECT_TRUE(signs_come([] {}));
+  }
+  StopLoop();
+  EXPECT_EQ(progress_.back().step, 7);
+  EXPECT_EQ(progress_.back().phase, "training");
 }
 
 TEST_F(TrialRunnerTest, AProfileCarriesTheModel) {

@@ -193,7 +193,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
       EXPECT_EQ(whole[i].value(key, Json()), both[i].value(key, Json())) << i << " " << key;
     }
   }
-  EXPECT_GT(both[0].at("tokens_per_s").get<double>(), 0);
+  EXPECT_GT(both[0].at("tokens_per_second").get<double>(), 0);
   EXPECT_GT(both[0].at("peak_bytes").get<int64_t>(), 0);
 }
 

@@ -309,6 +309,33 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
   EXPECT_THAT(message_, testing::HasSubstr("param/"));
 }
 
+TEST_F(CheckpointTest, SizesThatNoFileHasAreFoundOut) {
+  Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
+  const std::string folder = dir_ + "/step_1";
+  const CheckpointManifest manifest = ReadManifest(folder);
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{-4, -4}, {int64_t{1} << 32, int64_t{1} << 32}}) {
+    CheckpointManifest crafted = manifest;
+    crafted.parameters.begin()->second = shape;
+    WriteManifest(folder, crafted);
+    EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+    EXPECT_THAT(message_, testing::HasSubstr("expected a shape"));
+  }
+  CheckpointManifest crafted = manifest;
+  crafted.files[0].name = "../../other.safetensors";
+  WriteManifest(folder, crafted);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_THAT(message_, testing::HasSubstr("expected rank_00000.safetensors"));
+  for (const std::string offsets : {"[0, 9223372036854775807]", "[-8, 0]"}) {
+    const std::string header =
+        R"({"x": {"dtype": "F32", "shape": [2], "data_offsets": )" + offsets + "}}";
+    const uint64_t size = header.size();
+    std::ofstream(dir_ + "/x.safetensors", std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&size), sizeof(size)) << header;
+    EXPECT_THROW(SafetensorsFile(dir_ + "/x.safetensors"), Error) << offsets;
+  }
+}
+
 // Flips one bit of a file.
 void Flip(const std::string& path, int64_t byte, int bit) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);

@@ -1,0 +1,100 @@
+// Tests full trainings with real processes: fake_trial replaces both binaries.
+#include "searcher/full_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/experiment.h"
+#include "searcher/runner_lock.h"
+#include "tests/searcher/runner_fixture.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class FullRunTest : public RunnerTest {};
+
+TEST_F(FullRunTest, AFullTrainingReportsEveryStep) {
+  std::vector<int64_t> steps;
+  const Outcome outcome = RunFullTraining(
+      Spec({}), Spec({}).ds_config, Options(),
+      [&](const TrainingStep& progress) {
+        steps.push_back(progress.step);
+        EXPECT_EQ(progress.loss, 1.0 / static_cast<double>(progress.step));
+        EXPECT_EQ(progress.latency_ms, 5);
+        EXPECT_FALSE(progress.validated);
+      },
+      nullptr);
+  EXPECT_EQ(outcome.state, TrialState::kSucceeded) << outcome.reason;
+  std::vector<int64_t> expected(20);
+  std::iota(expected.begin(), expected.end(), 1);
+  EXPECT_EQ(steps, expected);
+}
+
+TEST_F(FullRunTest, AFullTrainingThatLosesARankIsStartedAgain) {
+  ExperimentSpec spec = Spec({{"0", {"crash", "ok"}}});
+  std::vector<int64_t> steps;
+  const Outcome outcome = RunFullTraining(
+      spec, spec.ds_config, Options(),
+      [&](const TrainingStep& progress) { steps.push_back(progress.step); }, nullptr);
+  EXPECT_EQ(outcome.state, TrialState::kSucceeded) << outcome.reason;
+  std::vector<int64_t> expected(20);
+  std::iota(expected.begin(), expected.end(), 1);
+  EXPECT_EQ(steps, expected);  // Those of both attempts, once.
+  EXPECT_EQ(NumLaunches(), 2);
+}
+
+TEST_F(FullRunTest, AFolderHasOneTrainingAndOneExperiment) {
+  const RunnerOptions options = Options();
+  fs::create_directories(options.out_dir);
+  const auto train = [&] {
+    RunFullTraining(
+        Spec({}), Spec({}).ds_config, options, [](const TrainingStep&) {}, nullptr);
+  };
+  {
+    const RunnerLock lock = RunnerLock::LockFolder(options.out_dir);
+    EXPECT_THROW(train(), Error);
+  }
+  Store first = OpenStore();
+  Experiment mine = Experiment::Create(first, Spec({}));
+  EXPECT_EQ(Runner(mine, options, nullptr).Run(), ExperimentState::kCompleted);
+  const std::string metrics = ReadFile(Path("out/metrics.json"));
+  Store second = Store::Open(Path("other.db"), Store::Mode::kCreate);
+  Experiment other = Experiment::Create(second, Spec({}));
+  EXPECT_THROW(Runner(other, options, nullptr).Run(), Error);
+  EXPECT_TRUE(second.Events(other.id()).empty());
+  EXPECT_EQ(ReadFile(Path("out/metrics.json")), metrics);
+}
+
+TEST_F(FullRunTest, AFullTrainingEndsAsItsProcessesDo) {
+  // `num_cancels`: how often the end is asked for after the first step.
+  const auto run = [&](const std::string& behavior, int64_t num_cancels) {
+    int64_t cancels = 0;
+    ExperimentSpec spec = Spec({{"0", {behavior}}});
+    spec.max_length_steps = 1'000'000;
+    return RunFullTraining(
+        spec, spec.ds_config, Options(), [&](const TrainingStep&) { cancels = num_cancels; },
+        [&] { return cancels; });
+  };
+  const Outcome crashed = run("crash", 0);
+  EXPECT_EQ(crashed.state, TrialState::kFailed);
+  EXPECT_THAT(crashed.reason, HasSubstr("the fake crashes as told"));
+  const Outcome infeasible = run("infeasible", 0);
+  EXPECT_EQ(infeasible.state, TrialState::kInfeasible);
+  EXPECT_THAT(infeasible.reason, HasSubstr("needs 3 GiB of 2 GiB"));
+  EXPECT_EQ(run("ok", 1).state, TrialState::kStopped);       // It ends when it is told to.
+  EXPECT_EQ(run("endless", 2).state, TrialState::kStopped);  // It does not listen.
+  ExpectNothingRuns();
+}
+
+}  // namespace
+}  // namespace dsat
