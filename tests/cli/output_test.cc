@@ -160,9 +160,9 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
 }
 
 TEST_F(OutputTest, ARefusedCreateLeavesNoDatabase) {
-  ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
-                           "--divisible-by", "3", "--db", "new.db"}),
-                "no micro-batch size is a multiple of 3");
+  ExpectRefused(
+      work.Dsat({"create", "asha", "deepspeed.yaml", "--max-slots", "1", "--db", "new.db"}),
+      "--max-slots: 1 is too few");
   EXPECT_FALSE(std::filesystem::exists(work.Path("new.db")));
 }
 

@@ -152,7 +152,9 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.checkpoint_interval = 9;
   task.host_memory_bytes = 10;
   task.checkpoint_tag = "t";
+  task.checkpoint_seconds = 14;
   task.eval_interval = 11;
+  task.history_path = "/metrics.jsonl";
   task.generate.prompt = "p";
   task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
   task.report_address = "unix:/x";
