@@ -2,14 +2,15 @@
 // machines whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
 //                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
-//                  [--warm-start off|same|other-seed|slower]
+//                  [--warm-start off|same|other-seed|other-model|slower]
 //   search_quality --serve    for bench/search_quality_peers.py
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
 // the launches after which the loss stays at most 2 %. With a warm start each search of auto has
 // the log of an earlier one as a prior: of the same model and machine ("same"), of a machine with
-// other roughness and fragmentation ("other-seed"), or of one that computes at a third of the speed
-// but has the same links, which is wrongly said to be the same ("slower").
+// other roughness and fragmentation ("other-seed"), of a model whose samples have three times the
+// FLOPs ("other-model"), or of a machine that computes at a third of the speed but has the same
+// links, and is wrongly said to be the same ("slower").
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -329,10 +330,11 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
                 int64_t max_launches) {
   if (warm_start == "off") return nullptr;
   Family other = family;
-  if (warm_start == "slower") {
+  if (warm_start == "slower" || warm_start == "other-model") {
     other.sample_ms *= 3;
     other.micro_batch_ms *= 3;
   }
+  if (warm_start == "slower") other.matmul_flops_per_s /= 3;
   const Surface surface(other,
                         static_cast<uint64_t>(warm_start == "other-seed" ? 1000 + seed : seed));
   Simulation earlier(surface, "auto", 1, seed, max_launches, false, nullptr, 1000);

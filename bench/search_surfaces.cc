@@ -186,10 +186,9 @@ ModelProfile Surface::Profile() const {
   profile.activation_bytes_per_sample = static_cast<int64_t>(f.sample_gb * 1e9 * f.profile_error);
   profile.device_memory_bytes = static_cast<int64_t>(f.memory_gb * 1e9);
   if (f.speed_error > 0) {
-    const double matmul = 2e14;
-    profile.matmul_flops_per_s = static_cast<int64_t>(matmul);
+    profile.matmul_flops_per_s = static_cast<int64_t>(f.matmul_flops_per_s);
     profile.forward_flops_per_sample =
-        static_cast<int64_t>(f.sample_ms * f.speed_error / 1e3 * matmul * 0.5 / 3);
+        static_cast<int64_t>(f.sample_ms * f.speed_error / 1e3 * f.matmul_flops_per_s * 0.5 / 3);
     profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s / f.speed_error);
   }
   return profile;

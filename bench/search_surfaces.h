@@ -47,6 +47,7 @@ struct Family {
   double drift = 0.005;         // Per hour.
   double launch_s = 25;
   double speed_error = 1;  // Of the speeds in the profile; 0: the profile has none.
+  double matmul_flops_per_s = 2e14;
   bool reports_peak = true;
   bool exact = false;  // The built-in engine: predicted bytes are exact.
   int64_t accumulation = 1;

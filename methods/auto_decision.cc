@@ -218,7 +218,9 @@ std::optional<AutoMethod::Choice> AutoMethod::Best(const Outlook& outlook) const
                         .gain = GainOf(outlook, index),
                         .cost_s = CostOf(outlook.view.mean[index], outlook.view.points[i].config,
                                          outlook.fits[i], true)};
-    if (choice.gain < kLeastGain) continue;  // However cheap it is.
+    // However cheap it is; but an earlier search alone does not end this one.
+    const bool is_sure = !cold_memory_ || successes_ >= kLeastLaunches;
+    if (choice.gain < kLeastGain && is_sure) continue;
     if (!best || choice.gain / choice.cost_s > best->gain / best->cost_s) best = choice;
   }
   return best;

@@ -49,8 +49,8 @@ AutoRegression::Earlier AutoMethod::TransferFrom(const EarlierSearch& earlier) c
   Model::Vector& shift = transfer.shift;
   Model::Vector& sd = transfer.shift_sd;
   // The same machine is not equally fast every day.
-  sd[Model::kScale] = sd[Model::kPartsScale] = same_model && earlier.same_machine ? 0.3 : 1;
-  transfer.correlation = same_model && earlier.same_machine ? 0.95 : same_model ? 0.5 : 0.3;
+  sd[Model::kScale] = sd[Model::kPartsScale] = same_model && earlier.same_machine ? 0.12 : 1;
+  transfer.correlation = !same_model ? 0 : earlier.same_machine ? 0.95 : 0.5;
   const double params =
       LogRatio(theirs.num_params * theirs.bytes_per_param, ours.num_params * ours.bytes_per_param);
   const double flops = LogRatio(theirs.forward_flops_per_sample, ours.forward_flops_per_sample);

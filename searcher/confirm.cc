@@ -47,6 +47,15 @@ std::optional<TrialId> Confirmation::Next() const {
   return round % 2 == 0 ? waiting.front() : waiting.back();
 }
 
+bool Confirmation::GoesOn() const {
+  const int64_t round = NumRounds();
+  const auto has_ended = [round](const Arm& arm) {
+    return !arm.left_out.empty() || static_cast<int64_t>(arm.log_speeds.size()) == round;
+  };
+  return round > 0 && round % rounds_ == 0 && std::ranges::all_of(arms_, has_ended) &&
+         Next().has_value();
+}
+
 bool Confirmation::MayExtend() const {
   return looks_ > 1 && HasBase() && may_extend_ && Next().has_value();
 }

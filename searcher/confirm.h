@@ -52,6 +52,8 @@ class Confirmation {
   // The arm to measure next; nullopt when a look has decided, or the last one. Rounds go up and
   // down the arms: A B C, C B A, A B C.
   std::optional<TrialId> Next() const;
+  // A look has just decided nothing, and further rounds follow.
+  bool GoesOn() const;
   // Whether DoNotExtend would change anything.
   bool MayExtend() const;
   // No rounds come after those of the first look; a later look is cut short.

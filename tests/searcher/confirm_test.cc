@@ -171,8 +171,12 @@ TEST(ConfirmationTest, TheFirstLookOfSeveralHasHalfOfTheError) {
 TEST(ConfirmationTest, ACutExtensionKeepsTheRoundsThatAreComplete) {
   Confirmation confirmation({1, 2}, 1, 2, 3, "throughput");
   Noise noise(1, 0.3, {});
-  while (confirmation.NumRounds() < 3)
+  std::vector<int64_t> goes_on;
+  while (confirmation.NumRounds() < 3) {
     confirmation.Add(*confirmation.Next(), Measured(noise(*confirmation.Next(), 0)));
+    if (confirmation.GoesOn()) goes_on.push_back(confirmation.NumRounds());
+  }
+  EXPECT_EQ(goes_on, std::vector<int64_t>{2});
   confirmation.Add(*confirmation.Next(), Measured(100));
   EXPECT_TRUE(confirmation.MayExtend());
   confirmation.DoNotExtend();
