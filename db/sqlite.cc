@@ -67,11 +67,11 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
   }
 }
 
-// SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
 // Of a text or BLOB that a user's statement makes.
 constexpr int kMaxValueBytes = 1 << 26;
 constexpr int kStepsBetweenLooks = 10'000;  // Of SQLite's machine, at the clock.
 
+// SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
 int AllowReading(void*, int action, const char* name, const char* function, const char*,
                  const char*) {
   switch (action) {

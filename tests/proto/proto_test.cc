@@ -53,6 +53,7 @@ ExperimentSpec FullSpec() {
   spec.profile = ModelProfile{10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 11, 12};
   spec.candidate = {{"train_batch_size", 16}};
   spec.machine = {{"cpu", "c"}};
+  spec.search_space = {{"bf16.enabled", {true, false}}};
   spec.options = {.max_trials = 11,
                   .max_concurrent_trials = 12,
                   .max_slots = 13,
