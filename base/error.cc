@@ -1,6 +1,7 @@
 // Errors and checks.
 #include "base/error.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,35 @@ ErrorCode CodeFromErrno(int errno_value) {
   }
 }
 
+constexpr size_t kLongestWord = 500;
+constexpr size_t kKept = 100;
+
+bool ContinuesCharacter(char c) {  // In UTF-8.
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+std::string WithShortWords(const std::string& text) {
+  if (text.size() <= kLongestWord) return text;
+  std::string shorter;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    size_t kept = end - begin;
+    if (kept > kLongestWord) {
+      for (kept = kKept; ContinuesCharacter(text[begin + kept]);)
+        --kept;
+    }
+    shorter += text.substr(begin, kept);
+    if (begin + kept < end) shorter += fmt::format("... ({} bytes)", end - begin);
+    if (end < text.size()) shorter += text[end];
+    begin = end + 1;
+  }
+  return shorter;
+}
+
 }  // namespace
+
+Error::Error(ErrorCode code, const std::string& message)
+    : std::runtime_error(WithShortWords(message)), code_(code) {}
 
 void ThrowErrno(const std::string& what, int errno_value) {
   throw Error(CodeFromErrno(errno_value), what + ": " + std::strerror(errno_value));

@@ -35,10 +35,11 @@ enum class ErrorCode : int {
 };
 
 // The message is one line: what was tried, what went wrong, what was expected. It names the file,
-// the key, the value and the allowed range.
+// the key, the value and the allowed range. Of a word of more than 500 characters, such as a value
+// that somebody has pasted, the beginning stays.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message);
   ErrorCode code() const { return code_; }
 
  private:

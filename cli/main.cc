@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -28,6 +29,11 @@ int main(int argc, char** argv) {
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       dsat::ThrowErrno("cannot write to standard output", errno);
     return exit_code;
+  } catch (const std::filesystem::filesystem_error& error) {
+    const dsat::Error shown(dsat::ErrorCode::kUnavailable,
+                            error.path1().string() + ": " + error.code().message());
+    std::fprintf(stderr, "dsat: %s\n", dsat::Printable(shown.what()).c_str());
+    return dsat::cli::kExitFailure;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "dsat: %s\n", dsat::Printable(error.what()).c_str());
     return dsat::cli::kExitFailure;

@@ -125,8 +125,8 @@ class AutoRegression {
   Matrix by_residual_;  // and by a residual, a launch and a drift of scale 1.
   Matrix by_launch_;
   Matrix by_time_;
-  Matrix by_config_;  // Of equal configurations.
-  Eigen::LLT<Matrix> factor_;
+  Matrix by_config_;                               // Of equal configurations.
+  Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
 };
 

@@ -217,6 +217,19 @@ void RequireNumbers(const Settings& s, const std::string& source) {
   require("OneCycle", "cycle_max_lr");
 }
 
+// The defaults that stand for values of "auto", except for batch sizes, which are inferred.
+void WarnOfAuto(const Settings& s, const std::string& source, std::vector<std::string>* warnings) {
+  for (const Key& key : s.keys()) {
+    const bool is_batch = std::string_view(key.pointer).find("batch_size") != std::string::npos ||
+                          std::string_view(key.pointer) == "/gradient_accumulation_steps";
+    if (is_batch || !s.Has(key.pointer) || s.Given(key.pointer) != nullptr) continue;
+    if (IsAuto(s.Get(key.pointer))) continue;  // The default of the key.
+    warnings->push_back(
+        fmt::format("{}: {} is \"auto\", which the built-in engine takes as the default, {}",
+                    source, key.pointer, s.Get(key.pointer).dump()));
+  }
+}
+
 OneCycleConfig ReadOneCycle(const Settings& s) {
   const std::string kParams = "/scheduler/params/";
   // The second half is as the first if nothing else is said.
@@ -318,6 +331,7 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
   std::vector<std::string>& found = checked.warnings;
   CheckBuiltin(settings, source, &found);
   RequireNumbers(settings, source);
+  WarnOfAuto(settings, source, &found);
   CheckBf16State(settings, source);
   DsConfig config;
   config.batch = checked.batch;

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -85,6 +87,9 @@ std::vector<std::string> KeyTable::Names(std::string_view section, std::string_v
     if (*key.variants != '\0' && !IsOneOf(type, key.variants)) continue;
     names.emplace_back(pointer.substr(section.size() + 1));
   }
+  const Key* const row = Find(section);
+  std::istringstream members(row == nullptr ? "" : row->members);
+  names.insert(names.end(), std::istream_iterator<std::string>(members), {});
   return names;
 }
 

@@ -64,6 +64,7 @@ struct Key {
   const char* choices = "";   // The valid texts, separated by blanks.
   const char* known = "";     // The texts that the built-in engine knows, in any case of letters.
   const char* variants = "";  // Valid only if the section's `type` (lower case) is one of these.
+  const char* members = "";   // Of an open section: further names; "" if any name may be there.
   bool own = false;           // A key of the built-in engine alone: DeepSpeed fails on it.
   const char* until = "";     // The first DeepSpeed release without it; "" if the newest has it.
   KeyUnit unit = KeyUnit::kNone;
@@ -91,6 +92,7 @@ struct Key {
   constexpr Key OneOf(const char* texts) const { return With(&Key::choices, texts); }
   constexpr Key Known(const char* texts) const { return With(&Key::known, texts); }
   constexpr Key For(const char* types) const { return With(&Key::variants, types); }
+  constexpr Key Holds(const char* names) const { return With(&Key::members, names); }
   constexpr Key Until(const char* release) const { return With(&Key::until, release); }
   constexpr Key Own() const { return With(&Key::own, true); }
   constexpr Key Note(const char* text) const { return With(&Key::note, text); }

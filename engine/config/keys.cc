@@ -398,10 +398,16 @@ constexpr Key kKeys[] = {
     Flag("/pipeline/grad_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),
     Int("/data_parallel_size", "0.1.0", "null", kRefuses).Rounding().From(1),
-    Open("/tensor_parallel", "0.7.6"),
+    Open("/tensor_parallel", "0.7.6")
+        .Holds("tp_size tp_grain_size dtype tp tp_overlap_comm vocab_parallel_lm_head "
+               "vocab_parallel_ce_backend injection_policy_tuple partition_config preset_model "
+               "keep_module_on_host replace_with_kernel_inject kernel_inject enabled mpu tp_group"),
     Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0),
     Open("/expert_parallel", "0.19.2", kRefuses),
-    Open("/elasticity", "0.3.9"),
+    Open("/elasticity", "0.3.9")
+        .Holds("max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
+               "prefer_larger_batch ignore_non_elastic_batch_info model_parallel_size "
+               "num_gpus_per_node"),
     Flag("/elasticity/enabled", "0.3.9", "false", kFollows),
 
     // Input/output, checkpoints.
@@ -409,10 +415,11 @@ constexpr Key kKeys[] = {
     Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1),
     Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1),
     Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1),
+    Alias("/aio/thread_count", "0.3.15", "/aio/intra_op_parallelism"),
     Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact(),
     Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
-    Open("/checkpoint", "0.1.0"),
+    Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
         .Exact()
         .OneOf("Ignore Warn Fail ignore warn fail"),
@@ -427,17 +434,27 @@ constexpr Key kKeys[] = {
     Open("/data_efficiency", "0.8.0"),
     Flag("/data_efficiency/enabled", "0.8.0", "false", kRefuses),
     Open("/compression_training", "0.7.0", kRefuses),
-    Open("/progressive_layer_drop", "0.3.1"),
+    Open("/progressive_layer_drop", "0.3.1").Holds("theta gamma"),
     Flag("/progressive_layer_drop/enabled", "0.3.1", "false", kRefuses),
-    Open("/eigenvalue", "0.4.0"),
+    Open("/eigenvalue", "0.4.0")
+        .Holds("verbose max_iter tol stability gas_boundary_resolution layer_name layer_num"),
     Flag("/eigenvalue/enabled", "0.4.0", "false", kRefuses),
     Open("/sparse_attention", "0.3.0", kRefuses),
     Flag("/graph_harvesting", "0.12.6", "false", kRefuses).Exact(),
-    Open("/nebula", "0.7.0"),
+    Open("/nebula", "0.7.0")
+        .Holds("persistent_storage_path persistent_time_interval num_of_version_in_retention "
+               "enable_nebula_load load_path"),
     Flag("/nebula/enabled", "0.7.0", "false", kWarns).Exact(),
-    Open("/hybrid_engine", "0.9.0"),
+    Open("/hybrid_engine", "0.9.0")
+        .Holds("max_out_tokens inference_tp_size release_inference_cache pin_parameters "
+               "tp_gather_partition_size enable_cuda_graph"),
     Flag("/hybrid_engine/enabled", "0.9.0", "false", kRefuses),
-    Open("/compile", "0.16.6"),
+    Open("/compile", "0.16.6")
+        .Holds("enabled backend kwargs autoep_non_moe free_activation free_activation_threshold "
+               "offload_activation offload_activation_pin_memory offload_opt_states double_buffer "
+               "symmetric_memory debug_log offload_parameters sync_before_reduce sync_after_reduce "
+               "sync_before_allgather sync_after_allgather keep_int_input_tensors "
+               "keep_all_input_tensors passes"),
     Flag("/compile/deepcompile", "0.16.6", "false", kRefuses).Rounding(),
 
     // Reports.
@@ -459,15 +476,17 @@ constexpr Key kKeys[] = {
     Int("/flops_profiler/top_modules", "0.3.11", "1", kFollows).Exact().From(0),
     Flag("/flops_profiler/detailed", "0.3.12", "true", kFollows).Exact(),
     Text("/flops_profiler/output_file", "0.4.0", "null", kFollows).Exact(),
-    Open("/tensorboard", "0.1.0"),
+    Open("/tensorboard", "0.1.0").Holds("output_path job_name"),
     Flag("/tensorboard/enabled", "0.1.0", "false", kWarns).Exact(),
-    Open("/wandb", "0.6.6"),
+    Open("/wandb", "0.6.6").Holds("group team project"),
     Flag("/wandb/enabled", "0.6.6", "false", kWarns).Exact(),
-    Open("/csv_monitor", "0.6.6"),
+    Open("/csv_monitor", "0.6.6").Holds("output_path job_name"),
     Flag("/csv_monitor/enabled", "0.6.6", "false", kWarns).Exact(),
-    Open("/comet", "0.14.3"),
+    Open("/comet", "0.14.3")
+        .Holds("samples_log_interval project workspace api_key experiment_name experiment_key "
+               "online mode"),
     Flag("/comet/enabled", "0.14.3", "false", kWarns).Exact(),
-    Open("/comms_logger", "0.7.0"),
+    Open("/comms_logger", "0.7.0").Holds("prof_all prof_ops verbose debug"),
     Flag("/comms_logger/enabled", "0.7.0", "false", kWarns).Exact(),
     Open("/autotuning", "0.5.7").Note("replaced in every trial; never in the written result"),
     Section("/dsat", ""),

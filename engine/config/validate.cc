@@ -1,6 +1,7 @@
 // The check of a whole config: every key against the table, then the combinations.
 #include "engine/config/validate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -76,8 +77,16 @@ class KeyChecker {
 
   void Unknown(const std::string& section, const std::string& name, const Json& value,
                const std::string& type) {
-    if (IsOpen(section, type)) return;
-    std::string nearest = NearestWord(name, keys_.Names(section, type));
+    const std::vector<std::string> names = keys_.Names(section, type);
+    const std::string nearest = NearestWord(name, names);
+    if (IsOpen(section, type)) {
+      const Key* const row = keys_.Find(section);
+      if (*row->members == '\0' || std::ranges::find(names, name) != names.end()) return;
+      warnings_->push_back(
+          fmt::format("{}: {}/{} is not a key that dsat knows of DeepSpeed{}", source_, section,
+                      name, nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest)));
+      return;
+    }
     if (section.empty() && nearest.empty()) {
       warnings_->push_back(fmt::format(
           "{}: /{} is not a key of DeepSpeed, which ignores unknown keys", source_, name));

@@ -217,6 +217,21 @@ TEST(ParseTest, LegalKeysWithoutMeaningAreNamedInAWarning) {
   }
 }
 
+TEST(ParseTest, TheDefaultThatStandsForAutoIsNamedInAWarning) {
+  std::vector<std::string> warnings;
+  Parse(With("{'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto', 'weight_decay': 0.1}},"
+             " 'bf16': {'enabled': 'auto'}, 'gradient_accumulation_steps': 'auto',"
+             " 'zero_optimization': {'stage': 3, 'prefetch_bucket_size': 'auto'}}"),
+        &warnings);
+  EXPECT_THAT(warnings, testing::UnorderedElementsAre(
+                            "ds.json: /optimizer/params/lr is \"auto\", which the built-in engine "
+                            "takes as the default, 0.001",
+                            "ds.json: /bf16/enabled is \"auto\", which the built-in engine takes "
+                            "as the default, false",
+                            "ds.json: /zero_optimization/stage3_prefetch_bucket_size is \"auto\", "
+                            "which the built-in engine takes as the default, 50000000"));
+}
+
 TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
   Json config = With("{'optimizer': {'type': 'Adam'}}");
   for (const Key& key : Keys()) {

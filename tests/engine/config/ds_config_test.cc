@@ -15,6 +15,7 @@ namespace dsat::engine {
 namespace {
 
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -39,7 +40,8 @@ TEST(ValidateTest, OrdinaryConfigsPassWithoutWarnings) {
            " 'params': {'T_max': 10}}}",
            "{'train_batch_size': 4, 'scheduler': {'type': 'OneCycle',"
            " 'params': {'cycle_min_lr': 1e-4, 'cycle_max_lr': 1e-3}}}",
-           "{'train_batch_size': 4, 'wandb': {'enabled': true, 'any_key': [1]}}",
+           "{'train_batch_size': 4, 'wandb': {'enabled': true, 'team': 'x'}}",
+           "{'train_batch_size': 4, 'data_efficiency': {'any_key': [1]}}",
            "{'train_batch_size': 4, 'autotuning': {'enabled': true, 'fast': false}}",
            "{'train_batch_size': 4, 'gradient_clipping': 'auto'}",
            "{'train_batch_size': 4, 'zero_optimization': {'cpu_offload': false}}",
@@ -150,6 +152,18 @@ TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
                                             HasSubstr("/a/b is not a key")));
   EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
               Contains(HasSubstr("not a key of DeepSpeed")));
+}
+
+TEST(ValidateTest, UnknownKeysOfOpenSectionsAreNamedInAWarning) {
+  EXPECT_THAT(ValidateDsConfig(With("{'checkpoint': {'use_node_local_storag': true, 'writer': 1},"
+                                    " 'comms_logger': {'verbos': true}, 'comet': {'x_y_z': 1}}"),
+                               "ds.json", 2),
+              testing::UnorderedElementsAre(
+                  HasSubstr("/checkpoint/use_node_local_storag is not a key that dsat knows of "
+                            "DeepSpeed; did you mean \"use_node_local_storage\"?"),
+                  HasSubstr("/comms_logger/verbos is not a key that dsat knows of DeepSpeed; did "
+                            "you mean \"verbose\"?"),
+                  EndsWith("/comet/x_y_z is not a key that dsat knows of DeepSpeed")));
 }
 
 // Combinations.

@@ -1,0 +1,31 @@
+// Tests the messages of errors.
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace dsat {
+namespace {
+
+TEST(ErrorTest, OfALongWordTheBeginningStays) {
+  const std::string path(400, 'p');
+  EXPECT_EQ(Error(ErrorCode::kInvalidArgument, path + ": no such file").what(),
+            path + ": no such file");
+  const std::string pasted(5000, 'x');
+  EXPECT_EQ(Error(ErrorCode::kInvalidArgument, "f.json: /a is " + pasted + "; expected b").what(),
+            "f.json: /a is " + std::string(100, 'x') + "... (5001 bytes) expected b");
+  EXPECT_EQ(Error(ErrorCode::kInvalidArgument, pasted).what(),
+            std::string(100, 'x') + "... (5000 bytes)");
+}
+
+TEST(ErrorTest, NoCharacterIsCut) {
+  std::string pasted = "x";
+  for (int i = 0; i < 300; ++i)
+    pasted += "\u00e9";
+  const std::string message = Error(ErrorCode::kInvalidArgument, pasted).what();
+  EXPECT_EQ(message, pasted.substr(0, 99) + "... (601 bytes)");
+}
+
+}  // namespace
+}  // namespace dsat
