@@ -5,14 +5,19 @@
 
 #include <exception>
 
-#include "base/error.h"
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 
+// Throws kAborted "<what>: rank R: <message>", with the message of the failed rank R, on the ranks
+// that have not failed; returns on the others. A collective call. `failure` is nullptr on a rank
+// that has not failed; `last_failed` is the last rank that has.
+void TellOtherRanks(ProcessGroup& group, const char* what, const std::exception_ptr& failure,
+                    int last_failed);
+
 // Runs `work` on every rank and waits for all. Rethrows the exception of this rank, or throws
-// kAborted naming `what` and a rank if it failed on another rank. A collective call, after which
-// the group remains usable. REQUIRES: `work` issues no collectives.
+// kAborted with the message of another rank on which it failed. A collective call, after which the
+// group remains usable. REQUIRES: `work` issues no collectives.
 template <typename Work>
 void RunTogether(ProcessGroup& group, const char* what, const Work& work) {
   std::exception_ptr failure;
@@ -22,8 +27,8 @@ void RunTogether(ProcessGroup& group, const char* what, const Work& work) {
     failure = std::current_exception();
   }
   const auto failed = static_cast<int>(group.MaxScalar(failure ? group.rank() + 1 : 0));
+  if (failed > 0) TellOtherRanks(group, what, failure, failed - 1);
   if (failure) std::rethrow_exception(failure);
-  if (failed > 0) Throw(ErrorCode::kAborted, "{}: failed on rank {}", what, failed - 1);
 }
 
 }  // namespace dsat::engine

@@ -271,8 +271,7 @@ TEST_F(CheckpointCrashTest, AFullDiskIsReportedAndTrainingGoesOn) {
       Faults().armed = false;
       EXPECT_EQ(group.MaxScalar(saved ? 1 : 0), saved ? 1 : 0) << "the ranks disagree";
       if (saved) break;
-      EXPECT_THAT(message, testing::AnyOf(HasSubstr("No space left on device"),
-                                          HasSubstr("failed on rank")));
+      EXPECT_THAT(message, HasSubstr("No space left on device"));  // Of whatever rank.
       const std::string latest = ReadFile(dir + "/latest");
       EXPECT_EQ(ReadManifest(dir + "/" + latest).engine.at("num_steps"), latest == "first" ? 1 : 2);
     }
