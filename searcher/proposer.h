@@ -2,8 +2,8 @@
 //
 // A proposal whose effective configuration has run already gets the result of that trial. A
 // proposal whose effective configuration is running waits for its result. A proposal that breaks a
-// rule of ds_config, or that the caller refuses, is infeasible without a trial. Every other
-// proposal becomes a trial. With compat_determined equal configurations run again, and so does a
+// rule of ds_config or a condition of the experiment (ExperimentSpec::where), or that the caller
+// refuses, is infeasible without a trial. Every other proposal becomes a trial. With compat_determined equal configurations run again, and so does a
 // proposal that asks to be repeated. A micro-batch size that the space does not allow is rounded
 // down (methods/micro_batch.h).
 #ifndef DSAT_SEARCHER_PROPOSER_H_
@@ -102,6 +102,7 @@ class Proposer {
   };
 
   Draft MakeDraft(const Assignment& assignment) const;
+  std::string BrokenCondition(const Json& ds_config) const;
   const Resolved& Resolve(const Assignment& assignment);
   // The changes that one call of Next makes besides calls of the method. They take effect when its
   // draft starts.

@@ -17,6 +17,7 @@
 #include "engine/config/validate.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/input/user_space.h"
+#include "searcher/input/where.h"
 #include "searcher/scripts/trainer_command.h"
 
 namespace dsat {
@@ -31,7 +32,9 @@ struct Section {
 };
 
 constexpr std::array<Section, 4> kSections = {{
-    {"", "name entrypoint resources searcher hyperparameters search_space environment max_restarts",
+    {"",
+     "name entrypoint resources searcher hyperparameters search_space where environment "
+     "max_restarts",
      "description labels workspace project data bind_mounts debug scheduling_unit "
      "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
@@ -93,6 +96,8 @@ class SpecReader {
     CheckTarget();
     if (const Json* space = Find("/search_space"))
       spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    if (const Json* where = Find("/where"))
+      spec_.where = ReadWhere(document_, *where, spec_, warnings_);
     return std::move(spec_);
   }
 

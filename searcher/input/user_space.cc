@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "engine/config/keys.h"
-#include "proto/launch_settings.h"
+#include "proto/comparison.h"
 #include "searcher/scripts/command_words.h"
 
 namespace dsat {
@@ -57,7 +57,7 @@ class Reader {
 
   // The pointer in a trial's config, and the values.
   std::pair<std::string, std::vector<Json>> Read(const std::string& name, const Json& given) {
-    const std::string place = fmt::format("{}/{}", kSection, Escaped(name));
+    const std::string place = fmt::format("{}/{}", kSection, name);
     std::string line = document_.Place(place);
     line.resize(line.size() - place.size());
     place_ = fmt::format("{}search_space: {}", line, name);
@@ -70,31 +70,16 @@ class Reader {
   }
 
  private:
-  // A name as a token of a JSON pointer (RFC 6901).
-  static std::string Escaped(const std::string& name) {
-    std::string token;
-    for (const char c : name)
-      token += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    return token;
-  }
-
   [[noreturn]] void Fail(const std::string& message) const {
     throw Error(ErrorCode::kInvalidArgument, place_ + " " + message);
   }
 
   // Of "arguments.--flag", "environment.NAME" or a pointer.
   std::string PointerOf(const std::string& name) const {
-    if (name.starts_with('/')) return name;
-    if (name.starts_with(kArgument)) {
-      const std::string flag = name.substr(sizeof(kArgument) - 1);
-      CheckArgument(flag);
-      return ArgumentPointer(flag);
-    }
-    if (name.starts_with(kVariable)) {
-      const std::string variable = name.substr(sizeof(kVariable) - 1);
-      CheckVariable(variable);
-      return VariablePointer(variable);
-    }
+    const std::string pointer = PointerOfName(name);
+    if (name.starts_with(kArgument)) CheckArgument(name.substr(sizeof(kArgument) - 1));
+    if (name.starts_with(kVariable)) CheckVariable(name.substr(sizeof(kVariable) - 1));
+    if (!pointer.empty()) return pointer;
     Fail(
         "is no ds_config key; expected such as /zero_optimization/reduce_bucket_size, "
         "arguments.--flag or environment.NAME");
