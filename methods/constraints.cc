@@ -30,7 +30,7 @@ bool Change(const SearchSpace& space, const StageSpace& stage, size_t first, int
 }  // namespace
 
 bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignment& assignment) {
-  const ValueOf value_of = [&](const std::string& pointer) {
+  const PointerValue value_of = [&](const std::string& pointer) {
     for (const Assignment* values : {&assignment, &stage.submitted}) {
       const auto found = values->find(pointer);
       if (found != values->end()) return found->second;

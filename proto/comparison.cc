@@ -82,7 +82,7 @@ bool CanCompare(const std::string& op, const Json& left, const Json& right) {
   return same && (op == "==" || op == "!=");
 }
 
-bool Holds(const Comparison& comparison, const ValueOf& value_of) {
+bool Holds(const Comparison& comparison, const PointerValue& value_of) {
   const Json left = value_of(comparison.left);
   const Json right = comparison.right.empty() ? comparison.constant : value_of(comparison.right);
   return !CanCompare(comparison.op, left, right) || Compare(comparison.op, left, right);

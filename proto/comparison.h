@@ -31,8 +31,8 @@ bool CanCompare(const std::string& op, const Json& left, const Json& right);
 
 // Whether the comparison is true of a configuration. `value_of` gives the value at a pointer, null
 // if there is none: a comparison of what cannot be compared holds.
-using ValueOf = std::function<Json(const std::string& pointer)>;
-bool Holds(const Comparison& comparison, const ValueOf& value_of);
+using PointerValue = std::function<Json(const std::string& pointer)>;
+bool Holds(const Comparison& comparison, const PointerValue& value_of);
 
 }  // namespace dsat
 

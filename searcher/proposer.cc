@@ -79,7 +79,7 @@ Draft Proposer::MakeDraft(const Assignment& assignment) const {
 std::string Proposer::BrokenCondition(const Json& ds_config) const {
   if (space_.where.empty()) return "";
   const engine::Settings settings(ds_config, "the trial's ds_config");
-  const ValueOf value_of = [&](const std::string& pointer) {
+  const PointerValue value_of = [&](const std::string& pointer) {
     const Json* given = settings.Given(pointer);
     if (given != nullptr) return *given;
     return settings.keys().Find(pointer) == nullptr ? Json() : settings.Get(pointer);

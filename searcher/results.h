@@ -27,9 +27,11 @@ std::string MachineName();
 
 // Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
-// pick; each atomically. Throws if out_dir is not writable. metrics.json has these keys:
+// pick; each atomically. The configs state what they leave to defaults that may change
+// (searcher/stated_defaults.h). Throws if out_dir is not writable. metrics.json has these keys:
 //   experiment: id, name, config_path, model_dir, method, metric, unit, random_seed, state, reason.
 //   machine: MachineName().
+//   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit) of the verdict's pick; null if there is none.
 //   submitted_trial: the same of the submitted configuration.
