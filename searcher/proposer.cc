@@ -69,7 +69,8 @@ Draft Proposer::MakeDraft(const Assignment& assignment) const {
       draft.assignment[kAccumulation] = space_.samples_per_step / legal;
   }
   draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
-  engine::ValidateDsConfig(draft.ds_config, "the trial's ds_config", world_size);
+  const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);
+  engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
   draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
   return draft;
 }

@@ -93,9 +93,10 @@ class SpecReader {
     ReadEnvironment();
     ReadEntrypoint();
     ReadHyperparameters();
+    const std::string source = spec_.ds_config_path.empty() ? document_.path : spec_.ds_config_path;
+    const Json lists = TakeLists(source, spec_.ds_config);
     CheckTarget();
-    if (const Json* space = Find("/search_space"))
-      spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    ReadSpace(source, lists);
     if (const Json* where = Find("/where"))
       spec_.where = ReadWhere(document_, *where, spec_, warnings_);
     return std::move(spec_);
@@ -372,6 +373,27 @@ class SpecReader {
                                           kConfigKey));
     }
     MergeJson(spec_.ds_config, overwrite);
+  }
+
+  // The user's own values: the section search_space, and the lists of the ds_config.
+  void ReadSpace(const std::string& source, const Json& lists) {
+    if (const Json* space = Find("/search_space"))
+      spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    if (lists.empty()) return;
+    const Json more =
+        ReadUserSpace({.path = source, .root = {}, .lines = {}}, lists, spec_, warnings_);
+    for (const auto& [pointer, values] : more.items()) {
+      if (spec_.search_space.contains(pointer))
+        document_.Fail("/search_space",
+                       fmt::format("has {}, of which {} has a list too", pointer, source));
+      spec_.search_space[pointer] = values;
+    }
+    std::vector<std::string> pointers;
+    for (const auto& [pointer, values] : lists.items())
+      pointers.push_back(pointer);
+    warnings_->push_back(
+        fmt::format("{}: lists of values are searched, and the first of each is submitted: {}",
+                    source, fmt::join(pointers, ", ")));
   }
 
   // Checks what the launch target needs, and the merged config.

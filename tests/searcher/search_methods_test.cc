@@ -118,6 +118,20 @@ TEST_P(EveryMethod, ConditionsHoldInEveryTrialButTheProfileAndTheSubmittedOne) {
   }
 }
 
+TEST_P(EveryMethod, AScriptSearchesKeysThatTheTableLacks) {
+  ExperimentSpec spec = Spec();
+  spec.entrypoint = {"python3", "train.py"};
+  spec.search_space = {{"/zero_optimization/brand_new", {"low", "high"}}};
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  std::set<Json> tried;
+  for (const auto& [id, trial] : search.trials()) {
+    const Json* value = FindAtPointer(trial.ds_config, "/zero_optimization/brand_new");
+    if (value != nullptr) tried.insert(*value);
+  }
+  EXPECT_EQ(tried, (std::set<Json>{"high", "low"}));
+}
+
 TEST_P(EveryMethod, AConditionThatNoConfigurationMeetsEndsTheSearchWithIt) {
   ExperimentSpec spec = Spec();
   spec.where = {"/zero_optimization/reduce_bucket_size < 5"};
