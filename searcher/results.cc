@@ -119,10 +119,9 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
   return command.Changed();
 }
 
-// A trial's config as it is written.
-Json ConfigToKeep(const Search& search, TrialId id) {
-  const ExperimentSpec& spec = search.spec();
-  Json config = search.BestConfigOf(id);
+// A trial's config with the batch sizes of its best point and with stated defaults.
+Json StatedConfig(const Search& search, TrialId id) {
+  const Json config = search.BestConfigOf(id);
   const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
   std::vector<Knob> knobs;
   for (size_t i = 0; search.space() && i < search.space()->stages.size(); ++i) {
@@ -130,7 +129,13 @@ Json ConfigToKeep(const Search& search, TrialId id) {
     if (stage != nullptr && *stage == place.stage)
       knobs.insert(knobs.end(), place.knobs.begin(), place.knobs.end());
   }
-  config = WithStatedDefaults(spec, knobs, std::move(config));
+  return WithStatedDefaults(search.spec(), knobs, config);
+}
+
+// A trial's config as it is written.
+Json ConfigToKeep(const Search& search, TrialId id) {
+  const ExperimentSpec& spec = search.spec();
+  const Json config = StatedConfig(search, id);
   return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
 }
 
@@ -163,7 +168,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
 
 std::optional<Json> BestConfig(const Search& search) {
   const std::optional<TrialId> pick = VerdictOf(search).pick;
-  return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
+  return pick ? std::optional(StatedConfig(search, *pick)) : std::nullopt;
 }
 
 std::string MachineName() {
