@@ -200,6 +200,7 @@ void AddSpaceCommand(Parser& parser) {
   SpaceFlags& space = parser.space;
   SearchFlags& search = space.search;
   search.method = "auto";
+  search.options = DefaultOptions(search.method, /*confirm_rounds=*/0);
   CLI::App& sub = parser.Add(
       "space", "Show what a search would choose from, before anything is searched", space,
       /*uses_db=*/false);
@@ -217,12 +218,10 @@ void AddSpaceCommand(Parser& parser) {
       ->delimiter(',');
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
   AddRunFlags(sub, search.run);
-  // The defaults are those of the method that the command line names.
   sub.final_callback([&parser, &space, &search] {
-    const int64_t divisible_by = search.options.divisible_by;
-    search.options = DefaultOptions(search.method, /*confirm_rounds=*/0);
-    search.options.divisible_by = divisible_by;
-    if (!space.zero_stages.empty()) search.options.zero_stages = space.zero_stages;
+    search.options.zero_stages = space.zero_stages.empty()
+                                     ? DefaultOptions(search.method, 0).zero_stages
+                                     : space.zero_stages;
     parser.flags.command = space;
   });
 }

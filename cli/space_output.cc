@@ -94,7 +94,7 @@ std::string SizeText(const Search& search, const Outlook& outlook) {
 }
 
 std::string BestTable(const Search& search, const Outlook& outlook, size_t columns) {
-  if (outlook.best.empty()) return "No configuration is predicted to fit.\n";
+  if (outlook.best.empty()) return "No configuration of the space is predicted to fit.\n";
   std::vector<std::vector<std::string>> rows;
   for (const ForeseenConfig& config : outlook.best) {
     std::string settings;

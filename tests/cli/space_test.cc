@@ -166,6 +166,20 @@ TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
     EXPECT_EQ(trial["state"], "succeeded") << trial;
 }
 
+TEST_F(SpaceTest, ConditionsThatLeaveNothingAreShown) {
+  // One size of each bucket holds all parameters, so that both have this one.
+  WriteBuiltin(
+      "where:\n"
+      "  - /zero_optimization/reduce_bucket_size < /zero_optimization/allgather_bucket_size\n");
+  const Json said = SpaceJson({"--zero-stages", "1"});
+  EXPECT_EQ(said["num_configs"], 0);
+  EXPECT_THAT(said["best"], IsEmpty());
+  const Finished search =
+      work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "--confirm", "0"});
+  EXPECT_EQ(search.exit_code, 0);
+  EXPECT_THAT(search.err, HasSubstr("no configuration of the space meets all conditions of where"));
+}
+
 TEST_F(SpaceTest, AnErrorSaysWhereTheLogsAre) {
   WriteScript("");
   work.Write("train.py", "raise SystemExit('no model today')\n");
