@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/files.h"
@@ -17,7 +18,7 @@ namespace {
 using engine::Key;
 
 std::string Count(double number) {
-  return number < 1e15 ? fmt::format("{}", static_cast<int64_t>(number + 0.5))
+  return number < 1e15 ? fmt::format("{}", std::llround(number))
                        : fmt::format("about {:.2g}", number);
 }
 

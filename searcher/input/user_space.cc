@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/config/keys.h"
 #include "proto/comparison.h"
 #include "searcher/scripts/command_words.h"
@@ -80,7 +81,7 @@ class Reader {
 
   // Of "arguments.--flag", "environment.NAME" or a pointer.
   std::string PointerOf(const std::string& name) const {
-    const std::string pointer = PointerOfName(name);
+    std::string pointer = PointerOfName(name);
     if (name.starts_with(kArgument)) CheckArgument(name.substr(sizeof(kArgument) - 1));
     if (name.starts_with(kVariable)) CheckVariable(name.substr(sizeof(kVariable) - 1));
     if (!pointer.empty()) return pointer;
