@@ -218,6 +218,9 @@ void AddSpaceCommand(Parser& parser) {
       ->delimiter(',');
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
   AddRunFlags(sub, search.run);
+  sub.get_option("--out")->description(
+      "Folder for the logs of the profiling trial (default: dsat-out/space on several hosts, else "
+      "one that stays only after a failure)");
   sub.final_callback([&parser, &space, &search] {
     search.options.zero_stages = space.zero_stages.empty()
                                      ? DefaultOptions(search.method, 0).zero_stages

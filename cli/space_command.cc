@@ -49,11 +49,15 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, const std::vector<LaunchHost>& 
   return spec;
 }
 
-// A folder for the logs of the profiling trials that is removed if they were not needed.
+// A folder for the logs of the profiling trials: `given`, or one that is removed if they were not
+// needed.
 class LogFolder {
  public:
-  explicit LogFolder(const std::string& given) : path_(given), keeps_(!given.empty()) {
-    if (keeps_) return;
+  explicit LogFolder(const std::string& given) : keeps_(!given.empty()) {
+    if (keeps_) {
+      path_ = fs::absolute(given).string();
+      return;
+    }
     path_ = (fs::temp_directory_path() / "dsat-space-XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) ThrowErrno("cannot create the folder " + path_, errno);
   }
@@ -74,7 +78,8 @@ class LogFolder {
 
 // Searches until the profile is known. Returns false if the user has stopped it.
 bool Profile(RunnerOptions options, const std::string& out_dir, Experiment& experiment) {
-  LogFolder folder(out_dir);
+  const bool must_be_shared = out_dir.empty() && !options.machines.hosts.empty();
+  LogFolder folder(must_be_shared ? "dsat-out/space" : out_dir);
   options.out_dir = folder.path();
   ProgressDisplay display(isatty(STDERR_FILENO) != 0);
   Runner* running = nullptr;

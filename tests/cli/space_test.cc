@@ -87,7 +87,8 @@ TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
 
 TEST_F(SpaceTest, OnOneRankKeysOfCommunicationAreLeftOut) {
   WriteBuiltin("", 1);
-  const Json said = SpaceJson({"--zero-stages", "0"});
+  const Json said = SpaceJson({"--zero-stages", "0", "--out", "logs"});
+  EXPECT_TRUE(std::filesystem::exists(work.Path("logs/trials")));
   EXPECT_THAT(said["space"]["stages"][0]["knobs"], IsEmpty());
   bool is_named = false;
   for (const Json& left_out : said["left_out"])
