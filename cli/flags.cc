@@ -56,6 +56,10 @@ void CheckUsage(const SearchFlags& search) {
   CheckHostFlags(search.run.hosts);
 }
 
+void CheckUsage(const SpaceFlags& space) {
+  CheckUsage(space.search);
+}
+
 void CheckUsage(const ResumeFlags& resume) {
   SearchOptions options;
   options.max_trials = resume.limits.max_trials.value_or(options.max_trials);

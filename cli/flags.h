@@ -46,6 +46,11 @@ struct SearchFlags {  // dsat auto|asha|binary|random|grid
   std::string train_batch_size;  // As SetTrainBatchSize takes it.
   RunFlags run;
 };
+struct SpaceFlags {
+  SearchFlags search;
+  std::string profile;           // JSON file; "" = measure it
+  std::vector<int> zero_stages;  // Empty: as the method has them by default.
+};
 struct ResumeFlags {
   std::string experiment;
   LimitsRaised limits;
@@ -163,10 +168,11 @@ struct AioBenchFlags {
 };
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
-using Command = std::variant<SearchFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags, TellFlags,
-                             ServeFlags, ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags,
-                             TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags,
-                             AioBenchFlags, DoctorFlags, SuperviseFlags>;
+using Command =
+    std::variant<SearchFlags, SpaceFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags, TellFlags,
+                 ServeFlags, ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
+                 EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags, DoctorFlags,
+                 SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -26,6 +26,7 @@ struct Parser {
   Flags flags;
   std::vector<std::unique_ptr<SearchFlags>> searches;
   std::vector<std::unique_ptr<CreateFlags>> creates;
+  SpaceFlags space;
   ResumeFlags resume;
   CheckFlags check;
   AskFlags ask;

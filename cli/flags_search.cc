@@ -189,6 +189,46 @@ CLI::Validator Percentage() {
       "PERCENT");
 }
 
+std::vector<std::string> MethodNames() {
+  std::vector<std::string> names;
+  for (const MethodInfo& info : Methods())
+    names.push_back(info.name);
+  return names;
+}
+
+void AddSpaceCommand(Parser& parser) {
+  SpaceFlags& space = parser.space;
+  SearchFlags& search = space.search;
+  search.method = "auto";
+  search.options = DefaultOptions(search.method, /*confirm_rounds=*/0);
+  CLI::App& sub = parser.Add(
+      "space", "Show what a search would choose from, before anything is searched", space,
+      /*uses_db=*/false);
+  AddConfig(sub, search.config, search.model_dir);
+  sub.add_option("--method", search.method, "Whose space")
+      ->check(CLI::IsMember(MethodNames()))
+      ->capture_default_str();
+  sub.add_option("--profile", space.profile,
+                 "Model profile as JSON, as for dsat create; without it the profiling trial runs")
+      ->type_name("FILE");
+  sub.add_option("--zero-stages", space.zero_stages,
+                 "ZeRO stages to search (default: those of the method)")
+      ->check(CLI::Range(0, 3))
+      ->expected(1, 4)
+      ->delimiter(',');
+  AddObjectiveOptions(sub, search.options, search.train_batch_size);
+  AddRunFlags(sub, search.run);
+  sub.get_option("--out")->description(
+      "Folder for the logs of the profiling trial (default: dsat-out/space on several hosts, else "
+      "one that stays only after a failure)");
+  sub.final_callback([&parser, &space, &search] {
+    search.options.zero_stages = space.zero_stages.empty()
+                                     ? DefaultOptions(search.method, 0).zero_stages
+                                     : space.zero_stages;
+    parser.flags.command = space;
+  });
+}
+
 void AddCheckCommand(Parser& parser) {
   CheckFlags& check = parser.check;
   CLI::App& sub = parser.Add(
@@ -236,6 +276,7 @@ void AddSearchCommands(Parser& parser) {
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);
   }
+  AddSpaceCommand(parser);
   CLI::App& resume =
       parser.Add("resume", "Continue an experiment after a crash or Ctrl-C", parser.resume);
   AddExperiment(resume, parser.resume.experiment);

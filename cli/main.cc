@@ -16,6 +16,7 @@
 #include "cli/inference_commands.h"
 #include "cli/result_commands.h"
 #include "cli/search_commands.h"
+#include "cli/space_command.h"
 #include "cli/train_commands.h"
 
 int main(int argc, char** argv) {

@@ -308,6 +308,29 @@ Conclusion AutoMethod::Conclude() const {
   return conclusion;
 }
 
+std::vector<AutoMethod::Expected> AutoMethod::BestExpected(size_t count) const {
+  AutoMethod copy = *this;  // Whose caches may change.
+  copy.Refresh();
+  const Outlook outlook = copy.LookAround();
+  const auto mean = [&](size_t i) { return outlook.view.mean[static_cast<Eigen::Index>(i)]; };
+  std::vector<size_t> ranked;
+  for (size_t i = 0; i < outlook.candidates.size(); ++i) {
+    if (outlook.candidates[i] && outlook.fits[i] >= 0.5) ranked.push_back(i);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [&](size_t a, size_t b) { return mean(a) < mean(b); });
+  std::vector<Expected> best;
+  for (const size_t i : ranked) {
+    if (best.size() == count) break;
+    const AutoConfig& config = outlook.view.points[i].config;
+    best.push_back({.assignment = space_.AssignmentOf(*outlook.candidates[i]),
+                    .fits = outlook.fits[i],
+                    .factor = std::exp(mean(i) - mean(ranked[0])),
+                    .step_ms = log_step_s_ ? 1e3 * copy.StepSeconds(mean(i), config) : 0});
+  }
+  return best;
+}
+
 std::string AutoMethod::BoundOf(const AutoConfig& config) const {
   const AutoTimeModel::Shares shares = model_.SharesOf(config, regression_.parameters());
   const std::vector<std::pair<double, const char*>> parts = {

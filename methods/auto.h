@@ -31,6 +31,17 @@ class AutoMethod : public Method {
   void Observe(const Trial& finished) override;
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
+
+  // A configuration that would be proposed if everything that promises less were left out.
+  struct Expected {
+    Assignment assignment;
+    double fits = 0;  // The probability.
+    // Relative to the first one's: how long a step takes, per sample if the metric is a throughput.
+    double factor = 1;
+    double step_ms = 0;  // 0 if no time was measured.
+  };
+  // The `count` configurations with the best expected metric of those that probably fit.
+  std::vector<Expected> BestExpected(size_t count) const;
   std::unique_ptr<Method> Clone() const override { return std::make_unique<AutoMethod>(*this); }
 
  private:

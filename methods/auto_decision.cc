@@ -86,7 +86,7 @@ std::vector<AutoCandidate> AutoMethod::Screen() const {
 std::vector<AutoCandidate> AutoMethod::LeastNeeds() const {
   std::vector<AutoCandidate> least;
   for (uint32_t place = 0; place < space_.num_places(); ++place) {
-    if (space_.sizes(place).empty()) continue;
+    if (space_.sizes(place).empty() || space_.knobs(place).empty()) continue;
     AutoCandidate best{place, 0, 0};
     for (uint32_t knobs = 1; knobs < space_.knobs(place).size(); ++knobs) {
       const AutoCandidate candidate{place, knobs, 0};

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "methods/constraints.h"
 #include "methods/lineage.h"
 #include "methods/micro_batch.h"
 
@@ -69,9 +70,10 @@ AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : s
   const size_t most = kMostCandidates / num_sizes / std::max<size_t>(places_.size(), 1);
   for (size_t i = 0; i < places_.size(); ++i) {
     const StageSpace& stage = space_.stages[i];
-    ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
+    const double allowed =
+        ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
     num_candidates_ += places_[i].knobs.size() * places_[i].sizes.size();
-    num_configs_ += NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
+    num_configs_ += allowed * NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
   }
 }
 
@@ -97,8 +99,15 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   return sizes;
 }
 
-void AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const {
+double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
+                            Place& place) const {
   const size_t num = stage.knobs.size();
+  const auto is_allowed = [&](const std::vector<int>& values) {
+    Assignment assignment;
+    for (size_t i = 0; i < num && !space_.where.empty(); ++i)
+      assignment[stage.knobs[i].pointer] = stage.knobs[i].values[static_cast<size_t>(values[i])];
+    return IsAllowed(space_, stage, assignment);
+  };
   const auto add = [&](const std::vector<int>& values) {
     place.values.push_back(values);
     place.knobs.push_back(KnobsOf(stage, values));
@@ -106,22 +115,24 @@ void AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Pl
   if (NumCombinations(stage) <= static_cast<double>(most)) {
     std::vector<int> values(num, 0);
     for (bool more = true; more;) {
-      add(values);
+      if (is_allowed(values)) add(values);
       more = false;
       for (size_t i = num; i-- > 0 && !more;) {
         more = ++values[i] < static_cast<int>(stage.knobs[i].values.size());
         if (!more) values[i] = 0;
       }
     }
-    return;
+    return static_cast<double>(place.knobs.size()) / NumCombinations(stage);
   }
-  // The submitted combination, those with one other value, and random ones.
+  // The submitted combination or the nearest to it, those with one other value, and random ones.
   std::set<std::vector<int>> chosen;
   std::vector<int> submitted(num, 0);
+  Assignment nearest = NearestAllowed(space_, stage).value_or(Assignment());
+  nearest.insert(stage.submitted.begin(), stage.submitted.end());
   for (size_t i = 0; i < num; ++i) {
     const Knob& knob = stage.knobs[i];
-    const auto found = stage.submitted.find(knob.pointer);
-    if (found == stage.submitted.end()) continue;
+    const auto found = nearest.find(knob.pointer);
+    if (found == nearest.end()) continue;
     const auto value = std::find(knob.values.begin(), knob.values.end(), found->second);
     if (value != knob.values.end()) submitted[i] = static_cast<int>(value - knob.values.begin());
   }
@@ -129,18 +140,22 @@ void AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Pl
     std::vector<int> values = submitted;
     for (size_t v = 0; v < stage.knobs[i].values.size(); ++v) {
       values[i] = static_cast<int>(v);
-      chosen.insert(values);
+      if (is_allowed(values)) chosen.insert(values);
     }
   }
   Rng rng(static_cast<uint64_t>(seed), static_cast<uint64_t>(stage.stage), "knobs");
-  for (size_t draw = 0; draw < 4 * most && chosen.size() < most; ++draw) {
+  double draws = 0, allowed = 0;
+  for (; draws < static_cast<double>(4 * most) && chosen.size() < most; ++draws) {
     std::vector<int> values;
     for (const Knob& knob : stage.knobs)
       values.push_back(static_cast<int>(rng.Below(knob.values.size())));
+    if (!is_allowed(values)) continue;
+    ++allowed;
     chosen.insert(values);
   }
   for (const std::vector<int>& values : chosen)
     add(values);
+  return draws > 0 ? allowed / draws : 1;
 }
 
 AutoKnobs AutoSpace::KnobsOf(const StageSpace& stage, const std::vector<int>& values) const {

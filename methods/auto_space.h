@@ -46,7 +46,8 @@ AutoKnobs SubmittedKnobs(const StageSpace& stage);
 class AutoSpace {
  public:
   // The most configurations that are listed. In a larger space, each stage keeps the combinations
-  // next to the submitted one and others that are drawn at random.
+  // next to the submitted one and others that are drawn at random. What space.where excludes is not
+  // listed.
   static constexpr size_t kMostCandidates = 200'000;
 
   AutoSpace(const SearchSpace& space, const SearchOptions& options);
@@ -79,7 +80,8 @@ class AutoSpace {
     std::vector<int64_t> sizes;
   };
 
-  void ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const;
+  // Returns the part of all combinations that is allowed, an estimate if they were drawn.
+  double ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const;
   AutoKnobs KnobsOf(const StageSpace& stage, const std::vector<int>& values) const;
   std::vector<int64_t> SizesOf(const StageSpace& stage) const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "methods/constraints.h"
 #include "methods/lineage.h"
 
 namespace dsat {
@@ -21,7 +22,11 @@ GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
       policy_(PolicyOf(options)),
       smaller_is_better_(SmallerIsBetter(options.metric)) {
   for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
-    walks_.push_back({.stage = stage, .metrics = {}, .best_metric = std::nullopt});
+    const Assignment plain = StageAssignment(space_.stages[stage].stage);
+    walks_.push_back({.stage = stage,
+                      .config = NearestAllowed(space_, space_.stages[stage], plain).value_or(plain),
+                      .metrics = {},
+                      .best_metric = std::nullopt});
   }
   std::stable_sort(walks_.begin(), walks_.end(), [this](const Walk& a, const Walk& b) {
     return (StageOf(a).approx_max_micro_batch >= 1) > (StageOf(b).approx_max_micro_batch >= 1);
@@ -80,8 +85,7 @@ std::optional<Proposal> GridMethod::AskSize() {
     if (chosen == nullptr || walk.next_size < chosen->next_size) chosen = &walk;
   }
   if (chosen == nullptr) return std::nullopt;
-  Proposal proposal{.assignment = StageAssignment(StageOf(*chosen).stage),
-                    .tag = static_cast<int64_t>(entries_.size())};
+  Proposal proposal{.assignment = chosen->config, .tag = static_cast<int64_t>(entries_.size())};
   SetMicroBatch(proposal.assignment, chosen->next_size);
   entries_.push_back(
       {.walk = static_cast<size_t>(chosen - walks_.data()), .size = chosen->next_size});
@@ -110,10 +114,16 @@ std::vector<Assignment> GridMethod::MakeVariations() const {
   for (const Walk* walk : ranked) {
     for (const Knob& knob : StageOf(*walk).knobs) {
       for (const Json& value : knob.values) {
-        Assignment assignment = StageAssignment(StageOf(*walk).stage);
-        SetMicroBatch(assignment, walk->best_size);
-        assignment[knob.pointer] = value;
-        variations.push_back(std::move(assignment));
+        std::optional<Assignment> variation = walk->config;
+        (*variation)[knob.pointer] = value;
+        if (!IsAllowed(space_, StageOf(*walk), *variation)) {
+          Assignment fixed = StageAssignment(StageOf(*walk).stage);
+          fixed[knob.pointer] = value;
+          variation = NearestAllowed(space_, StageOf(*walk), fixed);
+        }
+        if (!variation) continue;
+        SetMicroBatch(*variation, walk->best_size);
+        variations.push_back(*std::move(variation));
       }
     }
   }

@@ -1,5 +1,6 @@
 // grid: a search without random draws. It tries every stage at micro-batch sizes 1, 2, 4, ... with
-// the submitted knobs and then, at the best size of each stage, one knob at a time.
+// the submitted knobs, or the allowed ones next to them, and then, at the best size of each stage,
+// one knob at a time.
 #ifndef DSAT_METHODS_GRID_H_
 #define DSAT_METHODS_GRID_H_
 
@@ -33,6 +34,7 @@ class GridMethod : public Method {
   // The sizes of one stage that have been tried.
   struct Walk {
     size_t stage = 0;  // In space_.
+    Assignment config;  // Everything but the micro-batch size.
     int64_t next_size = 1;
     int64_t num_running = 0;
     int64_t too_large = INT64_MAX;      // Smallest size that does not fit.

@@ -6,8 +6,15 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "methods/constraints.h"
 
 namespace dsat {
+namespace {
+
+// A lineage that no draw finds allowed is refused when it is proposed.
+constexpr int kMostDraws = 1000;
+
+}  // namespace
 
 int64_t Lineage::NumCompleted() const {
   return static_cast<int64_t>(trials.size()) - (Idle() ? 0 : 1);
@@ -77,11 +84,16 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
                   .config = StageAssignment(stage->stage),
                   .ceiling = Ceiling(stage->stage),
                   .trials = {}};
-  for (const Knob& knob : stage->knobs) {
-    // The pointer is the purpose, so that a new knob in the space does not change the draws of the
-    // others.
-    const uint64_t index = Rng(seed, number, knob.pointer).Below(knob.values.size());
-    lineage.config[knob.pointer] = knob.values[index];
+  for (int draw = 0; draw < kMostDraws; ++draw) {
+    for (const Knob& knob : stage->knobs) {
+      // The pointer is the purpose, so that a new knob in the space does not change the draws of
+      // the others.
+      const std::string purpose =
+          draw == 0 ? knob.pointer : fmt::format("{}#{}", knob.pointer, draw);
+      const uint64_t index = Rng(seed, number, purpose).Below(knob.values.size());
+      lineage.config[knob.pointer] = knob.values[index];
+    }
+    if (IsAllowed(space_, *stage, lineage.config)) break;
   }
   return lineages_.emplace_back(std::move(lineage));
 }

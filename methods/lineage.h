@@ -77,7 +77,8 @@ class LineageTable {
   // before all else. Always true without options.cover_stages.
   bool CoversStages() const;
   // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0)
-  // from those without a lineage or, once CoversStages, from all; each knob of the stage uniformly.
+  // from those without a lineage or, once CoversStages, from all; each knob of the stage uniformly
+  // from the combinations that space.where allows.
   Lineage& Draw(const std::function<int64_t(const StageSpace&)>& weight);
   // The same with StageWeight.
   Lineage& Draw();

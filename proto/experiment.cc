@@ -71,6 +71,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("ds_config_path", spec.ds_config_path);
   visit("ds_config", spec.ds_config);
   visit("search_space", spec.search_space);
+  visit("where", spec.where);
   visit("max_restarts", spec.max_restarts);
   visit("max_length_steps", spec.max_length_steps);
   visit("profile", spec.profile);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "proto/comparison.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -86,6 +87,7 @@ struct ExperimentSpec {
   Json ds_config = Json::object();  // Base config with overwrite_deepspeed_args.
   // The user's own values (searcher/input/user_space.h): pointer of the ds_config -> array.
   Json search_space = Json::object();
+  std::vector<std::string> where;   // Conditions on it, as ParseComparison reads them.
   int64_t max_restarts = 1;         // Attempts after a crash, per trial.
   int64_t max_length_steps = 100;   // Optimizer steps of the full experiment.
   // A model profile given by the user (external experiments), which replaces the profiling trial.
@@ -151,6 +153,7 @@ struct SearchSpace {
   int64_t divisible_by = 1;  // Of micro-batch sizes.
   std::vector<int64_t> micro_batch_sizes = {};  // The only ones allowed, ascending; empty: all.
   Workload workload = {};
+  std::vector<Comparison> where = {};  // That every configuration satisfies.
 };
 
 // Whether the built-in engine runs the trials.

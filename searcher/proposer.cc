@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/config/batch.h"
+#include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "methods/micro_batch.h"
 #include "profiler/effective_key.h"
@@ -15,6 +16,23 @@ constexpr TrialId kNoTrial = -1;
 constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "/gradient_accumulation_steps";
 
+// The space with the experiment's conditions, and with the submitted values of all keys in them.
+SearchSpace WithConditions(SearchSpace space, const ExperimentSpec& spec) {
+  if (spec.where.empty()) return space;
+  const engine::Settings settings(spec.ds_config, "ds_config");
+  for (const std::string& text : spec.where) {
+    const Comparison& condition = space.where.emplace_back(ParseComparison(text));
+    for (const std::string& pointer : {condition.left, condition.right}) {
+      for (StageSpace& stage : space.stages) {
+        const engine::Settings here = settings.AtStage(stage.stage);
+        if (here.keys().Find(pointer) != nullptr)
+          stage.submitted.try_emplace(pointer, here.Get(pointer));
+      }
+    }
+  }
+  return space;
+}
+
 }  // namespace
 
 Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size) {
@@ -26,7 +44,7 @@ Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size) {
 
 Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t num_params)
     : spec_(&spec),
-      space_(space),
+      space_(WithConditions(space, spec)),
       num_params_(num_params),
       method_(FindMethod(spec.method).make(space_, spec.options)),
       base_(method_->Clone()) {}
@@ -51,16 +69,40 @@ Draft Proposer::MakeDraft(const Assignment& assignment) const {
       draft.assignment[kAccumulation] = space_.samples_per_step / legal;
   }
   draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
-  engine::ValidateDsConfig(draft.ds_config, "the trial's ds_config", world_size);
+  const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);
+  engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
   draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
   return draft;
+}
+
+// The condition that a config breaks, with its values; "" if there is none. Methods do not propose
+// such a config where they can help it.
+std::string Proposer::BrokenCondition(const Json& ds_config) const {
+  if (space_.where.empty()) return "";
+  const engine::Settings settings(ds_config, "the trial's ds_config");
+  const PointerValue value_of = [&](const std::string& pointer) {
+    const Json* given = settings.Given(pointer);
+    if (given != nullptr) return *given;
+    return settings.keys().Find(pointer) == nullptr ? Json() : settings.Get(pointer);
+  };
+  for (const Comparison& condition : space_.where) {
+    if (Holds(condition, value_of)) continue;
+    return fmt::format("it breaks the condition \"{}\" of where: {} is {}{}", condition.text,
+                       condition.left, value_of(condition.left).dump(),
+                       condition.right.empty() ? ""
+                                               : fmt::format(", {} is {}", condition.right,
+                                                             value_of(condition.right).dump()));
+  }
+  return "";
 }
 
 const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
   const auto [entry, added] = resolved_.try_emplace(assignment);
   if (!added) return entry->second;
   try {
-    entry->second.draft = MakeDraft(assignment);
+    Draft draft = MakeDraft(assignment);
+    entry->second.refusal = BrokenCondition(draft.ds_config);
+    if (entry->second.refusal.empty()) entry->second.draft = std::move(draft);
   } catch (const Error& error) {
     entry->second.refusal = error.what();
   }

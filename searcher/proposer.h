@@ -2,10 +2,11 @@
 //
 // A proposal whose effective configuration has run already gets the result of that trial. A
 // proposal whose effective configuration is running waits for its result. A proposal that breaks a
-// rule of ds_config, or that the caller refuses, is infeasible without a trial. Every other
-// proposal becomes a trial. With compat_determined equal configurations run again, and so does a
-// proposal that asks to be repeated. A micro-batch size that the space does not allow is rounded
-// down (methods/micro_batch.h).
+// rule of ds_config or a condition of the experiment (ExperimentSpec::where), or that the caller
+// refuses, is infeasible without a trial. Every other proposal becomes a trial. With
+// compat_determined equal configurations run again, and so does a proposal that asks to be
+// repeated. A micro-batch size that the space does not allow is rounded down
+// (methods/micro_batch.h).
 #ifndef DSAT_SEARCHER_PROPOSER_H_
 #define DSAT_SEARCHER_PROPOSER_H_
 
@@ -47,6 +48,12 @@ class Proposer {
 
   // The submitted configuration as it stands. Throws kInvalidArgument if it breaks a rule.
   Draft DraftSubmitted() const;
+
+  // What an assignment runs: micro-batch sizes that are not allowed are rounded down, and the
+  // accumulation follows a fixed batch. Throws kInvalidArgument if it breaks a rule of ds_config.
+  Draft MakeDraft(const Assignment& assignment) const;
+  // The space that the method chooses from, with the experiment's conditions.
+  const SearchSpace& space() const { return space_; }
 
   // Returns why a draft cannot run, or "" if it may.
   using Misfit = std::function<std::string(const Draft& draft)>;
@@ -101,7 +108,7 @@ class Proposer {
     std::string refusal;
   };
 
-  Draft MakeDraft(const Assignment& assignment) const;
+  std::string BrokenCondition(const Json& ds_config) const;
   const Resolved& Resolve(const Assignment& assignment);
   // The changes that one call of Next makes besides calls of the method. They take effect when its
   // draft starts.

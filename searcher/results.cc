@@ -14,6 +14,7 @@
 #include "proto/launch_settings.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
+#include "searcher/stated_defaults.h"
 #include "searcher/verdict.h"
 
 namespace dsat {
@@ -118,8 +119,24 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
   return command.Changed();
 }
 
-Json ConfigToKeep(const ExperimentSpec& spec, const Json& ds_config) {
-  return IsBuiltin(spec) ? ds_config : ConfigForScript(spec, ds_config, /*has_hook=*/false);
+// A trial's config with the batch sizes of its best point and with stated defaults.
+Json StatedConfig(const Search& search, TrialId id) {
+  const Json config = search.BestConfigOf(id);
+  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  std::vector<Knob> knobs;
+  for (size_t i = 0; search.space() && i < search.space()->stages.size(); ++i) {
+    const StageSpace& place = search.space()->stages[i];
+    if (stage != nullptr && *stage == place.stage)
+      knobs.insert(knobs.end(), place.knobs.begin(), place.knobs.end());
+  }
+  return WithStatedDefaults(search.spec(), knobs, config);
+}
+
+// A trial's config as it is written.
+Json ConfigToKeep(const Search& search, TrialId id) {
+  const ExperimentSpec& spec = search.spec();
+  const Json config = StatedConfig(search, id);
+  return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
 }
 
 // The content of metrics.json (results.h).
@@ -138,6 +155,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
             {"state", ToString(experiment.state())},
             {"reason", experiment.reason()}}},
           {"machine", MachineName()},
+          {"versions", VersionsOf(spec)},
           {"best_trial", TrialSummary(search, verdict.pick)},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
           {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},
@@ -150,7 +168,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
 
 std::optional<Json> BestConfig(const Search& search) {
   const std::optional<TrialId> pick = VerdictOf(search).pick;
-  return pick ? std::optional(search.BestConfigOf(*pick)) : std::nullopt;
+  return pick ? std::optional(StatedConfig(search, *pick)) : std::nullopt;
 }
 
 std::string MachineName() {
@@ -164,7 +182,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   const Verdict verdict = VerdictOf(search);
   // The config is written first, so that it exists when the metrics do.
   if (verdict.pick) {
-    const Json config = ConfigToKeep(search.spec(), search.BestConfigOf(*verdict.pick));
+    const Json config = ConfigToKeep(search, *verdict.pick);
     WriteJsonFile(out_dir + "/ds_config.json", config);
     WriteFileAtomic(out_dir + "/command.txt",
                     ProductionCommand(search.spec(), config, out_dir) + "\n");
@@ -174,7 +192,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
       if (found == verdict.alternatives.end()) {
         std::filesystem::remove(path);  // Of an earlier answer.
       } else {
-        WriteJsonFile(path, ConfigToKeep(search.spec(), search.BestConfigOf(found->trial)));
+        WriteJsonFile(path, ConfigToKeep(search, found->trial));
       }
     }
   }

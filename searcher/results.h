@@ -13,7 +13,8 @@
 namespace dsat {
 
 // The config of the verdict's pick with the batch sizes of its best point, ready for the built-in
-// engine and for DeepSpeed; nullopt if no trial has succeeded yet.
+// engine and for DeepSpeed, which states what it leaves to defaults that may change
+// (searcher/stated_defaults.h); nullopt if no trial has succeeded yet.
 std::optional<Json> BestConfig(const Search& search);
 
 // The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
@@ -27,17 +28,18 @@ std::string MachineName();
 
 // Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
-// pick; each atomically. Throws if out_dir is not writable. metrics.json has these keys:
+// pick; each atomically, with the configs as BestConfig has them. Throws if out_dir is not
+// writable. metrics.json has these keys:
 //   experiment: id, name, config_path, model_dir, method, metric, unit, random_seed, state, reason.
 //   machine: MachineName().
+//   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit) of the verdict's pick; null if there is none.
 //   submitted_trial: the same of the submitted configuration.
 //   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
 //     null.
 //   verdict: the other fields of Verdict (searcher/verdict.h); in it, machine_drift: how much
-//   slower
-//     the machine has become during the search if that is significant, else null: percent,
+//     slower the machine has become during the search if that is significant, else null: percent,
 //     standard_error, hours, percent_per_hour, standard_error_per_hour.
 //   trials: state -> number of trials.
 //   model_profile: what the profiling trial has measured; null if there is none.

@@ -72,6 +72,9 @@ struct Key {
   // From this ZeRO stage on the default is `stage_fallback`.
   int fallback_stage = kNumZeroStages;
   const char* stage_fallback = "";
+  // Releases of DeepSpeed before `changed` have the default `earlier`; "" if all have the same.
+  const char* changed = "";
+  const char* earlier = "";
   // If the section's `type` is this one, the default is `type_fallback`.
   const char* fallback_type = "";
   const char* type_fallback = "";
@@ -101,6 +104,9 @@ struct Key {
   constexpr Key Rounding() const { return With(&Key::key_class, KeyClass::kRounding); }
   constexpr Key DefaultFromStage(int stage, const char* json) const {
     return With(&Key::fallback_stage, stage).With(&Key::stage_fallback, json);
+  }
+  constexpr Key ChangedIn(const char* release, const char* json) const {
+    return With(&Key::changed, release).With(&Key::earlier, json);
   }
   constexpr Key DefaultFor(const char* type, const char* json) const {
     return With(&Key::fallback_type, type).With(&Key::type_fallback, json);

@@ -176,7 +176,10 @@ constexpr Key kKeys[] = {
     Flag("/scheduler/params/lr_range_test_staircase", "0.1.0", "false", kHonors).For("lrrangetest"),
 
     // Gradients and communication.
-    Number("/gradient_clipping", "0.1.0", "1.0", kHonors).From(0).Note("0 = off"),
+    Number("/gradient_clipping", "0.1.0", "1.0", kHonors)
+        .From(0)
+        .ChangedIn("0.19.3", "0.0")
+        .Note("0 = off"),
     Flag("/prescale_gradients", "0.1.0", "false", kHonors).Rounding(),
     Number("/gradient_predivide_factor", "0.1.0", "1.0", kHonors).Rounding().Above(0),
     Text("/gradient_allreduce_op", "0.19.6", "\"mean\"", kHonors).OneOf("mean sum"),
@@ -310,7 +313,9 @@ constexpr Key kKeys[] = {
     Int("/zero_optimization/offload_optimizer/buffer_count", "0.3.15", "4", kHonors)
         .Exact()
         .From(0),
-    Flag("/zero_optimization/offload_optimizer/pin_memory", "0.3.15", "true", kWarns).Exact(),
+    Flag("/zero_optimization/offload_optimizer/pin_memory", "0.3.15", "true", kWarns)
+        .Exact()
+        .ChangedIn("0.19.5", "false"),
     Flag("/zero_optimization/offload_optimizer/pipeline_read", "0.3.15", "false", kHonors).Exact(),
     Flag("/zero_optimization/offload_optimizer/pipeline_write", "0.3.15", "false", kHonors).Exact(),
     Flag("/zero_optimization/offload_optimizer/fast_init", "0.3.15", "false", kWarns).Exact(),
@@ -333,7 +338,9 @@ constexpr Key kKeys[] = {
     Int("/zero_optimization/offload_param/buffer_count", "0.3.15", "5", kHonors).Exact().From(0),
     Elems("/zero_optimization/offload_param/buffer_size", "0.3.15", "100000000", 0),
     Elems("/zero_optimization/offload_param/max_in_cpu", "0.3.15", "1000000000", 0),
-    Flag("/zero_optimization/offload_param/pin_memory", "0.3.15", "true", kWarns).Exact(),
+    Flag("/zero_optimization/offload_param/pin_memory", "0.3.15", "true", kWarns)
+        .Exact()
+        .ChangedIn("0.19.5", "false"),
     Flag("/zero_optimization/cpu_offload", "0.3.0", "false", kFollows)
         .Rounding()
         .Note("deprecated; true = /zero_optimization/offload_optimizer/device \"cpu\""),
@@ -348,7 +355,7 @@ constexpr Key kKeys[] = {
     Section("/bf16", "0.6.0"),
     Flag("/bf16/enabled", "0.6.0", "false", kHonors),
     Flag("/bf16/immediate_grad_update", "0.13.3", "false", kRefuses),
-    Flag("/bf16/check_grad_overflow", "0.17.1", "true", kHonors),
+    Flag("/bf16/check_grad_overflow", "0.17.1", "true", kHonors).ChangedIn("0.19.3", "false"),
     Flag("/bf16/bf16_master_weights_and_grads", "0.18.3", "false", kHonors)
         .Note("Adam and AdamW only"),
     Flag("/bf16/bf16_optimizer_states", "0.18.3", "false", kHonors).Note("Adam and AdamW only"),

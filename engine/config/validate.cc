@@ -139,6 +139,17 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
 
 }  // namespace
 
+Json KnownPart(Json ds_config, const Json& searched) {
+  for (const auto& [pointer, values] : searched.items()) {
+    if (Keys().Find(pointer) != nullptr || FindAtPointer(ds_config, pointer) == nullptr) continue;
+    Json::json_pointer parent(pointer);
+    const std::string name = parent.back();
+    parent.pop_back();
+    ds_config[parent].erase(name);
+  }
+  return ds_config;
+}
+
 void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
   const Settings settings(ds_config, source);
   for (const Key& key : settings.keys()) {

@@ -29,6 +29,11 @@ CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, in
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t world_size, const KeyTable& keys = Keys());
 
+// `ds_config` without the keys that are not in the table, of those at the pointers that are the
+// names in `searched`: a user may search what the table does not know yet, and a check sees only
+// the rest.
+Json KnownPart(Json ds_config, const Json& searched);
+
 // Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
 // built-in engine's own, in a config for a DeepSpeed script.
 void RefuseOwnKeys(const Json& ds_config, const std::string& source);

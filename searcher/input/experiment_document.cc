@@ -17,6 +17,7 @@
 #include "engine/config/validate.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/input/user_space.h"
+#include "searcher/input/where.h"
 #include "searcher/scripts/trainer_command.h"
 
 namespace dsat {
@@ -31,7 +32,9 @@ struct Section {
 };
 
 constexpr std::array<Section, 4> kSections = {{
-    {"", "name entrypoint resources searcher hyperparameters search_space environment max_restarts",
+    {"",
+     "name entrypoint resources searcher hyperparameters search_space where environment "
+     "max_restarts",
      "description labels workspace project data bind_mounts debug scheduling_unit "
      "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
      "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
@@ -90,9 +93,12 @@ class SpecReader {
     ReadEnvironment();
     ReadEntrypoint();
     ReadHyperparameters();
+    const std::string source = spec_.ds_config_path.empty() ? document_.path : spec_.ds_config_path;
+    const Json lists = TakeLists(source, spec_.ds_config);
     CheckTarget();
-    if (const Json* space = Find("/search_space"))
-      spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    ReadSpace(source, lists);
+    if (const Json* where = Find("/where"))
+      spec_.where = ReadWhere(document_, *where, spec_, warnings_);
     return std::move(spec_);
   }
 
@@ -367,6 +373,27 @@ class SpecReader {
                                           kConfigKey));
     }
     MergeJson(spec_.ds_config, overwrite);
+  }
+
+  // The user's own values: the section search_space, and the lists of the ds_config.
+  void ReadSpace(const std::string& source, const Json& lists) {
+    if (const Json* space = Find("/search_space"))
+      spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    if (lists.empty()) return;
+    const Json more =
+        ReadUserSpace({.path = source, .root = {}, .lines = {}}, lists, spec_, warnings_);
+    for (const auto& [pointer, values] : more.items()) {
+      if (spec_.search_space.contains(pointer))
+        document_.Fail("/search_space",
+                       fmt::format("has {}, of which {} has a list too", pointer, source));
+      spec_.search_space[pointer] = values;
+    }
+    std::vector<std::string> pointers;
+    for (const auto& [pointer, values] : lists.items())
+      pointers.push_back(pointer);
+    warnings_->push_back(
+        fmt::format("{}: lists of values are searched, and the first of each is submitted: {}",
+                    source, fmt::join(pointers, ", ")));
   }
 
   // Checks what the launch target needs, and the merged config.

@@ -72,7 +72,8 @@ void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source
   if (IsBuiltin(spec)) {
     engine::ParseDsConfig(config, source, spec.slots_per_trial, nullptr);
   } else {
-    engine::ValidateDsConfig(config, source, spec.slots_per_trial);
+    engine::ValidateDsConfig(engine::KnownPart(config, spec.search_space), source,
+                             spec.slots_per_trial);
   }
 }
 
@@ -87,7 +88,8 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere) {
     if (!elsewhere) CheckNvmeFolders(config.zero, source);
     CheckModelAndData(spec, CheckedDevice(spec, elsewhere));
   } else {
-    warnings = engine::ValidateDsConfig(spec.ds_config, source, spec.slots_per_trial);
+    warnings = engine::ValidateDsConfig(engine::KnownPart(spec.ds_config, spec.search_space),
+                                        source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Throws if the entrypoint takes no config.
     if (!elsewhere && spec.slots_per_trial > 1 && !NvidiaMemoryBytes()) {
       const std::string shortage = SharedMemoryShortage(spec.slots_per_trial);

@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/config/keys.h"
-#include "proto/launch_settings.h"
+#include "proto/comparison.h"
 #include "searcher/scripts/command_words.h"
 
 namespace dsat {
@@ -49,6 +50,10 @@ bool IsUnder(const std::string& pointer, const std::string& prefix) {
   return pointer == prefix || pointer.starts_with(prefix + "/");
 }
 
+bool IsSection(const Key& key) {
+  return key.type == KeyType::kSection || key.type == KeyType::kOpenSection;
+}
+
 class Reader {
  public:
   Reader(const ExperimentDocument& document, const ExperimentSpec& spec,
@@ -57,7 +62,7 @@ class Reader {
 
   // The pointer in a trial's config, and the values.
   std::pair<std::string, std::vector<Json>> Read(const std::string& name, const Json& given) {
-    const std::string place = fmt::format("{}/{}", kSection, Escaped(name));
+    const std::string place = fmt::format("{}/{}", kSection, name);
     std::string line = document_.Place(place);
     line.resize(line.size() - place.size());
     place_ = fmt::format("{}search_space: {}", line, name);
@@ -70,31 +75,16 @@ class Reader {
   }
 
  private:
-  // A name as a token of a JSON pointer (RFC 6901).
-  static std::string Escaped(const std::string& name) {
-    std::string token;
-    for (const char c : name)
-      token += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-    return token;
-  }
-
   [[noreturn]] void Fail(const std::string& message) const {
     throw Error(ErrorCode::kInvalidArgument, place_ + " " + message);
   }
 
   // Of "arguments.--flag", "environment.NAME" or a pointer.
   std::string PointerOf(const std::string& name) const {
-    if (name.starts_with('/')) return name;
-    if (name.starts_with(kArgument)) {
-      const std::string flag = name.substr(sizeof(kArgument) - 1);
-      CheckArgument(flag);
-      return ArgumentPointer(flag);
-    }
-    if (name.starts_with(kVariable)) {
-      const std::string variable = name.substr(sizeof(kVariable) - 1);
-      CheckVariable(variable);
-      return VariablePointer(variable);
-    }
+    std::string pointer = PointerOfName(name);
+    if (name.starts_with(kArgument)) CheckArgument(name.substr(sizeof(kArgument) - 1));
+    if (name.starts_with(kVariable)) CheckVariable(name.substr(sizeof(kVariable) - 1));
+    if (!pointer.empty()) return pointer;
     Fail(
         "is no ds_config key; expected such as /zero_optimization/reduce_bucket_size, "
         "arguments.--flag or environment.NAME");
@@ -129,8 +119,7 @@ class Reader {
     }
     if (key->type == KeyType::kAlias)
       Fail(fmt::format("is another name of a key; expected {}", key->fallback));
-    if (key->type == KeyType::kSection || key->type == KeyType::kOpenSection)
-      Fail("is a section; expected one of its keys");
+    if (IsSection(*key)) Fail("is a section; expected one of its keys");
     const bool is_idle = key->builtin == Builtin::kWarns || key->builtin == Builtin::kFollows;
     if (IsBuiltin(spec_) && (is_idle || key->builtin == Builtin::kRefuses))
       Fail("has no effect in the builtin engine (docs/ds_config.md)");
@@ -138,16 +127,19 @@ class Reader {
     return key;
   }
 
-  // Sections that are not open have all their keys in the table.
+  // A script's DeepSpeed may know more than the table.
   void CheckUnknown(const std::string& pointer) {
     std::vector<std::string> known;
     for (const Key& key : Keys())
       known.emplace_back(key.pointer);
     const std::string nearest = NearestWord(pointer, known);
     if (!nearest.empty()) Fail(fmt::format("is unknown; did you mean {}?", nearest));
-    const Key* section = Keys().Find(pointer.substr(0, pointer.rfind('/')));
-    if (IsBuiltin(spec_) || (section != nullptr && section->type != KeyType::kOpenSection))
-      Fail("is unknown; docs/ds_config.md lists the keys");
+    if (IsBuiltin(spec_)) Fail("is unknown; docs/ds_config.md lists the keys");
+    for (size_t end = pointer.rfind('/'); end > 0; end = pointer.rfind('/', end - 1)) {
+      const Key* above = Keys().Find(pointer.substr(0, end));
+      if (above != nullptr && !IsSection(*above))
+        Fail(fmt::format("is a part of {}, which is no section", above->pointer));
+    }
     warnings_->push_back(
         place_ +
         " is not in dsat's table of keys: its values are compared without a model of their effect");
@@ -224,6 +216,26 @@ bool IsVariableName(const std::string& name) {
 bool SetsItself(const std::string& name) {
   return name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||
          name == "LOCAL_WORLD_SIZE" || name.starts_with("DSAT_");
+}
+
+Json TakeLists(const std::string& source, Json& ds_config) {
+  Json lists = Json::object();
+  for (const Key& key : Keys()) {
+    const bool is_value = key.type == KeyType::kBool || key.type == KeyType::kInt ||
+                          key.type == KeyType::kNumber || key.type == KeyType::kText ||
+                          key.type == KeyType::kStage;
+    const Json* given = is_value ? FindAtPointer(ds_config, key.pointer) : nullptr;
+    if (given == nullptr || !given->is_array() || given->empty()) continue;
+    if (key.type == KeyType::kStage) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: {} is {}; expected the stage to start from, and --zero-stages for those to search",
+            source, key.pointer, given->dump());
+    }
+    lists[key.pointer] = *given;
+  }
+  for (const auto& [pointer, values] : lists.items())
+    SetAtPointer(ds_config, pointer, values.front());
+  return lists;
 }
 
 Json ReadUserSpace(const ExperimentDocument& document, const Json& section,

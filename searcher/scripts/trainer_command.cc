@@ -271,4 +271,10 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
   return notes;
 }
 
+bool RunsTrainer(const ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  return FindFlag(command, kTrainerArguments[0].flag).has_value() ||
+         Has(ReadScript(command, spec), "TrainingArguments");
+}
+
 }  // namespace dsat

@@ -25,6 +25,9 @@ namespace dsat {
 // sets in its place.
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec);
 
+// Whether Hugging Face's trainer runs in the command, as far as its arguments and its script show.
+bool RunsTrainer(const ExperimentSpec& spec);
+
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_

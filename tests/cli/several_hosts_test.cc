@@ -103,6 +103,15 @@ TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
   EXPECT_THAT(run.err, HasSubstr("hosts: w0 (2 slots), w1 (2 slots)"));
 }
 
+TEST_F(SeveralHostsTest, TheSpaceIsProfiledThere) {
+  for (int run = 0; run < 2; ++run) {  // The folder belongs to no experiment.
+    const Finished space = work.Dsat(OnHosts({"space", "deepspeed.yaml"}));
+    ASSERT_EQ(space.exit_code, 0) << space.err;
+    EXPECT_THAT(space.out, HasSubstr("predicted to be the best"));
+    EXPECT_TRUE(fs::exists(work.Path("dsat-out/space/trials/0/attempt0/rank2.log")));
+  }
+}
+
 TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
   std::string file = kExperimentFile;
   file.replace(file.find("slots_per_trial: 3"), 18, "slots_per_trial: 1");

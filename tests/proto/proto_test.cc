@@ -54,6 +54,7 @@ ExperimentSpec FullSpec() {
   spec.candidate = {{"train_batch_size", 16}};
   spec.machine = {{"cpu", "c"}};
   spec.search_space = {{"bf16.enabled", {true, false}}};
+  spec.where = {"/bf16/enabled == true"};
   spec.options = {.max_trials = 11,
                   .max_concurrent_trials = 12,
                   .max_slots = 13,

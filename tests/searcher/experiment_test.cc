@@ -425,5 +425,19 @@ TEST(ExperimentFaultTest, ALockedDatabaseDelaysButDoesNotHarm) {
   ExpectRowsAreTheSearch(store, Experiment::Open(store, 1));
 }
 
+TEST(ExperimentConditionsTest, ASearchWithConditionsReplays) {
+  for (const char* method : {"random", "grid", "auto"}) {
+    Store store = Store::InMemory();
+    ExperimentSpec spec = SearchSpec(method);
+    spec.where = {
+        "/zero_optimization/reduce_bucket_size <= /zero_optimization/allgather_bucket_size",
+        "/zero_optimization/overlap_comm != true"};
+    Experiment experiment = Experiment::Create(store, spec);
+    RunToEnd(experiment, 2);
+    EXPECT_GT(experiment.search().trials().size(), 4U) << method;
+    ExpectRowsAreTheSearch(store, Experiment::Open(store, 1));
+  }
+}
+
 }  // namespace
 }  // namespace dsat

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/files.h"
+#include "base/version.h"
 #include "searcher/verdict.h"
 #include "tests/searcher/simulated_trials.h"
 
@@ -54,7 +55,9 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   Run({10, 30, 20});
   WriteResults(experiment_, folder_.path());
   const Json config = Written("ds_config.json");
-  EXPECT_EQ(config, experiment_.search().trials().at(2).ds_config);
+  Json stated = experiment_.search().trials().at(2).ds_config;
+  stated["gradient_clipping"] = 1.0;
+  EXPECT_EQ(config, stated);  // Every knob of the stage is drawn by random.
   EXPECT_FALSE(config.contains("autotuning"));
   const int64_t micro_batch = config.at("train_micro_batch_size_per_gpu");
   const int64_t accumulation = config.at("gradient_accumulation_steps");
@@ -62,6 +65,19 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
   EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path()),
               AllOf(StartsWith("dsat train "), HasSubstr(folder_.File("ds_config.json"))));
+}
+
+TEST_F(ResultsTest, TheSubmittedConfigStatesWhatTheSearchHasVaried) {
+  Run({30, 20});
+  WriteResults(experiment_, folder_.path());
+  const Json config = Written("ds_config.json");
+  EXPECT_FALSE(experiment_.search().trials().at(1).ds_config["zero_optimization"].contains(
+      "reduce_bucket_size"));
+  for (const StageSpace& stage : experiment_.search().space()->stages)
+    ASSERT_NE(stage.stage, 0);  // Of the submitted config: its stage was not searched.
+  EXPECT_EQ(config["gradient_clipping"], 1.0);
+  EXPECT_EQ(config["zero_optimization"], Json({{"stage", 0}, {"overlap_comm", false}}));
+  EXPECT_EQ(Written("metrics.json")["versions"], Json({{"dsat", kVersion}}));
 }
 
 TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {

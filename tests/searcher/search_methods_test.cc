@@ -101,6 +101,46 @@ TEST_P(EveryMethod, IfAllButTheProfileFailTheExperimentHasFailed) {
   EXPECT_FALSE(search.Best());
 }
 
+TEST_P(EveryMethod, ConditionsHoldInEveryTrialButTheProfileAndTheSubmittedOne) {
+  const std::string reduce = "/zero_optimization/reduce_bucket_size";
+  const std::string allgather = "/zero_optimization/allgather_bucket_size";
+  ExperimentSpec spec = Spec();
+  spec.where = {reduce + " < " + allgather};  // The submitted ones are equal.
+  spec.search_space = {{reduce, {1'000'000, 2'000'000}}, {allgather, {1'000'000, 2'000'000}}};
+  Search search(spec);
+  RunToEnd(search, AllSucceed);
+  EXPECT_GT(search.trials().size(), 8u);
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch) continue;
+    EXPECT_LT(*FindAtPointer(trial.ds_config, reduce),
+              trial.ds_config.at("zero_optimization").value("allgather_bucket_size", 500'000'000))
+        << id;
+  }
+}
+
+TEST_P(EveryMethod, AScriptSearchesKeysThatTheTableLacks) {
+  ExperimentSpec spec = Spec();
+  spec.entrypoint = {"python3", "train.py"};
+  spec.search_space = {{"/zero_optimization/brand_new", {"low", "high"}}};
+  Search search(spec);
+  RunToEnd(search, [](const Trial& trial) { return OnDevice(trial, false); });
+  std::set<Json> tried;
+  for (const auto& [id, trial] : search.trials()) {
+    const Json* value = FindAtPointer(trial.ds_config, "/zero_optimization/brand_new");
+    if (value != nullptr) tried.insert(*value);
+  }
+  EXPECT_EQ(tried, (std::set<Json>{"high", "low"}));
+}
+
+TEST_P(EveryMethod, AConditionThatNoConfigurationMeetsEndsTheSearchWithIt) {
+  ExperimentSpec spec = Spec();
+  spec.where = {"/zero_optimization/reduce_bucket_size < 5"};
+  Search search(spec);
+  RunToEnd(search, AllButTheProfileFail);
+  for (const auto& [id, trial] : search.trials())
+    EXPECT_NE(trial.kind, TrialKind::kSearch) << id;
+}
+
 TEST_P(EveryMethod, OneFailureStopsNothing) {
   Search search(Spec());
   RunToEnd(search, [](const Trial& trial) {

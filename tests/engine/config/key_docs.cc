@@ -60,6 +60,8 @@ std::string DefaultText(const Key& key) {
   if (IsSection(key)) return "";
   const bool has_default = std::string_view(key.fallback) != "null";
   std::string text = has_default ? fmt::format("default `{}`", key.fallback) : "";
+  if (*key.changed != '\0')
+    text += fmt::format(", before {} `{}`", key.changed, key.earlier);
   if (key.fallback_stage < kNumZeroStages)
     text += fmt::format(", from stage {} on `{}`", key.fallback_stage, key.stage_fallback);
   if (*key.fallback_type != '\0') {

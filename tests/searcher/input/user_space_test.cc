@@ -100,8 +100,54 @@ TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {
   EXPECT_THAT(warnings_, IsEmpty());
   EXPECT_EQ(ErrorOf({{"/compression_training/own_key", {1, 2}}}, /*builtin=*/false), "");
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("is not in dsat's table of keys")));
-  EXPECT_THAT(ErrorOf({{"/zero_optimization/brand_new_and_unheard_of", {1}}}, /*builtin=*/false),
-              HasSubstr("is unknown"));
+  for (const char* pointer : {"/zero_optimization/brand_new_and_unheard_of", "/brand_new/one"}) {
+    EXPECT_EQ(ErrorOf({{pointer, {1}}}, /*builtin=*/false), "");
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("is not in dsat's table of keys")));
+    EXPECT_THAT(ErrorOf({{pointer, {1}}}), HasSubstr("is unknown; docs/ds_config.md lists"));
+  }
+  EXPECT_THAT(ErrorOf({{"/gradient_clipping/of_what", {1}}}, /*builtin=*/false),
+              HasSubstr("changes what the model learns"));
+  EXPECT_THAT(ErrorOf({{"/steps_per_print/of_what", {1}}}, /*builtin=*/false),
+              HasSubstr("is a part of /steps_per_print, which is no section"));
+}
+
+TEST_F(UserSpaceTest, ErrorsNameTheLineOfTheEntry) {
+  const ExperimentDocument document{
+      .path = "a.yaml",
+      .root = {},
+      .lines = {{"/search_space", 7}, {fmt::format("/search_space/{}", kBucket), 9}}};
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  try {
+    ReadUserSpace(document, {{kBucket, {true}}}, spec, &warnings_);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a.yaml:9: search_space: "));
+  }
+}
+
+TEST_F(UserSpaceTest, ListsOfADsConfigBecomeASpaceAndTheirFirstValuesStay) {
+  Json config = {{"train_micro_batch_size_per_gpu", {4, 8}},
+                 {"optimizer", {{"params", {{"betas", {0.9, 0.99}}}}}},
+                 {"amp", {{"own", {1, 2}}}},
+                 {"zero_optimization",
+                  {{"stage", 1}, {"reduce_bucket_size", {5e7, 5e8}}, {"overlap_comm", {true}}}}};
+  EXPECT_EQ(
+      TakeLists("ds.json", config),
+      (Json{{kSizes, {4, 8}}, {kBucket, {5e7, 5e8}}, {"/zero_optimization/overlap_comm", {true}}}));
+  EXPECT_EQ(config, (Json{{"train_micro_batch_size_per_gpu", 4},
+                          {"optimizer", {{"params", {{"betas", {0.9, 0.99}}}}}},
+                          {"amp", {{"own", {1, 2}}}},
+                          {"zero_optimization",
+                           {{"stage", 1}, {"reduce_bucket_size", 5e7}, {"overlap_comm", true}}}}));
+  config["zero_optimization"]["stage"] = {1, 2};
+  try {
+    TakeLists("ds.json", config);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ds.json: /zero_optimization/stage is [1,2]; expected the "
+                                        "stage to start from, and --zero-stages"));
+  }
 }
 
 TEST_F(UserSpaceTest, ArgumentsAndVariablesHaveTheirPlaceInTheConfig) {

@@ -95,13 +95,27 @@ TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
   }
 
   // The result is an ordinary config: the script trains with it outside dsat.
-  EXPECT_FALSE(ReadJsonFile(work_.Path("out/ds_config.json")).contains("autotuning"));
+  const Json written = ReadJsonFile(work_.Path("out/ds_config.json"));
+  EXPECT_FALSE(written.contains("autotuning"));
+  EXPECT_TRUE(written.contains("gradient_clipping")) << written;
+  EXPECT_TRUE(written["zero_optimization"].contains("overlap_comm")) << written;
+  const Json versions = ReadJsonFile(work_.Path("out/metrics.json"))["versions"];
+  EXPECT_TRUE(versions.contains("deepspeed") && versions.contains("torch")) << versions;
   work_.Write("train.yaml", std::regex_replace(ReadFile(work_.Path("deepspeed.yaml")),
                                                std::regex("train.py"), "train.py --steps 10"));
   const Finished train = work_.Dsat({"train", "train.yaml", "--ds-config", "out/ds_config.json",
                                      "--start-timeout", "1", "--out", "full"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
   EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")), testing::HasSubstr("step 10: loss"));
+}
+
+TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
+  const Finished run = work_.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json space = Json::parse(run.out);
+  EXPECT_GT(space["profile"]["num_params"], 400'000);
+  EXPECT_EQ(space["best"].size(), 10U);
+  EXPECT_FALSE(space["best"][0]["exact"]);
 }
 
 TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {

@@ -1,0 +1,31 @@
+// What dsat space prints.
+#ifndef DSAT_CLI_SPACE_OUTPUT_H_
+#define DSAT_CLI_SPACE_OUTPUT_H_
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "searcher/outlook.h"
+#include "searcher/search.h"
+
+namespace dsat::cli {
+
+// What a search does not try, such as "stage 2" or a key, and why.
+struct LeftOut {
+  std::string what;
+  std::string why;
+};
+
+// Of the space of `search` by the table of keys and what the engine refuses.
+std::vector<LeftOut> LeftOutOf(const Search& search);
+
+// The stages with their sizes, the keys with their values, the size of the space, what is left out
+// and the most promising configurations. Lines are wrapped at `columns`; 0 = no limit.
+std::string SpaceText(const Search& search, const Outlook& outlook, size_t columns);
+// The same as JSON.
+Json SpaceJson(const Search& search, const Outlook& outlook);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_SPACE_OUTPUT_H_

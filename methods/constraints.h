@@ -1,0 +1,22 @@
+// The conditions of SearchSpace::where on the combinations of a stage's knobs.
+#ifndef DSAT_METHODS_CONSTRAINTS_H_
+#define DSAT_METHODS_CONSTRAINTS_H_
+
+#include <optional>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// Whether the stage's submitted keys with those of `assignment` over them satisfy space.where.
+bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignment& assignment);
+
+// `fixed` with as few other knobs changed as an allowed combination needs, everything else as
+// submitted: none, else one, else two; nullopt if more would have to change.
+std::optional<Assignment> NearestAllowed(const SearchSpace& space, const StageSpace& stage,
+                                         const Assignment& fixed = {});
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_CONSTRAINTS_H_

@@ -1,0 +1,39 @@
+// Conditions on the configurations of a search, from the section `where` of an experiment file.
+#ifndef DSAT_PROTO_COMPARISON_H_
+#define DSAT_PROTO_COMPARISON_H_
+
+#include <functional>
+#include <string>
+
+#include "base/json.h"
+
+namespace dsat {
+
+// The comparison of a key with another key or with a constant.
+struct Comparison {
+  std::string text;   // As the user wrote it.
+  std::string left;   // A JSON pointer in a trial's config.
+  std::string op;     // "<", "<=", ">", ">=", "==" or "!=".
+  std::string right;  // Likewise a pointer; "" if it is `constant`.
+  Json constant;      // A number, a boolean or a text.
+};
+
+// The JSON pointer of a key as users name it: a pointer, "arguments.--flag" or "environment.NAME";
+// "" if `name` is none of these.
+std::string PointerOfName(const std::string& name);
+
+// Reads "KEY OP KEY", "KEY OP CONSTANT" or "CONSTANT OP KEY", which has the key on the left then.
+// Throws kInvalidArgument if it is none of these.
+Comparison ParseComparison(const std::string& text);
+
+// Whether `op` compares such values: two numbers, or two equal types with "==" and "!=".
+bool CanCompare(const std::string& op, const Json& left, const Json& right);
+
+// Whether the comparison is true of a configuration. `value_of` gives the value at a pointer, null
+// if there is none: a comparison of what cannot be compared holds.
+using PointerValue = std::function<Json(const std::string& pointer)>;
+bool Holds(const Comparison& comparison, const PointerValue& value_of);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROTO_COMPARISON_H_

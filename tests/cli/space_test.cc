@@ -1,0 +1,199 @@
+// Runs dsat space from the command line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+#include "tests/cli/run_dsat.h"
+
+namespace dsat {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+class SpaceTest : public testing::Test {
+ protected:
+  SpaceTest() {
+    work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
+                                     "optimizer": {"type": "AdamW"},
+                                     "zero_optimization": {"stage": 1}})");
+    work.Write("profile.json", R"({"num_params": 100000000, "trainable_num_params": 100000000,
+                                   "activation_bytes_per_sample": 100000000,
+                                   "device_memory_bytes": 8000000000})");
+  }
+
+  void WriteBuiltin(const std::string& more, int ranks = 2) const {
+    work.Write("deepspeed.yaml",
+               "entrypoint: builtin\n"
+               "resources: {slots_per_trial: " +
+                   std::to_string(ranks) +
+                   ", device_memory: 4MiB}\n"
+                   "hyperparameters:\n"
+                   "  deepspeed_config: ds_config.json\n"
+                   "  model: {type: mlp, hidden: [64]}\n"
+                   "  data: {type: synthetic, seq_len: 8}\n" +
+                   more);
+  }
+  void WriteScript(const std::string& more) const {
+    work.Write("train.py", "");
+    work.Write("deepspeed.yaml",
+               "entrypoint: python3 train.py --deepspeed_config ds_config.json\n"
+               "resources: {slots_per_trial: 2}\n"
+               "hyperparameters: {deepspeed_config: ds_config.json}\n" +
+                   more);
+  }
+  Json SpaceJson(std::vector<std::string> args) const {
+    args.insert(args.begin(), {"space", "deepspeed.yaml", "--json"});
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return Json::parse(run.out);
+  }
+
+  // More than a million combinations at every stage.
+  std::string Huge() const {
+    std::string text = "search_space:\n";
+    for (const char* key : {"reduce_bucket_size", "allgather_bucket_size"})
+      text += std::string("  /zero_optimization/") + key + ": {min: 1000, max: 32000}\n";
+    for (const char* name : {"A", "B", "C", "D", "E"})
+      text += std::string("  environment.DSATTEST_") + name + ": [1, 2, 3, 4, 5, 6, 7, 8]\n";
+    return text;
+  }
+
+  Workspace work;
+};
+
+TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
+  WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
+  const Finished run = work.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("model: "), HasSubstr("combinations of keys"),
+                    HasSubstr("/zero_optimization/reduce_bucket_size  "), HasSubstr("true, false"),
+                    HasSubstr("configurations: "),
+                    HasSubstr("where: /zero_optimization/overlap_comm == false\n"),
+                    HasSubstr("left out: /zero_optimization/overlap_comm at stage 1: it is "
+                              "searched from stage 2 on\n"),
+                    HasSubstr("left out: /zero_optimization/allgather_partitions: "),
+                    HasSubstr("predicted to be the best; nothing of this is measured\n"),
+                    HasSubstr("samples/s"), Not(HasSubstr("overlap_comm=true"))));
+  EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out")));
+  EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
+}
+
+TEST_F(SpaceTest, OnOneRankKeysOfCommunicationAreLeftOut) {
+  WriteBuiltin("", 1);
+  const Json said = SpaceJson({"--zero-stages", "0", "--out", "logs"});
+  EXPECT_TRUE(std::filesystem::exists(work.Path("logs/trials")));
+  EXPECT_THAT(said["space"]["stages"][0]["knobs"], IsEmpty());
+  bool is_named = false;
+  for (const Json& left_out : said["left_out"])
+    is_named = is_named || (left_out["what"] == "/zero_optimization/reduce_bucket_size" &&
+                            left_out["why"] == "it has no effect on one rank");
+  EXPECT_TRUE(is_named) << said["left_out"];
+}
+
+TEST_F(SpaceTest, TheBestFitAreSortedAndAllowed) {
+  WriteBuiltin(
+      "where:\n"
+      "  - /zero_optimization/reduce_bucket_size == /zero_optimization/allgather_bucket_size\n"
+      "search_space:\n"
+      "  /zero_optimization/reduce_bucket_size: [1000, 2000, 4000]\n"
+      "  /zero_optimization/allgather_bucket_size: [2000, 4000, 8000]\n"
+      "  /train_micro_batch_size_per_gpu: [2, 4]\n");
+  const Json said = SpaceJson({"--zero-stages", "1"});
+  EXPECT_EQ(said["num_configs"], 4);  // 2 pairs, 2 sizes.
+  EXPECT_EQ(said["space"]["stages"][0]["micro_batch_sizes"], Json({2, 4}));
+  ASSERT_EQ(said["best"].size(), 4U);
+  double last = 0;
+  for (const Json& best : said["best"]) {
+    EXPECT_TRUE(best["exact"]);
+    EXPECT_LE(best["peak_bytes"], 4 << 20);
+    const Json& assignment = best["assignment"];
+    EXPECT_EQ(assignment["/zero_optimization/reduce_bucket_size"],
+              assignment["/zero_optimization/allgather_bucket_size"]);
+    const double cost =
+        best["step_ms"].get<double>() / best["ds_config"]["train_batch_size"].get<double>();
+    EXPECT_GE(cost, last);
+    last = cost;
+  }
+}
+
+TEST_F(SpaceTest, AProfileInAFileNeedsNoTrial) {
+  WriteScript("search_space:\n  /zero_optimization/brand_new_key: [low, high]\n");
+  const Finished run =
+      work.Dsat({"space", "deepspeed.yaml", "--profile", "profile.json", "--method", "grid",
+                 "--zero-stages", "1", "--train-batch-size", "48"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("/zero_optimization/brand_new_key is not in dsat's table"));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("\"low\", \"high\""), HasSubstr("memory is by formulas"),
+                             HasSubstr("1 2 3 4 6 8 12 24"),
+                             HasSubstr("a step has 24 samples on a data-parallel rank"),
+                             HasSubstr("by the models of auto; grid does not use them"),
+                             HasSubstr("brand_new_key=\"low\"")));
+}
+
+TEST_F(SpaceTest, ListsOfTheDsConfigAreTheSpace) {
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": [1, 2],
+                                   "zero_optimization": {"reduce_bucket_size": [5e7, 5e8]}})");
+  WriteScript("");
+  const std::vector<std::string> args = {"--profile", "profile.json", "--zero-stages", "2"};
+  const Json stage = SpaceJson(args)["space"]["stages"][0];
+  EXPECT_EQ(stage["micro_batch_sizes"], Json({1, 2}));
+  EXPECT_EQ(stage["knobs"][0]["values"], Json({5e7, 5e8}));
+  WriteScript("search_space: {/zero_optimization/reduce_bucket_size: [1]}\n");
+  const Finished twice = work.Dsat({"space", "deepspeed.yaml"});
+  EXPECT_EQ(twice.exit_code, 1);
+  EXPECT_THAT(twice.err, HasSubstr("deepspeed.yaml:4: /search_space has "
+                                   "/zero_optimization/reduce_bucket_size, of which "));
+}
+
+TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
+  WriteBuiltin(Huge());
+  const Json said = SpaceJson({"--zero-stages", "1", "2"});
+  EXPECT_GT(said["num_configs"], 2e6);
+  EXPECT_LE(said["num_candidates"], 200'000);
+  EXPECT_EQ(said["best"].size(), 10U);
+  const Finished search = work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "2",
+                                     "--max-trials", "5", "--confirm", "0", "--json"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json result = Json::parse(search.out);
+  EXPECT_EQ(result["trials"].size(), 5U);
+  for (const Json& trial : result["trials"])
+    EXPECT_EQ(trial["state"], "succeeded") << trial;
+}
+
+TEST_F(SpaceTest, ConditionsThatLeaveNothingAreShown) {
+  // One size of each bucket holds all parameters, so that both have this one.
+  WriteBuiltin(
+      "where:\n"
+      "  - /zero_optimization/reduce_bucket_size < /zero_optimization/allgather_bucket_size\n");
+  const Json said = SpaceJson({"--zero-stages", "1"});
+  EXPECT_EQ(said["num_configs"], 0);
+  EXPECT_THAT(said["best"], IsEmpty());
+  const Finished search =
+      work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "--confirm", "0"});
+  EXPECT_EQ(search.exit_code, 0);
+  EXPECT_THAT(search.err, HasSubstr("no configuration of the space meets all conditions of where"));
+}
+
+TEST_F(SpaceTest, AnErrorSaysWhereTheLogsAre) {
+  WriteScript("");
+  work.Write("train.py", "raise SystemExit('no model today')\n");
+  const Finished run = work.Dsat({"space", "deepspeed.yaml"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("space: the profiling trial"), HasSubstr("its logs are in")));
+  EXPECT_EQ(run.out, "");
+  const size_t at = run.err.rfind("its logs are in ");
+  std::string folder = run.err.substr(at + 16);
+  folder.pop_back();  // The newline.
+  EXPECT_TRUE(std::filesystem::remove_all(folder) > 0) << folder;
+}
+
+}  // namespace
+}  // namespace dsat
