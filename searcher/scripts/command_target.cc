@@ -28,6 +28,7 @@
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/script_losses.h"
 #include "searcher/scripts/shared_buffers.h"
 #include "searcher/scripts/torch_extensions.h"
 
@@ -40,6 +41,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kLogEndBytes = 256 * 1024;
 // The size of its beginning that is searched for DeepSpeed's dump of its config.
 constexpr int64_t kLogBeginBytes = 1024 * 1024;
+// The size of its beginning that is searched for losses.
+constexpr int64_t kLossLogBytes = 16 * kLogBeginBytes;
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -128,7 +131,8 @@ class CommandTarget : public LaunchTarget {
   std::optional<RanConfig> Ran(const LaunchRequest& request) const;
   int64_t BatchOf(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
-  void AddReports(const LaunchRequest& request, Measurement* measurement) const;
+  void AddReports(const LaunchRequest& request, PointResult* result) const;
+  int64_t LastStep(const LaunchRequest& request) const;
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -147,6 +151,11 @@ int64_t MicroBatchOf(const LaunchRequest& request) {
 }
 int64_t AccumulationOf(const LaunchRequest& request) {
   return request.ds_config.at("gradient_accumulation_steps");
+}
+
+// After which the script ends, counted from 0.
+int64_t CommandTarget::LastStep(const LaunchRequest& request) const {
+  return std::max(spec_.options.end_profile_step, request.steps - 1);
 }
 
 // A launcher is one command that starts the ranks itself. Otherwise there is one command per slot.
@@ -205,7 +214,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const Files files(request);
   const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
                               .start_profile_step = spec_.options.start_profile_step,
-                              .end_profile_step = spec_.options.end_profile_step,
+                              .end_profile_step = LastStep(request),
                               .metrics_path = files.metrics,
                               .model_info_path = files.model_info};
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
@@ -316,15 +325,21 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
   return "";
 }
 
-void CommandTarget::AddReports(const LaunchRequest& request, Measurement* measurement) const {
+void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result) const {
   const auto raise = [&](const char* name, const std::optional<double>& value) {
     if (!value) return;
-    const auto found = measurement->find(name);
-    const double before = found == measurement->end() ? 0 : found->second.value;
-    (*measurement)[name] = {.value = std::max(before, *value), .spread = 0, .samples = 1};
+    Metric& metric = result->measurement[name];
+    metric = {.value = std::max(metric.value, *value), .spread = 0, .samples = 1};
   };
-  for (const HookReport& report : ReadReports(request)) {
+  const std::vector<HookReport> reports = ReadReports(request);
+  const std::string& pattern = spec_.options.loss_pattern;
+  result->losses = pattern.empty() ? MeanLosses(reports)
+                                   : LossesInLog(ReadBegin(Files(request).log(0), kLossLogBytes), pattern);
+  for (const HookReport& report : reports) {
+    if (report.peak_bytes)
+      result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
     raise("peak_bytes", report.peak_bytes);
+    raise("host_bytes", report.host_bytes);
     raise("alloc_retries", report.alloc_retries);
     raise("data_wait", report.data_wait);
   }
@@ -369,12 +384,11 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
   result.measurement = MeasurementOf(*metrics, lines, spec_.options.start_profile_step,
-                                     spec_.options.end_profile_step,
-                                     result.point.accumulation_steps, BatchOf(request));
+                                     LastStep(request), result.point.accumulation_steps, BatchOf(request));
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }
-  AddReports(request, &result.measurement);
+  AddReports(request, &result);
   return result;
 }
 
@@ -412,7 +426,7 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
-  const int64_t needed = spec_.options.end_profile_step + 1;
+  const int64_t needed = LastStep(request) + 1;
   const std::vector<HookReport> reports = ReadReports(request);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {

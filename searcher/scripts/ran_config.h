@@ -25,6 +25,7 @@ struct HookReport {
   std::string engine = {};  // "DeepSpeedEngine", "PipelineEngine", ...
   RanConfig ran = {};
   std::optional<double> peak_bytes = {};
+  std::optional<double> host_bytes = {};
   std::optional<double> alloc_retries = {};
   std::optional<double> data_wait = {};  // 0 to 1.
   std::vector<double> losses = {};       // NaN if not finite.

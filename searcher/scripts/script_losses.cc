@@ -1,0 +1,41 @@
+// The losses of a user's script, from the reports of the Python helper or from its output.
+#include "searcher/scripts/script_losses.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <regex>
+
+#include "searcher/processes/line_stamper.h"
+
+namespace dsat {
+
+std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
+  std::vector<double> means;
+  double num_ranks = 0;
+  for (const HookReport& report : reports) {
+    if (report.losses.empty()) continue;
+    if (num_ranks++ == 0) means = report.losses;
+    means.resize(std::min(means.size(), report.losses.size()));
+    for (size_t i = 0; i < means.size(); ++i)
+      means[i] += (report.losses[i] - means[i]) / num_ranks;
+  }
+  return means;
+}
+
+std::vector<double> LossesInLog(std::string_view log, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::vector<double> losses;
+  for (size_t end; (end = log.find('\n')) != std::string_view::npos; log.remove_prefix(end + 1)) {
+    const std::string line(log.substr(0, end));
+    std::smatch match;
+    if (end > kMaxStampedLineBytes || !std::regex_search(line, match, regex)) continue;
+    const std::string text = match[1];
+    double loss = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
+    losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());
+  }
+  return losses;
+}
+
+}  // namespace dsat

@@ -1,0 +1,24 @@
+// The losses of a user's script, step by step.
+#ifndef DSAT_SEARCHER_SCRIPTS_SCRIPT_LOSSES_H_
+#define DSAT_SEARCHER_SCRIPTS_SCRIPT_LOSSES_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "searcher/scripts/ran_config.h"
+
+namespace dsat {
+
+// The means over the ranks that know their losses (of a pipeline, those of the last stage), of the
+// steps that all of them have.
+std::vector<double> MeanLosses(const std::vector<HookReport>& reports);
+
+// The number that the first group of `pattern` matches in each line of a log; NaN if it matches what
+// is none. Lines that are very long are skipped. REQUIRES: the pattern is a valid one with a group
+// (ValidateOptions).
+std::vector<double> LossesInLog(std::string_view log, const std::string& pattern);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_SCRIPT_LOSSES_H_
