@@ -19,7 +19,9 @@ constexpr size_t kLeastSteps = 3;
 constexpr double kFalseAlarms = 0.005;
 // Of sums in f32, as a part of the loss: what many small updates add up to.
 constexpr double kLeastRounding = 1e-5;
-constexpr double kHalfRoundoff = 0x1p-8, kSingleRoundoff = 0x1p-24;
+// What rounding of an update makes of what is learned, in unit roundoffs.
+constexpr double kRoundoffs = 0.5;
+constexpr double kBf16Roundoff = 0x1p-8, kF16Roundoff = 0x1p-11, kF32Roundoff = 0x1p-24;
 // What a semantic change may cost, as a part of what is learned.
 constexpr double kSemanticPart = 0.5;
 
@@ -103,8 +105,8 @@ double UnitRoundoff(const ExperimentSpec& spec, const Json& ds_config) {
     const Json* value = FindAtPointer(ds_config, pointer);
     return value != nullptr && *value != Json(false);
   };
-  const bool half = is_on("/bf16/enabled") || is_on("/fp16/enabled") || !IsBuiltin(spec);
-  return half ? kHalfRoundoff : kSingleRoundoff;
+  if (is_on("/bf16/enabled") || !IsBuiltin(spec)) return kBf16Roundoff;
+  return is_on("/fp16/enabled") ? kF16Roundoff : kF32Roundoff;
 }
 
 // The runs of the submitted configuration with this global batch.
@@ -143,7 +145,8 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
       MedianOver(steps, [&](const Step& s) { return std::abs(steps[0].mean - s.mean); });
   const double loss = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
   const double first = std::abs(curve[steps[0].index] - steps[0].mean);
-  const double allowed = noise + limits.unit_roundoff * learned + kLeastRounding * loss;
+  const double rounding = kRoundoffs * limits.unit_roundoff * learned + kLeastRounding * loss;
+  const double allowed = noise + rounding;
 
   LossCheck check;
   check.num_steps = std::ssize(steps);

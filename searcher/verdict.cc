@@ -101,7 +101,9 @@ void AddAlternatives(const Search& search, Verdict& verdict) {
 void AddProof(const Search& search, Verdict& verdict) {
   const SearchOptions& options = search.spec().options;
   verdict.soak = SoakOf(search, *verdict.pick);
-  if (!verdict.soak && options.soak_steps > 0) verdict.no_soak = search.EndReason();
+  const bool is_short =
+      !verdict.soak || search.trials().at(*verdict.soak).steps <= options.end_profile_step + 1;
+  if (is_short && options.soak_steps > 0) verdict.no_soak = search.EndReason();
   if (!options.check_losses) return;
   Trial last = search.trials().at(verdict.soak.value_or(*verdict.pick));
   if (last.state != TrialState::kSucceeded) last = search.trials().at(*verdict.pick);

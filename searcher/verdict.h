@@ -43,7 +43,8 @@ struct Verdict {
   std::optional<int64_t> free_bytes;
   // What the last runs have shown of the pick (searcher/proof.h).
   std::optional<TrialId> soak;  // nullopt: it has not run.
-  std::string no_soak;          // Why it has not although it was asked for; "" if it was not.
+  // Why it ran no more steps than the comparison of losses needs, "" if it did or was not asked to.
+  std::string no_soak;
   LossCheck losses;
   double device_seconds = 0;  // Slots times the time that trials ran.
   // Optimizer steps after which the pick has repaid the search; nullopt if it never does.

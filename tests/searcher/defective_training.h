@@ -4,6 +4,7 @@
 #define DSAT_TESTS_SEARCHER_DEFECTIVE_TRAINING_H_
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/half.h"
 #include "engine/data/dataset.h"
 #include "engine/runtime/engine.h"
 #include "tests/engine/backend/test_device.h"
@@ -24,7 +26,7 @@ enum class Defect {
   kDroppedGradients,   // Rank 1 contributes zeros.
   kSkippedReduction,   // Every third reduction does not happen: each rank keeps its own gradients.
   kAccumulationOffBy1,  // A step ends one micro-batch early.
-  kStaleShard,         // The last rank's part of the parameters is never gathered again.
+  kStaleShard,         // The others never get a newer version of the last rank's parameters.
   kZeroGradients,
 };
 
@@ -89,16 +91,16 @@ class DefectiveGroup : public ProcessGroup {
   }
 
  private:
+  template <typename T>
+  static T ReadAt(const std::vector<char>& row, size_t i) {
+    T value;
+    std::memcpy(&value, row.data() + i * sizeof(T), sizeof(T));
+    return value;
+  }
   static float ValueAt(const std::vector<char>& row, size_t i, DType dtype) {
-    uint32_t bits = 0;
-    if (dtype == DType::kF32) {
-      std::memcpy(&bits, row.data() + 4 * i, 4);
-    } else {  // Of kBF16, the upper half of an f32.
-      uint16_t half = 0;
-      std::memcpy(&half, row.data() + 2 * i, 2);
-      bits = uint32_t{half} << 16;
-    }
-    return std::bit_cast<float>(bits);
+    if (dtype == DType::kF32) return ReadAt<float>(row, i);
+    if (dtype == DType::kF16) return ToFloat(ReadAt<F16>(row, i));
+    return std::bit_cast<float>(uint32_t{ReadAt<uint16_t>(row, i)} << 16);  // kBF16.
   }
 
   // The first row that was sent of this part of the parameters, which changes little in a step.
