@@ -133,8 +133,8 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
 std::string LeftOutText(const Verdict& verdict) {
   std::string text;
   for (const auto& [trial, reason] : verdict.left_out)
-    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "finalists: " : "; ",
-                        trial, Printable(reason));
+    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "finalists: " : "; ", trial,
+                        Printable(reason));
   return text.empty() ? "" : text + "\n";
 }
 
@@ -256,8 +256,8 @@ std::string VerdictText(const Search& search) {
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
   text += FactorText(search, verdict) + LeftOutText(verdict) + TrainingText(search, verdict) +
-          SoakText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) + CostText(verdict) + MemoryText(search, verdict) +
-          DriftText(verdict);
+          SoakText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
+          CostText(verdict) + MemoryText(search, verdict) + DriftText(verdict);
   if (!verdict.warm_start.empty()) text += "warm start: " + verdict.warm_start + "\n";
   if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;

@@ -25,8 +25,7 @@ TrialTask::Mode ParseMode(const std::string& text) {
     if (text == name) return value;
   }
   Throw(ErrorCode::kInvalidArgument,
-        "task/mode is \"{}\"; expected profile, measure, soak, train, evaluate or generate",
-        text);
+        "task/mode is \"{}\"; expected profile, measure, soak, train, evaluate or generate", text);
 }
 
 }  // namespace

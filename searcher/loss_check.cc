@@ -113,7 +113,8 @@ double UnitRoundoff(const ExperimentSpec& spec, const Json& ds_config) {
 std::vector<LossCurve> SubmittedCurves(const Search& search, int64_t train_batch_size) {
   std::vector<LossCurve> curves;
   for (const auto& [id, trial] : search.trials()) {
-    const bool is_run = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kReference ||
+    const bool is_run = trial.kind == TrialKind::kSubmitted ||
+                        trial.kind == TrialKind::kReference ||
                         (trial.kind == TrialKind::kConfirm && trial.confirms == search.Submitted());
     if (!is_run || trial.state != TrialState::kSucceeded) continue;
     LossCurve curve = LossesOf(trial, search.spec().options.metric);
@@ -151,8 +152,8 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   LossCheck check;
   check.num_steps = std::ssize(steps);
   check.num_runs = std::ssize(submitted);
-  check.only_learning = limits.changes == engine::KeyClass::kSemantic ||
-                        (limits.random_by_split && first > allowed);
+  check.only_learning =
+      limits.changes == engine::KeyClass::kSemantic || (limits.random_by_split && first > allowed);
   check.allowed = allowed / loss;
   if (check.only_learning) check.allowed += (kSemanticPart * learned + 2 * first) / loss;
   check.difference = MedianOver(steps, [&](const Step& s) {
@@ -160,8 +161,8 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
     if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
     return (check.only_learning ? difference : std::abs(difference)) / loss;
   });
-  check.result = check.difference <= check.allowed ? LossCheck::Result::kAlike
-                                                   : LossCheck::Result::kDiffers;
+  check.result =
+      check.difference <= check.allowed ? LossCheck::Result::kAlike : LossCheck::Result::kDiffers;
   return check;
 }
 

@@ -43,11 +43,11 @@ struct LossLimits {
 struct LossCheck {
   enum class Result { kNotChecked, kAlike, kDiffers };
   Result result = Result::kNotChecked;
-  std::string why;        // kNotChecked: the reason.
-  int64_t num_steps = 0;  // That were compared.
-  int64_t num_runs = 0;   // Of the submitted configuration.
-  double difference = 0;  // Of the losses, as a part of them; infinite if some are not finite.
-  double allowed = 0;     // The same of the difference that is allowed.
+  std::string why;             // kNotChecked: the reason.
+  int64_t num_steps = 0;       // That were compared.
+  int64_t num_runs = 0;        // Of the submitted configuration.
+  double difference = 0;       // Of the losses, as a part of them; infinite if some are not finite.
+  double allowed = 0;          // The same of the difference that is allowed.
   bool only_learning = false;  // Whether more than noise and rounding is allowed.
 };
 

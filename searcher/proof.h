@@ -1,8 +1,8 @@
 // What runs after the confirmation, so that the answer can be trusted: a last, longer run of the
-// pick (the soak), and, where the pick changes the global batch, runs of the submitted configuration
-// with that batch (the references). The soak shows whether the configuration keeps fitting, and its
-// losses are compared with those of the submitted configuration (searcher/loss_check.h). A pick that
-// fails drops out, and the next one is soaked.
+// pick (the soak), and, where the pick changes the global batch, runs of the submitted
+// configuration with that batch (the references). The soak shows whether the configuration keeps
+// fitting, and its losses are compared with those of the submitted configuration
+// (searcher/loss_check.h). A pick that fails drops out, and the next one is soaked.
 #ifndef DSAT_SEARCHER_PROOF_H_
 #define DSAT_SEARCHER_PROOF_H_
 

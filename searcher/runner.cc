@@ -270,12 +270,11 @@ void Runner::Impl::EndSearchIfOver() {
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
   const Confirmation* confirmation = experiment.search().confirmation();
-  const char* const what = confirmation == nullptr      ? "the search ends: "
+  const char* const what = confirmation == nullptr     ? "the search ends: "
                            : confirmation->MayExtend() ? "the confirmation is not extended: "
                                                        : "the pick is not soaked: ";
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-         what + *why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
 }
 
 // A trial that is running in the record but not here (the last runner died, or its attempt has

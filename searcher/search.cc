@@ -324,8 +324,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
     s.confirmation->Add(*trial.confirms, trial);
     if (s.proposer) s.proposer->Observe(trial);
   } else if (RunsAgain(trial.kind)) {
-    const bool drops_out =
-        trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;
+    const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;
     if (drops_out && s.confirmation)
       s.confirmation->LeaveOut(*trial.confirms, "infeasible: " + trial.reason);
   } else if (trial.kind != TrialKind::kProfile) {
@@ -439,10 +438,10 @@ Json Search::BestConfigOf(TrialId id) const {
 bool Search::MayGoOn() const {
   const State& s = *state_;
   if (!s.end_reason.empty()) return false;
-  const bool soaks = std::ranges::any_of(s.trials, [](const auto& entry) {
-    return entry.second.kind == TrialKind::kSoak && entry.second.state == TrialState::kRunning;
+  const bool soaked = std::ranges::any_of(s.trials, [](const auto& entry) {
+    return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
   });
-  return !s.confirms || s.confirmation->MayExtend() || (s.spec.options.soak_steps > 0 && !soaks);
+  return !s.confirms || s.confirmation->MayExtend() || (s.spec.options.soak_steps > 0 && !soaked);
 }
 const Confirmation* Search::confirmation() const {
   return state_->confirms ? &*state_->confirmation : nullptr;

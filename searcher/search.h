@@ -3,9 +3,9 @@
 // Trial 0 is the profiling trial (none if the spec brings a profile). If the model does not fit as
 // submitted, further profiling trials need less memory. Then comes the submitted configuration,
 // then what the method proposes, the confirmation (searcher/confirm.h), and at last the runs that
-// prove the pick (searcher/proof.h). A search has no clock and no threads: the same events give the same trials, so that recovery is replay. A replay
-// takes the recorded predictions of configurations (profiler/predictor.h) and does not predict
-// again.
+// prove the pick (searcher/proof.h). A search has no clock and no threads: the same events give the
+// same trials, so that recovery is replay. A replay takes the recorded predictions of
+// configurations (profiler/predictor.h) and does not predict again.
 #ifndef DSAT_SEARCHER_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_H_
 
@@ -46,10 +46,10 @@ class Search {
 
   // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
   // max_trials besides those that run again (RunsAgain), max_concurrent_trials at once, and
-  // max_slots in use. Trials that run again do so one at a time. A proposal of the method is refused if an
-  // exact prediction says that it does not fit: the method is told that it is infeasible, and it
-  // does not count as a trial. In a replay, `recorded` is what the log has of this ask. Throws what
-  // MakePredictor throws.
+  // max_slots in use. Trials that run again do so one at a time. A proposal of the method is
+  // refused if an exact prediction says that it does not fit: the method is told that it is
+  // infeasible, and it does not count as a trial. In a replay, `recorded` is what the log has of
+  // this ask. Throws what MakePredictor throws.
   std::optional<Trial> Ask(const RecordedAsk* recorded = nullptr);
   // The proposals that were refused before the last trial that Ask returned.
   const std::vector<Refusal>& LastRefused() const;
@@ -76,8 +76,8 @@ class Search {
   bool Fits(TrialId id, const Point& point);
 
   // Asks the method for no more trials: only the first rounds of the confirmation are left. A
-  // confirmation that has begun is not extended, and no soak is longer than the comparison of losses
-  // needs.
+  // confirmation that has begun is not extended, and no soak is longer than the comparison of
+  // losses needs.
   void EndSearch(const std::string& reason);
   // Whether EndSearch would change anything: it was not called, and either no trial of the
   // confirmation has started, or it may be extended, or a soak may follow.
@@ -97,8 +97,8 @@ class Search {
   const ExperimentSpec& spec() const;
   const std::map<TrialId, Trial>& trials() const;
   std::vector<TrialId> Running() const;
-  // The trial with the best metric so far; trials that run again and profiling excluded; ties keep the
-  // first. It is the luckiest of many measurements: a result is a verdict (searcher/verdict.h).
+  // The trial with the best metric so far; trials that run again and profiling excluded; ties keep
+  // the first. It is the luckiest of many measurements: a result is a verdict (searcher/verdict.h).
   std::optional<TrialId> Best() const;
   // The trial of the submitted configuration, if it exists yet.
   std::optional<TrialId> Submitted() const;

@@ -41,8 +41,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kLogEndBytes = 256 * 1024;
 // The size of its beginning that is searched for DeepSpeed's dump of its config.
 constexpr int64_t kLogBeginBytes = 1024 * 1024;
-// The size of its beginning that is searched for losses.
-constexpr int64_t kLossLogBytes = 16 * kLogBeginBytes;
+constexpr int kMostWaits = 10;  // Calls that wait for ranks which end after rank 0.
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -98,7 +97,8 @@ class CommandTarget : public LaunchTarget {
   }
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
-  std::optional<PointResult> PollMeasurement(const LaunchRequest& request) override;
+  std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
+                                             bool have_exited) override;
   std::optional<ModelProfile> PollProfile(const LaunchRequest& request) override;
   int64_t PollProgress(const LaunchRequest& request) override;
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
@@ -120,6 +120,7 @@ class CommandTarget : public LaunchTarget {
   struct Given {
     bool measurement = false;
     bool profile = false;
+    int num_waits = 0;
     int64_t port = 0;  // Where the ranks meet; 0 if the launcher chooses it.
   };
 
@@ -132,7 +133,10 @@ class CommandTarget : public LaunchTarget {
   int64_t BatchOf(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
   void AddReports(const LaunchRequest& request, PointResult* result) const;
-  int64_t LastStep(const LaunchRequest& request) const;
+  // After which the script ends, counted from 0.
+  int64_t LastStep(const LaunchRequest& request) const {
+    return std::max(spec_.options.end_profile_step, request.steps - 1);
+  }
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -151,11 +155,6 @@ int64_t MicroBatchOf(const LaunchRequest& request) {
 }
 int64_t AccumulationOf(const LaunchRequest& request) {
   return request.ds_config.at("gradient_accumulation_steps");
-}
-
-// After which the script ends, counted from 0.
-int64_t CommandTarget::LastStep(const LaunchRequest& request) const {
-  return std::max(spec_.options.end_profile_step, request.steps - 1);
 }
 
 // A launcher is one command that starts the ranks itself. Otherwise there is one command per slot.
@@ -333,8 +332,8 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
   };
   const std::vector<HookReport> reports = ReadReports(request);
   const std::string& pattern = spec_.options.loss_pattern;
-  result->losses = pattern.empty() ? MeanLosses(reports)
-                                   : LossesInLog(ReadBegin(Files(request).log(0), kLossLogBytes), pattern);
+  result->losses =
+      pattern.empty() ? MeanLosses(reports) : LossesInLog(Files(request).log(0), pattern);
   for (const HookReport& report : reports) {
     if (report.peak_bytes)
       result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
@@ -367,7 +366,8 @@ std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& requ
   return profile;
 }
 
-std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request) {
+std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request,
+                                                          bool have_exited) {
   Given& given = given_[request.dir];
   if (given.measurement || request.full_run || request.kind == TrialKind::kProfile) {
     return std::nullopt;
@@ -380,11 +380,14 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
   if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
+  const bool waits = !have_exited && !HaveEnded(ReadReports(request));
+  if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
-  result.measurement = MeasurementOf(*metrics, lines, spec_.options.start_profile_step,
-                                     LastStep(request), result.point.accumulation_steps, BatchOf(request));
+  result.measurement =
+      MeasurementOf(*metrics, lines, spec_.options.start_profile_step, LastStep(request),
+                    result.point.accumulation_steps, BatchOf(request));
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }

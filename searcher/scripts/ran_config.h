@@ -28,6 +28,7 @@ struct HookReport {
   std::optional<double> host_bytes = {};
   std::optional<double> alloc_retries = {};
   std::optional<double> data_wait = {};  // 0 to 1.
+  bool has_ended = false;                // It has written its losses, if it has any.
   std::vector<double> losses = {};       // NaN if not finite.
   int64_t largest_batch = 0;             // Samples of the largest forward pass; 0 if unknown.
 };

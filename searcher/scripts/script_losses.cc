@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
 #include <limits>
 #include <regex>
 
@@ -10,8 +11,14 @@
 
 namespace dsat {
 
+bool HaveEnded(const std::vector<HookReport>& reports) {
+  return std::ranges::all_of(
+      reports, [](const HookReport& report) { return report.has_ended || !report.config_applied; });
+}
+
 std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
   std::vector<double> means;
+  if (!HaveEnded(reports)) return means;
   double num_ranks = 0;
   for (const HookReport& report : reports) {
     if (report.losses.empty()) continue;
@@ -23,13 +30,13 @@ std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
   return means;
 }
 
-std::vector<double> LossesInLog(std::string_view log, const std::string& pattern) {
+std::vector<double> LossesInLog(const std::string& path, const std::string& pattern) {
   const std::regex regex(pattern);
+  std::ifstream log(path);
   std::vector<double> losses;
-  for (size_t end; (end = log.find('\n')) != std::string_view::npos; log.remove_prefix(end + 1)) {
-    const std::string line(log.substr(0, end));
+  for (std::string line; std::getline(log, line);) {
     std::smatch match;
-    if (end > kMaxStampedLineBytes || !std::regex_search(line, match, regex)) continue;
+    if (line.size() > kMaxStampedLineBytes || !std::regex_search(line, match, regex)) continue;
     const std::string text = match[1];
     double loss = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);

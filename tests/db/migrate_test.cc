@@ -73,7 +73,8 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
       "SELECT experiment, id, kind, state, reason, zero_stage, assignment, ds_config, asked_at,"
       " ended_at FROM trials",
       "SELECT * FROM attempts",
-      "SELECT experiment, trial, attempt, point, micro_batch_size, throughput, latency_spread, loss,"
+      "SELECT experiment, trial, attempt, point, micro_batch_size, throughput, latency_spread, "
+      "loss,"
       " measurement, measured_at FROM points",
       "SELECT id, name, method, state, created_at FROM experiments",
       "SELECT * FROM best_trials"};

@@ -23,10 +23,10 @@ namespace dsat::engine {
 
 enum class Defect {
   kNone,
-  kDroppedGradients,   // Rank 1 contributes zeros.
-  kSkippedReduction,   // Every third reduction does not happen: each rank keeps its own gradients.
+  kDroppedGradients,    // Rank 1 contributes zeros.
+  kSkippedReduction,    // Every third reduction does not happen: each rank keeps its own gradients.
   kAccumulationOffBy1,  // A step ends one micro-batch early.
-  kStaleShard,         // The others never get a newer version of the last rank's parameters.
+  kStaleShard,          // The others never get a newer version of the last rank's parameters.
   kZeroGradients,
 };
 
@@ -120,8 +120,8 @@ class DefectiveGroup : public ProcessGroup {
 
   // Whether the reduction happens.
   bool Reduces(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-    const bool zero = defect_ == Defect::kZeroGradients ||
-                      (defect_ == Defect::kDroppedGradients && rank() == 1);
+    const bool zero =
+        defect_ == Defect::kZeroGradients || (defect_ == Defect::kDroppedGradients && rank() == 1);
     if (zero) {
       const auto bytes = static_cast<size_t>(row_elems * size() * BytesPerElem(dtype));
       std::memset(buffer.data, 0, bytes);
@@ -151,8 +151,8 @@ inline std::vector<double> LossesOf(const Model& model, const LossRun& run) {
   DsConfig config = run.config;
   if (run.defect == Defect::kAccumulationOffBy1) {
     --config.batch.accumulation_steps;
-    config.batch.train_batch_size = config.batch.micro_batch_size *
-                                    config.batch.accumulation_steps * run.world_size;
+    config.batch.train_batch_size =
+        config.batch.micro_batch_size * config.batch.accumulation_steps * run.world_size;
   }
   std::vector<double> losses;
   RunRanks(run.world_size, [&](ProcessGroup& host) {

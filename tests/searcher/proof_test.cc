@@ -54,8 +54,8 @@ struct Machine {
       experiment.RecordMeasured(id, attempt, std::nullopt, SampleProfile());
     } else if (outcome.state == TrialState::kSucceeded) {
       const Point point = ConfigPoint(trial);
-      PointResult result =
-          SamplePoint(100 + 10 * static_cast<double>(point.micro_batch_size), point.micro_batch_size);
+      PointResult result = SamplePoint(100 + 10 * static_cast<double>(point.micro_batch_size),
+                                       point.micro_batch_size);
       result.point = point;
       result.losses = Losses(trial);
       experiment.RecordMeasured(id, attempt, result, std::nullopt);
@@ -245,8 +245,10 @@ TEST_F(ProofTest, ADefaultSoakIsNoLongerThanTheConfirmation) {
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
   // Every launch takes 5 s.
-  const auto confirm_s = 5.0 * static_cast<double>(TrialsOf(search, TrialKind::kConfirm).size() - 1);
-  const double step_s = *ValueAtBest(search.trials().at(*soaks[0].confirms), "throughput", "latency") / 1000;
+  const auto confirm_s =
+      5.0 * static_cast<double>(TrialsOf(search, TrialKind::kConfirm).size() - 1);
+  const double step_s =
+      *ValueAtBest(search.trials().at(*soaks[0].confirms), "throughput", "latency") / 1000;
   EXPECT_EQ(soaks[0].steps, static_cast<int64_t>(confirm_s / step_s));
 }
 
