@@ -149,10 +149,10 @@ std::string TrainingText(const Search& search, const Verdict& verdict) {
             ? "; report them with the Python helper (docs/python.md) or pass --loss-pattern"
             : "");
   }
-  return fmt::format("training: {} the submitted configuration, {}; {} runs of that one{}\n",
-                     check.result == LossCheck::Result::kAlike ? "like" : "not like",
-                     Describe(check), check.num_runs,
-                     check.only_learning ? "; only what is learned was compared" : "");
+  return fmt::format(
+      "training: {} the submitted configuration: {}, measured against {} of its runs{}\n",
+      check.result == LossCheck::Result::kAlike ? "like" : "not like", Describe(check),
+      check.num_runs, check.only_learning ? "; only what is learned was compared" : "");
 }
 
 // What the soak has shown, in one line.

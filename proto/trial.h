@@ -68,6 +68,8 @@ double StandardError(const Metric& metric);
 //                  with a pipeline
 //   data_wait      fraction of the latency in which the rank that waits longest waits for its data
 //                  loader; of user's commands, if known
+//   skipped_steps  optimizer steps of the launch that were skipped because gradients overflowed in
+//                  fp16; only if there are any, and only of the built-in engine
 //   host_bytes     highest resident host memory of any rank, bytes; if known
 //   alloc_retries  how often a rank's allocator had to flush its cache to find memory, the most of
 //                  any rank; of user's commands, if known

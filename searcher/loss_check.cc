@@ -109,19 +109,33 @@ double UnitRoundoff(const ExperimentSpec& spec, const Json& ds_config) {
   return is_on("/fp16/enabled") ? kF16Roundoff : kF32Roundoff;
 }
 
-// The runs of the submitted configuration with this global batch.
-std::vector<LossCurve> SubmittedCurves(const Search& search, int64_t train_batch_size) {
-  std::vector<LossCurve> curves;
+// Whether runs with fp16 and a dynamic loss scale may have skipped other updates than these. How
+// many gradients overflow depends on the split of the batch and on the stage.
+bool MaySkipOthers(const Search& search, const Trial& soak, const std::vector<const Trial*>& runs) {
+  const Json* fp16 = FindAtPointer(soak.ds_config, "/fp16");
+  const bool is_dynamic = fp16 != nullptr && fp16->value("enabled", Json(false)) != Json(false) &&
+                          fp16->value("loss_scale", Json(0)) == Json(0);
+  if (!is_dynamic) return false;
+  const auto skipped = [&](const Trial& trial) {
+    return ValueAtBest(trial, search.spec().options.metric, "skipped_steps").value_or(0);
+  };
+  return !IsBuiltin(search.spec()) || std::ranges::any_of(runs, [&](const Trial* run) {
+    return skipped(*run) != skipped(soak);
+  });
+}
+
+// The runs of the submitted configuration with this global batch and known losses.
+std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size) {
+  std::vector<const Trial*> runs;
   for (const auto& [id, trial] : search.trials()) {
     const bool is_run = trial.kind == TrialKind::kSubmitted ||
                         trial.kind == TrialKind::kReference ||
                         (trial.kind == TrialKind::kConfirm && trial.confirms == search.Submitted());
     if (!is_run || trial.state != TrialState::kSucceeded) continue;
-    LossCurve curve = LossesOf(trial, search.spec().options.metric);
-    if (!curve.empty() && GlobalBatch(trial.ds_config) == train_batch_size)
-      curves.push_back(std::move(curve));
+    const bool is_known = !LossesOf(trial, search.spec().options.metric).empty();
+    if (is_known && GlobalBatch(trial.ds_config) == train_batch_size) runs.push_back(&trial);
   }
-  return curves;
+  return runs;
 }
 
 }  // namespace
@@ -176,14 +190,19 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
     return NotChecked("the submitted configuration was not measured");
   const Json from = search.BestConfigOf(*submitted);
   const int64_t was = GlobalBatch(from), is = GlobalBatch(soak.ds_config);
-  const std::vector<LossCurve> runs = SubmittedCurves(search, is);
+  const std::vector<const Trial*> runs = SubmittedRuns(search, is);
   if (runs.size() < 2 && was != is) {
     return NotChecked(fmt::format("the global batch changed from {} to {}", was, is));
   }
-  return CompareLosses(runs, curve,
-                       {.unit_roundoff = UnitRoundoff(search.spec(), soak.ds_config),
-                        .changes = ClassOfChanges(from, soak.ds_config),
-                        .random_by_split = !IsBuiltin(search.spec())});
+  std::vector<LossCurve> curves;
+  for (const Trial* run : runs)
+    curves.push_back(LossesOf(*run, metric));
+  return CompareLosses(
+      curves, curve,
+      {.unit_roundoff = UnitRoundoff(search.spec(), soak.ds_config),
+       .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic
+                                                    : ClassOfChanges(from, soak.ds_config),
+       .random_by_split = !IsBuiltin(search.spec())});
 }
 
 std::string Describe(const LossCheck& check) {

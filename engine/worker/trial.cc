@@ -50,6 +50,7 @@ struct PointRun {
   std::vector<StepResult> steps;  // Those that count, as rank 0 has decided.
   int64_t num_steps = 0;          // With those that do not.
   std::vector<double> losses;     // Of all steps.
+  int64_t num_skipped = 0;        // The same.
   int64_t peak_bytes = 0;         // The highest of any rank, from the engine's start on.
   std::vector<int64_t> rank_peak_bytes;
 };
@@ -203,6 +204,7 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
     if (next == Next::kStop) return std::nullopt;
   }
   run.num_steps = engine.num_steps();
+  run.num_skipped = engine.num_skipped_steps();
   for (const StepResult& step : run.steps)
     run.losses.push_back(step.loss);
   if (environment_.rank == 0)
@@ -315,6 +317,8 @@ std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
   if (environment_.rank != 0) return std::nullopt;
   Measurement measurement = MeasurementOf(run.steps, Scale(), run.peak_bytes);
   measurement["host_bytes"] = {.value = host_bytes, .spread = 0, .samples = 1};
+  if (run.num_skipped > 0)
+    measurement["skipped_steps"] = {.value = double(run.num_skipped), .spread = 0, .samples = 1};
   const Metric& throughput = measurement.at("throughput");
   Log(LogLevel::kInfo, "measured",
       {{"micro_batch_size", point.micro_batch_size},

@@ -449,8 +449,8 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   if (steps < needed) {
     return {TrialState::kFailed,
             fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
-                        "longer, or lower end_profile_step",
-                        steps, needed)};
+                        "longer, or lower {}",
+                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step")};
   }
   return {
       TrialState::kFailed,

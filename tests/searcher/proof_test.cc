@@ -44,6 +44,7 @@ struct Machine {
   virtual ~Machine() = default;
   virtual Outcome End(const Trial&) const { return {TrialState::kSucceeded, ""}; }
   virtual LossCurve Losses(const Trial&) const { return Curve(0.05); }
+  virtual void Add(const Trial&, Measurement&) const {}
 
   void Run(Experiment& experiment, TrialId id) const {
     const Trial trial = experiment.search().trials().at(id);
@@ -58,6 +59,7 @@ struct Machine {
                                        point.micro_batch_size);
       result.point = point;
       result.losses = Losses(trial);
+      Add(trial, result.measurement);
       experiment.RecordMeasured(id, attempt, result, std::nullopt);
     }
     experiment.EndAttempt(id, attempt, outcome, "");
@@ -182,6 +184,28 @@ TEST_F(ProofTest, WhatDoesNotTrainAlikeDropsOutAndTheNextTakesItsPlace) {
                 .rows[0][0],
             16);
   ExpectReplay(experiment);
+}
+
+// A skipped update shifts the losses by a step.
+TEST_F(ProofTest, OtherSkippedStepsOfFp16AreNoDefect) {
+  struct : Machine {
+    LossCurve Losses(const Trial& trial) const override {
+      LossCurve curve = Curve(0.05);
+      if (trial.kind == TrialKind::kSoak) curve.insert(curve.begin(), curve[0]);
+      return curve;
+    }
+    void Add(const Trial& trial, Measurement& measurement) const override {
+      if (trial.kind == TrialKind::kSoak) measurement["skipped_steps"] = {1, 0, 1};
+    }
+  } shifted;
+  for (const bool is_fp16 : {true, false}) {
+    ExperimentSpec spec = ProvedSpec();
+    if (is_fp16) spec.ds_config["fp16"] = {{"enabled", true}};
+    Experiment experiment = Make(spec);
+    shifted.Drive(experiment);
+    const Trial soak = TrialsOf(experiment.search(), TrialKind::kSoak).at(0);
+    EXPECT_EQ(soak.state, is_fp16 ? TrialState::kSucceeded : TrialState::kInfeasible);
+  }
 }
 
 // Runs out of memory in a soak of all but the submitted configuration.
