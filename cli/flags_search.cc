@@ -32,6 +32,7 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
 constexpr int64_t kConfirmRounds = 3;
 // The rounds of a confirmation that decides nothing, in terms of --confirm.
 constexpr int64_t kConfirmLooks = 3;
+constexpr int64_t kSoakSteps = 50;
 
 // The options of a search before any is given.
 SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) {
@@ -40,9 +41,13 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   if (method == "auto") {
     options.zero_stages = {0, 1, 2, 3};
     options.warm_start = "auto";
+    if (confirm_rounds > 0) options.soak_steps = kSoakSteps;
+    options.soak_in_budget = true;
   }
   options.confirm_rounds = confirm_rounds;
   options.confirm_looks = kConfirmLooks;
+  // Other programs report no losses, and cannot be asked for a longer run.
+  options.check_losses = confirm_rounds > 0;
   options.cover_stages = true;
   return options;
 }
@@ -113,6 +118,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
            [&options](const std::string& value) {
              options.compat_determined = value == "determined";
              options.confirm_rounds = 0;
+             options.check_losses = false;
              options.cover_stages = false;
            },
            "\"determined\": behave exactly as published (docs/methods.md)")
@@ -124,6 +130,26 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
                  "after the search; up to 3 times as many while they decide nothing")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
+}
+
+// Options of the last runs, which prove the pick.
+void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
+  app.add_option_function<int64_t>(
+         "--soak",
+         [&options](int64_t steps) {
+           options.soak_steps = steps;
+           options.soak_in_budget = false;
+         },
+         fmt::format("Optimizer steps of a last, longer run of the pick, which shows whether it "
+                     "keeps fitting; 0 = none (default: {})",
+                     method == "auto"
+                         ? fmt::format("{}, but no longer than the confirmation took", kSoakSteps)
+                         : "0"))
+      ->check(WholeNumberFrom0());
+  app.add_option("--loss-pattern", options.loss_pattern,
+                 "A regular expression whose first group matches the loss of a step in the output "
+                 "of rank 0 (default: the losses that the Python helper reports)")
+      ->type_name("REGEX");
 }
 
 // Options of one method only.
@@ -272,6 +298,7 @@ void AddSearchCommands(Parser& parser) {
         ->type_name("PATH")
         ->allow_extra_args(false);
     AddSearchOptions(sub, info.name, search.options);
+    AddProofOptions(sub, info.name, search.options);
     AddObjectiveOptions(sub, search.options, search.train_batch_size);
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);

@@ -17,16 +17,15 @@ namespace dsat::cli {
 namespace {
 
 // Succeeded trials by the searched metric, best first; then the others by number, and at last those
-// of the confirmation, whose single measurements rank nothing.
+// that ran again, whose single measurements rank nothing.
 std::vector<const Trial*> Ranked(const Search& search) {
   const std::string& metric = search.spec().options.metric;
   std::vector<const Trial*> trials;
   for (const auto& [id, trial] : search.trials())
     trials.push_back(&trial);
   std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
-    const bool a_confirms = a->kind == TrialKind::kConfirm,
-               b_confirms = b->kind == TrialKind::kConfirm;
-    if (a_confirms || b_confirms) return !a_confirms;
+    const bool a_again = RunsAgain(a->kind), b_again = RunsAgain(b->kind);
+    if (a_again || b_again) return !a_again;
     const auto x = MetricValue(*a, metric);
     const auto y = MetricValue(*b, metric);
     if (!x || !y) return x.has_value();
@@ -130,13 +129,52 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
                      verdict.factor->value, Interval(*verdict.factor), how);
 }
 
-// One line if a configuration dropped out of the confirmation.
+// One line if a configuration dropped out of the confirmation or the soak.
 std::string LeftOutText(const Verdict& verdict) {
   std::string text;
   for (const auto& [trial, reason] : verdict.left_out)
-    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "confirmation: " : "; ",
-                        trial, Printable(reason));
+    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "finalists: " : "; ", trial,
+                        Printable(reason));
   return text.empty() ? "" : text + "\n";
+}
+
+// Whether the pick trains like the submitted configuration: one line, unless it is that one.
+std::string TrainingText(const Search& search, const Verdict& verdict) {
+  if (!search.spec().options.check_losses || verdict.pick == search.Submitted()) return "";
+  const LossCheck& check = verdict.losses;
+  if (check.result == LossCheck::Result::kNotChecked) {
+    return fmt::format(
+        "training: not checked against the submitted configuration: {}{}\n", check.why,
+        check.why == kNoLosses
+            ? "; report them with the Python helper (docs/python.md) or pass --loss-pattern"
+            : "");
+  }
+  return fmt::format(
+      "training: {} the submitted configuration: {}, measured against {} of its runs{}\n",
+      check.result == LossCheck::Result::kAlike ? "like" : "not like", Describe(check),
+      check.num_runs, check.only_learning ? "; only what is learned was compared" : "");
+}
+
+// What the soak has shown, in one line.
+std::string SoakText(const Search& search, const Verdict& verdict) {
+  if (!verdict.no_soak.empty())
+    return "soak: not run, the budget is used up (" + Printable(verdict.no_soak) + ")\n";
+  if (!verdict.soak || search.spec().options.soak_steps == 0) return "";
+  const Trial& soak = search.trials().at(*verdict.soak);
+  if (soak.state != TrialState::kSucceeded) {
+    return fmt::format("soak: trial {} {}{}{}\n", soak.id, ToString(soak.state),
+                       soak.reason.empty() ? "" : ": ", Printable(soak.reason));
+  }
+  const std::string& metric = search.spec().options.metric;
+  std::string text = fmt::format("soak: trial {} ran {} steps{}", soak.id, soak.steps,
+                                 IsBuiltin(search.spec()) ? " and saved checkpoints" : "");
+  if (const auto peak = ValueAtBest(soak, metric, "peak_bytes"))
+    text += fmt::format(", peak {} on a rank", HumanBytes(static_cast<int64_t>(*peak)));
+  if (const auto host = ValueAtBest(soak, metric, "host_bytes"))
+    text += fmt::format(", {} of host memory", HumanBytes(static_cast<int64_t>(*host)));
+  if (const auto flushes = ValueAtBest(soak, metric, "alloc_retries"); flushes && *flushes > 0)
+    text += fmt::format(", {:.0f} flushes of the allocator's cache", *flushes);
+  return text + "\n";
 }
 
 // One line if the global batch is not the submitted one.
@@ -217,9 +255,9 @@ std::string VerdictText(const Search& search) {
       fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
                   DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
                   change.empty() ? "this is the submitted configuration" : "changes " + change);
-  text += FactorText(search, verdict) + LeftOutText(verdict) + BatchText(search, verdict) +
-          CertaintyText(verdict) + CostText(verdict) + MemoryText(search, verdict) +
-          DriftText(verdict);
+  text += FactorText(search, verdict) + LeftOutText(verdict) + TrainingText(search, verdict) +
+          SoakText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
+          CostText(verdict) + MemoryText(search, verdict) + DriftText(verdict);
   if (!verdict.warm_start.empty()) text += "warm start: " + verdict.warm_start + "\n";
   if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;
@@ -258,9 +296,15 @@ Json TrialJson(const Trial& trial, const std::string& metric) {
             {"reason", trial.reason},
             {"assignment", ToJson(trial.assignment)},
             {"ds_config", trial.ds_config},
-            {"metrics", nullptr}};
-  if (const PointResult* best = BestPoint(trial, metric))
-    json["metrics"] = ToJson(best->measurement);
+            {"metrics", nullptr},
+            {"losses", nullptr},
+            {"rank_peak_bytes", nullptr}};
+  if (trial.confirms) json["confirms"] = *trial.confirms;
+  const PointResult* best = BestPoint(trial, metric);
+  if (best == nullptr) return json;
+  json["metrics"] = ToJson(best->measurement);
+  if (!best->losses.empty()) json["losses"] = best->losses;
+  if (!best->rank_peak_bytes.empty()) json["rank_peak_bytes"] = best->rank_peak_bytes;
   return json;
 }
 

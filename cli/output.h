@@ -14,8 +14,9 @@ namespace dsat::cli {
 std::string SummaryText(const Experiment& experiment, size_t columns);
 // The same as JSON.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
-// One trial as JSON: id, kind, state, reason, assignment, ds_config, and the metrics of its
-// best point by `metric`.
+// One trial as JSON: id, kind, state, reason, assignment, ds_config, confirms? (of a
+// trial that ran another's configuration again), and of its best point by `metric`: metrics, losses
+// by step and rank_peak_bytes, null where not known.
 Json TrialJson(const Trial& trial, const std::string& metric);
 
 }  // namespace dsat::cli

@@ -28,6 +28,9 @@ int64_t CountState(const Search& search, TrialState state) {
 std::string DescribeTrial(const Trial& trial, const std::string& metric) {
   if (trial.kind == TrialKind::kProfile) return "profile";
   if (trial.kind == TrialKind::kSubmitted) return "as submitted";
+  if (trial.kind == TrialKind::kReference)
+    return fmt::format("as submitted, batch {}", trial.ds_config.value("train_batch_size", 0));
+  if (trial.kind == TrialKind::kSoak) return fmt::format("soaks trial {}", *trial.confirms);
   if (trial.confirms) return fmt::format("confirms trial {}", *trial.confirms);
   return DescribeConfig(trial, metric);
 }

@@ -111,7 +111,9 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {
-    fmt::print("{}\n", TrialJson(trial, experiment.search().spec().options.metric).dump(2));
+    Json json = TrialJson(trial, experiment.search().spec().options.metric);
+    json["verdict"] = ToJson(VerdictOf(experiment.search()));
+    fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}\n", BestConfig(experiment.search())->dump(2));
   }

@@ -82,6 +82,7 @@ Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused) {
                {"ds_config", trial.ds_config}};
   WriteOptional(payload, "confirms", trial.confirms);
   if (trial.give_up_below > 0) payload["give_up_below"] = trial.give_up_below;
+  if (trial.steps > 0) payload["steps"] = trial.steps;
   for (const Refusal& refusal : refused)
     payload["refused"].push_back(ToJson(refusal));
   return {0, EventKind::kAsked, trial.id, std::move(payload)};
@@ -98,6 +99,8 @@ Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointRes
     payload["point"] = {{"micro_batch_size", result->point.micro_batch_size},
                         {"accumulation_steps", result->point.accumulation_steps}};
     payload["measurement"] = ToJson(result->measurement);
+    if (!result->losses.empty()) payload["losses"] = result->losses;
+    if (!result->rank_peak_bytes.empty()) payload["rank_peak_bytes"] = result->rank_peak_bytes;
   }
   if (profile) payload["profile"] = ToJson(*profile);
   return {0, EventKind::kMeasured, trial, std::move(payload)};
@@ -149,6 +152,7 @@ Trial AskedTrial(const Event& event) {
     trial.ds_config = payload.at("ds_config");
     trial.confirms = OptionalAt<TrialId>(payload, "confirms");
     trial.give_up_below = payload.value("give_up_below", 0.0);
+    trial.steps = payload.value("steps", int64_t{0});
     return trial;
   });
 }
@@ -185,7 +189,9 @@ std::optional<PointResult> MeasuredPoint(const Event& event) {
     const Json& point = payload.at("point");
     return PointResult{{point.at("micro_batch_size").get<int64_t>(),
                         point.at("accumulation_steps").get<int64_t>()},
-                       MeasurementFromJson(payload.at("measurement"), "measurement")};
+                       MeasurementFromJson(payload.at("measurement"), "measurement"),
+                       LossesFromJson(payload.value("losses", Json::array())),
+                       payload.value("rank_peak_bytes", std::vector<int64_t>())};
   });
 }
 

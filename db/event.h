@@ -18,12 +18,14 @@ namespace dsat {
 enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
 
 enum class EventKind {
-  // A trial was created. payload: kind, assignment, ds_config; confirms?, of a confirm trial;
-  // give_up_below?; refused?, the proposals that were predicted not to fit and were told so before
-  // it
+  // A trial was created. payload: kind, assignment, ds_config; confirms?, of a trial that runs
+  // another's configuration again; steps?, of a soak trial; give_up_below?; refused?, the proposals
+  // that were predicted not to fit and were told so before it
   kAsked,
   kAttemptStarted,  // A launch began. payload: attempt, log_dir
-  kMeasured,        // Something was measured. payload: attempt, (point, measurement)?, profile?
+  // Something was measured. payload: attempt, (point, measurement, losses?, rank_peak_bytes?)?,
+  // profile?
+  kMeasured,
   kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail
   // The trial's end, as the method is told. payload: state, reason; started_s?, ended_s?; space?,
   // the search space that was built from the profile

@@ -56,6 +56,19 @@ UPDATE sqlite_schema
   WHERE name = 'events';
 PRAGMA writable_schema = RESET;
 )sql"},
+    // Columns and values again. Those of version 5 are as its statements above leave them.
+    Step{6, R"sql(
+ALTER TABLE points ADD COLUMN losses TEXT CHECK (losses IS NULL OR json_valid(losses));
+ALTER TABLE points ADD COLUMN rank_peak_bytes TEXT
+  CHECK (rank_peak_bytes IS NULL OR json_valid(rank_peak_bytes));
+PRAGMA writable_schema = ON;
+UPDATE sqlite_schema
+  SET sql = replace(replace(sql, '''search'', ''confirm'')',
+                            '''search'', ''confirm'', ''reference'', ''soak'')'),
+                    '(kind = ''confirm'')', '(kind IN (''confirm'', ''reference'', ''soak''))')
+  WHERE name = 'trials';
+PRAGMA writable_schema = RESET;
+)sql"},
 };
 
 int32_t SchemaVersion(const Database& db) {

@@ -58,13 +58,17 @@ void InsertPoint(const Database& db, ExperimentId experiment, const Event& event
     columns[2 * i] = found->second.value;
     columns[2 * i + 1] = found->second.spread;
   }
+  const auto text_at = [&](const char* key) {
+    return event.payload.contains(key) ? std::optional(event.payload.at(key).dump()) : std::nullopt;
+  };
   const auto insert = [&](const auto&... metrics) {
     Run(db,
-        "INSERT INTO points SELECT ?1, ?2, ?3, count(*), ?4, ?5, ?7, ?8, ?9, ?10, ?11, ?12,"
-        " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?6, " DSAT_SQL_NOW
-        " FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
+        "INSERT INTO points SELECT ?1, ?2, ?3, count(*), ?4, ?5, ?9, ?10, ?11, ?12, ?13, ?14,"
+        " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?6, " DSAT_SQL_NOW
+        ", ?7, ?8 FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
         experiment, event.trial, attempt, result.point.micro_batch_size,
-        result.point.accumulation_steps, event.payload.at("measurement").dump(), metrics...);
+        result.point.accumulation_steps, event.payload.at("measurement").dump(), text_at("losses"),
+        text_at("rank_peak_bytes"), metrics...);
   };
   std::apply(insert, columns);
 }
@@ -172,15 +176,18 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
     trials.push_back(std::move(trial));
   }
   Statement points(db,
-                   "SELECT trial, micro_batch_size, accumulation_steps, measurement"
-                   " FROM points AS p WHERE experiment = ?1 AND attempt ="
+                   "SELECT trial, micro_batch_size, accumulation_steps, measurement,"
+                   " losses, rank_peak_bytes FROM points AS p WHERE experiment = ?1 AND attempt ="
                    " (SELECT max(attempt) FROM attempts WHERE experiment = ?1"
                    "  AND trial = p.trial) ORDER BY trial, point",
                    experiment);
   while (points.Step()) {
     trials[index.at(points.Int(0))].points.push_back(
         {{points.Int(1), points.Int(2)},
-         MeasurementFromJson(Json::parse(points.Text(3)), "measurement")});
+         MeasurementFromJson(Json::parse(points.Text(3)), "measurement"),
+         points.IsNull(4) ? std::vector<double>() : LossesFromJson(Json::parse(points.Text(4))),
+         points.IsNull(5) ? std::vector<int64_t>()
+                          : Json::parse(points.Text(5)).get<std::vector<int64_t>>()});
   }
   return trials;
 }

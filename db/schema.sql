@@ -1,4 +1,4 @@
--- The schema of a dsat database, version 5 (PRAGMA user_version). docs/schema.md explains it with
+-- The schema of a dsat database, version 6 (PRAGMA user_version). docs/schema.md explains it with
 -- example queries. The comments inside the statements stay in the file: `.schema` shows them.
 --
 -- `events` is the log; trials, attempts and points are derived from it and written in the same
@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS trials (
   -- One configuration tried by an experiment.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   id INTEGER NOT NULL,                 -- 0, 1, 2 ... within the experiment.
-  kind TEXT NOT NULL                   -- profile, submitted, search or confirm: why it exists.
-    CHECK (kind IN ('profile', 'submitted', 'search', 'confirm')),
+  kind TEXT NOT NULL                   -- profile, submitted, search, confirm, reference or soak.
+    CHECK (kind IN ('profile', 'submitted', 'search', 'confirm', 'reference', 'soak')),
   state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
     CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
   reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
@@ -42,8 +42,8 @@ CREATE TABLE IF NOT EXISTS trials (
     CHECK (json_valid(ds_config)),
   asked_at TEXT NOT NULL,              -- When the method asked for it.
   ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
-  confirms INTEGER                     -- Of kind confirm: the trial that it measures again.
-    CHECK ((confirms IS NOT NULL) = (kind = 'confirm')),
+  confirms INTEGER                     -- Of the last three kinds: the trial that it runs again.
+    CHECK ((confirms IS NOT NULL) = (kind IN ('confirm', 'reference', 'soak'))),
   PRIMARY KEY (experiment, id)
 ) STRICT;
 
@@ -93,6 +93,10 @@ CREATE TABLE IF NOT EXISTS points (
   measurement TEXT NOT NULL            -- JSON: every metric with value, spread and samples.
     CHECK (json_valid(measurement)),
   measured_at TEXT NOT NULL,           -- When the measurement arrived.
+  losses TEXT                          -- JSON: the loss of each step; NULL if not known.
+    CHECK (losses IS NULL OR json_valid(losses)),
+  rank_peak_bytes TEXT                 -- JSON: device memory of each rank; NULL if not known.
+    CHECK (rank_peak_bytes IS NULL OR json_valid(rank_peak_bytes)),
   PRIMARY KEY (experiment, trial, attempt, point),
   FOREIGN KEY (experiment, trial, attempt) REFERENCES attempts (experiment, trial, attempt)
 ) STRICT;
@@ -133,8 +137,8 @@ WITH
   )
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
-       t.kind AS kind,                 -- profile, submitted, search or confirm.
-       t.confirms AS confirms,         -- Of kind confirm: the trial that it measures again.
+       t.kind AS kind,                 -- profile, submitted, search, confirm, reference or soak.
+       t.confirms AS confirms,         -- Of the last three kinds: the trial that it runs again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.
        coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')
@@ -155,8 +159,18 @@ SELECT t.experiment AS experiment,     -- The experiment.
 FROM trials AS t
 LEFT JOIN ranked AS r ON r.experiment = t.experiment AND r.trial = t.id AND r.place = 1;
 
+-- The losses of the optimizer steps, one row for each step that a trial has run.
+CREATE VIEW IF NOT EXISTS step_losses AS
+SELECT p.experiment AS experiment,     -- The experiment.
+       p.trial AS trial,               -- The trial.
+       p.attempt AS attempt,           -- The attempt.
+       p.point AS point,               -- The point within the attempt.
+       l.key + 1 AS step,              -- 1, 2, 3 ... optimizer steps since the model's start.
+       l.value AS loss                 -- Over all ranks, nats per token; NULL if it is not finite.
+FROM points AS p, json_each(p.losses) AS l;
+
 -- The best trial of each experiment that has one: its pick, else the best by the metric, where
--- profiling and confirming trials do not count and ties keep the first.
+-- profiling trials and runs of an earlier configuration do not count and ties keep the first.
 CREATE VIEW IF NOT EXISTS best_trials AS
 SELECT experiment,                     -- The experiment.
        name,                           -- Its name.
@@ -181,7 +195,7 @@ FROM (
   FROM trial_metrics AS m
   JOIN experiments AS e ON e.id = m.experiment
   JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
-  WHERE m.state = 'succeeded' AND m.kind NOT IN ('profile', 'confirm')
+  WHERE m.state = 'succeeded' AND m.kind IN ('submitted', 'search')
     AND m.metric_value IS NOT NULL
 )
 WHERE place = 1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <regex>
 #include <set>
 #include <string>
 
@@ -46,6 +47,21 @@ void CheckStages(const std::vector<int>& stages) {
   }
 }
 
+void CheckLossPattern(const std::string& pattern) {
+  const auto fail = [&](const char* what) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--loss-pattern: \"{}\" {}; expected a regular expression whose first group matches the "
+          "loss, such as \"loss: ([0-9.]+)\"",
+          pattern, what);
+  };
+  if (pattern.empty()) return;
+  try {
+    if (std::regex(pattern).mark_count() < 1) fail("has no group");
+  } catch (const std::regex_error&) {
+    fail("is no regular expression");
+  }
+}
+
 }  // namespace
 
 void ValidateOptions(const SearchOptions& options) {
@@ -61,6 +77,8 @@ void ValidateOptions(const SearchOptions& options) {
   constexpr int64_t kMostRounds = 100;
   CheckRange("--confirm", options.confirm_rounds, 0, kMostRounds);
   CheckRange("confirm_looks", options.confirm_looks, 1, kMostRounds);
+  CheckRange("--soak", options.soak_steps, 0);
+  CheckLossPattern(options.loss_pattern);
   CheckPositive("--max-time", options.max_time_s);
   CheckPositive("--max-device-hours", options.max_device_hours);
   if (options.run_steps) CheckRange("--run-steps", *options.run_steps, 1);

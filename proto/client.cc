@@ -136,8 +136,7 @@ std::optional<Point> TrialClient::Measured(const PointResult& result,
                                            const std::optional<ModelProfile>& profile) {
   v1::MeasuredRequest request;
   *request.mutable_attempt() = ToProto(impl_->attempt);
-  *request.mutable_point() = ToProto(result.point);
-  *request.mutable_measurement() = ToProto(result.measurement);
+  *request.mutable_result() = ToProto(result);
   if (profile) *request.mutable_profile() = ToProto(*profile);
   v1::MeasuredReply reply;
   // A connection that broke is made again: the measurement is worth more than the time.

@@ -25,6 +25,10 @@ void VisitFields(Visitor& visit, T& options) {
   visit("divisible_by", options.divisible_by);
   visit("confirm_rounds", options.confirm_rounds);
   visit("confirm_looks", options.confirm_looks);
+  visit("check_losses", options.check_losses);
+  visit("soak_steps", options.soak_steps);
+  visit("soak_in_budget", options.soak_in_budget);
+  visit("loss_pattern", options.loss_pattern);
   visit("max_time_s", options.max_time_s);
   visit("max_device_hours", options.max_device_hours);
   visit("run_steps", options.run_steps);

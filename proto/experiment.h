@@ -40,6 +40,16 @@ struct SearchOptions {
   // After so many times these rounds the confirmation ends at the latest. Older logs, which lack
   // the key, end after one.
   int64_t confirm_looks = 1;
+  // After a confirmation, the losses of the pick are compared with those of the submitted
+  // configuration (searcher/loss_check.h).
+  bool check_losses = false;
+  // The optimizer steps of the last run of the pick; 0: only as many as the comparison of losses
+  // needs. `soak_in_budget`: fewer if they would take longer than the confirmation has.
+  int64_t soak_steps = 0;
+  bool soak_in_budget = false;
+  // Of the user's command: a regular expression whose first group matches the loss of a step in the
+  // output of rank 0; "": the losses are those that the Python helper reports.
+  std::string loss_pattern;
   // Budgets of the search without its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.

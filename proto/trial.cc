@@ -21,7 +21,7 @@ struct MetricInfo {
   bool searchable;
 };
 
-constexpr std::array<MetricInfo, 13> kMetrics = {{
+constexpr std::array<MetricInfo, 15> kMetrics = {{
     {"FLOPS_per_gpu", "FLOP/s", false, true},
     {"throughput", "samples/s", false, true},
     {"tokens_per_second", "tokens/s", false, false},
@@ -35,6 +35,8 @@ constexpr std::array<MetricInfo, 13> kMetrics = {{
     {"pipeline_idle", "of latency", true, false},
     {"data_wait", "of latency", true, false},
     {"alloc_retries", "flushes", true, false},
+    {"host_bytes", "bytes", true, false},
+    {"skipped_steps", "steps", true, false},
 }};
 
 const MetricInfo* FindMetric(const std::string& name) {
@@ -46,10 +48,12 @@ const MetricInfo* FindMetric(const std::string& name) {
 template <typename Enum>
 using Names = std::span<const std::pair<Enum, const char*>>;
 
-constexpr std::array<std::pair<TrialKind, const char*>, 4> kKinds = {{
+constexpr std::array<std::pair<TrialKind, const char*>, 6> kKinds = {{
     {TrialKind::kProfile, "profile"},
     {TrialKind::kSubmitted, "submitted"},
     {TrialKind::kConfirm, "confirm"},
+    {TrialKind::kReference, "reference"},
+    {TrialKind::kSoak, "soak"},
     {TrialKind::kSearch, "search"},
 }};
 
@@ -156,6 +160,17 @@ std::string ToString(TrialKind kind) {
 }
 std::string ToString(TrialState state) {
   return NameOf<TrialState>(kStates, state);
+}
+
+std::vector<double> LossesFromJson(const Json& json) {
+  std::vector<double> losses;
+  for (const Json& loss : json)
+    losses.push_back(loss.is_null() ? std::nan("") : loss.get<double>());
+  return losses;
+}
+
+bool RunsAgain(TrialKind kind) {
+  return kind == TrialKind::kConfirm || kind == TrialKind::kReference || kind == TrialKind::kSoak;
 }
 
 TrialKind ParseTrialKind(const std::string& text) {

@@ -21,6 +21,8 @@ enum class TrialKind {
   kSubmitted,  // The configuration as submitted, so that the gain over it is measured.
   kSearch,     // Asked for by the method.
   kConfirm,    // Measures an earlier configuration again, after the search.
+  kReference,  // The submitted configuration with the global batch of the pick, for its losses.
+  kSoak,       // A longer run of the pick: does it keep fitting, and does it train alike?
 };
 
 enum class TrialState {
@@ -66,6 +68,9 @@ double StandardError(const Metric& metric);
 //                  with a pipeline
 //   data_wait      fraction of the latency in which the rank that waits longest waits for its data
 //                  loader; of user's commands, if known
+//   skipped_steps  optimizer steps of the launch that were skipped because gradients overflowed in
+//                  fp16; only if there are any, and only of the built-in engine
+//   host_bytes     highest resident host memory of any rank, bytes; if known
 //   alloc_retries  how often a rank's allocator had to flush its cache to find memory, the most of
 //                  any rank; of user's commands, if known
 using Measurement = std::map<std::string, Metric>;
@@ -78,6 +83,11 @@ struct Point {
 struct PointResult {
   Point point;
   Measurement measurement;
+  // The training loss of each optimizer step from the first one on, over all ranks; NaN where it
+  // was not finite. Empty if losses are not known.
+  std::vector<double> losses = {};
+  // Highest device memory in use on each rank; empty if not known.
+  std::vector<int64_t> rank_peak_bytes = {};
 };
 
 // What the profiling trial measures of the model and the device. Sizes are per rank.
@@ -131,10 +141,11 @@ struct Trial {
   std::string reason;
   std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
   std::optional<ModelProfile> profile;  // Of profiling trials only.
-  // Of confirm trials: the trial whose configuration is measured again.
+  // Of confirm, reference and soak trials: the trial whose configuration runs again.
   std::optional<TrialId> confirms = {};
   // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
   double give_up_below = 0;
+  int64_t steps = 0;  // Of soak trials: the optimizer steps that they run.
   TrialTimes times = {};
 };
 
@@ -145,7 +156,12 @@ std::string ToString(TrialState state);
 TrialKind ParseTrialKind(const std::string& text);
 TrialState ParseTrialState(const std::string& text);
 
+// Whether trials of this kind run an earlier trial's configuration again, after the search.
+bool RunsAgain(TrialKind kind);
+
 Json ToJson(const Measurement& measurement);
+// The losses of an array, in which null is NaN, as Json writes it.
+std::vector<double> LossesFromJson(const Json& json);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
 Json ToJson(const Refusal& refusal);

@@ -11,9 +11,10 @@
 namespace dsat {
 namespace {
 
-constexpr std::array<std::pair<TrialTask::Mode, const char*>, 5> kModes = {{
+constexpr std::array<std::pair<TrialTask::Mode, const char*>, 6> kModes = {{
     {TrialTask::Mode::kProfile, "profile"},
     {TrialTask::Mode::kMeasure, "measure"},
+    {TrialTask::Mode::kSoak, "soak"},
     {TrialTask::Mode::kTrain, "train"},
     {TrialTask::Mode::kEvaluate, "evaluate"},
     {TrialTask::Mode::kGenerate, "generate"},
@@ -24,9 +25,7 @@ TrialTask::Mode ParseMode(const std::string& text) {
     if (text == name) return value;
   }
   Throw(ErrorCode::kInvalidArgument,
-        "task/mode is \"{}\"; expected profile, measure, train, evaluate "
-        "or generate",
-        text);
+        "task/mode is \"{}\"; expected profile, measure, soak, train, evaluate or generate", text);
 }
 
 }  // namespace

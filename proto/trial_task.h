@@ -30,6 +30,7 @@ struct TrialTask {
   enum class Mode {
     kProfile,   // One step at micro-batch size 1; report a ModelProfile.
     kMeasure,   // Report a Measurement of the steps that engine/worker/step_window.h chooses.
+    kSoak,      // As kMeasure, of train_steps steps; save a checkpoint halfway and at the end.
     kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
     kEvaluate,  // Print the mean loss of a checkpoint over the validation data: one JSON line.
     kGenerate,  // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
@@ -53,7 +54,7 @@ struct TrialTask {
   double give_up_below = 0;   // As Trial's.
   int64_t train_steps = 0;
   int64_t seed = 42;
-  std::string checkpoint_dir;       // kTrain, kEvaluate, kGenerate.
+  std::string checkpoint_dir;       // kSoak (removed again), kTrain, kEvaluate, kGenerate.
   std::string checkpoint_tag;       // kEvaluate, kGenerate; "" = the newest.
   int64_t checkpoint_interval = 0;  // kTrain: steps between checkpoints; 0 = only at the end.
   int64_t checkpoint_seconds = 0;   // kTrain: the most between checkpoints; 0 = no limit.
@@ -73,7 +74,7 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;       // An Error; its message is the last line of the log.
 inline constexpr int kExitInfeasible = 3;  // Reported as infeasible by this rank.
 
-// "profile", "measure", "train", "evaluate", "generate".
+// "profile", "measure", "soak", "train", "evaluate", "generate".
 std::string ToString(TrialTask::Mode mode);
 Json ToJson(const TrialTask& task);
 TrialTask TrialTaskFromJson(const Json& json);

@@ -41,6 +41,9 @@ v1::PointResult ToProto(const PointResult& result) {
   v1::PointResult proto;
   *proto.mutable_point() = ToProto(result.point);
   *proto.mutable_measurement() = ToProto(result.measurement);
+  proto.mutable_losses()->Assign(result.losses.begin(), result.losses.end());
+  proto.mutable_rank_peak_bytes()->Assign(result.rank_peak_bytes.begin(),
+                                          result.rank_peak_bytes.end());
   return proto;
 }
 
@@ -103,7 +106,10 @@ Point FromProto(const v1::Point& point) {
 }
 
 PointResult FromProto(const v1::PointResult& result) {
-  return {FromProto(result.point()), FromProto(result.measurement())};
+  return {FromProto(result.point()),
+          FromProto(result.measurement()),
+          {result.losses().begin(), result.losses().end()},
+          {result.rank_peak_bytes().begin(), result.rank_peak_bytes().end()}};
 }
 
 ModelProfile FromProto(const v1::ModelProfile& profile) {

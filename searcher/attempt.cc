@@ -59,7 +59,8 @@ std::optional<int64_t> Attempt::NewStep() {
 
 AttemptNews Attempt::Observe() {
   if (!exit_) exit_ = process_.Poll();
-  AttemptNews news{target_->PollMeasurement(request_), target_->PollProfile(request_)};
+  AttemptNews news{target_->PollMeasurement(request_, exit_.has_value()),
+                   target_->PollProfile(request_)};
   if (news.measured || news.profile) OnProgress(step_);
   const int64_t progress = target_->PollProgress(request_);
   if (progress > polled_progress_) {

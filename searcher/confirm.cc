@@ -13,6 +13,9 @@ namespace {
 
 constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
+constexpr size_t kMostFinalists = 3;
+// A configuration whose search measurement is slower than this part of the best is no finalist.
+constexpr double kMayWin = 0.9;
 
 }  // namespace
 
@@ -24,6 +27,25 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
   const std::optional<double> throughput = ValueAtBest(trial, metric, "throughput");
   const std::optional<double> value = throughput ? throughput : MetricValue(trial, metric);
   return value && *value > 0 ? value : std::nullopt;
+}
+
+std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
+                                   std::optional<TrialId> submitted, const std::string& metric) {
+  std::vector<std::pair<double, TrialId>> by_speed;
+  for (const Trial* trial : trials) {
+    const std::optional<double> speed = SpeedOf(*trial, metric);
+    if (trial->state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, trial->id);
+  }
+  std::ranges::sort(by_speed);
+  std::vector<TrialId> fastest;
+  bool has_other = false;  // Than the submitted configuration, to compare it with.
+  for (const auto& [speed, id] : by_speed) {
+    const bool may_win = speed <= kMayWin * by_speed[0].first;
+    if (fastest.size() >= kMostFinalists || (has_other && !may_win)) break;
+    fastest.push_back(id);
+    has_other = has_other || id != submitted;
+  }
+  return fastest;
 }
 
 Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
@@ -82,6 +104,11 @@ void Confirmation::Add(TrialId trial, const Trial& finished) {
   const bool is_final =
       finished.state == TrialState::kInfeasible || ++arm.num_failed >= kMostFailures;
   if (is_final) arm.left_out = fmt::format("{}: {}", ToString(finished.state), finished.reason);
+}
+
+void Confirmation::LeaveOut(TrialId trial, const std::string& reason) {
+  const auto arm = std::ranges::find(arms_, trial, &Arm::trial);
+  if (arm != arms_.end()) arm->left_out = reason;
 }
 
 std::vector<TrialId> Confirmation::Arms() const {

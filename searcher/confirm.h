@@ -40,6 +40,12 @@ inline constexpr double kWorthMore = 1.05;
 // has no such measurement.
 std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
 
+// The finalists of a search whose method names none, fastest first: of trials that have succeeded,
+// those whose measurement is at most a tenth slower than the best, and one other than the submitted
+// one in any case; three at most.
+std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
+                                   std::optional<TrialId> submitted, const std::string& metric);
+
 // A deterministic function of its arms and what was added.
 class Confirmation {
  public:
@@ -60,6 +66,9 @@ class Confirmation {
   void DoNotExtend() { may_extend_ = false; }
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);
+
+  // An arm that a later run has shown to be no answer.
+  void LeaveOut(TrialId arm, const std::string& reason);
 
   // The arms that were not left out, in the order given.
   std::vector<TrialId> Arms() const;

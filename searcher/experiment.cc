@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "proto/search_policy.h"
+#include "searcher/loss_check.h"
 #include "searcher/sample_flops.h"
+#include "searcher/search_rules.h"
 #include "searcher/verdict.h"
 #include "searcher/warm_start.h"
 
@@ -135,9 +137,7 @@ void Experiment::Tell(TrialId id, const Outcome& outcome, const TrialTimes& time
     const Trial& trial = RunningTrial(id);
     const std::vector<Attempt> attempts = Attempts(id);
     const Attempt last = attempts.empty() ? Attempt() : attempts.back();
-    Outcome told = outcome;
-    const std::string missing = WhatIsMissing(trial, outcome, last);
-    if (!missing.empty()) told = {TrialState::kFailed, missing};
+    const Outcome told = Checked(trial, outcome, last);
     return std::vector<Event>{ToldEvent(id, told, SpaceAfter(trial, told, last), times)};
   });
 }
@@ -152,8 +152,9 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
   Commit([&] {
     const Trial& trial = RunningTrial(id);
     const Attempt measured = {points, profile, {}};
-    const std::string missing = WhatIsMissing(trial, outcome, measured);
-    if (!missing.empty()) Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, missing);
+    const Outcome told = Checked(trial, outcome, measured);
+    if (told.state == TrialState::kFailed && outcome.state != TrialState::kFailed)
+      Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, told.reason);
     std::vector<Event> events = StartEvents(id, "");
     const int64_t attempt = NumAttempts(id);
     std::optional<double> flops = KnownFlopsPerSample();
@@ -162,7 +163,7 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
     }
     if (profile) events.push_back(MeasuredEvent(id, attempt, std::nullopt, profile));
     events.push_back(AttemptEndedEvent(id, attempt, outcome, ""));
-    events.push_back(ToldEvent(id, outcome, SpaceAfter(trial, outcome, measured)));
+    events.push_back(ToldEvent(id, told, SpaceAfter(trial, told, measured)));
     return events;
   });
 }
@@ -305,7 +306,9 @@ void Experiment::Apply(const Event& event) {
 
 void Experiment::ApplyAsked(const Event& event) {
   const Trial asked = AskedTrial(event);
-  const RecordedAsk recorded{asked.kind, RefusedBefore(event)};
+  RecordedAsk recorded{asked.kind, RefusedBefore(event)};
+  if (asked.kind == TrialKind::kReference || asked.kind == TrialKind::kSoak)
+    recorded.proof = ProofRun{asked.kind, asked.confirms.value_or(0), asked.ds_config, asked.steps};
   const std::optional<Trial> replayed = search_->Ask(&recorded);
   if (!replayed) ThrowDiverged(id_, event.trial, "the search now asks for none");
   const std::string difference = Difference(*replayed, asked);
@@ -386,17 +389,26 @@ PointResult Experiment::WithFlops(const PointResult& point, std::optional<double
     flops = RankFlopsPerSample(point.measurement);
     return point;
   }
-  return {point.point, WithFlopsPerSample(point.measurement, *flops)};
+  PointResult known = point;
+  known.measurement = WithFlopsPerSample(point.measurement, *flops);
+  return known;
 }
 
-// Why a trial that is told as succeeded has failed, "" if it has not.
-std::string Experiment::WhatIsMissing(const Trial& trial, const Outcome& outcome,
-                                      const Attempt& measured) const {
+// The outcome to record: a success that lacks what it was run for has failed, and a soak that does
+// not train like the submitted configuration is infeasible. A replay takes what was recorded.
+Outcome Experiment::Checked(const Trial& trial, const Outcome& outcome,
+                            const Attempt& measured) const {
   Trial told = trial;
   told.points = measured.points;
   told.profile = measured.profile;
   const Outcome checked = CheckedOutcome(told, outcome, search_->spec().options.metric);
-  return checked.state == outcome.state ? "" : checked.reason;
+  const bool compares = checked.state == TrialState::kSucceeded && trial.kind == TrialKind::kSoak &&
+                        search_->spec().options.check_losses;
+  if (!compares) return checked;
+  const LossCheck losses = CheckLosses(*search_, told);
+  if (losses.result != LossCheck::Result::kDiffers) return checked;
+  return {TrialState::kInfeasible,
+          "does not train like the submitted configuration: " + Describe(losses)};
 }
 
 }  // namespace dsat

@@ -48,8 +48,9 @@ class Experiment {
   // is made again. Ask gives nothing once the experiment has ended (SetState).
   std::optional<Trial> Ask();
   // Tells with what the last attempt measured. A success that lacks what it was run for (the
-  // searched metric or, if it is the profiling trial, the model profile) is recorded as failed.
-  // Throws kNotFound if there is no such trial, kFailedPrecondition if it has ended.
+  // searched metric or, if it is the profiling trial, the model profile) is recorded as failed, and
+  // a soak that does not train like the submitted configuration (searcher/loss_check.h) as
+  // infeasible. Throws kNotFound if there is no such trial, kFailedPrecondition if it has ended.
   void Tell(TrialId id, const Outcome& outcome, const TrialTimes& times = {});
   // Tell of an executor outside dsat: records its measurements as an attempt's, then tells. Throws
   // as Tell, and kInvalidArgument if a success lacks what it was run for.
@@ -104,8 +105,7 @@ class Experiment {
   std::vector<Event> StartEvents(TrialId id, const std::string& log_dir) const;
   std::optional<double> KnownFlopsPerSample() const;
   PointResult WithFlops(const PointResult& point, std::optional<double>& flops) const;
-  std::string WhatIsMissing(const Trial& trial, const Outcome& outcome,
-                            const Attempt& measured) const;
+  Outcome Checked(const Trial& trial, const Outcome& outcome, const Attempt& measured) const;
   std::optional<SearchSpace> SpaceAfter(const Trial& trial, const Outcome& outcome,
                                         const Attempt& measured) const;
 

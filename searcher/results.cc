@@ -35,7 +35,8 @@ Json TrialSummary(const Search& search, const std::optional<TrialId>& id) {
   return {{"trial", *id},
           {"micro_batch_size", best->point.micro_batch_size},
           {"accumulation_steps", best->point.accumulation_steps},
-          {"metrics", MetricsWithUnits(best->measurement)}};
+          {"metrics", MetricsWithUnits(best->measurement)},
+          {"rank_peak_bytes", best->rank_peak_bytes}};
 }
 
 Json CountByState(const Search& search) {
@@ -158,6 +159,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
           {"versions", VersionsOf(spec)},
           {"best_trial", TrialSummary(search, verdict.pick)},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
+          {"soak_trial", TrialSummary(search, verdict.soak)},
           {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},
           {"verdict", ToJson(verdict)},
           {"trials", CountByState(search)},

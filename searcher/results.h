@@ -34,8 +34,9 @@ std::string MachineName();
 //   machine: MachineName().
 //   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
-//     samples, unit) of the verdict's pick; null if there is none.
+//     samples, unit), rank_peak_bytes of the verdict's pick; null if there is none.
 //   submitted_trial: the same of the submitted configuration.
+//   soak_trial: the same of the longer run of the pick.
 //   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
 //     null.
 //   verdict: the other fields of Verdict (searcher/verdict.h); in it, machine_drift: how much

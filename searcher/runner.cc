@@ -269,10 +269,12 @@ void Runner::Impl::EndSearchIfOver() {
   if (!experiment.search().MayGoOn()) return;
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
-  const bool confirms = experiment.search().confirmation() != nullptr;
+  const Confirmation* confirmation = experiment.search().confirmation();
+  const char* const what = confirmation == nullptr     ? "the search ends: "
+                           : confirmation->MayExtend() ? "the confirmation is not extended: "
+                                                       : "the pick is not soaked: ";
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-         (confirms ? "the confirmation is not extended: " : "the search ends: ") + *why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
 }
 
 // A trial that is running in the record but not here (the last runner died, or its attempt has
@@ -315,6 +317,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.attempt = attempt;
   request.kind = trial.kind;
   request.give_up_below = trial.give_up_below;
+  request.steps = trial.steps;
   request.ds_config = trial.ds_config;
   request.shared_dir = options.out_dir + "/trials";
   request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
@@ -325,6 +328,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   std::filesystem::remove_all(
       request.dir);  // Left by a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);
+  if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   experiment.StartAttempt(trial.id, request.dir);
   started_s.try_emplace(trial.id, Clock());
   server->Admit({request.experiment, request.trial, request.attempt});
@@ -421,6 +425,7 @@ std::optional<Point> Runner::Impl::Record(Attempt& attempt,
 
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
+  if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   NoteLoad();
   experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
   if (EndsTrial(request.trial, end.outcome)) {

@@ -6,29 +6,21 @@
 
 #include "base/error.h"
 #include "engine/config/batch.h"
-#include "engine/config/validate.h"
 #include "methods/options.h"
 #include "profiler/predictor.h"
 #include "profiler/tuning_space.h"
 #include "proto/search_policy.h"
 #include "searcher/profile_ladder.h"
 #include "searcher/proposer.h"
+#include "searcher/search_rules.h"
 
 namespace dsat {
-
-namespace {
-
-constexpr size_t kMostFinalists = 3;
-// A configuration whose search measurement is slower than this part of the best is no finalist.
-constexpr double kMayWin = 0.9;
-
-}  // namespace
 
 struct Search::State {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;
   int64_t num_running = 0;
-  int64_t num_confirm = 0;
+  int64_t num_again = 0;  // Trials that RunsAgain.
   std::optional<TrialId> submitted;
   std::optional<TrialId> candidate;  // Of dsat check.
   // How many steps of the ladder of profiling trials did not fit, and why the first did not.
@@ -45,6 +37,7 @@ struct Search::State {
     TrialKind kind = TrialKind::kSearch;
     Draft draft;
     std::optional<TrialId> confirms = std::nullopt;
+    int64_t steps = 0;
   };
   std::optional<Next> next;
   bool method_is_over = false;
@@ -57,6 +50,7 @@ struct Search::State {
   int64_t num_refused = 0;
 
   bool HasCapacity() const;
+  bool HasDroppedOut(TrialId id) const;
   bool Compares() const { return !spec.candidate.is_null(); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
   std::string Misfit(const Draft& draft);
@@ -75,25 +69,6 @@ struct Search::State {
 
 namespace {
 
-void CheckSpec(const ExperimentSpec& spec) {
-  ValidateOptions(spec.options);
-  if (spec.candidate.is_null()) FindMethod(spec.method);
-  if (spec.slots_per_trial < 1) {
-    Throw(ErrorCode::kInvalidArgument, "resources.slots_per_trial: {}; expected 1 or more",
-          spec.slots_per_trial);
-  }
-  const std::optional<int64_t>& max_slots = spec.options.max_slots;
-  if (max_slots && *max_slots < spec.slots_per_trial) {
-    Throw(ErrorCode::kInvalidArgument,
-          "--max-slots: {} is too few for one trial; expected {} or more "
-          "(resources.slots_per_trial)",
-          *max_slots, spec.slots_per_trial);
-  }
-  const std::string source = spec.ds_config_path.empty() ? "ds_config" : spec.ds_config_path;
-  const Json resolved = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
-  engine::ValidateDsConfig(resolved, source, spec.slots_per_trial);
-}
-
 SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
                       const Predictor& predictor) {
   return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial,
@@ -102,19 +77,9 @@ SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
 
 }  // namespace
 
-Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric) {
-  if (outcome.state != TrialState::kSucceeded) return outcome;
-  if (trial.kind == TrialKind::kProfile) {
-    if (trial.profile) return outcome;
-    return {TrialState::kFailed, "the profiling trial ended without a model profile"};
-  }
-  if (MetricValue(trial, metric)) return outcome;
-  return {TrialState::kFailed, fmt::format("the trial ended without measuring {}", metric)};
-}
-
 bool Search::State::HasCapacity() const {
   const SearchOptions& options = spec.options;
-  if (static_cast<int64_t>(trials.size()) - num_confirm >= options.max_trials) return false;
+  if (static_cast<int64_t>(trials.size()) - num_again >= options.max_trials) return false;
   if (num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
@@ -214,7 +179,7 @@ std::optional<Search::State::Next> Search::State::NextConfirm() {
 // if there is nothing to compare.
 std::vector<TrialId> Search::State::Arms() const {
   const auto succeeded = [&](const std::optional<TrialId>& id) {
-    return id && trials.at(*id).state == TrialState::kSucceeded;
+    return id && trials.at(*id).state == TrialState::kSucceeded && !HasDroppedOut(*id);
   };
   std::vector<TrialId> arms;
   if (succeeded(submitted)) arms.push_back(*submitted);
@@ -232,24 +197,26 @@ Findings Search::State::Find() const {
   Findings found;
   if (proposer) found.conclusion = proposer->Conclude();
   for (const int64_t tag : found.conclusion.finalists) {
-    if (const auto id = proposer->TrialOf(tag)) found.finalists.push_back(*id);
+    const auto id = proposer->TrialOf(tag);
+    if (id && !HasDroppedOut(*id)) found.finalists.push_back(*id);
   }
   if (!found.finalists.empty()) return found;
-  std::vector<std::pair<double, TrialId>> by_speed;
+  std::vector<const Trial*> candidates;
   for (const auto& [id, trial] : trials) {
-    if (trial.kind == TrialKind::kProfile || trial.kind == TrialKind::kConfirm) continue;
-    const std::optional<double> speed = SpeedOf(trial, spec.options.metric);
-    if (trial.state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, id);
+    const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
+    if (is_tried && !HasDroppedOut(id)) candidates.push_back(&trial);
   }
-  std::ranges::sort(by_speed);
-  bool has_other = false;  // Than the submitted configuration, to compare it with.
-  for (const auto& [speed, id] : by_speed) {
-    const bool may_win = speed <= kMayWin * by_speed[0].first;
-    if (found.finalists.size() >= kMostFinalists || (has_other && !may_win)) break;
-    found.finalists.push_back(id);
-    has_other = has_other || id != submitted;
-  }
+  found.finalists = FastestTrials(candidates, submitted, spec.options.metric);
   return found;
+}
+
+// Whether a later run has shown that the trial's configuration is no answer.
+bool Search::State::HasDroppedOut(TrialId id) const {
+  return std::ranges::any_of(trials, [id](const auto& entry) {
+    const Trial& again = entry.second;
+    return again.confirms == id && again.kind != TrialKind::kReference &&
+           again.state == TrialState::kInfeasible;
+  });
 }
 
 Json Search::State::BestConfigOf(TrialId id) const {
@@ -277,15 +244,14 @@ Trial Search::State::Start(const Next& started) {
               .points = {},
               .profile = std::nullopt,
               .confirms = started.confirms,
-              .give_up_below = draft.give_up_below};
+              .give_up_below = draft.give_up_below,
+              .steps = started.steps};
   const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
   if (proposer && is_tried) proposer->Start(draft, id);
   if (trial.kind == TrialKind::kSubmitted) submitted = id;
   if (trial.kind == TrialKind::kSearch && Compares()) candidate = id;
-  if (trial.kind == TrialKind::kConfirm) {
-    ++num_confirm;
-    confirms = true;
-  }
+  if (RunsAgain(trial.kind)) ++num_again;
+  if (trial.kind == TrialKind::kConfirm) confirms = true;
   last_refused = draft.refused;
   num_refused += static_cast<int64_t>(draft.refused.size());
   ++num_running;
@@ -316,10 +282,27 @@ Search::Search(Search&&) noexcept = default;
 
 std::optional<Trial> Search::Ask(const RecordedAsk* recorded) {
   State& s = *state_;
-  const std::optional<State::Next> next =
-      s.next ? std::exchange(s.next, std::nullopt) : s.MakeNext(recorded);
+  LookAhead(recorded);
+  const std::optional<State::Next> next = std::exchange(s.next, std::nullopt);
   if (!next) return std::nullopt;
   return s.Start(*next);
+}
+
+// Sets the next trial if there is one. A replay takes what has proved the pick from the log: an
+// older dsat may have picked otherwise.
+void Search::LookAhead(const RecordedAsk* recorded) const {
+  State& s = *state_;
+  if (s.next) return;
+  std::optional<ProofRun> proof = recorded == nullptr ? std::nullopt : recorded->proof;
+  if (!proof) s.next = s.MakeNext(recorded);
+  if (s.next || s.num_running > 0 || !s.profile) return;
+  if (recorded == nullptr) proof = NextProof(*this);
+  if (!proof) return;
+  s.method_is_over = true;
+  if (s.confirmation) s.confirmation->DoNotExtend();
+  s.next = State::Next{proof->kind, {}, proof->of, proof->steps};
+  s.next->draft.assignment = s.trials.at(proof->of).assignment;
+  s.next->draft.ds_config = proof->ds_config;
 }
 
 void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
@@ -340,6 +323,10 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   if (trial.kind == TrialKind::kConfirm) {
     s.confirmation->Add(*trial.confirms, trial);
     if (s.proposer) s.proposer->Observe(trial);
+  } else if (RunsAgain(trial.kind)) {
+    const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;
+    if (drops_out && s.confirmation)
+      s.confirmation->LeaveOut(*trial.confirms, "infeasible: " + trial.reason);
   } else if (trial.kind != TrialKind::kProfile) {
     if (s.proposer) s.proposer->End(trial);
   } else if (trial.state == TrialState::kSucceeded) {
@@ -388,10 +375,9 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
 }
 
 bool Search::Finished() const {
-  State& s = *state_;
-  if (s.num_running > 0) return false;
-  if (!s.next) s.next = s.MakeNext(nullptr);
-  return !s.next;
+  if (state_->num_running > 0) return false;
+  LookAhead(nullptr);
+  return !state_->next;
 }
 
 std::string Search::FailureReason() const {
@@ -452,7 +438,10 @@ Json Search::BestConfigOf(TrialId id) const {
 bool Search::MayGoOn() const {
   const State& s = *state_;
   if (!s.end_reason.empty()) return false;
-  return !s.confirms || s.confirmation->MayExtend();
+  const bool soaked = std::ranges::any_of(s.trials, [](const auto& entry) {
+    return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
+  });
+  return !s.confirms || s.confirmation->MayExtend() || (s.spec.options.soak_steps > 0 && !soaked);
 }
 const Confirmation* Search::confirmation() const {
   return state_->confirms ? &*state_->confirmation : nullptr;
@@ -485,7 +474,7 @@ std::optional<TrialId> Search::Best() const {
   std::optional<TrialId> best;
   double best_value = 0;
   for (const auto& [id, trial] : state_->trials) {
-    if (trial.kind == TrialKind::kProfile || trial.kind == TrialKind::kConfirm) continue;
+    if (trial.kind == TrialKind::kProfile || RunsAgain(trial.kind)) continue;
     const std::optional<double> value = MetricValue(trial, metric);
     if (trial.state != TrialState::kSucceeded || !value) continue;
     if (!best || (smaller ? *value < best_value : *value > best_value)) {

@@ -2,10 +2,10 @@
 //
 // Trial 0 is the profiling trial (none if the spec brings a profile). If the model does not fit as
 // submitted, further profiling trials need less memory. Then comes the submitted configuration,
-// then what the method proposes, and at last the confirmation (searcher/confirm.h). A search has no
-// clock and no threads: the same events give the same trials, so that recovery is replay. A replay
-// takes the recorded predictions of configurations (profiler/predictor.h) and does not predict
-// again.
+// then what the method proposes, the confirmation (searcher/confirm.h), and at last the runs that
+// prove the pick (searcher/proof.h). A search has no clock and no threads: the same events give the
+// same trials, so that recovery is replay. A replay takes the recorded predictions of
+// configurations (profiler/predictor.h) and does not predict again.
 #ifndef DSAT_SEARCHER_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_H_
 
@@ -19,17 +19,15 @@
 #include "proto/experiment.h"
 #include "proto/trial.h"
 #include "searcher/confirm.h"
+#include "searcher/proof.h"
 
 namespace dsat {
-
-// The outcome that is recorded for a trial: a success without the searched metric, or without a
-// model profile if it is the profiling trial, is a failure.
-Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric);
 
 // What the log has of an ask.
 struct RecordedAsk {
   TrialKind kind = TrialKind::kSearch;
   std::vector<Refusal> refused;  // The proposals that were refused before the trial.
+  std::optional<ProofRun> proof = std::nullopt;  // If the trial is one.
 };
 
 // What a search has found, beyond its measurements.
@@ -47,11 +45,11 @@ class Search {
   Search(Search&&) noexcept;
 
   // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
-  // max_trials besides those of the confirmation, max_concurrent_trials at once, and max_slots in
-  // use. Trials of the confirmation run one at a time. A proposal of the method is refused if an
-  // exact prediction says that it does not fit: the method is told that it is infeasible, and it
-  // does not count as a trial. In a replay, `recorded` is what the log has of this ask. Throws what
-  // MakePredictor throws.
+  // max_trials besides those that run again (RunsAgain), max_concurrent_trials at once, and
+  // max_slots in use. Trials that run again do so one at a time. A proposal of the method is
+  // refused if an exact prediction says that it does not fit: the method is told that it is
+  // infeasible, and it does not count as a trial. In a replay, `recorded` is what the log has of
+  // this ask. Throws what MakePredictor throws.
   std::optional<Trial> Ask(const RecordedAsk* recorded = nullptr);
   // The proposals that were refused before the last trial that Ask returned.
   const std::vector<Refusal>& LastRefused() const;
@@ -78,10 +76,11 @@ class Search {
   bool Fits(TrialId id, const Point& point);
 
   // Asks the method for no more trials: only the first rounds of the confirmation are left. A
-  // confirmation that has begun is not extended.
+  // confirmation that has begun is not extended, and no soak is longer than the comparison of
+  // losses needs.
   void EndSearch(const std::string& reason);
   // Whether EndSearch would change anything: it was not called, and either no trial of the
-  // confirmation has started or it may be extended.
+  // confirmation has started, or it may be extended, or a soak may follow.
   bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
   const std::string& EndReason() const;
@@ -98,8 +97,8 @@ class Search {
   const ExperimentSpec& spec() const;
   const std::map<TrialId, Trial>& trials() const;
   std::vector<TrialId> Running() const;
-  // The trial with the best metric so far; profiling and confirm trials excluded; ties keep the
-  // first. It is the luckiest of many measurements: a result is a verdict (searcher/verdict.h).
+  // The trial with the best metric so far; trials that run again and profiling excluded; ties keep
+  // the first. It is the luckiest of many measurements: a result is a verdict (searcher/verdict.h).
   std::optional<TrialId> Best() const;
   // The trial of the submitted configuration, if it exists yet.
   std::optional<TrialId> Submitted() const;
@@ -117,6 +116,8 @@ class Search {
   const std::optional<ModelProfile>& profile() const;
 
  private:
+  void LookAhead(const RecordedAsk* recorded) const;
+
   struct State;
   std::unique_ptr<State> state_;
 };

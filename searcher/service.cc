@@ -74,7 +74,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
     return Answer(*context, gate_, [&] {
       MeasuredMessage message;
       message.attempt = Admitted(request->attempt());
-      message.result = {FromProto(request->point()), FromProto(request->measurement())};
+      message.result = FromProto(request->result());
       if (request->has_profile()) message.profile = FromProto(request->profile());
       std::future<std::optional<Point>> answer = message.next_point.get_future();
       queue_->Push(std::move(message));

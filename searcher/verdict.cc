@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace dsat {
 namespace {
@@ -31,6 +32,7 @@ void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdi
     verdict.nothing_better = !verdict.factor->is_gain();
     if (verdict.nothing_better) verdict.pick = submitted;
   }
+  if (!best) verdict.nothing_better = true;
   for (const TrialId arm : arms) {
     if (arm == *verdict.pick) continue;
     const Factor factor = confirmation.Compare(arm, *verdict.pick);
@@ -49,13 +51,28 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
   if (was && is) verdict.factor = Factor{.value = *is / *was};
 }
 
+// The configurations that a later run has shown to be no answer, each with the reason.
+std::map<TrialId, std::string> DroppedOut(const Search& search) {
+  std::map<TrialId, std::string> dropped;
+  if (const Confirmation* confirmation = search.confirmation()) {
+    for (const auto& [id, reason] : confirmation->LeftOut())
+      dropped.emplace(id, reason);
+  }
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible)
+      dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
+  }
+  return dropped;
+}
+
 // The trial with the least peak memory of those that are about as fast as the pick.
 std::optional<TrialId> Safest(const Search& search, TrialId pick) {
+  const std::map<TrialId, std::string> dropped = DroppedOut(search);
   const auto least = SearchSpeed(search, pick);
   std::optional<TrialId> safest;
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
-    if (trial.state != TrialState::kSucceeded || !least) continue;
+    if (trial.state != TrialState::kSucceeded || !least || dropped.contains(id)) continue;
     const auto speed = SearchSpeed(search, id);
     const auto peak = PeakBytes(search, id);
     if (!speed || !peak || *speed < kSafeWithin * *least) continue;
@@ -80,6 +97,20 @@ void AddAlternatives(const Search& search, Verdict& verdict) {
     verdict.alternatives.push_back({"safest", *safest});
 }
 
+// What is known of the pick from its last run.
+void AddProof(const Search& search, Verdict& verdict) {
+  const SearchOptions& options = search.spec().options;
+  verdict.soak = SoakOf(search, *verdict.pick);
+  const bool is_short =
+      !verdict.soak || search.trials().at(*verdict.soak).steps <= options.end_profile_step + 1;
+  if (is_short && options.soak_steps > 0) verdict.no_soak = search.EndReason();
+  if (!options.check_losses) return;
+  Trial last = search.trials().at(verdict.soak.value_or(*verdict.pick));
+  if (last.state != TrialState::kSucceeded) last = search.trials().at(*verdict.pick);
+  last.confirms = *verdict.pick;
+  verdict.losses = CheckLosses(search, last);
+}
+
 // The search has cost slot-seconds; every step with the pick saves some.
 std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
   if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
@@ -98,13 +129,14 @@ Verdict VerdictOf(const Search& search) {
   const auto [finalists, conclusion] = search.Find();
   const Confirmation* confirmation = search.confirmation();
   const bool confirmed =
-      confirmation != nullptr && confirmation->Arms().size() > 1 && confirmation->NumRounds() > 0;
+      confirmation != nullptr && !confirmation->Arms().empty() && confirmation->NumRounds() > 0;
   if (confirmed) {
     PickConfirmed(search, *confirmation, verdict);
   } else {
     PickMeasured(search, finalists, verdict);
   }
-  if (confirmation != nullptr) verdict.left_out = confirmation->LeftOut();
+  for (const auto& dropped : DroppedOut(search))
+    verdict.left_out.emplace_back(dropped);
   verdict.probability_near_best = conclusion.probability_near_best;
   verdict.num_considered = conclusion.num_considered;
   verdict.bound = conclusion.bound;
@@ -115,7 +147,9 @@ Verdict VerdictOf(const Search& search) {
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
   AddAlternatives(search, verdict);
-  const auto peak = PeakBytes(search, *verdict.pick);
+  AddProof(search, verdict);
+  auto peak = PeakBytes(search, *verdict.pick);
+  if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
   if (peak && search.profile() && search.profile()->device_memory_bytes > 0)
     verdict.free_bytes = search.profile()->device_memory_bytes - *peak;
   verdict.repaid_after_steps = RepaidAfter(search, verdict);
@@ -183,6 +217,9 @@ Json ToJson(const Verdict& verdict) {
           {"indistinguishable", verdict.ties},
           {"alternatives", std::move(alternatives)},
           {"free_device_bytes", optional(verdict.free_bytes)},
+          {"losses", ToJson(verdict.losses)},
+          {"soak", optional(verdict.soak)},
+          {"no_soak", verdict.no_soak},
           {"device_seconds", verdict.device_seconds},
           {"repaid_after_steps", optional(verdict.repaid_after_steps)},
           {"probability_within_1_percent", optional(verdict.probability_near_best)},

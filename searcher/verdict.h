@@ -12,6 +12,7 @@
 #include "methods/method.h"
 #include "proto/trial.h"
 #include "searcher/confirm.h"
+#include "searcher/loss_check.h"
 #include "searcher/search.h"
 
 namespace dsat {
@@ -32,7 +33,7 @@ struct Verdict {
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
   int64_t num_rounds = 0;  // That were completed; 0 if nothing was confirmed.
-  // Configurations that dropped out of the confirmation, each with the reason.
+  // Configurations that dropped out of the confirmation or the soak, each with the reason.
   std::vector<std::pair<TrialId, std::string>> left_out;
   bool nothing_better = false;  // The interval of the factor contains 1.
   // Confirmed configurations that the rounds cannot tell from the pick.
@@ -40,6 +41,11 @@ struct Verdict {
   std::vector<Alternative> alternatives;
   // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
   std::optional<int64_t> free_bytes;
+  // What the last runs have shown of the pick (searcher/proof.h).
+  std::optional<TrialId> soak;  // nullopt: it has not run.
+  // Why it ran no more steps than the comparison of losses needs, "" if it did or was not asked to.
+  std::string no_soak;
+  LossCheck losses;
   double device_seconds = 0;  // Slots times the time that trials ran.
   // Optimizer steps after which the pick has repaid the search; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;

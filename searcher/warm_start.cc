@@ -49,6 +49,8 @@ std::optional<EarlierSearch> EvidenceOf(const Store& store, ExperimentId id,
   bool measured = false;
   for (Trial& trial : store.Trials(id)) {
     const bool succeeded = trial.state == TrialState::kSucceeded && !trial.points.empty();
+    // Longer runs and those of another batch belong to the answer of that search.
+    if (trial.kind == TrialKind::kReference || trial.kind == TrialKind::kSoak) continue;
     if (!succeeded && trial.state != TrialState::kInfeasible) continue;
     measured = measured || (succeeded && trial.kind != TrialKind::kProfile);
     trial.times = times[trial.id];

@@ -1,7 +1,10 @@
 // From the steps of a run to what a trial reports.
 #include "engine/worker/metrics.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -60,6 +63,23 @@ Metric Summarize(std::vector<double> values) {
   return {.value = Quantile(values, 0.5),
           .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
           .samples = static_cast<int64_t>(values.size())};
+}
+
+int64_t TwoUnitsNumParams(const Model& model) {
+  std::array<int64_t, 3> largest{};  // The third place is for the next one.
+  for (const auto& layer : model.layers) {
+    largest[2] = 0;
+    for (const ParamSpec& spec : layer->params())
+      largest[2] += spec.NumElems();
+    std::ranges::sort(largest, std::greater<>());
+  }
+  return largest[0] + largest[1];
+}
+
+int64_t PeakResidentBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * int64_t{1024};  // In KiB on Linux.
 }
 
 Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
 #include "proto/trial.h"
 
@@ -22,6 +23,12 @@ struct StepScale {
   int64_t tokens_per_sample = 0;  // 0 if samples are not text.
   double peak_flops = 0;          // FLOP/s of a rank's device; 0 if unknown.
 };
+
+// The parameters of the model's two largest units together.
+int64_t TwoUnitsNumParams(const Model& model);
+
+// The most host memory that this process has had resident so far.
+int64_t PeakResidentBytes();
 
 // REQUIRES: steps is not empty.
 Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,

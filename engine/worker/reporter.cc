@@ -88,7 +88,9 @@ std::optional<Point> Reporter::Measured(const PointResult& result,
   if (client_) return client_->Measured(result, profile);
   Json line = {{"micro_batch_size", result.point.micro_batch_size},
                {"accumulation_steps", result.point.accumulation_steps},
-               {"measurement", ToJson(result.measurement)}};
+               {"measurement", ToJson(result.measurement)},
+               {"losses", result.losses},
+               {"rank_peak_bytes", result.rank_peak_bytes}};
   if (profile) line["profile"] = ToJson(*profile);
   fmt::print("{}\n", line.dump());
   std::fflush(stdout);

@@ -2,11 +2,9 @@
 #include "engine/worker/trial.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -35,22 +33,6 @@ namespace {
 
 constexpr int64_t kDefaultStepsPerPrint = 10;
 
-int64_t LayerNumParams(const Layer& layer) {
-  int64_t sum = 0;
-  for (const ParamSpec& spec : layer.params())
-    sum += spec.NumElems();
-  return sum;
-}
-
-int64_t TwoUnitsNumParams(const Model& model) {
-  std::array<int64_t, 3> largest{};  // The third place is for the next one.
-  for (const auto& layer : model.layers) {
-    largest[2] = LayerNumParams(*layer);
-    std::sort(largest.begin(), largest.end(), std::greater<>());
-  }
-  return largest[0] + largest[1];
-}
-
 // What one rank may use: its budget, or its share of the device.
 int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment,
                           const Device& device) {
@@ -67,7 +49,10 @@ int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
 struct PointRun {
   std::vector<StepResult> steps;  // Those that count, as rank 0 has decided.
   int64_t num_steps = 0;          // With those that do not.
+  std::vector<double> losses;     // Of all steps.
+  int64_t num_skipped = 0;        // The same.
   int64_t peak_bytes = 0;         // The highest of any rank, from the engine's start on.
+  std::vector<int64_t> rank_peak_bytes;
 };
 
 // What all ranks do after a step. If they want different things, the last of these.
@@ -87,6 +72,8 @@ class Trial {
   void Profile();
   bool IsPredictedToFit(const Point& point);
   void Measure();
+  void Soak();
+  bool SavesInSoak(int64_t step) const;
   std::optional<Point> Report(const Point& point, const PointRun& run);
   void Train();
   void Validate(Engine& engine);
@@ -149,6 +136,8 @@ void Trial::Run() {
       return Profile();
     case TrialTask::Mode::kMeasure:
       return Measure();
+    case TrialTask::Mode::kSoak:
+      return Soak();
     case TrialTask::Mode::kTrain:
       return Train();
     case TrialTask::Mode::kEvaluate:
@@ -185,6 +174,21 @@ Next Trial::Agree(Next mine) {
   return static_cast<Next>(std::lround(group_->MaxScalar(static_cast<int>(wish))));
 }
 
+// Trains longer than a trial that measures, and saves checkpoints, which needs memory, too.
+void Trial::Soak() {
+  const Point point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
+  const std::optional<PointRun> run =
+      RunPoint(point, {.first = task_.start_profile_step,
+                       .least = task_.train_steps - task_.start_profile_step,
+                       .fixed = true});
+  if (run) Report(point, *run);
+}
+
+bool Trial::SavesInSoak(int64_t step) const {
+  return task_.mode == TrialTask::Mode::kSoak &&
+         (step == (task_.train_steps + 1) / 2 || step == task_.train_steps);
+}
+
 // Runs and measures the steps of a window. nullopt if all ranks are to stop.
 std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOptions& options) {
   SetPoint(point);
@@ -194,15 +198,23 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
   PointRun run;
   for (Next next = Next::kStep; next != Next::kEnd;) {
     run.steps.push_back(Step(engine, engine.num_steps() < options.first ? "warm-up" : "measuring"));
+    if (SavesInSoak(engine.num_steps())) Save(engine, run.steps.back());
     const bool ends = environment_.rank == 0 && !window.Add(run.steps.back().latency_ms);
     next = Agree(ends ? Next::kEnd : Next::kStep);
     if (next == Next::kStop) return std::nullopt;
   }
   run.num_steps = engine.num_steps();
+  run.num_skipped = engine.num_skipped_steps();
+  for (const StepResult& step : run.steps)
+    run.losses.push_back(step.loss);
   if (environment_.rank == 0)
     run.steps.erase(run.steps.begin(), run.steps.begin() + window.first());
-  run.peak_bytes =
-      static_cast<int64_t>(group_->MaxScalar(static_cast<double>(memory_.device().peak_bytes())));
+  for (int rank = 0; rank < environment_.world_size; ++rank) {
+    const int64_t mine = rank == environment_.rank ? memory_.device().peak_bytes() : 0;
+    run.rank_peak_bytes.push_back(
+        static_cast<int64_t>(group_->MaxScalar(static_cast<double>(mine))));
+  }
+  run.peak_bytes = std::ranges::max(run.rank_peak_bytes);
   return run;
 }
 
@@ -301,8 +313,12 @@ void Trial::Measure() {
 
 // Rank 0 reports the point, and gives the next.
 std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
+  const double host_bytes = group_->MaxScalar(static_cast<double>(PeakResidentBytes()));
   if (environment_.rank != 0) return std::nullopt;
-  const Measurement measurement = MeasurementOf(run.steps, Scale(), run.peak_bytes);
+  Measurement measurement = MeasurementOf(run.steps, Scale(), run.peak_bytes);
+  measurement["host_bytes"] = {.value = host_bytes, .spread = 0, .samples = 1};
+  if (run.num_skipped > 0)
+    measurement["skipped_steps"] = {.value = double(run.num_skipped), .spread = 0, .samples = 1};
   const Metric& throughput = measurement.at("throughput");
   Log(LogLevel::kInfo, "measured",
       {{"micro_batch_size", point.micro_batch_size},
@@ -311,7 +327,7 @@ std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
        {"counted", throughput.samples},
        {"samples_per_s", fmt::format("{:.4g}", throughput.value)},
        {"standard_error", fmt::format("{:.2g}", StandardError(throughput))}});
-  return reporter_.Measured({point, measurement}, std::nullopt);
+  return reporter_.Measured({point, measurement, run.losses, run.rank_peak_bytes}, std::nullopt);
 }
 
 // Rank 0's next point, on every rank.

@@ -20,7 +20,7 @@ class PendingTrial:
     """A trial that was asked for and has to be run and told of."""
 
     id: int
-    kind: str  # profile, submitted, search or confirm.
+    kind: str  # profile, submitted, search, confirm, reference or soak.
     ds_config: Dict[str, Any]  # The whole config to run.
     assignment: Dict[str, Any]  # JSON pointers of the keys that it sets over the base config.
 

@@ -24,15 +24,15 @@ def synchronize() -> None:
 def peak_memory() -> Dict[str, int]:
     """The highest memory in use by this rank, in bytes, and the flushes of CUDA's allocator.
 
-    Without a GPU it is the highest resident size of the process.
+    host_bytes is the highest resident size of the process, as is peak_bytes without a GPU.
     """
+    import resource
+    host_bytes = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
     if uses_gpu():
         torch = sys.modules["torch"]
-        return {"peak_bytes": int(torch.cuda.max_memory_allocated()),
+        return {"peak_bytes": int(torch.cuda.max_memory_allocated()), "host_bytes": host_bytes,
                 "num_alloc_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0))}
-    import resource
-    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"peak_bytes": int(kib) * 1024, "num_alloc_retries": 0}
+    return {"peak_bytes": host_bytes, "host_bytes": host_bytes, "num_alloc_retries": 0}
 
 
 def memory_in_use() -> int:

@@ -17,8 +17,8 @@ class TrialResult:
 
     experiment: int
     trial: int
-    kind: str  # profile, submitted, search or confirm.
-    confirms: Optional[int]  # Of kind confirm: the trial that it measures again.
+    kind: str  # profile, submitted, search, confirm, reference or soak.
+    confirms: Optional[int]  # Of the last three kinds: the trial that it runs again.
     state: str  # running, succeeded, infeasible, failed or stopped.
     zero_stage: int
     micro_batch_size: Optional[int]

@@ -25,8 +25,8 @@ Json ObjectAt(const Json& object, const char* key) {
 
 TrialTask::Mode ModeOf(const LaunchRequest& request) {
   if (request.full_run) return TrialTask::Mode::kTrain;
-  return request.kind == TrialKind::kProfile ? TrialTask::Mode::kProfile
-                                             : TrialTask::Mode::kMeasure;
+  if (request.kind == TrialKind::kProfile) return TrialTask::Mode::kProfile;
+  return request.kind == TrialKind::kSoak ? TrialTask::Mode::kSoak : TrialTask::Mode::kMeasure;
 }
 
 class BuiltinTarget : public LaunchTarget {
@@ -65,6 +65,11 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   task.give_up_below = request.give_up_below;
   task.seed = spec_.options.random_seed;
   task.report_address = request.report_address;
+  if (task.mode == TrialTask::Mode::kSoak) {
+    task.train_steps = request.steps;
+    // Where hosts share no folder, each would keep a part of it.
+    if (request.hosts.size() == 1) task.checkpoint_dir = SoakCheckpointDir(request);
+  }
   if (task.mode == TrialTask::Mode::kTrain) {
     task.train_steps = spec_.max_length_steps;
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";

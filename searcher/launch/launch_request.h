@@ -3,6 +3,7 @@
 #define DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
-  double give_up_below = 0;         // As Trial's.
+  double give_up_below = 0;         // As Trial's,
+  int64_t steps = 0;                // and of a soak trial.
   bool full_run = false;            // Train to the end and measure nothing.
   int64_t checkpoint_interval = 0;  // Of a full run: steps between two checkpoints,
   int64_t eval_interval = 0;        // and between two validations.
@@ -34,6 +36,12 @@ struct LaunchRequest {
   std::string report_address;  // gRPC target of the runner's TrialService.
   std::string token;
 };
+
+// The folder of a soak trial's checkpoints, which serve no other purpose than to be saved. It
+// belongs to the trial, so that the next attempt removes what a killed one has left.
+inline std::string SoakCheckpointDir(const LaunchRequest& request) {
+  return (std::filesystem::absolute(request.dir).parent_path() / "checkpoint").string();
+}
 
 }  // namespace dsat
 

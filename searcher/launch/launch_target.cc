@@ -6,7 +6,7 @@
 
 namespace dsat {
 
-std::optional<PointResult> LaunchTarget::PollMeasurement(const LaunchRequest&) {
+std::optional<PointResult> LaunchTarget::PollMeasurement(const LaunchRequest&, bool) {
   return std::nullopt;
 }
 std::optional<ModelProfile> LaunchTarget::PollProfile(const LaunchRequest&) {

@@ -24,7 +24,9 @@ class LaunchTarget {
   virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
   // Reads the results that arrive as files while the ranks run; called a few times a second.
   // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
-  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request);
+  // What the ranks have not written when all `have_exited` will not come.
+  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
+                                                     bool have_exited);
   virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);
   // A number that grows while the ranks make progress (optimizer steps), for the hang time-out.
   virtual int64_t PollProgress(const LaunchRequest& request);

@@ -28,6 +28,7 @@
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/script_losses.h"
 #include "searcher/scripts/shared_buffers.h"
 #include "searcher/scripts/torch_extensions.h"
 
@@ -40,6 +41,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kLogEndBytes = 256 * 1024;
 // The size of its beginning that is searched for DeepSpeed's dump of its config.
 constexpr int64_t kLogBeginBytes = 1024 * 1024;
+constexpr int kMostWaits = 10;  // Calls that wait for ranks which end after rank 0.
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -95,7 +97,8 @@ class CommandTarget : public LaunchTarget {
   }
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
-  std::optional<PointResult> PollMeasurement(const LaunchRequest& request) override;
+  std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
+                                             bool have_exited) override;
   std::optional<ModelProfile> PollProfile(const LaunchRequest& request) override;
   int64_t PollProgress(const LaunchRequest& request) override;
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
@@ -117,6 +120,7 @@ class CommandTarget : public LaunchTarget {
   struct Given {
     bool measurement = false;
     bool profile = false;
+    int num_waits = 0;
     int64_t port = 0;  // Where the ranks meet; 0 if the launcher chooses it.
   };
 
@@ -128,7 +132,11 @@ class CommandTarget : public LaunchTarget {
   std::optional<RanConfig> Ran(const LaunchRequest& request) const;
   int64_t BatchOf(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
-  void AddReports(const LaunchRequest& request, Measurement* measurement) const;
+  void AddReports(const LaunchRequest& request, PointResult* result) const;
+  // After which the script ends, counted from 0.
+  int64_t LastStep(const LaunchRequest& request) const {
+    return std::max(spec_.options.end_profile_step, request.steps - 1);
+  }
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
@@ -205,7 +213,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const Files files(request);
   const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
                               .start_profile_step = spec_.options.start_profile_step,
-                              .end_profile_step = spec_.options.end_profile_step,
+                              .end_profile_step = LastStep(request),
                               .metrics_path = files.metrics,
                               .model_info_path = files.model_info};
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
@@ -316,15 +324,21 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
   return "";
 }
 
-void CommandTarget::AddReports(const LaunchRequest& request, Measurement* measurement) const {
+void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result) const {
   const auto raise = [&](const char* name, const std::optional<double>& value) {
     if (!value) return;
-    const auto found = measurement->find(name);
-    const double before = found == measurement->end() ? 0 : found->second.value;
-    (*measurement)[name] = {.value = std::max(before, *value), .spread = 0, .samples = 1};
+    Metric& metric = result->measurement[name];
+    metric = {.value = std::max(metric.value, *value), .spread = 0, .samples = 1};
   };
-  for (const HookReport& report : ReadReports(request)) {
+  const std::vector<HookReport> reports = ReadReports(request);
+  const std::string& pattern = spec_.options.loss_pattern;
+  result->losses =
+      pattern.empty() ? MeanLosses(reports) : LossesInLog(Files(request).log(0), pattern);
+  for (const HookReport& report : reports) {
+    if (report.peak_bytes)
+      result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
     raise("peak_bytes", report.peak_bytes);
+    raise("host_bytes", report.host_bytes);
     raise("alloc_retries", report.alloc_retries);
     raise("data_wait", report.data_wait);
   }
@@ -352,7 +366,8 @@ std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& requ
   return profile;
 }
 
-std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request) {
+std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request,
+                                                          bool have_exited) {
   Given& given = given_[request.dir];
   if (given.measurement || request.full_run || request.kind == TrialKind::kProfile) {
     return std::nullopt;
@@ -365,16 +380,18 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
   if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
+  const bool waits = !have_exited && !HaveEnded(ReadReports(request));
+  if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
-  result.measurement = MeasurementOf(*metrics, lines, spec_.options.start_profile_step,
-                                     spec_.options.end_profile_step,
-                                     result.point.accumulation_steps, BatchOf(request));
+  result.measurement =
+      MeasurementOf(*metrics, lines, spec_.options.start_profile_step, LastStep(request),
+                    result.point.accumulation_steps, BatchOf(request));
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }
-  AddReports(request, &result.measurement);
+  AddReports(request, &result);
   return result;
 }
 
@@ -412,7 +429,7 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
-  const int64_t needed = spec_.options.end_profile_step + 1;
+  const int64_t needed = LastStep(request) + 1;
   const std::vector<HookReport> reports = ReadReports(request);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
@@ -432,8 +449,8 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   if (steps < needed) {
     return {TrialState::kFailed,
             fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
-                        "longer, or lower end_profile_step",
-                        steps, needed)};
+                        "longer, or lower {}",
+                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step")};
   }
   return {
       TrialState::kFailed,

@@ -95,8 +95,10 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
     report.ran.data_parallel_size =
         static_cast<int64_t>(NumberAt(ran, "data_parallel_size").value_or(0));
   report.peak_bytes = NumberAt(file, "peak_bytes");
+  report.host_bytes = NumberAt(file, "host_bytes");
   report.alloc_retries = NumberAt(file, "num_alloc_retries");
   report.data_wait = NumberAt(file, "data_wait_share");
+  report.has_ended = file.contains("losses");
   for (const Json& loss : file.value("losses", Json::array())) {
     report.losses.push_back(loss.is_number() ? loss.get<double>()
                                              : std::numeric_limits<double>::quiet_NaN());

@@ -63,7 +63,7 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   const Json shown = Show("dsat.db");
   EXPECT_EQ(shown["state"], "completed");
   EXPECT_EQ(std::ranges::count_if(shown["trials"],
-                                  [](const Json& trial) { return trial["kind"] != "confirm"; }),
+                                  [](const Json& trial) { return !trial.contains("confirms"); }),
             10);
   EXPECT_GT(shown["trials"].size(), 10U);  // The best ones are measured again.
   EXPECT_TRUE(shown["factor_over_submitted"].is_object());
@@ -89,6 +89,41 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
                                     "--steps", "3", "--out", "trained"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
   EXPECT_THAT(train.out, HasSubstr("loss"));
+}
+
+TEST_F(EndToEndTest, ThePickIsSoakedAndTrainsLikeTheSubmittedConfiguration) {
+  // The global batch stays, and with it the samples of a step.
+  Json config = Json::parse(kDsConfig);
+  config["train_batch_size"] = 8;
+  work.Write("ds_config.json", config.dump());
+  const Finished search =
+      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "6", "--metric", "throughput", "--out",
+                 "out", "--confirm", "1", "--soak", "12"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  EXPECT_THAT(search.out, HasSubstr("soak: trial "));
+  EXPECT_THAT(search.out, HasSubstr(" ran 12 steps and saved checkpoints, peak "));
+  const Json shown = Show("dsat.db");
+  const Json& soak = shown["trials"].back();
+  EXPECT_EQ(soak["kind"], "soak");
+  EXPECT_EQ(soak["state"], "succeeded") << soak["reason"];
+  EXPECT_EQ(soak["confirms"], shown["best_trial"]);
+  EXPECT_EQ(soak["losses"].size(), 12U);
+  EXPECT_EQ(soak["rank_peak_bytes"].size(), 2U);
+  EXPECT_GT(soak["metrics"]["host_bytes"]["value"], 1e6);
+  EXPECT_FALSE(std::filesystem::exists(
+      work.Path("out/trials/" + std::to_string(soak["id"].get<int>()) + "/checkpoint")));
+  // Every trial, of whatever split and stage, has the losses of the submitted one.
+  const Json submitted = shown["trials"][1]["losses"];
+  ASSERT_GE(submitted.size(), 6U);
+  for (const Json& trial : shown["trials"]) {
+    if (trial["kind"] == "profile" || trial["state"] != "succeeded") continue;
+    for (size_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(trial["losses"][i], submitted[i], 1e-4) << trial["id"];
+  }
+  const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
+  EXPECT_EQ(metrics["soak_trial"]["trial"], soak["id"]);
+  const bool is_submitted = shown["best_trial"] == 1;
+  EXPECT_EQ(metrics["verdict"]["losses"]["result"], is_submitted ? "not checked" : "alike");
 }
 
 TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {

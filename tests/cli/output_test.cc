@@ -238,7 +238,7 @@ TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
   }
   EXPECT_GE(confirms, 2);
   const std::string shown = work.Dsat({"show", "1"}).out;
-  EXPECT_THAT(shown, HasSubstr("confirmation: trial "));
+  EXPECT_THAT(shown, HasSubstr("finalists: trial "));
   EXPECT_THAT(shown, HasSubstr(" dropped out (infeasible: no room)"));
   const Json verdict = Json::parse(work.Dsat({"show", "1", "--json"}).out)["verdict"];
   EXPECT_EQ(verdict["left_out"].size(), 1U);

@@ -114,7 +114,7 @@ TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
             0);
   const auto searched = [this] {
     return Json::parse(work.Dsat({"query", "--json",
-                                  "SELECT count(*) AS n FROM trials WHERE kind <> 'confirm'"})
+                                  "SELECT count(*) AS n FROM trials WHERE confirms IS NULL"})
                            .out)
         .at(0)
         .at("n");

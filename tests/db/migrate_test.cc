@@ -73,7 +73,9 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
       "SELECT experiment, id, kind, state, reason, zero_stage, assignment, ds_config, asked_at,"
       " ended_at FROM trials",
       "SELECT * FROM attempts",
-      "SELECT * FROM points",
+      "SELECT experiment, trial, attempt, point, micro_batch_size, throughput, latency_spread, "
+      "loss,"
+      " measurement, measured_at FROM points",
       "SELECT id, name, method, state, created_at FROM experiments",
       "SELECT * FROM best_trials"};
   for (int version = kOldest; version <= kSchemaVersion; ++version) {
@@ -116,12 +118,15 @@ TEST_F(MigrateTest, AMigratedDatabaseCanBeWrittenTo) {
     EXPECT_EQ(store.CreateExperiment(SampleSpec()), 3);
     EXPECT_EQ(store.Append(3, 0, std::vector<Event>{AskedEvent(SampleTrial(0))}), 1);
     store.Append(2, 17, std::vector<Event>{ToldEvent(3, {TrialState::kFailed, "x"})});
-    // Kinds that version 5 has added, and a kind that no version has.
+    // Kinds that versions 5 and 6 have added, and a kind that no version has.
     store.Append(3, 1,
                  std::vector<Event>{SearchEndedEvent("budget"), AskedEvent(SampleConfirm(1, 0)),
+                                    AskedEvent(SampleConfirm(2, 0, TrialKind::kReference)),
+                                    AskedEvent(SampleConfirm(3, 1, TrialKind::kSoak)),
                                     LimitsRaisedEvent({90, {}, {}}),
                                     StateChangedEvent(ExperimentState::kStopped, "", 0)});
     EXPECT_EQ(store.Trials(3).at(1).confirms, 0) << version;
+    EXPECT_EQ(store.Trials(3).at(3).kind, TrialKind::kSoak) << version;
     EXPECT_EQ(store.GetSpec(3).options.max_trials, 90) << version;
     Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
     for (const char* wrong : {"UPDATE trials SET kind = 'x'", "UPDATE events SET kind = 'x'",

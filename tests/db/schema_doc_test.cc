@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <regex>
 #include <string>
 
@@ -14,7 +15,9 @@
 namespace dsat {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
 
 constexpr std::array kEventKinds = {EventKind::kAsked,        EventKind::kAttemptStarted,
                                     EventKind::kMeasured,     EventKind::kAttemptEnded,
@@ -53,7 +56,7 @@ std::string Section(const std::string& docs, const std::string& relation) {
 
 TEST_F(SchemaTest, ThePageNamesEveryTableViewAndColumn) {
   const std::vector<std::string> relations = Relations();
-  EXPECT_EQ(relations.size(), 7U);
+  EXPECT_EQ(relations.size(), 8U);
   for (const std::string& relation : relations) {
     const std::string section = Section(docs_, relation);
     EXPECT_FALSE(section.empty()) << relation;
@@ -154,6 +157,19 @@ TEST(EventTest, WhatWasPredictedIsReadAsItWasWritten) {
   EXPECT_EQ(CodeOf([&] { ToldSpace(told); }), ErrorCode::kDataLoss);
 }
 
+TEST(EventTest, LossesAreReadAsTheyWereWritten) {
+  PointResult point = SamplePoint(100);
+  EXPECT_FALSE(MeasuredEvent(3, 0, point, std::nullopt).payload.contains("losses"));
+  EXPECT_TRUE(MeasuredPoint(MeasuredEvent(3, 0, point, std::nullopt))->losses.empty());
+  point.losses = {4.5, std::nan(""), 0.1};
+  point.rank_peak_bytes = {100, 120};
+  Event event = MeasuredEvent(3, 0, point, std::nullopt);
+  event.payload = Json::parse(event.payload.dump());  // As in a file.
+  const PointResult read = *MeasuredPoint(event);
+  EXPECT_THAT(read.losses, ElementsAre(4.5, IsNan(), 0.1));
+  EXPECT_EQ(read.rank_peak_bytes, point.rank_peak_bytes);
+}
+
 // Logs of older versions lack these keys, and so do events that have nothing to say.
 TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
   const Trial plain = SampleTrial(3);
@@ -166,6 +182,10 @@ TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
   EXPECT_EQ(read.kind, TrialKind::kConfirm);
   EXPECT_EQ(read.confirms, 3);
   EXPECT_EQ(read.give_up_below, 12.5);
+  EXPECT_EQ(read.steps, 0);
+  Trial soak = SampleTrial(5, TrialKind::kSoak);
+  soak.steps = 50;
+  EXPECT_EQ(AskedTrial(AskedEvent(soak)).steps, 50);
 
   const Outcome success{TrialState::kSucceeded, ""};
   EXPECT_EQ(ToldEvent(0, success).payload.size(), 2U);

@@ -55,7 +55,10 @@ inline void MakeDatabaseOfVersion(const std::string& path, int version) {
   const std::string folder = DSAT_SOURCE_DIR "/tests/db/versions/";
   Database db = Database::Open(path, Database::Access::kCreate, std::chrono::milliseconds(100));
   db.Execute("PRAGMA journal_mode = WAL");
-  db.Execute(ReadFile(folder + (version < 5 ? "tables.sql" : "tables_v5.sql")));
+  const char* const tables = version < 5    ? "tables.sql"
+                             : version == 5 ? "tables_v5.sql"
+                                            : "tables_v6.sql";
+  db.Execute(ReadFile(folder + tables));
   db.Execute(ReadFile(folder + "v" + std::to_string(version) + ".sql"));
 }
 
@@ -87,9 +90,9 @@ inline Trial SampleTrial(TrialId id, TrialKind kind = TrialKind::kSearch) {
   return trial;
 }
 
-// A trial that measures trial `confirms` again.
-inline Trial SampleConfirm(TrialId id, TrialId confirms) {
-  Trial trial = SampleTrial(id, TrialKind::kConfirm);
+// A trial that runs the configuration of trial `confirms` again.
+inline Trial SampleConfirm(TrialId id, TrialId confirms, TrialKind kind = TrialKind::kConfirm) {
+  Trial trial = SampleTrial(id, kind);
   trial.confirms = confirms;
   return trial;
 }

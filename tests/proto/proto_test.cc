@@ -68,6 +68,10 @@ ExperimentSpec FullSpec() {
                   .divisible_by = 2,
                   .confirm_rounds = 5,
                   .confirm_looks = 2,
+                  .check_losses = true,
+                  .soak_steps = 7,
+                  .soak_in_budget = true,
+                  .loss_pattern = "loss: (.*)",
                   .max_time_s = 60.5,
                   .max_device_hours = 0.5,
                   .run_steps = 1000,
@@ -209,7 +213,8 @@ TEST(TrialTest, OneSampleSaysNothingOfItsError) {
 
 TEST(TrialTest, TextFormsReadBack) {
   for (TrialKind kind :
-       {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch, TrialKind::kConfirm}) {
+       {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch, TrialKind::kConfirm,
+        TrialKind::kReference, TrialKind::kSoak}) {
     EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
   }
   for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,

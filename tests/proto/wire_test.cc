@@ -23,6 +23,8 @@ Trial FullTrial() {
   trial.reason = "größer";
   trial.points = {{{4, 2}, {{"throughput", {12.5, 0.25, 3}}, {"latency", {640, 1, 3}}}},
                   {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
+  trial.points[1].losses = {4.5, std::numeric_limits<double>::infinity()};
+  trial.points[1].rank_peak_bytes = {100, 200};
   trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22, 11, 12};
   return trial;
 }
@@ -52,6 +54,9 @@ TEST(WireTest, ATrialComesBackWhole) {
   EXPECT_EQ(back.points[0].measurement.at("throughput").samples, 3);
   EXPECT_EQ(back.points[0].measurement.at("latency").value, 640);
   EXPECT_EQ(back.points[1].point.micro_batch_size, 8);
+  EXPECT_TRUE(back.points[0].losses.empty());
+  EXPECT_EQ(back.points[1].losses, trial.points[1].losses);
+  EXPECT_EQ(back.points[1].rank_peak_bytes, trial.points[1].rank_peak_bytes);
   ASSERT_TRUE(back.profile.has_value());
   EXPECT_EQ(back.profile->num_params, 124);
   EXPECT_EQ(back.profile->trainable_num_params, 123);

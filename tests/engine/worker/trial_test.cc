@@ -46,6 +46,22 @@ TEST_F(TrialTest, RanksMeasureTogetherUntilTheErrorIsSmall) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("standard_error="));
 }
 
+TEST_F(TrialTest, ASoakRunsItsStepsAndSavesCheckpoints) {
+  task_.mode = TrialTask::Mode::kSoak;
+  task_.start_profile_step = 2;
+  task_.train_steps = 7;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  const std::vector<RankExit> exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const Json measured = Json::parse(exits[0].out);
+  EXPECT_EQ(measured["measurement"]["throughput"]["samples"], 5);
+  EXPECT_GT(measured["measurement"]["host_bytes"]["value"], 1e6);
+  EXPECT_EQ(measured["losses"].size(), 7U);
+  EXPECT_EQ(measured["rank_peak_bytes"].size(), 2U);
+  EXPECT_THAT(ReadFile(task_.checkpoint_dir + "/latest"), testing::HasSubstr("global_step7"));
+}
+
 TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {
   task_.start_profile_step = 10;
   task_.end_profile_step = 1000;

@@ -24,6 +24,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 using testing::Pair;
 using Argv = std::vector<std::string>;
@@ -104,7 +105,8 @@ CommandTargetTest::Result CommandTargetTest::Run(std::chrono::milliseconds stop)
     pollfd fd = {process.fd(), POLLIN, 0};
     poll(&fd, 1, 20);
     exit = process.Poll();
-    if (auto point = target->PollMeasurement(request_)) result.points.push_back(*point);
+    if (auto point = target->PollMeasurement(request_, exit.has_value()))
+      result.points.push_back(*point);
     if (auto profile = target->PollProfile(request_)) result.profiles.push_back(*profile);
     const bool late = std::chrono::steady_clock::now() > deadline;
     if (!exit && (late || !result.points.empty())) process.Stop(std::chrono::milliseconds(200));
@@ -156,7 +158,27 @@ TEST_F(CommandTargetTest, WhatTheHookReportsOfAllRanksIsMeasured) {
   EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 5.0 * (1 << 30));  // Of rank 1.
   EXPECT_DOUBLE_EQ(measured.at("alloc_retries").value, 1);
   EXPECT_DOUBLE_EQ(measured.at("data_wait").value, 0.25);
+  EXPECT_DOUBLE_EQ(measured.at("host_bytes").value, 2.0 * (1 << 30));
+  EXPECT_THAT(result.points[0].losses, ElementsAre(2.75, 2.25));  // The means of both ranks.
+  EXPECT_THAT(result.points[0].rank_peak_bytes, ElementsAre(int64_t{1} << 30, int64_t{5} << 30));
   EXPECT_NEAR(measured.at("throughput").value * measured.at("latency").value, 24e3, 1e3);
+}
+
+TEST_F(CommandTargetTest, LossesAreReadFromTheOutputIfAPatternIsGiven) {
+  Behave("log-losses");
+  EXPECT_THAT(Run().points.at(0).losses, IsEmpty());
+  spec_.options.loss_pattern = "'loss': ([0-9.]+|nan)";
+  EXPECT_THAT(Run().points.at(0).losses, ElementsAre(3, 2.9, 2.8, 2.7, 2.6, 2.5));
+}
+
+TEST_F(CommandTargetTest, ASoakRunsItsSteps) {
+  request_.kind = TrialKind::kSoak;
+  request_.steps = 12;
+  const Result result = Run();
+  EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
+  EXPECT_EQ(WrittenConfig()["autotuning"]["end_profile_step"], 11);
+  EXPECT_EQ(result.progress, 11);  // The last step ends in the hook.
+  EXPECT_EQ(result.points.at(0).measurement.at("latency").samples, 8);
 }
 
 TEST_F(CommandTargetTest, TheEngineSaysHowManyRanksShareTheData) {

@@ -43,8 +43,9 @@ def report(**more):
            "gradient_accumulation_steps": accumulation, "train_batch_size": batch,
            "reduce_bucket_size": 1000, "allgather_bucket_size": 500000000,
            "data_parallel_size": data_parallel}
-    text = {"config_applied": True, "engine": "DeepSpeedEngine", "ran": ran, "losses": [2.5, 2.0],
-            "peak_bytes": 5 << 30 if rank == 1 else 1 << 30, "num_alloc_retries": rank,
+    text = {"config_applied": True, "engine": "DeepSpeedEngine", "ran": ran, "losses": [2.5 + rank / 2, 2.0 + rank / 2],
+            "peak_bytes": 5 << 30 if rank == 1 else 1 << 30, "host_bytes": (1 + rank) << 30,
+            "num_alloc_retries": rank,
             "data_wait_share": 0.25}
     text["ran"].update(more.pop("ran", {}))
     text.update(more)
@@ -98,6 +99,8 @@ if hooks.get("model_info", {}).get("profile"):
 for step in range(2 if how == "short" else hooks["end_profile_step"]):
     time.sleep(0.02)
     step_line(4.0 + step)
+    if how == "log-losses":
+        print("{'loss': %.1f, 'epoch': 0.1}" % (3 - step / 10))
 if how == "short":
     sys.exit(0)
 if how == "ignores-config":

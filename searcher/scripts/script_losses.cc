@@ -1,0 +1,48 @@
+// The losses of a user's script, from the reports of the Python helper or from its output.
+#include "searcher/scripts/script_losses.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <regex>
+
+#include "searcher/processes/line_stamper.h"
+
+namespace dsat {
+
+bool HaveEnded(const std::vector<HookReport>& reports) {
+  return std::ranges::all_of(
+      reports, [](const HookReport& report) { return report.has_ended || !report.config_applied; });
+}
+
+std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
+  std::vector<double> means;
+  if (!HaveEnded(reports)) return means;
+  double num_ranks = 0;
+  for (const HookReport& report : reports) {
+    if (report.losses.empty()) continue;
+    if (num_ranks++ == 0) means = report.losses;
+    means.resize(std::min(means.size(), report.losses.size()));
+    for (size_t i = 0; i < means.size(); ++i)
+      means[i] += (report.losses[i] - means[i]) / num_ranks;
+  }
+  return means;
+}
+
+std::vector<double> LossesInLog(const std::string& path, const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::ifstream log(path);
+  std::vector<double> losses;
+  for (std::string line; std::getline(log, line);) {
+    std::smatch match;
+    if (line.size() > kMaxStampedLineBytes || !std::regex_search(line, match, regex)) continue;
+    const std::string text = match[1];
+    double loss = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
+    losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());
+  }
+  return losses;
+}
+
+}  // namespace dsat
