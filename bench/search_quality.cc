@@ -67,8 +67,7 @@ class Simulation {
       : surface_(surface),
         spec_(WithPrior(surface.Spec(method, seed), prior)),
         predictor_(surface.MakeSurfacePredictor(spec_)),
-        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_.ds_config, spec_.options,
-                               spec_.slots_per_trial)),
+        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_)),
         method_(FindMethod(method).make(space_, spec_.options)),
         concurrency_(concurrency),
         first_launch_(first_launch),
@@ -302,8 +301,7 @@ int Serve() {
     Json answer;
     if (!request.contains("assignment")) {
       const auto predictor = surface.MakeSurfacePredictor(spec);
-      const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec.ds_config,
-                                                spec.options, spec.slots_per_trial);
+      const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec);
       answer = {{"space", ToJson(space)},
                 {"best_ms", surface.BestSampleMs(space, spec)},
                 {"ranks", surface.family().ranks}};

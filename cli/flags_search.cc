@@ -41,6 +41,8 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
     options.zero_stages = {0, 1, 2, 3};
     options.warm_start = "auto";
   }
+  // The methods that were published keep their space.
+  if (method == "auto" || method == "grid") options.space = "wide";
   options.confirm_rounds = confirm_rounds;
   options.confirm_looks = kConfirmLooks;
   options.cover_stages = true;
@@ -112,13 +114,21 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
            "--compat",
            [&options](const std::string& value) {
              options.compat_determined = value == "determined";
+             options.space = "published";
              options.confirm_rounds = 0;
              options.cover_stages = false;
            },
            "\"determined\": behave exactly as published (docs/methods.md)")
         ->check(CLI::IsMember({"determined"}));
   }
-  // Below --compat, which CLI11 reads first and which changes the default.
+  // Below --compat, which CLI11 reads first and which changes the defaults.
+  app.add_option(
+         "--space", options.space,
+         "What is searched beside stages and micro-batch sizes: \"published\", the knobs of "
+         "the published methods, or \"wide\", also activation checkpointing, offload and "
+         "the keys of stage 3 (docs/methods.md)")
+      ->check(CLI::IsMember({"published", "wide"}))
+      ->capture_default_str();
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
                  "after the search; up to 3 times as many while they decide nothing")

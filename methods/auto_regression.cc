@@ -40,11 +40,12 @@ double Correlation(const Traits& x, const Traits& y) {
   for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
     switches += a.knobs.others[i] != b.knobs.others[i];
   const bool same_stage = a.stage == b.stage;
-  double by_all = same_stage ? 0.4 : 0.16;
+  const bool same_place = same_stage && a.settings == b.settings;
+  double by_all = same_place ? 0.4 : same_stage ? 0.28 : 0.16;
   for (; switches > 0; --switches)
     by_all *= 0.6;
   by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
-  const double by_size = (same_stage ? 0.5 : 0.3) * std::exp(-0.35 * size);
+  const double by_size = (same_place ? 0.5 : same_stage ? 0.4 : 0.3) * std::exp(-0.35 * size);
   return by_size + by_all + (size == 0 ? 0.1 : 0);
 }
 

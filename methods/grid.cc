@@ -80,7 +80,7 @@ std::optional<Proposal> GridMethod::AskSize() {
     if (chosen == nullptr || walk.next_size < chosen->next_size) chosen = &walk;
   }
   if (chosen == nullptr) return std::nullopt;
-  Proposal proposal{.assignment = StageAssignment(StageOf(*chosen).stage),
+  Proposal proposal{.assignment = PlaceAssignment(StageOf(*chosen)),
                     .tag = static_cast<int64_t>(entries_.size())};
   SetMicroBatch(proposal.assignment, chosen->next_size);
   entries_.push_back(
@@ -110,7 +110,7 @@ std::vector<Assignment> GridMethod::MakeVariations() const {
   for (const Walk* walk : ranked) {
     for (const Knob& knob : StageOf(*walk).knobs) {
       for (const Json& value : knob.values) {
-        Assignment assignment = StageAssignment(StageOf(*walk).stage);
+        Assignment assignment = PlaceAssignment(StageOf(*walk));
         SetMicroBatch(assignment, walk->best_size);
         assignment[knob.pointer] = value;
         variations.push_back(std::move(assignment));

@@ -94,12 +94,6 @@ void CheckSpec(const ExperimentSpec& spec) {
   engine::ValidateDsConfig(resolved, source, spec.slots_per_trial);
 }
 
-SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
-                      const Predictor& predictor) {
-  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial,
-                         spec.search_space);
-}
-
 }  // namespace
 
 Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric) {
@@ -122,7 +116,7 @@ bool Search::State::HasCapacity() const {
 void Search::State::SetProfile(const ModelProfile& learned,
                                const std::optional<SearchSpace>& given) {
   profile = learned;
-  space = given ? *given : MakeSpace(tuned, learned, *MakeFormulaPredictor(tuned, learned));
+  space = given ? *given : MakeSearchSpace(*MakeFormulaPredictor(tuned, learned), learned, tuned);
   proposer = std::make_unique<Proposer>(tuned, *space, learned.num_params);
 }
 
@@ -422,7 +416,7 @@ std::string Search::FailureReason() const {
 SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
   ExperimentSpec tuned = state_->spec;
   tuned.ds_config = ProfileLadder(tuned)[state_->num_misfits];
-  return MakeSpace(tuned, profile, *MakePredictor(tuned, profile));
+  return MakeSearchSpace(*MakePredictor(tuned, profile), profile, tuned);
 }
 
 const std::vector<Refusal>& Search::LastRefused() const {
