@@ -190,18 +190,21 @@ class Lister {
   void Predict(Candidate& candidate) const {
     Json config = candidate.place.ds_config;
     try {
-      // Formulas do not know which combinations are refused.
       config.erase("train_batch_size");
       SetAtPointer(config, kSizeKey, 1);
-      SetAtPointer(config, kStepsKey, 1);
+      // Gradients that accumulate need memory, however many micro-batches there are.
+      const int64_t submitted = space_.workload.accumulation_steps;
+      SetAtPointer(config, kStepsKey,
+                   space_.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2));
       const int64_t world_size = spec_.slots_per_trial;
+      // Formulas do not know which combinations are refused.
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
                                world_size);
       candidate.largest = predictor_.LargestMicroBatch(config);
       const int64_t size = LegalSize(space_, candidate.largest);
       if (size == 0) return;
-      const int64_t accumulation = space_.samples_per_step > 0 ? space_.samples_per_step / size
-                                                               : space_.workload.accumulation_steps;
+      const int64_t accumulation =
+          space_.samples_per_step > 0 ? space_.samples_per_step / size : submitted;
       SetAtPointer(config, kSizeKey, size);
       SetAtPointer(config, kStepsKey, accumulation);
       const Predicted predicted = predictor_.Predict(config);
@@ -261,7 +264,7 @@ class Lister {
       if (!c.checkpoints) take(c, best_plain);
       submitted_fits |= c.largest >= space_.workload.micro_batch_size;
     }
-    const auto than = [](const Candidate& c, const Candidate& best) {
+    const auto than = [this](const Candidate& c, const Candidate& best) {
       return fmt::format("it is predicted to take {:.3g} ms per sample, {} takes {:.3g} ms",
                          c.sample_ms, Describe(best), best.sample_ms);
     };
@@ -328,11 +331,18 @@ class Lister {
   static std::string Describe(const std::string& pointer, const Json& value) {
     return fmt::format("{} {}", pointer, value.dump());
   }
-  static std::string Describe(const Candidate& c) {
+  // Keys that have their default are not named.
+  std::string Describe(const Candidate& c) const {
     std::string text = fmt::format("stage {}", c.place.stage);
-    for (const auto& [pointer, value] : c.place.settings)
-      text += fmt::format("{} {}", text.find(" with ") == text.npos ? " with" : ",",
-                          Describe(pointer, value));
+    const char* separator = " with ";
+    for (const Key* key : varied_) {
+      const auto setting = c.place.settings.find(key->pointer);
+      if (setting == c.place.settings.end() ||
+          setting->second == DefaultOf(*key, c.place.stage, keys_))
+        continue;
+      text += separator + Describe(key->pointer, setting->second);
+      separator = ", ";
+    }
     return text;
   }
 
