@@ -31,7 +31,7 @@ constexpr double kMayBeFaster = 1.5;
 struct Candidate {
   Place place;
   bool is_kept = false;   // Whatever is predicted: as submitted, or with nothing added.
-  bool is_named = false;  // By the user.
+  bool is_named = false;  // The user names all that it changes.
   bool offloads = false;
   bool uses_disk = false;
   bool checkpoints = false;
@@ -176,15 +176,20 @@ class Lister {
   }
 
   void Classify(Candidate& candidate) const {
+    bool is_changed = false, all_named = true;
     for (const Key* key : varied_) {
       const Json& value = candidate.place.settings.at(key->pointer);
-      candidate.is_named |= IsNamed(*key) && value != ValueAt(*key, candidate.place.stage);
+      if (value != ValueAt(*key, candidate.place.stage)) {
+        is_changed = true;
+        all_named &= IsNamed(*key);
+      }
       if (value == DefaultOf(*key, candidate.place.stage, keys_)) continue;
       const bool offload = IsOffload(key->pointer);
       candidate.offloads |= offload;
       candidate.uses_disk |= offload && value == kNvme;
       candidate.checkpoints |= !offload;
     }
+    candidate.is_named = is_changed && all_named;
   }
 
   void Predict(Candidate& candidate) const {
