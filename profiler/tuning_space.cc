@@ -78,6 +78,13 @@ bool IsIdle(const Knob& knob) {
   });
 }
 
+// A share of a step means nothing where the time of computing is unknown.
+void ForgetTimes(const StageSpace& space, Knob& knob) {
+  if (!space.forecasts.empty() && space.forecasts.front().compute_ms > 0) return;
+  for (KnobEffect& effect : knob.effects)
+    effect.log_time = 0;
+}
+
 // A knob that only a wide search has; nullopt if it changes nothing here.
 std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& place,
                                const StageSpace& space, bool exact,
@@ -87,7 +94,10 @@ std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& 
   Knob knob{.pointer = key.pointer, .values = ValuesOf(key, scope)};
   if (knob.values.size() > 1)
     knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
-  if (knob.values.size() > 1 && !(exact && IsIdle(knob))) return knob;
+  if (knob.values.size() > 1 && !(exact && IsIdle(knob))) {
+    ForgetTimes(space, knob);
+    return knob;
+  }
   LeftOut idle{fmt::format("{} at stage {}", key.pointer, place.stage),
                "no value is predicted to change memory or time"};
   if (std::ranges::find(left_out, idle.what, &LeftOut::what) == left_out.end())
@@ -110,6 +120,7 @@ std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpa
       Knob& knob = knobs.emplace_back(Knob{.pointer = key.pointer, .values = *given});
       if (scope.spec.options.space == "wide" && key.searched_from == engine::kNumZeroStages)
         knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
+      ForgetTimes(space, knob);
     } else if (place.stage >= from && (acts || scope.published)) {
       knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, scope)});
     } else if (acts) {
