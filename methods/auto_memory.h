@@ -43,8 +43,8 @@ class AutoMemory {
   size_t num_misfits() const { return did_not_fit_.size(); }
 
  private:
-  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant, and
-  // what other knobs are predicted to change.
+  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant,
+  // and what other knobs are predicted to change.
   static constexpr int kNum = 9;
   using Vector = Eigen::Matrix<double, kNum, 1>;
   using Matrix = Eigen::Matrix<double, kNum, kNum>;

@@ -33,10 +33,10 @@ struct StageMemory {
 
 class MemoryModel {
  public:
-  // `ds_config` gives precision, optimizer, offload and buckets; its stage does not matter. `world_size` is
-  // the number of ranks. `published` selects the published formula: the dtype is fp16 or
-  // fp32, the optimizer is Adam, and there are no buffers, no gathered parameters and no offload.
-  // REQUIRES: world_size >= 1.
+  // `ds_config` gives precision, optimizer, offload and buckets; its stage does not matter.
+  // `world_size` is the number of ranks. `published` selects the published formula: the dtype is
+  // fp16 or fp32, the optimizer is Adam, and there are no buffers, no gathered parameters and no
+  // offload. REQUIRES: world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
               bool published);
 

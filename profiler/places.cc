@@ -22,11 +22,8 @@ constexpr char kSizeKey[] = "/train_micro_batch_size_per_gpu";
 constexpr char kStepsKey[] = "/gradient_accumulation_steps";
 constexpr char kNvme[] = "nvme";
 constexpr size_t kMostPlaces = 32;
-// What a micro-batch costs besides its samples, which no predictor counts, in ms.
-constexpr double kMicroBatchMs = 2;
-// A larger micro-batch may be faster than its prediction by this factor, since small ones do not
-// fill a device.
-constexpr double kMayBeFaster = 1.5;
+// A micro-batch may cost as much as so many samples besides its own, which no predictor counts.
+constexpr double kMicroBatchSamples = 8;
 
 struct Candidate {
   Place place;
@@ -36,7 +33,8 @@ struct Candidate {
   bool uses_disk = false;
   bool checkpoints = false;
   std::string refused = {};
-  int64_t largest = 0;   // Micro-batch size that fits.
+  int64_t largest = 0;   // Micro-batch size that fits,
+  int64_t legal = 0;     // and the largest legal one up to it.
   double sample_ms = 0;  // Of a step, per sample, at the largest legal size; 0 if unknown.
   bool fits() const { return refused.empty() && largest > 0; }
 };
@@ -206,7 +204,7 @@ class Lister {
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
                                world_size);
       candidate.largest = predictor_.LargestMicroBatch(config);
-      const int64_t size = LegalSize(space_, candidate.largest);
+      const int64_t size = candidate.legal = LegalSize(space_, candidate.largest);
       if (size == 0) return;
       const int64_t accumulation =
           space_.samples_per_step > 0 ? space_.samples_per_step / size : submitted;
@@ -214,9 +212,7 @@ class Lister {
       SetAtPointer(config, kStepsKey, accumulation);
       const Predicted predicted = predictor_.Predict(config);
       if (predicted.compute_ms <= 0) return;
-      const auto micro_batches = static_cast<double>(accumulation);
-      candidate.sample_ms = (predicted.step_ms + micro_batches * kMicroBatchMs) /
-                            (micro_batches * static_cast<double>(size));
+      candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);
     } catch (const Error& error) {
       if (!IsRefusal(error)) throw;
       candidate.refused = error.what();
@@ -236,7 +232,7 @@ class Lister {
       if (c.is_named) return "";
       if (c.uses_disk && fits_without_disk) return "other places fit without a disk";
       const Candidate* plain = Without(c);
-      if (plain != nullptr && LegalSize(space_, c.largest) <= LegalSize(space_, plain->largest))
+      if (plain != nullptr && c.legal <= plain->legal)
         return fmt::format("it allows no larger micro-batch than {} without it", plain->largest);
       return "";
     });
@@ -253,6 +249,14 @@ class Lister {
       });
     });
     return found == candidates_.end() ? nullptr : &*found;
+  }
+
+  // Even if micro-batches cost that much, of which the candidate may have fewer.
+  static bool IsSlower(const Candidate& c, const Candidate& best) {
+    const auto with_costs = [](const Candidate& any) {
+      return 1 + kMicroBatchSamples / static_cast<double>(any.legal);
+    };
+    return c.sample_ms * with_costs(c) > best.sample_ms * with_costs(best);
   }
 
   // What is slower than what does without it.
@@ -277,11 +281,9 @@ class Lister {
       if (c.is_kept || c.is_named || !c.fits()) return "";
       if (c.offloads && c.sample_ms == 0 && submitted_fits)
         return "the submitted micro-batch size fits without offload";
-      if (c.offloads && best_without_offload != nullptr &&
-          c.sample_ms > best_without_offload->sample_ms)
+      if (c.offloads && best_without_offload != nullptr && IsSlower(c, *best_without_offload))
         return than(c, *best_without_offload);
-      if (c.checkpoints && best_plain != nullptr &&
-          c.sample_ms > kMayBeFaster * best_plain->sample_ms)
+      if (c.checkpoints && best_plain != nullptr && IsSlower(c, *best_plain))
         return than(c, *best_plain);
       return "";
     });

@@ -47,8 +47,8 @@ struct SearchOptions {
   // differences).
   bool compat_determined = false;
 
-  // "wide": also activation checkpointing, offload and the keys of the table that only a wide search
-  // draws. "published", which older logs mean: the knobs of the published methods.
+  // "published", which older logs mean: the knobs of the published methods. "wide": also activation
+  // checkpointing, offload and further keys (docs/methods.md).
   std::string space = "published";
   // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
   // which lack the key, were made without it.
