@@ -2,11 +2,12 @@
 """Compares what `dsat auto` finds in the wide space with an exhaustive grid and with `asha`.
 
 usage: bench/wide_space.py [--build BUILD] [--experiment FILE] [--launches 16] [--rounds 4]
+                           [--sizes 8 16 32]
 
 The grid names every value of the structural keys, so that no prediction leaves any out, and tries
-each place at micro-batch sizes 1, 2, 4, ... and then one knob at a time. `asha` searches the
-published space. The picks are measured in alternating rounds (`dsat check`): a ratio above 1 means
-that auto's pick is faster.
+each place at micro-batch sizes 1, 2, 4, ... (or --sizes, to save time) and then one knob at a time.
+`asha` searches the published space. The picks are measured in alternating rounds (`dsat check`): a
+ratio above 1 means that auto's pick is faster.
 """
 import argparse
 import json
@@ -60,12 +61,14 @@ def main():
                         default=HERE.parent / "examples/tight-memory/deepspeed.yaml")
     parser.add_argument("--launches", type=int, default=16)
     parser.add_argument("--asha-trials", type=int, default=50)
+    parser.add_argument("--sizes", type=int, nargs="+", help="micro-batch sizes of the grid")
     parser.add_argument("--rounds", type=int, default=4)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(args, pathlib.Path(name))
         named = bench.folder / "exhaustive.yaml"
-        named.write_text(bench.experiment.read_text() + STRUCTURAL)
+        sizes = f"  /train_micro_batch_size_per_gpu: {args.sizes}\n" if args.sizes else ""
+        named.write_text(bench.experiment.read_text() + STRUCTURAL + sizes)
         auto = bench.search("auto", bench.experiment, "--warm-start", "off",
                             "--max-trials", args.launches + 1)
         asha = bench.search("asha", bench.experiment, "--max-trials", args.asha_trials)

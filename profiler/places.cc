@@ -251,11 +251,12 @@ class Lister {
     return found == candidates_.end() ? nullptr : &*found;
   }
 
-  // Even if micro-batches cost that much, of which the candidate may have fewer.
+  // Even if micro-batches cost that much, of which the candidate may have far fewer.
   static bool IsSlower(const Candidate& c, const Candidate& best) {
     const auto with_costs = [](const Candidate& any) {
       return 1 + kMicroBatchSamples / static_cast<double>(any.legal);
     };
+    if (c.legal < 2 * best.legal) return c.sample_ms > best.sample_ms;
     return c.sample_ms * with_costs(c) > best.sample_ms * with_costs(best);
   }
 

@@ -25,8 +25,9 @@ struct Place {
 // A place beside the first one is left out, with its reason in `left_out`,
 //   - if it is refused, or does not fit one sample while another place does;
 //   - if it checkpoints activations and allows no larger micro-batch than without;
-//   - if it checkpoints or offloads, and the best place that does not is predicted to be faster even
-//     if each micro-batch costs as much as 8 samples besides its own;
+//   - if it checkpoints or offloads, and the best place that does not is predicted to be faster; if
+//     it allows micro-batches of twice the size, even if each of them costs as much as 8 samples
+//     besides its own;
 //   - if it offloads, times are unknown, and the submitted micro-batch size fits without;
 //   - if it needs a disk, and any other place fits.
 // Values that spec.search_space names are never left out because they are slow. `space` gives the
