@@ -38,7 +38,7 @@ bool SetField(const std::string& pointer, const Json& value, AutoKnobs& knobs) {
 }
 
 void AddOther(const Knob& knob, int index, AutoKnobs& knobs) {
-  knobs.others.push_back(index);
+  (knob.effects.empty() ? knobs.others : knobs.predicted).push_back(index);
   const auto i = static_cast<size_t>(index);
   if (index < 0 || i >= knob.effects.size()) return;
   knobs.effect.peak_bytes += knob.effects[i].peak_bytes;

@@ -19,13 +19,15 @@ struct AutoKnobs {
   bool overlap = false;
   bool reduce_scatter = true;
   bool contiguous = true;
-  std::vector<int> others;  // Of all other knobs: the index of the value, -1 if it is none of them.
-  KnobEffect effect = {};   // Of these, together.
-  // `effect` follows from `others`.
+  // Of all other knobs: the index of the value, -1 if it is none of them.
+  std::vector<int> others;
+  std::vector<int> predicted;  // The same of knobs with predicted effects,
+  KnobEffect effect = {};      // which are these together.
   bool operator==(const AutoKnobs& knobs) const {
-    return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others) ==
-           std::tie(knobs.reduce_bucket, knobs.allgather_bucket, knobs.overlap,
-                    knobs.reduce_scatter, knobs.contiguous, knobs.others);
+    return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others,
+                    predicted) == std::tie(knobs.reduce_bucket, knobs.allgather_bucket,
+                                           knobs.overlap, knobs.reduce_scatter, knobs.contiguous,
+                                           knobs.others, knobs.predicted);
   }
 };
 
