@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,8 @@ constexpr char kSizeKey[] = "/train_micro_batch_size_per_gpu";
 constexpr char kStepsKey[] = "/gradient_accumulation_steps";
 constexpr char kNvme[] = "nvme";
 constexpr size_t kMostPlaces = 32;
+// The DeepSpeed that a command is taken to have if it is not known: it has no newer keys.
+constexpr char kLeastRelease[] = "0.12.3";
 // A micro-batch may cost as much as so many samples besides its own, which no predictor counts.
 constexpr double kMicroBatchSamples = 8;
 
@@ -57,6 +60,26 @@ int64_t LegalSize(const SearchSpace& space, int64_t most) {
     if (given.empty() || std::ranges::find(given, size) != given.end()) return size;
   }
   return 0;
+}
+
+// The numbers of a release such as "0.16.4+cu121".
+std::array<int, 3> NumbersOf(const std::string& release) {
+  std::array<int, 3> numbers{};
+  std::istringstream text(release);
+  char dot = 0;
+  for (int& number : numbers)
+    text >> number >> dot;
+  return numbers;
+}
+
+bool IsOlder(const std::string& release, const std::string& than) {
+  return NumbersOf(release) < NumbersOf(than);
+}
+
+// Of the DeepSpeed that the command imports.
+std::string ReleaseOf(const ExperimentSpec& spec) {
+  const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
+  return release != nullptr && release->is_string() ? release->get<std::string>() : kLeastRelease;
 }
 
 class Lister {
@@ -374,7 +397,8 @@ class Lister {
 
 bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
   if (spec.options.space != "wide" || key.wide_from == engine::kNumZeroStages) return false;
-  return IsBuiltin(spec) ? key.builtin == engine::Builtin::kHonors : !key.builtin_only;
+  if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;
+  return !key.builtin_only && !IsOlder(ReleaseOf(spec), key.since);
 }
 
 bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTable& keys) {

@@ -231,8 +231,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/parameter_alignment", "0.19.7", "false", kWarns).Exact(),
     Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
     Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
-        .Rounding()
-        .SeveralRanks(),
+        .Rounding().SeveralRanks().WideFromStage(1, kSwitch),
     Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1)
         .UpToParams().WideFromStage(3, "[10000000, 100000000, 1000000000]"),
     Elems("/zero_optimization/stage3_prefetch_bucket_size", "0.3.12", "50000000", 0)
@@ -267,10 +266,8 @@ constexpr Key kKeys[] = {
     Alias("/zero_optimization/stage3_gather_fp16_weights_on_model_save", "0.3.14",
           "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
     Int("/zero_optimization/stage3_module_granularity_threshold", "0.16.0", "0", kWarns)
-        .Exact()
-        .In(kElems)
-        .FromStage(3)
-        .From(0),
+        .Exact().In(kElems).FromStage(3).From(0)
+        .WideFromStage(3, "[0, 1000000]"),
     Alias("/zero_optimization/module_granularity_threshold", "0.16.0",
           "/zero_optimization/stage3_module_granularity_threshold"),
     Flag("/zero_optimization/stage3_use_all_reduce_for_fetch_params", "0.14.3", "false", kWarns)
@@ -299,7 +296,8 @@ constexpr Key kKeys[] = {
         .Until("0.19.7"),
     Any("/zero_optimization/zenflow", "0.17.5", "null", kRefuses),
     Any("/zero_optimization/leaf_module", "0.18.0", "{}", kRefuses).Exact(),
-    Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns).Rounding(),
+    Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns)
+        .Rounding().WideFromStage(3, kSwitch),
     Flag("/zero_optimization/pipeline_loading_checkpoint", "0.10.1", "false", kWarns).Exact(),
     Flag("/zero_optimization/override_module_apply", "0.10.1", "true", kWarns).Exact(),
     Flag("/zero_optimization/log_trace_cache_warnings", "0.16.4", "false", kWarns).Exact(),
@@ -323,7 +321,7 @@ constexpr Key kKeys[] = {
         .Rounding().From(0).To(1)
         .WideFromStage(3, "[0.4, 0.7, 1.0]", kOptimizerDevice),
     Flag("/zero_optimization/offload_optimizer/super_offload", "0.18.0", "false", kWarns)
-        .Rounding(),
+        .Rounding().WideFromStage(3, kSwitch, kOptimizerDevice),
     Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.18.0", "0.8", kWarns)
         .Exact()
         .From(0)

@@ -254,6 +254,20 @@ TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
   }
 }
 
+TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
+  ExperimentSpec spec = CommandSpec();
+  constexpr char kNew[] = "/zero_optimization/stage3_module_granularity_threshold";
+  constexpr char kOld[] = "/zero_optimization/round_robin_gradients";
+  for (const auto& [release, has_new] :
+       {std::pair{"", false}, {"0.15.4", false}, {"0.16.0", true}, {"0.19.2+cu121", true}}) {
+    spec.machine = Json::object();
+    if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
+    const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);
+    EXPECT_EQ(knobs.contains(kNew), has_new) << release;
+    EXPECT_TRUE(knobs.contains(kOld)) << release;
+  }
+}
+
 TEST(PlacesTest, WhatTheUserNamesIsAPlaceEverywhere) {
   ExperimentSpec spec = CommandSpec();
   spec.search_space = {{kInterval, {0, 1}}, {kOptimizer, {"none", "cpu"}}};
