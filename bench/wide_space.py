@@ -62,6 +62,8 @@ def main():
     parser.add_argument("--launches", type=int, default=16)
     parser.add_argument("--asha-trials", type=int, default=50)
     parser.add_argument("--sizes", type=int, nargs="+", help="micro-batch sizes of the grid")
+    parser.add_argument("--grid-trials", type=int, default=400,
+                        help="after all places, knobs of the best ones come first")
     parser.add_argument("--rounds", type=int, default=4)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -73,7 +75,7 @@ def main():
                             "--max-trials", args.launches + 1)
         asha = bench.search("asha", bench.experiment, "--max-trials", args.asha_trials)
         grid = bench.search("grid", named, "--zero-stages", "0", "1", "2", "3",
-                            "--max-trials", 100000)
+                            "--max-trials", args.grid_trials)
         for other in (asha, grid):
             factor = bench.ratio(auto, other, args.rounds)
             print(f"auto / {other.name}: {factor['value']:.3f} "
