@@ -2,7 +2,7 @@
 // machines whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
 //                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
-//                  [--warm-start off|same|other-seed|other-model|slower]
+//                  [--space published|wide] [--warm-start off|same|other-seed|other-model|slower]
 //   search_quality --serve    for bench/search_quality_peers.py
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
@@ -10,7 +10,8 @@
 // the log of an earlier one as a prior: of the same model and machine ("same"), of a machine with
 // other roughness and fragmentation ("other-seed"), of a model whose samples have three times the
 // FLOPs ("other-model"), or of a machine that computes at a third of the speed but has the same
-// links, and is wrongly said to be the same ("slower").
+// links, and is wrongly said to be the same ("slower"). In a wide space most configurations differ
+// in keys that change nothing here.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,8 +68,7 @@ class Simulation {
       : surface_(surface),
         spec_(WithPrior(surface.Spec(method, seed), prior)),
         predictor_(surface.MakeSurfacePredictor(spec_)),
-        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_.ds_config, spec_.options,
-                               spec_.slots_per_trial)),
+        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_)),
         method_(FindMethod(method).make(space_, spec_.options)),
         concurrency_(concurrency),
         first_launch_(first_launch),
@@ -302,8 +302,7 @@ int Serve() {
     Json answer;
     if (!request.contains("assignment")) {
       const auto predictor = surface.MakeSurfacePredictor(spec);
-      const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec.ds_config,
-                                                spec.options, spec.slots_per_trial);
+      const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec);
       answer = {{"space", ToJson(space)},
                 {"best_ms", surface.BestSampleMs(space, spec)},
                 {"ranks", surface.family().ranks}};
@@ -348,15 +347,17 @@ int Main(int argc, char** argv) {
                                               {"--concurrency", "1,4,16"},
                                               {"--seeds", "20"},
                                               {"--trials", "64"},
+                                              {"--space", "published"},
                                               {"--warm-start", "off"},
                                               {"--trace", "0"}};
   if (argc == 2 && std::string(argv[1]) == "--serve") return Serve();
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || !flags.contains(argv[i])) {
-      fmt::print(stderr,
-                 "search_quality: {}: expected one of --methods, --families, --concurrency, "
-                 "--seeds, --trials, --trace, --warm-start, each with a value, or --serve\n",
-                 argv[i]);
+      fmt::print(
+          stderr,
+          "search_quality: {}: expected one of --methods, --families, --concurrency, "
+          "--seeds, --trials, --space, --trace, --warm-start, each with a value, or --serve\n",
+          argv[i]);
       return 2;
     }
     flags[argv[i]] = argv[i + 1];
@@ -368,8 +369,9 @@ int Main(int argc, char** argv) {
   for (const std::string& method : Split(flags["--methods"])) {
     for (const std::string& concurrency : Split(flags["--concurrency"])) {
       std::map<bool, std::vector<RunResult>> all;
-      for (const Family& family : Families()) {
+      for (Family family : Families()) {
         if (!IsChosen(family, Split(flags["--families"]))) continue;
+        family.space = flags["--space"];
         std::vector<RunResult> runs;
         for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
           const Surface surface(family, static_cast<uint64_t>(seed));

@@ -173,6 +173,7 @@ ExperimentSpec Surface::Spec(const std::string& method, int64_t seed) const {
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}},
                     {"zero_optimization", {{"stage", stage}}}};
   spec.options.random_seed = seed;
+  spec.options.space = family_.space;
   spec.options.metric = "throughput";
   spec.options.zero_stages = {0, 1, 2, 3};
   spec.options.max_trials = 64;
@@ -308,6 +309,7 @@ double Surface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spe
     SetAtPointer(json, "/zero_optimization/stage", stage.stage);
     std::vector<Config> configs = {Read(json)};
     for (const Knob& knob : stage.knobs) {
+      if (!knob.effects.empty()) continue;  // Of a wide space alone.
       std::vector<Config> more;
       for (Config config : configs) {
         for (const Json& value : knob.values) {

@@ -51,6 +51,7 @@ struct Family {
   bool reports_peak = true;
   bool exact = false;  // The built-in engine: predicted bytes are exact.
   int64_t accumulation = 1;
+  std::string space = "published";  // SearchOptions::space; no further key changes a surface.
 };
 
 const std::vector<Family>& Families();

@@ -44,6 +44,8 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
     if (confirm_rounds > 0) options.soak_steps = kSoakSteps;
     options.soak_in_budget = true;
   }
+  // The methods that were published keep their space.
+  if (method == "auto" || method == "grid") options.space = "wide";
   options.confirm_rounds = confirm_rounds;
   options.confirm_looks = kConfirmLooks;
   // Other programs report no losses, and cannot be asked for a longer run.
@@ -82,6 +84,17 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
       ->capture_default_str();
 }
 
+CLI::Option* AddSpaceOption(CLI::App& app, SearchOptions& options) {
+  return app
+      .add_option(
+          "--space", options.space,
+          "What is searched beside stages and micro-batch sizes: \"published\", the knobs of "
+          "the published methods, or \"wide\", also activation checkpointing, offload and "
+          "the keys of stage 3 (docs/methods.md)")
+      ->check(CLI::IsMember({"published", "wide"}))
+      ->capture_default_str();
+}
+
 // Options of all methods.
 void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
   AddLimits(app, options);
@@ -117,6 +130,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
            "--compat",
            [&options](const std::string& value) {
              options.compat_determined = value == "determined";
+             options.space = "published";
              options.confirm_rounds = 0;
              options.check_losses = false;
              options.cover_stages = false;
@@ -124,7 +138,8 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
            "\"determined\": behave exactly as published (docs/methods.md)")
         ->check(CLI::IsMember({"determined"}));
   }
-  // Below --compat, which CLI11 reads first and which changes the default.
+  // Below --compat, which CLI11 reads first and which changes the defaults.
+  AddSpaceOption(app, options);
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
                  "after the search; up to 3 times as many while they decide nothing")
@@ -242,12 +257,14 @@ void AddSpaceCommand(Parser& parser) {
       ->check(CLI::Range(0, 3))
       ->expected(1, 4)
       ->delimiter(',');
+  CLI::Option* const wide = AddSpaceOption(sub, search.options);
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
   AddRunFlags(sub, search.run);
   sub.get_option("--out")->description(
       "Folder for the logs of the profiling trial (default: dsat-out/space on several hosts, else "
       "one that stays only after a failure)");
-  sub.final_callback([&parser, &space, &search] {
+  sub.final_callback([&parser, &space, &search, wide] {
+    if (wide->count() == 0) search.options.space = DefaultOptions(search.method, 0).space;
     search.options.zero_stages = space.zero_stages.empty()
                                      ? DefaultOptions(search.method, 0).zero_stages
                                      : space.zero_stages;

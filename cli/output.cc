@@ -61,7 +61,7 @@ std::string SettingsText(const Assignment& assignment, const Assignment& without
   std::string text;
   for (const auto& [pointer, value] : assignment) {
     if (!IsSetting(pointer) || without.contains(pointer)) continue;
-    const std::string key = pointer.substr(pointer.rfind('/') + 1);
+    const std::string key = ShortName(pointer);
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, ShortValue(value));
   }
   return text;

@@ -81,6 +81,34 @@ std::string DescribeMetric(const std::string& metric, double value) {
   return fmt::format("{:.1f} {}", value, MetricUnit(metric));
 }
 
+// What is predicted of a stage, and of its places with activation checkpointing or offload.
+static std::string DescribeStage(const SearchSpace& space, int stage) {
+  std::vector<const StageSpace*> places;
+  for (const StageSpace& place : space.stages) {
+    if (place.stage == stage) places.push_back(&place);
+  }
+  if (places.empty()) return "";
+  const auto num_on = [](const StageSpace* place) {
+    return std::ranges::count_if(place->settings, [](const auto& setting) {
+      return setting.second != false && setting.second != 0 && setting.second != "none";
+    });
+  };
+  const StageSpace& plain = **std::ranges::min_element(places, {}, num_on);
+  const char* about = space.exact ? "" : "about ";
+  std::string text = fmt::format("\nstage {}: ", stage);
+  if (plain.state_bytes > 0)
+    text += fmt::format("{} of model states and buffers, ", HumanBytes(plain.state_bytes));
+  text += plain.approx_max_micro_batch > 0
+              ? fmt::format("micro-batches up to {}{}", about, plain.approx_max_micro_batch)
+              : "predicted not to fit";
+  if (places.size() == 1) return text;
+  int64_t most = 0;
+  for (const StageSpace* place : places)
+    most = std::max(most, place->approx_max_micro_batch);
+  return text + fmt::format("; with checkpointing or offload (in {} ways) up to {}{}",
+                            places.size() - 1, about, most);
+}
+
 std::string DescribeProfile(const Experiment& experiment) {
   const ModelProfile& profile = *experiment.search().profile();
   std::string text = fmt::format(
@@ -108,15 +136,11 @@ std::string DescribeProfile(const Experiment& experiment) {
       text += fmt::format(", {} at 2", HumanBytes(profile.micro_batch_2_peak_bytes));
   }
   const SearchSpace& space = *experiment.search().space();
-  for (const StageSpace& stage : space.stages) {
-    text += fmt::format("\nstage {}: ", stage.stage);
-    if (stage.state_bytes > 0)
-      text += fmt::format("{} of model states and buffers, ", HumanBytes(stage.state_bytes));
-    text += stage.approx_max_micro_batch > 0
-                ? fmt::format("micro-batches up to {}{}", space.exact ? "" : "about ",
-                              stage.approx_max_micro_batch)
-                : "predicted not to fit";
-  }
+  for (const int stage : experiment.search().spec().options.zero_stages)
+    text += DescribeStage(space, stage);
+  if (!space.left_out.empty())
+    text += fmt::format("\nleft out: {} (space.left_out of dsat show --json has the reasons)",
+                        space.left_out.size());
   return text;
 }
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <vector>
 
 #include "base/files.h"
 #include "base/table.h"
@@ -43,7 +45,16 @@ bool IsRefused(const StageSpace& stage) {
   return stage.approx_max_micro_batch == 0 && stage.forecasts.empty();
 }
 
-std::string StageTable(const SearchSpace& space, const Outlook& outlook) {
+// "offload_optimizer/device="cpu" ...": the keys after their section of the top level.
+std::string SettingsText(const Assignment& settings) {
+  std::string text;
+  for (const auto& [pointer, value] : settings)
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ",
+                        pointer.substr(pointer.find('/', 1) + 1), value.dump());
+  return text;
+}
+
+std::string StageTable(const SearchSpace& space, const Outlook& outlook, size_t columns) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < space.stages.size(); ++i) {
     const StageSpace& stage = space.stages[i];
@@ -51,10 +62,11 @@ std::string StageTable(const SearchSpace& space, const Outlook& outlook) {
     for (const Knob& knob : stage.knobs)
       combinations *= static_cast<double>(knob.values.size());
     rows.push_back({std::to_string(stage.stage), Count(combinations), Count(outlook.num_configs[i]),
-                    SizesText(outlook.sizes[i])});
+                    SizesText(outlook.sizes[i]), SettingsText(stage.settings)});
   }
-  return FormatTable({"stage", "combinations of keys", "configurations", "micro-batch sizes"},
-                     rows);
+  return FormatTable(
+      {"stage", "combinations of keys", "configurations", "micro-batch sizes", "settings"}, rows,
+      columns);
 }
 
 // Each key with its values once, and the stages that have them.
@@ -68,7 +80,7 @@ std::string KeyTable(const SearchSpace& space, size_t columns) {
       });
       if (same == rows.end()) {
         rows.push_back({knob.pointer, std::to_string(stage.stage), values});
-      } else {
+      } else if (!(*same)[1].ends_with(std::to_string(stage.stage))) {
         (*same)[1] += fmt::format(" {}", stage.stage);
       }
     }
@@ -129,9 +141,8 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
               : fmt::format("by the models of auto; {} does not use them\n", search.spec().method));
 }
 
-}  // namespace
-
-std::vector<LeftOut> LeftOutOf(const Search& search) {
+// Stages that the engine refuses and keys of the table that are not searched.
+std::vector<LeftOut> LeftOutByTable(const Search& search) {
   const SearchSpace& space = *search.space();
   std::vector<LeftOut> left_out;
   for (const StageSpace& stage : space.stages) {
@@ -139,36 +150,64 @@ std::vector<LeftOut> LeftOutOf(const Search& search) {
       left_out.push_back({fmt::format("stage {}", stage.stage), "the configuration is refused"});
   }
   for (const Key& key : engine::Keys()) {
-    const bool is_user_key = search.spec().search_space.contains(key.pointer);
-    if ((*key.values == '\0' && !is_user_key) ||
-        key.pointer == std::string_view("/train_micro_batch_size_per_gpu"))
-      continue;
-    std::vector<int> stages;
-    for (const StageSpace& stage : space.stages) {
-      if (!HasKnob(stage, key.pointer)) stages.push_back(stage.stage);
-    }
-    if (stages.empty()) continue;
+    const bool is_listed = key.searched_from < engine::kNumZeroStages ||
+                           key.published_from < engine::kNumZeroStages ||
+                           search.spec().search_space.contains(key.pointer);
+    if (!is_listed || key.pointer == std::string_view("/train_micro_batch_size_per_gpu")) continue;
+    std::set<int> with, without;
+    for (const StageSpace& stage : space.stages)
+      (HasKnob(stage, key.pointer) ? with : without).insert(stage.stage);
+    for (const int stage : with)
+      without.erase(stage);
+    if (without.empty()) continue;
     const bool is_alone = key.several_ranks && search.spec().slots_per_trial == 1;
-    const std::string where =
-        stages.size() == space.stages.size()
-            ? ""
-            : fmt::format(" at stage{} {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
+    const std::string where = with.empty()
+                                  ? ""
+                                  : fmt::format(" at stage{} {}", without.size() == 1 ? "" : "s",
+                                                fmt::join(without, ", "));
     std::string why = fmt::format("it is searched from stage {} on", key.searched_from);
     if (key.searched_from == engine::kNumZeroStages) why = "only --compat determined searches it";
-    if (stages.back() < key.from_stage)
+    if (*without.rbegin() < key.from_stage)
       why = fmt::format("it has no effect below stage {}", key.from_stage);
     if (is_alone) why = "it has no effect on one rank";
     left_out.push_back({key.pointer + where, why});
   }
+  if (search.spec().options.space == "published")
+    left_out.push_back({"activation checkpointing, offload and the keys of stage 3",
+                        "--space wide searches them"});
   return left_out;
 }
 
+std::vector<LeftOut> AllLeftOut(const Search& search) {
+  std::vector<LeftOut> all = LeftOutByTable(search);
+  const std::vector<LeftOut>& by_prediction = search.space()->left_out;
+  all.insert(all.end(), by_prediction.begin(), by_prediction.end());
+  return all;
+}
+
+// One line for each reason.
+std::string LeftOutText(const Search& search) {
+  std::vector<LeftOut> lines;
+  for (const LeftOut& left_out : AllLeftOut(search)) {
+    const auto same = std::ranges::find(lines, left_out.why, &LeftOut::why);
+    if (same == lines.end()) {
+      lines.push_back(left_out);
+    } else {
+      same->what += "; " + left_out.what;
+    }
+  }
+  std::string text;
+  for (const LeftOut& line : lines)
+    text += fmt::format("left out: {}: {}\n", line.what, Printable(line.why));
+  return text;
+}
+
+}  // namespace
+
 std::string SpaceText(const Search& search, const Outlook& outlook, size_t columns) {
   const SearchSpace& space = *search.space();
-  std::string text = StageTable(space, outlook) + "\n" + KeyTable(space, columns) + "\n" +
-                     SizeText(search, outlook);
-  for (const LeftOut& left_out : LeftOutOf(search))
-    text += fmt::format("left out: {}: {}\n", left_out.what, Printable(left_out.why));
+  const std::string text = StageTable(space, outlook, columns) + "\n" + KeyTable(space, columns) +
+                           "\n" + SizeText(search, outlook) + LeftOutText(search);
   return text + "\n" + BestTable(search, outlook, columns);
 }
 
@@ -186,7 +225,7 @@ Json SpaceJson(const Search& search, const Outlook& outlook) {
     json["space"]["stages"][i]["micro_batch_sizes"] = outlook.sizes[i];
     json["space"]["stages"][i]["num_configs"] = outlook.num_configs[i];
   }
-  for (const LeftOut& left_out : LeftOutOf(search))
+  for (const LeftOut& left_out : AllLeftOut(search))
     json["left_out"].push_back({{"what", left_out.what}, {"why", left_out.why}});
   for (const ForeseenConfig& config : outlook.best) {
     json["best"].push_back({{"assignment", dsat::ToJson(config.assignment)},

@@ -3,7 +3,6 @@
 #define DSAT_CLI_SPACE_OUTPUT_H_
 
 #include <string>
-#include <vector>
 
 #include "base/json.h"
 #include "searcher/outlook.h"
@@ -11,16 +10,7 @@
 
 namespace dsat::cli {
 
-// What a search does not try, such as "stage 2" or a key, and why.
-struct LeftOut {
-  std::string what;
-  std::string why;
-};
-
-// Of the space of `search` by the table of keys and what the engine refuses.
-std::vector<LeftOut> LeftOutOf(const Search& search);
-
-// The stages with their sizes, the keys with their values, the size of the space, what is left out
+// The places with their sizes, the keys with their values, the size of the space, what is left out
 // and the most promising configurations. Lines are wrapped at `columns`; 0 = no limit.
 std::string SpaceText(const Search& search, const Outlook& outlook, size_t columns);
 // The same as JSON.

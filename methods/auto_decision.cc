@@ -30,6 +30,8 @@ uint64_t GroupOf(const AutoKnobs& knobs) {
       (knobs.overlap ? 1 : 0) + (knobs.reduce_scatter ? 2 : 0) + (knobs.contiguous ? 4 : 0);
   for (const int other : knobs.others)
     group = group * 31 + static_cast<uint64_t>(other + 1);
+  for (const int value : knobs.predicted)
+    group = group * 31 + static_cast<uint64_t>(value + 1);
   return group;
 }
 

@@ -9,7 +9,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kBuffers = 4, kBeyond = 5, kActivations = 6, kConstant = 7;
+constexpr int kBuffers = 4, kBeyond = 5, kActivations = 6, kConstant = 7, kOthers = 8;
 
 }  // namespace
 
@@ -20,24 +20,24 @@ AutoMemory::AutoMemory(const SearchSpace& space)
         has_capacity_ && (stage.approx_max_micro_batch == 0 || !stage.forecasts.empty());
   }
   for (const StageSpace& stage : space_.stages)
-    stages_.push_back(StageOf(stage));
+    places_.push_back(PlaceOf(stage));
   SetPrior();
 }
 
 void AutoMemory::SetPrior() {
-  mean_ << 1, 1, 1, 1, 1, 0.3, 1, 0;
+  mean_ << 1, 1, 1, 1, 1, 0.3, 1, 0, 1;
   Vector sd;
   double noise = 0.008;
   if (!has_capacity_) {
     // Only the largest size that fits is known, roughly.
-    sd << 0.5, 0.5, 0.5, 0.5, 0, 0, 0.35, 0.05;
+    sd << 0.5, 0.5, 0.5, 0.5, 0, 0, 0.35, 0.05, 0;
     noise = 0.03;
   } else if (space_.exact) {
-    sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003;
+    sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003, 0.2;
     noise = 0.002;
   } else {
     // Formulas leave out temporary buffers, the framework's context and fragmentation.
-    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02;
+    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02, 0.4;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;
   }
@@ -45,8 +45,8 @@ void AutoMemory::SetPrior() {
   noise_variance_ = noise * noise;
 }
 
-AutoMemory::Stage AutoMemory::StageOf(const StageSpace& stage) const {
-  Stage out;
+AutoMemory::Place AutoMemory::PlaceOf(const StageSpace& stage) const {
+  Place out;
   out.is_refused = space_.exact && stage.approx_max_micro_batch == 0 && stage.forecasts.empty();
   if (!has_capacity_ || stage.forecasts.empty()) {
     const double largest = std::max(static_cast<double>(stage.approx_max_micro_batch), 0.7);
@@ -87,24 +87,27 @@ double AutoMemory::Buffers(int stage, const AutoKnobs& knobs, bool beyond_params
          static_cast<double>(workload.device_memory_bytes);
 }
 
-double AutoMemory::Activations(const Stage& stage, double micro_batch) const {
+double AutoMemory::Activations(const Place& place, double micro_batch) const {
   size_t i = 1;
-  while (i + 1 < stage.samples.size() && stage.samples[i][0] < micro_batch)
+  while (i + 1 < place.samples.size() && place.samples[i][0] < micro_batch)
     ++i;
-  const auto& low = stage.samples[i - 1];
-  const auto& high = stage.samples[i];
+  const auto& low = place.samples[i - 1];
+  const auto& high = place.samples[i];
   return low[1] + (high[1] - low[1]) * (micro_batch - low[0]) / (high[0] - low[0]);
 }
 
 AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
-  const Stage& stage = stages_[config.place];
+  const Place& place = places_[config.place];
   Vector row = Vector::Zero();
-  row[config.stage] = stage.state;
+  row[config.stage] = place.state;
   row[kBuffers] = Buffers(config.stage, config.knobs, false);
-  if (space_.exact) row[kBuffers] -= stage.submitted_buffers;
+  if (space_.exact) row[kBuffers] -= place.submitted_buffers;
   row[kBeyond] = Buffers(config.stage, config.knobs, true);
-  row[kActivations] = Activations(stage, config.micro_batch);
+  row[kActivations] = Activations(place, config.micro_batch);
   row[kConstant] = 1;
+  if (has_capacity_)
+    row[kOthers] =
+        config.knobs.effect.peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
   return row;
 }
 
@@ -154,9 +157,11 @@ void AutoMemory::DidNotFit(const AutoConfig& config) {
   did_not_fit_.push_back(config);
   const Vector row = Row(config);
   const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
-  // What cannot have been the memory must not spoil the belief about it.
+  // What cannot have been the memory must not spoil the belief about it. Effects of knobs may not
+  // add up, which is no evidence against the place.
   if (row.dot(mean_) + 4 * sd < 1) {
-    ++stages_[config.place].num_unexplained;
+    if (space_.exact && config.knobs.effect.peak_bytes != 0) return;
+    ++places_[config.place].num_unexplained;
     log_evidence_ += std::log(NormalCdf(-4));
   } else {
     LearnSide(config, false);
@@ -164,14 +169,14 @@ void AutoMemory::DidNotFit(const AutoConfig& config) {
 }
 
 bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
-  if (stages_[config.place].is_refused) return true;
+  if (places_[config.place].is_refused) return true;
   return std::any_of(did_not_fit_.begin(), did_not_fit_.end(), [&](const AutoConfig& other) {
     const AutoKnobs &ours = config.knobs, &theirs = other.knobs;
     return config.place == other.place && config.micro_batch >= other.micro_batch &&
            ours.reduce_bucket >= theirs.reduce_bucket &&
            ours.allgather_bucket >= theirs.allgather_bucket && ours.overlap >= theirs.overlap &&
            ours.reduce_scatter == theirs.reduce_scatter && ours.contiguous == theirs.contiguous &&
-           ours.others == theirs.others;
+           ours.others == theirs.others && ours.predicted == theirs.predicted;
   });
 }
 
@@ -179,7 +184,7 @@ double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
   const Vector row = Row(config);
   const double variance = row.dot(covariance_ * row) + noise_variance_;
   const double likely = NormalCdf((1 - row.dot(mean_)) / std::sqrt(variance));
-  return likely * std::pow(0.5, stages_[config.place].num_unexplained);
+  return likely * std::pow(0.5, places_[config.place].num_unexplained);
 }
 
 double AutoMemory::Share(const AutoConfig& config) const {

@@ -43,14 +43,15 @@ class AutoMemory {
   size_t num_misfits() const { return did_not_fit_.size(); }
 
  private:
-  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant.
-  static constexpr int kNum = 8;
+  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant,
+  // and what other knobs are predicted to change.
+  static constexpr int kNum = 9;
   using Vector = Eigen::Matrix<double, kNum, 1>;
   using Matrix = Eigen::Matrix<double, kNum, kNum>;
 
-  // Of one stage, as shares of the device.
-  struct Stage {
-    bool is_refused = false;                     // The engine does not run this stage.
+  // Of one place, as shares of the device.
+  struct Place {
+    bool is_refused = false;                     // The engine does not run this place.
     double state = 0;                            // Between steps, without buffers.
     double submitted_buffers = 0;                // Part of the forecasts.
     std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
@@ -58,16 +59,16 @@ class AutoMemory {
   };
 
   void SetPrior();
-  Stage StageOf(const StageSpace& stage) const;
+  Place PlaceOf(const StageSpace& stage) const;
   double Buffers(int stage, const AutoKnobs& knobs, bool beyond_params) const;
-  double Activations(const Stage& stage, double micro_batch) const;
+  double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;
   void Learn(const Vector& row, double mean_shift, double shrink);
   void LearnSide(const AutoConfig& config, bool fits);
 
   SearchSpace space_;
   bool has_capacity_ = false;
-  std::vector<Stage> stages_;
+  std::vector<Place> places_;
   Vector mean_;
   Matrix covariance_;
   double log_evidence_ = 0;

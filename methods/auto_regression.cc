@@ -39,12 +39,19 @@ double Correlation(const Traits& x, const Traits& y) {
                  (a.knobs.contiguous != b.knobs.contiguous);
   for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
     switches += a.knobs.others[i] != b.knobs.others[i];
+  int predicted = 0;
+  for (size_t i = 0; i < std::min(a.knobs.predicted.size(), b.knobs.predicted.size()); ++i)
+    predicted += a.knobs.predicted[i] != b.knobs.predicted[i];
   const bool same_stage = a.stage == b.stage;
-  double by_all = same_stage ? 0.4 : 0.16;
+  const bool same_place = same_stage && a.settings == b.settings;
+  double by_all = same_place ? 0.4 : same_stage ? 0.28 : 0.16;
   for (; switches > 0; --switches)
     by_all *= 0.6;
+  // Little is missed of what is predicted.
+  for (; predicted > 0; --predicted)
+    by_all *= 0.85;
   by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
-  const double by_size = (same_stage ? 0.5 : 0.3) * std::exp(-0.35 * size);
+  const double by_size = (same_place ? 0.5 : same_stage ? 0.4 : 0.3) * std::exp(-0.35 * size);
   return by_size + by_all + (size == 0 ? 0.1 : 0);
 }
 

@@ -2,7 +2,9 @@
 #include "methods/auto_space.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
+#include <string>
 
 #include "base/rng.h"
 #include "methods/constraints.h"
@@ -36,6 +38,35 @@ bool SetField(const std::string& pointer, const Json& value, AutoKnobs& knobs) {
   return false;
 }
 
+void AddOther(const Knob& knob, int index, AutoKnobs& knobs) {
+  (knob.effects.empty() ? knobs.others : knobs.predicted).push_back(index);
+  const auto i = static_cast<size_t>(index);
+  if (index < 0 || i >= knob.effects.size()) return;
+  knobs.effect.peak_bytes += knob.effects[i].peak_bytes;
+  knobs.effect.log_time += knob.effects[i].log_time;
+}
+
+bool IsOff(const Json& value) {
+  return value == false || value == 0 || value == "none";
+}
+
+// Of the settings that are not off.
+size_t HashOf(const Assignment& settings) {
+  std::string text;
+  for (const auto& [pointer, value] : settings)
+    text += IsOff(value) ? "" : pointer + value.dump();
+  return std::hash<std::string>()(text);
+}
+
+// A structural key that is not given is off.
+bool HasSettings(const Json& ds_config, const Assignment& settings) {
+  return std::ranges::all_of(settings, [&](const auto& setting) {
+    const auto& [pointer, value] = setting;
+    const Json* given = FindAtPointer(ds_config, pointer);
+    return given != nullptr ? *given == value : IsOff(value);
+  });
+}
+
 // Up to 32 steps every one, then every second up to 64, every fourth up to 128 and so on.
 bool IsListed(int64_t steps) {
   int64_t stride = 1;
@@ -65,6 +96,7 @@ AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : s
   for (const StageSpace& stage : space_.stages) {
     Place& place = places_.emplace_back();
     place.sizes = SizesOf(stage);
+    place.settings = HashOf(stage.settings);
     num_sizes = std::max(num_sizes, place.sizes.size());
   }
   const size_t most = kMostCandidates / num_sizes / std::max<size_t>(places_.size(), 1);
@@ -81,7 +113,8 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   // Smaller buckets than the submitted ones leave room for more than the forecast says, and
   // formulas err.
   const int64_t approx = std::max<int64_t>(stage.approx_max_micro_batch, 1);
-  const int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
+  int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
+  if (stage.is_bound_by_host) most = approx;
   std::vector<int64_t> sizes;
   if (space_.samples_per_step > 0 || !space_.micro_batch_sizes.empty()) {
     for (int64_t size = LegalMicroBatch(space_, most); size > 0;) {
@@ -143,7 +176,10 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
       if (is_allowed(values)) chosen.insert(values);
     }
   }
-  Rng rng(static_cast<uint64_t>(seed), static_cast<uint64_t>(stage.stage), "knobs");
+  // Places of one stage are drawn differently.
+  const std::string purpose =
+      stage.settings.empty() ? "knobs" : "knobs " + ToJson(stage.settings).dump();
+  Rng rng(static_cast<uint64_t>(seed), static_cast<uint64_t>(stage.stage), purpose);
   double draws = 0, allowed = 0;
   for (; draws < static_cast<double>(4 * most) && chosen.size() < most; ++draws) {
     std::vector<int> values;
@@ -163,7 +199,7 @@ AutoKnobs AutoSpace::KnobsOf(const StageSpace& stage, const std::vector<int>& va
   for (size_t i = 0; i < stage.knobs.size(); ++i) {
     const Knob& knob = stage.knobs[i];
     if (!SetField(knob.pointer, knob.values[static_cast<size_t>(values[i])], knobs))
-      knobs.others.push_back(values[i]);
+      AddOther(knob, values[i], knobs);
   }
   return knobs;
 }
@@ -178,6 +214,7 @@ AutoConfig AutoSpace::ConfigOf(const AutoCandidate& candidate) const {
   const auto size = static_cast<double>(SizeOf(candidate));
   return {.place = candidate.place,
           .stage = space_.stages[candidate.place].stage,
+          .settings = places_[candidate.place].settings,
           .knobs = places_[candidate.place].knobs[candidate.knobs],
           .micro_batch = size,
           .accumulation = AccumulationOf(size)};
@@ -185,7 +222,7 @@ AutoConfig AutoSpace::ConfigOf(const AutoCandidate& candidate) const {
 
 Assignment AutoSpace::AssignmentOf(const AutoCandidate& candidate) const {
   const StageSpace& stage = space_.stages[candidate.place];
-  Assignment assignment = StageAssignment(stage.stage);
+  Assignment assignment = PlaceAssignment(stage);
   SetMicroBatch(assignment, SizeOf(candidate));
   const std::vector<int>& values = places_[candidate.place].values[candidate.knobs];
   for (size_t i = 0; i < stage.knobs.size(); ++i)
@@ -198,9 +235,10 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
   const int number = given != nullptr && given->is_number_integer() ? given->get<int>() : 0;
   for (size_t place = 0; place < places_.size(); ++place) {
     const StageSpace& stage = space_.stages[place];
-    if (stage.stage != number) continue;
+    if (stage.stage != number || !HasSettings(trial.ds_config, stage.settings)) continue;
     AutoConfig config{.place = place,
                       .stage = number,
+                      .settings = places_[place].settings,
                       .knobs = SubmittedKnobs(stage),
                       .micro_batch = static_cast<double>(point.micro_batch_size),
                       .accumulation = static_cast<double>(point.accumulation_steps)};
@@ -218,7 +256,7 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
                              ? knob.values.end()
                              : std::find(knob.values.begin(), knob.values.end(), *value);
       const auto index = static_cast<int>(found - knob.values.begin());
-      config.knobs.others.push_back(found == knob.values.end() ? -1 : index);
+      AddOther(knob, found == knob.values.end() ? -1 : index, config.knobs);
     }
     return config;
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "proto/experiment.h"
@@ -18,13 +19,22 @@ struct AutoKnobs {
   bool overlap = false;
   bool reduce_scatter = true;
   bool contiguous = true;
-  std::vector<int> others;  // Of all other knobs: the index of the value, -1 if it is none of them.
-  bool operator==(const AutoKnobs&) const = default;
+  // Of all other knobs: the index of the value, -1 if it is none of them.
+  std::vector<int> others;
+  std::vector<int> predicted;  // The same of knobs with predicted effects,
+  KnobEffect effect = {};      // which are these together.
+  bool operator==(const AutoKnobs& knobs) const {
+    return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others,
+                    predicted) == std::tie(knobs.reduce_bucket, knobs.allgather_bucket,
+                                           knobs.overlap, knobs.reduce_scatter, knobs.contiguous,
+                                           knobs.others, knobs.predicted);
+  }
 };
 
 struct AutoConfig {
-  size_t place = 0;  // The stage's index in the space.
+  size_t place = 0;  // Index into the space's stages.
   int stage = 0;
+  size_t settings = 0;  // Equal for places with equal settings, also of an earlier search.
   AutoKnobs knobs;
   double micro_batch = 1;
   double accumulation = 1;
@@ -40,12 +50,12 @@ struct AutoCandidate {
   auto operator<=>(const AutoCandidate&) const = default;
 };
 
-// The knobs of a stage as submitted.
+// The knobs of a place as submitted.
 AutoKnobs SubmittedKnobs(const StageSpace& stage);
 
 class AutoSpace {
  public:
-  // The most configurations that are listed. In a larger space, each stage keeps the combinations
+  // The most configurations that are listed. In a larger space, each place keeps the combinations
   // next to the submitted one and others that are drawn at random. What space.where excludes is not
   // listed.
   static constexpr size_t kMostCandidates = 200'000;
@@ -68,7 +78,7 @@ class AutoSpace {
     return places_[candidate.place].sizes[candidate.size];
   }
   double AccumulationOf(double micro_batch) const;
-  // The configuration that a trial ran at a point; nullopt if its stage is not in the space.
+  // The configuration that a trial ran at a point; nullopt if its place is not in the space.
   std::optional<AutoConfig> ConfigOf(const Trial& trial, const Point& point) const;
   // The listed configuration with these values.
   std::optional<AutoCandidate> Find(const AutoConfig& config) const;
@@ -78,6 +88,7 @@ class AutoSpace {
     std::vector<AutoKnobs> knobs;
     std::vector<std::vector<int>> values;  // Of `knobs`: the index of each knob's value.
     std::vector<int64_t> sizes;
+    size_t settings = 0;
   };
 
   // Returns the part of all combinations that is allowed, an estimate if they were drawn.

@@ -3,12 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace dsat {
 namespace {
 
 // Parameters are gathered in about so many collectives at stage 3.
 constexpr double kUnits = 30;
+
+// Of forward and backward passes, of a step whose forecast has them.
+double SampleMs(const Forecast& forecast) {
+  return forecast.compute_ms /
+         static_cast<double>(forecast.micro_batch_size * forecast.accumulation_steps);
+}
 
 // The larger of x and 0, smoothed over `width`, and its derivative.
 struct Soft {
@@ -51,8 +58,10 @@ void AutoTimeModel::SetPrior() {
   for (const StageSpace& stage : space_.stages) {
     for (const Forecast& forecast : stage.forecasts) {
       if (forecast.compute_ms <= 0) continue;
-      sample_ms = forecast.compute_ms /
-                  static_cast<double>(forecast.micro_batch_size * forecast.accumulation_steps);
+      const double this_ms = SampleMs(forecast);
+      // A place that computes or moves more than others says nothing of these.
+      if (!stage.settings.empty() && sample_ms > 0 && this_ms > 0.999 * sample_ms) continue;
+      sample_ms = this_ms;
       if (forecast.link_ms > 0) link_ms = forecast.link_ms / (stage.stage == 3 ? 3 : 2);
       if (forecast.update_ms > 0) update_ms = forecast.update_ms * (stage.stage == 0 ? 1 : ranks_);
     }
@@ -61,6 +70,7 @@ void AutoTimeModel::SetPrior() {
     sample_ms = 1e3 * 3 * static_cast<double>(workload.forward_flops_per_sample) /
                 (0.5 * static_cast<double>(workload.matmul_flops_per_s));
   const bool known = sample_ms > 0;
+  SetExtras(sample_ms);
   const double send_ms = params_ * static_cast<double>(workload.bytes_per_param) / 3e7;
   set(kScale, 0, 1);
   set(kPartsScale, 0, 1);
@@ -86,6 +96,35 @@ void AutoTimeModel::SetPrior() {
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, 0.005, 0.015);
   set(kScattered, 0.005, 0.01);
+  set(kRecompute, 0, 0.3);
+  set(kMove, 0, 0.7);
+  set(kOthers, 1, 0.5);
+}
+
+// Of the forecasts of a place, what the cheapest place does not have.
+void AutoTimeModel::SetExtras(double sample_ms) {
+  extras_.resize(space_.stages.size());
+  if (sample_ms <= 0) return;
+  std::map<int, double> least_update_ms;
+  for (const StageSpace& place : space_.stages) {
+    if (place.forecasts.empty()) continue;
+    const double update_ms = place.forecasts.front().update_ms;
+    double& least = least_update_ms.try_emplace(place.stage, update_ms).first->second;
+    least = std::min(least, update_ms);
+  }
+  for (size_t i = 0; i < space_.stages.size(); ++i) {
+    const StageSpace& place = space_.stages[i];
+    if (place.settings.empty() || place.forecasts.empty()) continue;
+    const Forecast &first = place.forecasts.front(), &last = place.forecasts.back();
+    Extra& extra = extras_[i];
+    if (last.compute_ms > 0) extra.computed = std::max(SampleMs(last) / sample_ms - 1, 0.0);
+    const double more_samples =
+        static_cast<double>(last.micro_batch_size * last.accumulation_steps -
+                            first.micro_batch_size * first.accumulation_steps);
+    if (more_samples > 0)
+      extra.moved = std::max(last.update_ms - first.update_ms, 0.0) / more_samples / sample_ms;
+    extra.updated = (first.update_ms - least_update_ms[place.stage]) / sample_ms;
+  }
 }
 
 // Efficiency is 1 / (1 + (overhead / size)^curve).
@@ -161,6 +200,22 @@ void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Term
   }
 }
 
+void AutoTimeModel::AddExtra(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const Extra& extra = extras_[config.place];
+  const double recompute = std::exp(p[kRecompute]), move = std::exp(p[kMove]);
+  const Work work = WorkOf(config.micro_batch, p);
+  const double computed = recompute * extra.computed * config.accumulation;
+  const double moved = move * extra.moved * config.samples();
+  terms.computing += computed * work.samples;
+  terms.backward += computed * work.samples + moved;
+  terms.d_backward[kRecompute] += computed * work.samples;
+  terms.d_backward[kOverhead] += computed * work.by_overhead;
+  terms.d_backward[kCurve] += computed * work.by_curve;
+  terms.d_backward[kMove] += moved;
+  terms.update += move * extra.updated;
+  terms.d_update[kMove] += move * extra.updated;
+}
+
 AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
                                             const Vector& p) const {
   Terms terms;
@@ -185,6 +240,7 @@ AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double mem
   terms.update = update + step;
   terms.d_update[kUpdate] = update;
   terms.d_update[kStep] = step;
+  AddExtra(config, p, terms);
   if (ranks_ > 1) {
     AddReduction(config, p, terms);
     if (config.stage >= 1) AddGathering(config, p, terms);
@@ -221,9 +277,10 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
   d[kNot4] = size > 4 && size % 4 != 0 ? 1 : 0;
   d[kNot8] = size > 8 && size % 8 != 0 ? 1 : 0;
   d[kScattered] = ranks_ > 1 && !config.knobs.contiguous ? 1 : 0;
+  d[kOthers] = config.knobs.effect.log_time;
   double log = std::log(time) - (per_sample_ ? std::log(config.samples()) : 0);
   for (const int parameter : {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd},
-                              int{kNot4}, int{kNot8}, int{kScattered}})
+                              int{kNot4}, int{kNot8}, int{kScattered}, int{kOthers}})
     log += p[parameter] * d[parameter];
   if (gradient != nullptr) *gradient = d;
   return log;
@@ -234,8 +291,10 @@ AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Ve
   const double all = terms.forward + terms.backward + terms.update;
   const double lost = WorkOf(config.micro_batch, p).samples - config.micro_batch;
   const double overhead = config.accumulation * lost + std::exp(p[kStep]);
-  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
-  return {.compute = config.samples() / all,
+  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1) +
+                        std::exp(p[kMove]) * extras_[config.place].updated;
+  const double computed = std::exp(p[kRecompute]) * extras_[config.place].computed;
+  return {.compute = config.samples() * (1 + computed) / all,
           .communication = (terms.reduction + terms.gathering) / all,
           .update = update / all,
           .overhead = overhead / all};

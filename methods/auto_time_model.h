@@ -7,6 +7,7 @@
 
 #include <Eigen/Core>
 #include <string>
+#include <vector>
 
 #include "methods/auto_space.h"
 
@@ -37,6 +38,9 @@ class AutoTimeModel {
     kNot4,                  // of 4,
     kNot8,                  // and of 8.
     kScattered,             // contiguous_gradients is off.
+    kRecompute,             // What a place computes besides, for activation checkpointing.
+    kMove,                  // What a place moves besides, for offload.
+    kOthers,                // Not a logarithm: of the predicted effects of other knobs.
     kNum,
   };
   using Vector = Eigen::Matrix<double, kNum, 1>;
@@ -70,7 +74,15 @@ class AutoTimeModel {
     double samples, by_overhead, by_curve;
   };
   static Work WorkOf(double micro_batch, const Vector& parameters);
+  // What a place takes besides the stage, in samples.
+  struct Extra {
+    double computed = 0;  // For each sample.
+    double moved = 0;     // For each sample,
+    double updated = 0;   // and for each step.
+  };
   void SetPrior();
+  void SetExtras(double sample_ms);
+  void AddExtra(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
   Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
   void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
   void AddGathering(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
@@ -80,6 +92,7 @@ class AutoTimeModel {
   bool per_sample_;
   double ranks_;
   double params_;  // 0 if unknown.
+  std::vector<Extra> extras_;  // By place.
   Vector prior_mean_ = Vector::Zero();
   Vector prior_sd_ = Vector::Zero();
 };

@@ -31,7 +31,7 @@ bool Change(const SearchSpace& space, const StageSpace& stage, size_t first, int
 
 bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignment& assignment) {
   const PointerValue value_of = [&](const std::string& pointer) {
-    for (const Assignment* values : {&assignment, &stage.submitted}) {
+    for (const Assignment* values : {&assignment, &stage.settings, &stage.submitted}) {
       const auto found = values->find(pointer);
       if (found != values->end()) return found->second;
     }

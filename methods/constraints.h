@@ -9,7 +9,8 @@
 
 namespace dsat {
 
-// Whether the stage's submitted keys with those of `assignment` over them satisfy space.where.
+// Whether the submitted keys, with the settings of the place and `assignment` over them, satisfy
+// space.where.
 bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignment& assignment);
 
 // `fixed` with as few other knobs changed as an allowed combination needs, everything else as

@@ -22,7 +22,7 @@ GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
       policy_(PolicyOf(options)),
       smaller_is_better_(SmallerIsBetter(options.metric)) {
   for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
-    const Assignment plain = StageAssignment(space_.stages[stage].stage);
+    const Assignment plain = PlaceAssignment(space_.stages[stage]);
     walks_.push_back({.stage = stage,
                       .config = NearestAllowed(space_, space_.stages[stage], plain).value_or(plain),
                       .metrics = {},
@@ -117,7 +117,7 @@ std::vector<Assignment> GridMethod::MakeVariations() const {
         std::optional<Assignment> variation = walk->config;
         (*variation)[knob.pointer] = value;
         if (!IsAllowed(space_, StageOf(*walk), *variation)) {
-          Assignment fixed = StageAssignment(StageOf(*walk).stage);
+          Assignment fixed = PlaceAssignment(StageOf(*walk));
           fixed[knob.pointer] = value;
           variation = NearestAllowed(space_, StageOf(*walk), fixed);
         }

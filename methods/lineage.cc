@@ -30,8 +30,10 @@ int64_t StageWeight(const StageSpace& stage) {
   return stage.approx_max_micro_batch >= 1 ? 4 : 1;
 }
 
-Assignment StageAssignment(int stage) {
-  return {{"/zero_optimization/stage", stage}};
+Assignment PlaceAssignment(const StageSpace& place) {
+  Assignment assignment = place.settings;
+  assignment["/zero_optimization/stage"] = place.stage;
+  return assignment;
 }
 
 void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
@@ -50,10 +52,10 @@ Lineage& LineageTable::Draw() {
   return Draw(StageWeight);
 }
 
-bool LineageTable::IsUncovered(const StageSpace& stage) const {
-  if (!options_.cover_stages || stage.approx_max_micro_batch < 1) return false;
+bool LineageTable::IsUncovered(const StageSpace& place) const {
+  if (!options_.cover_stages || place.approx_max_micro_batch < 1) return false;
   return std::ranges::none_of(lineages_,
-                              [&](const Lineage& lineage) { return lineage.stage == stage.stage; });
+                              [&](const Lineage& lineage) { return &StageOf(lineage) == &place; });
 }
 
 bool LineageTable::CoversStages() const {
@@ -79,10 +81,12 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
   while (ticket >= weight(*stage))
     ticket -= weight(*stage++);
 
+  const auto place = static_cast<size_t>(stage - space_.stages.begin());
   Lineage lineage{.number = static_cast<int64_t>(number),
+                  .place = place,
                   .stage = stage->stage,
-                  .config = StageAssignment(stage->stage),
-                  .ceiling = Ceiling(stage->stage),
+                  .config = PlaceAssignment(*stage),
+                  .ceiling = Ceiling(place),
                   .trials = {}};
   for (int draw = 0; draw < kMostDraws; ++draw) {
     for (const Knob& knob : stage->knobs) {
@@ -117,17 +121,17 @@ Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
   const int64_t size = trial.step.micro_batch;
   if (trial.verdict == Verdict::kFits) {
     trial.metric = MetricValue(finished, options_.metric);
-    largest_fit_[lineage.stage] = std::max(largest_fit_[lineage.stage], size);
+    largest_fit_[lineage.place] = std::max(largest_fit_[lineage.place], size);
   } else if (trial.verdict == Verdict::kTooLarge) {
-    too_large_[lineage.stage].insert(size);
+    too_large_[lineage.place].insert(size);
   }
   return lineage;
 }
 
-int64_t LineageTable::Ceiling(int stage) const {
-  const auto sizes = too_large_.find(stage);
+int64_t LineageTable::Ceiling(size_t place) const {
+  const auto sizes = too_large_.find(place);
   if (sizes == too_large_.end() || policy_.repeat_equal) return kLargestMicroBatch;
-  const auto fit = largest_fit_.find(stage);
+  const auto fit = largest_fit_.find(place);
   const auto above = sizes->second.upper_bound(fit == largest_fit_.end() ? 0 : fit->second);
   return above == sizes->second.end() ? kLargestMicroBatch : *above - 1;
 }
@@ -154,14 +158,6 @@ std::optional<double> LineageTable::BestMetric(const Lineage& lineage, int64_t m
 
 bool LineageTable::Better(double a, double b) const {
   return smaller_is_better_ ? a < b : a > b;
-}
-
-const StageSpace& LineageTable::StageOf(const Lineage& lineage) const {
-  const auto found =
-      std::find_if(space_.stages.begin(), space_.stages.end(),
-                   [&](const StageSpace& stage) { return stage.stage == lineage.stage; });
-  DSAT_CHECK(found != space_.stages.end(), "stage {} is not in the space", lineage.stage);
-  return *found;
 }
 
 }  // namespace dsat

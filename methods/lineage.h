@@ -50,9 +50,10 @@ struct LineageTrial {
 
 struct Lineage {
   int64_t number = 0;  // Counts from 0; the tag of its proposals.
+  size_t place = 0;    // Index into the space's stages.
   int stage = 0;
   Assignment config;  // Everything but the micro-batch size.
-  // LineageTable::Ceiling of its stage when it was drawn.
+  // LineageTable::Ceiling of its place when it was drawn.
   int64_t ceiling = kLargestMicroBatch;
   std::vector<LineageTrial> trials;
 
@@ -90,17 +91,17 @@ class LineageTable {
   // Records how the lineage's running trial ended; `tag` is its proposal's.
   Lineage& Tell(int64_t tag, const Trial& finished);
 
-  // The largest micro-batch size of a stage that is not known to be too large: below the smallest
+  // The largest micro-batch size of a place that is not known to be too large: below the smallest
   // that was, unless a larger one has fit with other knobs. The published methods ignore what other
   // lineages have shown.
-  int64_t Ceiling(int stage) const;
+  int64_t Ceiling(size_t place) const;
 
   // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
   std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
   // True if `a` is strictly better than `b` in the metric that is optimized.
   bool Better(double a, double b) const;
 
-  const StageSpace& StageOf(const Lineage& lineage) const;
+  const StageSpace& StageOf(const Lineage& lineage) const { return space_.stages[lineage.place]; }
   const SearchSpace& space() const { return space_; }
   const SearchOptions& options() const { return options_; }
   const SearchPolicy& policy() const { return policy_; }
@@ -111,15 +112,15 @@ class LineageTable {
 
  private:
   Verdict VerdictOf(const Trial& finished) const;
-  bool IsUncovered(const StageSpace& stage) const;
+  bool IsUncovered(const StageSpace& place) const;
 
   SearchSpace space_;
   SearchOptions options_;
   SearchPolicy policy_;
   bool smaller_is_better_;
   std::deque<Lineage> lineages_;                // Stable references.
-  std::map<int, int64_t> largest_fit_;          // By stage.
-  std::map<int, std::set<int64_t>> too_large_;  // By stage.
+  std::map<size_t, int64_t> largest_fit_;          // By place.
+  std::map<size_t, std::set<int64_t>> too_large_;  // By place.
   int64_t num_proposals_ = 0;
 };
 
@@ -128,7 +129,7 @@ class LineageTable {
 int64_t StageWeight(const StageSpace& stage);
 
 // The keys of a configuration as a trial sets them.
-Assignment StageAssignment(int stage);
+Assignment PlaceAssignment(const StageSpace& place);
 void SetMicroBatch(Assignment& assignment, int64_t micro_batch);
 
 }  // namespace dsat

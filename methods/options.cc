@@ -62,6 +62,17 @@ void CheckLossPattern(const std::string& pattern) {
   }
 }
 
+void CheckSpace(const SearchOptions& options) {
+  if (options.space != "published" && options.space != "wide") {
+    Throw(ErrorCode::kInvalidArgument, "--space: \"{}\" is no space; expected published or wide",
+          options.space);
+  }
+  if (options.space == "wide" && options.compat_determined) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--space: \"wide\" was not published; expected published with --compat determined");
+  }
+}
+
 }  // namespace
 
 void ValidateOptions(const SearchOptions& options) {
@@ -70,6 +81,7 @@ void ValidateOptions(const SearchOptions& options) {
   if (options.max_slots) CheckRange("--max-slots", *options.max_slots, 1);
   CheckMetric(options.metric);
   CheckStages(options.zero_stages);
+  CheckSpace(options);
   CheckRange("--start-profile-step", options.start_profile_step, 0);
   CheckRange("--end-profile-step", options.end_profile_step, options.start_profile_step);
   if (options.train_batch_size) CheckRange("--train-batch-size", *options.train_batch_size, 1);

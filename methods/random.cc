@@ -23,7 +23,7 @@ std::optional<Proposal> RandomMethod::Ask() {
 void RandomMethod::Tell(int64_t tag, const Trial& finished) {
   const Lineage& lineage = table_.Tell(tag, finished);
   const LineageTrial& trial = lineage.trials.back();
-  StageRecord& record = stages_[lineage.stage];
+  StageRecord& record = records_[lineage.place];
   if (trial.verdict == Verdict::kFits) {
     if (!record.best_metric || table_.Better(*trial.metric, *record.best_metric)) {
       record.best_metric = trial.metric;
@@ -54,14 +54,14 @@ bool RandomMethod::ShouldStop(const Lineage& lineage) const {
   }
   if (latest.step.micro_batch >= kLargestMicroBatch) return true;
   if (table_.policy().prune_stages && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
-  return lineage.AnyTooLarge() && RecordOf(lineage.stage).largest_fit >= latest.step.high;
+  return lineage.AnyTooLarge() && RecordOf(table_.StageOf(lineage)).largest_fit >= latest.step.high;
 }
 
 int64_t RandomMethod::Weight(const StageSpace& stage) const {
   if (table_.policy().prune_stages) {
     if (!StageOneOrTwoSucceeded()) return 1;
     const bool pruned_to = stage.stage == 1 || stage.stage == 2;
-    return pruned_to && RecordOf(stage.stage).best_metric ? 1 : 0;
+    return pruned_to && RecordOf(stage).best_metric ? 1 : 0;
   }
   // Stage 3 communicates the most and is less likely to be the best once a lower stage fits.
   if (stage.stage == 3 && StageOneOrTwoSucceeded()) return 1;
@@ -69,13 +69,15 @@ int64_t RandomMethod::Weight(const StageSpace& stage) const {
 }
 
 bool RandomMethod::StageOneOrTwoSucceeded() const {
-  return RecordOf(1).best_metric || RecordOf(2).best_metric;
+  return std::ranges::any_of(table_.space().stages, [this](const StageSpace& place) {
+    return (place.stage == 1 || place.stage == 2) && RecordOf(place).best_metric;
+  });
 }
 
-const RandomMethod::StageRecord& RandomMethod::RecordOf(int stage) const {
+const RandomMethod::StageRecord& RandomMethod::RecordOf(const StageSpace& place) const {
   static const StageRecord kNothing;
-  const auto found = stages_.find(stage);
-  return found == stages_.end() ? kNothing : found->second;
+  const auto found = records_.find(static_cast<size_t>(&place - table_.space().stages.data()));
+  return found == records_.end() ? kNothing : found->second;
 }
 
 Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
@@ -87,7 +89,7 @@ Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
 }
 
 Step RandomMethod::FirstStep(const StageSpace& stage) const {
-  const StageRecord& record = RecordOf(stage.stage);
+  const StageRecord& record = RecordOf(stage);
   const int64_t best = record.best.micro_batch;
   if (table_.policy().draw_above_best) {
     if (!record.best_metric) return DrawStep(1, stage.approx_max_micro_batch);

@@ -35,7 +35,7 @@ class RandomMethod : public Method {
   const LineageTable& table() const { return table_; }
 
  private:
-  // The results of the trials of one stage.
+  // The results of the trials of one place.
   struct StageRecord {
     std::optional<double> best_metric;
     Step best;                    // The step of the best trial.
@@ -45,7 +45,7 @@ class RandomMethod : public Method {
 
   int64_t Weight(const StageSpace& stage) const;
   bool StageOneOrTwoSucceeded() const;
-  const StageRecord& RecordOf(int stage) const;
+  const StageRecord& RecordOf(const StageSpace& place) const;
   Step DrawStep(int64_t low, int64_t high) const;
   Step FirstStep(const StageSpace& stage) const;
   Step NextStep(const Lineage& lineage) const;
@@ -55,7 +55,7 @@ class RandomMethod : public Method {
 
   LineageTable table_;
   std::deque<int64_t> queue_;  // Lineages to continue.
-  std::map<int, StageRecord> stages_;
+  std::map<size_t, StageRecord> records_;  // By place.
   std::optional<double> best_metric_;
   std::set<TrialId> counted_;  // A trial that answers several proposals counts once.
   int64_t trials_since_best_ = 0;

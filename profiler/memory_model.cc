@@ -51,14 +51,32 @@ StageMemory MemoryModel::ForStage(int stage) const {
   const int64_t optimizer_width = moments * moment_width + master_width;
 
   const engine::StateHomes homes = engine::ZeroStageHomes(stage);
+  const int64_t params = Share(width * all, homes.param.placement, world_size_);
+  const int64_t optimizer =
+      Share(optimizer_width * trained, homes.optimizer.placement, world_size_);
+  const int64_t off_params = OffloadsParams(stage) ? params : 0;
+  const auto off_optimizer =
+      static_cast<int64_t>(OffloadedOptimizer(stage) * static_cast<double>(optimizer));
   return {
-      .param_bytes = Share(width * all, homes.param.placement, world_size_),
+      .param_bytes = params - off_params,
       .grad_bytes = Share(grad_width * trained, homes.grad.placement, world_size_),
-      .optimizer_bytes = Share(optimizer_width * trained, homes.optimizer.placement, world_size_),
+      .optimizer_bytes = optimizer - off_optimizer,
       .buffer_bytes = published_ ? 0 : width * BufferElems(stage),
       .gathered_bytes = published_ ? 0 : width * GatheredElems(homes),
       .activation_bytes_per_sample = profile_.activation_bytes_per_sample,
+      .offloaded_bytes = off_params + off_optimizer,
   };
+}
+
+double MemoryModel::OffloadedOptimizer(int stage) const {
+  const std::string device = settings_.Text("/zero_optimization/offload_optimizer/device");
+  if (published_ || stage == 0 || device == "none") return 0;
+  return stage < 3 ? 1 : settings_.Number("/zero_optimization/offload_optimizer/ratio");
+}
+
+bool MemoryModel::OffloadsParams(int stage) const {
+  return !published_ && stage == 3 &&
+         settings_.Text("/zero_optimization/offload_param/device") != "none";
 }
 
 int64_t MemoryModel::BufferElems(int stage) const {

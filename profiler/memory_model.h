@@ -23,6 +23,7 @@ struct StageMemory {
   int64_t buffer_bytes = 0;     // Communication buckets.
   int64_t gathered_bytes = 0;   // Stage 3: the parameters that are whole at one time, at least.
   int64_t activation_bytes_per_sample = 0;
+  int64_t offloaded_bytes = 0;  // Of parameters and optimizer states; not in the numbers above.
 
   // Everything that does not grow with the micro-batch.
   int64_t fixed_bytes() const {
@@ -32,10 +33,10 @@ struct StageMemory {
 
 class MemoryModel {
  public:
-  // `ds_config` gives precision, optimizer and buckets; its stage does not matter. `world_size` is
-  // the number of ranks. `published` selects the published formula: the dtype is fp16 or
-  // fp32, the optimizer is Adam, and there are no buffers and no gathered parameters. REQUIRES:
-  // world_size >= 1.
+  // `ds_config` gives precision, optimizer, offload and buckets; its stage does not matter.
+  // `world_size` is the number of ranks. `published` selects the published formula: the dtype is
+  // fp16 or fp32, the optimizer is Adam, and there are no buffers, no gathered parameters and no
+  // offload. REQUIRES: world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
               bool published);
 
@@ -50,6 +51,9 @@ class MemoryModel {
  private:
   int64_t BufferElems(int stage) const;
   int64_t GatheredElems(const engine::StateHomes& homes) const;
+  // The parts of optimizer states and parameters that are not in device memory.
+  double OffloadedOptimizer(int stage) const;
+  bool OffloadsParams(int stage) const;
 
   ModelProfile profile_;
   engine::Settings settings_;

@@ -19,6 +19,9 @@ int64_t IntAt(const Json& config, const char* pointer, int64_t otherwise) {
   return value == nullptr ? otherwise : WholeNumber(*value).value_or(otherwise);
 }
 
+// How fast offloaded states are updated: a host's share of memory bandwidth, or the link to it.
+constexpr double kOffloadBytesPerS = 1e10;
+
 class FormulaPredictor : public Predictor {
  public:
   FormulaPredictor(const ModelProfile& profile, int64_t world_size, bool published)
@@ -33,6 +36,7 @@ class FormulaPredictor : public Predictor {
         .peak_bytes = memory.fixed_bytes() + micro_batch * memory.activation_bytes_per_sample,
         .limit_bytes = profile_.device_memory_bytes,
     };
+    predicted.update_ms = 1e3 * static_cast<double>(memory.offloaded_bytes) / kOffloadBytesPerS;
     return predicted;
   }
 

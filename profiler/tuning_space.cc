@@ -1,11 +1,18 @@
 // The searched rows of the key table, less what has no effect.
 #include "profiler/tuning_space.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
+#include "profiler/places.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -13,50 +20,117 @@ namespace {
 
 using engine::Key;
 
-struct Place {
-  int stage = 0;
+constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
+constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
+
+// What decides about the knobs of a place.
+struct Scope {
+  const Predictor& predictor;
+  const ExperimentSpec& spec;
+  const engine::KeyTable& keys;
   int64_t num_params = 0;  // 0 if it does not bound sizes.
-  int64_t world_size = 1;
-  bool published = false;
+  bool published = false;  // Exactly the published knobs.
 };
 
-bool HasEffect(const Key& key, const Place& place) {
-  return place.stage >= key.from_stage && (place.world_size > 1 || !key.several_ranks);
-}
-
-bool IsSearched(const Key& key, const Place& place) {
-  if (place.published) return place.stage >= key.published_from;
-  return HasEffect(key, place) && place.stage >= key.searched_from;
+bool HasEffect(const Key& key, const Scope& scope, int stage) {
+  return stage >= key.from_stage && (scope.spec.slots_per_trial > 1 || !key.several_ranks);
 }
 
 // Sizes end with the smallest that holds every parameter: larger ones are all alike.
-std::vector<Json> ValuesOf(const Key& key, const Place& place) {
+std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
   std::vector<Json> values;
   for (const Json& value : Json::parse(key.values)) {
     values.push_back(value);
-    if (key.up_to_params && place.num_params > 0 && value >= place.num_params) break;
+    if (key.up_to_params && scope.num_params > 0 && value >= scope.num_params) break;
   }
   return values;
 }
 
-constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
-constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
+// What each value changes in the place at its largest micro-batch size; {} if nothing is predicted.
+std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_config,
+                                  int64_t largest) {
+  std::vector<KnobEffect> effects;
+  ds_config.erase("train_batch_size");
+  SetAtPointer(ds_config, kMicroBatchKey, std::max<int64_t>(largest, 1));
+  SetAtPointer(ds_config, kAccumulationKey, 1);
+  try {
+    const Predicted submitted = scope.predictor.Predict(ds_config);
+    for (const Json& value : knob.values) {
+      SetAtPointer(ds_config, knob.pointer, value);
+      const Predicted predicted = scope.predictor.Predict(ds_config);
+      KnobEffect& effect = effects.emplace_back();
+      effect.peak_bytes =
+          static_cast<double>(predicted.device.peak_bytes - submitted.device.peak_bytes);
+      if (submitted.step_ms > 0 && predicted.step_ms > 0)
+        effect.log_time = std::log(predicted.step_ms / submitted.step_ms);
+    }
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    return {};
+  }
+  return effects;
+}
+
+// Whether the engine's own plan is the same at every value.
+bool IsIdle(const Knob& knob) {
+  return std::ranges::all_of(knob.effects, [](const KnobEffect& effect) {
+    return effect.peak_bytes == 0 && std::abs(effect.log_time) < 1e-9;
+  });
+}
+
+// A share of a step means nothing where the time of computing is unknown.
+void ForgetTimes(const StageSpace& space, Knob& knob) {
+  if (!space.forecasts.empty() && space.forecasts.front().compute_ms > 0) return;
+  for (KnobEffect& effect : knob.effects)
+    effect.log_time = 0;
+}
+
+// A knob that only a wide search has; nullopt if it changes nothing here.
+std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& place,
+                               const StageSpace& space, bool exact,
+                               std::vector<LeftOut>& left_out) {
+  if (!IsSearchedWidely(key, scope.spec) || place.stage < key.wide_from) return std::nullopt;
+  if (LacksItsSection(key, place.ds_config, scope.keys)) return std::nullopt;
+  Knob knob{.pointer = key.pointer, .values = ValuesOf(key, scope)};
+  if (knob.values.size() > 1)
+    knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
+  if (knob.values.size() > 1 && !(exact && IsIdle(knob))) {
+    ForgetTimes(space, knob);
+    return knob;
+  }
+  LeftOut idle{fmt::format("{} at stage {}", key.pointer, place.stage),
+               "no value is predicted to change memory or time"};
+  if (std::ranges::find(left_out, idle.what, &LeftOut::what) == left_out.end())
+    left_out.push_back(std::move(idle));
+  return std::nullopt;
+}
 
 // The user's values replace those of the table. Keys that are not in the table come last.
-std::vector<Knob> KnobsOf(const engine::KeyTable& keys, const Place& place,
-                          const Json& user_space) {
+std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpace& space,
+                          bool exact, std::vector<LeftOut>& left_out) {
+  const Json& user_space = scope.spec.search_space;
   std::vector<Knob> knobs;
-  for (const Key& key : keys) {
+  for (const Key& key : scope.keys) {
     const auto given = user_space.find(key.pointer);
-    if (key.pointer == std::string_view(kMicroBatchKey)) continue;
+    if (key.pointer == std::string_view(kMicroBatchKey) || key.structural) continue;
+    const bool acts = HasEffect(key, scope, place.stage);
+    const int from = scope.published ? key.published_from : key.searched_from;
     if (given != user_space.end()) {
-      if (HasEffect(key, place)) knobs.push_back({.pointer = key.pointer, .values = *given});
-    } else if (IsSearched(key, place)) {
-      knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, place)});
+      if (!acts) continue;
+      Knob& knob = knobs.emplace_back(Knob{.pointer = key.pointer, .values = *given});
+      if (scope.spec.options.space == "wide" && key.searched_from == engine::kNumZeroStages)
+        knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
+      ForgetTimes(space, knob);
+    } else if (place.stage >= from && (acts || scope.published)) {
+      knobs.push_back({.pointer = key.pointer, .values = ValuesOf(key, scope)});
+    } else if (acts) {
+      if (auto knob = WideKnobOf(key, scope, place, space, exact, left_out))
+        knobs.push_back(*std::move(knob));
     }
   }
   for (const auto& [pointer, values] : user_space.items()) {
-    if (keys.Find(pointer) == nullptr) knobs.push_back({.pointer = pointer, .values = values});
+    if (scope.keys.Find(pointer) == nullptr)
+      knobs.push_back({.pointer = pointer, .values = values});
   }
   return knobs;
 }
@@ -81,17 +155,25 @@ std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, in
   return forecasts;
 }
 
-// Fills in what is predicted of the submitted config at the space's stage, and the device memory
-// that the predictor allows.
-void PredictSizes(const Predictor& predictor, Json ds_config, StageSpace& space, bool& exact,
+// Whether one sample more than the largest size lacks another memory than the device's.
+bool IsBoundByHost(const Predictor& predictor, Json ds_config, int64_t largest) {
+  ds_config.erase("train_batch_size");
+  SetAtPointer(ds_config, kMicroBatchKey, largest + 1);
+  SetAtPointer(ds_config, kAccumulationKey, 1);
+  const Predicted predicted = predictor.Predict(ds_config);
+  return predicted.device.fits() && !predicted.fits();
+}
+
+// Fills in what is predicted of the place, and the device memory that the predictor allows.
+void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace& space, bool& exact,
                   Workload& workload) {
-  SetAtPointer(ds_config, "/zero_optimization/stage", space.stage);
   try {
     space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
     const Predicted predicted = predictor.Predict(ds_config);
     space.state_bytes = predicted.device.state_bytes;
     exact = predicted.exact;
     workload.device_memory_bytes = predicted.device.limit_bytes;
+    space.is_bound_by_host = IsBoundByHost(predictor, ds_config, space.approx_max_micro_batch);
     space.forecasts = ForecastsOf(predictor, ds_config, space.approx_max_micro_batch,
                                   workload.accumulation_steps);
   } catch (const Error& error) {
@@ -139,23 +221,26 @@ Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t 
 }  // namespace
 
 SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& profile,
-                            const Json& ds_config, const SearchOptions& options, int64_t world_size,
-                            const Json& user_space, const engine::KeyTable& keys) {
+                            const ExperimentSpec& spec, const engine::KeyTable& keys) {
+  const SearchOptions& options = spec.options;
   const bool published = PolicyOf(options).published_space;
   SearchSpace space;
-  space.workload = WorkloadOf(profile, ds_config, world_size);
+  space.workload = WorkloadOf(profile, spec.ds_config, spec.slots_per_trial);
   space.divisible_by = options.divisible_by;
-  space.micro_batch_sizes = user_space.value(kMicroBatchKey, std::vector<int64_t>());
+  space.micro_batch_sizes = spec.search_space.value(kMicroBatchKey, std::vector<int64_t>());
   if (options.train_batch_size)
     space.samples_per_step = *options.train_batch_size / space.workload.data_parallel;
-  for (const int stage : options.zero_stages) {
-    const Place place{.stage = stage,
-                      .num_params = published ? 0 : profile.num_params,
-                      .world_size = world_size,
-                      .published = published};
-    space.stages.push_back({.stage = stage, .knobs = KnobsOf(keys, place, user_space)});
-    space.stages.back().submitted = SubmittedAt(stage, ds_config, keys, user_space);
-    PredictSizes(predictor, ds_config, space.stages.back(), space.exact, space.workload);
+  const Scope scope{.predictor = predictor,
+                    .spec = spec,
+                    .keys = keys,
+                    .num_params = published ? 0 : profile.num_params,
+                    .published = published};
+  for (const Place& place : ListPlaces(predictor, spec, space, keys, space.left_out)) {
+    StageSpace& stage =
+        space.stages.emplace_back(StageSpace{.stage = place.stage, .settings = place.settings});
+    stage.submitted = SubmittedAt(place.stage, spec.ds_config, keys, spec.search_space);
+    PredictSizes(predictor, place.ds_config, stage, space.exact, space.workload);
+    stage.knobs = KnobsOf(scope, place, stage, space.exact, space.left_out);
   }
   return space;
 }

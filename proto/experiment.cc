@@ -33,6 +33,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("max_device_hours", options.max_device_hours);
   visit("run_steps", options.run_steps);
   visit("compat_determined", options.compat_determined);
+  visit("space", options.space);
   visit("cover_stages", options.cover_stages);
   visit("warm_start", options.warm_start);
   visit("prior", options.prior);
@@ -96,6 +97,20 @@ void VisitFields(Visitor& visit, T& forecast) {
 }
 
 template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, KnobEffect>
+void VisitFields(Visitor& visit, T& effect) {
+  visit("peak_bytes", effect.peak_bytes);
+  visit("log_time", effect.log_time);
+}
+
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, LeftOut>
+void VisitFields(Visitor& visit, T& left_out) {
+  visit("what", left_out.what);
+  visit("why", left_out.why);
+}
+
+template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, Workload>
 void VisitFields(Visitor& visit, T& workload) {
   visit("num_params", workload.num_params);
@@ -125,6 +140,27 @@ ExperimentSpec ExperimentSpecFromJson(const Json& json) {
   return spec;
 }
 
+namespace {
+
+template <typename T>
+Json EncodeAll(const std::vector<T>& values) {
+  Json json = Json::array();
+  for (const T& value : values)
+    json.push_back(fields::Encode(value));
+  return json;
+}
+
+// The array of that name; empty if the object, which an older dsat wrote, has none.
+template <typename T>
+std::vector<T> DecodeAll(const Json& object, const char* name) {
+  std::vector<T> values;
+  for (const Json& json : object.value(name, Json::array()))
+    fields::Decode(json, name, values.emplace_back());
+  return values;
+}
+
+}  // namespace
+
 bool IsBuiltin(const ExperimentSpec& spec) {
   return spec.entrypoint == std::vector<std::string>{"builtin"};
 }
@@ -135,19 +171,22 @@ Json ToJson(const SearchSpace& space) {
             {"samples_per_step", space.samples_per_step},
             {"divisible_by", space.divisible_by},
             {"micro_batch_sizes", space.micro_batch_sizes},
-            {"workload", fields::Encode(space.workload)}};
+            {"workload", fields::Encode(space.workload)},
+            {"left_out", EncodeAll(space.left_out)}};
   for (const StageSpace& stage : space.stages) {
     Json knobs = Json::array();
-    Json forecasts = Json::array();
-    for (const Forecast& forecast : stage.forecasts)
-      forecasts.push_back(fields::Encode(forecast));
-    for (const Knob& knob : stage.knobs)
-      knobs.push_back({{"pointer", knob.pointer}, {"values", knob.values}});
+    for (const Knob& knob : stage.knobs) {
+      knobs.push_back({{"pointer", knob.pointer},
+                       {"values", knob.values},
+                       {"effects", EncodeAll(knob.effects)}});
+    }
     json["stages"].push_back({{"stage", stage.stage},
+                              {"settings", stage.settings},
                               {"approx_max_micro_batch", stage.approx_max_micro_batch},
+                              {"is_bound_by_host", stage.is_bound_by_host},
                               {"state_bytes", stage.state_bytes},
                               {"knobs", std::move(knobs)},
-                              {"forecasts", std::move(forecasts)},
+                              {"forecasts", EncodeAll(stage.forecasts)},
                               {"submitted", stage.submitted}});
   }
   return json;
@@ -159,20 +198,24 @@ SearchSpace SearchSpaceFromJson(const Json& json) {
   space.samples_per_step = json.value("samples_per_step", int64_t{0});
   space.divisible_by = json.value("divisible_by", int64_t{1});
   space.micro_batch_sizes = json.value("micro_batch_sizes", std::vector<int64_t>());
-  // Older logs have neither a workload nor forecasts.
+  // Older logs have neither a workload nor forecasts, settings nor effects.
   if (json.contains("workload")) fields::Decode(json["workload"], "workload", space.workload);
+  space.left_out = DecodeAll<LeftOut>(json, "left_out");
   for (const Json& entry : json.at("stages")) {
     StageSpace stage{
         .stage = entry.at("stage").get<int>(),
+        .settings = entry.value("settings", Assignment()),
         .approx_max_micro_batch = entry.at("approx_max_micro_batch").get<int64_t>(),
+        .is_bound_by_host = entry.value("is_bound_by_host", false),
         .state_bytes = entry.at("state_bytes").get<int64_t>(),
         .knobs = {},
     };
-    for (const Json& knob : entry.at("knobs"))
-      stage.knobs.push_back(
-          {knob.at("pointer").get<std::string>(), knob.at("values").get<std::vector<Json>>()});
-    for (const Json& forecast : entry.value("forecasts", Json::array()))
-      fields::Decode(forecast, "forecast", stage.forecasts.emplace_back());
+    for (const Json& knob : entry.at("knobs")) {
+      stage.knobs.push_back({.pointer = knob.at("pointer").get<std::string>(),
+                             .values = knob.at("values").get<std::vector<Json>>(),
+                             .effects = DecodeAll<KnobEffect>(knob, "effects")});
+    }
+    stage.forecasts = DecodeAll<Forecast>(entry, "forecasts");
     stage.submitted = entry.value("submitted", Assignment());
     space.stages.push_back(std::move(stage));
   }

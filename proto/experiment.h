@@ -58,6 +58,9 @@ struct SearchOptions {
   // differences).
   bool compat_determined = false;
 
+  // "published", which older logs mean: the knobs of the published methods. "wide": also activation
+  // checkpointing, offload and further keys (docs/methods.md).
+  std::string space = "published";
   // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
   // which lack the key, were made without it.
   bool cover_stages = false;
@@ -109,13 +112,21 @@ struct ExperimentSpec {
   SearchOptions options;
 };
 
+// What one value of a knob is predicted to change if everything else is as submitted.
+struct KnobEffect {
+  double peak_bytes = 0;  // Device memory, added.
+  double log_time = 0;    // The natural logarithm of the factor on the time of a step.
+};
+
 // A ds_config key that is searched, with its values.
 struct Knob {
   std::string pointer;
   std::vector<Json> values;
+  // Of each value; empty if nothing is predicted, and for keys that methods know by name.
+  std::vector<KnobEffect> effects = {};
 };
 
-// What is predicted of a stage at one micro-batch size, with everything else as submitted. Times
+// What is predicted of a place at one micro-batch size, with everything else as submitted. Times
 // are ms of a step; 0 if unknown.
 struct Forecast {
   int64_t micro_batch_size = 1;
@@ -126,13 +137,19 @@ struct Forecast {
   double link_ms = 0;              // That collectives take, hidden or not.
 };
 
+// A place of the space: a ZeRO stage with settings of structural keys.
 struct StageSpace {
   int stage = 0;
+  // The structural keys in which the places of the stage differ, or that differ from the submitted
+  // config: every trial of this place sets them. Places of a stage have different settings.
+  Assignment settings = {};
   // The largest micro-batch size that is predicted to fit with the knobs as submitted; 0 if not
   // even 1 is. A starting point, not a bound.
   int64_t approx_max_micro_batch = 1;
+  // Host memory or the disk allow no more, so that smaller buckets on the device leave no room.
+  bool is_bound_by_host = false;
   int64_t state_bytes = 0;  // Predicted device memory of a rank between steps; 0 if unknown.
-  std::vector<Knob> knobs;
+  std::vector<Knob> knobs = {};
   std::vector<Forecast> forecasts = {};  // Sizes ascend; empty if nothing is predicted.
   // The values of all searched keys in the submitted config at this stage, defaults included.
   Assignment submitted = {};
@@ -153,6 +170,12 @@ struct Workload {
   int64_t stage = 0;                // As submitted.
 };
 
+// What the search does not try, such as "stage 2 with /.../device \"cpu\"", and why.
+struct LeftOut {
+  std::string what;
+  std::string why;
+};
+
 // What a method may choose from. Built from the profile by profiler/tuning_space.
 struct SearchSpace {
   std::vector<StageSpace> stages;
@@ -164,6 +187,7 @@ struct SearchSpace {
   std::vector<int64_t> micro_batch_sizes = {};  // The only ones allowed, ascending; empty: all.
   Workload workload = {};
   std::vector<Comparison> where = {};  // That every configuration satisfies.
+  std::vector<LeftOut> left_out = {};
 };
 
 // Whether the built-in engine runs the trials.

@@ -67,16 +67,6 @@ struct Search::State {
   Trial& RunningTrial(TrialId id);
 };
 
-namespace {
-
-SearchSpace MakeSpace(const ExperimentSpec& spec, const ModelProfile& profile,
-                      const Predictor& predictor) {
-  return MakeSearchSpace(predictor, profile, spec.ds_config, spec.options, spec.slots_per_trial,
-                         spec.search_space);
-}
-
-}  // namespace
-
 bool Search::State::HasCapacity() const {
   const SearchOptions& options = spec.options;
   if (static_cast<int64_t>(trials.size()) - num_again >= options.max_trials) return false;
@@ -87,7 +77,7 @@ bool Search::State::HasCapacity() const {
 void Search::State::SetProfile(const ModelProfile& learned,
                                const std::optional<SearchSpace>& given) {
   profile = learned;
-  space = given ? *given : MakeSpace(tuned, learned, *MakeFormulaPredictor(tuned, learned));
+  space = given ? *given : MakeSearchSpace(*MakeFormulaPredictor(tuned, learned), learned, tuned);
   proposer = std::make_unique<Proposer>(tuned, *space, learned.num_params);
 }
 
@@ -408,7 +398,7 @@ std::string Search::FailureReason() const {
 SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
   ExperimentSpec tuned = state_->spec;
   tuned.ds_config = ProfileLadder(tuned)[state_->num_misfits];
-  return MakeSpace(tuned, profile, *MakePredictor(tuned, profile));
+  return MakeSearchSpace(*MakePredictor(tuned, profile), profile, tuned);
 }
 
 const std::vector<Refusal>& Search::LastRefused() const {

@@ -156,6 +156,16 @@ Verdict VerdictOf(const Search& search) {
   return verdict;
 }
 
+std::string ShortName(const std::string& pointer) {
+  const std::string zero = "/zero_optimization/";
+  if (pointer.starts_with(zero)) {
+    std::string name = pointer.substr(zero.size());
+    std::ranges::replace(name, '/', '.');
+    return name;
+  }
+  return pointer.substr(pointer.rfind('/') + 1);
+}
+
 std::string ShortValue(const Json& value) {
   const std::optional<int64_t> whole = WholeNumber(value);
   std::string text = whole ? std::to_string(*whole) : value.dump();
@@ -173,7 +183,7 @@ std::string DescribeChange(const Json& from, const Json& to) {
       for (size_t at = 0; (at = pointer.find(escape, at)) != pointer.npos; ++at)
         pointer.replace(at, 2, plain);
     }
-    const std::string name = pointer.substr(pointer.rfind('/') + 1);
+    const std::string name = ShortName(pointer);
     const Json* was = FindAtPointer(from, pointer);
     const Json* is = FindAtPointer(to, pointer);
     text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);

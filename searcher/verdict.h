@@ -59,6 +59,10 @@ struct Verdict {
 // A function of what the search was told. While the search runs, it is the best answer so far.
 Verdict VerdictOf(const Search& search);
 
+// The last word of a pointer, with the section before it for keys of offload: "device" says little,
+// "offload_param.device" enough.
+std::string ShortName(const std::string& pointer);
+
 // 5000000 and 5e6 as "5e6"; other values as JSON.
 std::string ShortValue(const Json& value);
 

@@ -83,10 +83,19 @@ struct Key {
   bool several_ranks = false;  // On one rank the key has no effect.
   bool up_to_params = false;   // Sizes beyond the model's number of parameters are all alike.
   // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
-  // dsat's own search space, and in the one that Determined published.
+  // dsat's own search space, in the wide one alone (--space wide), and in the one that Determined
+  // published.
   const char* values = "";
   int searched_from = kNumZeroStages;
+  int wide_from = kNumZeroStages;
   int published_from = kNumZeroStages;
+  // A wide search varies the key only where this other key differs from its default.
+  const char* only_with = "";
+  // The values differ in where memory is needed and in what a step is made of: the search predicts
+  // each as a place of its own (proto/experiment.h).
+  bool structural = false;
+  // A user's script need not follow the key, so that no search of one varies it by itself.
+  bool builtin_only = false;
 
   constexpr Key From(double value) const { return With(&Key::min, value); }
   constexpr Key To(double value) const { return With(&Key::max, value); }
@@ -117,6 +126,13 @@ struct Key {
   }
   constexpr Key SeveralRanks() const { return With(&Key::several_ranks, true); }
   constexpr Key UpToParams() const { return With(&Key::up_to_params, true); }
+  constexpr Key WideFromStage(int stage, const char* json, const char* other = "") const {
+    return With(&Key::values, json).With(&Key::wide_from, stage).With(&Key::only_with, other);
+  }
+  constexpr Key PlacesFromStage(int stage, const char* json, const char* other = "") const {
+    return WideFromStage(stage, json, other).With(&Key::structural, true);
+  }
+  constexpr Key BuiltinOnly() const { return With(&Key::builtin_only, true); }
   constexpr Key SearchedFromStage(int stage, const char* json) const {
     return PublishedFromStage(stage, json).With(&Key::searched_from, stage);
   }

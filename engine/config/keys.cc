@@ -3,42 +3,13 @@
 
 #include <iterator>
 
+#include "engine/config/key_rows.h"
+
 namespace dsat::engine {
 namespace {
 
 using enum Builtin;
 using enum KeyUnit;
-
-constexpr Key Section(const char* pointer, const char* since, Builtin builtin = kFollows) {
-  return {pointer, since, KeyType::kSection, "{}", builtin};
-}
-constexpr Key Open(const char* pointer, const char* since, Builtin builtin = kFollows) {
-  return {pointer, since, KeyType::kOpenSection, "{}", builtin};
-}
-constexpr Key Flag(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
-  return {pointer, since, KeyType::kBool, fallback, builtin};
-}
-constexpr Key Int(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
-  return {pointer, since, KeyType::kInt, fallback, builtin};
-}
-constexpr Key Number(const char* pointer, const char* since, const char* fallback,
-                     Builtin builtin) {
-  return {pointer, since, KeyType::kNumber, fallback, builtin};
-}
-constexpr Key Text(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
-  return {pointer, since, KeyType::kText, fallback, builtin};
-}
-constexpr Key Any(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
-  return {pointer, since, KeyType::kAny, fallback, builtin};
-}
-constexpr Key Alias(const char* pointer, const char* since, const char* target) {
-  return {pointer, since, KeyType::kAlias, target, kFollows};
-}
-
-// A size in elements that decides when state moves, never what is computed.
-constexpr Key Elems(const char* pointer, const char* since, const char* fallback, double min) {
-  return Int(pointer, since, fallback, kHonors).From(min).In(kElems).Exact();
-}
 
 constexpr const char* kOptimizers = "Adam AdamW SGD Lamb Adagrad Lion OneBitAdam";
 constexpr const char* kSchedulers = "WarmupLR WarmupDecayLR WarmupCosineLR OneCycle LRRangeTest";
@@ -56,6 +27,10 @@ constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 constexpr const char* kBuckets =
     "[1000000, 5000000, 10000000, 50000000, 100000000, 500000000, 1000000000, 5000000000]";
 constexpr const char* kSwitch = "[true, false]";
+constexpr const char* kDevices = R"(["none", "cpu", "nvme"])";
+constexpr const char* kOptimizerDevice = "/zero_optimization/offload_optimizer/device";
+constexpr const char* kParamDevice = "/zero_optimization/offload_param/device";
+constexpr const char* kInterval = "/pipeline/activation_checkpoint_interval";
 
 constexpr Key kKeys[] = {
     // Batch sizes.
@@ -230,18 +205,17 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/parameter_alignment", "0.19.7", "false", kWarns).Exact(),
     Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
     Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
-        .Rounding()
-        .SeveralRanks(),
-    Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1),
+        .Rounding().SeveralRanks().WideFromStage(1, kSwitch),
+    Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1)
+        .UpToParams().WideFromStage(3, "[10000000, 100000000, 1000000000]"),
     Elems("/zero_optimization/stage3_prefetch_bucket_size", "0.3.12", "50000000", 0)
-        .FromStage(3)
-        .UpToParams()
-        .SeveralRanks(),
+        .FromStage(3).UpToParams().SeveralRanks()
+        .WideFromStage(3, "[0, 5000000, 50000000, 500000000]"),
     Alias("/zero_optimization/prefetch_bucket_size", "0.3.12",
           "/zero_optimization/stage3_prefetch_bucket_size"),
     Elems("/zero_optimization/stage3_param_persistence_threshold", "0.3.12", "100000", 0)
-        .FromStage(3)
-        .UpToParams(),
+        .FromStage(3).UpToParams()
+        .WideFromStage(3, "[0, 10000, 100000, 1000000]"),
     Alias("/zero_optimization/param_persistence_threshold", "0.3.12",
           "/zero_optimization/stage3_param_persistence_threshold"),
     Elems("/zero_optimization/stage3_model_persistence_threshold", "0.7.0", "9223372036854775807",
@@ -250,11 +224,12 @@ constexpr Key kKeys[] = {
     Alias("/zero_optimization/model_persistence_threshold", "0.7.0",
           "/zero_optimization/stage3_model_persistence_threshold"),
     Elems("/zero_optimization/stage3_max_live_parameters", "0.3.12", "1000000000", 0)
-        .FromStage(3)
-        .UpToParams(),
+        .FromStage(3).UpToParams()
+        .WideFromStage(3, "[10000000, 100000000, 1000000000]"),
     Alias("/zero_optimization/max_live_parameters", "0.3.12",
           "/zero_optimization/stage3_max_live_parameters"),
-    Elems("/zero_optimization/stage3_max_reuse_distance", "0.3.12", "1000000000", 0).FromStage(3),
+    Elems("/zero_optimization/stage3_max_reuse_distance", "0.3.12", "1000000000", 0)
+        .FromStage(3).WideFromStage(3, "[0, 1000000000]"),
     Alias("/zero_optimization/max_reuse_distance", "0.3.12",
           "/zero_optimization/stage3_max_reuse_distance"),
     Flag("/zero_optimization/stage3_gather_16bit_weights_on_model_save", "0.6.0", "false", kHonors)
@@ -265,10 +240,8 @@ constexpr Key kKeys[] = {
     Alias("/zero_optimization/stage3_gather_fp16_weights_on_model_save", "0.3.14",
           "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
     Int("/zero_optimization/stage3_module_granularity_threshold", "0.16.0", "0", kWarns)
-        .Exact()
-        .In(kElems)
-        .FromStage(3)
-        .From(0),
+        .Exact().In(kElems).FromStage(3).From(0)
+        .WideFromStage(3, "[0, 1000000]"),
     Alias("/zero_optimization/module_granularity_threshold", "0.16.0",
           "/zero_optimization/stage3_module_granularity_threshold"),
     Flag("/zero_optimization/stage3_use_all_reduce_for_fetch_params", "0.14.3", "false", kWarns)
@@ -297,7 +270,8 @@ constexpr Key kKeys[] = {
         .Until("0.19.7"),
     Any("/zero_optimization/zenflow", "0.17.5", "null", kRefuses),
     Any("/zero_optimization/leaf_module", "0.18.0", "{}", kRefuses).Exact(),
-    Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns).Rounding(),
+    Flag("/zero_optimization/memory_efficient_linear", "0.9.0", "true", kWarns)
+        .Rounding().WideFromStage(3, kSwitch),
     Flag("/zero_optimization/pipeline_loading_checkpoint", "0.10.1", "false", kWarns).Exact(),
     Flag("/zero_optimization/override_module_apply", "0.10.1", "true", kWarns).Exact(),
     Flag("/zero_optimization/log_trace_cache_warnings", "0.16.4", "false", kWarns).Exact(),
@@ -306,41 +280,40 @@ constexpr Key kKeys[] = {
         .Exact(),
     Section("/zero_optimization/offload_optimizer", "0.3.15"),
     Text("/zero_optimization/offload_optimizer/device", "0.3.15", "\"none\"", kHonors)
-        .Rounding()
-        .NeedsStage(1)
-        .OneOf("none cpu nvme"),
+        .Rounding().NeedsStage(1).OneOf("none cpu nvme")
+        .PlacesFromStage(1, kDevices),
     Text("/zero_optimization/offload_optimizer/nvme_path", "0.3.15", "null", kHonors).Exact(),
     Int("/zero_optimization/offload_optimizer/buffer_count", "0.3.15", "4", kHonors)
         .Exact()
         .From(0),
     Flag("/zero_optimization/offload_optimizer/pin_memory", "0.3.15", "true", kWarns)
         .Exact()
-        .ChangedIn("0.19.5", "false"),
+        .ChangedIn("0.19.5", "false")
+        .WideFromStage(1, kSwitch, kOptimizerDevice),
     Flag("/zero_optimization/offload_optimizer/pipeline_read", "0.3.15", "false", kHonors).Exact(),
     Flag("/zero_optimization/offload_optimizer/pipeline_write", "0.3.15", "false", kHonors).Exact(),
     Flag("/zero_optimization/offload_optimizer/fast_init", "0.3.15", "false", kWarns).Exact(),
     Number("/zero_optimization/offload_optimizer/ratio", "0.12.3", "1.0", kHonors)
-        .Rounding()
-        .From(0)
-        .To(1),
+        .Rounding().From(0).To(1)
+        .WideFromStage(3, "[0.4, 0.7, 1.0]", kOptimizerDevice),
     Flag("/zero_optimization/offload_optimizer/super_offload", "0.18.0", "false", kWarns)
-        .Rounding(),
+        .Rounding().WideFromStage(3, kSwitch, kOptimizerDevice),
     Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.18.0", "0.8", kWarns)
         .Exact()
         .From(0)
         .To(1),
     Section("/zero_optimization/offload_param", "0.3.15"),
     Text("/zero_optimization/offload_param/device", "0.3.15", "\"none\"", kHonors)
-        .Exact()
-        .NeedsStage(3)
-        .OneOf("none cpu nvme"),
+        .Exact().NeedsStage(3).OneOf("none cpu nvme")
+        .PlacesFromStage(3, kDevices, kOptimizerDevice),
     Text("/zero_optimization/offload_param/nvme_path", "0.3.15", "null", kHonors).Exact(),
     Int("/zero_optimization/offload_param/buffer_count", "0.3.15", "5", kHonors).Exact().From(0),
     Elems("/zero_optimization/offload_param/buffer_size", "0.3.15", "100000000", 0),
     Elems("/zero_optimization/offload_param/max_in_cpu", "0.3.15", "1000000000", 0),
     Flag("/zero_optimization/offload_param/pin_memory", "0.3.15", "true", kWarns)
         .Exact()
-        .ChangedIn("0.19.5", "false"),
+        .ChangedIn("0.19.5", "false")
+        .WideFromStage(3, kSwitch, kParamDevice),
     Flag("/zero_optimization/cpu_offload", "0.3.0", "false", kFollows)
         .Rounding()
         .Note("deprecated; true = /zero_optimization/offload_optimizer/device \"cpu\""),
@@ -387,7 +360,8 @@ constexpr Key kKeys[] = {
     Flag("/activation_checkpointing/partition_activations", "0.2.0", "false", kWarns).Exact(),
     Flag("/activation_checkpointing/contiguous_memory_optimization", "0.2.0", "false", kWarns)
         .Exact(),
-    Flag("/activation_checkpointing/cpu_checkpointing", "0.2.0", "false", kHonors).Exact(),
+    Flag("/activation_checkpointing/cpu_checkpointing", "0.2.0", "false", kHonors)
+        .Exact().PlacesFromStage(0, "[false, true]", kInterval).BuiltinOnly(),
     Int("/activation_checkpointing/number_checkpoints", "0.2.0", "null", kHonors).Exact().From(1),
     Flag("/activation_checkpointing/synchronize_checkpoint_boundary", "0.2.0", "false", kWarns)
         .Exact(),
@@ -400,7 +374,8 @@ constexpr Key kKeys[] = {
         .Rounding()
         .Note("uniform, parameters, best (= parameters) or type:REGEX"),
     Flag("/pipeline/seed_layers", "0.3.0", "false", kRefuses),
-    Int("/pipeline/activation_checkpoint_interval", "0.3.0", "0", kHonors).Exact().From(0),
+    Int("/pipeline/activation_checkpoint_interval", "0.3.0", "0", kHonors)
+        .Exact().From(0).PlacesFromStage(0, "[0, 1, 2]").BuiltinOnly(),
     Flag("/pipeline/pipe_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Flag("/pipeline/grad_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),

@@ -184,6 +184,43 @@ TEST_F(EndToEndTest, TheLargestMicroBatchOfAStageIsTheLargestThatRuns) {
   }
 }
 
+// Neither a stage nor offload fits: the device holds one sample with activation checkpointing
+// alone, and the host nothing but these.
+TEST_F(EndToEndTest, AutoPicksActivationCheckpointingWhereNothingElseFits) {
+  std::string file = kExperimentFile;
+  for (const auto& [from, to] :
+       {std::pair{"device_memory: 6MiB", "device_memory: 4700KiB\n  host_memory: 200KiB"},
+        {"n_layer: 2", "n_layer: 4"},
+        {"n_positions: 32", "n_positions: 128"},
+        {"seq_len: 32", "seq_len: 128"}})
+    file.replace(file.find(from), std::string(from).size(), to);
+  work.Write("deepspeed.yaml", file);
+  Json config = Json::parse(kDsConfig);
+  for (const char* bucket : {"reduce_bucket_size", "allgather_bucket_size"})
+    config["zero_optimization"][bucket] = 1'000'000;
+  work.Write("ds_config.json", config.dump());
+  const Finished search = work.Dsat(
+      {"auto", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--json", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json result = Json::parse(search.out);
+  for (const Json& trial : result["trials"]) {
+    if (trial["kind"] == "search") {
+      EXPECT_EQ(trial["state"], "succeeded") << trial;
+    }
+  }
+  const Json picked = ReadJsonFile(work.Path("out/ds_config.json"));
+  EXPECT_GE(picked["pipeline"]["activation_checkpoint_interval"], 1);
+  const Json shown = Show("dsat.db");
+  EXPECT_THAT(shown["space"]["left_out"].dump(), HasSubstr("predicted not to fit one sample"));
+
+  const Finished published =
+      work.Dsat({"auto", "deepspeed.yaml", "--space", "published", "--max-trials", "8", "--confirm",
+                 "0", "--json", "--out", "out2"});
+  ASSERT_EQ(published.exit_code, 0) << published.err;
+  for (const Json& place : Json::parse(published.out)["space"]["stages"])
+    EXPECT_TRUE(place["settings"].empty());
+}
+
 // The inputs of layers rest in host memory: the submitted configuration needs more of it than there
 // is. It runs all the same, and so do smaller ones.
 TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn) {

@@ -157,7 +157,7 @@ TEST(AutoTest, TheSubmittedConfigurationIsEvidenceAndCanBeTheFinalist) {
     return stage == 2 && size == 6 ? 0.01 : 0.1 * size;
   };
   AutoMethod method(machine.space, machine.options);
-  Assignment submitted = StageAssignment(2);
+  Assignment submitted = PlaceAssignment({.stage = 2});
   SetMicroBatch(submitted, 6);
   Trial trial = EndOf(machine, submitted, 1000);
   trial.kind = TrialKind::kSubmitted;

@@ -35,7 +35,7 @@ Ended SearchFrom(Machine machine, const Json& prior, uint64_t seed) {
   machine.seed = seed;
   machine.options.prior = prior;
   AutoMethod method(machine.space, machine.options);
-  Assignment submitted = StageAssignment(machine.space.stages[0].stage);
+  Assignment submitted = PlaceAssignment(machine.space.stages[0]);
   SetMicroBatch(submitted, 1);
   Trial trial = EndOf(machine, submitted, 1000);
   trial.kind = TrialKind::kSubmitted;

@@ -60,6 +60,12 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
        }},
       {"--start-profile-step: -1", [](SearchOptions& o) { o.start_profile_step = -1; }},
       {"--end-profile-step: 2", [](SearchOptions& o) { o.end_profile_step = 2; }},
+      {"--space: \"all\"", [](SearchOptions& o) { o.space = "all"; }},
+      {"--space: \"wide\"",
+       [](SearchOptions& o) {
+         o.space = "wide";
+         o.compat_determined = true;
+       }},
       {"--train-batch-size: 0", [](SearchOptions& o) { o.train_batch_size = 0; }},
       {"--divisible-by: 0", [](SearchOptions& o) { o.divisible_by = 0; }},
       {"--confirm: -1", [](SearchOptions& o) { o.confirm_rounds = -1; }},

@@ -123,7 +123,7 @@ inline double LossOf(const Machine& machine, const Assignment& picked) {
   double best = INFINITY;
   for (const StageSpace& stage : machine.space.stages) {
     for (int64_t size = 1; size <= machine.largest; ++size) {
-      Assignment assignment = StageAssignment(stage.stage);
+      Assignment assignment = PlaceAssignment(stage);
       SetMicroBatch(assignment, size);
       if (machine.space.samples_per_step > 0 && machine.space.samples_per_step % size != 0)
         continue;

@@ -47,6 +47,21 @@ TEST(MemoryModelTest, SixteenBytesPerParameterAreSharedByTheStagesAsInTheZeroPap
   EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1'875'000'000);
 }
 
+TEST(MemoryModelTest, OffloadedStatesLeaveTheDevice) {
+  Json config = NoBuckets(kBf16);
+  config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}, {"ratio", 0.5}};
+  config["zero_optimization"]["offload_param"] = {{"device", "cpu"}};
+  const ModelProfile profile = Profile(1'000'000, 1, kGiga);
+  const MemoryModel model(profile, config, 2, false);
+  EXPECT_EQ(model.ForStage(0).offloaded_bytes, 0);
+  EXPECT_EQ(model.ForStage(2).optimizer_bytes, 0) << "the ratio is for stage 3";
+  EXPECT_EQ(model.ForStage(2).offloaded_bytes, 6'000'000);
+  EXPECT_EQ(model.ForStage(3).optimizer_bytes, 3'000'000);
+  EXPECT_EQ(model.ForStage(3).param_bytes, 0);
+  EXPECT_EQ(model.ForStage(3).offloaded_bytes, 3'000'000 + 1'000'000);
+  EXPECT_EQ(MemoryModel(profile, config, 2, true).ForStage(3).offloaded_bytes, 0);
+}
+
 TEST(MemoryModelTest, InFp32ThereIsNoMasterCopy) {
   const StageMemory memory = MemoryModel(Profile(1000, 1, 1), kFp32, 1, false).ForStage(0);
   EXPECT_EQ(memory.param_bytes, 4000);

@@ -94,18 +94,14 @@ TEST_F(NewKeyTest, FoldsWhereItHasNoEffect) {
 }
 
 TEST_F(NewKeyTest, IsSearchedFromItsStageOn) {
-  SearchOptions options;
-  options.zero_stages = {1, 2};
   const auto last_of = [&](int64_t num_params, int64_t world_size, size_t stage) {
     const ModelProfile profile{.num_params = num_params, .trainable_num_params = num_params};
     ExperimentSpec spec;
     spec.ds_config = Config(0);
     spec.slots_per_trial = world_size;
+    spec.options.zero_stages = {1, 2};
     const auto predictor = MakeFormulaPredictor(spec, profile);
-    return MakeSearchSpace(*predictor, profile, spec.ds_config, options, world_size,
-                           Json::object(), keys_)
-        .stages[stage]
-        .knobs;
+    return MakeSearchSpace(*predictor, profile, spec, keys_).stages[stage].knobs;
   };
   const std::vector<Knob> knobs = last_of(1'000'000, 2, 1);
   ASSERT_FALSE(knobs.empty());

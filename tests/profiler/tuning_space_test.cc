@@ -16,8 +16,8 @@ SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
   ExperimentSpec spec;
   spec.slots_per_trial = world_size;
   spec.options = options;
-  return dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, profile), profile, ds_config, options,
-                               world_size);
+  spec.ds_config = ds_config;
+  return dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, profile), profile, spec);
 }
 
 using Values = std::vector<Json>;
@@ -162,13 +162,13 @@ TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
   spec.options = Options(false);
   const std::string bucket = "/zero_optimization/reduce_bucket_size";
   const std::string prefetch = "/zero_optimization/stage3_prefetch_bucket_size";
-  const Json config = {{"tensor_parallel", {{"new_key", "a"}}}};
-  const SearchSpace space = dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)),
-                                                  Profile(1000), config, spec.options, 2,
-                                                  {{bucket, {7, 11}},
-                                                   {prefetch, {5}},
-                                                   {"/tensor_parallel/new_key", {"a", "b"}},
-                                                   {"/train_micro_batch_size_per_gpu", {2, 8}}});
+  spec.ds_config = {{"tensor_parallel", {{"new_key", "a"}}}};
+  spec.search_space = {{bucket, {7, 11}},
+                       {prefetch, {5}},
+                       {"/tensor_parallel/new_key", {"a", "b"}},
+                       {"/train_micro_batch_size_per_gpu", {2, 8}}};
+  const SearchSpace space =
+      dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)), Profile(1000), spec);
   for (const StageSpace& stage : space.stages) {
     EXPECT_EQ(ValuesOf(stage, bucket), (Values{7, 11}));
     EXPECT_EQ(stage.submitted.at(bucket), 500'000'000);
@@ -186,13 +186,20 @@ TEST(TuningSpaceTest, ASpaceOfAnOlderLogHasNoWorkload) {
   SearchOptions options = Options(false);
   Json json = ToJson(MakeSearchSpace(Profile(1000), Json::object(), options, 2));
   json.erase("workload");
+  json.erase("left_out");
   for (Json& stage : json["stages"]) {
     stage.erase("forecasts");
     stage.erase("submitted");
+    stage.erase("settings");
+    stage.erase("is_bound_by_host");
+    for (Json& knob : stage["knobs"])
+      knob.erase("effects");
   }
   const SearchSpace space = SearchSpaceFromJson(json);
   EXPECT_EQ(space.workload.num_params, 0);
   EXPECT_TRUE(space.stages[0].forecasts.empty());
+  EXPECT_TRUE(space.stages[0].settings.empty());
+  EXPECT_FALSE(space.stages[0].knobs.empty());
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ ExperimentSpec FullSpec() {
                   .max_device_hours = 0.5,
                   .run_steps = 1000,
                   .compat_determined = true,
+                  .space = "wide",
                   .cover_stages = true,
                   .warm_start = "auto",
                   .prior = {{"experiment", 1}},

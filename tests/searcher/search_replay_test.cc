@@ -56,6 +56,7 @@ TEST_P(SearchReplay, EveryPrefixOfTheEventsLeadsToTheSameTrials) {
       // Every prefix is replayed, and auto thinks for longer than the others.
       spec.options.max_trials = spec.method == "auto" ? 9 : 18;
       spec.options.random_seed = seed;
+      spec.options.space = seed == 2 ? "wide" : "published";
       spec.slots_per_trial = ranks;
       Search live(spec);
       const std::vector<SearchEvent> events = RunToEnd(

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/files.h"
 #include "engine/config/keys.h"
 #include "engine/config/rules.h"
@@ -61,8 +63,11 @@ TEST(KeyTableTest, DefaultsAndSearchedValuesFitTheirOwnType) {
         EXPECT_TRUE(fallback.is_null() || Keys().Misfit(key, fallback).empty()) << key.pointer;
       }
     }
-    EXPECT_EQ(*key.values != '\0', key.published_from < kNumZeroStages) << key.pointer;
+    const int from = std::min({key.searched_from, key.wide_from, key.published_from});
+    EXPECT_EQ(*key.values != '\0', from < kNumZeroStages) << key.pointer;
     if (*key.values == '\0') continue;
+    EXPECT_GE(key.wide_from, key.from_stage) << key.pointer << " has no effect below";
+    EXPECT_TRUE(*key.only_with == '\0' || Keys().Find(key.only_with) != nullptr) << key.pointer;
     EXPECT_NE(key.key_class, KeyClass::kSemantic) << key.pointer << " changes what is learned";
     for (const Json& value : Json::parse(key.values))
       EXPECT_EQ(Keys().Misfit(key, value), "") << key.pointer;
@@ -78,8 +83,8 @@ TEST(KeyTableTest, OnlyKeysOfDsatAndOfTorchOptimHaveNoRelease) {
               testing::ElementsAre("/optimizer/params/stochastic_rounding",
                                    "/optimizer/params/dampening", "/optimizer/params/nesterov",
                                    "/optimizer/params/maximize", "/optimizer/params/lr_decay",
-                                   "/optimizer/params/initial_accumulator_value", "/seed",
-                                   "/dsat", "/dsat/arguments", "/dsat/environment"));
+                                   "/optimizer/params/initial_accumulator_value", "/seed", "/dsat",
+                                   "/dsat/arguments", "/dsat/environment"));
 }
 
 }  // namespace

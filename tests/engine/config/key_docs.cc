@@ -85,11 +85,16 @@ std::string ClassText(const Key& key) {
 }
 
 std::string SearchText(const Key& key) {
-  if (key.published_from == kNumZeroStages) return "";
-  const int from = std::min(key.searched_from, key.published_from);
-  return fmt::format("searched over `{}`{}{}", key.values,
-                     from > 0 ? fmt::format(" from stage {} on", from) : "",
-                     key.searched_from == kNumZeroStages ? " by the published method alone" : "");
+  if (key.values[0] == 0) return "";
+  const int from = std::min({key.searched_from, key.wide_from, key.published_from});
+  std::string text = fmt::format("searched over `{}`", key.values);
+  if (from > 0) text += fmt::format(" from stage {} on", from);
+  if (key.wide_from == from) text += " with `--space wide`";
+  if (key.only_with[0] != 0) text += fmt::format(" if `{}` is not its default", key.only_with);
+  if (key.builtin_only) text += ", not for scripts";
+  if (key.published_from == from && key.searched_from == kNumZeroStages)
+    text += " by the published method alone";
+  return text;
 }
 
 std::string BuiltinText(const Key& key) {

@@ -1,0 +1,43 @@
+// The rows of keys.cc without their refinements, one function for each type of key. `fallback` is
+// the default as JSON text.
+#ifndef DSAT_ENGINE_CONFIG_KEY_ROWS_H_
+#define DSAT_ENGINE_CONFIG_KEY_ROWS_H_
+
+#include "engine/config/key_table.h"
+
+namespace dsat::engine {
+
+constexpr Key Section(const char* pointer, const char* since, Builtin builtin = Builtin::kFollows) {
+  return {pointer, since, KeyType::kSection, "{}", builtin};
+}
+constexpr Key Open(const char* pointer, const char* since, Builtin builtin = Builtin::kFollows) {
+  return {pointer, since, KeyType::kOpenSection, "{}", builtin};
+}
+constexpr Key Flag(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kBool, fallback, builtin};
+}
+constexpr Key Int(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kInt, fallback, builtin};
+}
+constexpr Key Number(const char* pointer, const char* since, const char* fallback,
+                     Builtin builtin) {
+  return {pointer, since, KeyType::kNumber, fallback, builtin};
+}
+constexpr Key Text(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kText, fallback, builtin};
+}
+constexpr Key Any(const char* pointer, const char* since, const char* fallback, Builtin builtin) {
+  return {pointer, since, KeyType::kAny, fallback, builtin};
+}
+constexpr Key Alias(const char* pointer, const char* since, const char* target) {
+  return {pointer, since, KeyType::kAlias, target, Builtin::kFollows};
+}
+
+// A size in elements that decides when state moves, never what is computed.
+constexpr Key Elems(const char* pointer, const char* since, const char* fallback, double min) {
+  return Int(pointer, since, fallback, Builtin::kHonors).From(min).In(KeyUnit::kElems).Exact();
+}
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_KEY_ROWS_H_

@@ -1,0 +1,418 @@
+// Lists the combinations of structural keys and drops those that cannot pay.
+#include "profiler/places.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/config/batch.h"
+#include "engine/config/settings.h"
+#include "engine/config/validate.h"
+
+namespace dsat {
+namespace {
+
+using engine::Key;
+
+constexpr char kSizeKey[] = "/train_micro_batch_size_per_gpu";
+constexpr char kStepsKey[] = "/gradient_accumulation_steps";
+constexpr char kNvme[] = "nvme";
+constexpr size_t kMostPlaces = 32;
+// The DeepSpeed that a command is taken to have if it is not known: it has no newer keys.
+constexpr char kLeastRelease[] = "0.12.3";
+// A micro-batch may cost as much as so many samples besides its own, which no predictor counts.
+constexpr double kMicroBatchSamples = 8;
+
+struct Candidate {
+  Place place;
+  bool is_kept = false;   // Whatever is predicted: as submitted, or with nothing added.
+  bool is_named = false;  // The user names all that it changes.
+  bool offloads = false;
+  bool uses_disk = false;
+  bool checkpoints = false;
+  std::string refused = {};
+  int64_t largest = 0;   // Micro-batch size that fits,
+  int64_t legal = 0;     // and the largest legal one up to it.
+  double sample_ms = 0;  // Of a step, per sample, at the largest legal size; 0 if unknown.
+  bool fits() const { return refused.empty() && largest > 0; }
+};
+
+bool IsOffload(const std::string& pointer) {
+  return pointer.ends_with("/device");
+}
+
+Json DefaultOf(const Key& key, int stage, const engine::KeyTable& keys) {
+  return keys.Default(key, stage);
+}
+
+// The largest legal micro-batch size up to `most`; 0 if there is none.
+int64_t LegalSize(const SearchSpace& space, int64_t most) {
+  const std::vector<int64_t>& given = space.micro_batch_sizes;
+  if (space.samples_per_step > 0) most = std::min(most, space.samples_per_step);
+  for (int64_t size = most; size > 0; --size) {
+    if (size % space.divisible_by != 0) continue;
+    if (space.samples_per_step > 0 && space.samples_per_step % size != 0) continue;
+    if (given.empty() || std::ranges::find(given, size) != given.end()) return size;
+  }
+  return 0;
+}
+
+// The numbers of a release such as "0.16.4+cu121".
+std::array<int, 3> NumbersOf(const std::string& release) {
+  std::array<int, 3> numbers{};
+  std::istringstream text(release);
+  char dot = 0;
+  for (int& number : numbers)
+    text >> number >> dot;
+  return numbers;
+}
+
+bool IsOlder(const std::string& release, const std::string& than) {
+  return NumbersOf(release) < NumbersOf(than);
+}
+
+// Of the DeepSpeed that the command imports.
+std::string ReleaseOf(const ExperimentSpec& spec) {
+  const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
+  return release != nullptr && release->is_string() ? release->get<std::string>() : kLeastRelease;
+}
+
+class Lister {
+ public:
+  Lister(const Predictor& predictor, const ExperimentSpec& spec, const SearchSpace& space,
+         const engine::KeyTable& keys, std::vector<LeftOut>& left_out)
+      : predictor_(predictor),
+        spec_(spec),
+        space_(space),
+        keys_(keys),
+        settings_(spec.ds_config, "ds_config", keys),
+        left_out_(left_out) {
+    for (const Key& key : keys_) {
+      if (key.structural && (IsNamed(key) || IsSearchedWidely(key, spec))) varied_.push_back(&key);
+    }
+  }
+
+  std::vector<Place> List() {
+    for (const int stage : spec_.options.zero_stages)
+      AddStage(stage);
+    const auto num_stages = spec_.options.zero_stages.size();
+    if (candidates_.size() > num_stages) {
+      for (Candidate& candidate : candidates_)
+        Predict(candidate);
+      DropUseless();
+      DropSlow();
+      DropBeyondMost();
+    }
+    Trim();
+    std::vector<Place> places;
+    for (Candidate& candidate : candidates_)
+      places.push_back(std::move(candidate.place));
+    return places;
+  }
+
+ private:
+  bool IsNamed(const Key& key) const { return spec_.search_space.contains(key.pointer); }
+
+  // The submitted value; its default where the stage refuses any other.
+  Json ValueAt(const Key& key, int stage) const {
+    if (key.needs_stage && stage < key.from_stage) return DefaultOf(key, stage, keys_);
+    return settings_.AtStage(stage).Get(key.pointer);
+  }
+
+  // The first value is that of the stage's first place.
+  std::vector<Json> ValuesAt(const Key& key, int stage) {
+    const Json submitted = ValueAt(key, stage);
+    std::vector<Json> values = {submitted};
+    if (stage < key.from_stage) return values;
+    if (IsNamed(key)) {
+      const Json& given = spec_.search_space.at(key.pointer);
+      const bool is_submitted = stage == settings_.stage();
+      if (!is_submitted) values.clear();
+      for (const Json& value : given) {
+        if (!is_submitted || value != submitted) values.push_back(value);
+      }
+      return values;
+    }
+    if (stage < key.wide_from) return values;
+    for (const Json& value : Json::parse(key.values)) {
+      if (value == submitted) continue;
+      if (value == kNvme && !HasPath(key)) continue;
+      values.push_back(value);
+    }
+    return values;
+  }
+
+  // Whether the ds_config says where on disk the key's section may keep its state.
+  bool HasPath(const Key& key) {
+    const std::string pointer = key.pointer;
+    const std::string path = pointer.substr(0, pointer.rfind('/')) + "/nvme_path";
+    if (!settings_.Text(path).empty()) return true;
+    LeaveOut(Describe(key.pointer, kNvme), fmt::format("the ds_config has no {}", path));
+    return false;
+  }
+
+  void AddStage(int stage) {
+    std::vector<Assignment> all = {{}};
+    for (const Key* key : varied_) {
+      std::vector<Assignment> extended;
+      for (const Assignment& settings : all) {
+        for (const Json& value : ValuesAt(*key, stage)) {
+          extended.push_back(settings);
+          extended.back()[key->pointer] = value;
+        }
+      }
+      all = std::move(extended);
+    }
+    const engine::Settings submitted = settings_.AtStage(stage);
+    for (const Assignment& settings : all) {
+      Candidate candidate{
+          .place = {.stage = stage, .settings = settings, .ds_config = spec_.ds_config}};
+      SetAtPointer(candidate.place.ds_config, "/zero_optimization/stage", stage);
+      bool is_submitted = true;
+      for (const auto& [pointer, value] : settings) {
+        if (value == submitted.Get(pointer)) continue;
+        is_submitted = false;
+        SetAtPointer(candidate.place.ds_config, pointer, value);
+      }
+      if (!is_submitted && IsIdle(candidate)) continue;
+      Classify(candidate);
+      candidate.is_kept = stage == settings_.stage() && is_submitted;
+      candidate.is_kept |= !candidate.offloads && !candidate.checkpoints;
+      candidates_.push_back(std::move(candidate));
+    }
+  }
+
+  // Whether a key is varied without the one that it belongs to.
+  bool IsIdle(const Candidate& candidate) const {
+    return std::ranges::any_of(varied_, [&](const Key* key) {
+      const Json& value = candidate.place.settings.at(key->pointer);
+      return value != DefaultOf(*key, candidate.place.stage, keys_) && !IsNamed(*key) &&
+             LacksItsSection(*key, candidate.place.ds_config, keys_);
+    });
+  }
+
+  void Classify(Candidate& candidate) const {
+    bool is_changed = false, all_named = true;
+    for (const Key* key : varied_) {
+      const Json& value = candidate.place.settings.at(key->pointer);
+      if (value != ValueAt(*key, candidate.place.stage)) {
+        is_changed = true;
+        all_named &= IsNamed(*key);
+      }
+      if (value == DefaultOf(*key, candidate.place.stage, keys_)) continue;
+      const bool offload = IsOffload(key->pointer);
+      candidate.offloads |= offload;
+      candidate.uses_disk |= offload && value == kNvme;
+      candidate.checkpoints |= !offload;
+    }
+    candidate.is_named = is_changed && all_named;
+  }
+
+  void Predict(Candidate& candidate) const {
+    Json config = candidate.place.ds_config;
+    try {
+      config.erase("train_batch_size");
+      SetAtPointer(config, kSizeKey, 1);
+      // Gradients that accumulate need memory, however many micro-batches there are.
+      const int64_t submitted = space_.workload.accumulation_steps;
+      SetAtPointer(config, kStepsKey,
+                   space_.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2));
+      const int64_t world_size = spec_.slots_per_trial;
+      // Formulas do not know which combinations are refused.
+      engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
+                               world_size);
+      candidate.largest = predictor_.LargestMicroBatch(config);
+      const int64_t size = candidate.legal = LegalSize(space_, candidate.largest);
+      if (size == 0) return;
+      const int64_t accumulation =
+          space_.samples_per_step > 0 ? space_.samples_per_step / size : submitted;
+      SetAtPointer(config, kSizeKey, size);
+      SetAtPointer(config, kStepsKey, accumulation);
+      const Predicted predicted = predictor_.Predict(config);
+      if (predicted.compute_ms <= 0) return;
+      candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);
+    } catch (const Error& error) {
+      if (!IsRefusal(error)) throw;
+      candidate.refused = error.what();
+      candidate.largest = 0;
+    }
+  }
+
+  // What cannot be needed.
+  void DropUseless() {
+    const bool any_fits = std::ranges::any_of(candidates_, &Candidate::fits);
+    const bool fits_without_disk = std::ranges::any_of(
+        candidates_, [](const Candidate& c) { return c.fits() && !c.uses_disk; });
+    Drop([&](const Candidate& c) -> std::string {
+      if (c.is_kept) return "";
+      if (!c.refused.empty()) return c.refused;
+      if (!c.fits() && any_fits) return "it is predicted not to fit one sample";
+      if (c.is_named) return "";
+      if (c.uses_disk && fits_without_disk) return "other places fit without a disk";
+      const Candidate* plain = Without(c);
+      if (plain != nullptr && c.legal <= plain->legal)
+        return fmt::format("it allows no larger micro-batch than {} without it", plain->largest);
+      return "";
+    });
+  }
+
+  // The candidate that differs from this one in not checkpointing; nullptr if there is none.
+  const Candidate* Without(const Candidate& c) const {
+    if (!c.checkpoints) return nullptr;
+    const auto found = std::ranges::find_if(candidates_, [&](const Candidate& other) {
+      if (other.place.stage != c.place.stage || other.checkpoints) return false;
+      return std::ranges::all_of(c.place.settings, [&](const auto& setting) {
+        return !IsOffload(setting.first) ||
+               other.place.settings.at(setting.first) == setting.second;
+      });
+    });
+    return found == candidates_.end() ? nullptr : &*found;
+  }
+
+  // Even if micro-batches cost that much, of which the candidate may have far fewer.
+  static bool IsSlower(const Candidate& c, const Candidate& best) {
+    const auto with_costs = [](const Candidate& any) {
+      return 1 + kMicroBatchSamples / static_cast<double>(any.legal);
+    };
+    if (c.legal < 2 * best.legal) return c.sample_ms > best.sample_ms;
+    return c.sample_ms * with_costs(c) > best.sample_ms * with_costs(best);
+  }
+
+  // What is slower than what does without it.
+  void DropSlow() {
+    const Candidate* best_without_offload = nullptr;
+    const Candidate* best_plain = nullptr;
+    const auto take = [](const Candidate& c, const Candidate*& best) {
+      if (c.sample_ms > 0 && (best == nullptr || c.sample_ms < best->sample_ms)) best = &c;
+    };
+    bool submitted_fits = false;  // Without offload.
+    for (const Candidate& c : candidates_) {
+      if (!c.fits() || c.offloads) continue;
+      take(c, best_without_offload);
+      if (!c.checkpoints) take(c, best_plain);
+      submitted_fits |= c.largest >= space_.workload.micro_batch_size;
+    }
+    const auto than = [this](const Candidate& c, const Candidate& best) {
+      return fmt::format("it is predicted to take {:.3g} ms per sample, {} takes {:.3g} ms",
+                         c.sample_ms, Describe(best), best.sample_ms);
+    };
+    Drop([&](const Candidate& c) -> std::string {
+      if (c.is_kept || c.is_named || !c.fits()) return "";
+      if (c.offloads && c.sample_ms == 0 && submitted_fits)
+        return "the submitted micro-batch size fits without offload";
+      if (c.offloads && best_without_offload != nullptr && IsSlower(c, *best_without_offload))
+        return than(c, *best_without_offload);
+      if (c.checkpoints && best_plain != nullptr && IsSlower(c, *best_plain))
+        return than(c, *best_plain);
+      return "";
+    });
+  }
+
+  void DropBeyondMost() {
+    std::vector<double> times;
+    for (const Candidate& c : candidates_) {
+      if (!c.is_kept) times.push_back(c.sample_ms);
+    }
+    if (times.size() <= kMostPlaces) return;
+    std::ranges::sort(times);
+    const double last = times[kMostPlaces - 1];
+    size_t num_kept = 0;
+    Drop([&](const Candidate& c) -> std::string {
+      if (c.is_kept || (c.sample_ms <= last && num_kept++ < kMostPlaces)) return "";
+      return fmt::format("{} other places are predicted to be faster", kMostPlaces);
+    });
+  }
+
+  template <typename Reason>
+  void Drop(Reason reason_of) {
+    std::vector<std::string> reasons;
+    for (const Candidate& c : candidates_)
+      reasons.push_back(reason_of(c));
+    std::vector<Candidate> kept;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (!reasons[i].empty()) LeaveOut(Describe(candidates_[i]), reasons[i]);
+      if (reasons[i].empty()) kept.push_back(std::move(candidates_[i]));
+    }
+    candidates_ = std::move(kept);
+  }
+
+  // Settings that every place of a stage shares with the submitted config are none.
+  void Trim() {
+    std::vector<std::pair<Candidate*, std::string>> trimmed;
+    for (const int stage : spec_.options.zero_stages) {
+      for (const Key* key : varied_) {
+        const Json submitted = settings_.AtStage(stage).Get(key->pointer);
+        const bool differs = std::ranges::any_of(candidates_, [&](const Candidate& c) {
+          return c.place.stage == stage && c.place.settings.at(key->pointer) != submitted;
+        });
+        for (Candidate& c : candidates_) {
+          if (c.place.stage == stage && !differs) trimmed.emplace_back(&c, key->pointer);
+        }
+      }
+    }
+    for (const auto& [candidate, pointer] : trimmed)
+      candidate->place.settings.erase(pointer);
+  }
+
+  static std::string Describe(const std::string& pointer, const Json& value) {
+    return fmt::format("{} {}", pointer, value.dump());
+  }
+  // Keys that have their default are not named.
+  std::string Describe(const Candidate& c) const {
+    std::string text = fmt::format("stage {}", c.place.stage);
+    const char* separator = " with ";
+    for (const Key* key : varied_) {
+      const auto setting = c.place.settings.find(key->pointer);
+      if (setting == c.place.settings.end() ||
+          setting->second == DefaultOf(*key, c.place.stage, keys_))
+        continue;
+      text += separator + Describe(key->pointer, setting->second);
+      separator = ", ";
+    }
+    return text;
+  }
+
+  void LeaveOut(const std::string& what, const std::string& why) {
+    const bool known =
+        std::ranges::any_of(left_out_, [&](const LeftOut& other) { return other.what == what; });
+    if (!known) left_out_.push_back({what, why});
+  }
+
+  const Predictor& predictor_;
+  const ExperimentSpec& spec_;
+  const SearchSpace& space_;
+  const engine::KeyTable& keys_;
+  const engine::Settings settings_;
+  std::vector<LeftOut>& left_out_;
+  std::vector<const Key*> varied_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace
+
+bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
+  if (spec.options.space != "wide" || key.wide_from == engine::kNumZeroStages) return false;
+  if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;
+  return !key.builtin_only && !IsOlder(ReleaseOf(spec), key.since);
+}
+
+bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTable& keys) {
+  if (key.only_with[0] == 0) return false;
+  const Key* other = keys.Find(key.only_with);
+  DSAT_CHECK(other != nullptr, "{} belongs to {}, which is no key", key.pointer, key.only_with);
+  const engine::Settings settings(ds_config, "ds_config", keys);
+  return settings.Get(key.only_with) == keys.Default(*other, settings.stage());
+}
+
+std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& spec,
+                              const SearchSpace& space, const engine::KeyTable& keys,
+                              std::vector<LeftOut>& left_out) {
+  return Lister(predictor, spec, space, keys, left_out).List();
+}
+
+}  // namespace dsat

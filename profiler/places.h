@@ -1,0 +1,47 @@
+// The places of a search space: every stage with the settings of structural keys that are worth a
+// search, chosen by what the predictor says of them before anything runs.
+#ifndef DSAT_PROFILER_PLACES_H_
+#define DSAT_PROFILER_PLACES_H_
+
+#include <vector>
+
+#include "base/json.h"
+#include "engine/config/keys.h"
+#include "profiler/predictor.h"
+#include "proto/experiment.h"
+
+namespace dsat {
+
+struct Place {
+  int stage = 0;
+  Assignment settings;  // As StageSpace's.
+  Json ds_config;       // The submitted config at the stage with the settings.
+};
+
+// The places of spec.options.zero_stages, in that order. The first one of a stage is as submitted,
+// except that keys which the stage refuses have their defaults. In a published space there is no
+// other, unless spec.search_space names a structural key.
+//
+// A place beside the first one is left out, with its reason in `left_out`,
+//   - if it is refused, or does not fit one sample while another place does;
+//   - if it checkpoints activations and allows no larger micro-batch than without;
+//   - if it checkpoints or offloads, and the best place that does not is predicted to be faster; if
+//     it allows micro-batches of twice the size, even if each of them costs as much as 8 samples
+//     besides its own;
+//   - if it offloads, times are unknown, and the submitted micro-batch size fits without;
+//   - if it needs a disk, and any other place fits.
+// Values that spec.search_space names are never left out because they are slow. `space` gives the
+// legal sizes and what is submitted (SearchSpace::workload).
+std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& spec,
+                              const SearchSpace& space, const engine::KeyTable& keys,
+                              std::vector<LeftOut>& left_out);
+
+// Whether a search of `spec` varies the key by itself, at some stage.
+bool IsSearchedWidely(const engine::Key& key, const ExperimentSpec& spec);
+
+// True if the key that this one belongs to has its default in `ds_config`.
+bool LacksItsSection(const engine::Key& key, const Json& ds_config, const engine::KeyTable& keys);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROFILER_PLACES_H_

@@ -1,0 +1,281 @@
+// Which places and wide knobs a search gets, by what is predicted of them.
+#include "profiler/places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "profiler/tuning_space.h"
+
+namespace dsat {
+namespace {
+
+using testing::Contains;
+using testing::Each;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr char kInterval[] = "/pipeline/activation_checkpoint_interval";
+constexpr char kOnHost[] = "/activation_checkpointing/cpu_checkpointing";
+constexpr char kOptimizer[] = "/zero_optimization/offload_optimizer/device";
+constexpr char kParams[] = "/zero_optimization/offload_param/device";
+constexpr char kRatio[] = "/zero_optimization/offload_optimizer/ratio";
+
+ExperimentSpec BuiltinSpec() {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = 2;
+  spec.hyperparameters = {{"model",
+                           {{"type", "gpt2"},
+                            {"n_layer", 4},
+                            {"n_embd", 64},
+                            {"n_head", 2},
+                            {"n_positions", 32},
+                            {"vocab_size", 256}}},
+                          {"data", {{"seq_len", 32}}}};
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                    {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}},
+                    {"zero_optimization", {{"stage", 1}, {"reduce_bucket_size", 100'000}}}};
+  spec.options.zero_stages = {0, 1, 2, 3};
+  spec.options.space = "wide";
+  return spec;
+}
+
+ModelProfile BuiltinProfile(int64_t device_memory_bytes) {
+  ModelProfile profile;
+  profile.num_params = profile.trainable_num_params = 218'496;
+  profile.activation_bytes_per_sample = 200'000;
+  profile.device_memory_bytes = device_memory_bytes;
+  profile.matmul_flops_per_s = 100'000'000'000;
+  profile.copy_bytes_per_s = 10'000'000'000;
+  profile.device = "cpu";
+  profile.num_threads = 1;
+  return profile;
+}
+
+SearchSpace SpaceOf(const ExperimentSpec& spec, const ModelProfile& profile) {
+  return MakeSearchSpace(*MakePredictor(spec, profile), profile, spec);
+}
+
+// Device memory of the submitted config at a stage, at micro-batch size 1.
+int64_t PeakAt(const ExperimentSpec& spec, int stage) {
+  Json config = spec.ds_config;
+  SetAtPointer(config, "/zero_optimization/stage", stage);
+  return MakePredictor(spec, BuiltinProfile(0))->Predict(config).device.peak_bytes;
+}
+
+// One byte less than any stage needs for one sample.
+int64_t TooLittle(const ExperimentSpec& spec) {
+  int64_t least = PeakAt(spec, 0);
+  for (const int stage : {1, 2, 3})
+    least = std::min(least, PeakAt(spec, stage));
+  return least - 1;
+}
+
+Json SettingOf(const StageSpace& place, const char* pointer) {
+  const auto found = place.settings.find(pointer);
+  return found == place.settings.end() ? Json() : found->second;
+}
+
+bool Offloads(const StageSpace& place) {
+  return SettingOf(place, kOptimizer) == "cpu" || SettingOf(place, kParams) == "cpu";
+}
+
+std::set<std::string> KnobsOf(const StageSpace& place) {
+  std::set<std::string> pointers;
+  for (const Knob& knob : place.knobs)
+    pointers.insert(knob.pointer);
+  return pointers;
+}
+
+TEST(PlacesTest, WithEnoughMemoryNothingIsWorthMoreThanTheStages) {
+  const SearchSpace space = SpaceOf(BuiltinSpec(), BuiltinProfile(0));
+  ASSERT_EQ(space.stages.size(), 4U);
+  for (const StageSpace& place : space.stages)
+    EXPECT_THAT(place.settings, IsEmpty());
+  EXPECT_THAT(space.left_out,
+              Contains(testing::AllOf(Field(&LeftOut::what, HasSubstr(kOptimizer)),
+                                      Field(&LeftOut::why, HasSubstr("ms per sample")))));
+  EXPECT_THAT(space.left_out,
+              Contains(testing::AllOf(Field(&LeftOut::what, HasSubstr(kInterval)),
+                                      Field(&LeftOut::why, HasSubstr("no larger micro-batch")))));
+}
+
+TEST(PlacesTest, APublishedSpaceHasTheStagesAlone) {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.options.space = "published";
+  const SearchSpace space = SpaceOf(spec, BuiltinProfile(TooLittle(spec)));
+  ASSERT_EQ(space.stages.size(), 4U);
+  EXPECT_THAT(space.left_out, IsEmpty());
+  for (const StageSpace& place : space.stages) {
+    EXPECT_THAT(place.settings, IsEmpty());
+    EXPECT_THAT(KnobsOf(place), Not(Contains("/zero_optimization/sub_group_size")));
+  }
+}
+
+TEST(PlacesTest, WhereNoStageFitsCheckpointsAndOffloadAreTried) {
+  const ExperimentSpec spec = BuiltinSpec();
+  const SearchSpace space = SpaceOf(spec, BuiltinProfile(TooLittle(spec)));
+  bool checkpoints = false, offloads = false;
+  std::set<std::string> seen;
+  for (const StageSpace& place : space.stages) {
+    EXPECT_TRUE(seen.insert(std::to_string(place.stage) + ToJson(place.settings).dump()).second);
+    const bool changed = Offloads(place) || SettingOf(place, kInterval) > 0;
+    EXPECT_EQ(place.approx_max_micro_batch > 0, changed) << ToJson(place.settings);
+    checkpoints |= SettingOf(place, kInterval) > 0;
+    offloads |= Offloads(place);
+    if (place.stage == 0) {
+      EXPECT_FALSE(Offloads(place));
+    }
+    if (place.stage < 3) {
+      EXPECT_NE(SettingOf(place, kParams), "cpu");
+    }
+    if (SettingOf(place, kOnHost) == true) {
+      EXPECT_GT(SettingOf(place, kInterval), 0);
+    }
+  }
+  EXPECT_TRUE(checkpoints);
+  EXPECT_TRUE(offloads);
+  EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
+}
+
+TEST(PlacesTest, RecomputingCostsTimeAndSavesMemoryInTheForecasts) {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.options.zero_stages = {1};
+  spec.options.space = "published";
+  spec.search_space = {{kInterval, {0, 1}}};
+  const SearchSpace space = SpaceOf(spec, BuiltinProfile(PeakAt(spec, 1) * 2));
+  ASSERT_EQ(space.stages.size(), 2U);
+  const StageSpace &plain = space.stages[0], &checkpointed = space.stages[1];
+  EXPECT_EQ(SettingOf(plain, kInterval), 0);
+  EXPECT_EQ(SettingOf(checkpointed, kInterval), 1);
+  EXPECT_GT(checkpointed.approx_max_micro_batch, plain.approx_max_micro_batch);
+  EXPECT_LT(checkpointed.forecasts[1].peak_bytes, plain.forecasts[1].peak_bytes);
+  EXPECT_GT(checkpointed.forecasts[1].compute_ms, 1.2 * plain.forecasts[1].compute_ms);
+}
+
+TEST(PlacesTest, KnobsBelongToThePlacesWhereTheyAct) {
+  const ExperimentSpec spec = BuiltinSpec();
+  const SearchSpace space = SpaceOf(spec, BuiltinProfile(TooLittle(spec)));
+  for (const StageSpace& place : space.stages) {
+    const std::set<std::string> knobs = KnobsOf(place);
+    EXPECT_EQ(knobs.contains(kRatio), place.stage == 3 && Offloads(place))
+        << ToJson(place.settings);
+    if (place.stage < 3) {
+      EXPECT_FALSE(knobs.contains("/zero_optimization/stage3_prefetch_bucket_size"));
+    }
+    // The engine warns that it pins nothing.
+    EXPECT_FALSE(knobs.contains("/zero_optimization/offload_optimizer/pin_memory"));
+    for (const char* structural : {kInterval, kOnHost, kOptimizer, kParams})
+      EXPECT_FALSE(knobs.contains(structural));
+    for (const Knob& knob : place.knobs) {
+      if (knob.pointer != kRatio) continue;
+      ASSERT_EQ(knob.effects.size(), knob.values.size());
+      EXPECT_GT(knob.effects.front().peak_bytes, 0) << "less is offloaded";
+      EXPECT_EQ(knob.effects.back().peak_bytes, 0) << "as submitted";
+    }
+  }
+}
+
+TEST(PlacesTest, TheSubmittedPlaceStaysAndStagesThatRefuseItHaveTheDefault) {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.options.zero_stages = {0, 1};
+  SetAtPointer(spec.ds_config, kOptimizer, "cpu");
+  const SearchSpace space = SpaceOf(spec, BuiltinProfile(0));
+  ASSERT_EQ(space.stages.size(), 3U);
+  EXPECT_EQ(SettingOf(space.stages[0], kOptimizer), "none");
+  EXPECT_GT(space.stages[0].approx_max_micro_batch, 0);
+  EXPECT_EQ(SettingOf(space.stages[1], kOptimizer), "cpu");
+  EXPECT_EQ(SettingOf(space.stages[2], kOptimizer), "none");
+}
+
+TEST(PlacesTest, ADiskIsForWhatFitsNoOtherWay) {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.options.zero_stages = {3};
+  const auto uses_disk = [&](int64_t device_memory, int64_t host_memory) {
+    spec.host_memory_bytes = host_memory;
+    const SearchSpace space = SpaceOf(spec, BuiltinProfile(device_memory));
+    return std::ranges::any_of(space.stages, [](const StageSpace& place) {
+      return SettingOf(place, kOptimizer) == "nvme";
+    });
+  };
+  const int64_t little = TooLittle(spec) / 2;
+  EXPECT_FALSE(uses_disk(little, 0)) << "no path is given";
+  SetAtPointer(spec.ds_config, "/zero_optimization/offload_optimizer/nvme_path", "/tmp");
+  EXPECT_FALSE(uses_disk(PeakAt(spec, 3) * 2, 0));
+  EXPECT_FALSE(uses_disk(TooLittle(spec), 0));
+  // Neither the device nor the host holds the optimizer's states.
+  EXPECT_TRUE(uses_disk(TooLittle(spec), 1'000));
+}
+
+constexpr int64_t kRoomy = 100'000'000'000;
+
+// A command that a profile describes: 16 bytes of states for each parameter.
+SearchSpace CommandSpace(const ExperimentSpec& spec, int64_t device_memory_bytes) {
+  ModelProfile profile{.num_params = 1'000'000'000,
+                       .trainable_num_params = 1'000'000'000,
+                       .activation_bytes_per_sample = 1'000'000'000,
+                       .device_memory_bytes = device_memory_bytes};
+  return SpaceOf(spec, profile);
+}
+
+ExperimentSpec CommandSpec() {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.entrypoint = {"python3", "train.py"};
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 4},
+                    {"bf16", {{"enabled", true}}},
+                    {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}}};
+  return spec;
+}
+
+TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
+  const ExperimentSpec spec = CommandSpec();
+  const SearchSpace roomy = CommandSpace(spec, kRoomy);
+  EXPECT_EQ(roomy.stages.size(), 4U);
+  EXPECT_THAT(
+      roomy.left_out,
+      Contains(Field(&LeftOut::why, "the submitted micro-batch size fits without offload")));
+  EXPECT_TRUE(KnobsOf(roomy.stages[3]).contains("/zero_optimization/sub_group_size"));
+  const SearchSpace tight = CommandSpace(spec, 10'000'000'000);
+  EXPECT_GT(tight.stages.size(), 4U);
+  for (const StageSpace& place : tight.stages) {
+    EXPECT_EQ(place.settings.count(kInterval), 0U) << "a script need not follow the key";
+    EXPECT_EQ(KnobsOf(place).contains("/zero_optimization/offload_optimizer/pin_memory"),
+              Offloads(place));
+    if (Offloads(place)) {
+      EXPECT_GT(place.forecasts.at(0).update_ms, 0);
+    }
+  }
+}
+
+TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
+  ExperimentSpec spec = CommandSpec();
+  constexpr char kNew[] = "/zero_optimization/stage3_module_granularity_threshold";
+  constexpr char kOld[] = "/zero_optimization/round_robin_gradients";
+  for (const auto& [release, has_new] :
+       {std::pair{"", false}, {"0.15.4", false}, {"0.16.0", true}, {"0.19.2+cu121", true}}) {
+    spec.machine = Json::object();
+    if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
+    const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);
+    EXPECT_EQ(knobs.contains(kNew), has_new) << release;
+    EXPECT_TRUE(knobs.contains(kOld)) << release;
+  }
+}
+
+TEST(PlacesTest, WhatTheUserNamesIsAPlaceEverywhere) {
+  ExperimentSpec spec = CommandSpec();
+  spec.search_space = {{kInterval, {0, 1}}, {kOptimizer, {"none", "cpu"}}};
+  const SearchSpace space = CommandSpace(spec, kRoomy);
+  EXPECT_EQ(space.stages.size(), 2U + 3 * 4U) << "stage 0 refuses to offload";
+  spec.options.space = "published";
+  EXPECT_EQ(CommandSpace(spec, kRoomy).stages.size(), 2U + 3 * 4U);
+}
+
+}  // namespace
+}  // namespace dsat
