@@ -71,16 +71,15 @@ TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
   const Finished run = work.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out,
-              AllOf(HasSubstr("model: "), HasSubstr("combinations of keys"),
-                    HasSubstr("/zero_optimization/reduce_bucket_size  "), HasSubstr("true, false"),
-                    HasSubstr("configurations: "),
-                    HasSubstr("where: /zero_optimization/overlap_comm == false\n"),
-                    HasSubstr("left out: /zero_optimization/overlap_comm at stage 1: it is "
-                              "searched from stage 2 on\n"),
-                    HasSubstr("left out: /zero_optimization/allgather_partitions: "),
-                    HasSubstr("predicted to be the best; nothing of this is measured\n"),
-                    HasSubstr("samples/s"), Not(HasSubstr("overlap_comm=true"))));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("model: "), HasSubstr("combinations of keys"),
+                             HasSubstr("/zero_optimization/reduce_bucket_size  "),
+                             HasSubstr("true, false"), HasSubstr("configurations: "),
+                             HasSubstr("where: /zero_optimization/overlap_comm == false\n"),
+                             HasSubstr("left out: /zero_optimization/overlap_comm at stage 1; "),
+                             HasSubstr(" at stage 1: it is searched from stage 2 on\n"),
+                             HasSubstr("left out: /zero_optimization/allgather_partitions: "),
+                             HasSubstr("predicted to be the best; nothing of this is measured\n"),
+                             HasSubstr("samples/s"), Not(HasSubstr("overlap_comm=true"))));
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out")));
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
 }

@@ -45,6 +45,19 @@ TEST(ConstraintsTest, ComparisonsReadKeysAndConstantsInBothOrders) {
   EXPECT_TRUE(holds("/a < 5", Json()) && holds("/a == 5", "x"));
 }
 
+TEST(ConstraintsTest, TheSettingsOfAPlaceAreItsValues) {
+  constexpr char kDevice[] = "/zero_optimization/offload_optimizer/device";
+  SearchSpace space = TestSpace({1}, 8);
+  StageSpace& place = space.stages[0];
+  place.submitted = {{kDevice, "none"}};
+  place.settings = {{kDevice, "cpu"}};
+  space.where = {ParseComparison(std::string(kDevice) + " == cpu")};
+  EXPECT_TRUE(IsAllowed(space, place, {}));
+  EXPECT_FALSE(IsAllowed(space, place, {{kDevice, "nvme"}}));
+  place.settings.clear();
+  EXPECT_FALSE(IsAllowed(space, place, {}));
+}
+
 TEST(ConstraintsTest, TheNearestAllowedCombinationChangesAsFewKnobsAsItMust) {
   SearchSpace space = EqualBuckets({6, 7});
   EXPECT_EQ(NearestAllowed(space, space.stages[0]), (Assignment{{kReduce, 7}}));
