@@ -166,14 +166,18 @@ TEST_F(EndToEndTest, TheLargestMicroBatchOfAStageIsTheLargestThatRuns) {
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   EXPECT_EQ(result["space"]["exact"], true);
+  int num_places = 0;
   for (const Json& stage : result["space"]["stages"]) {
     Json config = Json::parse(kDsConfig);
     config["zero_optimization"]["stage"] = stage["stage"];
+    for (const auto& [pointer, value] : stage["settings"].items())
+      config[Json::json_pointer(pointer)] = value;
+    const std::string name = std::to_string(num_places++);
     const auto train = [&](int64_t micro_batch) {
       config["train_micro_batch_size_per_gpu"] = micro_batch;
       work.Write("config.json", config.dump());
       return work.Dsat({"train", "deepspeed.yaml", "--ds-config", "config.json", "--steps", "2",
-                        "--out", "trained-" + std::to_string(micro_batch) + stage["stage"].dump()});
+                        "--out", "trained-" + std::to_string(micro_batch) + "-" + name});
     };
     const int64_t largest = stage["approx_max_micro_batch"];
     const Finished fits = train(largest);
