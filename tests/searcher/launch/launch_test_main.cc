@@ -47,7 +47,8 @@ int BeRunner(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "supervise") return dsat::SuperviseMain();
+  // LeakSanitizer's search at exit may take until the supervisor is taken for frozen.
+  if (mode == "supervise") _exit(dsat::SuperviseMain());
   if (mode == "runner") return dsat::BeRunner(argc, argv);
   if (mode == "daemon") return dsat::LeaveDaemon();
   if (mode == "run-away") return dsat::RunAway(false);
