@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/files.h"
 #include "base/version.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/num_cores.h"
 #include "base/rng.h"
+#include "searcher/hosts/hosts.h"
 #include "searcher/scripts/deepspeed_command.h"
 
 namespace dsat {
