@@ -104,7 +104,7 @@ TEST_F(SpaceTest, TheBestFitAreSortedAndAllowed) {
       "  /zero_optimization/reduce_bucket_size: [1000, 2000, 4000]\n"
       "  /zero_optimization/allgather_bucket_size: [2000, 4000, 8000]\n"
       "  /train_micro_batch_size_per_gpu: [2, 4]\n");
-  const Json said = SpaceJson({"--zero-stages", "1"});
+  const Json said = SpaceJson({"--zero-stages", "1", "--space", "published"});
   EXPECT_EQ(said["num_configs"], 4);  // 2 pairs, 2 sizes.
   EXPECT_EQ(said["space"]["stages"][0]["micro_batch_sizes"], Json({2, 4}));
   ASSERT_EQ(said["best"].size(), 4U);
@@ -171,7 +171,7 @@ TEST_F(SpaceTest, ConditionsThatLeaveNothingAreShown) {
   WriteBuiltin(
       "where:\n"
       "  - /zero_optimization/reduce_bucket_size < /zero_optimization/allgather_bucket_size\n");
-  const Json said = SpaceJson({"--zero-stages", "1"});
+  const Json said = SpaceJson({"--zero-stages", "1", "--space", "published"});
   EXPECT_EQ(said["num_configs"], 0);
   EXPECT_THAT(said["best"], IsEmpty());
   const Finished search =
