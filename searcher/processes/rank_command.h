@@ -2,6 +2,8 @@
 #ifndef DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
 #define DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
 
+#include <signal.h>
+
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -24,12 +26,19 @@ struct RankCommand {
   std::vector<std::string> files = {};  // Files in the attempt's folder that the rank reads. A host
                                         // that does not share the folder gets copies.
   bool continues_log = false;
-  bool shares_folder = false;           // True if files that the rank writes there are needed here.
+  bool shares_folder = false;  // True if files that the rank writes there are needed here.
 };
+
+// Whether a signal from outside or a fault ended a process. A rank that loses a peer exits with an
+// error instead, or aborts.
+inline bool Crashed(int exit_code) {
+  return exit_code > 128 && exit_code != 128 + SIGABRT && exit_code != 128 + SIGTERM;
+}
 
 // How processes ended.
 struct ExitReport {
-  int first_failed_rank = -1;  // The first rank that failed by itself; -1 if none did.
+  int first_failed_rank = -1;  // The first rank that failed by itself, and before it one that has
+                               // Crashed; -1 if none did. Ends are not seen in their order.
   int exit_code = 0;           // Of that rank; 128 + signal if it was killed, 127 if not runnable.
   bool killed_by_us = false;   // Stopped by the runner (time-out, cancel) before a rank failed.
   int64_t oom_kills = 0;  // Processes that the kernel killed meanwhile for lack of host memory,

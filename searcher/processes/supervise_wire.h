@@ -1,7 +1,7 @@
 // The messages between a runner and a supervisor, one line of JSON each, over a socket or through
 // ssh.
 //
-//   supervisor → runner:  {"hello": ...} first; {"failed_rank": n} when a rank fails by itself;
+//   supervisor → runner:  {"hello": ...} first; {"rank_failed": true} when one fails by itself;
 //                         {"report": ...} last
 //   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n},
 //                         {"sibling_failed": true} (a rank on another host) or {"alive": true};

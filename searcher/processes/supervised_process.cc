@@ -47,7 +47,8 @@ struct SupervisedProcess::Impl {
              std::vector<int> rank_numbers);
   void Hear(Part& part);
   void OnReport(Part& part, SuperviseReport report);
-  void OnFailure(const Part& part, int rank);
+  void OnFailure(const Part& part);
+  const Part* Cause() const;
   SuperviseReport Lost(Part& part) const;
   ExitReport Merged() const;
 
@@ -55,7 +56,7 @@ struct SupervisedProcess::Impl {
   std::vector<Part> parts;
   std::vector<std::string> log_paths;  // By rank.
   std::chrono::milliseconds frozen{0};
-  int first_failed_rank = -1;
+  const Part* first_failed = nullptr;  // The host whose rank is known to have failed first.
   std::optional<ExitReport> report;
 };
 
@@ -73,8 +74,7 @@ void SupervisedProcess::Impl::Hear(Part& part) {
   part.process.Receive();
   try {
     while (const std::optional<Json> message = part.process.Next()) {
-      if (const auto failed = message->find("failed_rank"); failed != message->end())
-        OnFailure(part, failed->get<int>());
+      if (message->contains("rank_failed")) OnFailure(part);
       if (const auto last = message->find("report"); last != message->end())
         OnReport(part, SuperviseReportFromJson(*last));
     }
@@ -87,18 +87,17 @@ void SupervisedProcess::Impl::Hear(Part& part) {
   if (!part.report) OnReport(part, Lost(part));
 }
 
-// Only the first failure is reported. The ranks on other hosts need not run on.
-void SupervisedProcess::Impl::OnFailure(const Part& part, int rank) {
-  if (first_failed_rank >= 0) return;
-  const auto index = static_cast<size_t>(std::clamp<int64_t>(rank, 0, std::ssize(part.ranks) - 1));
-  first_failed_rank = part.ranks[index];
+// The ranks on other hosts need not run on.
+void SupervisedProcess::Impl::OnFailure(const Part& part) {
+  if (first_failed != nullptr) return;
+  first_failed = &part;
   for (Part& other : parts) {
     if (&other != &part && !other.report) other.process.Send({{"sibling_failed", true}});
   }
 }
 
 void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
-  if (ended.exit.first_failed_rank >= 0) OnFailure(part, ended.exit.first_failed_rank);
+  if (ended.exit.first_failed_rank >= 0) OnFailure(part);
   std::string& words = ended.exit.log_tail;
   if (!words.empty()) words = part.process.Prefix() + words;
   // Other paths than those of the logs of its ranks are not the host's to write.
@@ -120,11 +119,25 @@ SuperviseReport SupervisedProcess::Impl::Lost(Part& part) const {
   return lost;
 }
 
+// The host of the rank that failed first, or of one that crashed; null if none failed.
+const Part* SupervisedProcess::Impl::Cause() const {
+  const auto crashed = [](const Part& part) {
+    return part.report->exit.first_failed_rank >= 0 && Crashed(part.report->exit.exit_code);
+  };
+  if (first_failed == nullptr || crashed(*first_failed)) return first_failed;
+  const auto cause = std::find_if(parts.begin(), parts.end(), crashed);
+  return cause == parts.end() ? first_failed : &*cause;
+}
+
 ExitReport SupervisedProcess::Impl::Merged() const {
   ExitReport all;
-  all.first_failed_rank = first_failed_rank;
+  if (const Part* const cause = Cause(); cause != nullptr) {
+    const auto last = std::ssize(cause->ranks) - 1;
+    const auto rank = std::clamp<int64_t>(cause->report->exit.first_failed_rank, 0, last);
+    all.first_failed_rank = cause->ranks[static_cast<size_t>(rank)];
+  }
   all.exit_codes.assign(log_paths.size(), -1);
-  const size_t told = static_cast<size_t>(std::max(first_failed_rank, 0));
+  const size_t told = static_cast<size_t>(std::max(all.first_failed_rank, 0));
   std::string words;  // The error of the supervisor of the rank whose log is shown.
   for (const Part& part : parts) {
     const ExitReport& exit = part.report->exit;

@@ -120,11 +120,14 @@ void Supervisor::StartRanks() {
 void Supervisor::RankEnded(int rank, int exit_code) {
   report_.exit_codes[rank] = exit_code;
   ++num_ended_;
-  const bool by_itself = phase_ == Phase::kRunning;
-  if (exit_code == 0 || !by_itself) return;
+  const bool is_first = phase_ == Phase::kRunning && exit_code != 0;
+  const bool is_cause =
+      phase_ == Phase::kSiblings && Crashed(exit_code) && !Crashed(report_.exit_code);
+  if (!is_first && !is_cause) return;
   report_.first_failed_rank = rank;
   report_.exit_code = exit_code;
-  if (control_.fd() >= 0) control_.Send({{"failed_rank", rank}});
+  if (!is_first) return;
+  if (control_.fd() >= 0) control_.Send({{"rank_failed", true}});
   AwaitSiblings();
 }
 

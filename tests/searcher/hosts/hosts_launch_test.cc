@@ -135,6 +135,20 @@ TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
   EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
 }
 
+TEST(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
+  TestFolder folder;
+  SupervisedProcess process =
+      StartOn(folder, {"w0", "w1"},
+              {RankOn(folder, 0, 0, ": > \"$0\"/failed; exit 1"),
+               RankOn(folder, 1, 1,
+                      "while [ ! -e \"$0\"/failed ]; do sleep 0.01; done; sleep 0.2; "
+                      "kill -KILL $$")},
+              {milliseconds(15000), milliseconds(100)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 128 + SIGKILL);
+}
+
 TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
   TestFolder folder;
   SupervisedProcess process =
@@ -248,8 +262,7 @@ TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
 }
 
 TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
-  for (const std::string message :
-       {R"({"report": 7})", R"({"failed_rank": "x"})", R"({"report": {"exit_codes": {}}})"}) {
+  for (const std::string message : {R"({"report": 7})", R"({"report": {"exit_codes": {}}})"}) {
     TestFolder folder;
     const ExitReport report = ReportAfter(folder, message);
     EXPECT_EQ(report.first_failed_rank, 0);

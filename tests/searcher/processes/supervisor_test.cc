@@ -92,6 +92,20 @@ TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
   EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
 }
 
+// The end of rank 1 is seen last, as if its peer had noticed it before the supervisor.
+TEST(SupervisorTest, ARankThatCrashedIsTheCauseOfItsPeersErrors) {
+  TestFolder folder;
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(),
+                               {ShellRank(folder, 0, "echo lost a peer; exit 1"),
+                                ShellRank(folder, 1, "sleep 0.3; echo last words; kill -KILL $$")},
+                               folder.path(), {milliseconds(15000), milliseconds(100)});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, 1);
+  EXPECT_EQ(report.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(report.log_tail, HasSubstr("last words"));
+}
+
 TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
   TestFolder folder;
   const ExitReport report = RunRanks(
