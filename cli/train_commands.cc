@@ -103,7 +103,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
 }
 
 int RunCommand(const Flags&, const SuperviseFlags&) {
-  return SuperviseMain();
+  SuperviseMain();
 }
 
 }  // namespace dsat::cli

@@ -303,17 +303,17 @@ std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
 
 }  // namespace
 
-int SuperviseMain() {
+void SuperviseMain() {
   LineChannel control = TakeControl();
   setsid();  // Fails if this process already leads a session, which is fine.
   const UniqueFd signals = BlockSignals();
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) ThrowErrno("PR_SET_CHILD_SUBREAPER", errno);
   control.Send({{"hello", ToJson(MakeHello())}});
   std::optional<SuperviseOrder> order = ReceiveOrder(control);
-  if (!order) return 1;  // The runner ended before it sent the order.
+  if (!order) _exit(1);  // The runner ended before it sent the order.
   Supervisor supervisor(control, *std::move(order), signals.get());
   const SuperviseReport report = supervisor.Run();
-  return control.fd() >= 0 && control.Send({{"report", ToJson(report)}}) ? 0 : 1;
+  _exit(control.fd() >= 0 && control.Send({{"report", ToJson(report)}}) ? 0 : 1);
 }
 
 }  // namespace dsat

@@ -52,8 +52,9 @@ class EndToEndTest : public testing::Test {
 };
 
 TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
-  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric",
-                                     "throughput", "--out", "out", "--run-full-experiment"});
+  const Finished search =
+      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric", "throughput",
+                 "--confirm", "2", "--out", "out", "--run-full-experiment"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, AnyOf(HasSubstr("times the samples/s of the submitted configuration"),
                                 HasSubstr("nothing better was found")));
@@ -302,8 +303,8 @@ TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
 TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   constexpr size_t kColumns = 60;
   constexpr char kRedraw[] = "\r\x1b[K";
-  const std::string shown =
-      work.DsatOnTerminal({"grid", "deepspeed.yaml", "--max-trials", "3"}, kColumns);
+  const std::string shown = work.DsatOnTerminal(
+      {"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}, kColumns);
   int drawn = 0;
   for (size_t at = shown.find(kRedraw); at != shown.npos; at = shown.find(kRedraw, at + 1)) {
     const size_t begin = at + std::string(kRedraw).size();

@@ -42,7 +42,8 @@ class IncludeTest : public testing::Test {
   // Arguments of a search, with `more` appended to the command line.
   static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
     std::vector<std::string> args = {"grid", "model/deepspeed.yaml"};
-    for (const char* arg : {"--max-trials", "3", "--end-profile-step", "8", "--zero-stages", "1"})
+    for (const char* arg :
+         {"--max-trials", "3", "--confirm", "0", "--end-profile-step", "8", "--zero-stages", "1"})
       args.emplace_back(arg);
     args.insert(args.end(), more.begin(), more.end());
     return args;

@@ -93,8 +93,8 @@ TEST_F(SeveralHostsTest, ATraceHasTheRanksOfAllHostsAndLiesHere) {
 }
 
 TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
-  const Finished run =
-      work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "3", "--out", "out", "--json"}));
+  const Finished run = work.Dsat(OnHosts(
+      {"asha", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--out", "out", "--json"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const Json& trial : Json::parse(run.out).at("trials"))
     EXPECT_EQ(trial.at("state"), "succeeded") << trial;

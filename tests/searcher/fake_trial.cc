@@ -159,7 +159,7 @@ int RunMain(char** argv) {
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "supervise") return dsat::SuperviseMain();
+  if (command == "supervise") dsat::SuperviseMain();
   try {
     if (command == "run" && argc == 6) return dsat::RunMain(argv);
     return dsat::TrialMain(command);

@@ -1,7 +1,6 @@
 // Tests TrialService from the rank's call to the runner's loop, and its tokens.
 #include "searcher/service.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -21,6 +20,7 @@
 #include "proto/client.h"
 #include "searcher/service_listener.h"
 #include "tests/base/error_code.h"
+#include "tests/sanitizers.h"
 
 namespace dsat {
 namespace {
@@ -245,8 +245,7 @@ int ReportUnderAttack(const std::string& words) {
 }
 
 TEST(TrialServerDeathTest, RanksAreHeardWhileOthersExhaustTheConnections) {
-  if (dlsym(RTLD_DEFAULT, "__ubsan_handle_dynamic_type_cache_miss_abort") != nullptr)
-    GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a pipe to look at an object";
+  if (IsSanitized()) GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a pipe to look at an object";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(_exit(ReportUnderAttack("")), testing::ExitedWithCode(0), "");
   EXPECT_EXIT(_exit(ReportUnderAttack("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")),

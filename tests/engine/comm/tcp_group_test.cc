@@ -1,7 +1,6 @@
 // The process group of several hosts where it differs from that of one: its bits are the same, its
 // messages wait in the network, its ranks meet at an address. The contract's own suites run over it
 // as process_group_test_over_tcp.
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,6 +19,7 @@
 #include "tests/engine/runtime/checkpoint/child.h"
 #include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
+#include "tests/sanitizers.h"
 
 namespace dsat::engine {
 namespace {
@@ -229,7 +229,7 @@ TEST(TcpGroupTest, GroupsAreUsedByTwoThreadsAtOnce) {
 }
 
 TEST(TcpGroupTest, WithoutSocketsASplitIsRefusedAndTheGroupGoesOn) {
-  if (dlsym(RTLD_DEFAULT, "__ubsan_handle_dynamic_type_cache_miss_abort") != nullptr)
+  if (IsSanitized())
     GTEST_SKIP() << "UndefinedBehaviorSanitizer needs a pipe to look at an exception";
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -47,8 +47,7 @@ int BeRunner(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  // LeakSanitizer's search at exit may take until the supervisor is taken for frozen.
-  if (mode == "supervise") _exit(dsat::SuperviseMain());
+  if (mode == "supervise") dsat::SuperviseMain();
   if (mode == "runner") return dsat::BeRunner(argc, argv);
   if (mode == "daemon") return dsat::LeaveDaemon();
   if (mode == "run-away") return dsat::RunAway(false);
