@@ -2,40 +2,34 @@
 #include "cli/collate_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "cli/interrupt.h"
+#include "cli/status_line.h"
 #include "engine/files/collate.h"
 
 namespace dsat::cli {
 namespace {
 
-// Shows the progress in percent on a terminal, and nothing elsewhere.
+// Shows the progress in percent.
 class PercentLine {
  public:
-  PercentLine() : live_(isatty(STDERR_FILENO) == 1) {}
-  ~PercentLine() {
-    if (shown_ >= 0) fmt::print(stderr, "\r\x1b[K");
-  }
-  PercentLine(const PercentLine&) = delete;
-  PercentLine& operator=(const PercentLine&) = delete;
   void Show(int64_t done_bytes, int64_t all_bytes) {
     const auto percent = static_cast<int>(100.0 * static_cast<double>(done_bytes) /
                                           static_cast<double>(std::max<int64_t>(all_bytes, 1)));
-    if (!live_ || percent == shown_) return;
-    shown_ = percent;
-    fmt::print(stderr, "\rcollate: {} % of {}\x1b[K", percent, HumanBytes(all_bytes));
+    if (percent == std::exchange(shown_, percent)) return;
+    status_.Draw({fmt::format("collate: {} % of {}", percent, HumanBytes(all_bytes))});
   }
 
  private:
-  const bool live_;
+  StatusLine status_;
   int shown_ = -1;
 };
 

@@ -109,8 +109,7 @@ struct TrainFlags {
   std::string model_dir;
   std::string ds_config;  // "" = the experiment file's own
   std::optional<int64_t> steps;
-  int64_t checkpoint_interval = 0;  // 0 = a tenth of the steps
-  int64_t eval_interval = 0;        // 0 = no validation
+  TrainingOptions training;
   TraceTask trace;
   RunFlags run;
 };

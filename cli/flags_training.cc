@@ -62,15 +62,32 @@ void AddTrainCommand(Parser& parser) {
                   "Folder for logs and the newest checkpoint; training continues from a checkpoint "
                   "that is already in it (default: dsat-out/train)")
       ->type_name("DIR");
+  TrainingOptions& training = parser.train.training;
   train
-      .add_option("--checkpoint-interval", parser.train.checkpoint_interval,
+      .add_option("--checkpoint-interval", training.checkpoint_interval,
                   "Save a checkpoint every N steps and at the end (default: a tenth of the steps)")
       ->check(WholeNumberFrom1());
   train
-      .add_option("--eval-interval", parser.train.eval_interval,
-                  "Print the validation loss every N steps and at the end; the data block needs a "
-                  "\"validation\" (default: never)")
-      ->check(WholeNumberFrom1());
+      .add_option("--keep", training.keep,
+                  "Checkpoints that stay in DIR/checkpoint, the newest ones")
+      ->check(WholeNumberFrom1())
+      ->capture_default_str();
+  CLI::Option* interval =
+      train
+          .add_option("--eval-interval", training.eval_interval,
+                      "Print the validation loss every N steps and at the end; the data block "
+                      "needs a \"validation\" (default: never)")
+          ->check(WholeNumberFrom1());
+  train
+      .add_option("--eval-batches", training.eval_batches,
+                  "Validate on the first N batches of train_batch_size samples (default: all)")
+      ->check(WholeNumberFrom1())
+      ->needs(interval);
+  train
+      .add_flag("--keep-best", training.keep_best,
+                "Save a checkpoint at each validation with the lowest loss so far, and keep the "
+                "last of these, too; its tag is \"best\" for eval, generate and collate")
+      ->needs(interval);
   AddTrace(train, parser.train.trace);
   AddTimeouts(train, parser.train.run);
   AddHosts(train, parser.train.run.hosts, FilterNames::kAndDeepSpeeds);

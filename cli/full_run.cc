@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/status_line.h"
 #include "profiler/planner.h"
 #include "searcher/full_run.h"
 
@@ -55,7 +58,7 @@ double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
 }
 
 // Prints the first step of each interval, every skipped one with which steps begin to be skipped,
-// and the last step.
+// and the last step; on a terminal, every step on a status line.
 class StepPrinter {
  public:
   StepPrinter(StepsTo to, int64_t interval, int64_t num_steps, double rank_flops)
@@ -68,12 +71,45 @@ class StepPrinter {
   }
 
  private:
-  void Print(const Json& json, const std::string& line) const {
+  void Print(const Json& json, const std::string& line) {
+    status_.Clear();
+    drawn_ = {};
     Say(to_ == StepsTo::kStderr ? stderr : stdout,
         to_ == StepsTo::kStdoutJson ? json.dump() + "\n" : line);
   }
 
+  void Draw(const TrainingStep& step) {
+    constexpr int64_t kBarColumns = 20;
+    constexpr std::chrono::milliseconds kRedraw{100};
+    const auto now = std::chrono::steady_clock::now();
+    if (!status_.live() || now - drawn_ < kRedraw) return;
+    drawn_ = now;
+    const auto full = static_cast<size_t>(kBarColumns * step.step / num_steps_);
+    const bool is_text = step.tokens_per_s > 0;
+    status_.Draw(
+        {fmt::format("[{:<{}}] {}/{}", std::string(full, '#'), kBarColumns, step.step, num_steps_),
+         fmt::format("  loss {:.4f}", step.loss),
+         "  " + DescribeMetric(is_text ? "tokens_per_second" : "throughput",
+                               is_text ? step.tokens_per_s : step.samples_per_s),
+         fmt::format("  {} left", DescribeDuration(Left(step))),
+         fmt::format("  lr {:.3g}", step.lr)});
+  }
+
+  // The time that the steps after this one take, at the rate of this run.
+  double Left(const TrainingStep& step) const {
+    return SecondsLeft(started_, step.step - first_ + 1, num_steps_ - first_ + 1);
+  }
+
   void OnStep(const TrainingStep& step) {
+    if (first_ == 0) {
+      first_ = step.step;
+      started_ -= std::chrono::microseconds(std::llround(1000 * step.latency_ms));
+    }
+    PrintIfDue(step);
+    Draw(step);
+  }
+
+  void PrintIfDue(const TrainingStep& step) {
     const bool begins_to_skip = step.skipped && !std::exchange(skipped_, step.skipped);
     skipped_ = step.skipped;
     const bool due = printed_ == 0 || step.step / interval_ > printed_ / interval_;
@@ -90,6 +126,7 @@ class StepPrinter {
     add_rate("throughput", step.samples_per_s);
     add_rate("tokens_per_second", step.tokens_per_s);
     add_rate("FLOPS_per_gpu", rank_flops_ * 1000 / step.latency_ms);
+    if (step.step < num_steps_) line += fmt::format("  {} left", DescribeDuration(Left(step)));
     if (step.skipped) {
       line += fmt::format("  skipped: gradients not finite at loss scale {}", step.loss_scale);
     }
@@ -100,6 +137,11 @@ class StepPrinter {
   int64_t interval_;
   int64_t num_steps_;
   double rank_flops_;  // Of a step; 0 if they are not printed.
+  int64_t first_ = 0;  // The first step of this run,
+  // and when it began.
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point drawn_ = {};
+  StatusLine status_;
   int64_t printed_ = 0;
   bool skipped_ = false;  // The last step was.
 };

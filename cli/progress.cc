@@ -2,20 +2,11 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/files.h"
 
 namespace dsat::cli {
 namespace {
-
-std::string Duration(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
-}
 
 int64_t CountState(const Search& search, TrialState state) {
   int64_t count = 0;
@@ -55,13 +46,6 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
 void Say(std::FILE* out, const std::string& text) {
   std::fputs(text.c_str(), out);
   std::fflush(out);
-}
-
-size_t TerminalColumns(int fd) {
-  if (isatty(fd) == 0) return 0;
-  winsize size{};
-  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
 }
 
 std::string DescribeConfig(const Trial& trial, const std::string& metric) {
@@ -144,28 +128,13 @@ std::string DescribeProfile(const Experiment& experiment) {
   return text;
 }
 
-std::string FitStatus(const std::vector<std::string>& parts, size_t columns) {
-  std::string line;
-  for (const std::string& part : parts) {
-    // The last column stays free: writing it makes some terminals wrap.
-    if (line.size() + part.size() < columns) line += part;
-  }
-  return line;
-}
-
-ProgressDisplay::ProgressDisplay(bool live) : live_(live) {}
-
-ProgressDisplay::~ProgressDisplay() {
-  if (status_shown_) Say(stderr, "\r\x1b[K");
-}
-
 void ProgressDisplay::PrintLine(const std::string& line) {
-  Say(stderr, (status_shown_ ? "\r\x1b[K" : "") + line + "\n");  // May be several lines.
-  status_shown_ = false;
+  status_.Clear();
+  Say(stderr, line + "\n");  // May be several lines.
 }
 
 void ProgressDisplay::DrawStatus(const Experiment& experiment) {
-  if (!live_) return;
+  if (!status_.live()) return;
   const Search& search = experiment.search();
   const SearchOptions& options = search.spec().options;
   const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
@@ -183,15 +152,12 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
         DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)));
   }
   if (ended_ > 0) {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started_;
-    parts.push_back(fmt::format(", at most {} left",
-                                Duration(elapsed.count() / static_cast<double>(ended_) *
-                                         static_cast<double>(options.max_trials - ended))));
+    const double left = SecondsLeft(started_, ended_, ended_ + options.max_trials - ended);
+    parts.push_back(fmt::format(", at most {} left", DescribeDuration(left)));
   }
   const int64_t infeasible = CountState(search, TrialState::kInfeasible);
   if (infeasible > 0) parts.push_back(fmt::format(", {} infeasible", infeasible));
-  Say(stderr, "\r\x1b[K" + FitStatus(parts, TerminalColumns(STDERR_FILENO)));
-  status_shown_ = true;
+  status_.Draw(parts);
 }
 
 void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& event) {
@@ -199,7 +165,7 @@ void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& e
   switch (event.kind) {
     case RunnerEvent::Kind::kTrialStarted:
       steps_.erase(event.trial);
-      if (!live_ && event.attempt > 0)
+      if (!status_.live() && event.attempt > 0)
         PrintLine(fmt::format("trial {:>3}  attempt {}", event.trial, event.attempt + 1));
       break;
     case RunnerEvent::Kind::kTrialProgress:

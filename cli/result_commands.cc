@@ -9,6 +9,7 @@
 #include "base/table.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/results.h"

@@ -21,6 +21,7 @@
 #include "cli/progress.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
+#include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/hosts/placement.h"
@@ -182,7 +183,7 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
 }
 
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {
-  ProgressDisplay display(isatty(STDERR_FILENO) != 0);
+  ProgressDisplay display;
   Runner runner(experiment, options,
                 [&](const Experiment& e, const RunnerEvent& event) { display.OnEvent(e, event); });
   // The signals must be blocked before Run starts threads.

@@ -16,6 +16,7 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/space_output.h"
+#include "cli/status_line.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
@@ -81,7 +82,7 @@ bool Profile(RunnerOptions options, const std::string& out_dir, Experiment& expe
   const bool must_be_shared = out_dir.empty() && !options.machines.hosts.empty();
   LogFolder folder(must_be_shared ? "dsat-out/space" : out_dir);
   options.out_dir = folder.path();
-  ProgressDisplay display(isatty(STDERR_FILENO) != 0);
+  ProgressDisplay display;
   Runner* running = nullptr;
   Runner runner(experiment, options, [&](const Experiment& e, const RunnerEvent& event) {
     const bool is_over = event.kind == RunnerEvent::Kind::kProfiled;

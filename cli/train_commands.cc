@@ -81,7 +81,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   if (train.steps) spec.max_length_steps = *train.steps;
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
   const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
-  if (train.eval_interval > 0 && IsBuiltin(spec) &&
+  if (train.training.eval_interval > 0 && IsBuiltin(spec) &&
       (data == nullptr || !data->contains("validation"))) {
     Throw(ErrorCode::kInvalidArgument,
           "--eval-interval: {}: /hyperparameters/data has no \"validation\"; expected for example "
@@ -90,8 +90,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   }
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   options.out_dir = fs::absolute(out).string();
-  options.checkpoint_interval = train.checkpoint_interval;
-  options.eval_interval = train.eval_interval;
+  options.training = train.training;
   const TraceTask trace = PrepareTrace(train.trace, spec);
   options.trace =
       AreElsewhere(options.machines.hosts) ? TraceOnHosts(trace, options.out_dir) : trace;

@@ -57,6 +57,17 @@ void VisitFields(Visitor& visit, T& trace) {
   visit("last_step", trace.last_step);
 }
 
+template <typename Visitor, typename T>
+requires std::same_as<std::remove_const_t<T>, TrainingOptions>
+void VisitFields(Visitor& visit, T& training) {
+  visit("checkpoint_interval", training.checkpoint_interval);
+  visit("checkpoint_seconds", training.checkpoint_seconds);
+  visit("keep", training.keep);
+  visit("keep_best", training.keep_best);
+  visit("eval_interval", training.eval_interval);
+  visit("eval_batches", training.eval_batches);
+}
+
 // T is the struct, const when it is written. The mode goes as text.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, TrialTask>
@@ -82,11 +93,9 @@ void VisitFields(Visitor& visit, T& task) {
   visit("seed", task.seed);
   visit("checkpoint_dir", task.checkpoint_dir);
   visit("checkpoint_tag", task.checkpoint_tag);
-  visit("eval_interval", task.eval_interval);
+  visit("training", task.training);
   visit("trace", task.trace);
   visit("generate", task.generate);
-  visit("checkpoint_interval", task.checkpoint_interval);
-  visit("checkpoint_seconds", task.checkpoint_seconds);
   visit("history_path", task.history_path);
   visit("report_address", task.report_address);
 }

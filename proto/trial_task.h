@@ -26,6 +26,16 @@ struct TraceTask {
   int64_t last_step = 6;
 };
 
+// When a full training saves and validates.
+struct TrainingOptions {
+  int64_t checkpoint_interval = 0;  // Steps between checkpoints; 0 = only at the end.
+  int64_t checkpoint_seconds = 0;   // The most between checkpoints; 0 = no limit.
+  int64_t keep = 1;                 // Checkpoints that stay, the newest ones,
+  bool keep_best = false;           // and the one with the lowest validation loss.
+  int64_t eval_interval = 0;        // Steps between validations; 0 = none.
+  int64_t eval_batches = 0;         // Of train_batch_size samples; 0 = all validation data.
+};
+
 struct TrialTask {
   enum class Mode {
     kProfile,   // One step at micro-batch size 1; report a ModelProfile.
@@ -54,15 +64,13 @@ struct TrialTask {
   double give_up_below = 0;   // As Trial's.
   int64_t train_steps = 0;
   int64_t seed = 42;
-  std::string checkpoint_dir;       // kSoak (removed again), kTrain, kEvaluate, kGenerate.
-  std::string checkpoint_tag;       // kEvaluate, kGenerate; "" = the newest.
-  int64_t checkpoint_interval = 0;  // kTrain: steps between checkpoints; 0 = only at the end.
-  int64_t checkpoint_seconds = 0;   // kTrain: the most between checkpoints; 0 = no limit.
-  int64_t eval_interval = 0;        // kTrain: steps between validations; 0 = none.
-  std::string history_path;         // kTrain: of metrics.jsonl; "" = none.
-  TraceTask trace;                  // kTrain only.
-  GenerateTask generate;            // kGenerate only.
-  std::string report_address;       // gRPC target of the runner's TrialService.
+  std::string checkpoint_dir;  // kSoak (removed again), kTrain, kEvaluate, kGenerate.
+  std::string checkpoint_tag;  // kEvaluate, kGenerate; "" = the newest.
+  TrainingOptions training;    // kTrain only, as the next two.
+  std::string history_path;    // Of metrics.jsonl; "" = none.
+  TraceTask trace;
+  GenerateTask generate;       // kGenerate only.
+  std::string report_address;  // gRPC target of the runner's TrialService.
 };
 
 // The phase of the report before the first step of a training, with the step that it continues

@@ -113,11 +113,11 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
                           const RunnerOptions& options, const TrialServer& server) {
   LaunchRequest request;
   request.full_run = true;
-  const bool is_given = options.checkpoint_interval > 0;
-  request.checkpoint_interval =
-      is_given ? options.checkpoint_interval : std::max<int64_t>(1, spec.max_length_steps / 10);
-  request.checkpoint_seconds = is_given ? 0 : kCheckpointSeconds;
-  request.eval_interval = options.eval_interval;
+  request.training = options.training;
+  if (options.training.checkpoint_interval == 0) {
+    request.training.checkpoint_interval = std::max<int64_t>(1, spec.max_length_steps / 10);
+    request.training.checkpoint_seconds = kCheckpointSeconds;
+  }
   request.trace = options.trace;
   request.ds_config = ds_config;
   request.dir = options.out_dir;

@@ -27,9 +27,8 @@ struct RunnerOptions {
   std::chrono::seconds hang_timeout{120};   // Without progress, after the first step.
   std::chrono::seconds start_timeout{300};  // Until the first report.
   std::chrono::seconds trial_timeout{3600};
-  // Steps of a full training between two checkpoints; 0 = a tenth of all steps.
-  int64_t checkpoint_interval = 0;
-  int64_t eval_interval = 0;   // Of a full training of the built-in engine; 0 = none.
+  // Of a full training of the built-in engine; checkpoint_interval 0 = a tenth of all steps.
+  TrainingOptions training = {};
   TraceTask trace = {};        // Of the same; its path is absolute and writable.
   ReachedHosts machines = {};  // Hosts of the ranks; if empty, this machine.
 };

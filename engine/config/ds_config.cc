@@ -125,6 +125,12 @@ ActivationConfig ReadActivation(const Settings& s) {
   return activation;
 }
 
+MonitorConfig ReadMonitor(const Settings& s, const std::string& section) {
+  return {.enabled = s.Is(section + "/enabled"),
+          .output_path = s.Text(section + "/output_path"),
+          .job_name = s.Text(section + "/job_name")};
+}
+
 PipelineConfig ReadPipeline(const Settings& s) {
   const Json stages = s.Get("/pipeline/stages");
   return {.num_stages = stages.is_number_integer() ? stages.get<int>() : 1,
@@ -344,6 +350,8 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
   if (settings.Given("/steps_per_print") != nullptr) {
     config.steps_per_print = settings.Int("/steps_per_print");
   }
+  config.csv_monitor = ReadMonitor(settings, "/csv_monitor");
+  config.tensorboard = ReadMonitor(settings, "/tensorboard");
   config.seed = settings.Int("/seed");
   config.average_gradients = settings.Text("/gradient_allreduce_op") != "sum";
   config.gradient_predivide_factor = ReadPredivision(settings, config);

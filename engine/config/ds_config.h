@@ -63,6 +63,14 @@ struct OffloadParamConfig {
   bool operator==(const OffloadParamConfig&) const = default;
 };
 
+// Where a training writes its scalars: output_path/job_name.
+struct MonitorConfig {
+  bool enabled = false;
+  std::string output_path;
+  std::string job_name;
+  bool operator==(const MonitorConfig&) const = default;
+};
+
 // Sizes are in elements.
 struct ZeroConfig {
   int stage = Default("/zero_optimization/stage");
@@ -197,6 +205,12 @@ struct DsConfig {
   std::optional<DType> communication_type;  // Of communicated gradients; the model's if not given
   std::optional<DType> grad_accum_type;     // The model's if not given
   std::optional<int64_t> steps_per_print;
+  MonitorConfig csv_monitor = {.enabled = Default("/csv_monitor/enabled"),
+                               .output_path = Default("/csv_monitor/output_path"),
+                               .job_name = Default("/csv_monitor/job_name")};
+  MonitorConfig tensorboard = {.enabled = Default("/tensorboard/enabled"),
+                               .output_path = Default("/tensorboard/output_path"),
+                               .job_name = Default("/tensorboard/job_name")};
   int64_t seed = Default("/seed");
   ZeroConfig zero;
   ActivationConfig activation;

@@ -458,12 +458,20 @@ constexpr Key kKeys[] = {
     Int("/flops_profiler/top_modules", "0.3.11", "1", kFollows).Exact().From(0),
     Flag("/flops_profiler/detailed", "0.3.12", "true", kFollows).Exact(),
     Text("/flops_profiler/output_file", "0.4.0", "null", kFollows).Exact(),
-    Open("/tensorboard", "0.1.0").Holds("output_path job_name"),
-    Flag("/tensorboard/enabled", "0.1.0", "false", kWarns).Exact(),
+    Section("/tensorboard", "0.1.0"),
+    Flag("/tensorboard/enabled", "0.1.0", "false", kHonors).Exact(),
+    Text("/tensorboard/output_path", "0.1.0", "\"\"", kHonors)
+        .Exact()
+        .Note("relative to the output folder of the training"),
+    Text("/tensorboard/job_name", "0.1.0", "\"DeepSpeedJobName\"", kHonors).Exact(),
     Open("/wandb", "0.6.6").Holds("group team project"),
     Flag("/wandb/enabled", "0.6.6", "false", kWarns).Exact(),
-    Open("/csv_monitor", "0.6.6").Holds("output_path job_name"),
-    Flag("/csv_monitor/enabled", "0.6.6", "false", kWarns).Exact(),
+    Section("/csv_monitor", "0.6.6"),
+    Flag("/csv_monitor/enabled", "0.6.6", "false", kHonors).Exact(),
+    Text("/csv_monitor/output_path", "0.6.6", "\"\"", kHonors)
+        .Exact()
+        .Note("relative to the output folder of the training"),
+    Text("/csv_monitor/job_name", "0.6.6", "\"DeepSpeedJobName\"", kHonors).Exact(),
     Open("/comet", "0.14.3")
         .Holds("samples_log_interval project workspace api_key experiment_name experiment_key "
                "online mode"),

@@ -126,23 +126,23 @@ void CheckTag(const std::string& tag) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   });
   if (tag.empty() || tag.size() > kMaxTagBytes || tag.front() == '.' || tag == "latest" ||
-      tag.find('/') != tag.npos || control) {
+      tag == kBestTag || tag.find('/') != tag.npos || control) {
     Throw(ErrorCode::kInvalidArgument,
           "checkpoint tag \"{}\": expected a folder name of 1 to {} bytes without '/', which "
-          "does not begin with '.' and is not \"latest\"",
+          "does not begin with '.' and is neither \"latest\" nor \"best\"",
           Printable(tag), kMaxTagBytes);
   }
 }
 
 std::string ResolveTag(const std::string& dir, const std::string& tag) {
   std::string name = tag;
-  if (name.empty()) {
-    const std::string latest = dir + "/latest";
-    if (!fs::exists(latest)) {
+  if (name.empty() || name == kBestTag) {
+    const std::string file = dir + "/" + (name.empty() ? "latest" : name);
+    if (!fs::exists(file)) {
       Throw(ErrorCode::kNotFound,
-            "{}: no such file; expected a folder of checkpoints, or the tag of one in it", latest);
+            "{}: no such file; expected a folder of checkpoints, or the tag of one in it", file);
     }
-    name = ReadFile(latest);
+    name = ReadFile(file);
     name.erase(name.find_last_not_of(" \t\r\n") + 1);
   }
   CheckTag(name);

@@ -1,7 +1,8 @@
 // The contents of a checkpoint's folder, for the code that writes, loads and converts checkpoints.
 //
 // <dir>/<tag>/manifest.json says what was saved and names the files that hold it, with their sizes
-// and checksums; <dir>/latest holds the newest tag. The manifest is the commit (as LevelDB's): it
+// and checksums; <dir>/latest holds the newest tag, and <dir>/best that of the
+// lowest validation loss, if one was kept. The manifest is the commit (as LevelDB's): it
 // appears, by one rename, after everything that it names is on disk. Files that it does not name
 // are left over from an interrupted save, and the next save removes them.
 #ifndef DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
@@ -35,11 +36,16 @@ struct CheckpointManifest {
   Json client_state = Json::object();  // What the caller asked to keep.
 };
 
+// The file that names the checkpoint with the lowest validation loss, and the tag that stands for
+// it.
+inline constexpr char kBestTag[] = "best";
+
 // Throws kInvalidArgument if `tag` cannot be a folder of a checkpoint folder: empty, hidden,
-// "latest", longer than 200 bytes, with a '/' or a control character.
+// "latest", "best", longer than 200 bytes, with a '/' or a control character.
 void CheckTag(const std::string& tag);
 
-// `tag`, or what <dir>/latest says if it is empty. Throws kNotFound naming that file.
+// `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws kNotFound
+// naming that file.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
 
 // "rank_00003.safetensors"; with a number if the revision of the tag replaces another.

@@ -61,9 +61,10 @@ void CheckValidation(const Dataset* data, int64_t seq_len) {
   }
 }
 
-ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len) {
+ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
+                          int64_t max_samples) {
   CheckValidation(data, seq_len);
-  const int64_t num_samples = data->NumSamples(seq_len);
+  const int64_t num_samples = std::min(data->NumSamples(seq_len), max_samples);
   return {engine.EvaluateSamples(*data, num_samples), num_samples};
 }
 

@@ -3,6 +3,7 @@
 #define DSAT_ENGINE_WORKER_INFERENCE_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
@@ -20,8 +21,10 @@ struct ValidationResult {
 // Throws kInvalidArgument if `data` is nullptr, with an example of the key, or has no sample.
 void CheckValidation(const Dataset* data, int64_t seq_len);
 
-// The loss over all samples of the validation data. A collective call. Throws as CheckValidation.
-ValidationResult EvaluateAll(Engine& engine, const Dataset* data, int64_t seq_len);
+// The loss over the first `max_samples` of the validation data, or all if there are fewer. A
+// collective call. Throws as CheckValidation.
+ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
+                          int64_t max_samples = std::numeric_limits<int64_t>::max());
 
 // Prints one JSON line: loss, perplexity, samples and the step of the checkpoint.
 void PrintResult(const ValidationResult& result, int64_t step);

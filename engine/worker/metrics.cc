@@ -101,4 +101,19 @@ Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& sc
   return measurement;
 }
 
+TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepScale& scale,
+                      int64_t peak_bytes) {
+  const double samples_per_s = 1000 * static_cast<double>(scale.train_batch_size) / step.latency_ms;
+  return {.step = num_steps,
+          .loss = step.loss,
+          .lr = step.lr,
+          .grad_norm = step.grad_norm,
+          .loss_scale = step.loss_scale,
+          .skipped = step.skipped,
+          .samples_per_s = samples_per_s,
+          .tokens_per_s = samples_per_s * static_cast<double>(scale.tokens_per_sample),
+          .latency_ms = step.latency_ms,
+          .peak_bytes = peak_bytes};
+}
+
 }  // namespace dsat::engine

@@ -9,6 +9,7 @@
 
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
+#include "proto/training_step.h"
 #include "proto/trial.h"
 
 namespace dsat::engine {
@@ -33,6 +34,10 @@ int64_t PeakResidentBytes();
 // REQUIRES: steps is not empty.
 Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
                           int64_t peak_bytes);
+
+// A line of a training's history.
+TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepScale& scale,
+                      int64_t peak_bytes);
 
 }  // namespace dsat::engine
 

@@ -1,45 +1,32 @@
 // Writes the history of a training.
 #include "engine/worker/step_history.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <filesystem>
-#include <sstream>
-
-#include "base/error.h"
-#include "base/files.h"
+#include <algorithm>
+#include <cmath>
 
 namespace dsat::engine {
 
-StepHistory::StepHistory(const std::string& path, int64_t step) : path_(path) {
-  if (std::filesystem::exists(path)) {
-    const std::string before = ReadFile(path);
-    std::string kept;
-    std::istringstream lines(before);
-    for (std::string line; std::getline(lines, line) && !lines.eof();) {
-      const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || !json.value("step", Json()).is_number_integer()) continue;
-      if (json["step"] > step) continue;
-      has_validation_ |= json["step"] == step && json.contains("validation_loss");
-      kept += line + "\n";
-    }
-    if (kept != before) WriteFileAtomic(path, kept);
+StepHistory::StepHistory(const std::string& path, int64_t step)
+    : file_(path, [this, step](const std::string& line) { return Keep(line, step); }) {}
+
+bool StepHistory::Keep(const std::string& line, int64_t last_step) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.value("step", Json()).is_number_integer()) return false;
+  if (json["step"] > last_step) return false;
+  if (const auto loss = json.find("validation_loss"); loss != json.end()) {
+    has_validation_ |= json["step"] == last_step;
+    if (loss->is_number()) NoteValidation(*loss);
   }
-  file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_) ThrowErrno(path, errno);
+  return true;
+}
+
+void StepHistory::NoteValidation(double loss) {
+  lowest_validation_loss_ = std::min(lowest_validation_loss_, loss);
 }
 
 void StepHistory::Add(const TrainingStep& step) {
-  const std::string line = ToJson(step).dump() + "\n";
-  const ssize_t written = write(file_.get(), line.data(), line.size());
-  if (written < 0) ThrowErrno(path_, errno);
-  if (written < std::ssize(line)) ThrowErrno(path_, ENOSPC);
-}
-
-void StepHistory::Sync() {
-  if (fdatasync(file_.get()) != 0) ThrowErrno(path_, errno);
+  if (step.validated && std::isfinite(step.loss)) NoteValidation(step.loss);
+  file_.Add(ToJson(step).dump());
 }
 
 }  // namespace dsat::engine

@@ -3,9 +3,10 @@
 #define DSAT_ENGINE_WORKER_STEP_HISTORY_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
-#include "base/unique_fd.h"
+#include "engine/worker/line_file.h"
 #include "proto/training_step.h"
 
 namespace dsat::engine {
@@ -15,20 +16,24 @@ namespace dsat::engine {
 class StepHistory {
  public:
   // Continues the file at `path`, which may not exist, after `step`: removes the lines of later
-  // steps, which are trained again, and a line that is incomplete. Throws by file name, as all
-  // methods do.
+  // steps, which are trained again. Throws by file name, as all methods do.
   StepHistory(const std::string& path, int64_t step);
 
   // Whether the file has the validation after the last step with which it continues.
   bool has_validation() const { return has_validation_; }
+  // Of all validations in the file; infinity if there is none.
+  double lowest_validation_loss() const { return lowest_validation_loss_; }
   void Add(const TrainingStep& step);
   // To be called before a checkpoint is saved: its steps must not be lost.
-  void Sync();
+  void Sync() { file_.Sync(); }
 
  private:
-  std::string path_;
+  bool Keep(const std::string& line, int64_t last_step);
+  void NoteValidation(double loss);
+
   bool has_validation_ = false;
-  UniqueFd file_;
+  double lowest_validation_loss_ = std::numeric_limits<double>::infinity();
+  LineFile file_;  // Last: its lines set the others.
 };
 
 }  // namespace dsat::engine

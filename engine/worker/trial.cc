@@ -24,9 +24,11 @@
 #include "engine/worker/divergence.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
+#include "engine/worker/monitors.h"
 #include "engine/worker/step_history.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
+#include "engine/worker/training_checkpoints.h"
 
 namespace dsat::engine {
 namespace {
@@ -85,9 +87,9 @@ class Trial {
   Next Agree(Next mine);
   void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
-  void LogStep(const Engine& engine, const StepResult& step);
+  void LogStep(const TrainingStep& step, int64_t num_skipped) const;
   void Save(Engine& engine, const StepResult& step);
-  void Record(const Engine& engine, const StepResult& step);
+  void Record(const TrainingStep& step);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
   bool IsSaveLate() const;
@@ -105,9 +107,9 @@ class Trial {
   std::unique_ptr<Device> device_;
   TierMemory memory_;
   std::unique_ptr<ProcessGroup> group_;
-  std::string saved_tag_;               // Of this run's newest checkpoint.
-  std::optional<StepHistory> history_;  // On rank 0.
-  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+  TrainingCheckpoints checkpoints_;
+  std::optional<StepHistory> history_;  // On rank 0, and
+  std::optional<Monitors> monitors_;    // these.
 };
 
 Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -119,7 +121,8 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
-      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
+      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes),
+      checkpoints_(task.checkpoint_dir, task.training.keep, environment.rank) {
   CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
   if (task.mode != TrialTask::Mode::kGenerate) {
     const char* what = "/hyperparameters/data";
@@ -341,45 +344,45 @@ std::optional<Point> Trial::Agree(std::optional<Point> next) {
   return agreed;
 }
 
-void Trial::LogStep(const Engine& engine, const StepResult& step) {
+void Trial::LogStep(const TrainingStep& step, int64_t num_skipped) const {
   const int64_t interval = config_.steps_per_print.value_or(kDefaultStepsPerPrint);
-  const bool last = engine.num_steps() == task_.train_steps;
-  if (environment_.rank != 0 || (engine.num_steps() % interval != 0 && !last)) return;
-  const double samples_per_s =
-      1000 * static_cast<double>(config_.batch.train_batch_size) / step.latency_ms;
+  const bool last = step.step == task_.train_steps;
+  if (environment_.rank != 0 || (step.step % interval != 0 && !last)) return;
   Log(LogLevel::kInfo, "step",
-      {{"step", engine.num_steps()},
+      {{"step", step.step},
        {"loss", fmt::format("{:.4f}", step.loss)},
        {"lr", fmt::format("{:.3g}", step.lr)},
        {"grad_norm", fmt::format("{:.3g}", step.grad_norm)},
-       {"samples_per_s", fmt::format("{:.1f}", samples_per_s)},
-       {"skipped_steps", engine.num_skipped_steps()}});
+       {"samples_per_s", fmt::format("{:.1f}", step.samples_per_s)},
+       {"skipped_steps", num_skipped}});
 }
 
-// Replaces the checkpoint that this run has saved before.
 void Trial::Save(Engine& engine, const StepResult& step) {
-  if (task_.checkpoint_dir.empty()) return;
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
   const Reporter::LongWork saving(reporter_);
   if (history_) history_->Sync();
-  const std::string tag = fmt::format("global_step{}", engine.num_steps());
-  engine.SaveCheckpoint(task_.checkpoint_dir, tag);
-  saved_ = std::chrono::steady_clock::now();
-  const std::string before = std::exchange(saved_tag_, tag);
-  if (environment_.rank == 0 && !before.empty()) {
-    std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
-  }
+  checkpoints_.Save(engine);
 }
 
 void Trial::Validate(Engine& engine) {
-  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_);
-  if (history_) history_->Add({.step = engine.num_steps(), .validated = true, .loss = result.loss});
+  const int64_t num_batches = task_.training.eval_batches;
+  const ValidationResult result =
+      num_batches == 0 ? engine::Evaluate(engine, validation_.get(), seq_len_)
+                       : engine::Evaluate(engine, validation_.get(), seq_len_,
+                                          num_batches * config_.batch.train_batch_size);
+  const bool is_best = history_ && result.loss < history_->lowest_validation_loss();
+  if (task_.training.keep_best && group_->MaxScalar(is_best ? 1 : 0) > 0) {
+    const Reporter::LongWork saving(reporter_);
+    if (history_) history_->Sync();
+    checkpoints_.SaveBest(engine);
+  }
+  Record({.step = engine.num_steps(), .validated = true, .loss = result.loss});
 }
 
 void Trial::Evaluate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_);
+  const ValidationResult result = engine::Evaluate(engine, validation_.get(), seq_len_);
   if (environment_.rank == 0) PrintResult(result, engine.num_steps());
 }
 
@@ -389,31 +392,20 @@ void Trial::Generate() {
   engine::Generate(engine, model_, task_.generate, Seed());
 }
 
-void Trial::Record(const Engine& engine, const StepResult& step) {
-  if (!history_) return;
-  const double samples_per_s =
-      1000 * static_cast<double>(config_.batch.train_batch_size) / step.latency_ms;
-  history_->Add({.step = engine.num_steps(),
-                 .loss = step.loss,
-                 .lr = step.lr,
-                 .grad_norm = step.grad_norm,
-                 .loss_scale = step.loss_scale,
-                 .skipped = step.skipped,
-                 .samples_per_s = samples_per_s,
-                 .tokens_per_s = samples_per_s * static_cast<double>(Scale().tokens_per_sample),
-                 .latency_ms = step.latency_ms,
-                 .peak_bytes = memory_.device().peak_bytes()});
+void Trial::Record(const TrainingStep& step) {
+  if (history_) history_->Add(step);
+  if (monitors_) monitors_->Add(step);
 }
 
 bool Trial::ValidatesAfter(int64_t step) const {
-  return task_.eval_interval > 0 && step > 0 &&
-         (step % task_.eval_interval == 0 || step == task_.train_steps);
+  const int64_t interval = task_.training.eval_interval;
+  return interval > 0 && step > 0 && (step % interval == 0 || step == task_.train_steps);
 }
 
 // Continues from the newest checkpoint of the folder, if there is one. A validation comes after the
 // checkpoint of its step; a run that ended between the two left it to this one.
 void Trial::BeginTraining(Engine& engine) {
-  if (task_.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
+  if (task_.training.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
   const std::string& dir = task_.checkpoint_dir;
   if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
     const Reporter::LongWork loading(reporter_);
@@ -422,7 +414,10 @@ void Trial::BeginTraining(Engine& engine) {
   }
   engine.set_on_work([this] { reporter_.Alive(); });
   const bool records = environment_.rank == 0 && !task_.history_path.empty();
-  if (records) history_.emplace(task_.history_path, engine.num_steps());
+  if (records) {
+    history_.emplace(task_.history_path, engine.num_steps());
+    monitors_.emplace(config_, engine.num_steps());
+  }
   if (environment_.rank == 0) reporter_.Begins(engine.num_steps());
   const bool lacks = records && ValidatesAfter(engine.num_steps()) && !history_->has_validation();
   if (group_->MaxScalar(lacks ? 1 : 0) > 0) Validate(engine);
@@ -430,8 +425,9 @@ void Trial::BeginTraining(Engine& engine) {
 
 // By the clock of rank 0.
 bool Trial::IsSaveLate() const {
-  return environment_.rank == 0 && task_.checkpoint_seconds > 0 &&
-         std::chrono::steady_clock::now() - saved_ > std::chrono::seconds(task_.checkpoint_seconds);
+  const std::chrono::seconds limit(task_.training.checkpoint_seconds);
+  return environment_.rank == 0 && limit.count() > 0 &&
+         std::chrono::steady_clock::now() - checkpoints_.saved() > limit;
 }
 
 // Saves on the way, at the end, and when it is told to stop. Ends before its end, with the reason,
@@ -443,14 +439,16 @@ void Trial::Train() {
   if (engine.num_steps() >= task_.train_steps) return;  // The checkpoint has it all.
   tracer.Plan(engine.num_steps(), task_.train_steps);
   DivergenceWatch divergence;
-  const int64_t interval = task_.checkpoint_interval;
+  const int64_t interval = task_.training.checkpoint_interval;
   bool is_due = false;
   for (bool last = false; !last;) {
     tracer.BeforeStep(engine);
     const StepResult step = Step(engine, "training");
     const Next next = Agree(IsSaveLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
-    LogStep(engine, step);
-    Record(engine, step);
+    const TrainingStep record =
+        RecordOf(step, engine.num_steps(), Scale(), memory_.device().peak_bytes());
+    LogStep(record, engine.num_skipped_steps());
+    Record(record);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
     divergence.OnStep(step, engine.num_steps());

@@ -73,9 +73,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   if (task.mode == TrialTask::Mode::kTrain) {
     task.train_steps = spec_.max_length_steps;
     task.checkpoint_dir = fs::absolute(request.dir) / "checkpoint";
-    task.checkpoint_interval = request.checkpoint_interval;
-    task.checkpoint_seconds = request.checkpoint_seconds;
-    task.eval_interval = request.eval_interval;
+    task.training = request.training;
     task.history_path = fs::absolute(request.dir) / "metrics.jsonl";
     task.trace = request.trace;
   }

@@ -19,14 +19,12 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
-  double give_up_below = 0;         // As Trial's,
-  int64_t steps = 0;                // and of a soak trial.
-  bool full_run = false;            // Train to the end and measure nothing.
-  int64_t checkpoint_interval = 0;  // Of a full run: steps between two checkpoints,
-  int64_t eval_interval = 0;        // and between two validations.
-  int64_t checkpoint_seconds = 0;   // Of a full run: the most between checkpoints; 0 = no limit.
-  TraceTask trace = {};             // Of a full run of the built-in engine.
-  Json ds_config;                   // The configuration to run.
+  double give_up_below = 0;       // As Trial's,
+  int64_t steps = 0;              // and of a soak trial.
+  bool full_run = false;          // Train to the end and measure nothing.
+  TrainingOptions training = {};  // Of a full run of the built-in engine,
+  TraceTask trace = {};           // as this.
+  Json ds_config;                 // The configuration to run.
   std::string dir;         // Folder of this attempt for configs and logs; exists and is writable.
   std::string shared_dir;  // Folder that all attempts of the experiment share (compiled
                            // extensions); "" = the parent of `dir`.

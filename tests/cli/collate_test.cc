@@ -91,7 +91,7 @@ TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
 TEST_F(CollateCommandTest, ATerminalSeesProgress) {
   const std::string shown =
       work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin", "--force"}, 80);
-  EXPECT_THAT(shown, HasSubstr("\rcollate: 100 % of "));
+  EXPECT_THAT(shown, HasSubstr("collate: 100 % of "));
 }
 
 }  // namespace

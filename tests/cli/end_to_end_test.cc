@@ -320,6 +320,14 @@ TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   EXPECT_THAT(shown, testing::ContainsRegex("running 1: as submitted, step [0-9]+"));
 }
 
+TEST_F(EndToEndTest, ATrainingOnATerminalShowsHowFarItIs) {
+  const std::string shown =
+      work.DsatOnTerminal({"train", "deepspeed.yaml", "--out", "trained", "--steps", "40"}, 100);
+  // One redraw at least, of the first step, which fits as a whole.
+  EXPECT_THAT(shown, testing::ContainsRegex("\\[#* +\\] [0-9]+/40  loss [0-9.]+  [0-9.]+ tokens/s  "
+                                            "[0-9]+ s left  lr 0.001"));
+}
+
 TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint) {
   const auto train = [this](const std::string& steps) {
     return work.Dsat({"train", "deepspeed.yaml", "--out", "trained", "--steps", steps});
@@ -435,9 +443,13 @@ TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
   const std::string data_ends = "seq_len: 32}";
   config.insert(config.find(data_ends) + data_ends.size() - 1, ", validation: {split: 0.05}");
   work.Write("validated.yaml", config);
-  const Finished trained = work.Dsat(
-      {"train", "validated.yaml", "--out", "trained", "--steps", "20", "--eval-interval", "10"});
+  const Finished trained =
+      work.Dsat({"train", "validated.yaml", "--out", "trained", "--steps", "20", "--eval-interval",
+                 "10", "--eval-batches", "1", "--keep", "2", "--keep-best"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(std::filesystem::exists(work.Path("trained/checkpoint/global_step18")));
+  EXPECT_TRUE(std::filesystem::exists(work.Path("trained/checkpoint/global_step20")));
+  EXPECT_FALSE(std::filesystem::exists(work.Path("trained/checkpoint/global_step16")));
   EXPECT_THAT(trained.out, HasSubstr("step     10/20  validation loss"));
   EXPECT_THAT(trained.out, HasSubstr("step     20/20  validation loss"));
 

@@ -156,11 +156,14 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
   task.train_steps = 7;
   task.seed = 8;
   task.checkpoint_dir = "/ckpt";
-  task.checkpoint_interval = 9;
   task.host_memory_bytes = 10;
   task.checkpoint_tag = "t";
-  task.checkpoint_seconds = 14;
-  task.eval_interval = 11;
+  task.training = {.checkpoint_interval = 9,
+                   .checkpoint_seconds = 14,
+                   .keep = 15,
+                   .keep_best = true,
+                   .eval_interval = 11,
+                   .eval_batches = 16};
   task.history_path = "/metrics.jsonl";
   task.generate.prompt = "p";
   task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
@@ -213,9 +216,8 @@ TEST(TrialTest, OneSampleSaysNothingOfItsError) {
 }
 
 TEST(TrialTest, TextFormsReadBack) {
-  for (TrialKind kind :
-       {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch, TrialKind::kConfirm,
-        TrialKind::kReference, TrialKind::kSoak}) {
+  for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch,
+                         TrialKind::kConfirm, TrialKind::kReference, TrialKind::kSoak}) {
     EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
   }
   for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,

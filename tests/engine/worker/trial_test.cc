@@ -176,8 +176,8 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   task_.checkpoint_dir = dir_ + "/checkpoint";
   task_.history_path = dir_ + "/metrics.jsonl";
   task_.data["validation"] = {{"samples", 5}};
-  task_.eval_interval = 2;
-  task_.checkpoint_interval = 2;
+  task_.training.eval_interval = 2;
+  task_.training.checkpoint_interval = 2;
   task_.train_steps = 7;
   ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
   const std::vector<Json> whole = History(task_);
@@ -216,7 +216,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
 TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.history_path = dir_ + "/metrics.jsonl";
-  task_.eval_interval = 2;
+  task_.training.eval_interval = 2;
   task_.train_steps = 4;
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitError);
@@ -228,7 +228,7 @@ TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheck
   task_.mode = TrialTask::Mode::kTrain;
   task_.checkpoint_dir = dir_ + "/checkpoint";
   task_.history_path = dir_ + "/metrics.jsonl";
-  task_.checkpoint_interval = 1;
+  task_.training.checkpoint_interval = 1;
   task_.train_steps = 50;
   task_.ds_config["optimizer"]["params"]["lr"] = 1e30;
   const auto exits = Run(2);
@@ -258,7 +258,7 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 5;
   task_.checkpoint_dir = dir_ + "/checkpoint";
-  task_.checkpoint_interval = 2;
+  task_.training.checkpoint_interval = 2;
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");

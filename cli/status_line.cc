@@ -1,0 +1,57 @@
+// A line at the bottom of a terminal.
+#include "cli/status_line.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cli/progress.h"
+
+namespace dsat::cli {
+namespace {
+
+constexpr char kClear[] = "\r\x1b[K";
+
+}  // namespace
+
+StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0) {}
+
+void StatusLine::Draw(const std::vector<std::string>& parts) {
+  if (!live_) return;
+  const size_t columns = TerminalColumns(STDERR_FILENO);
+  std::string line;
+  for (const std::string& part : parts) {
+    // The last column stays free: writing it makes some terminals wrap.
+    if (line.size() + part.size() < columns) line += part;
+  }
+  Say(stderr, kClear + line);
+  shown_ = true;
+}
+
+void StatusLine::Clear() {
+  if (shown_) Say(stderr, kClear);
+  shown_ = false;
+}
+
+size_t TerminalColumns(int fd) {
+  if (isatty(fd) == 0) return 0;
+  winsize size{};
+  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+double SecondsLeft(std::chrono::steady_clock::time_point started, int64_t done, int64_t all) {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
+  return elapsed.count() / static_cast<double>(done) * static_cast<double>(all - done);
+}
+
+std::string DescribeDuration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+}  // namespace dsat::cli

@@ -1,0 +1,43 @@
+// A line at the bottom of a terminal that is drawn again and again.
+#ifndef DSAT_CLI_STATUS_LINE_H_
+#define DSAT_CLI_STATUS_LINE_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace dsat::cli {
+
+// On stderr. Does nothing if that is not a terminal.
+class StatusLine {
+ public:
+  StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  ~StatusLine() { Clear(); }
+
+  bool live() const { return live_; }
+  // Draws those of `parts`, in order, that fit into the terminal, because a line that wraps cannot
+  // be redrawn.
+  void Draw(const std::vector<std::string>& parts);
+  // Leaves the cursor on an empty line, for a text that stays.
+  void Clear();
+
+ private:
+  bool live_;
+  bool shown_ = false;
+};
+
+// The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.
+size_t TerminalColumns(int fd);
+
+// The time that work takes in which `done` of `all` parts are done: the rest, at the rate since
+// `started`. REQUIRES: done > 0.
+double SecondsLeft(std::chrono::steady_clock::time_point started, int64_t done, int64_t all);
+
+// "12 s", "3 min 05 s", "2 h 07 min".
+std::string DescribeDuration(double seconds);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_STATUS_LINE_H_

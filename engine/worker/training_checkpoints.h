@@ -1,0 +1,42 @@
+// The checkpoints that a training saves, and which of them stay.
+#ifndef DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_
+#define DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/runtime/engine.h"
+
+namespace dsat::engine {
+
+// The newest few checkpoints of a folder, "global_step<N>" each, and the one with the lowest
+// validation loss. Every rank has one; rank 0's removes what does not stay. Throws as the engine
+// does, and by file name.
+class TrainingCheckpoints {
+ public:
+  // `dir`: "" = none. `keep`: how many of the newest stay, those of earlier runs included.
+  TrainingCheckpoints(std::string dir, int64_t keep, int rank);
+
+  // Saves the state after engine.num_steps() steps. A collective call.
+  void Save(Engine& engine);
+  // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
+  // collective call.
+  void SaveBest(Engine& engine);
+  // The time of the last Save, or of the construction.
+  std::chrono::steady_clock::time_point saved() const { return saved_; }
+
+ private:
+  void RemoveOld(int64_t step) const;
+
+  std::string dir_;
+  int64_t keep_;
+  int rank_;
+  std::optional<int64_t> newest_;  // The step that was saved last.
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_
