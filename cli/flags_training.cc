@@ -110,7 +110,10 @@ void AddInferenceCommands(Parser& parser) {
   CLI::App& generate = parser.Add("generate", "What a trained language model writes after a prompt",
                                   flags, /*uses_db=*/false);
   AddCheckpoint(generate, flags.checkpoint);
-  generate.add_option("--prompt", flags.task.prompt, "The text to continue")
+  generate
+      .add_option("--prompt", flags.task.prompt,
+                  "The text to continue; for data that is not text, the numbers of its tokens, "
+                  "such as \"464 3290\"")
       ->required()
       ->type_name("TEXT");
   generate.add_option("--max-new-tokens", flags.task.max_new_tokens, "Tokens to write")

@@ -29,10 +29,12 @@ ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
 // Prints one JSON line: loss, perplexity, samples and the step of the checkpoint.
 void PrintResult(const ValidationResult& result, int64_t step);
 
-// Prints the text that the model generates from the prompt: token by token, or one JSON line at the
-// end. The same seed gives the same text. The model reads the last max_seq_len tokens. Throws
+// Prints what the model writes after the prompt: token by token, or one JSON line at the end. The
+// same seed gives the same text. `is_text`: tokens are bytes; else prompt and output are the
+// numbers of tokens, separated by spaces. The model reads the last max_seq_len tokens. Throws
 // kInvalidArgument if the model reads images or cannot read the prompt.
-void Generate(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed);
+void Generate(Engine& engine, const Model& model, const GenerateTask& task, bool is_text,
+              uint64_t seed);
 
 }  // namespace dsat::engine
 

@@ -389,7 +389,8 @@ void Trial::Evaluate() {
 void Trial::Generate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  engine::Generate(engine, model_, task_.generate, Seed());
+  const bool is_text = task_.data.value("type", Json()) == "text";
+  engine::Generate(engine, model_, task_.generate, is_text, Seed());
 }
 
 void Trial::Record(const TrainingStep& step) {

@@ -266,5 +266,27 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step4"));
 }
 
+TEST_F(TrialTest, WhereTokensAreNoBytesTheirNumbersAreReadAndWritten) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  ASSERT_EQ(Run(1)[0].code, kExitOk);
+  task_.mode = TrialTask::Mode::kGenerate;
+  task_.generate = {.prompt = "3 63", .max_new_tokens = 4, .json = true};
+  const auto json = Run(1);
+  ASSERT_EQ(json[0].code, kExitOk) << json[0].log;
+  const Json sample = Json::parse(json[0].out).at("samples").at(0);
+  ASSERT_EQ(sample.size(), 4U);
+  task_.generate.json = false;
+  EXPECT_EQ(Run(1)[0].out, fmt::format("3 63 {} {} {} {}\n", sample[0].dump(), sample[1].dump(),
+                                       sample[2].dump(), sample[3].dump()));
+  for (const char* prompt : {"The", "3 64", "-1", "1.5", ""}) {
+    task_.generate.prompt = prompt;
+    const auto exits = Run(1);
+    EXPECT_EQ(exits[0].code, kExitError) << prompt;
+    EXPECT_THAT(exits[0].log, testing::HasSubstr("the prompt ")) << prompt;
+  }
+}
+
 }  // namespace
 }  // namespace dsat::engine
