@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
