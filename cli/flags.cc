@@ -30,6 +30,12 @@ void AddResultCommands(Parser& parser) {
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json and metrics.json to this folder")
       ->type_name("DIR");
+  CLI::App& report = parser.Add(
+      "report", "Write one HTML page with the answer, plots and all trials", parser.report);
+  report.add_option("experiment", parser.report.experiment,
+                    "Number or name of the experiment (default: the newest one)");
+  report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
+      ->type_name("FILE.html");
   CLI::App& query =
       parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
   query.add_option("sql", parser.query.sql, "One SELECT statement")->required();

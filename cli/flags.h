@@ -95,6 +95,10 @@ struct BestFlags {
   std::string experiment;
   std::string out_dir;  // "" = print only
 };
+struct ReportFlags {
+  std::string experiment;  // "" = the newest one
+  std::string out;         // "" = dsat-report-<number>.html
+};
 struct QueryFlags {
   std::string sql;
   int64_t max_seconds = 60;
@@ -169,9 +173,9 @@ struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
 using Command =
     std::variant<SearchFlags, SpaceFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags, TellFlags,
-                 ServeFlags, ListFlags, ShowFlags, BestFlags, QueryFlags, ExportFlags, TrainFlags,
-                 EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags, DoctorFlags,
-                 SuperviseFlags>;
+                 ServeFlags, ListFlags, ShowFlags, BestFlags, ReportFlags, QueryFlags, ExportFlags,
+                 TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags,
+                 DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

@@ -35,6 +35,7 @@ struct Parser {
   ListFlags list;
   ShowFlags show;
   BestFlags best;
+  ReportFlags report;
   QueryFlags query;
   ExportFlags export_flags;
   TrainFlags train;

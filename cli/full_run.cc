@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"

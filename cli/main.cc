@@ -14,6 +14,7 @@
 #include "cli/estimate_command.h"
 #include "cli/flags.h"
 #include "cli/inference_commands.h"
+#include "cli/report_command.h"
 #include "cli/result_commands.h"
 #include "cli/search_commands.h"
 #include "cli/space_command.h"

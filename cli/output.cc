@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/progress.h"
+#include "cli/describe.h"
 #include "engine/config/batch.h"
 #include "searcher/results.h"
 #include "searcher/verdict.h"
@@ -105,13 +105,11 @@ std::string Interval(const Factor& factor) {
 // How the pick compares with the submitted configuration.
 std::string FactorText(const Search& search, const Verdict& verdict) {
   if (!search.SubmittedMisfit().empty()) {
-    return "factor: none, the submitted configuration does not fit: " +
-           Printable(search.SubmittedMisfit()) + "\n";
+    return "none, the submitted configuration does not fit: " + Printable(search.SubmittedMisfit());
   }
   if (!verdict.factor) {
-    if (!verdict.nothing_better)
-      return "factor: none, the submitted configuration was not measured\n";
-    return "factor: none, no other configuration was measured to be faster\n";
+    return verdict.nothing_better ? "none, no other configuration was measured to be faster"
+                                  : "none, the submitted configuration was not measured";
   }
   const std::string how =
       verdict.num_rounds > 0
@@ -119,54 +117,53 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
           : "not confirmed: the best of many measurements is a lucky one";
   if (verdict.nothing_better && verdict.num_rounds > 0) {
     return fmt::format(
-        "factor: nothing better was found; the best other configuration is {:.2f} times as fast{}, "
-        "{}{}\n",
+        "nothing better was found; the best other configuration is {:.2f} times as fast{}, {}{}",
         verdict.factor->value, Interval(*verdict.factor), how,
         verdict.factor->high > kWorthMore ? "; more rounds (--confirm) would narrow the interval"
                                           : "");
   }
-  return fmt::format("factor: {:.2f} times the samples/s of the submitted configuration{}, {}\n",
+  return fmt::format("{:.2f} times the samples/s of the submitted configuration{}, {}",
                      verdict.factor->value, Interval(*verdict.factor), how);
 }
 
-// One line if a configuration dropped out of the confirmation or the soak.
+// The configurations that dropped out of the confirmation or the soak, "" if none did.
 std::string LeftOutText(const Verdict& verdict) {
   std::string text;
   for (const auto& [trial, reason] : verdict.left_out)
-    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "finalists: " : "; ", trial,
+    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "" : "; ", trial,
                         Printable(reason));
-  return text.empty() ? "" : text + "\n";
+  return text;
 }
 
-// Whether the pick trains like the submitted configuration: one line, unless it is that one.
+// Whether the pick trains like the submitted configuration, "" if it is that one.
 std::string TrainingText(const Search& search, const Verdict& verdict) {
   if (!search.spec().options.check_losses || verdict.pick == search.Submitted()) return "";
   const LossCheck& check = verdict.losses;
   if (check.result == LossCheck::Result::kNotChecked) {
     return fmt::format(
-        "training: not checked against the submitted configuration: {}{}\n", check.why,
+        "not checked against the submitted configuration: {}{}", check.why,
         check.why == kNoLosses
             ? "; report them with the Python helper (docs/python.md) or pass --loss-pattern"
             : "");
   }
-  return fmt::format(
-      "training: {} the submitted configuration: {}, measured against {} of its runs{}\n",
-      check.result == LossCheck::Result::kAlike ? "like" : "not like", Describe(check),
-      check.num_runs, check.only_learning ? "; only what is learned was compared" : "");
+  return fmt::format("{} the submitted configuration: {}, measured against {} of its runs{}",
+                     check.result == LossCheck::Result::kAlike ? "like" : "not like",
+                     Describe(check), check.num_runs,
+                     check.only_learning ? "; only what is learned was compared" : "");
 }
 
-// What the soak has shown, in one line.
+// What the soak has shown.
 std::string SoakText(const Search& search, const Verdict& verdict) {
   if (!verdict.no_soak.empty())
-    return "soak: not run, the budget is used up (" + Printable(verdict.no_soak) + ")\n";
+    return "not run, the budget is used up (" + Printable(verdict.no_soak) + ")";
   if (!verdict.soak || search.spec().options.soak_steps == 0) return "";
   const Trial& soak = search.trials().at(*verdict.soak);
   if (soak.state != TrialState::kSucceeded) {
-    return fmt::format("soak: trial {} {}{}{}\n", soak.id, ToString(soak.state),
+    return fmt::format("trial {} {}{}{}", soak.id, ToString(soak.state),
                        soak.reason.empty() ? "" : ": ", Printable(soak.reason));
   }
   const std::string& metric = search.spec().options.metric;
-  std::string text = fmt::format("soak: trial {} ran {} steps{}", soak.id, soak.steps,
+  std::string text = fmt::format("trial {} ran {} steps{}", soak.id, soak.steps,
                                  IsBuiltin(search.spec()) ? " and saved checkpoints" : "");
   if (const auto peak = ValueAtBest(soak, metric, "peak_bytes"))
     text += fmt::format(", peak {} on a rank", HumanBytes(static_cast<int64_t>(*peak)));
@@ -174,10 +171,10 @@ std::string SoakText(const Search& search, const Verdict& verdict) {
     text += fmt::format(", {} of host memory", HumanBytes(static_cast<int64_t>(*host)));
   if (const auto flushes = ValueAtBest(soak, metric, "alloc_retries"); flushes && *flushes > 0)
     text += fmt::format(", {:.0f} flushes of the allocator's cache", *flushes);
-  return text + "\n";
+  return text;
 }
 
-// One line if the global batch is not the submitted one.
+// What follows if the global batch is not the submitted one.
 std::string BatchText(const Search& search, const Verdict& verdict) {
   if (!search.Submitted()) return "";
   const auto batch_of = [&](TrialId id) {
@@ -186,24 +183,22 @@ std::string BatchText(const Search& search, const Verdict& verdict) {
   const int64_t was = batch_of(*search.Submitted()), is = batch_of(*verdict.pick);
   if (was == is) return "";
   return fmt::format(
-      "batch: train_batch_size is {} instead of {}; a learning rate belongs to a batch size: adapt "
-      "it, or search with --train-batch-size keep\n",
+      "train_batch_size is {} instead of {}; a learning rate belongs to a batch size: adapt it, or "
+      "search with --train-batch-size keep",
       is, was);
 }
 
 std::string CertaintyText(const Verdict& verdict) {
   std::string text;
   if (verdict.probability_near_best) {
-    text += fmt::format(
-        "certainty: within 1 % of the best of {:.0f} configurations with "
-        "probability {:.0f} %",
-        verdict.num_considered, 100 * *verdict.probability_near_best);
+    text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
+                        verdict.num_considered, 100 * *verdict.probability_near_best);
   }
   if (!verdict.ties.empty()) {
-    text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "certainty: " : "; ",
+    text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "" : "; ",
                         verdict.ties.size() == 1 ? "" : "s", fmt::join(verdict.ties, ", "));
   }
-  return text.empty() ? "" : text + "\n";
+  return text;
 }
 
 std::string DriftText(const Verdict& verdict) {
@@ -215,22 +210,22 @@ std::string DriftText(const Verdict& verdict) {
                                ? fmt::format("in {:.1f} minutes", 60 * drift.hours)
                                : fmt::format("{:.1f} % per hour", percent / drift.hours);
   return fmt::format(
-      "drift: the machine became {:.1f} % {} during the search (standard error {:.1f} %), {}\n",
-      percent, drift.change > 0 ? "slower" : "faster", 100 * drift.error, pace);
+      "the machine became {:.1f} % {} during the search (standard error {:.1f} %), {}", percent,
+      drift.change > 0 ? "slower" : "faster", 100 * drift.error, pace);
 }
 
 std::string CostText(const Verdict& verdict) {
   if (verdict.device_seconds <= 0) return "";
-  std::string text = "cost: " + DeviceTime(verdict.device_seconds);
+  std::string text = DeviceTime(verdict.device_seconds);
   if (verdict.repaid_after_steps)
     text += fmt::format(", repaid after {} training steps", *verdict.repaid_after_steps);
-  return text + "\n";
+  return text;
 }
 
 std::string MemoryText(const Search& search, const Verdict& verdict) {
   std::string text;
   if (verdict.free_bytes) {
-    text = fmt::format("memory: {} of {} stay free on a rank",
+    text = fmt::format("{} of {} stay free on a rank",
                        HumanBytes(std::max<int64_t>(0, *verdict.free_bytes)),
                        HumanBytes(search.profile()->device_memory_bytes));
   }
@@ -239,31 +234,38 @@ std::string MemoryText(const Search& search, const Verdict& verdict) {
         "{}{} alternative: trial {}, {}", text.empty() ? "" : "; ", other.name, other.trial,
         DescribeConfig(search.trials().at(other.trial), search.spec().options.metric));
   }
-  return text.empty() ? "" : text + "\n";
-}
-
-// What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory.
-std::string VerdictText(const Search& search) {
-  const Verdict verdict = VerdictOf(search);
-  if (!verdict.pick) return "";
-  const Trial& trial = search.trials().at(*verdict.pick);
-  const std::string& metric = search.spec().options.metric;
-  const Json submitted =
-      engine::ConfigForTrial(search.spec().ds_config, {}, search.spec().slots_per_trial);
-  const std::string change = DescribeChange(submitted, search.BestConfigOf(*verdict.pick));
-  std::string text =
-      fmt::format("best: trial {}, {}, {}; {}\n", trial.id, DescribeConfig(trial, metric),
-                  DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
-                  change.empty() ? "this is the submitted configuration" : "changes " + change);
-  text += FactorText(search, verdict) + LeftOutText(verdict) + TrainingText(search, verdict) +
-          SoakText(search, verdict) + BatchText(search, verdict) + CertaintyText(verdict) +
-          CostText(verdict) + MemoryText(search, verdict) + DriftText(verdict);
-  if (!verdict.warm_start.empty()) text += "warm start: " + verdict.warm_start + "\n";
-  if (!verdict.bound.empty()) text += "why: " + verdict.bound + "\n";
   return text;
 }
 
+// The pick as a difference to the submitted configuration.
+std::string BestText(const Search& search, const Verdict& verdict) {
+  const Trial& trial = search.trials().at(*verdict.pick);
+  const std::string& metric = search.spec().options.metric;
+  const std::string change =
+      DescribeChange(SubmittedConfig(search.spec()), search.BestConfigOf(trial.id));
+  return fmt::format("trial {}, {}, {}; {}", trial.id, DescribeConfig(trial, metric),
+                     DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
+                     change.empty() ? "this is the submitted configuration" : "changes " + change);
+}
+
 }  // namespace
+
+Json SubmittedConfig(const ExperimentSpec& spec) {
+  return engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
+}
+
+std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict) {
+  if (!verdict.pick) return {};
+  std::vector<AnswerLine> lines = {
+      {"best", BestText(search, verdict)},     {"factor", FactorText(search, verdict)},
+      {"finalists", LeftOutText(verdict)},     {"training", TrainingText(search, verdict)},
+      {"soak", SoakText(search, verdict)},     {"batch", BatchText(search, verdict)},
+      {"certainty", CertaintyText(verdict)},   {"cost", CostText(verdict)},
+      {"memory", MemoryText(search, verdict)}, {"drift", DriftText(verdict)},
+      {"warm start", verdict.warm_start},      {"why", verdict.bound}};
+  std::erase_if(lines, [](const AnswerLine& line) { return line.text.empty(); });
+  return lines;
+}
 
 std::string SummaryText(const Experiment& experiment, size_t columns) {
   const Search& search = experiment.search();
@@ -272,7 +274,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
       fmt::format("experiment {} ({}), {}, {}{}{}\n", experiment.id(),
                   Printable(search.spec().name), search.spec().method, ToString(experiment.state()),
                   experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
-  if (search.profile()) text += DescribeProfile(experiment) + "\n";
+  if (search.profile()) text += DescribeProfile(experiment.search()) + "\n";
   const Assignment common_settings = CommonSettings(search);
   const std::string common = SettingsText(common_settings, {});
   std::vector<std::vector<std::string>> rows;
@@ -286,7 +288,9 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   if (search.NumRefused() > 0)
     text += fmt::format("not launched: {} configurations that are predicted not to fit\n",
                         search.NumRefused());
-  return text + VerdictText(search);
+  for (const AnswerLine& line : AnswerLines(search, VerdictOf(search)))
+    text += line.name + ": " + line.text + "\n";
+  return text;
 }
 
 Json TrialJson(const Trial& trial, const std::string& metric) {

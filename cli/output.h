@@ -3,11 +3,25 @@
 #define DSAT_CLI_OUTPUT_H_
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "searcher/experiment.h"
+#include "searcher/verdict.h"
 
 namespace dsat::cli {
+
+// A line of the answer: "factor" and "1.44 times the samples/s of the submitted configuration ...".
+struct AnswerLine {
+  std::string name;
+  std::string text;
+};
+
+// What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory. Empty
+// if there is no pick. `verdict` is VerdictOf(search).
+std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
+// The submitted config as a trial resolves it.
+Json SubmittedConfig(const ExperimentSpec& spec);
 
 // The ranking of all trials, the profile and the factor over the submitted configuration. Settings
 // are wrapped at `columns`; 0 = one line per trial.

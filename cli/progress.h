@@ -33,15 +33,6 @@ class ProgressDisplay {
 // notices what standard output did not take.
 void Say(std::FILE* out, const std::string& text);
 
-// "stage 2, micro-batch 16": a trial's config at its best point by `metric`.
-std::string DescribeConfig(const Trial& trial, const std::string& metric);
-// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value
-// with its unit.
-std::string DescribeMetric(const std::string& metric, double value);
-// The profile of the model and the device and, for each stage, the predicted memory and
-// micro-batch.
-std::string DescribeProfile(const Experiment& experiment);
-
 }  // namespace dsat::cli
 
 #endif  // DSAT_CLI_PROGRESS_H_

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
+#include "cli/describe.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/status_line.h"
@@ -22,12 +23,6 @@ namespace {
 // Whether a search runner is at work, as far as this machine knows.
 bool IsRunning(const Store& store, const ExperimentRow& row) {
   return row.state == ExperimentState::kActive && RunnerLock::IsHeld(store.path(), row.id);
-}
-
-std::string StateText(const Store& store, const ExperimentRow& row) {
-  const bool interrupted =
-      row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
-  return interrupted ? "interrupted" : ToString(row.state);
 }
 
 Json ToJson(const Store& store, const ExperimentRow& row) {
@@ -65,6 +60,12 @@ std::string FreeKey(const Json& object, const std::string& column) {
 }
 
 }  // namespace
+
+std::string StateText(const Store& store, const ExperimentRow& row) {
+  const bool interrupted =
+      row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
+  return interrupted ? "interrupted" : ToString(row.state);
+}
 
 int RunCommand(const Flags& flags, const ListFlags&) {
   const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);

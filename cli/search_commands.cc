@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "cli/describe.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "cli/describe.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"
 #include "cli/progress.h"
@@ -113,7 +114,7 @@ int RunCommand(const Flags& flags, const SpaceFlags& space) {
   if (flags.json) {
     Say(stdout, SpaceJson(search, outlook).dump(2) + "\n");
   } else {
-    Say(stdout, DescribeProfile(experiment) + "\n\n" +
+    Say(stdout, DescribeProfile(experiment.search()) + "\n\n" +
                     SpaceText(search, outlook, TerminalColumns(STDOUT_FILENO)));
   }
   return 0;

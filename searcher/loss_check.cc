@@ -124,20 +124,6 @@ bool MaySkipOthers(const Search& search, const Trial& soak, const std::vector<co
   });
 }
 
-// The runs of the submitted configuration with this global batch and known losses.
-std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size) {
-  std::vector<const Trial*> runs;
-  for (const auto& [id, trial] : search.trials()) {
-    const bool is_run = trial.kind == TrialKind::kSubmitted ||
-                        trial.kind == TrialKind::kReference ||
-                        (trial.kind == TrialKind::kConfirm && trial.confirms == search.Submitted());
-    if (!is_run || trial.state != TrialState::kSucceeded) continue;
-    const bool is_known = !LossesOf(trial, search.spec().options.metric).empty();
-    if (is_known && GlobalBatch(trial.ds_config) == train_batch_size) runs.push_back(&trial);
-  }
-  return runs;
-}
-
 }  // namespace
 
 LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve& curve,
@@ -178,6 +164,19 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   check.result =
       check.difference <= check.allowed ? LossCheck::Result::kAlike : LossCheck::Result::kDiffers;
   return check;
+}
+
+std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size) {
+  std::vector<const Trial*> runs;
+  for (const auto& [id, trial] : search.trials()) {
+    const bool is_run = trial.kind == TrialKind::kSubmitted ||
+                        trial.kind == TrialKind::kReference ||
+                        (trial.kind == TrialKind::kConfirm && trial.confirms == search.Submitted());
+    if (!is_run || trial.state != TrialState::kSucceeded) continue;
+    const bool is_known = !LossesOf(trial, search.spec().options.metric).empty();
+    if (is_known && GlobalBatch(trial.ds_config) == train_batch_size) runs.push_back(&trial);
+  }
+  return runs;
 }
 
 LossCheck CheckLosses(const Search& search, const Trial& soak) {

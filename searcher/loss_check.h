@@ -56,6 +56,9 @@ struct LossCheck {
 LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve& curve,
                         const LossLimits& limits);
 
+// The runs of the submitted configuration with this global batch and known losses.
+std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size);
+
 // The comparison for a soak trial of `search` that has been measured.
 LossCheck CheckLosses(const Search& search, const Trial& soak);
 

@@ -133,13 +133,6 @@ Json StatedConfig(const Search& search, TrialId id) {
   return WithStatedDefaults(search.spec(), knobs, config);
 }
 
-// A trial's config as it is written.
-Json ConfigToKeep(const Search& search, TrialId id) {
-  const ExperimentSpec& spec = search.spec();
-  const Json config = StatedConfig(search, id);
-  return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
-}
-
 // The content of metrics.json (results.h).
 Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
   const Search& search = experiment.search();
@@ -171,6 +164,12 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
 std::optional<Json> BestConfig(const Search& search) {
   const std::optional<TrialId> pick = VerdictOf(search).pick;
   return pick ? std::optional(StatedConfig(search, *pick)) : std::nullopt;
+}
+
+Json ConfigToKeep(const Search& search, TrialId id) {
+  const ExperimentSpec& spec = search.spec();
+  const Json config = StatedConfig(search, id);
+  return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
 }
 
 std::string MachineName() {

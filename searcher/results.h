@@ -17,6 +17,10 @@ namespace dsat {
 // (searcher/stated_defaults.h); nullopt if no trial has succeeded yet.
 std::optional<Json> BestConfig(const Search& search);
 
+// A trial's config as WriteResults writes it to a file, with all that BestConfig states. REQUIRES:
+// the trial has succeeded.
+Json ConfigToKeep(const Search& search, TrialId id);
+
 // The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
 // shell: the user's own with the arguments that must agree with the config, started by torchrun if
 // dsat starts the ranks of trials, or `dsat train` where that cannot say the same.

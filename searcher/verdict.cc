@@ -175,22 +175,33 @@ std::string ShortValue(const Json& value) {
   return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
 }
 
-std::string DescribeChange(const Json& from, const Json& to) {
-  std::string text;
+std::vector<Change> ChangesOf(const Json& from, const Json& to) {
+  std::vector<Change> changes;
   for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
     std::string pointer = change.at("path").get<std::string>().substr(1);
     for (const auto& [escape, plain] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
       for (size_t at = 0; (at = pointer.find(escape, at)) != pointer.npos; ++at)
         pointer.replace(at, 2, plain);
     }
-    const std::string name = ShortName(pointer);
     const Json* was = FindAtPointer(from, pointer);
     const Json* is = FindAtPointer(to, pointer);
-    text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
-    if (was != nullptr) text += ShortValue(*was) + " -> ";
-    text += is == nullptr ? "(default)" : ShortValue(*is);
+    changes.push_back({ShortName(pointer), was == nullptr ? "" : ShortValue(*was),
+                       is == nullptr ? "(default)" : ShortValue(*is)});
+  }
+  return changes;
+}
+
+std::string Describe(const std::vector<Change>& changes) {
+  std::string text;
+  for (const Change& change : changes) {
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", change.name,
+                        change.was.empty() ? "" : change.was + " -> ", change.is);
   }
   return text;
+}
+
+std::string DescribeChange(const Json& from, const Json& to) {
+  return Describe(ChangesOf(from, to));
 }
 
 Json ToJson(const Factor& factor) {

@@ -66,8 +66,18 @@ std::string ShortName(const std::string& pointer);
 // 5000000 and 5e6 as "5e6"; other values as JSON.
 std::string ShortValue(const Json& value);
 
-// "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8": what the config of `to` changes of
-// the config of `from`; "" if nothing.
+// What a config changes at one key.
+struct Change {
+  std::string name;  // ShortName of the key.
+  std::string was;   // "" if the key is new.
+  std::string is;    // "(default)" if the key is gone.
+  bool operator==(const Change&) const = default;
+};
+
+// What the config `to` changes of the config `from`.
+std::vector<Change> ChangesOf(const Json& from, const Json& to);
+// Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
+std::string Describe(const std::vector<Change>& changes);
 std::string DescribeChange(const Json& from, const Json& to);
 
 Json ToJson(const Factor& factor);

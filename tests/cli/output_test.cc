@@ -67,8 +67,8 @@ TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
   const Finished help = work.Dsat({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   for (const char* command :
-       {"asha", "binary", "random", "grid", "resume", "train", "list", "show", "best", "query",
-        "export", "collate", "create", "ask", "tell", "serve"})
+       {"asha", "binary", "random", "grid", "resume", "train", "list", "show", "best", "report",
+        "query", "export", "collate", "create", "ask", "tell", "serve"})
     EXPECT_THAT(help.out, HasSubstr(command));
   EXPECT_THAT(help.out, Not(HasSubstr("supervise")));
   const Finished asha = work.Dsat({"asha", "--help"});

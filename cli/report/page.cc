@@ -1,0 +1,278 @@
+// Writes the page of a report.
+#include "cli/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "base/version.h"
+#include "cli/describe.h"
+#include "cli/output.h"
+#include "cli/report/look.h"
+#include "cli/report/markup.h"
+#include "cli/report/plots.h"
+#include "cli/report/trial_table.h"
+#include "searcher/results.h"
+#include "searcher/stated_defaults.h"
+
+namespace dsat::cli {
+namespace {
+
+void DrawHead(const Report& report, Markup& page) {
+  const std::string policy = fmt::format(
+      "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; "
+      "form-action 'none'",
+      kScriptHash);
+  page.Open("head").Empty("meta", {{"charset", "utf-8"}});
+  page.Empty("meta", {{"http-equiv", "Content-Security-Policy"}, {"content", policy}});
+  page.Empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
+  page.Empty("meta", {{"name", "color-scheme"}, {"content", "light dark"}});
+  page.Empty("meta", {{"name", "generator"}, {"content", fmt::format("dsat {}", kVersion)}});
+  page.Element("title",
+               fmt::format("{}: dsat experiment {}", Clipped(report.spec.name), report.row.id));
+  page.Open("style").Raw(kStyleSheet).Close().Close();
+}
+
+void DrawHeader(const Report& report, Markup& page) {
+  const std::string end = report.row.reason.empty() ? "" : ": " + Clipped(report.row.reason);
+  const std::string host = report.spec.machine.value("host", std::string());
+  page.Open("header").Element("p", "dsat report", {{"class", "brand"}});
+  page.Element("h1", Clipped(report.spec.name));
+  page.Open("p", {{"class", "facts"}});
+  page.Element("span", fmt::format("experiment {}", report.row.id));
+  page.Element("span", report.state + end, {{"class", "state " + report.state}});
+  page.Element("span", "method " + report.spec.method);
+  page.Element("span", fmt::format("{} trial{}", report.row.num_trials,
+                                   report.row.num_trials == 1 ? "" : "s"));
+  page.Element("span", report.row.created_at.substr(0, 10));
+  if (!host.empty()) page.Element("span", host);
+  page.Close();
+  page.Open("nav", {{"aria-label", "Parts of the page"}});
+  for (const auto& [id, name] : {std::pair{"answer", "Answer"},
+                                 {"plots", "Plots"},
+                                 {"trials", "Trials"},
+                                 {"about", "About"}})
+    page.Element("a", name, {{"href", fmt::format("#{}", id)}});
+  page.Close().Close();
+}
+
+// What comes first in a line of the answer, and the details after it. A list of numbers stays
+// whole.
+std::pair<std::string, std::string> Split(const std::string& text) {
+  size_t at = text.size();
+  for (const char* end : {"; ", ": ", " ("})
+    at = std::min(at, text.find(end));
+  for (size_t comma = text.find(", "); comma < at; comma = text.find(", ", comma + 1)) {
+    const char next = comma + 2 < text.size() ? text[comma + 2] : ' ';
+    if (next < '0' || next > '9') at = comma;
+  }
+  return {text.substr(0, at), text.substr(at)};
+}
+
+void DrawHero(const Report& report, const AnswerLine& best, const std::string& factor,
+              Markup& page) {
+  const Verdict& verdict = report.verdict;
+  const bool is_faster = verdict.factor && !verdict.nothing_better;
+  page.Open("div", {{"class", "hero"}});
+  if (is_faster) {
+    page.Open("p", {{"class", "factor"}}).Text(fmt::format("{:.2f}", verdict.factor->value));
+    page.Element("span", "\u00d7").Close();
+  } else if (verdict.pick == report.search->Submitted()) {
+    page.Element("p", "Keep", {{"class", "factor"}});
+  }
+  // The changes, which follow in the line, are in the table.
+  const size_t end = best.text.find("; ");
+  page.Open("div").Element("h2", best.text.substr(0, end));
+  if (!is_faster) page.Element("p", best.text.substr(end + 2));
+  page.Element("p", factor).Close().Close();
+}
+
+void DrawChanges(const Report& report, Markup& page) {
+  const Trial& pick = report.search->trials().at(*report.verdict.pick);
+  const std::vector<Change> changes =
+      ChangesOf(SubmittedConfig(report.spec), report.ConfigOf(pick));
+  if (changes.empty()) return;
+  page.Element("h3", "What the pick changes").Open("div", {{"class", "scroll"}});
+  page.Open("table", {{"class", "changes"}}).Open("thead").Open("tr");
+  for (const char* title : {"setting", "submitted", "pick"})
+    page.Element("th", title, {{"scope", "col"}});
+  page.Close().Close().Open("tbody");
+  for (const Change& change : changes) {
+    page.Open("tr").Element("th", change.name, {{"scope", "row"}});
+    page.Element("td", change.was.empty() ? "(default)" : Clipped(change.was));
+    page.Element("td", Clipped(change.is)).Close();
+  }
+  page.Close().Close().Close();
+}
+
+void DrawCommand(const Report& report, Markup& page) {
+  const Json config = ConfigToKeep(*report.search, *report.verdict.pick);
+  std::string command = ProductionCommand(report.spec, config, report.out_dir);
+  if (!report.has_results) {
+    command = fmt::format("dsat best {} --db {} --out {}\n{}", report.row.id, ShellWord(report.db),
+                          ShellWord(report.out_dir), command);
+  }
+  page.Element("h3", "Train with it").Element("pre", command, {{"tabindex", "0"}});
+  page.Open("details").Element("summary", "ds_config.json of the pick");
+  page.Element("pre", config.dump(2), {{"id", "ds-config"}, {"tabindex", "0"}}).Close();
+}
+
+void DrawAnswer(const Report& report, Markup& page) {
+  page.Open("section", {{"id", "answer"}, {"aria-label", "Answer"}});
+  if (!report.verdict.pick) {
+    page.Element("h2", report.search == nullptr ? "There is no answer" : "There is no answer yet");
+    page.Element("p", report.search == nullptr ? report.why_no_search
+                      : report.trials.empty()  ? "No trial has been launched."
+                                               : "No trial has measured a configuration.");
+    page.Close();
+    return;
+  }
+  std::string factor;
+  std::vector<AnswerLine> lines = AnswerLines(*report.search, report.verdict);
+  const AnswerLine best = lines.front();
+  std::erase_if(lines, [&](const AnswerLine& line) {
+    if (line.name == "factor") factor = line.text;
+    return line.name == "factor" || line.name == "best";
+  });
+  if (report.row.state == ExperimentState::kActive)
+    page.Element("p", "This is the best answer so far; the search has not ended.",
+                 {{"class", "notice"}});
+  DrawHero(report, best, factor, page);
+  page.Open("dl", {{"class", "cards"}});
+  for (const AnswerLine& line : lines) {
+    const auto [lead, rest] = Split(line.text);
+    page.Open("div").Element("dt", line.name);
+    page.Open("dd").Element("strong", Clipped(lead)).Text(Clipped(rest)).Close().Close();
+  }
+  page.Close();
+  DrawChanges(report, page);
+  DrawCommand(report, page);
+  page.Close();
+}
+
+void DrawPlots(const Report& report, Markup& page) {
+  const Plots plots = MakePlots(report);
+  page.Open("section", {{"id", "plots"}, {"aria-label", "Plots"}});
+  page.Element("h2", "Plots");
+  page.Open("div", {{"class", "plots"}});
+  for (const Plot& plot : plots.shown)
+    DrawFigure(plot, page);
+  page.Close();
+  if (!plots.missing.empty()) {
+    page.Element("h3", "Not shown").Open("ul", {{"class", "missing"}});
+    for (const auto& [what, why] : plots.missing)
+      page.Element("li", fmt::format("{}: {}", what, why));
+    page.Close();
+  }
+  page.Close();
+}
+
+void DrawTable(const Report& report, Markup& page) {
+  page.Open("section", {{"id", "trials"}, {"aria-label", "Trials"}});
+  page.Element("h2", "Trials");
+  if (report.num_left_out > 0) {
+    page.Element("p",
+                 fmt::format("{} further trials are left out here and in the plots, so that the "
+                             "file stays small; dsat export {} lists all of them.",
+                             report.num_left_out, report.row.id),
+                 {{"class", "notice"}});
+  }
+  if (report.search != nullptr && report.search->NumRefused() > 0) {
+    page.Element("p", fmt::format("not launched: {} configurations that are predicted not to fit",
+                                  report.search->NumRefused()));
+  }
+  DrawTrials(report, page);
+  page.Close();
+}
+
+std::string PlainText(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", value.is_array() ? "" : key + " ",
+                        PlainText(item));
+  }
+  return text;
+}
+
+// What the search ran on, with and for: name and text.
+std::vector<std::pair<std::string, std::string>> Facts(const Report& report) {
+  const ExperimentSpec& spec = report.spec;
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"experiment", fmt::format("{} in {}", report.row.id, report.db)},
+      {"created (UTC)", report.row.created_at},
+      {"ended (UTC)", report.ended_at.empty() ? "not yet" : report.ended_at},
+      {"method", spec.method},
+      {"metric", spec.options.metric},
+      {"random seed", std::to_string(spec.options.random_seed)},
+      {"command", fmt::format("{}", fmt::join(spec.entrypoint, " "))},
+      {"experiment file", spec.config_path},
+      {"base folder", spec.model_dir},
+      {"submitted ds_config",
+       spec.ds_config_path.empty() ? "in the experiment file" : spec.ds_config_path},
+      {"ranks of a trial", std::to_string(spec.slots_per_trial)},
+      {"device", spec.device}};
+  if (spec.device_memory_bytes > 0)
+    facts.emplace_back("device memory of a rank", HumanBytes(spec.device_memory_bytes));
+  if (spec.host_memory_bytes > 0)
+    facts.emplace_back("host memory of a rank", HumanBytes(spec.host_memory_bytes));
+  for (const auto& [name, value] : spec.machine.items()) {
+    if (name != "dsat" && name != "packages" && !value.is_null())
+      facts.emplace_back(name, PlainText(value));
+  }
+  const Json versions = VersionsOf(spec);
+  for (const auto& [name, version] : versions.items())
+    facts.emplace_back(name + " version", PlainText(version));
+  if (report.search != nullptr && report.search->profile())
+    facts.emplace_back("profile", DescribeProfile(*report.search));
+  return facts;
+}
+
+void DrawAbout(const Report& report, Markup& page) {
+  page.Open("section", {{"id", "about"}, {"aria-label", "Machine and search"}});
+  page.Element("h2", "Machine and search");
+  page.Open("dl", {{"class", "about"}});
+  for (const auto& [name, text] : Facts(report)) {
+    if (text.empty()) continue;
+    const bool is_wide = text.find('\n') != text.npos;
+    page.Open("div", {{"class", is_wide ? "wide" : "fact"}});
+    page.Element("dt", name).Element("dd", Clipped(text)).Close();
+  }
+  page.Close();
+  Json options = ToJson(report.spec.options);
+  options.erase("prior");  // The trials of another experiment.
+  for (const auto& [name, json] : {std::pair{"options of the search", std::move(options)},
+                                   {"submitted ds_config", report.spec.ds_config}}) {
+    page.Open("details").Element("summary", name);
+    page.Element("pre", json.dump(2), {{"tabindex", "0"}}).Close();
+  }
+  page.Close();
+}
+
+}  // namespace
+
+std::string ReportPage(const Report& report) {
+  Markup page;
+  page.Raw("<!DOCTYPE html>\n");
+  page.Open("html", {{"xmlns", "http://www.w3.org/1999/xhtml"}, {"lang", "en"}});
+  DrawHead(report, page);
+  page.Open("body");
+  DrawHeader(report, page);
+  page.Open("main");
+  DrawAnswer(report, page);
+  DrawPlots(report, page);
+  DrawTable(report, page);
+  DrawAbout(report, page);
+  page.Close();
+  page.Element("footer",
+               fmt::format("Made by dsat {} at {} from {}.", kVersion, report.made_at, report.db));
+  page.Open("script").Raw(kScript).Close();
+  page.Close().Close().Raw("\n");
+  return page.text();
+}
+
+}  // namespace dsat::cli

@@ -1,0 +1,17 @@
+// The page of a report: one file that a browser shows without network.
+#ifndef DSAT_CLI_REPORT_PAGE_H_
+#define DSAT_CLI_REPORT_PAGE_H_
+
+#include <string>
+
+#include "cli/report/report.h"
+
+namespace dsat::cli {
+
+// HTML that is also XML. All of it can be read without scripts; the one script sorts the table, and
+// the page's own policy lets no other run.
+std::string ReportPage(const Report& report);
+
+}  // namespace dsat::cli
+
+#endif  // DSAT_CLI_REPORT_PAGE_H_

@@ -1,0 +1,129 @@
+// Reads what a report shows.
+#include "cli/report/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "base/files.h"
+#include "cli/describe.h"
+
+namespace dsat::cli {
+namespace {
+
+// The trials that the answer names or is proved by, and the first others.
+void KeepTrials(const std::map<TrialId, Trial>& all, Report& report) {
+  const auto is_kept = [&](const Trial& trial) {
+    return trial.kind != TrialKind::kSearch || report.IsPick(trial.id) ||
+           std::ranges::find(report.verdict.alternatives, trial.id, &Alternative::trial) !=
+               report.verdict.alternatives.end();
+  };
+  for (const bool first : {true, false}) {
+    for (const auto& [id, trial] : all) {
+      if (report.trials.size() < kMostTrials && is_kept(trial) == first)
+        report.trials.emplace(id, trial);
+    }
+  }
+  report.num_left_out = all.size() - report.trials.size();
+}
+
+// When the trials ran by the search's own clock, which stops while no runner is at work; if it is
+// not known of any, when they were asked for and told.
+void ReadSpans(const Store& store, Report& report) {
+  for (const auto& [id, trial] : report.trials) {
+    if (trial.times.ended_s > trial.times.started_s)
+      report.spans[id] = {trial.times.started_s, trial.times.ended_s};
+  }
+  if (!report.spans.empty()) return;
+  const QueryResult rows = store.Query(
+      fmt::format("SELECT id, (julianday(asked_at) - min(julianday(asked_at)) OVER ()) * 86400,"
+                  " (julianday(ended_at) - min(julianday(asked_at)) OVER ()) * 86400"
+                  " FROM trials WHERE experiment = {}",
+                  report.row.id));
+  for (const std::vector<Json>& row : rows.rows) {
+    const auto id = row.at(0).get<TrialId>();
+    if (!report.trials.contains(id) || !row.at(1).is_number() || !row.at(2).is_number()) continue;
+    report.spans[id] = {row.at(1).get<double>(), row.at(2).get<double>()};
+  }
+}
+
+}  // namespace
+
+Json Report::ConfigOf(const Trial& trial) const {
+  const bool is_known = search != nullptr && trial.state == TrialState::kSucceeded;
+  return is_known ? search->BestConfigOf(trial.id) : trial.ds_config;
+}
+
+std::string Report::TitleOf(const Trial& trial) const {
+  const std::string& metric = spec.options.metric;
+  std::string text = fmt::format("trial {}: {}, {}", trial.id, DescribeTrial(trial, metric),
+                                 ToString(trial.state));
+  for (const std::string& name : {metric, std::string("throughput"), std::string("peak_bytes")}) {
+    const auto value = ValueAtBest(trial, metric, name);
+    if (!value || (name == metric && metric == "throughput")) continue;
+    text += ", " + std::string(name == "peak_bytes" ? "peak " : "") + DescribeMetric(name, *value);
+  }
+  if (!trial.reason.empty()) text += ": " + Printable(trial.reason.substr(0, 200));
+  return text;
+}
+
+Report ReadReport(const Store& store, ExperimentId id, const Experiment* experiment) {
+  Report report;
+  report.spec = store.GetSpec(id);
+  report.row = store.GetExperiment(id);
+  report.state = ToString(report.row.state);
+  report.db = std::filesystem::absolute(store.path()).string();
+  report.made_at = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  const QueryResult ended =
+      store.Query(fmt::format("SELECT ended_at FROM experiments WHERE id = {}", id));
+  if (ended.rows.at(0).at(0).is_string()) report.ended_at = ended.rows[0][0].get<std::string>();
+  if (experiment != nullptr) {
+    report.search = &experiment->search();
+    report.spec = report.search->spec();  // With the limits that were raised.
+    report.verdict = VerdictOf(*report.search);
+    KeepTrials(report.search->trials(), report);
+  } else {
+    std::map<TrialId, Trial> all;
+    for (Trial& trial : store.Trials(id))
+      all.emplace(trial.id, std::move(trial));
+    KeepTrials(all, report);
+  }
+  ReadSpans(store, report);
+  return report;
+}
+
+ShownUnit UnitFor(const std::string& metric, double largest) {
+  std::vector<ShownUnit> units = {{MetricUnit(metric), 1}};
+  if (metric == "FLOPS_per_gpu") units = {{"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}};
+  if (metric == "peak_bytes")
+    units = {{"KiB", 1024}, {"MiB", 1024.0 * 1024}, {"GiB", 1024.0 * 1024 * 1024}};
+  while (units.size() > 1 && largest < units.back().scale)
+    units.pop_back();
+  return units.back();
+}
+
+ShownUnit UnitFor(const Report& report, const std::string& metric) {
+  double largest = 0;
+  for (const auto& [id, trial] : report.trials) {
+    if (const Metric* measured = MetricOf(report, trial, metric))
+      largest = std::max(largest, measured->value);
+  }
+  return UnitFor(metric, largest);
+}
+
+const Metric* MetricOf(const Report& report, const Trial& trial, const std::string& metric) {
+  const PointResult* best = BestPoint(trial, report.spec.options.metric);
+  if (best == nullptr) return nullptr;
+  const auto found = best->measurement.find(metric);
+  return found == best->measurement.end() ? nullptr : &found->second;
+}
+
+int StageOf(const Json& ds_config) {
+  const Json* stage = FindAtPointer(ds_config, "/zero_optimization/stage");
+  return stage != nullptr && stage->is_number() ? stage->get<int>() : 0;
+}
+
+}  // namespace dsat::cli

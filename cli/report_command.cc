@@ -1,0 +1,82 @@
+// Writes the page of an experiment.
+#include "cli/report_command.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "cli/report/page.h"
+#include "cli/report/report.h"
+#include "cli/result_commands.h"
+#include "cli/search_commands.h"
+#include "db/store.h"
+#include "searcher/experiment.h"
+
+namespace dsat::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The experiment that is asked for, or the newest one.
+ExperimentId ExperimentOf(const Store& store, const std::string& experiment) {
+  if (!experiment.empty()) return store.FindExperiment(experiment);
+  const std::vector<ExperimentRow> rows = store.ListExperiments();
+  if (rows.empty()) Throw(ErrorCode::kNotFound, "report: {} has no experiment", store.path());
+  return rows.back().id;
+}
+
+// Throws if a page at `path` would replace something that is no page.
+void CheckTarget(const std::string& path, const std::string& db) {
+  if (fs::is_directory(path)) {
+    Throw(ErrorCode::kInvalidArgument, "report: --out {} is a folder; name a file, such as {}",
+          path, (fs::path(path) / "report.html").string());
+  }
+  if (!fs::exists(path)) return;
+  if (!fs::is_regular_file(path))
+    Throw(ErrorCode::kInvalidArgument, "report: --out {} is not a file that can be replaced", path);
+  if (fs::equivalent(path, db)) {
+    Throw(ErrorCode::kInvalidArgument, "report: --out {} is the database itself; name another file",
+          path);
+  }
+}
+
+}  // namespace
+
+int RunCommand(const Flags& flags, const ReportFlags& report) {
+  Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
+  const ExperimentId id = ExperimentOf(store, report.experiment);
+  const std::string out = report.out.empty() ? fmt::format("dsat-report-{}.html", id) : report.out;
+  CheckTarget(out, flags.db);
+  std::optional<Experiment> experiment;
+  std::string why_not;
+  try {
+    experiment.emplace(Experiment::Open(store, id));
+  } catch (const Error& error) {
+    // What was measured can be shown all the same.
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    why_not = error.what();
+  }
+  Report read = ReadReport(store, id, experiment ? &*experiment : nullptr);
+  read.why_no_search = why_not;
+  read.state = StateText(store, read.row);
+  if (experiment) read.out_dir = OutDir({}, *experiment);
+  read.has_results = fs::exists(read.out_dir + "/ds_config.json");
+  const std::string page = ReportPage(read);
+  WriteFileAtomic(out, page);
+  if (flags.json) {
+    fmt::print("{}\n", Json{{"experiment", id},
+                            {"file", fs::absolute(out).string()},
+                            {"bytes", page.size()},
+                            {"trials", read.trials.size()},
+                            {"trials_left_out", read.num_left_out}}
+                           .dump(2));
+  } else {
+    fmt::print("{}\n", out);
+  }
+  return 0;
+}
+
+}  // namespace dsat::cli

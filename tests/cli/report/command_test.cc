@@ -1,0 +1,224 @@
+// Runs dsat report after a real search, and looks at the page in a real browser.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "tests/cli/report/read_page.h"
+#include "tests/cli/run_dsat.h"
+#include "tests/db/store_fixtures.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kExperimentFile[] = R"(
+name: "tiny </title><img src=x onerror=alert(1)>"
+entrypoint: builtin
+resources: {slots_per_trial: 2, device_memory: 6MiB}
+searcher: {name: single, max_length: {batches: 6}}
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+constexpr char kDsConfig[] = R"({
+  "train_micro_batch_size_per_gpu": 1,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+  "zero_optimization": {"stage": 1, "reduce_bucket_size": 100000, "allgather_bucket_size": 100000}
+})";
+
+class ReportCommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    work.Write("deepspeed.yaml", kExperimentFile);
+    work.Write("ds_config.json", kDsConfig);
+  }
+  void Create() const { ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0); }
+  // One line on stderr that says `what`, and no page.
+  void ExpectRefused(const std::vector<std::string>& args, const std::string& what) const {
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(what));
+    EXPECT_EQ(run.out, "");
+  }
+
+  Workspace work;
+};
+
+TEST_F(ReportCommandTest, ARealSearchHasAPageWithEveryTrial) {
+  const Finished search =
+      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "6", "--confirm", "1", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Finished report = work.Dsat({"report"});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_EQ(report.out, "dsat-report-1.html\n");
+  const Json made = Json::parse(work.Dsat({"report", "1", "--out", "page.html", "--json"}).out);
+  EXPECT_EQ(made["file"], std::filesystem::canonical(work.Path("page.html")).string());
+  EXPECT_EQ(made["bytes"], std::filesystem::file_size(work.Path("page.html")));
+
+  if (!HasPython()) GTEST_SKIP() << "no Python reads the page; set DSAT_TEST_PYTHON";
+  const Json page = ReadPage(work.Path("dsat-report-1.html"));
+  ASSERT_TRUE(page.is_object());
+  const Json shown = Json::parse(work.Dsat({"show", "1", "--json"}).out);
+  EXPECT_EQ(page["rows"].size(), shown["trials"].size());
+  EXPECT_EQ(made["trials"], shown["trials"].size());
+  EXPECT_EQ(Json::parse(page["pre"][1].get<std::string>()),
+            ReadJsonFile(work.Path("out/ds_config.json")));
+  EXPECT_EQ(page["pre"][0], ReadFile(work.Path("out/command.txt"))
+                                .substr(0, ReadFile(work.Path("out/command.txt")).find('\n')));
+}
+
+TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
+  Create();
+  std::filesystem::create_directory(work.Path("folder"));
+  ExpectRefused({"report", "1", "--out", "folder"}, "--out folder is a folder");
+  ExpectRefused({"report", "1", "--out", "nowhere/page.html"}, "nowhere/page.html");
+  ExpectRefused({"report", "1", "--out", "/proc/page.html"}, "/proc/page.html");
+  ExpectRefused({"report", "1", "--out", "/dev/null"}, "/dev/null is not a file");
+  const std::string before = ReadFile(work.Path("dsat.db"));
+  ExpectRefused({"report", "1", "--out", "./dsat.db"}, "./dsat.db is the database");
+  EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
+  ExpectRefused({"report", "7"}, "7");
+  Store::Open(work.Path("empty.db"), Store::Mode::kCreate);
+  ExpectRefused({"report", "--db", "empty.db"}, "empty.db has no experiment");
+  for (const auto& entry : std::filesystem::directory_iterator(work.Path("")))
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("html")));
+}
+
+TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
+  const pid_t search = work.StartDsat(
+      {"grid", "deepspeed.yaml", "--max-trials", "40", "--confirm", "0", "--out", "out"}, "search");
+  ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
+  ASSERT_EQ(work.Dsat({"report", "--out", "running.html"}).exit_code, 0);
+  const std::string running = ReadFile(work.Path("running.html"));
+  EXPECT_NE(running.find("class=\"state active\""), std::string::npos);
+  kill(search, SIGKILL);
+  WaitFor(search);
+  ASSERT_EQ(work.Dsat({"report", "--out", "killed.html"}).exit_code, 0);
+  const std::string killed = ReadFile(work.Path("killed.html"));
+  for (const char* part :
+       {"class=\"state interrupted\"", "the search has not ended", "\"trial-1\""})
+    EXPECT_NE(killed.find(part), std::string::npos) << part;
+}
+
+TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
+  MakeDatabaseOfVersion(work.Path("old.db"), 1);
+  const Finished report = work.Dsat({"report", "2", "--db", "old.db", "--out", "old.html"});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  const std::string page = ReadFile(work.Path("old.html"));
+  for (const char* part : {"There is no answer", "trial 2 does not replay as it was recorded",
+                           "start a new experiment", "id=\"trial-3\""})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
+// What a browser makes of a page, without network: its document after scripts have run.
+class BrowserTest : public ReportCommandTest {
+ protected:
+  void SetUp() override {
+    ReportCommandTest::SetUp();
+    if (std::system("command -v chromium >/dev/null") != 0)
+      GTEST_SKIP() << "there is no chromium: apt-get install chromium";
+    Create();
+    for (int i = 0; i < 4; ++i) {
+      const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out)["trial"];
+      if (asked["kind"] == "profile") {
+        work.Write("profile.json", R"({"num_params": 1000000, "trainable_num_params": 1000000,
+            "activation_bytes_per_sample": 1000000, "device_memory_bytes": 64000000})");
+        work.Write("metrics.json", "{\"FLOPS_per_gpu\": 1e9}");
+        ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "metrics.json", "--profile",
+                             "profile.json"})
+                      .exit_code,
+                  0);
+      } else {
+        work.Write("metrics.json", Json{{"FLOPS_per_gpu", 1e9 * ((i * 7) % 5)}}.dump());
+        const std::string id = asked["id"].dump();
+        work.Dsat(i == 3 ? std::vector<std::string>{"tell", "1", "--trial", id, "--failed", "lost"}
+                         : std::vector<std::string>{"tell", "1", "--trial", id, "--metrics",
+                                                    "metrics.json"});
+      }
+    }
+    ASSERT_EQ(work.Dsat({"report", "1", "--out", "page.html"}).exit_code, 0);
+    page = ReadFile(work.Path("page.html"));
+  }
+
+  // `options` are passed to the browser. Returns what it prints.
+  std::string Browse(const std::string& name, const std::string& options) const {
+    const std::string command = fmt::format(
+        "cd {} && HOME=$PWD timeout 120 chromium --headless --no-sandbox --disable-gpu "
+        "--disable-dev-shm-usage --user-data-dir=$PWD/profile {} file://$PWD/{} >{}.out "
+        "2>/dev/null",
+        ShellWord(work.Path("")), options, name, name);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    return ReadFile(work.Path(name + ".out"));
+  }
+
+  // The title of a page after its scripts have run.
+  std::string TitleIn(const std::string& name, const std::string& options) const {
+    const std::string document = Browse(name, "--dump-dom " + options);
+    const size_t begin = document.find("<title>") + 7;
+    return document.substr(begin, document.find("</title>") - begin);
+  }
+
+  // The page with a script of ours, which its policy would not let run.
+  void WriteWithScript(const std::string& name, const std::string& script) const {
+    std::string text = page;
+    const std::string policy = "http-equiv=\"Content-Security-Policy\"";
+    text.replace(text.find(policy), policy.size(), "name=\"policy\"");
+    text.insert(text.rfind("</body>"), "<script>" + script + "</script>");
+    work.Write(name, text);
+  }
+
+  std::string page;
+};
+
+TEST_F(BrowserTest, TheSortingScriptRunsAndNothingElseDoes) {
+  const std::string document = Browse("page.html", "--dump-dom");
+  EXPECT_NE(document.find("<button type=\"button\">"), std::string::npos);
+  EXPECT_EQ(document.find("<img"), std::string::npos);
+  std::string attacked = page;
+  attacked.insert(attacked.rfind("</body>"), "<script>document.title = 'attacked'</script>");
+  work.Write("attacked.html", attacked);
+  EXPECT_NE(TitleIn("attacked.html", ""), "attacked");
+}
+
+TEST_F(BrowserTest, AClickSortsByTheNumbersOfAColumn) {
+  WriteWithScript("sorted.html",
+                  "const table = document.getElementById('all-trials');"
+                  "const column = Array.from(table.tHead.rows[0].cells)"
+                  ".findIndex((cell) => cell.dataset.metric === 'FLOPS_per_gpu');"
+                  "const click = () => table.tHead.rows[0].cells[column].firstChild.click();"
+                  "const order = () => Array.from(table.tBodies[0].rows)"
+                  ".map((row) => row.cells[column].dataset.value || 'none').join(' ');"
+                  "click(); const up = order(); click();"
+                  "document.title = up + ' / ' + order();");
+  EXPECT_EQ(TitleIn("sorted.html", ""),
+            "1000000000 2000000000 4000000000 none / 4000000000 2000000000 1000000000 none");
+}
+
+// In frames, because a browser's own window may not be as narrow as a telephone.
+TEST_F(BrowserTest, ThePageFitsWideAndNarrowWindows) {
+  for (const int width : {320, 400, 1280}) {
+    work.Write("frame.html",
+               fmt::format("<iframe id=\"frame\" width=\"{}\" height=\"900\" src=\"page.html\">"
+                           "</iframe><script>frame.onload = () => document.title = "
+                           "frame.contentDocument.documentElement.scrollWidth;</script>",
+                           width));
+    EXPECT_EQ(TitleIn("frame.html", "--allow-file-access-from-files --hide-scrollbars"),
+              std::to_string(width));
+    const std::string image = fmt::format("page-{}.png", width);
+    Browse("page.html", fmt::format("--window-size={},2000 --screenshot={}", width, image));
+    EXPECT_GT(std::filesystem::file_size(work.Path(image)), 10'000U);
+  }
+}
+
+}  // namespace
+}  // namespace dsat

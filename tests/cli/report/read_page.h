@@ -1,0 +1,19 @@
+// Reads pages of dsat report with Python's strict XML parser.
+#ifndef DSAT_TESTS_CLI_REPORT_READ_PAGE_H_
+#define DSAT_TESTS_CLI_REPORT_READ_PAGE_H_
+
+#include <string>
+
+#include "base/json.h"
+
+namespace dsat {
+
+// Whether this machine has the Python of DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set).
+bool HasPython();
+
+// What read_page.py prints of the file; null, and a failure of the test, if it is not well-formed.
+Json ReadPage(const std::string& path);
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_CLI_REPORT_READ_PAGE_H_
