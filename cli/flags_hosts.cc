@@ -10,22 +10,45 @@ namespace dsat::cli {
 namespace {
 
 constexpr char kGroup[] = "Several hosts (docs/hosts.md)";
+constexpr char kSlurmGroup[] = "Slurm (docs/hosts.md)";
 constexpr char kFilterType[] = "NAME[:SLOT,...][@NAME...]";
 
-// Throws if further arguments cannot be appended to the command `ssh`.
-void CheckSsh(const std::string& ssh) {
+// Throws unless the value `text` of `option`, which is `what`, is words that need no shell.
+void CheckWords(const char* option, const std::string& text, const char* what,
+                const char* example) {
   try {
-    const std::vector<std::string> words = SplitCommand(ssh);
+    const std::vector<std::string> words = SplitCommand(text);
     // A command that needs a shell is split into `sh -c` and its text, which ignores further
     // arguments.
-    const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == ssh;
+    const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == text;
     if (!words.empty() && !words[0].empty() && !needs_shell) return;
   } catch (const Error& error) {
-    Throw(ErrorCode::kInvalidArgument, "--ssh {}: {}", Printable(ssh), error.what());
+    Throw(ErrorCode::kInvalidArgument, "{} {}: {}", option, Printable(text), error.what());
   }
   Throw(ErrorCode::kInvalidArgument,
-        "--ssh \"{}\": expected a command without variables, pipes and patterns, such as {}",
-        Printable(ssh), kDefaultSsh);
+        "{} \"{}\": expected {} without variables, pipes and patterns, such as {}", option,
+        Printable(text), what, example);
+}
+
+void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
+  CLI::Option* const launcher =
+      app.add_option("--launcher", hosts.launcher,
+                     "Run trials as jobs of Slurm or, inside of a job, as its steps")
+          ->type_name("slurm")
+          ->check(CLI::IsMember({"slurm"}))
+          ->excludes(hostfile)
+          ->group(kSlurmGroup);
+  app.add_option("--slurm-args", hosts.slurm_args,
+                 "Options of salloc for each job, such as \"--partition=gpu --time=1:00:00\"")
+      ->type_name("OPTIONS")
+      ->needs(launcher)
+      ->group(kSlurmGroup);
+  app.add_option("--slurm-slots-per-node", hosts.slurm_slots_per_node,
+                 "The most slots of a trial on a node (default: all; inside of a job, the GPUs or "
+                 "else the tasks that it has there)")
+      ->check(WholeNumberFrom1())
+      ->needs(launcher)
+      ->group(kSlurmGroup);
 }
 
 }  // namespace
@@ -61,12 +84,15 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   add("--master_addr,--master-addr", hosts.master_addr,
       "Address of the ranks' rendezvous (default: the first host's own)")
       ->type_name("ADDRESS");
+  AddSlurm(app, hosts, hostfile);
   return hostfile;
 }
 
 void CheckHostFlags(const HostFlags& hosts) {
   ValidateFilters(hosts.filters);
-  CheckSsh(hosts.ssh);
+  CheckWords("--ssh", hosts.ssh, "a command", kDefaultSsh);
+  if (!hosts.slurm_args.empty())
+    CheckWords("--slurm-args", hosts.slurm_args, "options", "--partition=gpu --time=1:00:00");
 }
 
 }  // namespace dsat::cli
