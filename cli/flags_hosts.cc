@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/flags_numbers.h"
+#include "searcher/hosts/slurm.h"
 #include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
@@ -13,21 +14,20 @@ constexpr char kGroup[] = "Several hosts (docs/hosts.md)";
 constexpr char kSlurmGroup[] = "Slurm (docs/hosts.md)";
 constexpr char kFilterType[] = "NAME[:SLOT,...][@NAME...]";
 
-// Throws unless the value `text` of `option`, which is `what`, is words that need no shell.
-void CheckWords(const char* option, const std::string& text, const char* what,
-                const char* example) {
+// Throws if further arguments cannot be appended to the command `ssh`.
+void CheckSsh(const std::string& ssh) {
   try {
-    const std::vector<std::string> words = SplitCommand(text);
+    const std::vector<std::string> words = SplitCommand(ssh);
     // A command that needs a shell is split into `sh -c` and its text, which ignores further
     // arguments.
-    const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == text;
+    const bool needs_shell = words.size() == 3 && words[0] == "sh" && words[2] == ssh;
     if (!words.empty() && !words[0].empty() && !needs_shell) return;
   } catch (const Error& error) {
-    Throw(ErrorCode::kInvalidArgument, "{} {}: {}", option, Printable(text), error.what());
+    Throw(ErrorCode::kInvalidArgument, "--ssh {}: {}", Printable(ssh), error.what());
   }
   Throw(ErrorCode::kInvalidArgument,
-        "{} \"{}\": expected {} without variables, pipes and patterns, such as {}", option,
-        Printable(text), what, example);
+        "--ssh \"{}\": expected a command without variables, pipes and patterns, such as {}",
+        Printable(ssh), kDefaultSsh);
 }
 
 void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
@@ -90,9 +90,8 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
 
 void CheckHostFlags(const HostFlags& hosts) {
   ValidateFilters(hosts.filters);
-  CheckWords("--ssh", hosts.ssh, "a command", kDefaultSsh);
-  if (!hosts.slurm_args.empty())
-    CheckWords("--slurm-args", hosts.slurm_args, "options", "--partition=gpu --time=1:00:00");
+  CheckSsh(hosts.ssh);
+  SplitSlurmArgs(hosts.slurm_args);
 }
 
 }  // namespace dsat::cli

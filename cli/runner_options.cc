@@ -13,7 +13,6 @@
 #include "searcher/hosts/host_environment.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slurm.h"
-#include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
 namespace {
@@ -51,9 +50,9 @@ void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
   HostAccess access{.environment = HostEnvironment()};
   const std::string job = EnvironmentOr("SLURM_JOB_ID", "");
   if (job.empty()) {
-    std::vector<std::string> args;
-    if (!flags.slurm_args.empty()) args = SplitCommand(flags.slurm_args);
-    options->jobs = {std::move(args), flags.slurm_slots_per_node, 0, std::move(access)};
+    options->jobs = {.args = SplitSlurmArgs(flags.slurm_args),
+                     .slots_per_node = flags.slurm_slots_per_node,
+                     .access = std::move(access)};
     return;
   }
   if (!flags.slurm_args.empty()) {

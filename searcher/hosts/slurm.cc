@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/input/shell_words.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
@@ -88,18 +89,34 @@ std::string NodesFor(const std::vector<std::string>& args) {
   const Answer answer = Ask(fmt::format("{}srun --test-only{} true", kForgetJob, options));
   const std::string nodes = ValueOf(answer.text, " on nodes ");
   if (answer.exit_code == 0 && !nodes.empty()) return nodes;
-  std::string said = LastLine(answer.text);
-  // The last line of several is "allocation failure: ...", without the name of what is wrong.
-  if (const size_t error = answer.text.find("srun: error: "); error != std::string::npos)
-    said = LastLine(answer.text.substr(0, answer.text.find('\n', error))) + "; " + said;
+  std::string said = answer.text.substr(0, answer.text.find_last_not_of('\n') + 1);
+  for (size_t end; (end = said.find('\n')) != std::string::npos;)
+    said.replace(end, 1, "; ");
   Throw(ErrorCode::kFailedPrecondition,
         "--launcher slurm: Slurm refuses the job of a trial, `salloc{}`: {}; expected Slurm's "
         "commands in PATH, a cluster that answers `sinfo`, and nodes for this size (--slurm-args, "
         "--slurm-slots-per-node, resources.slots_per_trial)",
-        options, said);
+        options, Printable(said));
 }
 
 }  // namespace
+
+std::vector<std::string> SplitSlurmArgs(const std::string& text) {
+  std::vector<std::string> words;
+  try {
+    words = SplitCommand("salloc " + text);
+  } catch (const Error& error) {
+    Throw(ErrorCode::kInvalidArgument, "--slurm-args {}: {}", Printable(text), error.what());
+  }
+  if (words[0] != "salloc") {
+    Throw(ErrorCode::kInvalidArgument,
+          "--slurm-args \"{}\": expected options without variables, pipes and patterns, such as "
+          "--partition=gpu --time=1:00:00",
+          Printable(text));
+  }
+  words.erase(words.begin());
+  return words;
+}
 
 SlurmNodes ParseNodes(const std::string& line) {
   std::istringstream words(line);

@@ -23,6 +23,9 @@ struct SlurmJobs {
   HostAccess access = {};         // slurm_job is not set.
 };
 
+// The words of --slurm-args. Throws kInvalidArgument if they need a shell.
+std::vector<std::string> SplitSlurmArgs(const std::string& text);
+
 // The nodes of a job and its number.
 struct SlurmNodes {
   std::string job;
