@@ -26,7 +26,8 @@ namespace {
 // Slurm's commands read options from these variables, which a job sets for itself and not for its
 // steps, such as SLURM_NTASKS and SLURM_GPUS_PER_TASK.
 constexpr char kForgetJob[] =
-    R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' | grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
+    R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
+    R"( grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
 // The step has one task, but its ranks are not that task: libraries would take its numbers for
 // theirs.
 constexpr char kForgetTask[] =
@@ -58,9 +59,10 @@ std::string ValueOf(const std::string& text, const std::string& key) {
   return text.substr(begin, text.find_first_of(" \n", begin) - begin);
 }
 
-// The numbers of tasks in "4(x2),1".
+// The numbers of tasks in "4(x2),1"; empty if `text` is something else.
 std::vector<int64_t> TasksOf(const std::string& text) {
   std::vector<int64_t> tasks;
+  if (text.find_first_not_of("0123456789(x),") != std::string::npos) return tasks;
   const std::regex part(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
   for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
     const size_t repeats = (*it)[2].matched ? std::stoul((*it)[2]) : 1;
@@ -170,6 +172,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
   const int64_t num_nodes = (slots + most - 1) / most;
   const int64_t each = (slots + num_nodes - 1) / num_nodes;
   std::vector<std::string> size = {fmt::format("--nodes={}", num_nodes),
+                                   fmt::format("--ntasks={}", num_nodes * each),
                                    fmt::format("--ntasks-per-node={}", each)};
   if (IsBuiltin(spec) && spec.device == "cuda" && !NamesGpus(jobs->args))
     size.push_back(fmt::format("--gpus-per-node={}", each));

@@ -21,8 +21,10 @@ namespace dsat {
 namespace {
 
 // Its arguments are those of salloc. A shell that waits beside salloc ends it when the socket
-// closes, also while the job is queued; once it runs, the job's command ends by itself, too.
-constexpr char kHoldJob[] = R"(exec 2>&1 3<&0
+// closes, also while the job is queued; once it runs, the job's command ends by itself, too. What
+// salloc says then is lost, which must not end it first.
+constexpr char kHoldJob[] = R"(trap '' PIPE
+exec 2>&1 3<&0
 salloc "$@" <&3 &
 job=$!
 { read -r _ <&3; kill "$job"; } 2>/dev/null &

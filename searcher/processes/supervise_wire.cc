@@ -84,7 +84,7 @@ Json ToJson(const SuperviseHello& hello) {
 SuperviseHello SuperviseHelloFromJson(const Json& json) {
   return {.version = json.at("version"),
           .num_cores = json.at("num_cores"),
-          .devices = json.at("devices"),
+          .devices = json.value("devices", std::string()),  // Other versions lack it.
           .address = json.at("address"),
           .runner_address = json.at("runner_address")};
 }
