@@ -198,7 +198,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
 }
 
 std::string WhySlurmEnded(const std::string& job) {
-  constexpr int kMostLooks = 10;
+  constexpr int kMostLooks = 25;
   constexpr std::chrono::milliseconds kPause{200};
   std::string state, reason;
   for (int look = 0; look < kMostLooks && (look == 0 || state == "COMPLETING"); ++look) {

@@ -56,7 +56,7 @@ void CountDevicesAsSlots(int64_t slots_per_node, std::vector<LaunchHost>* hosts)
 ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs);
 
 // Why Slurm has ended a job, such as "Slurm ended job 12: TIMEOUT (TimeLimit)"; "" if it runs or is
-// unknown. Waits a moment for a job that is ending.
+// unknown. Waits up to 5 s for a job that is ending.
 std::string WhySlurmEnded(const std::string& job);
 
 }  // namespace dsat

@@ -90,6 +90,7 @@ std::optional<std::vector<LaunchHost>> SlurmJob::Poll() {
   while (const std::optional<std::string> line = impl_->line.NextLine())
     Hear(*line);
   if (!connected) {
+    impl_->reacher.reset();  // The job ends when the nodes need not answer.
     const std::string why = number_.empty() ? "" : WhySlurmEnded(number_);
     Throw(ErrorCode::kUnavailable, "{}",
           why.empty() ? fmt::format("Slurm gives no job: {}", impl_->said)
