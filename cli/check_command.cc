@@ -107,6 +107,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   RunnerOptions options = MakeRunnerOptions(check.run);
   const Json record = ReadRecord(check);
   ExperimentSpec spec = MakeSpec(check, record);
+  PlanSlurm(spec, &options);
   CheckSpec(spec, AreElsewhere(options.machines.hosts));
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);

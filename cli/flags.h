@@ -21,10 +21,14 @@ inline constexpr int kExitInterrupted = 130;  // Ctrl-C; the experiment can be r
 
 // The hosts on which trials run.
 struct HostFlags {
-  std::string hostfile;  // "" = this machine; the other options are then not given.
+  std::string hostfile;  // "" = this machine or Slurm; the filters, ssh and master_addr are then
+                         // not given.
   HostFilters filters;
   std::string ssh = kDefaultSsh;
   std::string master_addr;  // "" = the first host's own
+  std::string launcher;     // "slurm", or "" = ssh if there is a hostfile
+  std::string slurm_args;   // Words for salloc.
+  int64_t slurm_slots_per_node = 0;  // 0 = all of a trial
 };
 
 // How trials are run.

@@ -4,12 +4,14 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/flags_numbers.h"
+#include "searcher/hosts/slurm.h"
 #include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
 namespace {
 
 constexpr char kGroup[] = "Several hosts (docs/hosts.md)";
+constexpr char kSlurmGroup[] = "Slurm (docs/hosts.md)";
 constexpr char kFilterType[] = "NAME[:SLOT,...][@NAME...]";
 
 // Throws if further arguments cannot be appended to the command `ssh`.
@@ -26,6 +28,27 @@ void CheckSsh(const std::string& ssh) {
   Throw(ErrorCode::kInvalidArgument,
         "--ssh \"{}\": expected a command without variables, pipes and patterns, such as {}",
         Printable(ssh), kDefaultSsh);
+}
+
+void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
+  CLI::Option* const launcher =
+      app.add_option("--launcher", hosts.launcher,
+                     "Run trials as jobs of Slurm or, inside of a job, as its steps")
+          ->type_name("slurm")
+          ->check(CLI::IsMember({"slurm"}))
+          ->excludes(hostfile)
+          ->group(kSlurmGroup);
+  app.add_option("--slurm-args", hosts.slurm_args,
+                 "Options of salloc for each job, such as \"--partition=gpu --time=1:00:00\"")
+      ->type_name("OPTIONS")
+      ->needs(launcher)
+      ->group(kSlurmGroup);
+  app.add_option("--slurm-slots-per-node", hosts.slurm_slots_per_node,
+                 "The most slots of a trial on a node (default: all; inside of a job, the GPUs or "
+                 "else the tasks that it has there)")
+      ->check(WholeNumberFrom1())
+      ->needs(launcher)
+      ->group(kSlurmGroup);
 }
 
 }  // namespace
@@ -61,12 +84,14 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   add("--master_addr,--master-addr", hosts.master_addr,
       "Address of the ranks' rendezvous (default: the first host's own)")
       ->type_name("ADDRESS");
+  AddSlurm(app, hosts, hostfile);
   return hostfile;
 }
 
 void CheckHostFlags(const HostFlags& hosts) {
   ValidateFilters(hosts.filters);
   CheckSsh(hosts.ssh);
+  SplitSlurmArgs(hosts.slurm_args);
 }
 
 }  // namespace dsat::cli

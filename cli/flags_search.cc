@@ -21,7 +21,8 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
          "Slots of this machine that trials may use at once (default: its GPUs if trials use GPUs, "
          "else its cores)")
       ->check(WholeNumberFrom1())
-      ->excludes(AddHosts(app, run.hosts, FilterNames::kLong));
+      ->excludes(AddHosts(app, run.hosts, FilterNames::kLong))
+      ->excludes(app.get_option("--launcher"));
   AddTimeouts(app, run);
   app.add_option("--trial-timeout", run.trial_timeout_s,
                  "Kill a trial that runs longer than this many seconds")

@@ -8,8 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/error.h"
+#include "base/files.h"
 #include "searcher/hosts/host_environment.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/hosts/slurm.h"
 
 namespace dsat::cli {
 namespace {
@@ -42,6 +45,29 @@ std::string HostsLine(const std::vector<LaunchHost>& hosts) {
   return line;
 }
 
+// The nodes of the job in which this process runs, or jobs for PlanSlurm.
+void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
+  HostAccess access{.environment = HostEnvironment()};
+  const std::string job = EnvironmentOr("SLURM_JOB_ID", "");
+  if (job.empty()) {
+    options->jobs = {.args = SplitSlurmArgs(flags.slurm_args),
+                     .slots_per_node = flags.slurm_slots_per_node,
+                     .access = std::move(access)};
+    return;
+  }
+  if (!flags.slurm_args.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--slurm-args {}: inside of job {} of Slurm, trials are steps of that job; leave it out, "
+          "or unset SLURM_JOB_ID so that each trial gets a job of its own",
+          Printable(flags.slurm_args), Printable(job));
+  }
+  const SlurmNodes nodes = NodesOfThisJob(flags.slurm_slots_per_node);
+  access.slurm_job = nodes.job;
+  options->machines = ReachHosts(nodes.hosts, access, options->dsat_binary);
+  CountDevicesAsSlots(flags.slurm_slots_per_node, &options->machines.hosts);
+  fmt::print(stderr, "job {} of Slurm, {}\n", nodes.job, HostsLine(options->machines.hosts));
+}
+
 }  // namespace
 
 std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options) {
@@ -68,6 +94,7 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run) {
                         .hang_timeout = std::chrono::seconds(run.hang_timeout_s),
                         .start_timeout = std::chrono::seconds(run.start_timeout_s),
                         .trial_timeout = std::chrono::seconds(run.trial_timeout_s)};
+  if (!run.hosts.launcher.empty()) UseSlurm(run.hosts, &options);
   if (run.hosts.hostfile.empty()) return options;
   options.machines = ReachHosts(SelectHosts(ReadHostfile(run.hosts.hostfile), run.hosts.filters),
                                 {.ssh = run.hosts.ssh,
@@ -76,6 +103,15 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run) {
                                 options.dsat_binary);
   fmt::print(stderr, "{}\n", HostsLine(options.machines.hosts));
   return options;
+}
+
+void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options) {
+  if (!options->jobs) return;
+  options->machines = PlanJobs(spec, &*options->jobs);
+  const size_t nodes = options->machines.hosts.size();
+  const size_t slots = options->machines.hosts[0].slots.size();
+  fmt::print(stderr, "each attempt is a job of Slurm: {} node{} with {} slot{}\n", nodes,
+             nodes == 1 ? "" : "s", slots, slots == 1 ? "" : "s");
 }
 
 }  // namespace dsat::cli

@@ -18,6 +18,10 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run);
 // slots than this machine has; "" if they would not.
 std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options);
 
+// Completes the options for trials of `spec` that get jobs of Slurm; else does nothing. Throws if
+// Slurm refuses such jobs.
+void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options);
+
 }  // namespace dsat::cli
 
 #endif  // DSAT_CLI_RUNNER_OPTIONS_H_

@@ -63,18 +63,20 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
 
 // The options that have given `hosts`, quoted for a shell, each with a blank before it.
 std::string HostOptions(const HostFlags& hosts) {
-  if (hosts.hostfile.empty()) return "";
   std::string options;
   const auto add = [&options](const char* name, const std::string& value, const std::string& none) {
     if (value != none) options += fmt::format(" {} {}", name, ShellWord(value));
   };
-  add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
+  if (!hosts.hostfile.empty()) add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
   add("--include-hosts", hosts.filters.include, "");
   add("--exclude-hosts", hosts.filters.exclude, "");
   add("--num_nodes", std::to_string(hosts.filters.num_nodes), "0");
   add("--num_gpus", std::to_string(hosts.filters.num_gpus), "0");
   add("--ssh", hosts.ssh, kDefaultSsh);
   add("--master_addr", hosts.master_addr, "");
+  add("--launcher", hosts.launcher, "");
+  add("--slurm-args", hosts.slurm_args, "");
+  add("--slurm-slots-per-node", std::to_string(hosts.slurm_slots_per_node), "0");
   return options;
 }
 
@@ -194,13 +196,14 @@ ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {
 }
 
 int RunCommand(const Flags& flags, const SearchFlags& search) {
-  const RunnerOptions options = MakeRunnerOptions(search.run);
+  RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
   if (context) AddToPythonPath(context->dir(), spec);
   spec.method = search.method;
   spec.options = search.options;
+  PlanSlurm(spec, &options);
   spec.start_dir = fs::current_path().string();
   spec.out_dir = search.run.out_dir;
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
@@ -220,9 +223,10 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
 }
 
 int RunCommand(const Flags& flags, const ResumeFlags& resume) {
-  const RunnerOptions options = MakeRunnerOptions(resume.run);
+  RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
+  PlanSlurm(experiment.search().spec(), &options);
   const LimitsRaised& limits = resume.limits;
   if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
     const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr size_t kNumBest = 10;
 
 // The experiment of a search with these options.
-ExperimentSpec MakeSpec(const SpaceFlags& space, const std::vector<LaunchHost>& hosts) {
+ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   const SearchFlags& search = space.search;
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
@@ -45,6 +45,8 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, const std::vector<LaunchHost>& 
     spec.profile = ProfileFromJson(ReadJsonFile(space.profile), space.profile);
     return spec;
   }
+  PlanSlurm(spec, options);
+  const std::vector<LaunchHost>& hosts = options->machines.hosts;
   LogNew(CheckSpec(spec, AreElsewhere(hosts)), read);
   CheckHosts(spec, hosts);
   spec.machine = MachineFacts(spec, hosts);
@@ -103,8 +105,8 @@ bool Profile(RunnerOptions options, const std::string& out_dir, Experiment& expe
 }  // namespace
 
 int RunCommand(const Flags& flags, const SpaceFlags& space) {
-  const RunnerOptions options = MakeRunnerOptions(space.search.run);
-  const ExperimentSpec spec = MakeSpec(space, options.machines.hosts);
+  RunnerOptions options = MakeRunnerOptions(space.search.run);
+  const ExperimentSpec spec = MakeSpec(space, &options);
   Store store = Store::InMemory();
   Experiment experiment = Experiment::Create(store, spec);
   if (!spec.profile && !Profile(options, space.search.run.out_dir, experiment))

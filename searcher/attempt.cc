@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/error.h"
+#include "searcher/hosts/placement.h"
+
 namespace dsat {
 namespace {
 
@@ -20,13 +23,46 @@ double Seconds(std::chrono::milliseconds duration) {
 }  // namespace
 
 Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
-                 const AttemptLimits& limits)
-    : target_(target),
-      request_(request),
-      limits_(limits),
-      process_(SupervisedProcess::Start(dsat_binary, target->Prepare(request),
-                                        std::filesystem::absolute(request.dir), GraceTimes{},
-                                        request.hosts)) {}
+                 const AttemptLimits& limits, const std::optional<SlurmJobs>& jobs)
+    : dsat_binary_(dsat_binary), target_(target), request_(request), limits_(limits) {
+  if (!jobs) {
+    Launch();
+    return;
+  }
+  const std::string name = request.full_run
+                               ? "dsat-train"
+                               : fmt::format("dsat-{}-trial-{}", request.experiment, request.trial);
+  job_ = std::make_unique<SlurmJob>(*jobs, name, dsat_binary);
+}
+
+void Attempt::Launch() {
+  process_.emplace(SupervisedProcess::Start(dsat_binary_, target_->Prepare(request_),
+                                            std::filesystem::absolute(request_.dir), GraceTimes{},
+                                            request_.hosts));
+  last_sign_ = started_ = Clock::now();
+}
+
+// Launches the attempt when Slurm has given it nodes. That it gives none is an outcome.
+void Attempt::AwaitJob() {
+  if (exit_) return;
+  std::optional<std::vector<LaunchHost>> nodes;
+  try {
+    nodes = job_->Poll();
+  } catch (const Error& error) {
+    no_job_ = error.what();
+    exit_ = ExitReport{};
+  }
+  if (!nodes) return;
+  request_.hosts = std::move(*nodes);
+  request_.slots = FindSlots(request_.hosts, {}, job_->slots_per_trial());
+  Launch();
+}
+
+std::string Attempt::NewInQueue() {
+  if (told_queue_ || !job_ || !job_->queued()) return "";
+  told_queue_ = true;
+  return job_->number();
+}
 
 void Attempt::OnProgress(int64_t step) {
   heard_ = true;
@@ -48,7 +84,12 @@ void Attempt::OnInfeasible(int64_t rank, const std::string& reason) {
 
 void Attempt::Cancel(std::chrono::milliseconds grace) {
   canceled_ = true;
-  process_.Stop(grace);
+  if (process_) {
+    process_->Stop(grace);
+  } else {
+    job_->Release();
+    exit_ = ExitReport{};
+  }
 }
 
 std::optional<int64_t> Attempt::NewStep() {
@@ -58,7 +99,9 @@ std::optional<int64_t> Attempt::NewStep() {
 }
 
 AttemptNews Attempt::Observe() {
-  if (!exit_) exit_ = process_.Poll();
+  if (!process_) AwaitJob();
+  if (!process_) return {};
+  if (!exit_) exit_ = process_->Poll();
   AttemptNews news{target_->PollMeasurement(request_, exit_.has_value()),
                    target_->PollProfile(request_)};
   if (news.measured || news.profile) OnProgress(step_);
@@ -71,8 +114,14 @@ AttemptNews Attempt::Observe() {
 }
 
 std::optional<AttemptEnd> Attempt::End() {
-  if (exit_) return AttemptEnd{Decide(), exit_->log_tail};
-  if (!canceled_ && !overdue_) KillIfOverdue();
+  if (exit_) {
+    AttemptEnd end{Decide(), exit_->log_tail};
+    const bool may_be_slurms = process_ && job_ && end.outcome.state == TrialState::kFailed;
+    const std::string why = may_be_slurms ? WhySlurmEnded(job_->number()) : "";
+    if (!why.empty()) end.outcome.reason = fmt::format("{}; {}", why, end.outcome.reason);
+    return end;
+  }
+  if (process_ && !canceled_ && !overdue_) KillIfOverdue();
   return std::nullopt;
 }
 
@@ -82,7 +131,7 @@ void Attempt::KillIfOverdue() {
   const std::string reason = OverdueReason(now);
   if (!lingers && reason.empty()) return;
   overdue_ = reason;
-  process_.Stop(kKillGrace);
+  process_->Stop(kKillGrace);
 }
 
 std::string Attempt::OverdueReason(Clock::time_point now) const {
@@ -105,6 +154,8 @@ std::string Attempt::OverdueReason(Clock::time_point now) const {
 // The reports of ranks take precedence over a time-out, and both over exit codes: a process may
 // crash while it exits, after its result has been recorded.
 Outcome Attempt::Decide() {
+  if (!process_ && !canceled_) return {TrialState::kFailed, no_job_};
+  if (!process_) return {TrialState::kStopped, "canceled"};
   if (has_result_ && !done_ && !canceled_) return {TrialState::kSucceeded, ""};
   if (infeasible_) return {TrialState::kInfeasible, *infeasible_};
   Outcome by_exit{TrialState::kStopped, "canceled"};
@@ -115,6 +166,8 @@ Outcome Attempt::Decide() {
     const bool knows_more = by_exit.state == TrialState::kStopped && !by_exit.reason.empty();
     return {TrialState::kFailed, knows_more ? *overdue_ + "; " + by_exit.reason : *overdue_};
   }
+  if (by_exit.state == TrialState::kStopped && !canceled_)
+    return {TrialState::kFailed, "a signal from outside ended its supervisor"};
   if (by_exit.state == TrialState::kSucceeded && !request_.full_run) {
     return {TrialState::kFailed,
             fmt::format("every rank exited with code 0, but none reported a {}",

@@ -9,6 +9,7 @@
 
 #include "proto/experiment.h"
 #include "proto/trial.h"
+#include "searcher/hosts/slurm_job.h"
 #include "searcher/launch/launch_target.h"
 #include "searcher/processes/supervised_process.h"
 
@@ -35,14 +36,19 @@ struct AttemptEnd {
 // Not thread-safe. The destructor ends its processes.
 class Attempt {
  public:
-  // Launches the attempt. `target` must outlive it. Throws as LaunchTarget::Prepare and
-  // SupervisedProcess::Start.
+  // Launches the attempt on the hosts of `request` or, with `jobs`, requests a job of Slurm, on
+  // whose nodes Observe launches it; the time limits begin then. `target` must outlive it. Throws
+  // as LaunchTarget::Prepare and SupervisedProcess::Start.
   Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
-          const AttemptLimits& limits);
+          const AttemptLimits& limits, const std::optional<SlurmJobs>& jobs = std::nullopt);
 
   const LaunchRequest& request() const { return request_; }
-  // Readable when Observe may have new results.
-  int fd() const { return process_.fd(); }
+  // Whether its processes have been started.
+  bool started() const { return process_.has_value(); }
+  // The number of its job if that has begun to wait in Slurm's queue since the last call, else "".
+  std::string NewInQueue();
+  // Readable when Observe may have new results; -1 until it has started.
+  int fd() const { return process_ ? process_->fd() : -1; }
   // The last reported optimizer step, if it has changed since the last call.
   std::optional<int64_t> NewStep();
 
@@ -57,7 +63,7 @@ class Attempt {
   void Cancel(std::chrono::milliseconds grace);
 
   // Checks for the exit first and for files second, so that files written before the exit are not
-  // missed. Does not block.
+  // missed. Does not block. Throws as the constructor if it launches the attempt.
   AttemptNews Observe();
 
   // Kills the attempt if it has exceeded a limit. Returns the end after Observe has seen all
@@ -67,14 +73,19 @@ class Attempt {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void Launch();
+  void AwaitJob();
   std::string OverdueReason(Clock::time_point now) const;
   void KillIfOverdue();
   Outcome Decide();
 
+  std::string dsat_binary_;
   LaunchTarget* target_;
   LaunchRequest request_;
   AttemptLimits limits_;
-  SupervisedProcess process_;
+  std::unique_ptr<SlurmJob> job_;  // Null if it runs on given hosts.
+  bool told_queue_ = false;
+  std::optional<SupervisedProcess> process_;  // Destroyed before its job.
 
   Clock::time_point started_ = Clock::now();
   Clock::time_point last_sign_ = started_;
@@ -85,6 +96,7 @@ class Attempt {
   bool has_result_ = false;
   std::optional<Clock::time_point> done_;  // When it had delivered all of its results.
   std::optional<std::string> infeasible_;
+  std::string no_job_;  // Why it got no job.
   bool canceled_ = false;
   std::optional<ExitReport> exit_;
   std::optional<std::string> overdue_;  // Why it was killed; "" if it was done and did not exit.

@@ -123,7 +123,9 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   request.dir = options.out_dir;
   request.report_address = server.address();
   request.token = server.token();
-  if (!options.machines.hosts.empty()) {
+  if (options.jobs) {
+    CheckHosts(spec, options.machines.hosts);
+  } else if (!options.machines.hosts.empty()) {
     request.hosts = options.machines.hosts;
     CheckHosts(spec, request.hosts);
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
@@ -152,16 +154,19 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
   // The user's own command does not report progress if DeepSpeed's hooks are off.
   AttemptLimits limits;
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
-  Attempt attempt(options.dsat_binary, target, request, limits);
+  Attempt attempt(options.dsat_binary, target, request, limits, options.jobs);
   Listener listener{&queue, &attempt, &history};
   while (true) {
     WaitForNews(queue, attempt);
     const int64_t before = std::exchange(cancels, num_cancels ? num_cancels() : 0);
     // Ranks of the built-in engine are told to stop by the answer to their next progress report.
     if (cancels > before) server.Dismiss(ref);
-    const bool at_once = cancels > 1 || (cancels == 1 && !IsBuiltin(spec));
+    const bool can_save = IsBuiltin(spec) && attempt.started();
+    const bool at_once = cancels > 1 || (cancels == 1 && !can_save);
     if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
     attempt.Observe();
+    if (const std::string job = attempt.NewInQueue(); !job.empty())
+      Log(LogLevel::kInfo, "the training waits in Slurm's queue", {{"job", job}});
     listener.Hear();
     history.Follow();
     const std::optional<AttemptEnd> end = attempt.End();

@@ -72,6 +72,7 @@ struct Runner::Impl {
   void Start(const Trial& trial);
   std::optional<Outcome> Refusal(const Trial& trial);
   void Launch(const Trial& trial);
+  void NoteStart(Attempt& attempt);
 
   // Listening.
   void Wait();
@@ -172,7 +173,7 @@ void Runner::Impl::Open() {
                                          : options.machines.hosts;
   const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
   CheckHosts(spec, hosts);
-  is_pinned = are_known && spec.slots_per_trial <= NumSlots();
+  is_pinned = are_known && !options.jobs && spec.slots_per_trial <= NumSlots();
   if (spec.slots_per_trial > NumSlots()) {
     Notify(
         RunnerEvent::Kind::kNote, -1, 0, 0,
@@ -229,7 +230,7 @@ void Runner::Impl::SettleOldAttempts() {
 }
 
 bool Runner::Impl::HasFreeSlots() const {
-  if (attempts.empty()) return true;
+  if (attempts.empty() || options.jobs) return true;
   if (is_pinned) return !FreeSlots().empty();
   const int64_t each = experiment.search().spec().slots_per_trial;
   return (static_cast<int64_t>(attempts.size()) + 1) * each <= NumSlots();
@@ -330,13 +331,24 @@ void Runner::Impl::Launch(const Trial& trial) {
   MakeWritableFolder(request.dir);
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   experiment.StartAttempt(trial.id, request.dir);
-  started_s.try_emplace(trial.id, Clock());
   server->Admit({request.experiment, request.trial, request.attempt});
   attempts.emplace(std::piecewise_construct, std::forward_as_tuple(trial.id),
                    std::forward_as_tuple(options.dsat_binary, target.get(), request,
                                          AttemptLimits{options.start_timeout, options.hang_timeout,
-                                                       options.trial_timeout}));
+                                                       options.trial_timeout},
+                                         options.jobs));
+  NoteStart(attempts.at(trial.id));
   Notify(RunnerEvent::Kind::kTrialStarted, trial.id, attempt, 0, "");
+}
+
+// A trial that waits in Slurm's queue uses no slots.
+void Runner::Impl::NoteStart(Attempt& attempt) {
+  const TrialId id = attempt.request().trial;
+  if (attempt.started()) started_s.try_emplace(id, Clock());
+  const std::string job = attempt.NewInQueue();
+  if (job.empty()) return;
+  Notify(RunnerEvent::Kind::kNote, id, attempt.request().attempt, 0,
+         fmt::format("trial {} waits in Slurm's queue as job {}", id, job));
 }
 
 void Runner::Impl::Wait() {
@@ -360,6 +372,7 @@ void Runner::Impl::HearCancel() {
 void Runner::Impl::ObserveAttempts() {
   for (auto& [id, attempt] : attempts) {
     const AttemptNews news = attempt.Observe();
+    NoteStart(attempt);
     if (news.measured || news.profile) Record(attempt, news.measured, news.profile);
   }
 }

@@ -10,12 +10,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "db/store.h"
 #include "proto/trial_task.h"
 #include "searcher/experiment.h"
 #include "searcher/hosts/reach_hosts.h"
+#include "searcher/hosts/slurm.h"
 
 namespace dsat {
 
@@ -31,6 +33,8 @@ struct RunnerOptions {
   TrainingOptions training = {};
   TraceTask trace = {};        // Of the same; its path is absolute and writable.
   ReachedHosts machines = {};  // Hosts of the ranks; if empty, this machine.
+  // If given, each attempt gets a job of Slurm, and `machines` is the result of PlanJobs.
+  std::optional<SlurmJobs> jobs = {};
 };
 
 // An event for a watcher such as the progress display, which is called on the loop's thread.

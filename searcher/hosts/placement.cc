@@ -31,10 +31,8 @@ std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::s
   return free;
 }
 
-// The devices in CUDA_VISIBLE_DEVICES; nullopt if it is not set.
-std::optional<std::vector<std::string>> OwnDevices() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible == nullptr) return std::nullopt;
+// The devices in `visible`, a value of CUDA_VISIBLE_DEVICES.
+std::vector<std::string> DevicesIn(std::string_view visible) {
   std::vector<std::string> devices;
   for (std::string_view rest = visible; !rest.empty();) {
     const std::string_view device = rest.substr(0, rest.find(','));
@@ -42,6 +40,12 @@ std::optional<std::vector<std::string>> OwnDevices() {
     rest.remove_prefix(std::min(rest.size(), device.size() + 1));
   }
   return devices;
+}
+
+// The devices that are visible to us; nullopt if CUDA_VISIBLE_DEVICES is not set.
+std::optional<std::vector<std::string>> OwnDevices() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? std::nullopt : std::optional(DevicesIn(visible));
 }
 
 // "/dev/nvidia0" and so on, one per GPU.
@@ -58,6 +62,10 @@ int64_t NumDeviceFiles() {
 }
 
 }  // namespace
+
+int64_t NumDevicesIn(const std::string& visible) {
+  return std::ssize(DevicesIn(visible));
+}
 
 int64_t NumVisibleGpus() {
   const int64_t all = NumDeviceFiles();
@@ -147,8 +155,10 @@ std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_rank
 }
 
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host) {
-  const bool is_here = request.hosts[static_cast<size_t>(host)].reach.empty();
-  const auto own = is_here ? OwnDevices() : std::nullopt;
+  const LaunchHost& there = request.hosts[static_cast<size_t>(host)];
+  std::optional<std::vector<std::string>> own;
+  if (there.reach.empty()) own = OwnDevices();
+  if (!there.devices.empty()) own = DevicesIn(there.devices);
   std::vector<std::string> devices;
   for (const Slot& slot : request.slots) {
     if (slot.host != host) continue;

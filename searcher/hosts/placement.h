@@ -31,6 +31,8 @@ bool AreElsewhere(const std::vector<LaunchHost>& hosts);
 // Throws kInvalidArgument with the reason if trials of `spec` cannot run on these other hosts.
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
+// The number of devices that a value of CUDA_VISIBLE_DEVICES names.
+int64_t NumDevicesIn(const std::string& visible);
 // The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();
 
@@ -46,9 +48,9 @@ struct RankPlace {
 // One per rank; all on this machine if the request has no slots.
 std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks);
 
-// CUDA_VISIBLE_DEVICES for the ranks on `host`, with the request's slots there. On this machine,
-// slots are indices of the devices that are visible to us. Empty if ranks are not pinned or slots
-// are not devices.
+// CUDA_VISIBLE_DEVICES for the ranks on `host`, with the request's slots there, which are indices
+// of the devices that are visible on that host if it says which these are. Empty if ranks are not
+// pinned or slots are not devices.
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host);
 
 // MASTER_ADDR and MASTER_PORT for ranks on several hosts: the first host, and a port that is likely

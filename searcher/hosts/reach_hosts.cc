@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "base/version.h"
+#include "searcher/hosts/slurm.h"
 #include "searcher/processes/host_process.h"
 
 namespace dsat {
@@ -93,34 +94,19 @@ struct Question {
   }
 };
 
-void WaitForAnswers(std::vector<Question>& questions) {
-  const Clock::time_point deadline = Clock::now() + kAnswerTimeout;
-  const auto is_open = [](const Question& question) { return question.open(); };
-  while (std::any_of(questions.begin(), questions.end(), is_open)) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) break;
-    std::vector<pollfd> lines;
-    for (const Question& question : questions)
-      lines.push_back({question.open() ? question.process.fd() : -1, POLLIN, 0});
-    poll(lines.data(), lines.size(), static_cast<int>(left.count()));
-    for (Question& question : questions)
-      if (question.open()) question.Hear();
-  }
-  for (Question& question : questions) {
-    if (!question.open()) continue;
-    question.problem =
-        fmt::format("host {}: no answer within {} s", question.host->name, kAnswerTimeout.count());
-  }
-}
-
-void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh) {
+void CheckAnswers(const std::vector<Question>& questions, const HostAccess& access) {
   std::string problems;
   for (const Question& question : questions) {
     if (!question.problem.empty()) problems += (problems.empty() ? "" : "; ") + question.problem;
   }
-  if (!problems.empty()) {
+  if (!problems.empty() && access.slurm_job.empty()) {
     Throw(ErrorCode::kUnavailable,
-          "{}; expected hosts that `{} HOST true` reaches without a password", problems, ssh);
+          "{}; expected hosts that `{} HOST true` reaches without a password", problems,
+          access.ssh);
+  }
+  if (!problems.empty()) {
+    Throw(ErrorCode::kUnavailable, "job {} of Slurm: {}; expected nodes on which srun starts dsat",
+          access.slurm_job, problems);
   }
   for (const Question& question : questions) {
     if (question.answer->version == kVersion) continue;
@@ -132,27 +118,44 @@ void CheckAnswers(const std::vector<Question>& questions, const std::string& ssh
 
 }  // namespace
 
-ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access,
-                        const std::string& dsat_binary) {
+struct HostReacher::Impl {
+  void Wait(std::chrono::milliseconds wait);
+  bool IsOpen() const {
+    return std::any_of(questions.begin(), questions.end(),
+                       [](const Question& question) { return question.open(); });
+  }
+  void Complete();
+
+  HostAccess access;
   ReachedHosts reached;
   std::vector<Question> questions;
-  reached.hosts.reserve(hosts.size());  // Questions point into it.
-  for (const Host& host : hosts) {
-    LaunchHost& added = reached.hosts.emplace_back();
-    added.name = host.name;
-    added.slots = host.slots;
-    added.environment = access.environment;
-    if (IsThisMachine(host.name)) continue;
-    added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};
-    questions.push_back({&added, HostProcess(added, dsat_binary)});
+  Clock::time_point deadline = Clock::now() + kAnswerTimeout;
+};
+
+void HostReacher::Impl::Wait(std::chrono::milliseconds wait) {
+  std::vector<pollfd> lines;
+  for (const Question& question : questions)
+    lines.push_back({question.open() ? question.process.fd() : -1, POLLIN, 0});
+  poll(lines.data(), lines.size(), static_cast<int>(wait.count()));
+  for (Question& question : questions)
+    if (question.open()) question.Hear();
+  if (Clock::now() < deadline) return;
+  for (Question& question : questions) {
+    if (!question.open()) continue;
+    question.problem =
+        fmt::format("host {}: no answer within {} s", question.host->name, kAnswerTimeout.count());
   }
-  WaitForAnswers(questions);
-  CheckAnswers(questions, access.ssh);
+}
+
+// Fills in what the hosts have answered.
+void HostReacher::Impl::Complete() {
+  CheckAnswers(questions, access);
   for (const Question& question : questions) {
     const SuperviseHello& hello = *question.answer;
     const std::string name = NetworkName(question.host->name);
     const Route route = hello.address.empty() ? RouteTo(name) : Route{};
     question.host->num_cores = hello.num_cores;
+    question.host->devices = hello.devices;
     question.host->address = !hello.address.empty() ? hello.address
                              : !route.there.empty() ? route.there
                                                     : name;
@@ -162,7 +165,49 @@ ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access
   for (LaunchHost& host : reached.hosts)
     if (host.reach.empty() && !questions.empty()) host.address = reached.runner_address;
   if (!access.master_addr.empty()) reached.hosts.at(0).address = access.master_addr;
-  return reached;
+}
+
+std::string AddressSeenFrom(const std::string& host) {
+  return RouteTo(host).here;
+}
+
+HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& access,
+                         const std::string& dsat_binary)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->access = access;
+  std::vector<LaunchHost>& reached = impl_->reached.hosts;
+  reached.reserve(hosts.size());  // Questions point into it.
+  for (const Host& host : hosts) {
+    LaunchHost& added = reached.emplace_back();
+    added.name = host.name;
+    added.slots = host.slots;
+    added.environment = access.environment;
+    if (!access.slurm_job.empty()) {
+      added.reach = ReachBySrun(access.slurm_job, host.name);
+    } else if (IsThisMachine(host.name)) {
+      continue;
+    } else {
+      added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};
+    }
+    impl_->questions.push_back({&added, HostProcess(added, dsat_binary)});
+  }
+}
+
+HostReacher::~HostReacher() = default;
+
+std::optional<ReachedHosts> HostReacher::Poll(std::chrono::milliseconds wait) {
+  if (impl_->IsOpen()) impl_->Wait(wait);
+  if (impl_->IsOpen()) return std::nullopt;
+  impl_->Complete();
+  return impl_->reached;
+}
+
+ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access,
+                        const std::string& dsat_binary) {
+  HostReacher reacher(hosts, access, dsat_binary);
+  while (true) {
+    if (const auto reached = reacher.Poll(kAnswerTimeout)) return *reached;
+  }
 }
 
 }  // namespace dsat

@@ -2,7 +2,10 @@
 #ifndef DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 #define DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 
+#include <chrono>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,7 @@ namespace dsat {
 // How hosts are reached, and the environment of their ranks.
 struct HostAccess {
   std::string ssh = kDefaultSsh;  // A command line to which a host and its command are appended.
+  std::string slurm_job = {};     // If given, srun reaches all hosts, which are nodes of this job.
   std::string master_addr = {};   // The first host's address; "" = the one by which ssh reaches it.
   std::map<std::string, std::string> environment = {};  // Of every rank, overridden by its own.
 };
@@ -21,6 +25,25 @@ struct HostAccess {
 struct ReachedHosts {
   std::vector<LaunchHost> hosts;
   std::string runner_address;  // Of this machine as seen by the other hosts; "" if there are none.
+};
+
+// Our own address as seen from a host of this name or address; "" if that is unknown here.
+std::string AddressSeenFrom(const std::string& host);
+
+// Connects to hosts without blocking. Not thread-safe.
+class HostReacher {
+ public:
+  // Arguments as ReachHosts.
+  HostReacher(const std::vector<Host>& hosts, const HostAccess& access,
+              const std::string& dsat_binary);
+  ~HostReacher();
+
+  // Waits at most `wait` for answers. nullopt: some are awaited. Throws as ReachHosts.
+  std::optional<ReachedHosts> Poll(std::chrono::milliseconds wait);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Connects to all hosts in parallel. "localhost" and this machine's own name are this machine,

@@ -1,12 +1,9 @@
 // The runner's view of a supervisor.
 #include "searcher/processes/host_process.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/processes/process_tree.h"
+#include "searcher/processes/spawn.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
@@ -32,60 +30,6 @@ constexpr int64_t kErrorEndBytes = 4096;
 constexpr size_t kMostOtherTextBytes = size_t{1} << 20;
 // The exit code of a shell for a command that does not exist.
 constexpr int kExitNotFound = 127;
-
-struct SocketPair {
-  UniqueFd ours;
-  UniqueFd theirs;
-};
-
-SocketPair MakeSocketPair() {
-  int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) ThrowErrno("socketpair", errno);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-// The settings of posix_spawn: a new session, default signal settings, the socket as standard input
-// and output, and no other open files except standard error.
-class SpawnSettings {
- public:
-  SpawnSettings(int control_fd, int error_fd) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDOUT_FILENO);
-    if (error_fd >= 0) posix_spawn_file_actions_adddup2(&actions_, error_fd, STDERR_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t signals;
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  ~SpawnSettings() {
-    posix_spawnattr_destroy(&attributes_);
-    posix_spawn_file_actions_destroy(&actions_);
-  }
-
-  pid_t Spawn(std::vector<std::string> words, const std::string& what) const {
-    std::vector<char*> argv;
-    for (std::string& word : words)
-      argv.push_back(word.data());
-    argv.push_back(nullptr);
-    pid_t pid = 0;
-    const int error =
-        posix_spawnp(&pid, words[0].c_str(), &actions_, &attributes_, argv.data(), environ);
-    if (error != 0) ThrowErrno(what, error);
-    return pid;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
 
 // Sends SIGKILL to the processes below a process.
 void KillBelow(pid_t pid) {
@@ -120,7 +64,6 @@ HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
       binary_(dsat_binary),
       errors_(MakeErrorFile(remote_)),
       line_{UniqueFd(), UniqueFd()} {
-  SocketPair sockets = MakeSocketPair();
   std::vector<std::string> words = {dsat_binary, "supervise"};
   if (remote_) {
     words = host.reach;
@@ -128,8 +71,9 @@ HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
   }
   const std::string what =
       remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
-  pid_ = SpawnSettings(sockets.theirs.get(), errors_.get()).Spawn(std::move(words), what);
-  line_ = LineChannel(std::move(sockets.ours));
+  Spawned spawned = Spawn(std::move(words), errors_.get(), what);
+  pid_ = spawned.pid;
+  line_ = LineChannel(std::move(spawned.socket));
 }
 
 HostProcess::HostProcess(HostProcess&& other) noexcept

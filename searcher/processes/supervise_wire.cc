@@ -76,6 +76,7 @@ SuperviseOrder SuperviseOrderFromJson(const Json& json) {
 Json ToJson(const SuperviseHello& hello) {
   return {{"version", hello.version},
           {"num_cores", hello.num_cores},
+          {"devices", hello.devices},
           {"address", hello.address},
           {"runner_address", hello.runner_address}};
 }
@@ -83,6 +84,7 @@ Json ToJson(const SuperviseHello& hello) {
 SuperviseHello SuperviseHelloFromJson(const Json& json) {
   return {.version = json.at("version"),
           .num_cores = json.at("num_cores"),
+          .devices = json.value("devices", std::string()),  // Other versions lack it.
           .address = json.at("address"),
           .runner_address = json.at("runner_address")};
 }

@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/num_cores.h"
 #include "base/version.h"
+#include "searcher/hosts/reach_hosts.h"
 #include "searcher/hosts/remote_folder.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
@@ -271,12 +272,19 @@ LineChannel TakeControl() {
   return {std::move(in), std::move(out)};
 }
 
-// The ssh server gives both ends of the connection: "client port server port".
+// The ssh server gives both ends of the connection: "client port server port". Slurm gives the
+// address of srun and the devices of the job.
 SuperviseHello MakeHello() {
   SuperviseHello hello = {.version = kVersion, .num_cores = NumCores()};
   if (const char* const connection = std::getenv("SSH_CONNECTION"); connection != nullptr) {
     std::string port;
     std::istringstream(connection) >> hello.runner_address >> port >> hello.address;
+  }
+  if (const char* const launcher = std::getenv("SLURM_LAUNCH_NODE_IPADDR"); launcher != nullptr) {
+    hello.runner_address = launcher;
+    hello.address = AddressSeenFrom(launcher);
+    if (const char* const devices = std::getenv("CUDA_VISIBLE_DEVICES"); devices != nullptr)
+      hello.devices = devices;
   }
   return hello;
 }

@@ -38,7 +38,8 @@ TEST_F(HostsFlagsTest, HelpShowsThemWhereTrialsAreRun) {
     for (const char* option :
          {"-H,--hostfile FILE", "--num_nodes,--num-nodes", "--num_gpus,--num-gpus",
           "--include-hosts", "--exclude-hosts",
-          "--ssh COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=20", "--master_addr,--master-addr"})
+          "--ssh COMMAND=ssh -o BatchMode=yes -o ConnectTimeout=20", "--master_addr,--master-addr",
+          "--launcher slurm", "--slurm-args OPTIONS", "--slurm-slots-per-node"})
       EXPECT_THAT(help, HasSubstr(option)) << command;
   }
   EXPECT_THAT(work_.Dsat({"train", "--help"}).out, HasSubstr("--include-hosts,--include "));
@@ -55,6 +56,16 @@ TEST_F(HostsFlagsTest, CombinationsThatMeanNothingAreUsageErrors) {
            {{"train", "x.yaml", "--master_addr", "a"}, "--master_addr requires --hostfile"},
            {{"train", "x.yaml", "--hostfile", ""}, "--hostfile: expected the name of a file"},
            {{"asha", "x.yaml", "-H", "hosts", "--slots", "2"}, "--slots excludes --hostfile"},
+           {{"asha", "x.yaml", "--launcher", "slurm", "--slots", "2"},
+            "--slots excludes --launcher"},
+           {{"train", "x.yaml", "--launcher", "slurm", "-H", "hosts"},
+            "--hostfile excludes --launcher"},
+           {{"train", "x.yaml", "--launcher", "pbs"}, "--launcher: pbs"},
+           {{"train", "x.yaml", "--slurm-args", "-p a"}, "--slurm-args requires --launcher"},
+           {{"train", "x.yaml", "--launcher", "slurm", "--slurm-slots-per-node", "0"},
+            "--slurm-slots-per-node: 0; expected a whole number of 1 or more"},
+           {{"train", "x.yaml", "--launcher", "slurm", "--slurm-args", "-p $Q"},
+            "--slurm-args \"-p $Q\": expected options without variables"},
            {{"train", "x.yaml", "-H", "hosts", "--include", "a", "--exclude", "b"},
             "--include-hosts excludes --exclude-hosts"},
            {{"resume", "1", "-H", "hosts", "--num_gpus", "1", "--include-hosts", "a"},

@@ -1,0 +1,216 @@
+// Slurm's view of trials, through its commands srun and scontrol.
+#include "searcher/hosts/slurm.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/hosts/placement.h"
+#include "searcher/input/shell_words.h"
+#include "searcher/scripts/exit_classifier.h"
+
+namespace dsat {
+namespace {
+
+// Slurm's commands read options from these variables, which a job sets for itself and not for its
+// steps, such as SLURM_NTASKS and SLURM_GPUS_PER_TASK.
+constexpr char kForgetJob[] =
+    R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
+    R"( grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
+// The step has one task, but its ranks are not that task: libraries would take its numbers for
+// theirs.
+constexpr char kForgetTask[] =
+    "unset SLURM_NTASKS SLURM_NPROCS SLURM_PROCID SLURM_LOCALID SLURM_NODEID; eval \"$0\"";
+
+// A shell command's output, with its errors, and exit code.
+struct Answer {
+  std::string text;
+  int exit_code = 0;
+};
+
+Answer Ask(const std::string& command) {
+  FILE* const pipe = popen(fmt::format("{{ {}\n}} 2>&1 </dev/null", command).c_str(), "re");
+  if (pipe == nullptr) ThrowErrno("cannot start a shell for " + command, errno);
+  Answer answer;
+  std::array<char, 512> part{};
+  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
+    answer.text.append(part.data(), count);
+  const int status = pclose(pipe);
+  answer.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return answer;
+}
+
+// What follows the first `key` in `text`, up to a blank; "" if there is none.
+std::string ValueOf(const std::string& text, const std::string& key) {
+  const size_t found = text.find(key);
+  if (found == std::string::npos) return "";
+  const size_t begin = found + key.size();
+  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
+}
+
+// The numbers of tasks in "4(x2),1"; empty if `text` is something else.
+std::vector<int64_t> TasksOf(const std::string& text) {
+  std::vector<int64_t> tasks;
+  if (text.find_first_not_of("0123456789(x),") != std::string::npos) return tasks;
+  const std::regex part(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
+  for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
+    const size_t repeats = (*it)[2].matched ? std::stoul((*it)[2]) : 1;
+    tasks.insert(tasks.end(), repeats, std::stoll((*it)[1]));
+  }
+  return tasks;
+}
+
+std::vector<int64_t> FirstSlots(int64_t count) {
+  std::vector<int64_t> slots(static_cast<size_t>(std::min(count, kMostSlots)));
+  std::iota(slots.begin(), slots.end(), 0);
+  return slots;
+}
+
+bool NamesGpus(const std::vector<std::string>& args) {
+  return std::any_of(args.begin(), args.end(), [](const std::string& arg) {
+    return arg.starts_with("--gpu") || arg.starts_with("--gres") || arg.starts_with("-G");
+  });
+}
+
+// The nodes on which Slurm would run such a job, "n[1-2]".
+std::string NodesFor(const std::vector<std::string>& args) {
+  std::string options;
+  for (const std::string& arg : args)
+    options += fmt::format(" {}", ShellWord(arg));
+  const Answer answer = Ask(fmt::format("{}srun --test-only{} true", kForgetJob, options));
+  const std::string nodes = ValueOf(answer.text, " on nodes ");
+  if (answer.exit_code == 0 && !nodes.empty()) return nodes;
+  std::string said = answer.text.substr(0, answer.text.find_last_not_of('\n') + 1);
+  for (size_t end; (end = said.find('\n')) != std::string::npos;)
+    said.replace(end, 1, "; ");
+  Throw(ErrorCode::kFailedPrecondition,
+        "--launcher slurm: Slurm refuses the job of a trial, `salloc{}`: {}; expected Slurm's "
+        "commands in PATH, a cluster that answers `sinfo`, and nodes for this size (--slurm-args, "
+        "--slurm-slots-per-node, resources.slots_per_trial)",
+        options, Printable(said));
+}
+
+}  // namespace
+
+std::vector<std::string> SplitSlurmArgs(const std::string& text) {
+  std::vector<std::string> words;
+  try {
+    words = SplitCommand("salloc " + text);
+  } catch (const Error& error) {
+    Throw(ErrorCode::kInvalidArgument, "--slurm-args {}: {}", Printable(text), error.what());
+  }
+  if (words[0] != "salloc") {
+    Throw(ErrorCode::kInvalidArgument,
+          "--slurm-args \"{}\": expected options without variables, pipes and patterns, such as "
+          "--partition=gpu --time=1:00:00",
+          Printable(text));
+  }
+  words.erase(words.begin());
+  return words;
+}
+
+SlurmNodes ParseNodes(const std::string& line) {
+  std::istringstream words(line);
+  std::string mark, tasks, node;
+  SlurmNodes nodes;
+  words >> mark >> nodes.job >> tasks;
+  if (mark != "dsat-nodes") return {};
+  const std::vector<int64_t> counts = TasksOf(tasks);
+  for (size_t i = 0; words >> node && i < counts.size(); ++i)
+    nodes.hosts.push_back({.name = node, .slots = FirstSlots(counts[i])});
+  return nodes;
+}
+
+SlurmNodes NodesOfThisJob(int64_t slots_per_node) {
+  const Answer answer = Ask(kPrintNodes);
+  SlurmNodes nodes = ParseNodes(answer.text);
+  if (nodes.hosts.empty()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "--launcher slurm: SLURM_JOB_ID is set, but the nodes of that job are unknown: {}; "
+          "expected SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE, and scontrol in PATH",
+          Printable(LastLine(answer.text)));
+  }
+  for (Host& host : nodes.hosts) {
+    CheckHostName(host.name);
+    if (slots_per_node > 0) host.slots = FirstSlots(slots_per_node);
+  }
+  return nodes;
+}
+
+std::vector<std::string> ReachBySrun(const std::string& job, const std::string& node) {
+  // The step may use all that the job has on the node, beside other steps.
+  return {"/bin/sh",
+          "-c",
+          std::string(kForgetJob) +
+              "exec srun --jobid=\"$0\" --nodelist=\"$1\" --nodes=1 --ntasks=1 --overlap "
+              "--cpu-bind=none --mpi=none --quiet /bin/sh -c \"$2\" \"$3\"",
+          job,
+          node,
+          kForgetTask};
+}
+
+void CountDevicesAsSlots(int64_t slots_per_node, std::vector<LaunchHost>* hosts) {
+  if (slots_per_node > 0) return;
+  for (LaunchHost& host : *hosts)
+    if (!host.devices.empty()) host.slots = FirstSlots(NumDevicesIn(host.devices));
+}
+
+ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
+  const int64_t slots = spec.slots_per_trial;
+  const int64_t most = jobs->slots_per_node > 0 ? jobs->slots_per_node : slots;
+  const int64_t num_nodes = (slots + most - 1) / most;
+  const int64_t each = (slots + num_nodes - 1) / num_nodes;
+  std::vector<std::string> size = {fmt::format("--nodes={}", num_nodes),
+                                   fmt::format("--ntasks={}", num_nodes * each),
+                                   fmt::format("--ntasks-per-node={}", each)};
+  if (IsBuiltin(spec) && spec.device == "cuda" && !NamesGpus(jobs->args))
+    size.push_back(fmt::format("--gpus-per-node={}", each));
+  jobs->args.insert(jobs->args.begin(), size.begin(), size.end());
+  jobs->slots_per_trial = slots;
+  const std::string nodes = NodesFor(jobs->args);
+  const Answer answer = Ask(fmt::format(
+      "scontrol show node $(scontrol show hostnames {} | head -n 1)", ShellWord(nodes)));
+  ReachedHosts plan;
+  plan.runner_address = AddressSeenFrom(ValueOf(answer.text, "NodeAddr="));
+  if (plan.runner_address.empty()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "--launcher slurm: the address of the first of the nodes {} is unknown here: {}; "
+          "expected a machine that reaches the nodes",
+          nodes, LastLine(answer.text));
+  }
+  for (int64_t node = 0; node < num_nodes; ++node) {
+    plan.hosts.push_back({.name = fmt::format("slurm-node-{}", node),
+                          .reach = ReachBySrun("", ""),
+                          .slots = FirstSlots(each)});
+  }
+  return plan;
+}
+
+std::string WhySlurmEnded(const std::string& job) {
+  constexpr int kMostLooks = 25;
+  constexpr std::chrono::milliseconds kPause{200};
+  std::string state, reason;
+  for (int look = 0; look < kMostLooks && (look == 0 || state == "COMPLETING"); ++look) {
+    if (look > 0) std::this_thread::sleep_for(kPause);
+    const Answer answer = Ask("scontrol show job " + ShellWord(job));
+    state = ValueOf(answer.text, "JobState=");
+    reason = ValueOf(answer.text, " Reason=");
+  }
+  if (state.empty() || state == "RUNNING") return "";
+  const bool says_why = !reason.empty() && reason != "None";
+  return fmt::format("Slurm ended job {}: {}{}", job, state,
+                     says_why ? fmt::format(" ({})", reason) : "");
+}
+
+}  // namespace dsat

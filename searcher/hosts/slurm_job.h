@@ -1,0 +1,54 @@
+// A job of Slurm for one attempt.
+#ifndef DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
+#define DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "searcher/hosts/launch_host.h"
+#include "searcher/hosts/slurm.h"
+
+namespace dsat {
+
+// Waits in Slurm's queue, then holds the nodes. Slurm gets the job back, queued or running, when
+// this object is destroyed and when this process ends in whatever way: salloc runs beside a shell
+// that cancels it at the end of its standard input, which is a socket of this process. Not
+// thread-safe.
+class SlurmJob {
+ public:
+  // Requests a job called `name`. Throws if no process can be started.
+  SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::string& dsat_binary);
+  // Waits a few seconds for Slurm to get the job back.
+  ~SlurmJob();
+  SlurmJob(const SlurmJob&) = delete;
+  SlurmJob& operator=(const SlurmJob&) = delete;
+
+  // The nodes when all have answered; nullopt before, and after they were returned. Does not block.
+  // Throws kUnavailable with Slurm's words if the request was refused or the job has ended, or if a
+  // node does not answer; as ReachHosts.
+  std::optional<std::vector<LaunchHost>> Poll();
+  // The job's number, "" until Slurm has given one.
+  const std::string& number() const { return number_; }
+  // Whether it has to wait for resources, so far as Poll knows.
+  bool queued() const { return queued_; }
+  int64_t slots_per_trial() const { return jobs_.slots_per_trial; }
+  // Gives the job back without waiting.
+  void Release();
+
+ private:
+  struct Impl;
+  void Hear(const std::string& line);
+
+  SlurmJobs jobs_;
+  std::string dsat_binary_;
+  std::unique_ptr<Impl> impl_;
+  std::string number_;
+  bool queued_ = false;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_HOSTS_SLURM_JOB_H_

@@ -1,0 +1,213 @@
+// Jobs of a Slurm that fake_slurm.sh plays; tests/cli/real_slurm_test.cc has the real one.
+#include "searcher/hosts/slurm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slurm_job.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+
+class SlurmTest : public testing::Test {
+ protected:
+  SlurmTest() {
+    for (const char* name : {"salloc", "srun", "scontrol"})
+      fs::create_symlink(std::string(DSAT_SOURCE_DIR) + "/tests/searcher/hosts/fake_slurm.sh",
+                         folder / name);
+    setenv("PATH", (folder.path() + ":" + path_).c_str(), 1);
+    setenv("FAKE_SLURM", folder.path().c_str(), 1);
+    setenv("FAKE_DEVICES", "", 1);
+  }
+  ~SlurmTest() override {
+    setenv("PATH", path_.c_str(), 1);
+    for (const char* name : {"FAKE_SLURM", "FAKE_DEVICES", "SLURM_JOB_ID", "SLURM_NTASKS",
+                             "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"})
+      unsetenv(name);
+  }
+
+  void Touch(const std::string& name, const std::string& text = "") const {
+    std::ofstream(folder / name) << text;
+  }
+
+  // The jobs of trials of `slots` slots.
+  static SlurmJobs Planned(int64_t slots, int64_t slots_per_node, const std::string& args = "") {
+    ExperimentSpec spec;
+    spec.entrypoint = {"builtin"};
+    spec.slots_per_trial = slots;
+    SlurmJobs jobs{.args = SplitSlurmArgs(args), .slots_per_node = slots_per_node};
+    PlanJobs(spec, &jobs);
+    return jobs;
+  }
+
+  static std::vector<LaunchHost> Granted(SlurmJob& job) {
+    std::optional<std::vector<LaunchHost>> hosts;
+    EXPECT_TRUE(Eventually([&] { return (hosts = job.Poll()).has_value(); }));
+    return hosts.value_or(std::vector<LaunchHost>{});
+  }
+
+  // What Poll throws at last.
+  static std::string Refusal(SlurmJob& job) {
+    std::string words;
+    EXPECT_TRUE(Eventually([&] {
+      try {
+        job.Poll();
+      } catch (const Error& error) {
+        words = error.what();
+      }
+      return !words.empty();
+    }));
+    return words;
+  }
+
+  TestFolder folder;
+  std::string path_ = std::getenv("PATH");
+};
+
+TEST_F(SlurmTest, TheNodesOfAJobAreHostsWithItsTasksAsSlots) {
+  const SlurmNodes nodes = ParseNodes("dsat-nodes 12 2(x2),1 n1 n2 n3");
+  EXPECT_EQ(nodes.job, "12");
+  EXPECT_THAT(nodes.hosts, ElementsAre(Host{"n1", {0, 1}}, Host{"n2", {0, 1}}, Host{"n3", {0}}));
+  EXPECT_THAT(ParseNodes("salloc: Granted job allocation 12").hosts, IsEmpty());
+  EXPECT_THAT(ParseNodes("dsat-nodes 12").hosts, IsEmpty());
+}
+
+TEST_F(SlurmTest, AJobHasTheSizeOfATrial) {
+  EXPECT_THAT(Planned(4, 0).args, ElementsAre("--nodes=1", "--ntasks=4", "--ntasks-per-node=4"));
+  EXPECT_THAT(Planned(3, 8).args, ElementsAre("--nodes=1", "--ntasks=3", "--ntasks-per-node=3"));
+  EXPECT_THAT(Planned(5, 2, "-p 'my gpus'").args,
+              ElementsAre("--nodes=3", "--ntasks=6", "--ntasks-per-node=2", "-p", "my gpus"));
+}
+
+TEST_F(SlurmTest, TrialsOnGpusAskForThemUnlessTheUserDoes) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.device = "cuda";
+  spec.slots_per_trial = 4;
+  for (const auto& [given, count] : std::vector<std::pair<std::string, int>>{
+           {"", 1}, {"--exclusive", 1}, {"--gres=gpu:4", 0}, {"-G4", 0}}) {
+    SlurmJobs jobs{.args = SplitSlurmArgs(given)};
+    PlanJobs(spec, &jobs);
+    EXPECT_EQ(std::count(jobs.args.begin(), jobs.args.end(), "--gpus-per-node=4"), count) << given;
+  }
+}
+
+TEST_F(SlurmTest, ArgsThatNeedAShellAreRefused) {
+  EXPECT_THAT(SplitSlurmArgs(""), IsEmpty());
+  EXPECT_THAT(SplitSlurmArgs("--time=1 -C \"a&b\""), ElementsAre("--time=1", "-C", "a&b"));
+  for (const char* args : {"-p $QUEUE", "-p 'a", "-p a; true"})
+    EXPECT_THROW(SplitSlurmArgs(args), Error) << args;
+}
+
+TEST_F(SlurmTest, AJobWaitsIsGrantedAndIsGivenBack) {
+  {
+    SlurmJob job(Planned(4, 2, "--account=a"), "name", SelfBinary());
+    ASSERT_TRUE(Eventually([&] { return !job.Poll() && job.queued(); }));
+    EXPECT_EQ(job.number(), "7");
+    Touch("free");
+    const std::vector<LaunchHost> hosts = Granted(job);
+    ASSERT_EQ(hosts.size(), 2u);
+    EXPECT_FALSE(job.queued());
+    EXPECT_EQ(hosts[1].name, "w1");
+    EXPECT_THAT(hosts[1].slots, ElementsAre(0, 1));
+    EXPECT_EQ(hosts[1].address, "127.0.0.1");
+    EXPECT_FALSE(fs::exists(folder / "returned"));
+  }
+  EXPECT_TRUE(fs::exists(folder / "returned"));
+  EXPECT_THAT(ReadFile(folder / "calls"),
+              HasSubstr("salloc --job-name=name --nodes=2 --ntasks=4 --ntasks-per-node=2 "
+                        "--account=a --kill-command=TERM /bin/sh -c"));
+  EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
+}
+
+TEST_F(SlurmTest, AJobInTheQueueIsGivenBack) {
+  {
+    SlurmJob job(Planned(2, 0), "name", SelfBinary());
+    ASSERT_TRUE(Eventually([&] { return !job.Poll() && job.queued(); }));
+  }
+  EXPECT_TRUE(Eventually([&] { return fs::exists(folder / "returned"); }));
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST_F(SlurmTest, WhatGoesWrongIsSaidInSlurmsWords) {
+  Touch("refused");
+  SlurmJob refused(Planned(2, 0), "name", SelfBinary());
+  EXPECT_THAT(Refusal(refused),
+              HasSubstr("Slurm gives no job: salloc: error: Job submit/allocate failed: no such"));
+  fs::remove(folder / "refused");
+  Touch("free");
+  EXPECT_EQ(WhySlurmEnded("7"), "");
+  Touch("state", "TIMEOUT");
+  EXPECT_EQ(WhySlurmEnded("7"), "Slurm ended job 7: TIMEOUT (TimeLimit)");
+  SlurmJob elsewhere(Planned(2, 0), "name", "/nowhere/dsat");
+  EXPECT_THAT(Refusal(elsewhere), AllOf(HasSubstr("job 7 of Slurm: host w0: "),
+                                        HasSubstr("expected dsat there at /nowhere/dsat"),
+                                        HasSubstr("expected nodes on which srun starts dsat")));
+}
+
+TEST_F(SlurmTest, TheDevicesOfAJobAreItsSlots) {
+  setenv("FAKE_DEVICES", "2,5,6", 1);
+  Touch("free");
+  SlurmJob job(Planned(2, 0), "name", SelfBinary());
+  LaunchRequest request;
+  request.hosts = Granted(job);
+  ASSERT_EQ(request.hosts.size(), 2u);
+  EXPECT_THAT(request.hosts[0].slots, ElementsAre(0, 1, 2));
+  request.slots = {{0, 1}, {0, 2}};
+  EXPECT_THAT(DeviceEnvironment(request, 0), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "5,6")));
+}
+
+TEST_F(SlurmTest, FewerDevicesThanTheTrialNeedsAreRefused) {
+  setenv("FAKE_DEVICES", "2", 1);
+  Touch("free");
+  SlurmJob job(Planned(3, 0), "name", SelfBinary());
+  EXPECT_EQ(Refusal(job), "job 7 of Slurm has fewer slots than the 3 of a trial");
+}
+
+TEST_F(SlurmTest, InsideOfAJobItsNodesAreTheHosts) {
+  for (const auto& [name, value] : std::vector<std::pair<const char*, const char*>>{
+           {"SLURM_JOB_ID", "9"}, {"SLURM_NTASKS", "6"}, {"SLURM_JOB_NODELIST", "w[0-1]"}})
+    setenv(name, value, 1);
+  EXPECT_THROW(NodesOfThisJob(0), Error);
+  setenv("SLURM_TASKS_PER_NODE", "3(x2)", 1);
+  EXPECT_THAT(NodesOfThisJob(0).hosts, ElementsAre(Host{"w0", {0, 1, 2}}, Host{"w1", {0, 1, 2}}));
+  const SlurmNodes nodes = NodesOfThisJob(1);
+  EXPECT_EQ(nodes.job, "9");
+  EXPECT_THAT(nodes.hosts, ElementsAre(Host{"w0", {0}}, Host{"w1", {0}}));
+}
+
+// What the job has set for itself would be options of srun, and what srun sets would be the numbers
+// of ranks for libraries.
+TEST_F(SlurmTest, RanksAndSrunSeeNoTasksOfTheJob) {
+  setenv("SLURM_JOB_ID", "9", 1);
+  setenv("SLURM_NTASKS", "6", 1);
+  RankCommand rank = ShellRank(folder, 0, "echo here $DSAT_TEST_HOST; env | grep ^SLURM_");
+  const LaunchHost host{.name = "w1", .reach = ReachBySrun("9", "w1")};
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {rank}, folder.path(), kShortGrace, {host});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.first_failed_rank, -1) << report.log_tail;
+  EXPECT_THAT(ReadFile(rank.log_path),
+              AllOf(HasSubstr("here w1"), HasSubstr("SLURM_LAUNCH_NODE_IPADDR=127.0.0.1"),
+                    Not(HasSubstr("SLURM_NTASKS")), Not(HasSubstr("SLURM_PROCID"))));
+  EXPECT_EQ(ReadFile(folder / "seen"), "");
+}
+
+}  // namespace
+}  // namespace dsat
