@@ -156,10 +156,10 @@ class SpecReader {
 
   void ReadResources() {
     if (const Json* slots = Find("/resources/slots_per_trial")) {
-      constexpr int64_t kMostSlots = 65536;
+      constexpr int64_t kMost = 65536;
       spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
-      if (spec_.slots_per_trial > kMostSlots)
-        Expect("/resources/slots_per_trial", *slots, fmt::format("at most {}", kMostSlots));
+      if (spec_.slots_per_trial > kMost)
+        Expect("/resources/slots_per_trial", *slots, fmt::format("at most {}", kMost));
     }
     if (const Json* device = Find("/resources/device")) {
       const Json known = {"auto", "cpu", "cuda"};
