@@ -406,14 +406,10 @@ class SpecReader {
     builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
-    if (!builtin) {
-      spec_.config_path = document_.path;
-      const std::vector<std::string> notes = CompleteCommand(source, &spec_);
-      warnings_->insert(warnings_->end(), notes.begin(), notes.end());
-      engine::RefuseOwnKeys(spec_.ds_config, source);
-    }
-    std::vector<std::string> found =
-        engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
+    spec_.config_path = document_.path;
+    const std::vector<std::string> found =
+        builtin ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial)
+                : CheckCommandConfig(source, &spec_);
     warnings_->insert(warnings_->end(), found.begin(), found.end());
   }
 

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/config/settings.h"
+#include "engine/config/validate.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
 
@@ -266,6 +267,15 @@ bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   return FindFlag(command, kTrainerArguments[0].flag).has_value() ||
          Has(ReadScript(command, spec), "TrainingArguments");
+}
+
+std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {
+  std::vector<std::string> lines = CompleteCommand(source, spec);
+  engine::RefuseOwnKeys(spec->ds_config, source);
+  const std::vector<std::string> warnings =
+      engine::ValidateDsConfig(spec->ds_config, source, spec->slots_per_trial);
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
+  return lines;
 }
 
 }  // namespace dsat
