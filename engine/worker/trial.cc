@@ -13,6 +13,7 @@
 #include "engine/backend/device.h"
 #include "engine/backend/device_speed.h"
 #include "engine/config/ds_config.h"
+#include "engine/core/device_kind.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
