@@ -2,7 +2,6 @@
 #include "engine/worker/trial.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "engine/worker/divergence.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
+#include "engine/worker/run_checkpoints.h"
 #include "engine/worker/step_history.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
@@ -87,11 +87,9 @@ class Trial {
   void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const Engine& engine, const StepResult& step);
-  void Save(Engine& engine, const StepResult& step);
   void Record(const Engine& engine, const StepResult& step);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
-  bool IsSaveLate() const;
   void SetPoint(const Point& point);
   StepScale Scale() const;
 
@@ -106,9 +104,8 @@ class Trial {
   std::unique_ptr<Device> device_;
   TierMemory memory_;
   std::unique_ptr<ProcessGroup> group_;
-  std::string saved_tag_;               // Of this run's newest checkpoint.
   std::optional<StepHistory> history_;  // On rank 0.
-  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+  RunCheckpoints checkpoints_;
 };
 
 Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const DsConfig& config,
@@ -120,7 +117,8 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       model_(MakeModel(task.model, "/hyperparameters/model", task.base_dir)),
       seq_len_(SeqLen(task.data, model_.max_seq_len, "/hyperparameters/data")),
       device_(OpenDevice(task.device, environment.local_rank, environment.num_threads)),
-      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes) {
+      memory_(*device_, task.device_memory_bytes, task.host_memory_bytes),
+      checkpoints_(task, environment.rank, reporter) {
   CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
   if (task.mode != TrialTask::Mode::kGenerate) {
     const char* what = "/hyperparameters/data";
@@ -199,7 +197,7 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
   PointRun run;
   for (Next next = Next::kStep; next != Next::kEnd;) {
     run.steps.push_back(Step(engine, engine.num_steps() < options.first ? "warm-up" : "measuring"));
-    if (SavesInSoak(engine.num_steps())) Save(engine, run.steps.back());
+    if (SavesInSoak(engine.num_steps())) checkpoints_.Save(engine, run.steps.back(), nullptr);
     const bool ends = environment_.rank == 0 && !window.Add(run.steps.back().latency_ms);
     next = Agree(ends ? Next::kEnd : Next::kStep);
     if (next == Next::kStop) return std::nullopt;
@@ -357,21 +355,6 @@ void Trial::LogStep(const Engine& engine, const StepResult& step) {
        {"skipped_steps", engine.num_skipped_steps()}});
 }
 
-// Replaces the checkpoint that this run has saved before.
-void Trial::Save(Engine& engine, const StepResult& step) {
-  if (task_.checkpoint_dir.empty()) return;
-  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
-  const Reporter::LongWork saving(reporter_);
-  if (history_) history_->Sync();
-  const std::string tag = fmt::format("global_step{}", engine.num_steps());
-  engine.SaveCheckpoint(task_.checkpoint_dir, tag);
-  saved_ = std::chrono::steady_clock::now();
-  const std::string before = std::exchange(saved_tag_, tag);
-  if (environment_.rank == 0 && !before.empty()) {
-    std::filesystem::remove_all(std::filesystem::path(task_.checkpoint_dir) / before);
-  }
-}
-
 void Trial::Validate(Engine& engine) {
   const ValidationResult result = EvaluateAll(engine, validation_.get(), seq_len_);
   if (history_) history_->Add({.step = engine.num_steps(), .validated = true, .loss = result.loss});
@@ -429,12 +412,6 @@ void Trial::BeginTraining(Engine& engine) {
   if (group_->MaxScalar(lacks ? 1 : 0) > 0) Validate(engine);
 }
 
-// By the clock of rank 0.
-bool Trial::IsSaveLate() const {
-  return environment_.rank == 0 && task_.checkpoint_seconds > 0 &&
-         std::chrono::steady_clock::now() - saved_ > std::chrono::seconds(task_.checkpoint_seconds);
-}
-
 // Saves on the way, at the end, and when it is told to stop. Ends before its end, with the reason,
 // if it diverges.
 void Trial::Train() {
@@ -449,7 +426,7 @@ void Trial::Train() {
   for (bool last = false; !last;) {
     tracer.BeforeStep(engine);
     const StepResult step = Step(engine, "training");
-    const Next next = Agree(IsSaveLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
+    const Next next = Agree(checkpoints_.IsLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
     LogStep(engine, step);
     Record(engine, step);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
@@ -458,7 +435,7 @@ void Trial::Train() {
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     // Parameters that give no finite loss do not replace those that did.
     if (last || (is_due && std::isfinite(step.loss))) {
-      Save(engine, step);
+      checkpoints_.Save(engine, step, history_ ? &*history_ : nullptr);
       is_due = false;
     }
     if (ValidatesAfter(engine.num_steps())) Validate(engine);
