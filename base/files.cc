@@ -83,6 +83,14 @@ std::string ReadFile(const std::string& path) {
   return content;
 }
 
+std::string ReadOrEmpty(const std::string& path) {
+  try {
+    return ReadFile(path);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 void WriteFileAtomic(const std::string& path, std::string_view content) {
   FileWriter writer(path);
   writer.Write(content);

@@ -13,6 +13,8 @@ namespace dsat {
 // The whole content of a file. Throws kNotFound, kPermissionDenied or kUnavailable, naming the
 // file.
 std::string ReadFile(const std::string& path);
+// The same, but "" if the file cannot be read.
+std::string ReadOrEmpty(const std::string& path);
 
 // Replaces a file's content atomically (temporary file in the same folder, fsync, rename): a reader
 // sees either the old or the new content, even after a crash.

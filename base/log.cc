@@ -4,15 +4,12 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <ctime>
 
 #include "base/files.h"
 
 namespace dsat {
 namespace {
-
-std::atomic<LogLevel> min_level{LogLevel::kInfo};
 
 std::string Quoted(const std::string& value) {
   if (!value.empty() && value.find_first_of(" \t\n\"=") == std::string::npos) return value;
@@ -30,12 +27,7 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
-void SetMinLogLevel(LogLevel level) {
-  min_level.store(level, std::memory_order_relaxed);
-}
-
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
-  if (level < min_level.load(std::memory_order_relaxed)) return;
   timeval now{};
   gettimeofday(&now, nullptr);
   tm local{};

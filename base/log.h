@@ -22,12 +22,8 @@ struct LogField {
 };
 
 // Writes a line such as "I 12:04:31.207 trial finished trial=7 state=infeasible" by one write(), so
-// that the lines of several threads and processes do not mix. Lines below the minimum level are
-// dropped. Thread-safe.
+// that the lines of several threads and processes do not mix. Thread-safe.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
-
-// Sets the minimum level. Called from main files only.
-void SetMinLogLevel(LogLevel level);
 
 }  // namespace dsat
 

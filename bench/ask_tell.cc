@@ -15,7 +15,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "proto/client.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"

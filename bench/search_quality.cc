@@ -26,7 +26,7 @@
 #include "base/error.h"
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "methods/warm_start.h"
 #include "profiler/effective_key.h"
 #include "profiler/tuning_space.h"

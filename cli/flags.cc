@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kIntro[] =
     "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
-    "  dsat asha deepspeed.yaml      search; writes the best ds_config.json\n"
+    "  dsat auto deepspeed.yaml      search; writes the best ds_config.json\n"
     "  dsat show 1                   every trial of experiment 1\n"
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 

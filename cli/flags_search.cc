@@ -5,7 +5,7 @@
 
 #include "cli/flags_hosts.h"
 #include "cli/flags_numbers.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "methods/options.h"
 
 namespace dsat::cli {

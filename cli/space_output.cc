@@ -46,7 +46,7 @@ bool IsRefused(const StageSpace& stage) {
 }
 
 // "offload_optimizer/device="cpu" ...": the keys after their section of the top level.
-std::string SettingsText(const Assignment& settings) {
+std::string PlaceText(const Assignment& settings) {
   std::string text;
   for (const auto& [pointer, value] : settings)
     text += fmt::format("{}{}={}", text.empty() ? "" : " ",
@@ -62,7 +62,7 @@ std::string StageTable(const SearchSpace& space, const Outlook& outlook, size_t 
     for (const Knob& knob : stage.knobs)
       combinations *= static_cast<double>(knob.values.size());
     rows.push_back({std::to_string(stage.stage), Count(combinations), Count(outlook.num_configs[i]),
-                    SizesText(outlook.sizes[i]), SettingsText(stage.settings)});
+                    SizesText(outlook.sizes[i]), PlaceText(stage.settings)});
   }
   return FormatTable(
       {"stage", "combinations of keys", "configurations", "micro-batch sizes", "settings"}, rows,
@@ -186,7 +186,7 @@ std::vector<LeftOut> AllLeftOut(const Search& search) {
 }
 
 // One line for each reason.
-std::string LeftOutText(const Search& search) {
+std::string LeftOutLines(const Search& search) {
   std::vector<LeftOut> lines;
   for (const LeftOut& left_out : AllLeftOut(search)) {
     const auto same = std::ranges::find(lines, left_out.why, &LeftOut::why);
@@ -207,7 +207,7 @@ std::string LeftOutText(const Search& search) {
 std::string SpaceText(const Search& search, const Outlook& outlook, size_t columns) {
   const SearchSpace& space = *search.space();
   const std::string text = StageTable(space, outlook, columns) + "\n" + KeyTable(space, columns) +
-                           "\n" + SizeText(search, outlook) + LeftOutText(search);
+                           "\n" + SizeText(search, outlook) + LeftOutLines(search);
   return text + "\n" + BestTable(search, outlook, columns);
 }
 

@@ -74,7 +74,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
     spec.ds_config = engine::ReadDsConfig(train.ds_config);
     spec.ds_config_path = train.ds_config;
     if (!IsBuiltin(spec)) {
-      for (const std::string& note : CompleteCommand(train.ds_config, &spec))
+      for (const std::string& note : CheckCommandConfig(train.ds_config, &spec))
         Log(LogLevel::kWarn, note);
     }
   }

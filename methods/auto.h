@@ -24,6 +24,8 @@ class AutoMethod : public Method {
  public:
   AutoMethod(const SearchSpace& space, const SearchOptions& options);
 
+  const AutoSpace& space() const { return space_; }
+
   // The configuration with the largest expected gain per device-second, at first the one that is
   // predicted to be the best. nullopt once no further measurement is worth its time.
   std::optional<Proposal> Ask() override;

@@ -105,7 +105,9 @@ AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : s
     const double allowed =
         ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
     num_candidates_ += places_[i].knobs.size() * places_[i].sizes.size();
-    num_configs_ += allowed * NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
+    places_[i].num_configs =
+        allowed * NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
+    num_configs_ += places_[i].num_configs;
   }
 }
 

@@ -68,8 +68,9 @@ class AutoSpace {
   // Legal micro-batch sizes, ascending. They are dense where one more sample matters: neighbors
   // differ by one step or by less than 7 %.
   const std::vector<int64_t>& sizes(size_t place) const { return places_[place].sizes; }
-  // Of the listed configurations, and of all of them.
+  // Of the listed configurations, and of all of them: of a place and in all.
   size_t num_candidates() const { return num_candidates_; }
+  double num_configs(size_t place) const { return places_[place].num_configs; }
   double num_configs() const { return num_configs_; }
 
   AutoConfig ConfigOf(const AutoCandidate& candidate) const;
@@ -89,6 +90,7 @@ class AutoSpace {
     std::vector<std::vector<int>> values;  // Of `knobs`: the index of each knob's value.
     std::vector<int64_t> sizes;
     size_t settings = 0;
+    double num_configs = 0;
   };
 
   // Returns the part of all combinations that is allowed, an estimate if they were drawn.

@@ -8,7 +8,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -64,32 +63,21 @@ class Method {
 
   // Tells the end of a trial that the method did not propose, such as that of the submitted
   // configuration. By default it is ignored.
-  virtual void Observe(const Trial& finished);
+  virtual void Observe(const Trial& /*finished*/) {}
 
   // A point of the running proposal with this tag was measured, the last one of running.points.
   // Returns the next point to measure in the same process; nullopt, the default, ends the trial.
   // Called once for every measured point.
-  virtual std::optional<Point> NextPoint(int64_t tag, const Trial& running);
+  virtual std::optional<Point> NextPoint(int64_t /*tag*/, const Trial& /*running*/) {
+    return std::nullopt;
+  }
 
   // By default nothing: the trials with the best metric are the finalists.
-  virtual Conclusion Conclude() const;
+  virtual Conclusion Conclude() const { return {}; }
 
   // An independent copy of this method in its present state.
   virtual std::unique_ptr<Method> Clone() const = 0;
 };
-
-// One row of the table of methods.
-struct MethodInfo {
-  std::string name;
-  std::string summary;  // One line for --help.
-  std::unique_ptr<Method> (*make)(const SearchSpace& space, const SearchOptions& options);
-};
-
-// All methods, in the order shown to users.
-std::span<const MethodInfo> Methods();
-
-// The method of that name. Throws kInvalidArgument naming the known methods.
-const MethodInfo& FindMethod(const std::string& name);
 
 }  // namespace dsat
 

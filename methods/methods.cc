@@ -1,6 +1,7 @@
 // The table of methods.
+#include "methods/methods.h"
+
 #include <array>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -8,7 +9,6 @@
 #include "methods/auto.h"
 #include "methods/binary.h"
 #include "methods/grid.h"
-#include "methods/method.h"
 #include "methods/random.h"
 
 namespace dsat {
@@ -20,16 +20,6 @@ std::unique_ptr<Method> Make(const SearchSpace& space, const SearchOptions& opti
 }
 
 }  // namespace
-
-void Method::Observe(const Trial& /*finished*/) {}
-
-std::optional<Point> Method::NextPoint(int64_t /*tag*/, const Trial& /*running*/) {
-  return std::nullopt;
-}
-
-Conclusion Method::Conclude() const {
-  return {};
-}
 
 std::span<const MethodInfo> Methods() {
   static const std::array<MethodInfo, 5> kMethods = {{

@@ -45,10 +45,4 @@ DeepSpeedMemory DeepSpeedStage3Estimate(const DeepSpeedSetup& setup) {
   return {gathered + on_gpu, params * on_host * setup.buffer_factor};
 }
 
-double DeepSpeedBucketBytes(double bucket_elems) {
-  constexpr double kBuckets = 2;
-  constexpr double kRule = 4.5;
-  return bucket_elems * kParam * kBuckets * kRule;
-}
-
 }  // namespace dsat

@@ -29,10 +29,6 @@ struct DeepSpeedMemory {
 DeepSpeedMemory DeepSpeedStage2Estimate(const DeepSpeedSetup& setup);
 DeepSpeedMemory DeepSpeedStage3Estimate(const DeepSpeedSetup& setup);
 
-// What the two communication buckets cost with overlap_comm by the rule that Hugging Face and
-// PyTorch Lightning document: 4.5 times their 16-bit size, both buckets of `bucket_elems`.
-double DeepSpeedBucketBytes(double bucket_elems);
-
 }  // namespace dsat
 
 #endif  // DSAT_PROFILER_DEEPSPEED_MEMORY_H_

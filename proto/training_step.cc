@@ -6,7 +6,7 @@
 namespace dsat {
 namespace {
 
-double NumberAt(const Json& json, const char* key) {
+double NumberOrNan(const Json& json, const char* key) {
   const Json& value = json.at(key);
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
@@ -31,17 +31,17 @@ TrainingStep TrainingStepFromJson(const Json& json) {
   TrainingStep step{.step = json.at("step")};
   step.validated = json.contains("validation_loss");
   if (step.validated) {
-    step.loss = NumberAt(json, "validation_loss");
+    step.loss = NumberOrNan(json, "validation_loss");
     return step;
   }
-  step.loss = NumberAt(json, "loss");
-  step.lr = NumberAt(json, "lr");
-  step.grad_norm = NumberAt(json, "grad_norm");
-  step.loss_scale = NumberAt(json, "loss_scale");
+  step.loss = NumberOrNan(json, "loss");
+  step.lr = NumberOrNan(json, "lr");
+  step.grad_norm = NumberOrNan(json, "grad_norm");
+  step.loss_scale = NumberOrNan(json, "loss_scale");
   step.skipped = json.at("skipped");
-  step.samples_per_s = NumberAt(json, "throughput");
-  step.tokens_per_s = NumberAt(json, "tokens_per_second");
-  step.latency_ms = NumberAt(json, "latency_ms");
+  step.samples_per_s = NumberOrNan(json, "throughput");
+  step.tokens_per_s = NumberOrNan(json, "tokens_per_second");
+  step.latency_ms = NumberOrNan(json, "latency_ms");
   step.peak_bytes = json.at("peak_bytes");
   return step;
 }

@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <sstream>
 
+#include "base/files.h"
 #include "searcher/processes/process_tree.h"
 
 namespace dsat {
@@ -74,9 +73,8 @@ MachineTicks ParseMachineTicks(const std::string& proc_stat, const std::set<int>
 LoadWatch::LoadWatch() : cpus_(UsableCpus()), last_(Read()) {}
 
 LoadWatch::Reading LoadWatch::Read() const {
-  std::ifstream file("/proc/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return {std::chrono::steady_clock::now(), ParseMachineTicks(text, cpus_), OwnTicks()};
+  return {std::chrono::steady_clock::now(), ParseMachineTicks(ReadOrEmpty("/proc/stat"), cpus_),
+          OwnTicks()};
 }
 
 std::optional<double> LoadWatch::OthersPart() {

@@ -53,17 +53,13 @@ Outlook LookAhead(const Search& search, size_t num_best) {
   const ModelProfile& profile = *search.profile();
   const Proposer proposer(spec, *search.space(), profile.num_params);
   Outlook outlook;
-  for (const StageSpace& stage : proposer.space().stages) {
-    SearchSpace one = proposer.space();
-    one.stages = {stage};
-    const AutoSpace space(one, spec.options);
-    outlook.sizes.push_back(space.sizes(0));
-    outlook.num_configs.push_back(space.num_configs());
-  }
-  outlook.num_candidates =
-      static_cast<double>(AutoSpace(proposer.space(), spec.options).num_candidates());
-
   AutoMethod method(proposer.space(), spec.options);
+  const AutoSpace& space = method.space();
+  for (size_t place = 0; place < space.num_places(); ++place) {
+    outlook.sizes.push_back(space.sizes(place));
+    outlook.num_configs.push_back(space.num_configs(place));
+  }
+  outlook.num_candidates = static_cast<double>(space.num_candidates());
   for (const auto& [id, trial] : search.trials())
     method.Observe(trial);
   const std::unique_ptr<Predictor> predictor = MakePredictor(spec, profile);

@@ -5,6 +5,7 @@
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
+#include "methods/methods.h"
 #include "methods/micro_batch.h"
 #include "profiler/effective_key.h"
 #include "proto/search_policy.h"

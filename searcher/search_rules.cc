@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "engine/config/batch.h"
 #include "engine/config/validate.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "methods/options.h"
 
 namespace dsat {

@@ -9,18 +9,18 @@
 #include <memory>
 #include <string>
 
-#include "engine/backend/kernels.h"
-#include "engine/comm/process_group.h"
-#include "engine/core/device_kind.h"
-#include "engine/core/memory_source.h"
-
 namespace dsat::engine {
+
+class Kernels;       // engine/backend/kernels.h
+class MemorySource;  // engine/core/memory_source.h
+class ProcessGroup;  // engine/comm/process_group.h
+enum class DeviceKind : uint8_t;
 
 class Device {
  public:
   virtual ~Device() = default;
 
-  virtual DeviceKind kind() const { return DeviceKind::kCpu; }
+  virtual DeviceKind kind() const;       // By default kCpu.
   virtual std::string name() const = 0;  // For people: "cpu", "cuda:0 (NVIDIA H200)".
   // One per rank, not thread-safe. Their tensors are buffers of an arena over memory(), and
   // communication memory of MakeGroup's group.

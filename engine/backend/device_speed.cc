@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
 #include "engine/core/arena.h"
 
 namespace dsat::engine {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/backend/optimizer_kernels.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 

@@ -19,10 +19,12 @@
 #include <type_traits>
 
 #include "engine/backend/layer_ops.h"
-#include "engine/backend/stream.h"
-#include "engine/core/device_kind.h"
 
 namespace dsat::engine {
+
+class OptimizerKernels;  // optimizer_kernels.h
+class Stream;            // stream.h
+enum class DeviceKind : uint8_t;
 
 // What a kernel returns: its Result, or void if it has none.
 template <typename Op>
@@ -86,8 +88,6 @@ class LayerKernels : public Runs<op::LayerOps> {
   virtual int64_t AttentionScratchBytes(const AttentionShape& shape) const = 0;
 };
 
-class OptimizerKernels;  // optimizer_kernels.h
-
 // One per rank. Not thread-safe, except for its stream.
 class Kernels final {
  public:
@@ -141,7 +141,8 @@ std::unique_ptr<Stream> MakeCpuStream(int num_threads);
 // Computes nothing and counts FLOPs. Scratch and workspace sizes are those of the backend that it
 // predicts: the CPU's with `num_threads`, or CUDA's, and then it throws kUnimplemented for the same
 // attention as CUDA.
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = DeviceKind::kCpu);
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind);
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);  // As the CPU's.
 
 }  // namespace dsat::engine
 

@@ -1,7 +1,9 @@
-// The rows of keys.cc without their refinements, one function for each type of key. `fallback` is
-// the default as JSON text.
+// The rows of keys.cc and zero_keys.cc without their refinements, one function for each type of
+// key. `fallback` is the default as JSON text.
 #ifndef DSAT_ENGINE_CONFIG_KEY_ROWS_H_
 #define DSAT_ENGINE_CONFIG_KEY_ROWS_H_
+
+#include <span>
 
 #include "engine/config/key_table.h"
 
@@ -37,6 +39,9 @@ constexpr Key Alias(const char* pointer, const char* since, const char* target) 
 constexpr Key Elems(const char* pointer, const char* since, const char* fallback, double min) {
   return Int(pointer, since, fallback, Builtin::kHonors).From(min).In(KeyUnit::kElems).Exact();
 }
+
+// Those of the section zero_optimization.
+std::span<const Key> ZeroKeys();
 
 }  // namespace dsat::engine
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/memory_source.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -21,6 +23,11 @@ std::string FormatBytes(int64_t bytes) {
   if (bytes < (int64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / (1 << 10));
   if (bytes < (int64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / (1 << 20));
   return fmt::format("{:.1f} GiB", value / (1 << 30));
+}
+
+MemorySource* System() {
+  static SystemMemory system;
+  return &system;
 }
 
 }  // namespace
@@ -42,11 +49,15 @@ void Buffer::Free() {
   bytes_ = 0;
 }
 
+bool Arena::host_visible() const {
+  return source_->host_visible();
+}
+
 Arena::Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* source)
     : name_(std::move(name)),
       kind_(kind),
       limit_bytes_(limit_bytes),
-      source_(source == nullptr ? &system_ : source) {
+      source_(source == nullptr ? System() : source) {
   DSAT_CHECK(limit_bytes >= 0, "{}", limit_bytes);
 }
 

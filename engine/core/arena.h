@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/core/memory_source.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
 
 class Arena;
+class MemorySource;  // engine/core/memory_source.h
 
 // Owned bytes of an arena, 64-byte aligned, uninitialized; move-only. Must not outlive its arena.
 class Buffer {
@@ -74,7 +74,7 @@ class Arena {
 
   Kind kind() const { return kind_; }
   // Whether the host may look into its buffers.
-  bool host_visible() const { return source_->host_visible(); }
+  bool host_visible() const;
   int64_t live_bytes() const { return live_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
   int64_t limit_bytes() const { return limit_bytes_; }
@@ -93,7 +93,6 @@ class Arena {
   std::string name_;
   Kind kind_;
   int64_t limit_bytes_;
-  SystemMemory system_;
   MemorySource* source_;
   int64_t live_bytes_ = 0;
   int64_t peak_bytes_ = 0;

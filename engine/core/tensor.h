@@ -5,9 +5,10 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "engine/core/half.h"
 
 namespace dsat::engine {
+
+struct F16;  // engine/core/half.h
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/backend/kernels.h"
+#include "engine/core/device_kind.h"
 #include "engine/core/tensor.h"
 #include "engine/runtime/timeline.h"
 

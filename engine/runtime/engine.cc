@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/backend/stream.h"
 #include "engine/core/trace.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"

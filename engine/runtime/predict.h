@@ -6,8 +6,10 @@
 #include <cstdint>
 
 #include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
+#include "engine/core/device_kind.h"
 #include "engine/io/async_file.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/timeline.h"

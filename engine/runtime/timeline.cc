@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/stream.h"
 #include "engine/comm/process_group.h"
 #include "engine/io/async_file.h"
 #include "engine/runtime/engine_internals.h"

@@ -5,20 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
 
-#include "base/error.h"
+#include "proto/summarize.h"
 
 namespace dsat::engine {
 namespace {
-
-double Quantile(const std::vector<double>& sorted, double fraction) {
-  const double position = fraction * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
-}
 
 Metric SummarizeSteps(std::span<const StepResult> steps,
                       const std::function<double(const StepResult&)>& value_of) {
@@ -56,14 +48,6 @@ void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measure
 }
 
 }  // namespace
-
-Metric Summarize(std::vector<double> values) {
-  DSAT_CHECK(!values.empty());
-  std::ranges::sort(values);
-  return {.value = Quantile(values, 0.5),
-          .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
-          .samples = static_cast<int64_t>(values.size())};
-}
 
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.

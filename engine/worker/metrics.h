@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
@@ -13,10 +12,6 @@
 #include "proto/trial.h"
 
 namespace dsat::engine {
-
-// Median, and half the interquartile range (quartiles interpolated between adjacent values).
-// REQUIRES: values is not empty.
-Metric Summarize(std::vector<double> values);
 
 // The amount of work in a step.
 struct StepScale {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/worker/metrics.h"
+#include "proto/summarize.h"
 
 namespace dsat::engine {
 namespace {

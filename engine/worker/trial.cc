@@ -2,7 +2,6 @@
 #include "engine/worker/trial.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "engine/backend/device.h"
 #include "engine/backend/device_speed.h"
 #include "engine/config/ds_config.h"
+#include "engine/core/device_kind.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
@@ -92,7 +92,6 @@ class Trial {
   void Record(const TrainingStep& step);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
-  bool IsSaveLate() const;
   void SetPoint(const Point& point);
   StepScale Scale() const;
 

@@ -5,26 +5,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <sstream>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/input/shell_words.h"
 
 namespace dsat {
 namespace {
 
 constexpr std::array<std::string_view, 5> kExportedPrefixes = {"MLFLOW", "MV2", "NCCL", "PYTHON",
                                                                "UCX"};
-
-// True for what a shell takes for the name of a variable.
-bool IsVariableName(std::string_view name) {
-  const auto fits = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
-  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-         std::all_of(name.begin(), name.end(), fits);
-}
 
 }  // namespace
 

@@ -35,7 +35,7 @@ std::optional<int64_t> LeadingNumber(std::string_view text) {
   if (text.empty() || text[0] < '0' || text[0] > '9') return std::nullopt;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number > kMostSlots) return std::nullopt;
+  if (error != std::errc() || number > kMostSlotsOfHost) return std::nullopt;
   return number;
 }
 
@@ -44,7 +44,7 @@ Host ParseEntry(const std::string& line) {
   const auto refuse = [](const std::string& why) {
     Throw(ErrorCode::kInvalidArgument,
           "{}; expected NAME slots=N with at most {} slots, such as worker-1 slots=4", why,
-          kMostSlots);
+          kMostSlotsOfHost);
   };
   const size_t name_end = line.find_first_of(kBlanks);
   const size_t second = line.find_first_not_of(kBlanks, name_end);

@@ -8,8 +8,8 @@
 
 namespace dsat {
 
-// Of a host: a limit, so that a mistyped number does not exhaust memory.
-inline constexpr int64_t kMostSlots = 4096;
+// A limit, so that a mistyped number does not exhaust memory.
+inline constexpr int64_t kMostSlotsOfHost = 4096;
 
 // A machine on which ranks are started.
 struct Host {

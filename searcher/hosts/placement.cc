@@ -99,9 +99,9 @@ LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
   // Two trials must not share a GPU, even if it has no device file.
   const int64_t least = IsBuiltin(spec) && spec.device == "cuda" ? 1 : NumCores();
   if (num_slots == 0) num_slots = UsesGpus(spec) ? NumVisibleGpus() : least;
-  if (num_slots > kMostSlots) {
+  if (num_slots > kMostSlotsOfHost) {
     Throw(ErrorCode::kInvalidArgument, "--slots {}: expected at most {}, one for each device",
-          num_slots, kMostSlots);
+          num_slots, kMostSlotsOfHost);
   }
   LaunchHost host;
   for (int64_t slot = 0; slot < num_slots; ++slot)

@@ -156,10 +156,10 @@ class SpecReader {
 
   void ReadResources() {
     if (const Json* slots = Find("/resources/slots_per_trial")) {
-      constexpr int64_t kMostSlots = 65536;
+      constexpr int64_t kMost = 65536;
       spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
-      if (spec_.slots_per_trial > kMostSlots)
-        Expect("/resources/slots_per_trial", *slots, fmt::format("at most {}", kMostSlots));
+      if (spec_.slots_per_trial > kMost)
+        Expect("/resources/slots_per_trial", *slots, fmt::format("at most {}", kMost));
     }
     if (const Json* device = Find("/resources/device")) {
       const Json known = {"auto", "cpu", "cuda"};
@@ -406,14 +406,10 @@ class SpecReader {
     builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
-    if (!builtin) {
-      spec_.config_path = document_.path;
-      const std::vector<std::string> notes = CompleteCommand(source, &spec_);
-      warnings_->insert(warnings_->end(), notes.begin(), notes.end());
-      engine::RefuseOwnKeys(spec_.ds_config, source);
-    }
-    std::vector<std::string> found =
-        engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial);
+    spec_.config_path = document_.path;
+    const std::vector<std::string> found =
+        builtin ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial)
+                : CheckCommandConfig(source, &spec_);
     warnings_->insert(warnings_->end(), found.begin(), found.end());
   }
 

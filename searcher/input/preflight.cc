@@ -88,8 +88,6 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere) {
     if (!elsewhere) CheckNvmeFolders(config.zero, source);
     CheckModelAndData(spec, CheckedDevice(spec, elsewhere));
   } else {
-    warnings = engine::ValidateDsConfig(engine::KnownPart(spec.ds_config, spec.search_space),
-                                        source, spec.slots_per_trial);
     MakeCommandTarget(spec);  // Throws if the entrypoint takes no config.
     if (!elsewhere && spec.slots_per_trial > 1 && !NvidiaMemoryBytes()) {
       const std::string shortage = SharedMemoryShortage(spec.slots_per_trial);

@@ -10,9 +10,9 @@
 namespace dsat {
 
 // Throws an Error naming the file, the key and the value if the entrypoint, the model, the data or
-// the submitted ds_config cannot work. Returns one-line warnings for keys without effect here. If
-// `elsewhere`, trials run on other hosts, whose GPUs and disks are not checked; the model and the
-// data are assumed to be the same there.
+// the built-in engine's ds_config cannot work; a command's has passed CheckCommandConfig. Returns
+// one-line warnings, as of keys without effect here. If `elsewhere`, trials run on other hosts,
+// whose GPUs and disks are not checked; the model and the data are assumed to be the same there.
 std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere = false);
 
 // Returns a warning for each stage of spec.options.zero_stages at which this ds_config is not

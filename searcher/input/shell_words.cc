@@ -2,7 +2,7 @@
 #include "searcher/input/shell_words.h"
 
 #include <algorithm>
-#include <string_view>
+#include <cctype>
 #include <utility>
 
 #include "base/error.h"
@@ -157,6 +157,12 @@ std::vector<std::string> SplitCommand(const std::string& command) {
   for (const CommandWord& word : line.words)
     words.push_back(word.text);
   return words;
+}
+
+bool IsVariableName(std::string_view name) {
+  const auto fits = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::all_of(name.begin(), name.end(), fits);
 }
 
 }  // namespace dsat

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dsat {
@@ -31,6 +32,9 @@ CommandLine ReadCommandLine(const std::string& command);
 
 // The words of `command`, or {"sh", "-c", command} if it needs a shell. Throws as ReadCommandLine.
 std::vector<std::string> SplitCommand(const std::string& command);
+
+// Whether a shell takes `name` for the name of a variable.
+bool IsVariableName(std::string_view name);
 
 }  // namespace dsat
 

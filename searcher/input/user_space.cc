@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <regex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/config/keys.h"
 #include "proto/comparison.h"
+#include "searcher/input/shell_words.h"
 #include "searcher/scripts/command_words.h"
 
 namespace dsat {
@@ -207,11 +207,6 @@ class Reader {
 };
 
 }  // namespace
-
-bool IsVariableName(const std::string& name) {
-  static const std::regex kName(R"([A-Za-z_][A-Za-z0-9_]*)");
-  return std::regex_match(name, kName);
-}
 
 bool SetsItself(const std::string& name) {
   return name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||

@@ -11,8 +11,7 @@
 
 namespace dsat {
 
-// Whether an environment variable may have this name, and whether dsat sets it for ranks itself.
-bool IsVariableName(const std::string& name);
+// Whether dsat sets the environment variable for ranks itself.
 bool SetsItself(const std::string& name);
 
 // `section` with each entry as an array of values under its JSON pointer in a trial's config, which

@@ -8,9 +8,10 @@
 
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string_view>
+
+#include "base/files.h"
 
 namespace dsat {
 namespace {
@@ -88,8 +89,7 @@ std::optional<ProcessStat> ParseProcessStat(const std::string& text) {
 }
 
 std::optional<ProcessStat> StatOf(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  return ParseProcessStat({std::istreambuf_iterator<char>(file), {}});
+  return ParseProcessStat(ReadOrEmpty("/proc/" + std::to_string(pid) + "/stat"));
 }
 
 std::vector<pid_t> AllProcesses() {

@@ -12,8 +12,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -23,6 +21,7 @@
 #include "proto/launch_settings.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/processes/line_stamper.h"
+#include "searcher/scripts/attempt_files.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/device_memory.h"
@@ -37,10 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The size of the end of a log that is searched for the cause of a failure.
-constexpr int64_t kLogEndBytes = 256 * 1024;
-// The size of its beginning that is searched for DeepSpeed's dump of its config.
-constexpr int64_t kLogBeginBytes = 1024 * 1024;
 constexpr int kMostWaits = 10;  // Calls that wait for ranks which end after rank 0.
 
 // A port that is unused at this moment.
@@ -55,20 +50,6 @@ int FreePort() {
     ThrowErrno("free port for MASTER_PORT", errno);
   }
   return ntohs(address.sin_port);
-}
-
-// Reads a file that another process may be writing; discarded if it is not complete JSON.
-Json ReadUnfinishedJson(const std::string& path) {
-  std::ifstream file(path);
-  return file ? Json::parse(file, nullptr, /*allow_exceptions=*/false) : Json();
-}
-
-std::string ReadBegin(const std::string& path, int64_t max_bytes) {
-  std::ifstream file(path);
-  std::string text(static_cast<size_t>(max_bytes), '\0');
-  file.read(text.data(), max_bytes);
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
 }
 
 // The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, of a bundle, of an
@@ -104,18 +85,6 @@ class CommandTarget : public LaunchTarget {
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
 
  private:
-  // The absolute paths of the files of an attempt.
-  struct Files {
-    explicit Files(const LaunchRequest& request)
-        : dir(fs::absolute(request.dir).lexically_normal()),
-          config(dir / "ds_config.json"),
-          metrics(dir / "metrics.json"),
-          model_info(dir / "model_info.json") {}
-    std::string hook(int64_t rank) const { return dir / fmt::format("hook-rank{}.json", rank); }
-    std::string log(int64_t rank) const { return dir / fmt::format("rank{}.log", rank); }
-    fs::path dir;
-    std::string config, metrics, model_info;
-  };
   // What the Poll calls have already returned.
   struct Given {
     bool measurement = false;
@@ -128,8 +97,6 @@ class CommandTarget : public LaunchTarget {
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
-  std::vector<HookReport> ReadReports(const LaunchRequest& request) const;
-  std::optional<RanConfig> Ran(const LaunchRequest& request) const;
   int64_t BatchOf(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
   void AddReports(const LaunchRequest& request, PointResult* result) const;
@@ -138,7 +105,6 @@ class CommandTarget : public LaunchTarget {
     return std::max(spec_.options.end_profile_step, request.steps - 1);
   }
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
-  std::vector<StepLine> ReadStepLines(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
   std::optional<Outcome> OutcomeOfFiles(const LaunchRequest& request) const;
   Outcome WhyNothing(const LaunchRequest& request) const;
@@ -165,7 +131,7 @@ int64_t CommandTarget::num_commands() const {
 // The environment of all ranks. Creates the folder of DeepSpeed's compiled extensions.
 std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     const LaunchRequest& request) const {
-  const Files files(request);
+  const AttemptFiles files(request);
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)},
                                             {"DSAT_TRIAL_DIR", files.dir},
@@ -210,7 +176,7 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
 }
 
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
-  const Files files(request);
+  const AttemptFiles files(request);
   const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
                               .start_profile_step = spec_.options.start_profile_step,
                               .end_profile_step = LastStep(request),
@@ -257,47 +223,16 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   return commands;
 }
 
-std::vector<StepLine> CommandTarget::ReadStepLines(const LaunchRequest& request) const {
-  std::vector<StepLine> lines;
-  for (const StampedLine& stamped : ReadStamps(StampsPath(Files(request).log(0)))) {
-    std::optional<StepLine> line = ParseStepLine(stamped.line);
-    if (!line) continue;
-    line->time_ns = stamped.time_ns;
-    lines.push_back(*line);
-  }
-  return lines;
-}
-
-// The reports of the import hook, by rank; empty if rank 0 has written none.
-std::vector<HookReport> CommandTarget::ReadReports(const LaunchRequest& request) const {
-  std::vector<HookReport> reports;
-  for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank) {
-    std::ifstream file(Files(request).hook(rank));
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    auto report = ReadHookReport(text);
-    if (!report && rank == 0) return {};
-    reports.push_back(std::move(report).value_or(HookReport{}));
-  }
-  return reports;
-}
-
-// What rank 0 ran with, by the hook or by DeepSpeed's log.
-std::optional<RanConfig> CommandTarget::Ran(const LaunchRequest& request) const {
-  const std::vector<HookReport> reports = ReadReports(request);
-  if (!reports.empty() && !reports[0].ran.settings.empty()) return reports[0].ran;
-  return ReadConfigDump(ReadBegin(Files(request).log(0), kLogBeginBytes));
-}
-
 // Samples of an optimizer step on all ranks.
 int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = Ran(request);
+  const std::optional<RanConfig> ran = AttemptFiles(request).ReadRan();
   if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
   return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
 }
 
 // Why the measurement is not one of the trial's config; "" if it is.
 std::string CommandTarget::Misfit(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = Ran(request);
+  const std::optional<RanConfig> ran = AttemptFiles(request).ReadRan();
   const std::string rewritten = ran ? Rewritten(*ran, request.ds_config) : "";
   if (!rewritten.empty()) {
     return fmt::format(
@@ -305,7 +240,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
         "who sets that, such as an argument of the trainer",
         rewritten);
   }
-  const std::vector<HookReport> reports = ReadReports(request);
+  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const int64_t most = reports[rank].largest_batch;
     if (most > 0 && most < MicroBatchOf(request)) {
@@ -320,7 +255,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
                          rank, losses.size());
     }
   }
-  if (reports.empty()) return DivergedLoss(ReadEnd(Files(request).log(0), kLogEndBytes));
+  if (reports.empty()) return DivergedLoss(AttemptFiles(request).ReadLogEnd(0));
   return "";
 }
 
@@ -330,10 +265,10 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
     Metric& metric = result->measurement[name];
     metric = {.value = std::max(metric.value, *value), .spread = 0, .samples = 1};
   };
-  const std::vector<HookReport> reports = ReadReports(request);
+  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
   const std::string& pattern = spec_.options.loss_pattern;
   result->losses =
-      pattern.empty() ? MeanLosses(reports) : LossesInLog(Files(request).log(0), pattern);
+      pattern.empty() ? MeanLosses(reports) : LossesInLog(AttemptFiles(request).log(0), pattern);
   for (const HookReport& report : reports) {
     if (report.peak_bytes)
       result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
@@ -345,9 +280,9 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
 }
 
 std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
-  const Json file = ReadUnfinishedJson(Files(request).metrics);
+  const Json file = AttemptFiles(request).ReadMetrics();
   if (!file.is_object()) return std::nullopt;
-  const std::vector<StepLine> lines = ReadStepLines(request);
+  const std::vector<StepLine> lines = AttemptFiles(request).ReadStepLines();
   std::optional<double> logged_ms;
   if (!lines.empty()) {
     logged_ms = lines.back().forward_ms + lines.back().backward_ms + lines.back().step_ms;
@@ -357,7 +292,7 @@ std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& reque
 
 std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& request) const {
   std::optional<ModelProfile> profile =
-      NormalizeModelInfo(ReadUnfinishedJson(Files(request).model_info), MicroBatchOf(request));
+      NormalizeModelInfo(AttemptFiles(request).ReadModelInfo(), MicroBatchOf(request));
   if (!profile) return std::nullopt;
   int64_t& memory = profile->device_memory_bytes;
   if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
@@ -375,12 +310,13 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics || !UsedBatchSize(*metrics, BatchOf(request)) || !Misfit(request).empty())
     return std::nullopt;
-  const std::string log = ReadEnd(Files(request).log(0), kLogEndBytes);
-  const std::vector<StepLine> lines = ReadStepLines(request);
+  const std::string log = AttemptFiles(request).ReadLogEnd(0);
+  const std::vector<StepLine> lines = AttemptFiles(request).ReadStepLines();
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
-  if (behind && fs::exists(StampsPath(Files(request).log(0)))) return std::nullopt;
-  const bool waits = !have_exited && !HaveEnded(ReadReports(request));
+  if (behind && fs::exists(StampsPath(AttemptFiles(request).log(0)))) return std::nullopt;
+  const bool waits =
+      !have_exited && !HaveEnded(AttemptFiles(request).ReadReports(spec_.slots_per_trial));
   if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
   PointResult result;
@@ -404,7 +340,7 @@ std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& requ
 }
 
 int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
-  return static_cast<int64_t>(ReadStepLines(request).size());
+  return static_cast<int64_t>(AttemptFiles(request).ReadStepLines().size());
 }
 
 // The hooks end the script in the middle of a step, so that their files count and not the exit
@@ -428,9 +364,9 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
-  const auto steps = static_cast<int64_t>(ReadStepLines(request).size());
+  const auto steps = static_cast<int64_t>(AttemptFiles(request).ReadStepLines().size());
   const int64_t needed = LastStep(request) + 1;
-  const std::vector<HookReport> reports = ReadReports(request);
+  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
     return {TrialState::kFailed,
@@ -460,18 +396,18 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
-  if (const auto ran = Ran(request); ran && ran->data_parallel_size > 0)
+  if (const auto ran = AttemptFiles(request).ReadRan(); ran && ran->data_parallel_size > 0)
     data_parallel_size_ = ran->data_parallel_size;
   RemoveSharedBuffers(given_[request.dir].port);
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
   if (exit.killed_by_us)
-    return {TrialState::kStopped, WhyStuck(ReadEnd(Files(request).log(0), kLogEndBytes))};
+    return {TrialState::kStopped, WhyStuck(AttemptFiles(request).ReadLogEnd(0))};
   const bool ended_well = exit.first_failed_rank < 0;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
   for (int64_t rank = 0; rank < num_commands(); ++rank) {
-    logs.push_back(ReadEnd(Files(request).log(rank), kLogEndBytes));
+    logs.push_back(AttemptFiles(request).ReadLogEnd(rank));
   }
   // A launcher may exit with code 0 although its ranks have failed.
   const Outcome outcome = ClassifyExit(exit, logs);

@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "proto/summarize.h"
 #include "searcher/processes/line_stamper.h"
 
 namespace dsat {
@@ -23,17 +24,6 @@ namespace {
 constexpr int64_t kTrimmedFrom = 6;
 constexpr int64_t kMinActivationBytes = 1 << 20;
 constexpr double kBatchTolerance = 0.005;
-
-// The finite number of the first of two keys that exists.
-std::optional<double> NumberAt(const Json& object, const char* key, const char* other_key) {
-  for (const char* name : {key, other_key}) {
-    if (!object.contains(name)) continue;
-    if (!object[name].is_number()) return std::nullopt;
-    const double value = object[name];
-    return std::isfinite(value) ? std::optional(value) : std::nullopt;
-  }
-  return std::nullopt;
-}
 
 bool Near(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::abs(b);
@@ -47,31 +37,17 @@ struct RawMetrics {
 
 std::optional<RawMetrics> ReadRaw(const Json& file) {
   if (!file.is_object()) return std::nullopt;
-  const auto forward = NumberAt(file, "fwd", "forward");
-  const auto backward = NumberAt(file, "bwd", "backward");
-  const auto step = NumberAt(file, "step", "step");
-  const auto throughput = NumberAt(file, "throughput", "throughput");
+  const auto forward = FiniteNumber(file, file.contains("fwd") ? "fwd" : "forward");
+  const auto backward = FiniteNumber(file, file.contains("bwd") ? "bwd" : "backward");
+  const auto step = FiniteNumber(file, "step");
+  const auto throughput = FiniteNumber(file, "throughput");
   if (!forward || !backward || !step || !throughput) return std::nullopt;
   RawMetrics raw = {*forward, *backward, *step, 0, *throughput, 0};
-  raw.latency = NumberAt(file, "latency", "latency").value_or(raw.sum());
-  raw.flops = std::max(0.0, NumberAt(file, "FLOPS_per_gpu", "FLOPS_per_gpu").value_or(0));
+  raw.latency = FiniteNumber(file, "latency").value_or(raw.sum());
+  raw.flops = std::max(0.0, FiniteNumber(file, "FLOPS_per_gpu").value_or(0));
   const bool sensible = raw.forward >= 0 && raw.backward >= 0 && raw.step >= 0 && raw.sum() > 0 &&
                         raw.latency > 0 && raw.throughput > 0;
   return sensible ? std::optional(raw) : std::nullopt;
-}
-
-double Quantile(const std::vector<double>& sorted, double q) {
-  const double position = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
-}
-
-Metric Summarize(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {.value = Quantile(values, 0.5),
-          .spread = (Quantile(values, 0.75) - Quantile(values, 0.25)) / 2,
-          .samples = static_cast<int64_t>(values.size())};
 }
 
 // One optimizer step between the arrivals of two lines.
@@ -130,6 +106,13 @@ Measurement FromLines(const HookMetrics& metrics, const std::vector<TimedStep>& 
 }
 
 }  // namespace
+
+std::optional<double> FiniteNumber(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  const double value = *found;
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
 
 std::optional<StepLine> ParseStepLine(std::string_view line) {
   const size_t marker = line.find(kStepLineMarker);
@@ -217,9 +200,9 @@ std::optional<double> MaxMemAllocated(std::string_view log) {
 
 std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size) {
   if (!file.is_object()) return std::nullopt;
-  const auto params = NumberAt(file, "num_params", "num_params");
-  const auto trainable = NumberAt(file, "trainable_num_params", "trainable_num_params");
-  const auto activation = NumberAt(file, "activation_mem_per_gpu", "activation_mem_per_gpu");
+  const auto params = FiniteNumber(file, "num_params");
+  const auto trainable = FiniteNumber(file, "trainable_num_params");
+  const auto activation = FiniteNumber(file, "activation_mem_per_gpu");
   if (!params || !trainable || !activation || *params < 1) return std::nullopt;
   ModelProfile profile;
   profile.num_params = static_cast<int64_t>(*params);
@@ -228,7 +211,7 @@ std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_b
       std::max(kMinActivationBytes,
                static_cast<int64_t>(*activation) / std::max<int64_t>(1, micro_batch_size));
   profile.device_memory_bytes =
-      static_cast<int64_t>(std::max(0.0, NumberAt(file, "gpu_mem", "gpu_mem").value_or(0)));
+      static_cast<int64_t>(std::max(0.0, FiniteNumber(file, "gpu_mem").value_or(0)));
   return profile;
 }
 

@@ -17,6 +17,9 @@
 
 namespace dsat {
 
+// The number at a key of an object; nullopt if there is none or it is not finite.
+std::optional<double> FiniteNumber(const Json& object, const char* key);
+
 // The text that identifies DeepSpeed's line per step: "[Rank 0] time (ms) | fwd: 0.16 | ...".
 inline constexpr char kStepLineMarker[] = "time (ms) |";
 

@@ -2,16 +2,11 @@
 #include "searcher/scripts/oom_evidence.h"
 
 #include <charconv>
-#include <fstream>
-#include <iterator>
+
+#include "base/files.h"
 
 namespace dsat {
 namespace {
-
-std::string ReadOrEmpty(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Calls `use` with each line until it returns true.
 template <typename Use>

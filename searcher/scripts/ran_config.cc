@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "searcher/scripts/deepspeed_metrics.h"
+
 namespace dsat {
 namespace {
 
@@ -38,12 +40,6 @@ Json ParsePythonJson(const std::string& text) {
     if (!word.empty()) i += word.size() - 1;
   }
   return Json::parse(strict, nullptr, /*allow_exceptions=*/false);
-}
-
-std::optional<double> NumberAt(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
 }
 
 // The number at the beginning of `text`.
@@ -89,15 +85,15 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
   const Json ran = file.value("ran", Json::object());
   for (const auto& [name, pointer] : kCompared) {
     if (!ran.is_object()) break;
-    if (const auto value = NumberAt(ran, name)) report.ran.settings[pointer] = *value;
+    if (const auto value = FiniteNumber(ran, name)) report.ran.settings[pointer] = *value;
   }
   if (ran.is_object())
     report.ran.data_parallel_size =
-        static_cast<int64_t>(NumberAt(ran, "data_parallel_size").value_or(0));
-  report.peak_bytes = NumberAt(file, "peak_bytes");
-  report.host_bytes = NumberAt(file, "host_bytes");
-  report.alloc_retries = NumberAt(file, "num_alloc_retries");
-  report.data_wait = NumberAt(file, "data_wait_share");
+        static_cast<int64_t>(FiniteNumber(ran, "data_parallel_size").value_or(0));
+  report.peak_bytes = FiniteNumber(file, "peak_bytes");
+  report.host_bytes = FiniteNumber(file, "host_bytes");
+  report.alloc_retries = FiniteNumber(file, "num_alloc_retries");
+  report.data_wait = FiniteNumber(file, "data_wait_share");
   report.has_ended = file.contains("losses");
   for (const Json& loss : file.value("losses", Json::array())) {
     report.losses.push_back(loss.is_number() ? loss.get<double>()

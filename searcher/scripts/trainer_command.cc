@@ -8,13 +8,14 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <regex>
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "engine/config/settings.h"
+#include "engine/config/validate.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
 
@@ -31,15 +32,6 @@ constexpr TrainerArgument kTrainerArguments[] = {
     {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu", 8},
     {"--gradient_accumulation_steps", "gradient_accumulation_steps", 1},
 };
-
-std::string ReadOrEmpty(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-bool IsAuto(const Json& value) {
-  return value.is_string() && value.get_ref<const std::string&>() == "auto";
-}
 
 // "python3 -m determined.launch.deepspeed ... COMMAND".
 std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
@@ -139,7 +131,7 @@ class Resolver {
         parses_(Has(script_, "HfArgumentParser") || Has(script_, "TrlParser")) {}
 
   std::vector<std::string> Resolve() {
-    if (IsAuto(spec_.ds_config.value("train_batch_size", Json())))
+    if (engine::IsAuto(spec_.ds_config.value("train_batch_size", Json())))
       spec_.ds_config.erase("train_batch_size");
     const bool by_total = spec_.ds_config.contains("train_batch_size");
     for (const TrainerArgument& argument : kTrainerArguments)
@@ -172,12 +164,12 @@ class Resolver {
     // A strategy's name is no path; its "auto" is filled in by trials alone.
     const bool of_strategy =
         !spec_.ds_config_path.empty() && spec_.ds_config_path.find('/') == std::string::npos;
-    if (IsAuto(given) && !number && !of_strategy)
+    if (engine::IsAuto(given) && !number && !of_strategy)
       Refuse(argument, flag ? TextOf(command_, *flag) : "");
-    const bool is_open = IsAuto(given) || (given.is_null() && !by_total);
+    const bool is_open = engine::IsAuto(given) || (given.is_null() && !by_total);
     if (!is_open || !number) return;
     spec_.ds_config[argument.key] = *number;
-    if (IsAuto(given))
+    if (engine::IsAuto(given))
       notes_.push_back(fmt::format("{}: /{} is \"auto\": {}, as {} {}", source_, argument.key,
                                    *number, argument.flag,
                                    flag ? "says" : "is in the script or by default"));
@@ -203,7 +195,7 @@ class Resolver {
 
   void ResolvePrecision(const std::string& name) {
     const Json* enabled = FindAtPointer(spec_.ds_config, "/" + name + "/enabled");
-    if (enabled == nullptr || !IsAuto(*enabled) || !parses_) return;
+    if (enabled == nullptr || !engine::IsAuto(*enabled) || !parses_) return;
     for (size_t i = 0; i < command_.words().size(); ++i) {
       const std::string& word = command_.words()[i].text;
       if (word != "--" + name && !word.starts_with("--" + name + "=")) continue;
@@ -275,6 +267,15 @@ bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   return FindFlag(command, kTrainerArguments[0].flag).has_value() ||
          Has(ReadScript(command, spec), "TrainingArguments");
+}
+
+std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {
+  std::vector<std::string> lines = CompleteCommand(source, spec);
+  engine::RefuseOwnKeys(spec->ds_config, source);
+  const std::vector<std::string> warnings =
+      engine::ValidateDsConfig(spec->ds_config, source, spec->slots_per_trial);
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
+  return lines;
 }
 
 }  // namespace dsat

@@ -25,6 +25,11 @@ namespace dsat {
 // sets in its place.
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec);
 
+// CompleteCommand, then every check of the ds_config: the only ones of a command's config that make
+// warnings. Returns the lines of both. Throws as CompleteCommand, RefuseOwnKeys and
+// ValidateDsConfig.
+std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec);
+
 // Whether Hugging Face's trainer runs in the command, as far as its arguments and its script show.
 bool RunsTrainer(const ExperimentSpec& spec);
 

@@ -17,16 +17,12 @@ using testing::HasSubstr;
 class CollateCommandTest : public testing::Test {
  protected:
   void SetUp() override {
-    work.Write("deepspeed.yaml", R"(
+    work.Write("deepspeed.yaml", std::string(R"(
 name: tiny
 entrypoint: builtin
 resources: {slots_per_trial: 2, device_memory: 6MiB}
-searcher: {name: single, max_length: {batches: 2}}
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)");
+searcher: {name: single, max_length: {batches: 2}})") +
+                                     kSmallTraining);
     work.Write("ds_config.json", R"({
   "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}
 })");

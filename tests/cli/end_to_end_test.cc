@@ -17,7 +17,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-constexpr char kExperimentFile[] = R"(
+const std::string kExperimentFile = std::string(R"(
 name: tiny
 entrypoint: builtin
 resources:
@@ -25,12 +25,7 @@ resources:
   device_memory: 6MiB
 searcher:
   name: single
-  max_length: {batches: 6}
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)";
+  max_length: {batches: 6})") + kSmallTraining;
 constexpr char kDsConfig[] = R"({
   "train_micro_batch_size_per_gpu": 1,
   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
@@ -254,7 +249,7 @@ TEST_F(EndToEndTest, ATrialWithoutEnoughHostMemoryIsInfeasibleAndTheSearchGoesOn
 }
 
 TEST_F(EndToEndTest, EveryMethodSearchesTheUsersOwnSpace) {
-  work.Write("deepspeed.yaml", std::string(kExperimentFile) + R"(
+  work.Write("deepspeed.yaml", kExperimentFile + R"(
 search_space:
   /zero_optimization/reduce_bucket_size: [30000, 60000]
   /zero_optimization/stage3_prefetch_bucket_size: {min: 1000, max: 2000}
@@ -283,8 +278,7 @@ search_space:
 }
 
 TEST_F(EndToEndTest, AWrongSearchSpaceIsRefusedWithItsLine) {
-  work.Write("deepspeed.yaml",
-             std::string(kExperimentFile) + "search_space: {/zero_optimization/stge: [1]}\n");
+  work.Write("deepspeed.yaml", kExperimentFile + "search_space: {/zero_optimization/stge: [1]}\n");
   const Finished search = work.Dsat({"auto", "deepspeed.yaml"});
   EXPECT_EQ(search.exit_code, 1);
   EXPECT_THAT(search.err, HasSubstr("deepspeed.yaml:14: search_space: /zero_optimization/stge is "
@@ -293,8 +287,7 @@ TEST_F(EndToEndTest, AWrongSearchSpaceIsRefusedWithItsLine) {
 
 TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
   work.Write("deepspeed.yaml",
-             std::string(kExperimentFile) +
-                 "environment:\n  environment_variables: [LD_PRELOAD=/none.so]\n");
+             kExperimentFile + "environment:\n  environment_variables: [LD_PRELOAD=/none.so]\n");
   ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--out", "out"}).exit_code,
             0);
   EXPECT_THAT(ReadFile(work.Path("out/trials/0/attempt0/rank0.log")), HasSubstr("/none.so"));

@@ -9,6 +9,14 @@
 
 namespace dsat {
 
+// The end of an experiment file: a GPT-2 that trains for a second, with the config ds_config.json.
+inline constexpr char kSmallTraining[] = R"(
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
+  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
+)";
+
 struct Finished {
   int exit_code = 0;  // 128 + signal if it was killed.
   std::string out;

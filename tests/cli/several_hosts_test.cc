@@ -22,15 +22,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr char kExperimentFile[] = R"(
+const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
 resources: {slots_per_trial: 3, device_memory: 64MiB}
-searcher: {name: single, max_length: 6}
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)";
+searcher: {name: single, max_length: 6})") +
+                                    kSmallTraining;
 constexpr char kDsConfig[] = R"({
   "train_micro_batch_size_per_gpu": 2,
   "gradient_clipping": 1.0,
@@ -129,7 +125,7 @@ TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
 }
 
 TEST_F(SeveralHostsTest, ARankThatIsKilledEndsTheTrainingOnAllHosts) {
-  work.Write("deepspeed.yaml", std::string(kExperimentFile) + "max_restarts: 0\n");
+  work.Write("deepspeed.yaml", kExperimentFile + "max_restarts: 0\n");
   const pid_t pid = work.StartDsat(
       OnHosts({"train", "deepspeed.yaml", "--out", "out", "--steps", "1000000"}), "train");
   ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));

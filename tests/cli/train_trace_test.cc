@@ -17,15 +17,11 @@ namespace {
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
-constexpr char kExperimentFile[] = R"(
+const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
 resources: {slots_per_trial: 2}
-searcher: {name: single, max_length: 12}
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)";
+searcher: {name: single, max_length: 12})") +
+                                    kSmallTraining;
 constexpr char kDsConfig[] = R"({
   "train_micro_batch_size_per_gpu": 2,
   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},

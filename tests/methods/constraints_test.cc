@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "methods/auto_space.h"
+#include "methods/methods.h"
 #include "tests/methods/method_testing.h"
 
 namespace dsat {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "tests/methods/method_testing.h"
 
 namespace dsat {

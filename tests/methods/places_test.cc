@@ -8,7 +8,7 @@
 #include "methods/auto.h"
 #include "methods/auto_space.h"
 #include "methods/lineage.h"
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "tests/methods/small_machine.h"
 
 namespace dsat {

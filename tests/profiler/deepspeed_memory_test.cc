@@ -53,11 +53,6 @@ TEST(DeepSpeedMemoryTest, NodesShareTheHostsPart) {
   EXPECT_DOUBLE_EQ(DeepSpeedStage3Estimate(setup).gpu_bytes, one.gpu_bytes);
 }
 
-TEST(DeepSpeedMemoryTest, BucketsCostWhatTheRuleOfFourAndAHalfSays) {
-  EXPECT_DOUBLE_EQ(DeepSpeedBucketBytes(5e8), 9e9);
-  EXPECT_DOUBLE_EQ(DeepSpeedBucketBytes(2e8), 3.6e9);
-}
-
 TEST(DeepSpeedMemoryTest, FortyBillionOnOneGpuWantLessHostMemoryThanTheDocumentedMachineHas) {
   // docs/_posts/2021-03-08-zero3-offload.md: 40 B on one V100-32 with 1.5 TB of host memory.
   const DeepSpeedMemory memory = DeepSpeedStage3Estimate({.total_params = 40'000'000'000,

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "profiler/effective_key.h"
 #include "searcher/search.h"
 #include "tests/searcher/simulated_device.h"

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "methods/method.h"
+#include "methods/methods.h"
 #include "tests/searcher/simulated_device.h"
 
 namespace dsat {

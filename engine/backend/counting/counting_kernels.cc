@@ -4,6 +4,8 @@
 
 #include "engine/backend/any_kernels.h"
 #include "engine/backend/cost.h"
+#include "engine/backend/stream.h"
+#include "engine/core/device_kind.h"
 
 namespace dsat::engine {
 namespace {
@@ -49,6 +51,10 @@ std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind) {
   return std::make_unique<Kernels>(std::make_unique<CountingStream>(),
                                    std::make_unique<CountingLayers>(num_threads, kind),
                                    std::make_unique<CountingOptimizers>());
+}
+
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads) {
+  return MakeCountingKernels(num_threads, DeviceKind::kCpu);
 }
 
 }  // namespace dsat::engine

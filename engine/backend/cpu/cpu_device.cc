@@ -2,8 +2,17 @@
 #include <unistd.h>
 
 #include "engine/backend/device.h"
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+#include "engine/core/device_kind.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
+
+DeviceKind Device::kind() const {
+  return DeviceKind::kCpu;
+}
+
 namespace {
 
 class CpuDevice final : public Device {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/backend/cpu/parallel.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 namespace {

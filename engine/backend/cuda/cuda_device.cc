@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "engine/backend/cuda/nccl_group.h"
 #include "engine/backend/staged_group.h"
+#include "engine/core/device_kind.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
 namespace {

@@ -6,6 +6,8 @@
 
 #include "engine/backend/cuda/plugin.h"
 #include "engine/backend/device.h"
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 

@@ -8,6 +8,7 @@
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/cuda/views.h"
+#include "engine/core/device_kind.h"
 
 namespace dsat::engine {
 namespace {

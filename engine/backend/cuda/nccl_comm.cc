@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 namespace {

@@ -5,6 +5,7 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/cuda/plugin.h"
 #include "engine/core/arena.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
 namespace {

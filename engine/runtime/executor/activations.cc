@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "engine/backend/stream.h"
+
 namespace dsat::engine {
 namespace {
 

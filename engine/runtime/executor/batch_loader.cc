@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "engine/backend/stream.h"
+
 namespace dsat::engine {
 namespace {
 

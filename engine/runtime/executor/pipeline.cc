@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 namespace {

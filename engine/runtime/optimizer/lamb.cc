@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/backend/stream.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {

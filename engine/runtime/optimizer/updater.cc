@@ -1,6 +1,7 @@
 // The optimizer's side of a step.
 #include "engine/runtime/optimizer/updater.h"
 
+#include "engine/backend/stream.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {

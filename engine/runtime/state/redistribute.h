@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/stream.h"
 #include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 #include "engine/core/trace.h"

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "engine/backend/device.h"
+#include "engine/backend/kernels.h"
 #include "engine/core/arena.h"
+#include "engine/core/memory_source.h"
 #include "engine/plan/placement.h"
 
 namespace dsat::engine {

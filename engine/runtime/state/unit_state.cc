@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/backend/stream.h"
 #include "engine/runtime/state/init.h"
 
 namespace dsat::engine {

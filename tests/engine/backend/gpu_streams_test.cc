@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/backend/stream.h"
 #include "tests/engine/backend/emulated_cuda/gpu.h"
 #include "tests/engine/runtime/training.h"
 

@@ -12,6 +12,10 @@
 #include <mutex>
 
 #include "engine/backend/device.h"
+#include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
+#include "engine/comm/process_group.h"
+#include "engine/core/memory_source.h"
 
 namespace dsat::engine {
 

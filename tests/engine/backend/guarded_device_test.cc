@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/files.h"
+#include "engine/backend/stream.h"
 #include "tests/engine/runtime/expect_predicted.h"
 #include "tests/engine/runtime/training.h"
 

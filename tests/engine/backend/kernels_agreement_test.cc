@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/backend/cost.h"
+#include "engine/core/device_kind.h"
 #include "tests/engine/backend/kernels_testing.h"
 
 namespace dsat::engine {
@@ -311,21 +312,24 @@ TEST(CountingTest, ConvolutionsCountTheirTaps) {
   EXPECT_EQ(counting->flops(), 3 * 2 * 2 * 4 * 3 * 5 * 3 * 9);
 }
 
-TEST(CheckOpDeathTest, NamesTheKernelTheOperandAndItsSize) {
-  const auto counting = MakeCountingKernels(1);
+TEST(CheckOpDeathTest, EveryBackendNamesTheKernelTheOperandAndItsSize) {
+  const auto device = MakeTestDevice();
+  const auto counting = MakeCountingKernels(1), real = device->MakeKernels();
   const Tensor x = Null(12), y = Null(11), f32 = {nullptr, 12, DType::kF32};
-  EXPECT_DEATH(counting->Run(op::Add{x, y, x}), "Add: a has 11 elements; expected 12");
-  EXPECT_DEATH(counting->Run(op::RmsNormForward{x, x, y, x, 3, 4, 1e-5F}),
-               "RmsNormForward: x has 11 elements; expected 12");
-  EXPECT_DEATH(
-      counting->Run(op::GroupNormForward{x, x, x, x, x, x, {.N = 1, .P = 4, .C = 3, .G = 2}}),
-      "3 channels, 2 groups");
   op::LionStep lion{.param = x, .master = f32, .grad = x, .m = f32};
   counting->Run(lion);
-  lion.m = x;
-  EXPECT_DEATH(counting->Run(lion), "optimizer state 12 of 12 elements");
-  lion.m = {nullptr, 13, DType::kF32};
-  EXPECT_DEATH(counting->Run(lion), "optimizer state 13 of 12 elements");
+  for (Kernels* kernels : {counting.get(), real.get()}) {
+    EXPECT_DEATH(kernels->Run(op::Add{x, y, x}), "Add: a has 11 elements; expected 12");
+    EXPECT_DEATH(kernels->Run(op::RmsNormForward{x, x, y, x, 3, 4, 1e-5F}),
+                 "RmsNormForward: x has 11 elements; expected 12");
+    EXPECT_DEATH(
+        kernels->Run(op::GroupNormForward{x, x, x, x, x, x, {.N = 1, .P = 4, .C = 3, .G = 2}}),
+        "3 channels, 2 groups");
+    lion.m = x;
+    EXPECT_DEATH(kernels->Run(lion), "optimizer state 12 of 12 elements");
+    lion.m = {nullptr, 13, DType::kF32};
+    EXPECT_DEATH(kernels->Run(lion), "optimizer state 13 of 12 elements");
+  }
 }
 
 TEST(CountingTest, AttentionScratchIsThatOfTheCpuBackend) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/backend/optimizer_kernels.h"
+#include "engine/core/half.h"
 #include "engine/core/tensor.h"
 #include "tests/engine/backend/test_device.h"
 

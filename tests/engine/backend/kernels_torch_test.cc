@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/backend/optimizer_kernels.h"
+#include "engine/core/half.h"
 
 namespace dsat::engine {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/backend/any_kernels.h"
+#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 

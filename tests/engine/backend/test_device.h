@@ -7,6 +7,9 @@
 #include <string>
 
 #include "engine/backend/device.h"
+#include "engine/backend/kernels.h"
+#include "engine/comm/process_group.h"
+#include "engine/core/device_kind.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/tier_memory.h"

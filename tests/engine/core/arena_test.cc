@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/memory_source.h"
+
 namespace dsat::engine {
 namespace {
 

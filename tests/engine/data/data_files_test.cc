@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/data/shuffle.h"

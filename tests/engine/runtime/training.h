@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/stream.h"
 #include "engine/data/dataset.h"
 #include "engine/model/models.h"
 #include "engine/plan/plan.h"

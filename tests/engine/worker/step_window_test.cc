@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "engine/worker/metrics.h"
+#include "proto/summarize.h"
 
 namespace dsat::engine {
 namespace {

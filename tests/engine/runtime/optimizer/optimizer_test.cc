@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/worker/metrics.h"
+#include "proto/summarize.h"
 
 namespace dsat::engine {
 namespace {

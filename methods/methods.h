@@ -1,0 +1,27 @@
+// The table of methods.
+#ifndef DSAT_METHODS_METHODS_H_
+#define DSAT_METHODS_METHODS_H_
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "methods/method.h"
+
+namespace dsat {
+
+struct MethodInfo {
+  std::string name;
+  std::string summary;  // One line for --help.
+  std::unique_ptr<Method> (*make)(const SearchSpace& space, const SearchOptions& options);
+};
+
+// All methods, in the order shown to users.
+std::span<const MethodInfo> Methods();
+
+// The method of that name. Throws kInvalidArgument naming the known methods.
+const MethodInfo& FindMethod(const std::string& name);
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_METHODS_H_
