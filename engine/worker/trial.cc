@@ -92,6 +92,7 @@ class Trial {
   void Record(const TrainingStep& step);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
+  bool IsSaveLate() const;
   void SetPoint(const Point& point);
   StepScale Scale() const;
 

@@ -72,7 +72,7 @@ std::vector<int64_t> TasksOf(const std::string& text) {
 }
 
 std::vector<int64_t> FirstSlots(int64_t count) {
-  std::vector<int64_t> slots(static_cast<size_t>(std::min(count, kMostSlots)));
+  std::vector<int64_t> slots(static_cast<size_t>(std::min(count, kMostSlotsOfHost)));
   std::iota(slots.begin(), slots.end(), 0);
   return slots;
 }
