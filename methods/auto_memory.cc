@@ -176,7 +176,7 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
            ours.reduce_bucket >= theirs.reduce_bucket &&
            ours.allgather_bucket >= theirs.allgather_bucket && ours.overlap >= theirs.overlap &&
            ours.reduce_scatter == theirs.reduce_scatter && ours.contiguous == theirs.contiguous &&
-           ours.others == theirs.others && ours.predicted == theirs.predicted;
+           ours.others == theirs.others && ours.effect.peak_bytes >= theirs.effect.peak_bytes;
   });
 }
 
