@@ -17,7 +17,7 @@ constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
 constexpr double kLeastGain = 1e-4;
 constexpr int64_t kLeastLaunches = 4;
-// Out of memory is as bad as losing this share of a step, and worse after each time.
+// Out of memory is as bad as losing this share of a step.
 constexpr double kMisfitLoss = 0.02;
 constexpr double kPossible = 0.05;
 constexpr int64_t kMostLaunchesOfOne = 6;
@@ -191,8 +191,7 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
   if (times_asked_.contains(*candidate)) return false;
   if (outlook.fits[index] < kPossible) return false;
   if (space_.space().exact || !outlook.incumbent) return true;
-  const double loss = kMisfitLoss * static_cast<double>(1 + memory_.num_misfits());
-  return GainOf(outlook, i) >= loss * (1 - outlook.fits[index]);
+  return GainOf(outlook, i) >= kMisfitLoss * (1 - outlook.fits[index]);
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most

@@ -36,8 +36,10 @@ void AutoMemory::SetPrior() {
     sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003, 0.2;
     noise = 0.002;
   } else {
-    // Formulas leave out temporary buffers, the framework's context and fragmentation.
-    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02, 0.4;
+    // Formulas leave out temporary buffers, the framework's context and fragmentation, and that
+    // DeepSpeed allocates buckets as a whole where gradients are contiguous.
+    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.3, 0.35, 0.02, 0.4;
+    mean_[kBeyond] = 0.8;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;
   }
