@@ -19,6 +19,7 @@ constexpr char kReduceBucket[] = "/zero_optimization/reduce_bucket_size";
 constexpr char kAllgatherBucket[] = "/zero_optimization/allgather_bucket_size";
 constexpr char kOverlap[] = "/zero_optimization/overlap_comm";
 constexpr char kReduceScatter[] = "/zero_optimization/reduce_scatter";
+constexpr char kOffloadRatio[] = "/zero_optimization/offload_optimizer/ratio";
 constexpr char kContiguous[] = "/zero_optimization/contiguous_gradients";
 
 // Sets the field of a knob that has one.
@@ -228,7 +229,8 @@ void AutoSpace::AddOther(const StageSpace& stage, const Knob& knob, int index,
   knobs.wide[static_cast<size_t>(key)] = index;
   const auto i = static_cast<size_t>(index);
   if (index < 0 || i >= knob.effects.size()) return;
-  knobs.effect.peak_bytes += knob.effects[i].peak_bytes;
+  const bool moves_states = !space_.exact && knob.pointer == kOffloadRatio;
+  (moves_states ? knobs.state_bytes : knobs.effect.peak_bytes) += knob.effects[i].peak_bytes;
   knobs.effect.log_time += knob.effects[i].log_time;
 }
 

@@ -26,6 +26,7 @@ struct AutoKnobs {
   // and -1 also stands for a key that the place lacks. Their predicted effects together.
   std::vector<int> wide;
   KnobEffect effect = {};
+  double state_bytes = 0;  // What formulas predict of a knob that moves states; not in `effect`.
   // Whether all but the knobs of a wide space are equal.
   bool IsLike(const AutoKnobs& knobs) const {
     return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others) ==
