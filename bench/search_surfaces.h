@@ -3,8 +3,8 @@
 //
 // The laws differ on purpose from those that the method auto assumes: saturation is exponential,
 // buckets travel as a pipeline, buffers are allocated at their full size, activations grow a little
-// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks. Of the
-// keys of a wide space, offload counts; the others change nothing.
+// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks. Of
+// the keys of a wide space, offload counts; the others change nothing.
 #ifndef DSAT_BENCH_SEARCH_SURFACES_H_
 #define DSAT_BENCH_SEARCH_SURFACES_H_
 
