@@ -2,9 +2,13 @@
 """Runs Optuna's samplers on the simulated machines of search_quality, one launch at a time.
 
 Usage: search_quality_peers.py [--build BUILD] [--families NAME ...] [--seeds 5] [--trials 64]
-It needs Optuna (pip install optuna). `tpe` is the multivariate TPE sampler, `random` draws
-uniformly; both draw micro-batch sizes up to twice the stage's approximate maximum, and a launch
-that runs out of memory is a pruned trial. Prints rows like search_quality's.
+                               [--samplers tpe gp random]
+It needs Optuna (pip install optuna; gp also needs torch and scipy). `tpe` is the multivariate TPE
+sampler, `random` draws uniformly; both draw micro-batch sizes up to twice the stage's approximate
+maximum, and a launch that runs out of memory is a pruned trial. `gp` is the Gaussian process
+sampler, which does not model conditional parameters: it draws stage, size and all knobs, of which
+those of the stage count. The memory is a constraint, and the sampler is told the true need of every
+launch, also of one that ran out of memory. Prints rows like search_quality's.
 """
 import argparse
 import json
@@ -33,28 +37,59 @@ class Machine:
         return json.loads(self.server.stdout.readline())
 
 
+def largest_size(stage):
+    return max(2 * stage["approx_max_micro_batch"], 2)
+
+
+def draw(trial, stages):
+    """Stage, then what that stage has."""
+    name = trial.suggest_categorical("stage", list(stages))
+    size = trial.suggest_int(f"size{name}", 1, largest_size(stages[name]), log=True)
+    assignment = {STAGE: int(name), MICRO_BATCH: size}
+    for knob in stages[name]["knobs"]:
+        assignment[knob["pointer"]] = trial.suggest_categorical(
+            f"{knob['pointer']} of {len(knob['values'])}", knob["values"])
+    return assignment
+
+
+def draw_all(trial, stages):
+    """The same parameters in every trial."""
+    name = trial.suggest_categorical("stage", list(stages))
+    largest = max(map(largest_size, stages.values()))
+    assignment = {STAGE: int(name), MICRO_BATCH: trial.suggest_int("size", 1, largest, log=True)}
+    knobs = {knob["pointer"]: knob["values"] for stage in stages.values()
+             for knob in stage["knobs"]}
+    for pointer, values in knobs.items():
+        if len(values) > 2:  # Sizes, ascending.
+            value = values[trial.suggest_int(pointer, 0, len(values) - 1)]
+        else:
+            value = trial.suggest_categorical(pointer, values)
+        if any(knob["pointer"] == pointer for knob in stages[name]["knobs"]):
+            assignment[pointer] = value
+    return assignment
+
+
 def search(machine, sampler, num_trials):
     """The loss after each launch and its device-seconds, and how many ran out of memory."""
+    constrained = isinstance(sampler, optuna.samplers.GPSampler)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    now_s, best, loss, misfits, moments = 0, -math.inf, math.inf, 0, []
+    now_s, best, worst, loss, misfits, moments = 0, -math.inf, math.inf, math.inf, 0, []
     stages = {str(stage["stage"]): stage for stage in machine.space["stages"]}
     for launch in range(num_trials):
         trial = study.ask()
-        name = trial.suggest_categorical("stage", list(stages))
-        assignment = {STAGE: int(name)}
-        largest = max(2 * stages[name]["approx_max_micro_batch"], 2)
-        assignment[MICRO_BATCH] = trial.suggest_int(f"size{name}", 1, largest, log=True)
-        for knob in stages[name]["knobs"]:
-            pointer = knob["pointer"]
-            assignment[pointer] = trial.suggest_categorical(pointer + f" of {len(knob['values'])}",
-                                                            knob["values"])
+        assignment = (draw_all if constrained else draw)(trial, stages)
         end = machine.ask({"assignment": assignment, "launch": launch + 1, "started_s": now_s})
         now_s = end["ended_s"]
+        trial.set_user_attr("excess", end["need_share"] - 1)
         if end["throughput"] is None:
             misfits += 1
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            if constrained:
+                study.tell(trial, worst if worst < math.inf else 0)
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(trial, end["throughput"])
+            worst = min(worst, end["throughput"])
             if end["throughput"] > best:
                 best, loss = end["throughput"], end["sample_ms"] / machine.best_ms - 1
         moments.append((loss, now_s * machine.ranks))
@@ -77,18 +112,22 @@ def main():
     parser.add_argument("--families", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--samplers", nargs="+", default=["tpe", "random"],
+                        choices=["tpe", "gp", "random"])
     args = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     samplers = {
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True),
+        "gp": lambda seed: optuna.samplers.GPSampler(
+            seed=seed, constraints_func=lambda trial: (trial.user_attrs["excess"],)),
         "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     }
     server = subprocess.Popen([args.build / "search_quality", "--serve"], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     print("| sampler | family | runs | to 2 % | within 40 | within 1 % | loss, % | worst, % | "
           "out of memory, % | device-s to 2 % |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for name, make in samplers.items():
-        everything = []
+    for name in args.samplers:
+        make, everything = samplers[name], []
         for family in args.families:
             runs = [search(Machine(server, family, seed), make(seed), args.trials)
                     for seed in range(1, args.seeds + 1)]

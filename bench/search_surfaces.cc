@@ -16,6 +16,8 @@ struct Surface::Config {
   double reduce = 0, gather = 0;
   bool overlap = false, scatter = true, contiguous = true;
   double size = 1, steps = 1;
+  double host_optimizer = 0;  // The part of the optimizer states in host memory,
+  bool host_params = false;
 };
 
 const std::vector<Family>& Families() {
@@ -80,6 +82,15 @@ const std::vector<Family>& Families() {
        .profile_error = 0.5,
        .gather_factor = 2,
        .speed_error = 2,
+       .reports_peak = false},
+      {.name = "room-for-two",
+       .ranks = 2,
+       .params = 1.3e9,
+       .sample_ms = 60,
+       .saturation = 3,
+       .link_gb_s = 20,
+       .memory_gb = 14.8,
+       .sample_gb = 1.3,
        .reports_peak = false},
       {.name = "pcie-comm-bound",
        .held_out = true,
@@ -195,6 +206,16 @@ ModelProfile Surface::Profile() const {
   return profile;
 }
 
+namespace {
+
+double OffloadedOptimizer(const engine::Settings& settings) {
+  if (settings.stage() == 0) return 0;
+  if (settings.Text("/zero_optimization/offload_optimizer/device") == "none") return 0;
+  return settings.stage() < 3 ? 1 : settings.Number("/zero_optimization/offload_optimizer/ratio");
+}
+
+}  // namespace
+
 Surface::Config Surface::Read(const Json& config) const {
   const engine::Settings settings(config, "ds_config");
   return {.stage = settings.stage(),
@@ -204,7 +225,10 @@ Surface::Config Surface::Read(const Json& config) const {
           .scatter = settings.Is("/zero_optimization/reduce_scatter"),
           .contiguous = settings.Is("/zero_optimization/contiguous_gradients"),
           .size = settings.Number("/train_micro_batch_size_per_gpu"),
-          .steps = settings.Number("/gradient_accumulation_steps")};
+          .steps = settings.Number("/gradient_accumulation_steps"),
+          .host_optimizer = OffloadedOptimizer(settings),
+          .host_params = settings.stage() == 3 &&
+                         settings.Text("/zero_optimization/offload_param/device") != "none"};
 }
 
 double Surface::Hash(const Config& c, const char* purpose) const {
@@ -214,14 +238,16 @@ double Surface::Hash(const Config& c, const char* purpose) const {
   for (const double value : {alone ? 0 : c.reduce, gather, c.size, c.overlap ? 1.0 : 0.0,
                              c.scatter ? 1.0 : 0.0, c.contiguous ? 1.0 : 0.0, c.steps})
     stream = stream * 1000003 + static_cast<uint64_t>(value);
+  stream += static_cast<uint64_t>(1e9 * c.host_optimizer) + (c.host_params ? 7 : 0);
   return Rng(seed_, stream, purpose).Normal();
 }
 
 double Surface::NeedGb(const Config& c, bool with_jitter) const {
   const Family& f = family_;
   const double params = f.params / 1e9, ranks = static_cast<double>(f.ranks);
-  double need = 2 * params / (c.stage == 3 ? ranks : 1) + 2 * params / (c.stage >= 2 ? ranks : 1) +
-                12 * params / (c.stage >= 1 ? ranks : 1);
+  double need = 2 * params / (c.stage >= 2 ? ranks : 1) +
+                12 * params / (c.stage >= 1 ? ranks : 1) * (1 - c.host_optimizer);
+  if (!c.host_params) need += 2 * params / (c.stage == 3 ? ranks : 1);
   if (f.ranks > 1) {
     // The whole bucket is allocated, however small the model is.
     const double most = f.exact ? f.params : 1e18;
@@ -256,6 +282,10 @@ Surface::Times Surface::TimesOf(const Config& c) const {
   double backward = 0.64 * compute, forward = 0.36 * compute;
   const double micro_steps = c.steps;
   times.update = 1 + f.params * 30 / f.memory_bytes_per_s * 1e3 / (c.stage >= 1 ? ranks : 1);
+  const double to_host_ms = f.params / ranks / f.host_bytes_per_s * 1e3;  // For a byte each.
+  times.update += 16 * c.host_optimizer * to_host_ms;
+  forward += c.host_params ? 2 * to_host_ms : 0;
+  backward += c.host_params ? 2 * to_host_ms : 0;
   if (f.ranks > 1) {
     const double volume = c.stage == 0 || !c.scatter ? 2 : 1;
     const double buckets = std::max(std::ceil(f.params / c.reduce), 1.0);
@@ -307,13 +337,16 @@ double Surface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spe
   for (const StageSpace& stage : space.stages) {
     Json json = spec.ds_config;
     SetAtPointer(json, "/zero_optimization/stage", stage.stage);
+    for (const auto& [pointer, value] : stage.settings)
+      SetAtPointer(json, pointer, value);
     std::vector<Config> configs = {Read(json)};
     for (const Knob& knob : stage.knobs) {
-      if (!knob.effects.empty()) continue;  // Of a wide space alone.
+      const std::string name = knob.pointer.substr(knob.pointer.rfind('/') + 1);
+      if (!knob.effects.empty() && name != "ratio") continue;  // Changes nothing here.
       std::vector<Config> more;
       for (Config config : configs) {
         for (const Json& value : knob.values) {
-          const std::string name = knob.pointer.substr(knob.pointer.rfind('/') + 1);
+          if (name == "ratio") config.host_optimizer = value;
           if (name == "reduce_bucket_size") config.reduce = value;
           if (name == "allgather_bucket_size") config.gather = value;
           if (name == "overlap_comm") config.overlap = value;

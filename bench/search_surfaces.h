@@ -3,7 +3,8 @@
 //
 // The laws differ on purpose from those that the method auto assumes: saturation is exponential,
 // buckets travel as a pipeline, buffers are allocated at their full size, activations grow a little
-// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks.
+// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks. Of
+// the keys of a wide space, offload counts; the others change nothing.
 #ifndef DSAT_BENCH_SEARCH_SURFACES_H_
 #define DSAT_BENCH_SEARCH_SURFACES_H_
 
@@ -36,6 +37,7 @@ struct Family {
   double call_us = 40;
   double contention = 0.03;  // Slowdown of computing while collectives run.
   double memory_bytes_per_s = 1.2e12;
+  double host_bytes_per_s = 1e10;  // Of what is offloaded, for each rank.
   double memory_gb = 40;
   double sample_gb = 0.5;  // Activations.
   double workspace_gb = 1.2;
@@ -51,7 +53,7 @@ struct Family {
   bool reports_peak = true;
   bool exact = false;  // The built-in engine: predicted bytes are exact.
   int64_t accumulation = 1;
-  std::string space = "published";  // SearchOptions::space; no further key changes a surface.
+  std::string space = "published";  // SearchOptions::space.
 };
 
 const std::vector<Family>& Families();

@@ -102,6 +102,8 @@ class AutoMethod : public Method {
   bool MayAsk(const Outlook& outlook, Eigen::Index i) const;
   std::optional<Choice> First(const Outlook& outlook) const;
   std::optional<Choice> Best(const Outlook& outlook) const;
+  std::vector<Eigen::Index> Distinct(const Outlook& outlook, Eigen::Index pick,
+                                     const std::vector<Eigen::Index>& points) const;
   double ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const;
   bool IsEnough(const Outlook& outlook, const Choice& choice) const;
   double GiveUpBelow(const Outlook& outlook) const;

@@ -1,6 +1,7 @@
 // Which configuration auto measures next, and when it stops.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "base/rng.h"
@@ -16,12 +17,14 @@ constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
 constexpr double kLeastGain = 1e-4;
 constexpr int64_t kLeastLaunches = 4;
-// Out of memory is as bad as losing this share of a step, and worse after each time.
+// Out of memory is as bad as losing this share of a step.
 constexpr double kMisfitLoss = 0.02;
 constexpr double kPossible = 0.05;
 constexpr int64_t kMostLaunchesOfOne = 6;
 // Points that the posterior is sampled at, and how often.
 constexpr size_t kSampledPoints = 160;
+// Configurations whose difference has a smaller standard deviation are equally fast.
+constexpr double kEqual = 0.003;
 constexpr int kSamples = 256;
 
 // The switches and other knobs of a combination as one number.
@@ -30,8 +33,6 @@ uint64_t GroupOf(const AutoKnobs& knobs) {
       (knobs.overlap ? 1 : 0) + (knobs.reduce_scatter ? 2 : 0) + (knobs.contiguous ? 4 : 0);
   for (const int other : knobs.others)
     group = group * 31 + static_cast<uint64_t>(other + 1);
-  for (const int value : knobs.predicted)
-    group = group * 31 + static_cast<uint64_t>(value + 1);
   return group;
 }
 
@@ -190,8 +191,7 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
   if (times_asked_.contains(*candidate)) return false;
   if (outlook.fits[index] < kPossible) return false;
   if (space_.space().exact || !outlook.incumbent) return true;
-  const double loss = kMisfitLoss * static_cast<double>(1 + memory_.num_misfits());
-  return GainOf(outlook, i) >= loss * (1 - outlook.fits[index]);
+  return GainOf(outlook, i) >= kMisfitLoss * (1 - outlook.fits[index]);
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most
@@ -228,6 +228,26 @@ std::optional<AutoMethod::Choice> AutoMethod::Best(const Outlook& outlook) const
   return best;
 }
 
+// The pick and the first of these points, one of those that are alike and equally fast.
+std::vector<Eigen::Index> AutoMethod::Distinct(const Outlook& outlook, Eigen::Index pick,
+                                               const std::vector<Eigen::Index>& points) const {
+  const auto config = [&](Eigen::Index i) -> const AutoConfig& {
+    return outlook.view.points[static_cast<size_t>(i)].config;
+  };
+  std::vector<Eigen::Index> chosen = {pick};
+  for (const Eigen::Index i : points) {
+    if (chosen.size() == kSampledPoints) break;
+    const bool is_known = std::ranges::any_of(chosen, [&](Eigen::Index other) {
+      if (!config(i).IsLike(config(other))) return false;
+      const double variance = outlook.view.variance[i] + outlook.view.variance[other] -
+                              2 * regression_.Covariance(outlook.view, i, other);
+      return variance < kEqual * kEqual;
+    });
+    if (!is_known) chosen.push_back(i);
+  }
+  return chosen;
+}
+
 double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const {
   // The pick and those that are most likely to beat it.
   std::vector<Eigen::Index> points;
@@ -241,13 +261,9 @@ double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick
     threat[static_cast<size_t>(i)] =
         outlook.fits[static_cast<size_t>(i)] * std::max(outlook.view.mean[pick] - at_best, 0.0);
   }
-  const size_t count = std::min(points.size(), kSampledPoints - 1);
-  std::partial_sort(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(count),
-                    points.end(), [&](Eigen::Index a, Eigen::Index b) {
-                      return threat[static_cast<size_t>(a)] > threat[static_cast<size_t>(b)];
-                    });
-  points.resize(count);
-  points.insert(points.begin(), pick);
+  std::ranges::stable_sort(points, std::greater(),
+                           [&](Eigen::Index i) { return threat[static_cast<size_t>(i)]; });
+  points = Distinct(outlook, pick, points);
   const auto n = static_cast<Eigen::Index>(points.size());
   Eigen::MatrixXd covariance(n, n);
   for (Eigen::Index i = 0; i < n; ++i) {

@@ -36,8 +36,10 @@ void AutoMemory::SetPrior() {
     sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003, 0.2;
     noise = 0.002;
   } else {
-    // Formulas leave out temporary buffers, the framework's context and fragmentation.
-    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.5, 0.35, 0.02, 0.4;
+    // Formulas leave out temporary buffers, the framework's context and fragmentation, and that
+    // DeepSpeed allocates buckets as a whole where gradients are contiguous.
+    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.3, 0.35, 0.02, 0.7;
+    mean_[kBeyond] = 0.8;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;
   }
@@ -105,9 +107,11 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   row[kBeyond] = Buffers(config.stage, config.knobs, true);
   row[kActivations] = Activations(place, config.micro_batch);
   row[kConstant] = 1;
-  if (has_capacity_)
-    row[kOthers] =
-        config.knobs.effect.peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
+  if (has_capacity_) {
+    const auto capacity = static_cast<double>(space_.workload.device_memory_bytes);
+    row[config.stage] += config.knobs.state_bytes / capacity;
+    row[kOthers] = config.knobs.effect.peak_bytes / capacity;
+  }
   return row;
 }
 
@@ -176,7 +180,8 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
            ours.reduce_bucket >= theirs.reduce_bucket &&
            ours.allgather_bucket >= theirs.allgather_bucket && ours.overlap >= theirs.overlap &&
            ours.reduce_scatter == theirs.reduce_scatter && ours.contiguous == theirs.contiguous &&
-           ours.others == theirs.others && ours.predicted == theirs.predicted;
+           ours.others == theirs.others && ours.state_bytes >= theirs.state_bytes &&
+           ours.effect.peak_bytes >= theirs.effect.peak_bytes;
   });
 }
 

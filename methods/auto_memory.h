@@ -39,8 +39,6 @@ class AutoMemory {
   bool IsRuledOut(const AutoConfig& config) const;
   // The logarithm of the probability of what was told, beforehand.
   double log_evidence() const { return log_evidence_; }
-  // How many configurations did not fit.
-  size_t num_misfits() const { return did_not_fit_.size(); }
 
  private:
   // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant,

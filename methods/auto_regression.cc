@@ -8,7 +8,8 @@
 namespace dsat {
 namespace {
 
-// Configurations differ by this even if nothing that is modeled differs.
+// Configurations differ by this even if nothing that is modeled differs, except by knobs of a wide
+// space, which may have no effect at all.
 constexpr double kRoughness = 0.004;
 // Of measured parts: parts of a step overlap, and the model simplifies them.
 constexpr double kPartSd = 0.1;
@@ -17,9 +18,11 @@ constexpr double kPartSd = 0.1;
 // measurement is slower than the best one counts as noise.
 constexpr double kFarSd = 0.15;
 
+}  // namespace
+
 // What correlations depend on.
-struct Traits {
-  explicit Traits(const AutoConfig& c)
+struct AutoTraits {
+  explicit AutoTraits(const AutoConfig& c)
       : config(&c),
         log_size(std::log2(c.micro_batch)),
         log_reduce(std::log10(c.knobs.reduce_bucket)),
@@ -29,8 +32,10 @@ struct Traits {
   double log_size, log_reduce, log_gather;
 };
 
+namespace {
+
 // The correlation of what the model misses at two configurations.
-double Correlation(const Traits& x, const Traits& y) {
+double Correlation(const AutoTraits& x, const AutoTraits& y) {
   const AutoConfig &a = *x.config, &b = *y.config;
   const double size = (x.log_size - y.log_size) * (x.log_size - y.log_size);
   const double reduce = x.log_reduce - y.log_reduce, gather = x.log_gather - y.log_gather;
@@ -39,20 +44,30 @@ double Correlation(const Traits& x, const Traits& y) {
                  (a.knobs.contiguous != b.knobs.contiguous);
   for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
     switches += a.knobs.others[i] != b.knobs.others[i];
-  int predicted = 0;
-  for (size_t i = 0; i < std::min(a.knobs.predicted.size(), b.knobs.predicted.size()); ++i)
-    predicted += a.knobs.predicted[i] != b.knobs.predicted[i];
   const bool same_stage = a.stage == b.stage;
   const bool same_place = same_stage && a.settings == b.settings;
   double by_all = same_place ? 0.4 : same_stage ? 0.28 : 0.16;
   for (; switches > 0; --switches)
     by_all *= 0.6;
-  // Little is missed of what is predicted.
-  for (; predicted > 0; --predicted)
-    by_all *= 0.85;
   by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
   const double by_size = (same_place ? 0.5 : same_stage ? 0.4 : 0.3) * std::exp(-0.35 * size);
   return by_size + by_all + (size == 0 ? 0.1 : 0);
+}
+
+// How much of the effect of such a knob at one stage is that at another stage.
+constexpr double kOtherStage = 0.5;
+
+// The knobs of a wide space that two configurations share: each value has an effect of its own, and
+// so have all values together.
+double SharedKnobs(const AutoConfig& a, const AutoConfig& b) {
+  double shared = 0;
+  bool all = true;
+  for (size_t i = 0; i < std::min(a.knobs.wide.size(), b.knobs.wide.size()); ++i) {
+    all = all && a.knobs.wide[i] == b.knobs.wide[i];
+    shared += a.knobs.wide[i] >= 0 && a.knobs.wide[i] == b.knobs.wide[i] ? 1 : 0;
+  }
+  if (shared > 0 && all && a.IsLike(b)) ++shared;
+  return shared * (a.stage == b.stage ? 1 : kOtherStage);
 }
 
 }  // namespace
@@ -131,10 +146,16 @@ void AutoRegression::Linearize() {
   by_model_ += shifted * shifted.transpose();
 }
 
+double AutoRegression::Missed(const AutoTraits& a, const AutoTraits& b) const {
+  return scales_.residual * scales_.residual * Correlation(a, b) +
+         scales_.wide * scales_.wide * SharedKnobs(*a.config, *b.config) +
+         (a.config->IsLike(*b.config) ? kRoughness * kRoughness : 0);
+}
+
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
   const Vector deviation = scales.launch * weights_.cwiseSqrt().cwiseInverse();
   Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ + by_config_ +
-               scales.drift * scales.drift * by_time_;
+               scales.wide * scales.wide * by_wide_ + scales.drift * scales.drift * by_time_;
   all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
   all.diagonal() += noise_.cwiseQuotient(weights_);
   return all;
@@ -144,10 +165,10 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
 void AutoRegression::Compare() {
   const auto n = static_cast<Eigen::Index>(observations_.size());
   weights_ = noise_ = Vector::Ones(n);
-  by_residual_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  by_residual_ = by_wide_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
   double last_s = 1e-9;
   std::array<double, 2> best = {INFINITY, INFINITY};  // Of this search, of the earlier one.
-  std::vector<Traits> traits;
+  std::vector<AutoTraits> traits;
   for (const AutoObservation& o : observations_) {
     last_s = std::max(last_s, o.ended_s);
     best[o.earlier] = std::min(best[o.earlier], o.log_value);
@@ -163,7 +184,8 @@ void AutoRegression::Compare() {
       by_residual_(i, j) =
           alike * Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
       if (a.launch == b.launch) by_launch_(i, j) = 1;
-      if (a.point.config == b.point.config) by_config_(i, j) = alike * kRoughness * kRoughness;
+      by_wide_(i, j) = alike * SharedKnobs(a.point.config, b.point.config);
+      if (a.point.config.IsLike(b.point.config)) by_config_(i, j) = alike * kRoughness * kRoughness;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
   }
@@ -175,24 +197,36 @@ double AutoRegression::LogEvidence(const Scales& scales) const {
   const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
   const auto squared = [](double x) { return x * x; };
   const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
+                       squared(std::log(scales.wide / 0.004) / 1.2) +
                        squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
   return -0.5 * (fit + determinant + prior);
 }
 
+// One scale after the other, twice; but what differs between launches may be knobs or the launches
+// themselves, which are compared together.
 void AutoRegression::ChooseScales() {
+  const bool has_times =
+      observations_.size() >= 6 &&
+      std::ranges::any_of(observations_, [](const auto& o) { return o.ended_s > 0; });
+  const std::vector<double> wide = by_wide_.maxCoeff() > 0
+                                       ? std::vector<double>{0.0005, 0.0015, 0.004, 0.01, 0.03}
+                                       : std::vector<double>{scales_.wide};
   double best = -INFINITY;
-  const bool has_times = std::any_of(observations_.begin(), observations_.end(),
-                                     [](const auto& o) { return o.ended_s > 0; });
-  for (const double residual : {0.006, 0.012, 0.025, 0.05, 0.1, 0.2}) {
-    for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06}) {
-      for (const double drift : {0.0, 0.02, 0.06}) {
-        if (drift > 0 && (!has_times || observations_.size() < 6)) continue;
-        const Scales scales{residual, launch, drift};
-        const double evidence = LogEvidence(scales);
-        if (!(evidence > best)) continue;
-        best = evidence;
-        scales_ = scales;
-      }
+  const auto consider = [&](const Scales& scales) {
+    const double evidence = LogEvidence(scales);
+    if (!(evidence > best)) return;
+    best = evidence;
+    scales_ = scales;
+  };
+  for (int round = 0; round < 2; ++round) {
+    for (const double residual : {0.006, 0.012, 0.025, 0.05, 0.1, 0.2})
+      consider({residual, scales_.wide, scales_.launch, scales_.drift});
+    for (const double knobs : wide) {
+      for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06})
+        consider({scales_.residual, knobs, launch, scales_.drift});
+    }
+    for (const double drift : {0.0, 0.02, 0.06}) {
+      if (has_times) consider({scales_.residual, scales_.wide, scales_.launch, drift});
     }
   }
 }
@@ -240,6 +274,40 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   Linearize();
   factor_.compute(CovarianceWith(scales_));
   solution_ = factor_.solve(differences_);
+  LearnEffects();
+}
+
+// The expected effects, given the measurements.
+void AutoRegression::LearnEffects() {
+  for (size_t stage = 0; stage < effects_.size(); ++stage) {
+    Matrix& effects = effects_[stage] = Matrix();
+    for (size_t i = 0; i < observations_.size(); ++i) {
+      const AutoObservation& o = observations_[i];
+      const std::vector<int>& values = o.point.config.knobs.wide;
+      const auto rows = std::max(effects.rows(), std::ssize(values));
+      for (size_t knob = 0; knob < values.size(); ++knob) {
+        if (values[knob] < 0) continue;
+        const auto cols = std::max<Eigen::Index>(effects.cols(), values[knob] + 1);
+        effects.conservativeResizeLike(Matrix::Zero(rows, cols));
+        effects(static_cast<Eigen::Index>(knob), values[knob]) +=
+            scales_.wide * scales_.wide * (o.earlier ? earlier_->correlation : 1) *
+            (o.point.config.stage == static_cast<int>(stage) ? 1 : kOtherStage) *
+            solution_[static_cast<Eigen::Index>(i)];
+      }
+    }
+  }
+}
+
+double AutoRegression::EffectOf(const AutoConfig& config) const {
+  const Matrix& effects = effects_[static_cast<size_t>(config.stage)];
+  const std::vector<int>& values = config.knobs.wide;
+  double log = 0;
+  for (size_t knob = 0; knob < values.size(); ++knob) {
+    const auto row = static_cast<Eigen::Index>(knob);
+    if (values[knob] >= 0 && row < effects.rows() && values[knob] < effects.cols())
+      log += effects(row, values[knob]);
+  }
+  return log;
 }
 
 AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
@@ -253,8 +321,6 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
     return i < n ? observations_[static_cast<size_t>(i)].point
                  : pending[static_cast<size_t>(i - n)];
   };
-  const double residual = scales_.residual * scales_.residual;
-  const double rough = kRoughness * kRoughness;
   // The covariance of what is known, with the pending measurements.
   Matrix rows(all, kNum);
   if (n > 0) rows.topRows(n) = gradients_;
@@ -265,14 +331,13 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   }
   Matrix covariance = rows * prior_covariance_ * rows.transpose();
   if (n > 0) covariance.topLeftCorner(n, n) = CovarianceWith(scales_);
-  std::vector<Traits> traits;
+  std::vector<AutoTraits> traits;
   for (Eigen::Index i = 0; i < all; ++i)
     traits.emplace_back(known(i).config);
-  const auto between = [&](const Traits& a, Eigen::Index known_index) {
-    const Traits& b = traits[static_cast<size_t>(known_index)];
+  const auto between = [&](const AutoTraits& a, Eigen::Index known_index) {
+    const AutoTraits& b = traits[static_cast<size_t>(known_index)];
     const bool earlier = known_index < n && observations_[static_cast<size_t>(known_index)].earlier;
-    return (earlier ? earlier_->correlation : 1) *
-           (residual * Correlation(a, b) + (*a.config == *b.config ? rough : 0));
+    return (earlier ? earlier_->correlation : 1) * Missed(a, b);
   };
   for (Eigen::Index i = n; i < all; ++i) {
     for (Eigen::Index j = 0; j <= i; ++j) {
@@ -291,7 +356,7 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
     AutoTimeModel::Vector gradient;
     const double log =
         model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, &gradient);
-    const Traits of_point(point.config);
+    const AutoTraits of_point(point.config);
     view.gradients.row(i) = gradient.transpose();
     view.mean[i] = log - gradient.dot(parameters_ - prior_);
     for (Eigen::Index j = 0; j < all; ++j)
@@ -302,8 +367,11 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   if (n > 0) view.mean += with_known.topRows(n).transpose() * solution_;
   view.explained = Matrix::Zero(all, m);
   if (all > 0 && m > 0) view.explained = factor.matrixL().solve(with_known);
-  view.variance =
-      (view.scaled.cwiseProduct(view.gradients)).rowwise().sum().array() + residual + rough;
+  view.variance = (view.scaled.cwiseProduct(view.gradients)).rowwise().sum();
+  for (Eigen::Index i = 0; i < m; ++i) {
+    const AutoTraits of_point(view.points[static_cast<size_t>(i)].config);
+    view.variance[i] += Missed(of_point, of_point);
+  }
   view.variance -= view.explained.colwise().squaredNorm().transpose();
   view.variance = view.variance.cwiseMax(1e-10);
   return view;
@@ -314,8 +382,7 @@ double AutoRegression::Covariance(const View& view, Eigen::Index a, Eigen::Index
   const AutoConfig& one = view.points[static_cast<size_t>(a)].config;
   const AutoConfig& other = view.points[static_cast<size_t>(b)].config;
   return view.scaled.row(a).dot(view.gradients.row(b)) +
-         scales_.residual * scales_.residual * Correlation(Traits(one), Traits(other)) +
-         (one == other ? kRoughness * kRoughness : 0) -
+         Missed(AutoTraits(one), AutoTraits(other)) -
          view.explained.col(a).dot(view.explained.col(b));
 }
 

@@ -37,6 +37,8 @@ struct AutoObservation {
   bool has_parts = false;
 };
 
+struct AutoTraits;  // What the correlation of two configurations depends on.
+
 class AutoRegression {
  public:
   using Vector = Eigen::VectorXd;
@@ -73,9 +75,10 @@ class AutoRegression {
   View Look(std::vector<AutoPoint> points, const std::vector<AutoPoint>& pending) const;
   double Covariance(const View& view, Eigen::Index a, Eigen::Index b) const;
 
-  // Without a measurement.
+  // By the model and the knobs of a wide space, each for itself.
   double LogOf(const AutoPoint& point) const {
-    return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, nullptr);
+    return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, nullptr) +
+           EffectOf(point.config);
   }
   const AutoTimeModel::Vector& parameters() const { return parameters_; }
   size_t num_observations() const { return observations_.size(); }
@@ -95,12 +98,17 @@ class AutoRegression {
   // What is chosen by the evidence.
   struct Scales {
     double residual = 0.03;
+    double wide = 0.004;  // Of each knob of a wide space.
     double launch = 0.012;
     double drift = 0;  // Standard deviation over the whole search.
   };
 
   double LogOf(const AutoObservation& observation, Part part,
                AutoTimeModel::Vector* gradient) const;
+  // The covariance of what the model misses at two configurations.
+  double Missed(const AutoTraits& a, const AutoTraits& b) const;
+  void LearnEffects();
+  double EffectOf(const AutoConfig& config) const;
   void Compare();
   void LearnFromParts();
   void Linearize();
@@ -122,12 +130,14 @@ class AutoRegression {
   Matrix gradients_;    // A row for each measurement.
   Vector differences_;  // Of the measurements from the linearized model at the prior.
   Matrix by_model_;     // Covariance of measurements by the parameters,
-  Matrix by_residual_;  // and by a residual, a launch and a drift of scale 1.
+  Matrix by_residual_;  // and by a residual, knobs, a launch and a drift of scale 1.
+  Matrix by_wide_;
   Matrix by_launch_;
   Matrix by_time_;
-  Matrix by_config_;                               // Of equal configurations.
+  Matrix by_config_;                               // Of configurations that are alike.
   Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
+  std::array<Matrix, 4> effects_;  // By stage: of each knob of a wide space, a column for a value.
 };
 
 }  // namespace dsat

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "base/rng.h"
 #include "methods/constraints.h"
@@ -18,6 +19,7 @@ constexpr char kReduceBucket[] = "/zero_optimization/reduce_bucket_size";
 constexpr char kAllgatherBucket[] = "/zero_optimization/allgather_bucket_size";
 constexpr char kOverlap[] = "/zero_optimization/overlap_comm";
 constexpr char kReduceScatter[] = "/zero_optimization/reduce_scatter";
+constexpr char kOffloadRatio[] = "/zero_optimization/offload_optimizer/ratio";
 constexpr char kContiguous[] = "/zero_optimization/contiguous_gradients";
 
 // Sets the field of a knob that has one.
@@ -38,14 +40,6 @@ bool SetField(const std::string& pointer, const Json& value, AutoKnobs& knobs) {
   return false;
 }
 
-void AddOther(const Knob& knob, int index, AutoKnobs& knobs) {
-  (knob.effects.empty() ? knobs.others : knobs.predicted).push_back(index);
-  const auto i = static_cast<size_t>(index);
-  if (index < 0 || i >= knob.effects.size()) return;
-  knobs.effect.peak_bytes += knob.effects[i].peak_bytes;
-  knobs.effect.log_time += knob.effects[i].log_time;
-}
-
 bool IsOff(const Json& value) {
   return value == false || value == 0 || value == "none";
 }
@@ -56,6 +50,13 @@ size_t HashOf(const Assignment& settings) {
   for (const auto& [pointer, value] : settings)
     text += IsOff(value) ? "" : pointer + value.dump();
   return std::hash<std::string>()(text);
+}
+
+// Whether a knob is taken to have no effect, or the predicted one, until measurements say
+// otherwise: those of a wide space, and at stage 3 the bucket that gathers parameters at stages 1
+// and 2.
+bool IsWide(const StageSpace& stage, const Knob& knob) {
+  return !knob.effects.empty() || (stage.stage == 3 && knob.pointer == kAllgatherBucket);
 }
 
 // A structural key that is not given is off.
@@ -75,11 +76,30 @@ bool IsListed(int64_t steps) {
   return steps % stride == 0;
 }
 
-double NumCombinations(const StageSpace& stage) {
+// Of the knobs that vary.
+double NumCombinations(const StageSpace& stage, const std::function<bool(const Knob&)>& varies) {
   double count = 1;
   for (const Knob& knob : stage.knobs)
-    count *= static_cast<double>(knob.values.size());
+    count *= varies(knob) ? static_cast<double>(knob.values.size()) : 1;
   return count;
+}
+
+// Of the indices of values. The other knobs have those of `values`.
+std::vector<std::vector<int>> Combinations(const StageSpace& stage, std::vector<int> values,
+                                           const std::function<bool(const Knob&)>& varies) {
+  for (size_t i = 0; i < stage.knobs.size(); ++i)
+    values[i] = varies(stage.knobs[i]) ? 0 : values[i];
+  std::vector<std::vector<int>> combinations;
+  for (bool more = true; more;) {
+    combinations.push_back(values);
+    more = false;
+    for (size_t i = stage.knobs.size(); i-- > 0 && !more;) {
+      if (!varies(stage.knobs[i])) continue;
+      more = ++values[i] < static_cast<int>(stage.knobs[i].values.size());
+      if (!more) values[i] = 0;
+    }
+  }
+  return combinations;
 }
 
 }  // namespace
@@ -98,6 +118,10 @@ AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : s
     place.sizes = SizesOf(stage);
     place.settings = HashOf(stage.settings);
     num_sizes = std::max(num_sizes, place.sizes.size());
+    for (const Knob& knob : stage.knobs) {
+      if (IsWide(stage, knob) && std::ranges::find(wide_keys_, knob.pointer) == wide_keys_.end())
+        wide_keys_.push_back(knob.pointer);
+    }
   }
   const size_t most = kMostCandidates / num_sizes / std::max<size_t>(places_.size(), 1);
   for (size_t i = 0; i < places_.size(); ++i) {
@@ -105,8 +129,8 @@ AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : s
     const double allowed =
         ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
     num_candidates_ += places_[i].knobs.size() * places_[i].sizes.size();
-    places_[i].num_configs =
-        allowed * NumCombinations(stage) * static_cast<double>(places_[i].sizes.size());
+    places_[i].num_configs = allowed * NumCombinations(stage, [](const Knob&) { return true; }) *
+                             static_cast<double>(places_[i].sizes.size());
     num_configs_ += places_[i].num_configs;
   }
 }
@@ -147,19 +171,15 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
     place.values.push_back(values);
     place.knobs.push_back(KnobsOf(stage, values));
   };
-  if (NumCombinations(stage) <= static_cast<double>(most)) {
-    std::vector<int> values(num, 0);
-    for (bool more = true; more;) {
+  const auto all = [](const Knob&) { return true; };
+  if (NumCombinations(stage, all) <= static_cast<double>(most)) {
+    for (const std::vector<int>& values : Combinations(stage, std::vector<int>(num, 0), all)) {
       if (is_allowed(values)) add(values);
-      more = false;
-      for (size_t i = num; i-- > 0 && !more;) {
-        more = ++values[i] < static_cast<int>(stage.knobs[i].values.size());
-        if (!more) values[i] = 0;
-      }
     }
-    return static_cast<double>(place.knobs.size()) / NumCombinations(stage);
+    return static_cast<double>(place.knobs.size()) / NumCombinations(stage, all);
   }
-  // The submitted combination or the nearest to it, those with one other value, and random ones.
+  // The submitted combination or the nearest to it, those with one other value, all that differ in
+  // the knobs that matter for sure, and random ones.
   std::set<std::vector<int>> chosen;
   std::vector<int> submitted(num, 0);
   Assignment nearest = NearestAllowed(space_, stage).value_or(Assignment());
@@ -175,6 +195,12 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
     std::vector<int> values = submitted;
     for (size_t v = 0; v < stage.knobs[i].values.size(); ++v) {
       values[i] = static_cast<int>(v);
+      if (is_allowed(values)) chosen.insert(values);
+    }
+  }
+  const auto matters = [&](const Knob& knob) { return !IsWide(stage, knob); };
+  if (2 * NumCombinations(stage, matters) <= static_cast<double>(most)) {
+    for (const std::vector<int>& values : Combinations(stage, submitted, matters)) {
       if (is_allowed(values)) chosen.insert(values);
     }
   }
@@ -196,12 +222,26 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
   return draws > 0 ? allowed / draws : 1;
 }
 
+void AutoSpace::AddOther(const StageSpace& stage, const Knob& knob, int index,
+                         AutoKnobs& knobs) const {
+  if (!IsWide(stage, knob)) return knobs.others.push_back(index);
+  knobs.wide.resize(wide_keys_.size(), -1);
+  const auto key = std::ranges::find(wide_keys_, knob.pointer) - wide_keys_.begin();
+  knobs.wide[static_cast<size_t>(key)] = index;
+  const auto i = static_cast<size_t>(index);
+  if (index < 0 || i >= knob.effects.size()) return;
+  const bool moves_states = !space_.exact && knob.pointer == kOffloadRatio;
+  (moves_states ? knobs.state_bytes : knobs.effect.peak_bytes) += knob.effects[i].peak_bytes;
+  knobs.effect.log_time += knob.effects[i].log_time;
+}
+
 AutoKnobs AutoSpace::KnobsOf(const StageSpace& stage, const std::vector<int>& values) const {
   AutoKnobs knobs = SubmittedKnobs(stage);
   for (size_t i = 0; i < stage.knobs.size(); ++i) {
     const Knob& knob = stage.knobs[i];
-    if (!SetField(knob.pointer, knob.values[static_cast<size_t>(values[i])], knobs))
-      AddOther(knob, values[i], knobs);
+    if (IsWide(stage, knob) ||
+        !SetField(knob.pointer, knob.values[static_cast<size_t>(values[i])], knobs))
+      AddOther(stage, knob, values[i], knobs);
   }
   return knobs;
 }
@@ -247,10 +287,12 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
     for (const char* pointer :
          {kReduceBucket, kAllgatherBucket, kOverlap, kReduceScatter, kContiguous}) {
       const Json* value = FindAtPointer(trial.ds_config, pointer);
-      if (value != nullptr) SetField(pointer, *value, config.knobs);
+      if (value != nullptr && !(number == 3 && pointer == std::string_view(kAllgatherBucket)))
+        SetField(pointer, *value, config.knobs);
     }
     for (const Knob& knob : stage.knobs) {
-      if (AutoKnobs unused; SetField(knob.pointer, nullptr, unused)) continue;
+      if (AutoKnobs unused; !IsWide(stage, knob) && SetField(knob.pointer, nullptr, unused))
+        continue;
       const Json* value = FindAtPointer(trial.ds_config, knob.pointer);
       const auto submitted = stage.submitted.find(knob.pointer);
       if (value == nullptr && submitted != stage.submitted.end()) value = &submitted->second;
@@ -258,7 +300,7 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
                              ? knob.values.end()
                              : std::find(knob.values.begin(), knob.values.end(), *value);
       const auto index = static_cast<int>(found - knob.values.begin());
-      AddOther(knob, found == knob.values.end() ? -1 : index, config.knobs);
+      AddOther(stage, knob, found == knob.values.end() ? -1 : index, config.knobs);
     }
     return config;
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -21,14 +22,18 @@ struct AutoKnobs {
   bool contiguous = true;
   // Of all other knobs: the index of the value, -1 if it is none of them.
   std::vector<int> others;
-  std::vector<int> predicted;  // The same of knobs with predicted effects,
-  KnobEffect effect = {};      // which are these together.
-  bool operator==(const AutoKnobs& knobs) const {
-    return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others,
-                    predicted) == std::tie(knobs.reduce_bucket, knobs.allgather_bucket,
-                                           knobs.overlap, knobs.reduce_scatter, knobs.contiguous,
-                                           knobs.others, knobs.predicted);
+  // The same of the knobs of a wide space, by key: equal indices are the same key in all places,
+  // and -1 also stands for a key that the place lacks. Their predicted effects together.
+  std::vector<int> wide;
+  KnobEffect effect = {};
+  double state_bytes = 0;  // What formulas predict of a knob that moves states; not in `effect`.
+  // Whether all but the knobs of a wide space are equal.
+  bool IsLike(const AutoKnobs& knobs) const {
+    return std::tie(reduce_bucket, allgather_bucket, overlap, reduce_scatter, contiguous, others) ==
+           std::tie(knobs.reduce_bucket, knobs.allgather_bucket, knobs.overlap,
+                    knobs.reduce_scatter, knobs.contiguous, knobs.others);
   }
+  bool operator==(const AutoKnobs& knobs) const { return IsLike(knobs) && wide == knobs.wide; }
 };
 
 struct AutoConfig {
@@ -39,6 +44,11 @@ struct AutoConfig {
   double micro_batch = 1;
   double accumulation = 1;
   bool operator==(const AutoConfig&) const = default;
+  // Whether at most knobs of a wide space differ.
+  bool IsLike(const AutoConfig& other) const {
+    return place == other.place && micro_batch == other.micro_batch &&
+           accumulation == other.accumulation && knobs.IsLike(other.knobs);
+  }
   double samples() const { return micro_batch * accumulation; }
 };
 
@@ -96,10 +106,12 @@ class AutoSpace {
   // Returns the part of all combinations that is allowed, an estimate if they were drawn.
   double ListKnobs(const StageSpace& stage, size_t most, int64_t seed, Place& place) const;
   AutoKnobs KnobsOf(const StageSpace& stage, const std::vector<int>& values) const;
+  void AddOther(const StageSpace& stage, const Knob& knob, int index, AutoKnobs& knobs) const;
   std::vector<int64_t> SizesOf(const StageSpace& stage) const;
 
   SearchSpace space_;
   std::vector<Place> places_;
+  std::vector<std::string> wide_keys_;
   size_t num_candidates_ = 0;
   double num_configs_ = 0;
 };

@@ -95,6 +95,45 @@ TEST(AutoSpaceTest, ATrialsConfigIsReadBack) {
   EXPECT_FALSE(space.ConfigOf(trial, {}));
 }
 
+// A knob of a wide space without predicted effects.
+SearchSpace WithWideKnobs(SearchSpace space, size_t num_values) {
+  for (StageSpace& stage : space.stages) {
+    for (const char* pointer : {"/one", "/two"}) {
+      Knob knob{.pointer = pointer, .values = {}, .effects = std::vector<KnobEffect>(num_values)};
+      for (size_t i = 0; i < num_values; ++i)
+        knob.values.push_back(i);
+      stage.knobs.push_back(knob);
+      stage.submitted[pointer] = 1;
+    }
+  }
+  return space;
+}
+
+TEST(AutoSpaceTest, AVastSpaceKeepsAllCombinationsOfTheKnobsThatMatterForSure) {
+  const AutoSpace space(WithWideKnobs(FourRanks(false), 100), {});
+  for (const double bucket : {1e7, 5e8}) {
+    for (const bool overlap : {false, true}) {
+      AutoConfig config = ConfigOf(space, 0, 0, 1);
+      config.knobs.reduce_bucket = bucket;
+      config.knobs.overlap = overlap;
+      config.knobs.wide = {1, 1};
+      EXPECT_TRUE(space.Find(config)) << bucket << overlap;
+    }
+  }
+}
+
+TEST(AutoSpaceTest, TheGatheringBucketCountsAsAWideKnobAtStage3) {
+  SearchSpace space = FourRanks(false);
+  for (StageSpace& stage : space.stages)
+    stage.knobs.push_back({"/zero_optimization/allgather_bucket_size", {10'000'000, 500'000'000}});
+  const AutoSpace listed(space, {});
+  const AutoConfig at2 = ConfigOf(listed, 1, 0, 1), other2 = ConfigOf(listed, 1, 1, 1);
+  const AutoConfig at3 = ConfigOf(listed, 2, 0, 1), other3 = ConfigOf(listed, 2, 1, 1);
+  EXPECT_FALSE(at2.IsLike(other2));
+  EXPECT_TRUE(at3.IsLike(other3));
+  EXPECT_NE(at3, other3);
+}
+
 TEST(AutoMemoryTest, LargerSizesFitLessProbablyAndPeaksSharpenTheBelief) {
   const AutoSpace space(FourRanks(false), {});
   AutoMemory memory(space.space());
@@ -169,6 +208,40 @@ TEST(AutoTimeModelTest, GradientsAreDerivatives) {
       }
     }
   }
+}
+
+// Measurements of 12 combinations of wide knobs, of which one value of "/one" takes so much longer.
+AutoRegression FitWideKnobs(const AutoSpace& space, double log_effect) {
+  AutoRegression regression(AutoTimeModel(space.space(), "throughput"));
+  std::vector<AutoObservation> observations;
+  for (int i = 0; i < 12; ++i) {
+    AutoObservation& o = observations.emplace_back();
+    o.point = {ConfigOf(space, 0, 0, 16), 0};
+    o.point.config.knobs.wide = {i % 4, i % 3};
+    o.log_value = (i % 4 == 2 ? log_effect : 0) + (i % 2 == 0 ? 0.005 : -0.005);
+    o.variance = 1e-5;
+    o.launch = i;
+  }
+  regression.Fit(observations);
+  return regression;
+}
+
+TEST(AutoRegressionTest, AFewMeasurementsShowWhetherKnobsOfAWideSpaceMatter) {
+  const AutoSpace space(WithWideKnobs(FourRanks(false), 4), {});
+  AutoConfig slow = ConfigOf(space, 0, 0, 16), fast = slow, unseen = slow;
+  slow.knobs.wide = {2, 0};
+  fast.knobs.wide = {1, 0};
+  unseen.knobs.wide = {3, 3};
+  const auto sd_of_difference = [&](const AutoRegression& regression) {
+    const AutoRegression::View view = regression.Look({{fast, 0}, {unseen, 0}}, {});
+    return std::sqrt(view.variance[0] + view.variance[1] - 2 * regression.Covariance(view, 0, 1));
+  };
+  const AutoRegression idle = FitWideKnobs(space, 0);
+  EXPECT_NEAR(idle.LogOf({slow, 0}), idle.LogOf({fast, 0}), 0.004);
+  EXPECT_LT(sd_of_difference(idle), 0.004);
+  const AutoRegression matters = FitWideKnobs(space, 0.1);
+  EXPECT_NEAR(matters.LogOf({slow, 0}) - matters.LogOf({fast, 0}), 0.1, 0.03);
+  EXPECT_GT(sd_of_difference(matters), 0.01);
 }
 
 TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt) {
