@@ -10,7 +10,7 @@ import threading
 UNUSED = {
     "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
     "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
-    "checkpoint_tag": "", "eval_interval": 0, "checkpoint_interval": 0, "report_address": "",
+    "checkpoint_tag": "", "report_address": "",
     "fixed_window": True,
     "trace": {"path": "", "first_step": 0, "last_step": 0},
     "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,

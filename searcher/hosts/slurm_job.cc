@@ -21,13 +21,14 @@ namespace dsat {
 namespace {
 
 // Its arguments are those of salloc. A shell that waits beside salloc ends it when the socket
-// closes, also while the job is queued; once it runs, the job's command ends by itself, too. What
-// salloc says then is lost, which must not end it first.
+// closes, also while the job is queued; once it runs, the job's command ends by itself, too. Only
+// SIGHUP ends a salloc that waits for a command which another of its threads has already seen end:
+// it spins. What salloc says then is lost, which must not end it first.
 constexpr char kHoldJob[] = R"(trap '' PIPE
 exec 2>&1 3<&0
 salloc "$@" <&3 &
 job=$!
-{ read -r _ <&3; kill "$job"; } 2>/dev/null &
+{ read -r _ <&3; kill -HUP "$job"; } 2>/dev/null &
 watch=$!
 wait "$job"
 kill "$watch" 2>/dev/null)";

@@ -7,7 +7,7 @@ echo "$name $*" >> "$FAKE_SLURM/calls"
 case $name in
   salloc)
     echo "salloc: Pending job allocation 7" >&2
-    trap 'echo "salloc: Job allocation 7 has been revoked." >&2; : > "$FAKE_SLURM/returned"; exit 1' TERM
+    trap 'echo "salloc: Job allocation 7 has been revoked." >&2; : > "$FAKE_SLURM/returned"; exit 1' HUP
     while [ ! -e "$FAKE_SLURM/free" ]; do
       if [ -e "$FAKE_SLURM/refused" ]; then
         echo "salloc: error: Job submit/allocate failed: no such account" >&2
