@@ -175,8 +175,8 @@ std::string ShortValue(const Json& value) {
   return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
 }
 
-std::vector<Change> ChangesOf(const Json& from, const Json& to) {
-  std::vector<Change> changes;
+std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
+  std::vector<KeyChange> changes;
   for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
     std::string pointer = change.at("path").get<std::string>().substr(1);
     for (const auto& [escape, plain] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
@@ -191,9 +191,9 @@ std::vector<Change> ChangesOf(const Json& from, const Json& to) {
   return changes;
 }
 
-std::string Describe(const std::vector<Change>& changes) {
+std::string Describe(const std::vector<KeyChange>& changes) {
   std::string text;
-  for (const Change& change : changes) {
+  for (const KeyChange& change : changes) {
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", change.name,
                         change.was.empty() ? "" : change.was + " -> ", change.is);
   }

@@ -67,17 +67,17 @@ std::string ShortName(const std::string& pointer);
 std::string ShortValue(const Json& value);
 
 // What a config changes at one key.
-struct Change {
+struct KeyChange {
   std::string name;  // ShortName of the key.
   std::string was;   // "" if the key is new.
   std::string is;    // "(default)" if the key is gone.
-  bool operator==(const Change&) const = default;
+  bool operator==(const KeyChange&) const = default;
 };
 
 // What the config `to` changes of the config `from`.
-std::vector<Change> ChangesOf(const Json& from, const Json& to);
+std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
 // Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
-std::string Describe(const std::vector<Change>& changes);
+std::string Describe(const std::vector<KeyChange>& changes);
 std::string DescribeChange(const Json& from, const Json& to);
 
 Json ToJson(const Factor& factor);

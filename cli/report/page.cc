@@ -92,7 +92,7 @@ void DrawHero(const Report& report, const AnswerLine& best, const std::string& f
 
 void DrawChanges(const Report& report, Markup& page) {
   const Trial& pick = report.search->trials().at(*report.verdict.pick);
-  const std::vector<Change> changes =
+  const std::vector<KeyChange> changes =
       ChangesOf(SubmittedConfig(report.spec), report.ConfigOf(pick));
   if (changes.empty()) return;
   page.Element("h3", "What the pick changes").Open("div", {{"class", "scroll"}});
@@ -100,7 +100,7 @@ void DrawChanges(const Report& report, Markup& page) {
   for (const char* title : {"setting", "submitted", "pick"})
     page.Element("th", title, {{"scope", "col"}});
   page.Close().Close().Open("tbody");
-  for (const Change& change : changes) {
+  for (const KeyChange& change : changes) {
     page.Open("tr").Element("th", change.name, {{"scope", "row"}});
     page.Element("td", change.was.empty() ? "(default)" : Clipped(change.was));
     page.Element("td", Clipped(change.is)).Close();

@@ -65,7 +65,7 @@ void DrawMetric(const Report& report, const Trial& trial, const MetricColumn& co
 }
 
 // What has a column of its own.
-bool HasColumn(const Change& change) {
+bool HasColumn(const KeyChange& change) {
   return change.name == "stage" || change.name == "train_batch_size" ||
          change.name == "train_micro_batch_size_per_gpu" ||
          change.name == "gradient_accumulation_steps";
@@ -79,9 +79,10 @@ class OtherChanges {
     bool is_first = true;
     for (const auto& [id, trial] : report.trials) {
       if (trial.kind != TrialKind::kSearch) continue;
-      const std::vector<Change> changes = AllOf(trial);
+      const std::vector<KeyChange> changes = AllOf(trial);
       if (std::exchange(is_first, false)) common_ = changes;
-      std::erase_if(common_, [&](const Change& c) { return std::ranges::count(changes, c) == 0; });
+      std::erase_if(common_,
+                    [&](const KeyChange& c) { return std::ranges::count(changes, c) == 0; });
     }
   }
 
@@ -89,22 +90,23 @@ class OtherChanges {
   std::string common() const { return Describe(common_); }
   // Of this one, without the common ones.
   std::string Of(const Trial& trial) const {
-    std::vector<Change> changes = AllOf(trial);
+    std::vector<KeyChange> changes = AllOf(trial);
     if (trial.kind == TrialKind::kSearch)
-      std::erase_if(changes, [&](const Change& c) { return std::ranges::count(common_, c) > 0; });
+      std::erase_if(changes,
+                    [&](const KeyChange& c) { return std::ranges::count(common_, c) > 0; });
     return Describe(changes);
   }
 
  private:
-  std::vector<Change> AllOf(const Trial& trial) const {
-    std::vector<Change> changes = ChangesOf(submitted_, report_.ConfigOf(trial));
+  std::vector<KeyChange> AllOf(const Trial& trial) const {
+    std::vector<KeyChange> changes = ChangesOf(submitted_, report_.ConfigOf(trial));
     std::erase_if(changes, HasColumn);
     return changes;
   }
 
   const Report& report_;
   Json submitted_;
-  std::vector<Change> common_;
+  std::vector<KeyChange> common_;
 };
 
 void DrawTrial(const Report& report, const Trial& trial, const OtherChanges& changes,

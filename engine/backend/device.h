@@ -20,7 +20,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual DeviceKind kind() const;       // By default kCpu.
+  virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;  // For people: "cpu", "cuda:0 (NVIDIA H200)".
   // One per rank, not thread-safe. Their tensors are buffers of an arena over memory(), and
   // communication memory of MakeGroup's group.

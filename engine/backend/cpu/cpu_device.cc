@@ -9,16 +9,13 @@
 
 namespace dsat::engine {
 
-DeviceKind Device::kind() const {
-  return DeviceKind::kCpu;
-}
-
 namespace {
 
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int num_threads) : num_threads_(num_threads) {}
 
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string name() const override { return "cpu"; }
   std::unique_ptr<Kernels> MakeKernels() override { return MakeCpuKernels(num_threads_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return MakeCpuKernels(num_threads_); }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
+#include "engine/core/device_kind.h"
 
 namespace dsat::engine {
 namespace {
@@ -75,6 +76,7 @@ namespace {
 
 class GuardedDevice final : public Device {
  public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string name() const override { return "guarded cpu"; }
   std::unique_ptr<Kernels> MakeKernels() override {
     return MakeGuardedKernels(cpu_->MakeKernels(), memory_);

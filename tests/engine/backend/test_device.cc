@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/nccl_group.h"
+#include "engine/core/device_kind.h"
 #include "tests/engine/backend/guarded_device.h"
 
 namespace dsat::engine {
@@ -29,6 +30,7 @@ std::unique_ptr<Device> OpenEmulatedCuda() {
 // As if every rank had a GPU of its own.
 class EmulatedNccl final : public Device {
  public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::string name() const override { return "emulated NCCL"; }
   std::unique_ptr<Kernels> MakeKernels() override { return gpu_->MakeKernels(); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return gpu_->MakeHostKernels(); }
