@@ -210,6 +210,7 @@ struct Elsewhere {
   const char* test;
 };
 
+constexpr const char* kRecords = "tests/engine/worker/training_records_test.cc";
 constexpr Elsewhere kElsewhere[] = {
     // Needs overflows and good steps by turns.
     {"/fp16/consecutive_hysteresis", "tests/engine/runtime/optimizer/loss_scaler_test.cc",
@@ -224,6 +225,18 @@ constexpr Elsewhere kElsewhere[] = {
      "TEST(AioWorkerTest, EveryWorkerHasThreadsOfItsOwn)"},
     {"/steps_per_print", "tests/engine/worker/trial_test.cc",
      "TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt)"},
+    {"/csv_monitor/enabled", kRecords,
+     "TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns)"},
+    {"/csv_monitor/output_path", kRecords,
+     "TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns)"},
+    {"/csv_monitor/job_name", kRecords,
+     "TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns)"},
+    {"/tensorboard/enabled", kRecords,
+     "TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFirstStep)"},
+    {"/tensorboard/output_path", kRecords,
+     "TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFirstStep)"},
+    {"/tensorboard/job_name", kRecords,
+     "TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFirstStep)"},
 };
 
 std::string FormatSteps(const std::vector<StepResult>& steps) {

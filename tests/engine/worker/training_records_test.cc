@@ -129,10 +129,11 @@ TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns) {
 
 TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFirstStep) {
   std::ofstream(dir_ + "/file") << "x";
-  task_.ds_config["tensorboard"] = {{"enabled", true}, {"output_path", dir_ + "/file"}};
+  task_.ds_config["tensorboard"] = {
+      {"enabled", true}, {"output_path", dir_ + "/file"}, {"job_name", "job"}};
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, HasSubstr(dir_ + "/file/DeepSpeedJobName"));
+  EXPECT_THAT(exits[0].log, HasSubstr(dir_ + "/file/job"));
   EXPECT_THAT(Lines("metrics.jsonl"), testing::IsEmpty());
 }
 
