@@ -40,6 +40,13 @@ std::optional<int64_t> FileBytes(const std::string& path) {
   return status.st_size;
 }
 
+// When it was written last, in nanoseconds; 0 if it is gone.
+int64_t LastChange(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return 0;
+  return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
 bool NonEmptyFile(const std::string& path) {
   return FileBytes(path).value_or(0) > 0;
 }
@@ -144,6 +151,7 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   const std::optional<int64_t> bytes = FileBytes(path);
   if (!bytes) return FileContent::kMissing;
   if (*bytes == 0) return FileContent::kEmpty;
+  const int64_t last_change = LastChange(path);
   const std::string header = ReadHeader(path);
   const bool current = CheckHeader(path, header) == kSchemaVersion;
   // A rollback journal: the file is being created, or its creation was cut off and will be undone.
@@ -159,7 +167,9 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
                  ? "its end is missing"
                  : FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
     if (damage.empty()) return content;
-    // Another process may have opened it and written meanwhile: check again, with locks.
+    // Another process may have written meanwhile and closed it (as a migration does), or have it
+    // open now: check again, with locks.
+    if (!in_use() && LastChange(path) != last_change) return CheckDatabaseFile(path, busy_timeout);
     if (!in_use()) ThrowCorrupt(path, damage);
   }
   damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
