@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from dsat_trial import UNUSED, RanksFailed, run_dsat, run_ranks
+from dsat_trial import RanksFailed, run_dsat, run_ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = {
@@ -42,7 +42,7 @@ def make_task(args, model, dtype, stage):
     if dtype == "bf16":
         ds_config["bf16"] = {"enabled": True}
     return {
-        **UNUSED,
+        "fixed_window": True,
         "mode": "measure",
         "model": shape,
         "data": {"type": "synthetic", "seq_len": SEQ_LEN, "vocab_size": shape["vocab_size"]},

@@ -6,16 +6,6 @@ import subprocess
 import tempfile
 import threading
 
-# Fields of a task that a measurement does not need; dsat-trial requires all of them.
-UNUSED = {
-    "experiment": 0, "trial": 0, "attempt": 0, "base_dir": "", "train_steps": 0, "seed": 42,
-    "device": "cpu", "device_memory_bytes": 0, "host_memory_bytes": 0, "checkpoint_dir": "",
-    "checkpoint_tag": "", "report_address": "",
-    "fixed_window": True,
-    "trace": {"path": "", "first_step": 0, "last_step": 0},
-    "generate": {"prompt": "", "max_new_tokens": 1, "temperature": 0, "top_k": 0,
-                "num_samples": 1, "json": False},
-}
 OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
 
 

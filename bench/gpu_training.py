@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 
-from dsat_trial import UNUSED, RanksFailed, run_dsat, run_ranks
+from dsat_trial import RanksFailed, run_dsat, run_ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = {  # With a micro-batch size at which an H200 is busy.
@@ -47,7 +47,7 @@ def make_task(args, model, micro_batch):
     if args.offload:
         ds_config["zero_optimization"] = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     return {
-        **UNUSED,
+        "fixed_window": True,
         "mode": "measure",
         "device": args.device,
         "device_memory_bytes": OFFLOAD_DEVICE_BYTES if args.offload else 0,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -366,10 +367,9 @@ void Trial::Save(Engine& engine, const StepResult& step) {
 
 void Trial::Validate(Engine& engine) {
   const int64_t num_batches = task_.training.eval_batches;
-  const ValidationResult result =
-      num_batches == 0 ? engine::Evaluate(engine, validation_.get(), seq_len_)
-                       : engine::Evaluate(engine, validation_.get(), seq_len_,
-                                          num_batches * config_.batch.train_batch_size);
+  const int64_t most = num_batches == 0 ? std::numeric_limits<int64_t>::max()
+                                        : num_batches * config_.batch.train_batch_size;
+  const ValidationResult result = engine::Evaluate(engine, validation_.get(), seq_len_, most);
   const bool is_best = history_ && result.loss < history_->lowest_validation_loss();
   if (task_.training.keep_best && group_->MaxScalar(is_best ? 1 : 0) > 0) {
     const Reporter::LongWork saving(reporter_);

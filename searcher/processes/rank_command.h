@@ -32,7 +32,9 @@ struct RankCommand {
 // Whether a signal from outside or a fault ended a process. A rank that loses a peer exits with an
 // error instead, or aborts.
 inline bool Crashed(int exit_code) {
-  return exit_code > 128 && exit_code != 128 + SIGABRT && exit_code != 128 + SIGTERM;
+  const int signal_number = exit_code - 128;
+  return signal_number > 0 && signal_number < NSIG && signal_number != SIGABRT &&
+         signal_number != SIGTERM;
 }
 
 // How processes ended.

@@ -37,16 +37,11 @@ using testing::Not;
 
 constexpr std::array kPrograms = {"munged", "slurmctld", "slurmd", "salloc", "srun", "scontrol"};
 
-constexpr char kExperimentFile[] = R"(
+const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
 resources: {slots_per_trial: 2, device_memory: 64MiB}
 searcher: {name: single, max_length: 6}
-max_restarts: 0
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)";
+max_restarts: 0)") + kSmallTraining;
 constexpr char kDsConfig[] = R"({
   "train_micro_batch_size_per_gpu": 2,
   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
@@ -279,9 +274,9 @@ TEST_F(RealSlurmTest, AJobThatSlurmEndsIsAFailureInSlurmsWords) {
   ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
   OutputOf("scancel --name=dsat-train");
   EXPECT_EQ(WaitFor(pid), 1);
-  EXPECT_THAT(ReadFile(work.Path("train.err")),
-              testing::ContainsRegex(
-                  "training failed: Slurm ended job [0-9]+: (CANCELLED|COMPLETING)"));
+  EXPECT_THAT(
+      ReadFile(work.Path("train.err")),
+      testing::ContainsRegex("training failed: Slurm ended job [0-9]+: (CANCELLED|COMPLETING)"));
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 

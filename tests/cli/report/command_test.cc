@@ -19,16 +19,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kExperimentFile[] = R"(
+const std::string kExperimentFile = std::string(R"(
 name: "tiny </title><img src=x onerror=alert(1)>"
 entrypoint: builtin
 resources: {slots_per_trial: 2, device_memory: 6MiB}
-searcher: {name: single, max_length: {batches: 6}}
-hyperparameters:
-  deepspeed_config: ds_config.json
-  model: {type: gpt2, n_layer: 2, n_embd: 64, n_head: 2, n_positions: 32, vocab_size: 256}
-  data: {type: text, path: /usr/share/common-licenses, seq_len: 32}
-)";
+searcher: {name: single, max_length: {batches: 6}})") +
+                                    kSmallTraining;
 constexpr char kDsConfig[] = R"({
   "train_micro_batch_size_per_gpu": 1,
   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},

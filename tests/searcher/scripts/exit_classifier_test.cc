@@ -136,5 +136,14 @@ TEST(ExitClassifierTest, LastLineSkipsBlankOnes) {
   EXPECT_EQ(LastLine(""), "");
 }
 
+TEST(CrashedTest, IsWhatASignalFromOutsideOrAFaultDoes) {
+  for (const int signal_number : {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+    EXPECT_TRUE(Crashed(128 + signal_number)) << signal_number;
+  for (const int signal_number : {SIGABRT, SIGTERM})
+    EXPECT_FALSE(Crashed(128 + signal_number)) << signal_number;
+  for (const int exit_code : {0, 1, 128, 255})  // sys.exit(-1) in Python is 255.
+    EXPECT_FALSE(Crashed(exit_code)) << exit_code;
+}
+
 }  // namespace
 }  // namespace dsat
