@@ -257,7 +257,7 @@ search_space:
 )");
   for (const char* method : {"auto", "asha", "binary", "random", "grid"}) {
     const Finished search =
-        work.Dsat({method, "deepspeed.yaml", "--max-trials", "6", "--confirm", "0", "--json",
+        work.Dsat({method, "deepspeed.yaml", "--max-trials", "4", "--confirm", "0", "--json",
                    "--zero-stages", "2", "3", "--out", std::string("own-") + method});
     ASSERT_EQ(search.exit_code, 0) << method << search.err;
     int num_searched = 0;

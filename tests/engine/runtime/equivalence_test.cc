@@ -7,6 +7,7 @@
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/runtime/expect_same_bits.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/sanitizers.h"
 
 namespace dsat::engine {
 namespace {
@@ -76,6 +77,7 @@ DsConfig ConfigOf(const Case& c, const ZeroConfig& zero) {
 TEST(EquivalenceTest, EveryMovementOfStateGivesTheSameBits) {
   const Model model = TinyGpt2();
   for (const Case& c : Cases()) {
+    if (IsSanitized() && c.dtype == DType::kF32) continue;  // The other precisions do it, too.
     std::vector<float> references[2];
     for (int stage = 0; stage <= 3; ++stage) {
       std::vector<float>& reference = references[c.accumulation_steps > 1 && stage >= 2 ? 1 : 0];
