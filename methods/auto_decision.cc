@@ -19,7 +19,7 @@ constexpr double kLeastGain = 1e-4;
 constexpr int64_t kLeastLaunches = 4;
 // Out of memory is as bad as losing this share of a step.
 constexpr double kMisfitLoss = 0.02;
-constexpr double kPossible = 0.05;
+constexpr double kPossible = 0.01;
 constexpr int64_t kMostLaunchesOfOne = 6;
 // Points that the posterior is sampled at, and how often.
 constexpr size_t kSampledPoints = 160;
