@@ -16,7 +16,6 @@
 #include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
-#include "cli/progress.h"
 #include "cli/status_line.h"
 #include "profiler/planner.h"
 #include "searcher/full_run.h"

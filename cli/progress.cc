@@ -33,11 +33,6 @@ std::string EndOfTrial(const Trial& trial, const std::string& metric) {
 
 }  // namespace
 
-void Say(std::FILE* out, const std::string& text) {
-  std::fputs(text.c_str(), out);
-  std::fflush(out);
-}
-
 void ProgressDisplay::PrintLine(const std::string& line) {
   status_.Clear();
   Say(stderr, line + "\n");  // May be several lines.

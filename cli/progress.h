@@ -29,10 +29,6 @@ class ProgressDisplay {
   std::map<TrialId, int64_t> steps_;  // The last step of running trials.
 };
 
-// Writes `text` and does not throw: work does not end because nobody can be told of it. main()
-// notices what standard output did not take.
-void Say(std::FILE* out, const std::string& text);
-
 }  // namespace dsat::cli
 
 #endif  // DSAT_CLI_PROGRESS_H_

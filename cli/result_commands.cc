@@ -9,7 +9,6 @@
 #include "base/table.h"
 #include "cli/describe.h"
 #include "cli/output.h"
-#include "cli/progress.h"
 #include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/experiment.h"

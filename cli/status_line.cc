@@ -5,16 +5,17 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cstdio>
-
-#include "cli/progress.h"
-
 namespace dsat::cli {
 namespace {
 
 constexpr char kClear[] = "\r\x1b[K";
 
 }  // namespace
+
+void Say(std::FILE* out, const std::string& text) {
+  std::fputs(text.c_str(), out);
+  std::fflush(out);
+}
 
 StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0) {}
 

@@ -1,12 +1,18 @@
-// A line at the bottom of a terminal that is drawn again and again.
+// Writing to people: text that may get lost, and a line at the bottom of a terminal that is drawn
+// again and again.
 #ifndef DSAT_CLI_STATUS_LINE_H_
 #define DSAT_CLI_STATUS_LINE_H_
 
 #include <chrono>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 namespace dsat::cli {
+
+// Writes `text` and does not throw: work does not end because nobody can be told of it. main()
+// notices what standard output did not take.
+void Say(std::FILE* out, const std::string& text);
 
 // On stderr. Does nothing if that is not a terminal.
 class StatusLine {

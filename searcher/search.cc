@@ -262,7 +262,7 @@ Trial& Search::State::RunningTrial(TrialId id) {
 }
 
 Search::Search(ExperimentSpec spec) : state_(std::make_unique<State>()) {
-  CheckSpec(spec);
+  CheckSearchSpec(spec);
   state_->spec = state_->tuned = std::move(spec);
   if (state_->spec.profile) state_->SetProfile(*state_->spec.profile, std::nullopt);
 }

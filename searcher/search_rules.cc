@@ -9,7 +9,7 @@
 
 namespace dsat {
 
-void CheckSpec(const ExperimentSpec& spec) {
+void CheckSearchSpec(const ExperimentSpec& spec) {
   ValidateOptions(spec.options);
   if (spec.candidate.is_null()) FindMethod(spec.method);
   if (spec.slots_per_trial < 1) {

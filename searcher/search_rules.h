@@ -10,7 +10,7 @@
 namespace dsat {
 
 // Throws kInvalidArgument as Search's constructor.
-void CheckSpec(const ExperimentSpec& spec);
+void CheckSearchSpec(const ExperimentSpec& spec);
 
 // The outcome that is recorded for a trial: a success without the searched metric, or without a
 // model profile if it is the profiling trial, is a failure.
