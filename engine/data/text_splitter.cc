@@ -158,8 +158,7 @@ struct TextSplitter::Code {
 TextSplitter::TextSplitter(std::shared_ptr<const Code> code, Keep keep, std::string what)
     : code_(std::move(code)), keep_(keep), what_(std::move(what)) {}
 
-TextSplitter TextSplitter::OfRegex(const std::string& pattern, Keep keep,
-                                   const std::string& what) {
+TextSplitter TextSplitter::OfRegex(const std::string& pattern, Keep keep, const std::string& what) {
   const std::string translated = Translator(pattern, what).Run();
   return {std::make_shared<const Code>(translated, PCRE2_UTF | PCRE2_UCP, pattern, what), keep,
           what};
@@ -169,9 +168,10 @@ TextSplitter TextSplitter::OfString(const std::string& text, Keep keep, const st
   return {std::make_shared<const Code>(text, PCRE2_UTF | PCRE2_LITERAL, text, what), keep, what};
 }
 
-void TextSplitter::Split(std::string_view text, std::vector<std::string_view>& pieces) const {
+void TextSplitter::Split(std::string_view text,
+                         const std::function<void(std::string_view piece)>& on_piece) const {
   const auto add = [&](size_t begin, size_t end, bool kept) {
-    if (kept && begin < end) pieces.push_back(text.substr(begin, end - begin));
+    if (kept && begin < end) on_piece(text.substr(begin, end - begin));
   };
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
@@ -185,8 +185,7 @@ void TextSplitter::Split(std::string_view text, std::vector<std::string_view>& p
     int found = search(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0)
-      Throw(ErrorCode::kResourceExhausted, "{}: {}", what_, MessageOf(found));
+    if (found < 0) Throw(ErrorCode::kResourceExhausted, "{}: {}", what_, MessageOf(found));
     add(at, range[0], keep_ != Keep::kMatches);
     add(range[0], range[1], keep_ != Keep::kRest);
     at = range[1];

@@ -2,10 +2,10 @@
 #ifndef DSAT_ENGINE_DATA_TEXT_SPLITTER_H_
 #define DSAT_ENGINE_DATA_TEXT_SPLITTER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace dsat::engine {
 
@@ -21,9 +21,11 @@ class TextSplitter {
   // A string that is searched for as it is.
   static TextSplitter OfString(const std::string& text, Keep keep, const std::string& what);
 
-  // Appends the parts of `text` that match and those between them, none of them empty, as far as
-  // they are kept. REQUIRES: `text` is UTF-8. Throws kResourceExhausted if PCRE2 gives up.
-  void Split(std::string_view text, std::vector<std::string_view>& pieces) const;
+  // Calls on_piece for the parts of `text` that match and those between them, none of them empty,
+  // as far as they are kept. REQUIRES: `text` is UTF-8. Throws kResourceExhausted if PCRE2 gives
+  // up.
+  void Split(std::string_view text,
+             const std::function<void(std::string_view piece)>& on_piece) const;
 
  private:
   struct Code;

@@ -2,7 +2,7 @@
 #include "engine/data/tokenizer.h"
 
 #include <algorithm>
-#include <deque>
+#include <array>
 #include <functional>
 #include <utility>
 
@@ -49,7 +49,7 @@ TextSplitter SplitterOf(const JsonBlock& block) {
   const Json& behavior = block.At("behavior");
   if (behavior != "Isolated" && behavior != "Removed")
     Refuse(block, "behavior", behavior, "\"Isolated\" or \"Removed\"");
-  const Keep keep = behavior == "Isolated"         ? Keep::kAll
+  const Keep keep = behavior == "Isolated"        ? Keep::kAll
                     : block.Bool("invert", false) ? Keep::kMatches
                                                   : Keep::kRest;
   if (Value(pattern, "Regex").is_string())
@@ -60,11 +60,24 @@ TextSplitter SplitterOf(const JsonBlock& block) {
 }
 
 void CheckUtf8(std::string_view text) {
-  const std::string valid = ValidUtf8(std::string(text));
-  const auto [bad, replaced] = std::ranges::mismatch(text, valid);
-  if (bad == text.end()) return;
-  Throw(ErrorCode::kInvalidArgument, "byte {} is 0x{:02x}, which is not UTF-8; convert the text",
-        bad - text.begin(), static_cast<unsigned char>(*bad));
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // Of so many bytes.
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    bool valid = lead < 0x80 || (lead >= 0xC2 && lead < 0xF5 && i + length <= text.size());
+    uint32_t code = lead < 0x80 ? lead : lead & (0x7FU >> length);
+    for (size_t k = 1; valid && k < length; ++k) {
+      const auto byte = static_cast<unsigned char>(text[i + k]);
+      valid = (byte & 0xC0U) == 0x80;
+      code = code << 6 | (byte & 0x3FU);
+    }
+    valid = valid && code >= kLeast[length] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
+    if (!valid) {
+      Throw(ErrorCode::kInvalidArgument, "line {}: byte 0x{:02x} is not UTF-8; convert the text",
+            std::count(text.begin(), text.begin() + static_cast<int64_t>(i), '\n') + 1, lead);
+    }
+    i += length;
+  }
 }
 
 }  // namespace
@@ -171,7 +184,8 @@ void Tokenizer::ReadPostProcessor(const Json& block, const std::string& what) {
       const Json& id = Value(Value(item, "SpecialToken"), "id");
       if (!id.is_string()) Refuse(one, "single", single, "special tokens and one sequence");
       const JsonBlock tokens(one.At("special_tokens"), one.PointerTo("special_tokens"));
-      for (const Json& token : JsonBlock(tokens.At(id), tokens.PointerTo(std::string(id))).At("ids"))
+      for (const Json& token :
+           JsonBlock(tokens.At(id), tokens.PointerTo(std::string(id))).At("ids"))
         (num_texts == 0 ? begin : end).push_back(token);
     }
     if (num_texts != 1) Refuse(one, "single", single, "special tokens and one sequence");
@@ -205,33 +219,27 @@ void Tokenizer::EncodeAdded(const AddedByByte& added, std::string_view text,
   if (begin < text.size()) on_text(text.substr(begin));
 }
 
-void Tokenizer::EncodeText(std::string_view text, std::vector<int32_t>& tokens) const {
-  std::deque<std::string> prefixed;
-  std::vector<std::string_view> pieces = {text};
-  for (const Step& step : steps_) {
-    std::vector<std::string_view> parts;
-    for (std::string_view piece : pieces) {
-      if (step.add_prefix_space && !piece.starts_with(' '))
-        piece = prefixed.emplace_back(fmt::format(" {}", piece));
-      if (step.splitter) {
-        step.splitter->Split(piece, parts);
-      } else {
-        parts.push_back(piece);
-      }
-    }
-    pieces = std::move(parts);
-  }
-  for (const std::string_view piece : pieces)
-    model_.Encode(piece, tokens);
+void Tokenizer::EncodeFrom(size_t step, std::string_view text, std::vector<int32_t>& tokens) const {
+  if (step == steps_.size()) return model_.Encode(text, tokens);
+  const auto& [splitter, add_prefix_space] = steps_[step];
+  std::string with_space;
+  if (add_prefix_space && !text.starts_with(' ')) text = with_space = fmt::format(" {}", text);
+  if (!splitter) return EncodeFrom(step + 1, text, tokens);
+  splitter->Split(text, [&](std::string_view piece) { EncodeFrom(step + 1, piece, tokens); });
 }
 
-std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
+std::vector<int32_t> Tokenizer::EncodeBeginning(std::string_view text) const {
   CheckUtf8(text);
   std::vector<int32_t> tokens = begin_;
   EncodeAdded(added_, text, tokens, [&](std::string_view rest) {
     EncodeAdded(added_normalized_, rest, tokens,
-                [&](std::string_view plain) { EncodeText(plain, tokens); });
+                [&](std::string_view plain) { EncodeFrom(0, plain, tokens); });
   });
+  return tokens;
+}
+
+std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
+  std::vector<int32_t> tokens = EncodeBeginning(text);
   tokens.insert(tokens.end(), end_.begin(), end_.end());
   return tokens;
 }

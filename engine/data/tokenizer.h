@@ -26,9 +26,11 @@ class Tokenizer {
 
   // The largest number of a token, and 1.
   int64_t vocab_size() const { return static_cast<int64_t>(contents_.size()); }
-  // The tokens of a document or a prompt, with those that the file's post-processor adds. Throws
-  // kInvalidArgument naming the first byte that is not UTF-8.
+  // The tokens of a text, with those that the file's post-processor adds. Throws kInvalidArgument
+  // naming the line of the first byte that is not UTF-8.
   std::vector<int32_t> Encode(std::string_view text) const;
+  // The same without those that are added at the end: a text that is to be continued.
+  std::vector<int32_t> EncodeBeginning(std::string_view text) const;
   // The bytes of some tokens, which may end within a character. Numbers without a token have none.
   std::string Decode(std::span<const int32_t> tokens) const;
   // The number of an added token, such as "<|endoftext|>"; nullopt if there is none.
@@ -57,7 +59,8 @@ class Tokenizer {
   template <typename OnText>
   static void EncodeAdded(const AddedByByte& added, std::string_view text,
                           std::vector<int32_t>& tokens, const OnText& on_text);
-  void EncodeText(std::string_view text, std::vector<int32_t>& tokens) const;
+  // Appends the tokens of a text from a step of the pre-tokenizer on.
+  void EncodeFrom(size_t step, std::string_view text, std::vector<int32_t>& tokens) const;
 
   std::vector<Step> steps_;
   BytePairs model_;
