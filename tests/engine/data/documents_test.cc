@@ -14,6 +14,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/text_codec.h"
 #include "engine/data/text_splitter.h"
+#include "tests/engine/data/small_tokenizer.h"
 
 namespace dsat::engine {
 namespace {
@@ -22,30 +23,6 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
-
-// The bytes as GPT-2's alphabet writes them; "ab" is token 256, and the added tokens follow.
-Json SmallTokenizer() {
-  Json vocab;
-  int next = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool own = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-    const int code = own ? byte : next++;
-    const std::string name = code < 128 ? std::string(1, static_cast<char>(code))
-                                        : std::string{static_cast<char>(0xC0 | code >> 6),
-                                                      static_cast<char>(0x80 | (code & 0x3F))};
-    vocab[name] = byte;
-  }
-  vocab["ab"] = 256;
-  const auto added = [](int id, const char* content) {
-    return Json{{"id", id}, {"content", content}, {"special", true}, {"normalized", false}};
-  };
-  return {{"added_tokens", {added(257, "<|begin|>"), added(258, "<|endoftext|>")}},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-          {"post_processor", nullptr},
-          {"decoder", {{"type", "ByteLevel"}}},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b"}}}}};
-}
 
 Json WithBegin(Json tokenizer) {
   tokenizer["post_processor"] = {
