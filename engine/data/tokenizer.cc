@@ -109,6 +109,8 @@ void Tokenizer::SetContent(int32_t token, const std::string& content) {
 
 // A token that the vocabulary lacks gets the next number, as in `tokenizers`.
 void Tokenizer::ReadAddedTokens(const Json& tokens, const std::string& what) {
+  if (!tokens.is_array() && !tokens.is_null())
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a list", what, JsonTypeName(tokens));
   const std::unordered_map<std::string, int32_t> vocab(model_.vocab().begin(),
                                                        model_.vocab().end());
   auto next = static_cast<int32_t>(vocab.size());
@@ -184,9 +186,12 @@ void Tokenizer::ReadPostProcessor(const Json& block, const std::string& what) {
       const Json& id = Value(Value(item, "SpecialToken"), "id");
       if (!id.is_string()) Refuse(one, "single", single, "special tokens and one sequence");
       const JsonBlock tokens(one.At("special_tokens"), one.PointerTo("special_tokens"));
-      for (const Json& token :
-           JsonBlock(tokens.At(id), tokens.PointerTo(std::string(id))).At("ids"))
-        (num_texts == 0 ? begin : end).push_back(token);
+      const JsonBlock entry(tokens.At(id), tokens.PointerTo(std::string(id)));
+      for (const Json& token : entry.At("ids")) {
+        (num_texts == 0 ? begin : end)
+            .push_back(static_cast<int32_t>(
+                IntInRange(token, 0, vocab_size() - 1, entry.PointerTo("ids"))));
+      }
     }
     if (num_texts != 1) Refuse(one, "single", single, "special tokens and one sequence");
     begin_.insert(begin_.begin(), begin.begin(), begin.end());

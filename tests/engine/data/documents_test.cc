@@ -138,6 +138,11 @@ TEST_F(DocumentsTest, MistakesInTokenizersAreNamed) {
   refused("/model/vocab", {{"a", 0}}, "/model/vocab has no token of byte 0x00");
   refused("/model/merges", {"a b", "b c"}, "/model/merges/1 is \"b c\"; expected tokens");
   refused("/model/merges", {"ab"}, "/model/merges/0 is \"ab\"; expected two tokens with a space");
+  refused("/added_tokens", "x", "/added_tokens is a string; expected a list");
+  Json beyond = WithBegin(SmallTokenizer()).at("post_processor");
+  beyond["special_tokens"]["B"]["ids"] = {259};
+  refused("/post_processor", beyond,
+          "/post_processor/special_tokens/B/ids is 259; expected a whole");
   refused("/model/merges", {{"a"}}, "/model/merges/0 is [\"a\"]; expected two tokens");
 }
 
