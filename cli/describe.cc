@@ -83,6 +83,10 @@ std::string DescribeProfile(const Search& search) {
     text +=
         fmt::format("\nspeed of a rank: {} in matrix multiplication, {:.1f} GB/s copied",
                     DescribeMetric("FLOPS_per_gpu", flops), gigabytes(profile.copy_bytes_per_s));
+    const Json* bf16 = FindAtPointer(search.spec().ds_config, "/bf16/enabled");
+    const bool in_bf16 = bf16 != nullptr && *bf16 == true && profile.device == "cpu";
+    if (in_bf16 && search.spec().machine.value("multiplies_bf16", true) == false)
+      text += " (bf16 in f32: the processor has no bf16 instructions)";
     if (profile.to_device_bytes_per_s > 0) {
       text += fmt::format(", {:.1f} GB/s to the device, {:.1f} GB/s from it",
                           gigabytes(profile.to_device_bytes_per_s),

@@ -93,6 +93,7 @@ Json ToJson(const Findings& found) {
            {{"model", machine.cpu_model},
             {"cores", machine.num_cores},
             {"instruction_sets", machine.instruction_sets},
+            {"multiplies_bf16", engine::MultipliesBf16(machine)},
             {"onednn", machine.onednn_version}}},
           {"memory",
            {{"bytes", machine.memory_bytes},
@@ -137,6 +138,9 @@ void Print(const Findings& found) {
   Line("", machine.instruction_sets.empty()
                ? "no instruction set that dsat uses: matrix multiplication will be slow"
                : fmt::format("{}", fmt::join(machine.instruction_sets, " ")));
+  if (!engine::MultipliesBf16(machine)) {
+    Line("", "no bf16 instructions: bf16 is multiplied in f32, which saves memory but no time");
+  }
   Line("memory",
        fmt::format("{}, {} available; {:.1f} GB/s copied", HumanBytes(machine.memory_bytes),
                    HumanBytes(machine.available_bytes), found.copy_bytes_per_s / 1e9));

@@ -61,6 +61,7 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["host"] = MachineName();
   facts["cpu"] = machine.cpu_model;
   facts["cores"] = machine.num_cores;
+  if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
   if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();

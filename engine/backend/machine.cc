@@ -73,6 +73,12 @@ Machine ProbeMachine() {
   return machine;
 }
 
+// Those with amx_bf16 have it, too.
+bool MultipliesBf16(const Machine& machine) {
+  return std::ranges::find(machine.instruction_sets, "avx512_bf16") !=
+         machine.instruction_sets.end();
+}
+
 double MeasureCopyBandwidth(const Machine& machine) {
   constexpr int64_t kMostBytes = int64_t{64} << 20;  // Of a core: more than its caches.
   constexpr auto kDuration = std::chrono::milliseconds(400);

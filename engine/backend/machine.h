@@ -20,6 +20,10 @@ struct Machine {
 };
 Machine ProbeMachine();
 
+// Whether the processor has instructions for products of bf16. Without them, dsat converts tiles of
+// bf16 matrices and multiplies them in f32.
+bool MultipliesBf16(const Machine& machine);
+
 // Returns the bytes per second that all cores together copy from memory to memory. Takes half a
 // second, and uses at most an eighth of the available memory.
 double MeasureCopyBandwidth(const Machine& machine);

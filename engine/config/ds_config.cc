@@ -178,6 +178,7 @@ OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
   OptimizerConfig optimizer;
   optimizer.lr = s.Number(kParams + "lr");
   optimizer.weight_decay = s.Number(kParams + "weight_decay");
+  optimizer.decay_norms_and_biases = s.Is(kParams + "decay_norms_and_biases");
   std::string type = s.Lower("/optimizer/type");
   if (type.empty()) {
     warnings->push_back(

@@ -117,6 +117,7 @@ struct OptimizerConfig {
   double beta2 = Default("/optimizer/params/betas", 1);
   double eps = Default("/optimizer/params/eps");
   double weight_decay = Default("/optimizer/params/weight_decay");
+  bool decay_norms_and_biases = Default("/optimizer/params/decay_norms_and_biases");
   bool bias_correction = Default("/optimizer/params/bias_correction");
   bool adam_w_mode = Default("/optimizer/params/adam_w_mode");
   // adam, adamw: of bf16 parameters

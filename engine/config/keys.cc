@@ -40,6 +40,10 @@ constexpr Key kBeforeZero[] = {
     Section("/optimizer/params", "0.1.0"),
     Number("/optimizer/params/lr", "0.1.0", "0.001", kHonors).From(0).DefaultFor(kAdagrad, "0.01"),
     Number("/optimizer/params/weight_decay", "0.1.0", "0", kHonors).From(0),
+    Flag("/optimizer/params/decay_norms_and_biases", "", "true", kHonors)
+        .Own()
+        .Note("false: no weight decay of parameters of one dimension; dsat's own, refused for a "
+              "DeepSpeed script"),
     Key{"/optimizer/params/betas", "0.1.0", KeyType::kNumbers, "[0.9, 0.999]", kHonors}
         .From(0)
         .Below(1)

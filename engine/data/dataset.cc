@@ -9,10 +9,12 @@
 #include "base/error.h"
 #include "base/json_block.h"
 #include "base/rng.h"
+#include "engine/data/documents.h"
 #include "engine/data/image_source.h"
 #include "engine/data/mapped_text.h"
 #include "engine/data/shuffle.h"
 #include "engine/data/synthetic.h"
+#include "engine/data/text_codec.h"
 #include "engine/data/token_source.h"
 
 namespace dsat::engine {
@@ -20,13 +22,14 @@ namespace {
 
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxSamples = int64_t{1} << 40;
-const std::vector<std::string> kTypes = {"text",    "tokens", "synthetic",
-                                         "cifar10", "idx",    "synthetic_images"};
+const std::vector<std::string> kTypes = {"text",    "jsonl", "tokens",          "synthetic",
+                                         "cifar10", "idx",   "synthetic_images"};
 
-// Which part of a source, and in which order.
+// Which part of a source, and in which order: validation in order, once; training without end.
 struct Part {
   int64_t begin = 0, end = 0;
-  bool validation = false;  // In order, once; else at random, without end.
+  bool validation = false;
+  bool epochs = false;  // Training reads each sample of tokens once per epoch; else at random.
   uint64_t seed = 0;
   int64_t size() const { return end - begin; }
 };
@@ -47,18 +50,25 @@ class Tokens final : public Dataset {
   void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
     DSAT_CHECK(index >= 0 && T >= 1, "sample {} of {} tokens", index, T);
     CheckLongEnough(T);
-    const int64_t begin = part_.begin + (part_.validation ? index * T : RandomOffset(index, T));
+    const int64_t begin = part_.begin + OffsetOf(index, T);
     source_->Copy(begin, T, tokens);
     source_->Copy(begin + 1, T, targets);
   }
 
   int64_t vocab_size() const override { return source_->vocab_size(); }
   int64_t NumSamples(int64_t T) const override {
-    return part_.validation ? (part_.size() - 1) / T : kEndless;
+    return part_.validation ? SamplesPerEpoch(T) : kEndless;
   }
 
  private:
-  int64_t RandomOffset(int64_t index, int64_t T) const {
+  int64_t SamplesPerEpoch(int64_t T) const { return (part_.size() - 1) / T; }
+
+  int64_t OffsetOf(int64_t index, int64_t T) const {
+    if (part_.validation) return index * T;
+    if (part_.epochs) {
+      const int64_t size = SamplesPerEpoch(T);
+      return Shuffled(index % size, size, part_.seed, static_cast<uint64_t>(index / size)) * T;
+    }
     Rng rng(part_.seed, static_cast<uint64_t>(index), "sample");
     return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(part_.size() - T)));
   }
@@ -94,12 +104,14 @@ class Images final : public Dataset {
 
 // A data block, or the validation block within it with what it inherits.
 struct Request {
-  JsonBlock block;
+  const Json& json;
+  std::string what;
   std::string base_dir;
   int64_t seed = 0;
   bool validation = false;
   double split = 0;            // Held out of training; 0: nothing.
   std::string split_key = {};  // Its JSON pointer.
+  JsonBlock block = JsonBlock(json, what);
 
   void CheckKeys(std::vector<std::string> keys) const {
     keys.emplace_back("type");
@@ -168,18 +180,49 @@ std::string FileFrom(const Request& request, const std::string& key) {
   return file;
 }
 
+// Training data of tokens are drawn at random offsets, or by epochs.
+bool IsByEpochs(const JsonBlock& block, const std::string& type) {
+  return block.Has("sampling") ? block.Word("sampling", {"random", "epochs"}) == "epochs"
+                               : type == "jsonl";
+}
+
+std::string TextKey(const JsonBlock& block) {
+  if (!block.Has("text_key")) return "text";
+  const Json& key = block.At("text_key");
+  if (key.is_string() && key != "") return key;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected the key of the text in each line",
+        block.PointerTo("text_key"), key.dump());
+}
+
+std::unique_ptr<TokenSource> OpenTokenSource(const Request& request, const std::string& type,
+                                             const std::vector<std::string>& files) {
+  const JsonBlock& block = request.block;
+  const auto codec = TextCodec::Open(request.json, request.base_dir, request.what);
+  if (type == "tokens") {
+    const int64_t fallback = codec == nullptr ? 0 : codec->vocab_size();
+    const int64_t token_bytes = !block.Has("dtype")                                     ? 0
+                                : block.Word("dtype", {"uint16", "uint32"}) == "uint16" ? 2
+                                                                                        : 4;
+    return OpenTokenFiles(files, block.Int("vocab_size", fallback, 2, kMaxVocab), token_bytes);
+  }
+  if (type == "text" && codec->tokenizer_path().empty()) return OpenBytes(files);
+  return OpenDocuments(files, *codec, type == "jsonl" ? TextKey(block) : "");
+}
+
 std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& type) {
   const JsonBlock& block = request.block;
-  std::unique_ptr<TokenSource> source;
-  request.CheckKeys(type == "text" ? std::vector<std::string>{"path", "seq_len"}
-                                   : std::vector<std::string>{"path", "seq_len", "vocab_size"});
+  std::vector<std::string> keys = {"path", "seq_len", "sampling", "tokenizer"};
+  if (block.Has("tokenizer")) keys.emplace_back("end_of_text");
+  if (type == "jsonl") keys.emplace_back("text_key");
+  if (type == "tokens") keys.insert(keys.end(), {"dtype", "vocab_size"});
+  request.CheckKeys(keys);
   const std::vector<std::string> files = FilesFrom(request);
   const std::string name =
       files.size() == 1 ? files[0]
                         : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
-  source = type == "text" ? OpenBytes(files)
-                          : OpenTokenFiles(files, block.Int("vocab_size", 0, 2, kMaxVocab));
-  const Part part = request.PartOf(source->size());
+  std::unique_ptr<TokenSource> source = OpenTokenSource(request, type, files);
+  Part part = request.PartOf(source->size());
+  part.epochs = IsByEpochs(block, type);
   auto dataset = std::make_unique<Tokens>(std::move(source), part, name);
   dataset->CheckLongEnough(block.Int("seq_len", 1, 1, std::numeric_limits<int32_t>::max()));
   return dataset;
@@ -224,7 +267,7 @@ std::unique_ptr<Dataset> OpenSynthetic(const Request& request, const std::string
 
 std::unique_ptr<Dataset> Open(const Request& request) {
   const std::string type = request.block.Word("type", kTypes);
-  if (type == "text" || type == "tokens") return OpenTokens(request, type);
+  if (type == "text" || type == "jsonl" || type == "tokens") return OpenTokens(request, type);
   if (type == "cifar10" || type == "idx") return OpenImages(request, type);
   return OpenSynthetic(request, type);
 }
@@ -270,7 +313,7 @@ int64_t Dataset::NumSamples(int64_t) const {
 
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,
                                      const std::string& what) {
-  Request request{.block = JsonBlock(data, what), .base_dir = base_dir, .seed = seed};
+  Request request{.json = data, .what = what, .base_dir = base_dir, .seed = seed};
   if (request.block.Has("validation")) {
     const JsonBlock validation(data.at("validation"), request.block.PointerTo("validation"));
     request.split = SplitOf(validation);
@@ -295,7 +338,8 @@ std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::stri
           "{} is {}; expected either other files or \"split\", the part to hold out, as 0.05",
           block.PointerTo("validation"), data.at("validation").dump());
   }
-  return Open({.block = JsonBlock(merged, block.PointerTo("validation")),
+  return Open({.json = merged,
+               .what = block.PointerTo("validation"),
                .base_dir = base_dir,
                .seed = seed,
                .validation = true,

@@ -34,11 +34,15 @@ class Dataset {
   virtual int64_t NumSamples(int64_t T) const;
 };
 
-// Training data, drawn pseudo-randomly by (seed, index), without end. Types (docs/models.md):
+// Training data, without end: each sample is a function of the block, the seed and its index. Types
+// (docs/models.md):
 // - {"type": "text", "path": "file, folder or glob, or a list of them", "seq_len": 128}
-//     any files, read as bytes (vocabulary 256)
+//     any files, read as bytes (vocabulary 256), or with "tokenizer", a tokenizer.json, as
+//     documents
+// - {"type": "jsonl", "path": "*.jsonl", "tokenizer": "tokenizer.json", "seq_len": 1024}
+//     JSON Lines, of which each is a document with its text at "text_key" ("text")
 // - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}
-//     files of 16-bit tokens as nanoGPT and llm.c write them, or llm.c's files of 32-bit tokens
+//     files of 16-bit or 32-bit tokens as nanoGPT and llm.c write them
 // - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}
 //     tokens of a fixed random Markov chain, so that there is something to learn
 // - {"type": "cifar10", "path": "data_batch_*.bin"}

@@ -32,7 +32,9 @@ class Bytes final : public TokenSource {
 
 class TokenFiles final : public TokenSource {
  public:
-  TokenFiles(const std::vector<std::string>& paths, int64_t vocab_size) {
+  TokenFiles(const std::vector<std::string>& paths, int64_t vocab_size, int64_t token_bytes)
+      : wanted_bytes_(token_bytes), headerless_bytes_(token_bytes) {
+    if (token_bytes == 0) headerless_bytes_ = vocab_size > 65536 ? 4 : 2;
     for (const std::string& path : paths)
       Add(path);
     vocab_size_ = vocab_size > 0 ? vocab_size : (token_bytes_ == 4 ? 128256 : 50257);
@@ -53,16 +55,18 @@ class TokenFiles final : public TokenSource {
   };
   struct Format {
     int64_t header_bytes = 0;
-    int64_t token_bytes = 2;
+    int64_t token_bytes = 0;
     int64_t num_tokens = -1;  // As the header says; -1 without one.
   };
 
   void Add(const std::string& path);
-  static Format FormatOf(const MappedText& bytes);
+  Format FormatOf(const MappedText& bytes) const;
   void CopyFrom(const File& file, int64_t begin, int64_t count, int32_t* out) const;
 
   std::vector<File> files_;
   int64_t size_ = 0;
+  int64_t wanted_bytes_;      // Of a token; 0: any.
+  int64_t headerless_bytes_;  // In files without a header.
   int64_t token_bytes_ = 0;
   int64_t vocab_size_ = 0;
 };
@@ -75,14 +79,14 @@ void CopyBytes(const MappedText& text, int64_t begin, int64_t count, void* out) 
   });
 }
 
-TokenFiles::Format TokenFiles::FormatOf(const MappedText& bytes) {
+TokenFiles::Format TokenFiles::FormatOf(const MappedText& bytes) const {
   constexpr int64_t kHeaderBytes = 256 * 4;
-  if (bytes.size() < kHeaderBytes) return {};
+  if (bytes.size() < kHeaderBytes) return {.token_bytes = headerless_bytes_};
   std::array<int32_t, 3> header{};  // Magic number, version, number of tokens.
   CopyBytes(bytes, 0, sizeof(header), header.data());
   if (header[0] == 20240520 && header[1] == 1) return {kHeaderBytes, 2, header[2]};
   if (header[0] == 20240801 && header[1] == 7) return {kHeaderBytes, 4, header[2]};
-  return {};
+  return {.token_bytes = headerless_bytes_};
 }
 
 void TokenFiles::Add(const std::string& path) {
@@ -92,9 +96,15 @@ void TokenFiles::Add(const std::string& path) {
   if (data_bytes % format.token_bytes != 0 ||
       (format.num_tokens >= 0 && data_bytes != format.num_tokens * format.token_bytes)) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: {} bytes after the header are not whole tokens of {} bytes{}", path, data_bytes,
-          format.token_bytes,
+          "{}: {} bytes after the header are not whole tokens of {} bytes{}; \"dtype\" tells the "
+          "type of tokens without a header",
+          path, data_bytes, format.token_bytes,
           format.num_tokens >= 0 ? fmt::format(", {} of them", format.num_tokens) : "");
+  }
+  if (wanted_bytes_ != 0 && format.token_bytes != wanted_bytes_) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: its header says tokens of {} bytes, and \"dtype\" says {}; leave it out", path,
+          format.token_bytes, wanted_bytes_);
   }
   if (token_bytes_ != 0 && format.token_bytes != token_bytes_) {
     Throw(ErrorCode::kInvalidArgument, "{}: tokens of {} bytes; those of {} have {}", path,
@@ -139,8 +149,8 @@ std::unique_ptr<TokenSource> OpenBytes(const std::vector<std::string>& files) {
 }
 
 std::unique_ptr<TokenSource> OpenTokenFiles(const std::vector<std::string>& files,
-                                            int64_t vocab_size) {
-  return std::make_unique<TokenFiles>(files, vocab_size);
+                                            int64_t vocab_size, int64_t token_bytes) {
+  return std::make_unique<TokenFiles>(files, vocab_size, token_bytes);
 }
 
 }  // namespace dsat::engine

@@ -26,12 +26,13 @@ class TokenSource {
 // The bytes of the files. Throws as MappedText.
 std::unique_ptr<TokenSource> OpenBytes(const std::vector<std::string>& files);
 
-// Little-endian tokens: of 16 bits, as nanoGPT's prepare.py writes them; or behind llm.c's header
-// of 256 32-bit numbers (magic number 20240520, version 1: 16 bits; 20240801, version 7: 32 bits).
-// vocab_size 0: 50257 for 16 bits, 128256 for 32. Throws as MappedText, kInvalidArgument naming a
-// file that is neither.
+// Little-endian tokens: without a header, as nanoGPT's prepare.py writes them; or behind llm.c's
+// header of 256 32-bit numbers (magic number 20240520, version 1: 16 bits; 20240801, version 7: 32
+// bits). token_bytes, 2 or 4, is required of every file; 0: the header's, and without one 4 if
+// vocab_size exceeds 65536, else 2. vocab_size 0: 50257 for 16 bits, 128256 for 32. Throws as
+// MappedText, kInvalidArgument naming a file that is neither.
 std::unique_ptr<TokenSource> OpenTokenFiles(const std::vector<std::string>& files,
-                                            int64_t vocab_size);
+                                            int64_t vocab_size, int64_t token_bytes);
 
 }  // namespace dsat::engine
 

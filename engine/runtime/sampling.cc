@@ -60,23 +60,4 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
   return tokens[0];  // Rounding used the sum up.
 }
 
-std::vector<int32_t> BytesToTokens(std::string_view text) {
-  std::vector<int32_t> tokens;
-  for (const char c : text)
-    tokens.push_back(static_cast<uint8_t>(c));
-  return tokens;
-}
-
-std::string TokensToBytes(std::span<const int32_t> tokens) {
-  std::string text;
-  for (const int32_t token : tokens) {
-    if (token >= 0 && token < 256) {
-      text.push_back(static_cast<char>(token));
-    } else {
-      text += fmt::format("\\u{{{}}}", token);
-    }
-  }
-  return text;
-}
-
 }  // namespace dsat::engine

@@ -1,12 +1,9 @@
-// Draws tokens from logits, and converts tokens to text and back.
+// Draws tokens from logits.
 #ifndef DSAT_ENGINE_RUNTIME_SAMPLING_H_
 #define DSAT_ENGINE_RUNTIME_SAMPLING_H_
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 namespace dsat::engine {
 
@@ -22,11 +19,6 @@ struct SamplingOptions {
 // drawn. REQUIRES: logits are not empty; temperature and top_k are not negative.
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, int64_t row,
                     int64_t position);
-
-// The bytes of `text` as tokens (vocabulary 256), and back. Tokens from 256 on, which a model with
-// a larger vocabulary may draw, become "\\u{N}".
-std::vector<int32_t> BytesToTokens(std::string_view text);
-std::string TokensToBytes(std::span<const int32_t> tokens);
 
 }  // namespace dsat::engine
 

@@ -15,16 +15,18 @@
 namespace dsat::engine {
 namespace {
 
-// The tokens of a text are its bytes.
-std::vector<int32_t> BytesOf(const Model& model, const std::string& prompt) {
-  std::vector<int32_t> tokens = BytesToTokens(prompt);
+std::vector<int32_t> TokensOf(const Model& model, const TextCodec& codec,
+                              const std::string& prompt) {
+  std::vector<int32_t> tokens = codec.EncodePrompt(prompt);
   const int32_t largest = tokens.empty() ? 0 : *std::ranges::max_element(tokens);
-  if (largest >= model.vocab_size) {
-    Throw(ErrorCode::kInvalidArgument,
-          "the prompt has byte {}; the model knows {} tokens (it was not trained on bytes)",
-          largest, model.vocab_size);
+  if (largest < model.vocab_size) return tokens;
+  if (!codec.tokenizer_path().empty()) {
+    Throw(ErrorCode::kInvalidArgument, "the prompt has token {} of {}; the model knows {} tokens",
+          largest, codec.tokenizer_path(), model.vocab_size);
   }
-  return tokens;
+  Throw(ErrorCode::kInvalidArgument,
+        "the prompt has byte {}; the model knows {} tokens (it was not trained on bytes)", largest,
+        model.vocab_size);
 }
 
 // Those of other data are given by their numbers.
@@ -38,7 +40,7 @@ std::vector<int32_t> NumbersOf(const Model& model, const std::string& prompt) {
         token >= model.vocab_size) {
       Throw(ErrorCode::kInvalidArgument,
             "the prompt has \"{}\"; expected numbers of tokens below {}, such as \"464 3290\": the "
-            "model's data is not text, and its tokenizer has the words",
+            "model's data is not text; /hyperparameters/data/tokenizer can name its tokenizer.json",
             Printable(word), model.vocab_size);
     }
     tokens.push_back(token);
@@ -46,29 +48,33 @@ std::vector<int32_t> NumbersOf(const Model& model, const std::string& prompt) {
   return tokens;
 }
 
-std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt, bool is_text) {
+std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt,
+                                  const TextCodec* codec) {
   if (model.image.NumElems() > 0) {
     Throw(ErrorCode::kInvalidArgument,
           "/hyperparameters/model reads images; expected a language model");
   }
-  std::vector<int32_t> tokens = is_text ? BytesOf(model, prompt) : NumbersOf(model, prompt);
+  std::vector<int32_t> tokens =
+      codec != nullptr ? TokensOf(model, *codec, prompt) : NumbersOf(model, prompt);
   if (tokens.empty())
     Throw(ErrorCode::kInvalidArgument, "the prompt is empty; expected a text to continue");
   return tokens;
 }
 
-// One continuation; `on_token` hears every new token.
+// One continuation, until `end` is drawn; `on_token` hears every new token before it.
 template <typename OnToken>
 void Continue(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed,
-              int64_t sample, std::vector<int32_t>& tokens, OnToken on_token) {
+              int64_t sample, int32_t end, std::vector<int32_t>& tokens, OnToken on_token) {
   const SamplingOptions options = {
       .temperature = task.temperature, .top_k = task.top_k, .seed = seed};
   for (int64_t i = 0; i < task.max_new_tokens; ++i) {
     const int64_t T = std::min(std::ssize(tokens), model.max_seq_len);
     const Batch batch = {.B = 1, .T = T, .tokens = tokens.data() + std::ssize(tokens) - T};
     const std::vector<float> logits = engine.Predict(batch);
-    tokens.push_back(SampleToken(logits, options, sample, i));
-    on_token(tokens.back());
+    const int32_t token = SampleToken(logits, options, sample, i);
+    if (token == end) return;
+    tokens.push_back(token);
+    on_token(token);
   }
 }
 
@@ -104,21 +110,24 @@ void PrintResult(const ValidationResult& result, int64_t step) {
   std::fflush(stdout);
 }
 
-void Generate(Engine& engine, const Model& model, const GenerateTask& task, bool is_text,
+void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
               uint64_t seed) {
-  const std::vector<int32_t> prompt = PromptTokens(model, task.prompt, is_text);
+  const std::vector<int32_t> prompt = PromptTokens(model, task.prompt, codec);
+  const bool has_end = codec != nullptr && !codec->tokenizer_path().empty();
+  const int32_t end = has_end ? codec->end_of_text() : -1;
   Json samples = Json::array();
   for (int64_t sample = 0; sample < task.num_samples; ++sample) {
     std::vector<int32_t> tokens = prompt;
     if (!task.json) fmt::print("{}", task.prompt);
-    Continue(engine, model, task, seed, sample, tokens, [&](int32_t token) {
+    Continue(engine, model, task, seed, sample, end, tokens, [&](int32_t token) {
       if (task.json) return;
-      fmt::print("{}", is_text ? TokensToBytes(std::span(&token, 1)) : fmt::format(" {}", token));
+      fmt::print(
+          "{}", codec != nullptr ? codec->Decode(std::span(&token, 1)) : fmt::format(" {}", token));
       std::fflush(stdout);
     });
     if (!task.json) fmt::print("\n");
     const auto written = std::span(tokens).subspan(prompt.size());
-    samples.push_back(is_text ? Json(TokensToBytes(written)) : Json(written));
+    samples.push_back(codec != nullptr ? Json(codec->Decode(written)) : Json(written));
   }
   if (!task.json) return;
   // A sample may end within a character.

@@ -7,6 +7,7 @@
 
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
+#include "engine/data/text_codec.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
 #include "proto/trial_task.h"
@@ -30,10 +31,11 @@ ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
 void PrintResult(const ValidationResult& result, int64_t step);
 
 // Prints what the model writes after the prompt: token by token, or one JSON line at the end. The
-// same seed gives the same text. `is_text`: tokens are bytes; else prompt and output are the
-// numbers of tokens, separated by spaces. The model reads the last max_seq_len tokens. Throws
-// kInvalidArgument if the model reads images or cannot read the prompt.
-void Generate(Engine& engine, const Model& model, const GenerateTask& task, bool is_text,
+// same seed gives the same text. Without `codec` (nullptr), prompt and output are the numbers of
+// tokens, separated by spaces; a tokenizer's token that ends a document ends a text. The model
+// reads the last max_seq_len tokens. Throws kInvalidArgument if the model reads images or cannot
+// read the prompt.
+void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
               uint64_t seed);
 
 }  // namespace dsat::engine

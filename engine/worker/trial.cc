@@ -130,6 +130,9 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
     CheckModelFitsData(model_, *data_, "/hyperparameters/model", what);
+    if (validation_)
+      CheckModelFitsData(model_, *validation_, "/hyperparameters/model",
+                         "/hyperparameters/data/validation");
   }
   group_ = device_->MakeGroup(JoinGroup(environment));
 }
@@ -389,8 +392,8 @@ void Trial::Evaluate() {
 void Trial::Generate() {
   Engine engine(MakeResources(), config_, Seed());
   engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
-  const bool is_text = task_.data.value("type", Json()) == "text";
-  engine::Generate(engine, model_, task_.generate, is_text, Seed());
+  const auto codec = TextCodec::Open(task_.data, task_.base_dir, "/hyperparameters/data");
+  engine::Generate(engine, model_, task_.generate, codec.get(), Seed());
 }
 
 void Trial::Record(const TrainingStep& step) {

@@ -49,7 +49,10 @@ void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
   const auto dataset =
       engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
   engine::CheckModelFitsData(model, *dataset, where + "model", where + "data");
-  engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
+  const auto validation =
+      engine::OpenValidationDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
+  if (validation)
+    engine::CheckModelFitsData(model, *validation, where + "model", where + "data/validation");
 }
 
 // Checks the folders of swap files, which a run would check only after its start.

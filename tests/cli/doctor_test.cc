@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
@@ -39,6 +41,10 @@ TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
   const Finished run = work.Dsat({"doctor"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr(json["cpu"]["model"].get<std::string>()));
+  const bool multiplies_bf16 = json["cpu"]["multiplies_bf16"];
+  const Json& sets = json["cpu"]["instruction_sets"];
+  EXPECT_EQ(multiplies_bf16, std::ranges::count(sets, "avx512_bf16") == 1);
+  EXPECT_EQ(run.out.find("no bf16 instructions") == run.out.npos, multiplies_bf16);
   EXPECT_THAT(run.out, ContainsRegex("device +" + json["device"].get<std::string>()));
   const Json& problem = json["cuda"]["problem"];
   if (!problem.is_null()) {

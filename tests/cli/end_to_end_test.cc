@@ -5,11 +5,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/files.h"
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
+#include "tests/engine/data/small_tokenizer.h"
 
 namespace dsat {
 namespace {
@@ -467,6 +469,29 @@ TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
   EXPECT_EQ(without.exit_code, 1);
   EXPECT_THAT(without.err, HasSubstr("has no \"validation\"; expected for example"));
   EXPECT_EQ(std::ranges::count(without.err, '\n'), 1);
+}
+
+TEST_F(EndToEndTest, AModelOfATokenizerTakesAndWritesText) {
+  setenv("XDG_CACHE_HOME", work.Path("cache").c_str(), 1);
+  work.Write("tokenizer.json", engine::SmallTokenizer().dump());
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += "{\"text\": \"abx\"}\n";  // The tokens 256, x and the one that ends a document.
+  work.Write("data.jsonl", lines);
+  work.Write("words.yaml", R"(entrypoint: builtin
+hyperparameters:
+  train_batch_size: 4
+  optimizer: {type: Adam, params: {lr: 0.01}}
+  model: {type: gpt2, n_layer: 1, n_embd: 16, n_head: 2, n_positions: 16, vocab_size: 259}
+  data: {type: jsonl, path: data.jsonl, tokenizer: tokenizer.json, seq_len: 16}
+)");
+  const Finished trained = work.Dsat({"train", "words.yaml", "--out", "words", "--steps", "60"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const Finished text = work.Dsat({"generate", "words.yaml", "--checkpoint", "words/checkpoint",
+                                   "--prompt", "abxab", "--temperature", "0", "--json"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(Json::parse(text.out).at("samples"), Json({"x"}));  // And the document ends.
+  unsetenv("XDG_CACHE_HOME");
 }
 
 }  // namespace

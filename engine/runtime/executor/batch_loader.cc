@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "engine/backend/stream.h"
 
@@ -22,41 +23,102 @@ void MakeRoom(Arena& arena, Buffer& buffer, int64_t num_elems) {
 
 BatchLoader::BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels,
                          const BatchSizes& sizes, int64_t seq_len, int rank, int world_size,
-                         const ImageShape& image)
+                         const ImageShape& image, int prefetch)
     : dataset_(dataset),
       arena_(arena),
       kernels_(kernels),
       sizes_(sizes),
       rank_(rank),
       world_size_(world_size),
-      image_elems_(image.NumElems()) {
+      image_elems_(image.NumElems()),
+      prefetch_(static_cast<size_t>(prefetch)) {
   batch_.B = sizes.micro_batch_size;
   batch_.T = seq_len;
   ToDevice(batch_);
 }
 
+BatchLoader::~BatchLoader() {
+  if (!reader_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  reader_.join();
+}
+
+BatchLoader::Position BatchLoader::After(const Position& position) const {
+  const bool last = position.micro_batch + 1 >= sizes_.accumulation_steps;
+  return last ? Position{position.step + 1, 0} : Position{position.step, position.micro_batch + 1};
+}
+
+BatchLoader::HostBatch BatchLoader::Read(const Position& position) const {
+  const int64_t first = position.step * sizes_.train_batch_size +
+                        (position.micro_batch * world_size_ + rank_) * sizes_.micro_batch_size;
+  HostBatch batch;
+  batch.targets.resize(static_cast<size_t>(batch_.B * batch_.T));
+  batch.pixels.resize(static_cast<size_t>(batch_.B * image_elems_));
+  if (image_elems_ == 0) batch.tokens.resize(batch.targets.size());
+  try {
+    for (int64_t b = 0; b < batch_.B; ++b) {
+      int32_t* targets = batch.targets.data() + b * batch_.T;
+      const int64_t sample = std::min(first + b, last_sample_);
+      if (image_elems_ > 0) {
+        dataset_->Image(sample, batch.pixels.data() + b * image_elems_, targets);
+      } else {
+        dataset_->Sample(sample, batch_.T, batch.tokens.data() + b * batch_.T, targets);
+      }
+    }
+  } catch (...) {
+    batch.error = std::current_exception();
+  }
+  return batch;
+}
+
+// Runs on a thread of its own.
+void BatchLoader::ReadAhead() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ends_ || ahead_.size() < prefetch_; });
+    if (ends_) return;
+    const Position position = next_;
+    lock.unlock();
+    HostBatch batch = Read(position);
+    lock.lock();
+    if (next_ != position) continue;  // Load was called for another one.
+    ahead_.push_back(std::move(batch));
+    next_ = After(position);
+    changed_.notify_all();
+  }
+}
+
+BatchLoader::HostBatch BatchLoader::Take(const Position& position) {
+  if (prefetch_ == 0) return Read(position);
+  std::unique_lock lock(mutex_);
+  if (!reader_.joinable() || position != taken_) {
+    ahead_.clear();
+    taken_ = next_ = position;
+    changed_.notify_all();
+  }
+  if (!reader_.joinable()) reader_ = std::thread([this] { ReadAhead(); });
+  changed_.wait(lock, [this] { return !ahead_.empty(); });
+  HostBatch batch = std::move(ahead_.front());
+  ahead_.pop_front();
+  taken_ = After(position);
+  changed_.notify_all();
+  return batch;
+}
+
 const Batch& BatchLoader::Load(int64_t step, int64_t micro_batch) {
   if (device_inputs_.data() == nullptr) return batch_;
   DSAT_CHECK(dataset_ != nullptr);
-  const int64_t first = step * sizes_.train_batch_size +
-                        (micro_batch * world_size_ + rank_) * sizes_.micro_batch_size;
-  targets_.resize(static_cast<size_t>(batch_.B * batch_.T));
-  batch_.targets = targets_.data();
+  host_batch_ = Take({step, micro_batch});
+  if (host_batch_.error) std::rethrow_exception(host_batch_.error);
+  batch_.targets = host_batch_.targets.data();
   if (image_elems_ > 0) {
-    pixels_.resize(static_cast<size_t>(batch_.B * image_elems_));
-    batch_.pixels = pixels_.data();
+    batch_.pixels = host_batch_.pixels.data();
   } else {
-    tokens_.resize(targets_.size());
-    batch_.tokens = tokens_.data();
-  }
-  for (int64_t b = 0; b < batch_.B; ++b) {
-    int32_t* targets = targets_.data() + b * batch_.T;
-    const int64_t sample = std::min(first + b, last_sample_);
-    if (image_elems_ > 0) {
-      dataset_->Image(sample, pixels_.data() + b * image_elems_, targets);
-    } else {
-      dataset_->Sample(sample, batch_.T, tokens_.data() + b * batch_.T, targets);
-    }
+    batch_.tokens = host_batch_.tokens.data();
   }
   return batch_;
 }

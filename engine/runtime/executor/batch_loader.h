@@ -2,8 +2,13 @@
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <limits>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include "engine/backend/kernels.h"
@@ -16,24 +21,50 @@ namespace dsat::engine {
 
 class BatchLoader {
  public:
+  // The number of batches that a thread reads ahead.
+  static constexpr int kPrefetch = 2;
+
   // `dataset` may be nullptr if Load is not called, or with a counting arena, which has no memory
   // to fill. Allocates one batch in `arena`, the memory of `kernels`. All three must outlive this.
-  // `image` is the model's; if it is not all 0, batches are images and seq_len is 1.
-  // Throws OutOfMemory.
+  // `image` is the model's; if it is not all 0, batches are images and seq_len is 1. With prefetch
+  // 0 there is no thread; the batches are the same. Throws OutOfMemory.
   BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels, const BatchSizes& sizes,
-              int64_t seq_len, int rank, int world_size, const ImageShape& image = {});
+              int64_t seq_len, int rank, int world_size, const ImageShape& image = {},
+              int prefetch = kPrefetch);
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+  ~BatchLoader();
 
   // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of
   // a step are the same set however they are split into ranks and micro-batches. The batch is in
-  // host memory and valid until the next call.
+  // host memory and valid until the next call. Throws as the data set.
   const Batch& Load(int64_t step, int64_t micro_batch);
-  // From now on Load reads `last` in place of later samples, which do not exist.
+  // Load reads `last` in place of later samples, which do not exist. REQUIRES: no Load came before.
   void set_last_sample(int64_t last) { last_sample_ = last; }
   // Returns a copy in device memory, valid until the next call. A batch larger than the
   // constructor's allocates more memory. Throws OutOfMemory.
   const Batch& ToDevice(const Batch& batch);
 
  private:
+  // The order of batches.
+  struct Position {
+    int64_t step = 0;
+    int64_t micro_batch = 0;
+    bool operator==(const Position&) const = default;
+  };
+  // A batch in host memory, or the reason why it could not be read.
+  struct HostBatch {
+    std::vector<int32_t> tokens;
+    std::vector<float> pixels;
+    std::vector<int32_t> targets;
+    std::exception_ptr error;
+  };
+
+  Position After(const Position& position) const;
+  HostBatch Read(const Position& position) const;
+  HostBatch Take(const Position& position);
+  void ReadAhead();
+
   const Dataset* dataset_;
   Arena& arena_;
   Kernels& kernels_;
@@ -42,13 +73,20 @@ class BatchLoader {
   int world_size_;
   int64_t image_elems_;
   int64_t last_sample_ = std::numeric_limits<int64_t>::max();
-  std::vector<int32_t> tokens_;
-  std::vector<float> pixels_;
-  std::vector<int32_t> targets_;
+  size_t prefetch_;
+  HostBatch host_batch_;
   Batch batch_;
   Buffer device_inputs_;  // Tokens, or pixels.
   Buffer device_targets_;
   Batch device_batch_;
+
+  std::mutex mutex_;  // Guards what follows, except reader_.
+  std::condition_variable changed_;
+  std::deque<HostBatch> ahead_;  // Those from taken_ on.
+  Position taken_;               // The next one that Load is expected to take.
+  Position next_;                // The one behind ahead_.
+  bool ends_ = false;
+  std::thread reader_;  // Runs from the first Load on.
 };
 
 }  // namespace dsat::engine

@@ -29,8 +29,7 @@ float TrustRatio(float param_squares, float direction_squares, const OptimizerCo
 }
 
 Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group)
-    : model_(model),
-      plan_(plan),
+    : plan_(plan),
       states_(states),
       group_(group),
       ratios_(static_cast<size_t>(plan.num_trust_ratios)),
@@ -38,33 +37,9 @@ Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, Proce
       charge_(states.memory().device, BucketBytes()) {
   for (const SubGroup& sub_group : plan.sub_groups) {
     DSAT_CHECK(!sub_group.on_disk, "unit {}", sub_group.unit);
-    pieces_.push_back(PiecesOf(sub_group));
+    pieces_.push_back(PiecesOf(model, plan, states, sub_group));
   }
   if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());
-}
-
-std::vector<Lamb::Piece> Lamb::PiecesOf(const SubGroup& group) const {
-  const bool shard = plan_.optimizer_home == Placement::kShard;
-  const int64_t slice = states_.SliceElems(group.unit);
-  const int64_t begin = (shard ? states_.rank() * slice : 0) + group.offset;  // In the unit.
-  const int64_t end = begin + group.num_elems;
-  int64_t param = 0;
-  for (int u = 0; u < group.unit; ++u)
-    param += static_cast<int64_t>(model_.layers[u]->params().size());
-  std::vector<Piece> pieces;
-  const auto& specs = model_.layers[group.unit]->params();
-  for (size_t i = 0; i < specs.size(); ++i, ++param) {
-    const int64_t param_begin = states_.unit(group.unit).layout.offsets[i];
-    const int64_t param_end = std::min(end, param_begin + specs[i].NumElems());
-    // Cut where ranks' slices meet even if they all rest here: sums are formed in the same order.
-    for (int64_t from = std::max(begin, param_begin); from < param_end;) {
-      const int64_t row = from / slice;
-      const int64_t to = std::min(param_end, (row + 1) * slice);
-      pieces.push_back({param, shard ? 0 : row, from - begin, to - from});
-      from = to;
-    }
-  }
-  return pieces;
 }
 
 void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale) {
@@ -76,10 +51,10 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale
     Kernels& kernels = states_.memory().kernels_of(plan_.units[sub_group.unit].GradTier());
     OptimizerView view = states_.Optimizer(sub_group, g);
     view.param = view.master;  // Not written, and not always here.
-    for (const Piece& piece : pieces_[g]) {
+    for (const ParamPiece& piece : pieces_[g]) {
       const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-      const LambSums sums =
-          kernels.Run(op::LambMoments{MakeAdamArgs(config, part, step, grad_scale)});
+      const LambSums sums = kernels.Run(
+          op::LambMoments{MakeAdamArgs(SettingsOf(config, piece), part, step, grad_scale)});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
       row.param += sums.param;
       row.direction += sums.direction;
@@ -107,9 +82,9 @@ void Lamb::SumOverRanks() {
 
 void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
                  const OptimizerView& view, int64_t step) const {
-  for (const Piece& piece : pieces_[sub_group]) {
+  for (const ParamPiece& piece : pieces_[sub_group]) {
     const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-    kernels.Run(op::LambApply{MakeAdamArgs(config, part, step, 1),
+    kernels.Run(op::LambApply{MakeAdamArgs(SettingsOf(config, piece), part, step, 1),
                               ratios_[static_cast<size_t>(piece.param)]});
   }
 }

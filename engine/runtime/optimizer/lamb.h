@@ -15,6 +15,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
+#include "engine/runtime/optimizer/param_pieces.h"
 #include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
 
@@ -40,25 +41,16 @@ class Lamb {
              const OptimizerView& view, int64_t step) const;
 
  private:
-  // A part of one parameter, in one rank's slice of its unit.
-  struct Piece {
-    int64_t param = 0;  // Index in the model.
-    int64_t row = 0;    // The rank, if the slices of all of them rest here.
-    int64_t begin = 0;  // In the sub-group's OptimizerView.
-    int64_t num_elems = 0;
-  };
-  std::vector<Piece> PiecesOf(const SubGroup& group) const;
   void SumOverRanks();
   int64_t BucketBytes() const { return plan_.world_size * row_elems_ * BytesPerElem(DType::kF32); }
 
-  const Model& model_;
   const Plan& plan_;
   const UnitStates& states_;
   ProcessGroup& group_;
-  std::vector<std::vector<Piece>> pieces_;  // Per sub-group.
-  std::vector<float> sums_;                 // Per parameter: of its squares, of its direction's.
-  std::vector<float> ratios_;               // Per parameter.
-  const int64_t row_elems_;                 // Of the bucket; 0: there is none.
+  std::vector<std::vector<ParamPiece>> pieces_;  // Per sub-group.
+  std::vector<float> sums_;    // Per parameter: of its squares, of its direction's.
+  std::vector<float> ratios_;  // Per parameter.
+  const int64_t row_elems_;    // Of the bucket; 0: there is none.
   BucketCharge charge_;
   CommBuffer bucket_;
 };

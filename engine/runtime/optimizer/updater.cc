@@ -7,7 +7,7 @@
 namespace dsat::engine {
 
 Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
-    : plan_(plan), states_(states) {
+    : model_(model), plan_(plan), states_(states) {
   if (plan.sub_groups.empty()) return;  // Evaluation.
   if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
@@ -39,9 +39,19 @@ void Updater::AverageMomentum(int sub_group) {
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
-  if (lamb_) return lamb_->Apply(kernels, inputs_.optimizer, sub_group, view, inputs_.step);
-  if (one_bit_adam_) return one_bit_adam_->Apply(kernels, inputs_.optimizer, view, inputs_.step);
-  OptimizerStep(kernels, inputs_.optimizer, view, inputs_.step, inputs_.grad_scale);
+  const OptimizerConfig& optimizer = inputs_.optimizer;
+  if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
+  if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view);
+  for (const ParamPiece& piece : PiecesOf(model_, plan_, states_, plan_.sub_groups[sub_group])) {
+    StepElems(kernels, SettingsOf(optimizer, piece), view.Slice(piece.begin, piece.num_elems));
+  }
+}
+
+// Some elements of a sub-group.
+void Updater::StepElems(Kernels& kernels, const OptimizerConfig& optimizer,
+                        const OptimizerView& view) {
+  if (one_bit_adam_) return one_bit_adam_->Apply(kernels, optimizer, view, inputs_.step);
+  OptimizerStep(kernels, optimizer, view, inputs_.step, inputs_.grad_scale);
 }
 
 void Updater::Update(int sub_group) {

@@ -40,8 +40,10 @@ class Updater {
 
  private:
   void Step(Kernels& kernels, int sub_group, const OptimizerView& view);
+  void StepElems(Kernels& kernels, const OptimizerConfig& optimizer, const OptimizerView& view);
   Tensor Target(const SubGroup& group);
 
+  const Model& model_;
   const Plan& plan_;
   UnitStates& states_;
   std::optional<Lamb> lamb_;                // If it is the optimizer.

@@ -80,7 +80,8 @@ TEST(KeyTableTest, OnlyKeysOfDsatAndOfTorchOptimHaveNoRelease) {
     if (*key.since == '\0') without.emplace_back(key.pointer);
   }
   EXPECT_THAT(without,
-              testing::ElementsAre("/optimizer/params/stochastic_rounding",
+              testing::ElementsAre("/optimizer/params/decay_norms_and_biases",
+                                   "/optimizer/params/stochastic_rounding",
                                    "/optimizer/params/dampening", "/optimizer/params/nesterov",
                                    "/optimizer/params/maximize", "/optimizer/params/lr_decay",
                                    "/optimizer/params/initial_accumulator_value", "/seed", "/dsat",

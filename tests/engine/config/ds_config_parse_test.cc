@@ -52,7 +52,8 @@ TEST(ParseTest, EveryHonoredKeyArrives) {
         'prefetch_bucket_size': 3e6, 'stage3_param_persistence_threshold': 4,
         'stage3_max_live_parameters': 5},
       'optimizer': {'type': 'Adam', 'params': {'lr': 0.1, 'betas': [0.5, 0.6], 'eps': 1e-3,
-        'weight_decay': 0.2, 'bias_correction': false, 'adam_w_mode': false}},
+        'weight_decay': 0.2, 'decay_norms_and_biases': false, 'bias_correction': false,
+        'adam_w_mode': false}},
       'scheduler': {'type': 'WarmupLR', 'params': {'warmup_min_lr': 0.01, 'warmup_max_lr': 0.02,
         'warmup_num_steps': 33, 'warmup_type': 'linear'}}})"));
   EXPECT_EQ(c.batch.train_batch_size, 16);
@@ -77,6 +78,7 @@ TEST(ParseTest, EveryHonoredKeyArrives) {
   EXPECT_EQ(c.optimizer.beta2, 0.6);
   EXPECT_EQ(c.optimizer.eps, 1e-3);
   EXPECT_EQ(c.optimizer.weight_decay, 0.2);
+  EXPECT_FALSE(c.optimizer.decay_norms_and_biases);
   EXPECT_FALSE(c.optimizer.bias_correction);
   EXPECT_FALSE(c.optimizer.adam_w_mode);
   EXPECT_EQ(c.scheduler.type, "WarmupLR");

@@ -97,6 +97,8 @@ constexpr Effect kEffects[] = {
     {"/optimizer/type", Look::kMemory, "{}", "'Lion'"},
     {"/optimizer/params/lr", Look::kSteps, "{}", "0.02"},
     {"/optimizer/params/weight_decay", Look::kSteps, "{}", "0.1"},
+    {"/optimizer/params/decay_norms_and_biases", Look::kSteps,
+     "{'optimizer': {'params': {'weight_decay': 0.1}}}", "false"},
     {"/optimizer/params/betas", Look::kSteps, "{}", "[0.5, 0.9]"},
     {"/optimizer/params/eps", Look::kSteps, "{}", "0.1"},
     {"/optimizer/params/bias_correction", Look::kSteps, "{}", "false"},

@@ -364,6 +364,53 @@ TEST(BatchLoaderTest, FillsImagesOfThisRanksRows) {
   }
 }
 
+// The samples of a batch, by their numbers; sample 40 cannot be read.
+class Numbered final : public Dataset {
+ public:
+  void Sample(int64_t index, int64_t, int32_t* tokens, int32_t* targets) const override {
+    if (index == 40) Throw(ErrorCode::kInvalidArgument, "sample 40 is defective");
+    tokens[0] = targets[0] = static_cast<int32_t>(index);
+  }
+  int64_t vocab_size() const override { return 1000; }
+};
+
+TEST(BatchLoaderTest, BatchesAreTheSameWhetherAThreadReadsThemAheadOrNot) {
+  const Numbered dataset;
+  for (const int prefetch : {0, 1, 2, 7}) {
+    Arena arena("memory", Arena::Kind::kReal, 0);
+    const auto kernels = MakeCountingKernels(1);
+    BatchLoader loader(&dataset, arena, *kernels,
+                       {.train_batch_size = 8, .micro_batch_size = 2, .accumulation_steps = 2}, 1,
+                       1, 2, {}, prefetch);
+    const auto load = [&](int64_t step, int64_t micro_batch) {
+      const Batch& batch = loader.Load(step, micro_batch);
+      EXPECT_EQ(batch.tokens[0], 8 * step + 4 * micro_batch + 2) << prefetch;
+      EXPECT_EQ(batch.targets[1], 8 * step + 4 * micro_batch + 3) << prefetch;
+    };
+    for (int64_t step = 0; step < 4; ++step) {
+      load(step, 0);
+      load(step, 1);
+    }
+    load(9, 1);  // In any other order, too.
+    load(9, 1);
+    load(0, 0);
+    load(0, 1);
+  }
+}
+
+TEST(BatchLoaderTest, ADefectiveSampleIsReportedWhenItsTurnComes) {
+  const Numbered dataset;
+  Arena arena("memory", Arena::Kind::kReal, 0);
+  const auto kernels = MakeCountingKernels(1);
+  BatchLoader loader(&dataset, arena, *kernels,
+                     {.train_batch_size = 10, .micro_batch_size = 10, .accumulation_steps = 1}, 1,
+                     0, 1);
+  for (int64_t step = 0; step < 4; ++step)
+    EXPECT_EQ(loader.Load(step, 0).tokens[9], 10 * step + 9);
+  EXPECT_THROW((void)loader.Load(4, 0), Error);
+  EXPECT_EQ(loader.Load(5, 0).tokens[0], 50);
+}
+
 TEST(ModelFitTest, WhatDoesNotFitIsNamed) {
   const auto refused = [](const Json& model, const Json& data, const std::string& message) {
     try {

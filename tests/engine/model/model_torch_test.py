@@ -305,4 +305,5 @@ def main():
     sys.exit(1 if comparison.failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -173,6 +173,7 @@ DsConfig OptimizerCase(const std::string& type, DType dtype) {
   config.optimizer.weight_decay = 0.1;
   config.optimizer.momentum = 0.9;
   config.optimizer.adam_w_mode = false;
+  config.optimizer.decay_norms_and_biases = dtype == DType::kF32;  // Both ways.
   SetPrecision(config, dtype);
   return config;
 }

@@ -68,11 +68,5 @@ TEST(SamplingTest, NumbersThatAreNoneAreNotDrawn) {
   }
 }
 
-TEST(SamplingTest, BytesSurviveTheRoundTrip) {
-  const std::string text("h\xc3\xa9llo\0\xff", 8);
-  EXPECT_EQ(TokensToBytes(BytesToTokens(text)), text);
-  EXPECT_EQ(TokensToBytes(std::vector<int32_t>{65, 256, 66}), "A\\u{256}B");
-}
-
 }  // namespace
 }  // namespace dsat::engine

@@ -134,11 +134,16 @@ TEST_F(TrialTest, AMissingFileIsAnErrorByName) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("no-such-text"));
 }
 
-TEST_F(TrialTest, AModelWithTooFewWordsForTheDataIsAnError) {
+TEST_F(TrialTest, AModelWithTooFewWordsForTheDataOrItsValidationIsAnError) {
+  const Json data = task_.data;
   task_.data["vocab_size"] = 65;
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("vocab_size is 64; expected at least"));
+  const auto of_training = Run(1);
+  task_.data = data;
+  task_.data["validation"] = {{"vocab_size", 65}};
+  for (const auto& exits : {of_training, Run(1)}) {
+    EXPECT_EQ(exits[0].code, kExitError);
+    EXPECT_THAT(exits[0].log, testing::HasSubstr("vocab_size is 64; expected at least"));
+  }
 }
 
 TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {

@@ -1,0 +1,138 @@
+// Files of documents as one long row of tokens.
+#include "engine/data/documents.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/data/mapped_text.h"
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tokens in memory, of documents.
+class MemoryTokens final : public TokenSource {
+ public:
+  MemoryTokens(std::vector<int32_t> tokens, int64_t vocab_size)
+      : tokens_(std::move(tokens)), vocab_size_(vocab_size) {}
+
+  int64_t size() const override { return std::ssize(tokens_); }
+  int64_t vocab_size() const override { return vocab_size_; }
+  const char* unit() const override { return "tokens"; }
+  void Copy(int64_t begin, int64_t count, int32_t* out) const override {
+    std::copy_n(tokens_.begin() + begin, count, out);
+  }
+
+ private:
+  std::vector<int32_t> tokens_;
+  int64_t vocab_size_;
+};
+
+// The text of a line of JSON Lines.
+std::string TextOf(std::string_view line, const std::string& text_key) {
+  const Json document = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (document.is_object() && document.contains(text_key) && document.at(text_key).is_string())
+    return document.at(text_key);
+  Throw(ErrorCode::kInvalidArgument,
+        "expected a JSON object with a string at \"{}\" (\"text_key\" names another key)",
+        text_key);
+}
+
+void AppendDocument(std::string_view text, const TextCodec& codec, std::vector<int32_t>& tokens) {
+  if (text.empty()) return;
+  const std::vector<int32_t> document = codec.Encode(text);
+  tokens.insert(tokens.end(), document.begin(), document.end());
+  tokens.push_back(codec.end_of_text());
+}
+
+void AppendLines(const std::string& file, std::string_view content, const TextCodec& codec,
+                 const std::string& text_key, std::vector<int32_t>& tokens) {
+  for (int64_t number = 1; !content.empty(); ++number) {
+    const std::string_view line = content.substr(0, content.find('\n'));
+    content.remove_prefix(std::min(line.size() + 1, content.size()));
+    if (Trimmed(line).empty()) continue;
+    try {
+      AppendDocument(TextOf(line, text_key), codec, tokens);
+    } catch (const Error& error) {
+      Throw(error.code(), "{}:{}: {}", file, number, error.what());
+    }
+  }
+}
+
+std::vector<int32_t> TokensOf(const std::vector<std::string>& files, const TextCodec& codec,
+                              const std::string& text_key) {
+  std::vector<int32_t> tokens;
+  for (const std::string& file : files) {
+    const MappedText text({file});
+    text.Read(0, text.size(), [&](std::string_view content) {
+      if (!text_key.empty()) return AppendLines(file, content, codec, text_key, tokens);
+      try {
+        AppendDocument(content, codec, tokens);
+      } catch (const Error& error) {
+        Throw(error.code(), "{}: {}", file, error.what());
+      }
+    });
+  }
+  return tokens;
+}
+
+// The file that keeps the tokens of a tokenizer, "" if there is no folder for it. Its name depends
+// on everything that the tokens depend on.
+std::string CacheFile(std::vector<std::string> files, const TextCodec& codec,
+                      const std::string& text_key) {
+  if (codec.tokenizer_path().empty()) return "";
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  fs::path folder;
+  if (cache != nullptr && *cache == '/') {
+    folder = fs::path(cache) / "dsat";
+  } else if (home != nullptr && *home == '/') {
+    folder = fs::path(home) / ".cache/dsat";
+  } else {
+    return "";
+  }
+  // 1: the version of the tokens' computation.
+  std::string key = fmt::format("1 {} {}", codec.end_of_text(), text_key);
+  files.push_back(codec.tokenizer_path());
+  for (const std::string& file : files) {
+    struct stat info {};
+    if (stat(file.c_str(), &info) != 0) return "";
+    key += fmt::format("\n{} {} {}.{}", fs::absolute(file).string(), info.st_size,
+                       info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  }
+  return folder / fmt::format("{:016x}.tokens", StableHash(key));
+}
+
+}  // namespace
+
+std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files,
+                                           const TextCodec& codec, const std::string& text_key) {
+  const std::string cache = CacheFile(files, codec, text_key);
+  std::error_code ignored;
+  if (!cache.empty() && fs::exists(cache, ignored))
+    return OpenTokenFiles({cache}, codec.vocab_size(), 4);
+  std::vector<int32_t> tokens = TokensOf(files, codec, text_key);
+  if (!cache.empty()) {
+    try {
+      fs::create_directories(fs::path(cache).parent_path());
+      WriteFileAtomic(
+          cache, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0])});
+      return OpenTokenFiles({cache}, codec.vocab_size(), 4);
+    } catch (const std::exception& error) {
+      Log(LogLevel::kWarn, "tokens are not kept for the next run", {{"reason", error.what()}});
+    }
+  }
+  return std::make_unique<MemoryTokens>(std::move(tokens), codec.vocab_size());
+}
+
+}  // namespace dsat::engine

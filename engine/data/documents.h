@@ -1,0 +1,24 @@
+// Documents, packed into one sequence of tokens.
+#ifndef DSAT_ENGINE_DATA_DOCUMENTS_H_
+#define DSAT_ENGINE_DATA_DOCUMENTS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/text_codec.h"
+#include "engine/data/token_source.h"
+
+namespace dsat::engine {
+
+// The documents of the files, one after the other, each with codec.end_of_text() behind it: the
+// texts at `text_key` of JSON Lines, or whole files if it is "". Empty texts are left out. Tokens
+// of a tokenizer are kept in a file of the folder $XDG_CACHE_HOME/dsat (~/.cache/dsat), so that
+// they are computed once. Throws as MappedText, and kInvalidArgument naming file and line of what
+// is no such document.
+std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files,
+                                           const TextCodec& codec, const std::string& text_key);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_DATA_DOCUMENTS_H_

@@ -1,0 +1,93 @@
+"""Trains a GPT-2 with `dsat train` and with PyTorch: weight_decay_torch_test.py DSAT.
+
+With decay_norms_and_biases false, parameters of one dimension are a group of their own without
+weight decay, as Hugging Face's Trainer makes it. Exit status 77: PyTorch is missing.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../model"))
+from model_torch_test import gpt2, gpt2_params, torch, write_safetensors  # noqa: E402
+
+SHAPE = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 16, "vocab_size": 61}
+STEPS = 4
+# Data of one sample, which every step reads in every row.
+TOKENS = [3, 14, 15, 60, 2, 6, 53, 5, 8, 9, 7, 9, 32, 38, 46, 26, 43]
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {name: torch.frombuffer(bytearray(data[slice(*entry["data_offsets"])]), dtype=torch.float32)
+            .reshape(entry["shape"]) for name, entry in header.items()}
+
+
+def train_dsat(dsat, folder, optimizer, stage):
+    with open(os.path.join(folder, "exp.yaml"), "w") as file:
+        json.dump({"name": "decay", "entrypoint": "builtin", "resources": {"slots_per_trial": 2},
+                   "hyperparameters": {
+                       "deepspeed_config": "ds_config.json",
+                       "model": {"type": "gpt2", "weights": "model.safetensors", **SHAPE},
+                       "data": {"type": "tokens", "path": "data.bin", "vocab_size": 61,
+                                "seq_len": 16}}}, file)
+    with open(os.path.join(folder, "ds_config.json"), "w") as file:
+        json.dump({"train_batch_size": 2, "optimizer": optimizer,
+                   "zero_allow_untested_optimizer": True, "gradient_clipping": 0,
+                   "zero_optimization": {"stage": stage}}, file)
+    out = os.path.join(folder, f"{optimizer['type']}-{stage}")
+    subprocess.run([dsat, "train", "exp.yaml", "--steps", str(STEPS), "--out", out], cwd=folder,
+                   check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([dsat, "collate", os.path.join(out, "checkpoint"), out + ".safetensors"],
+                   check=True, stdout=subprocess.DEVNULL)
+    return read_safetensors(out + ".safetensors")
+
+
+def train_torch(make_optimizer, values):
+    params = {name: value.clone().requires_grad_() for name, value in values.items()}
+    optimizer = make_optimizer([
+        {"params": [p for p in params.values() if p.dim() >= 2]},
+        {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}])
+    tokens = torch.tensor([TOKENS])
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        logits = gpt2(params, SHAPE, tokens[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+    return params
+
+
+def check(dsat, folder, values, optimizer, make_optimizer, stage):
+    actual = train_dsat(dsat, folder, optimizer, stage)
+    expected = train_torch(make_optimizer, values)
+    assert set(actual) >= set(expected), set(expected) - set(actual)
+    for name, param in expected.items():
+        difference = (actual[name] - param.detach()).abs().max().item()
+        # Decay changes a weight of 1 by a hundred times as much in this time.
+        assert difference < 2e-4, (optimizer["type"], stage, name, difference)
+
+
+def main():
+    generator = torch.Generator().manual_seed(5)
+    values = gpt2_params(SHAPE, generator)
+    dsat = os.path.abspath(sys.argv[1])
+    settings = {"lr": 0.01, "weight_decay": 0.5}
+    ours = {**settings, "decay_norms_and_biases": False}
+    with tempfile.TemporaryDirectory() as folder:
+        write_safetensors(os.path.join(folder, "model.safetensors"), values)
+        with open(os.path.join(folder, "data.bin"), "wb") as file:
+            file.write(struct.pack(f"<{len(TOKENS)}H", *TOKENS))
+        # With a small eps, elements with tiny gradients would step by their rounding errors.
+        check(dsat, folder, values, {"type": "AdamW", "params": {**ours, "eps": 1e-3}},
+              lambda groups: torch.optim.AdamW(groups, eps=1e-3, **settings), 2)
+        check(dsat, folder, values, {"type": "SGD", "params": {**ours, "momentum": 0.9}},
+              lambda groups: torch.optim.SGD(groups, momentum=0.9, **settings), 3)
+
+
+main()
