@@ -175,8 +175,11 @@ std::string TrainingText(const Search& search, const Verdict& verdict) {
 std::string AlternativeTrainingText(const Search& search, const Alternative& alternative) {
   if (alternative.trial == search.Submitted()) return "";
   const LossCheck& check = alternative.losses;
-  if (check.result == LossCheck::Result::kAlike) return ", trains alike (" + Describe(check) + ")";
-  return fmt::format(", its losses were not checked{}{}", check.why.empty() ? "" : ": ", check.why);
+  const std::string changed = check.semantic_keys.empty() ? "" : ClassText(check);
+  if (check.result == LossCheck::Result::kAlike)
+    return fmt::format(", trains alike ({}{})", Describe(check), changed);
+  return fmt::format(", its losses were not checked{}{}{}", check.why.empty() ? "" : ": ",
+                     check.why, changed);
 }
 
 // What the soak has shown.
