@@ -35,9 +35,9 @@ def describe(config):
     zero = config.get("zero_optimization", {})
     text = f"stage {zero.get('stage', 0)}, micro-batch {config['train_micro_batch_size_per_gpu']}"
     interval = config.get("pipeline", {}).get("activation_checkpoint_interval", 0)
-    if interval:
-        on_host = config.get("activation_checkpointing", {}).get("cpu_checkpointing", False)
-        text += f", checkpoints every {interval}{' in host memory' if on_host else ''}"
+    on_host = config.get("activation_checkpointing", {}).get("cpu_checkpointing", False)
+    if interval or on_host:  # The latter alone means every layer.
+        text += f", checkpoints every {interval or 1}{' in host memory' if on_host else ''}"
     for name in ("offload_optimizer", "offload_param"):
         if zero.get(name, {}).get("device", "none") != "none":
             text += f", {name}"
@@ -81,7 +81,7 @@ class Bench:
         result = self.run("check", files[0], "--config", self.experiment, "--against", files[1],
                           "--confirm", self.args.rounds, "--tolerance", "99%",
                           "--out", self.folder / f"check{len(self.rows)}")
-        factor = result["factor_over_submitted"]
+        factor = result["factor"]
         self.rows.append((name, launches, describe(other), factor))
         print(f"auto / {name}: {factor['value']:.3f} ({factor['low']:.3f} to "
               f"{factor['high']:.3f})", flush=True)
