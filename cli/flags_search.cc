@@ -96,6 +96,15 @@ CLI::Option* AddSpaceOption(CLI::App& app, SearchOptions& options) {
       ->capture_default_str();
 }
 
+// Learning rate, clipping, loss scale and optimizer are not among these keys.
+void AddAllowOption(CLI::App& app, SearchOptions& options) {
+  app.add_option_function<std::string>(
+         "--allow", [&options](const std::string&) { options.allow_semantic = true; },
+         "\"semantic\": also search keys that change what is learned, such as "
+         "communication_data_type; the pick is then compared by what it learns (docs/proof.md)")
+      ->check(CLI::IsMember({"semantic"}));
+}
+
 // Options of all methods.
 void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
   AddLimits(app, options);
@@ -141,6 +150,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
   }
   // Below --compat, which CLI11 reads first and which changes the defaults.
   AddSpaceOption(app, options);
+  AddAllowOption(app, options);
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
                  "after the search; up to 3 times as many while they decide nothing")
@@ -259,6 +269,7 @@ void AddSpaceCommand(Parser& parser) {
       ->expected(1, 4)
       ->delimiter(',');
   CLI::Option* const wide = AddSpaceOption(sub, search.options);
+  AddAllowOption(sub, search.options);
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
   AddRunFlags(sub, search.run);
   sub.get_option("--out")->description(

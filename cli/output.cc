@@ -135,21 +135,51 @@ std::string LeftOutText(const Verdict& verdict) {
   return text;
 }
 
-// Whether the pick trains like the submitted configuration, "" if it is that one.
+// "; what changed is semantic (communication_data_type)".
+std::string ClassText(const LossCheck& check) {
+  if (!check.changes) return "";
+  std::string keys;
+  for (const std::string& pointer : check.semantic_keys)
+    keys += (keys.empty() ? "" : ", ") + ShortName(pointer);
+  return fmt::format("; what changed is {}{}", ToString(*check.changes),
+                     keys.empty() ? "" : fmt::format(" ({})", Printable(keys)));
+}
+
+// Whether the pick trains like the submitted configuration, "" if it is that one or nothing is
+// compared and nothing else learned.
 std::string TrainingText(const Search& search, const Verdict& verdict) {
-  if (!search.spec().options.check_losses || verdict.pick == search.Submitted()) return "";
   const LossCheck& check = verdict.losses;
+  if (verdict.pick == search.Submitted()) return "";
+  if (!search.spec().options.check_losses) {
+    return check.semantic_keys.empty()
+               ? ""
+               : "not checked against the submitted configuration: nothing was confirmed" +
+                     ClassText(check);
+  }
   if (check.result == LossCheck::Result::kNotChecked) {
     return fmt::format(
-        "not checked against the submitted configuration: {}{}", check.why,
+        "not checked against the submitted configuration: {}{}{}", check.why,
         check.why == kNoLosses
             ? "; report them with the Python helper (docs/python.md) or pass --loss-pattern"
-            : "");
+            : "",
+        ClassText(check));
   }
-  return fmt::format("{} the submitted configuration: {}, measured against {} of its runs{}",
+  return fmt::format("{} the submitted configuration: {}, measured against {} of its runs{}{}",
                      check.result == LossCheck::Result::kAlike ? "like" : "not like",
                      Describe(check), check.num_runs,
-                     check.only_learning ? "; only what is learned was compared" : "");
+                     check.only_learning ? "; only what is learned was compared" : "",
+                     ClassText(check));
+}
+
+// Whether an alternative trains like the submitted configuration, "" if it is that one.
+std::string AlternativeTrainingText(const Search& search, const Alternative& alternative) {
+  if (alternative.trial == search.Submitted()) return "";
+  const LossCheck& check = alternative.losses;
+  const std::string changed = check.semantic_keys.empty() ? "" : ClassText(check);
+  if (check.result == LossCheck::Result::kAlike)
+    return fmt::format(", trains alike ({}{})", Describe(check), changed);
+  return fmt::format(", its losses were not checked{}{}{}", check.why.empty() ? "" : ": ",
+                     check.why, changed);
 }
 
 // What the soak has shown.
@@ -163,8 +193,12 @@ std::string SoakText(const Search& search, const Verdict& verdict) {
                        soak.reason.empty() ? "" : ": ", Printable(soak.reason));
   }
   const std::string& metric = search.spec().options.metric;
-  std::string text = fmt::format("trial {} ran {} steps{}", soak.id, soak.steps,
-                                 IsBuiltin(search.spec()) ? " and saved checkpoints" : "");
+  std::string text = fmt::format("trial {} ran {} steps", soak.id, soak.steps);
+  if (ValueAtBest(soak, metric, "checkpoint_ms")) {
+    text += " and saved checkpoints";
+  } else if (IsBuiltin(search.spec())) {
+    text += " and saved no checkpoint, because its hosts share no output folder";
+  }
   if (const auto peak = ValueAtBest(soak, metric, "peak_bytes"))
     text += fmt::format(", peak {} on a rank", HumanBytes(static_cast<int64_t>(*peak)));
   if (const auto host = ValueAtBest(soak, metric, "host_bytes"))
@@ -231,8 +265,9 @@ std::string MemoryText(const Search& search, const Verdict& verdict) {
   }
   for (const Alternative& other : verdict.alternatives) {
     text += fmt::format(
-        "{}{} alternative: trial {}, {}", text.empty() ? "" : "; ", other.name, other.trial,
-        DescribeConfig(search.trials().at(other.trial), search.spec().options.metric));
+        "{}{} alternative: trial {}, {}{}", text.empty() ? "" : "; ", other.name, other.trial,
+        DescribeConfig(search.trials().at(other.trial), search.spec().options.metric),
+        AlternativeTrainingText(search, other));
   }
   return text;
 }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -122,16 +121,6 @@ std::string BestSoFar(const dsat::Search& search, const std::string& out_dir) {
                      DescribeMetric(metric, *MetricValue(trial, metric)), out_dir);
 }
 
-// Conditions may leave nothing to try, which a search cannot tell from having found the best.
-void WarnIfConditionsLeaveNothing(const dsat::Search& search) {
-  const bool has_tried = std::ranges::any_of(
-      search.trials(), [](const auto& entry) { return entry.second.kind == TrialKind::kSearch; });
-  if (search.spec().where.empty() || !search.space() || has_tried) return;
-  Log(LogLevel::kWarn, fmt::format("{}: no configuration of the space meets all conditions of "
-                                   "where; dsat space shows what they leave",
-                                   search.spec().config_path));
-}
-
 // Searches, prints the ranking and the path of the best configuration, and trains with it if
 // requested. `options` is the result of MakeRunnerOptions for `run`.
 int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
@@ -148,7 +137,6 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
                     HostOptions(run.hosts)));
     return kExitInterrupted;
   }
-  WarnIfConditionsLeaveNothing(experiment.search());
   if (!flags.json) {
     Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
     const std::optional<Json> best = BestConfig(experiment.search());

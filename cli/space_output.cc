@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "engine/config/keys.h"
+#include "profiler/places.h"
 
 namespace dsat::cli {
 namespace {
@@ -171,6 +172,16 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
       why = fmt::format("it has no effect below stage {}", key.from_stage);
     if (is_alone) why = "it has no effect on one rank";
     left_out.push_back({key.pointer + where, why});
+  }
+  ExperimentSpec allowed = search.spec();
+  allowed.options.allow_semantic = true;
+  for (const Key& key : engine::Keys()) {
+    const bool is_alone = key.several_ranks && allowed.slots_per_trial == 1;
+    if (key.key_class != engine::KeyClass::kSemantic || search.spec().options.allow_semantic ||
+        is_alone || search.spec().search_space.contains(key.pointer))
+      continue;
+    if (IsSearchedWidely(key, allowed))
+      left_out.push_back({key.pointer, "it changes what is learned; --allow semantic searches it"});
   }
   if (search.spec().options.space == "published")
     left_out.push_back({"activation checkpointing, offload and the keys of stage 3",

@@ -71,6 +71,11 @@ void CheckSpace(const SearchOptions& options) {
     Throw(ErrorCode::kInvalidArgument,
           "--space: \"wide\" was not published; expected published with --compat determined");
   }
+  if (options.allow_semantic && options.compat_determined) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--allow: \"semantic\" keys were not searched in the published space; leave --allow out "
+          "with --compat determined");
+  }
 }
 
 }  // namespace

@@ -47,9 +47,11 @@ class Folder {
   // True if the key at this value runs as if it were not given. Cuts sizes.
   bool FoldsAway(const Key& key, Json& value) const {
     if (key.type == KeyType::kSection) return value.is_object() && value.empty();
-    if (stage_ < key.from_stage || (world_size_ == 1 && key.several_ranks)) return true;
+    if (stage_ < key.from_stage || stage_ > key.to_stage) return true;
+    if (world_size_ == 1 && key.several_ranks) return true;
     value = Cut(key, value);
-    return key.key_class != KeyClass::kSemantic && value == Cut(key, keys_.Default(key, stage_));
+    const bool may_depend = key.key_class == KeyClass::kSemantic && *key.values == '\0';
+    return !may_depend && value == Cut(key, keys_.Default(key, stage_));
   }
 
   Json Cut(const Key& key, const Json& value) const {

@@ -15,8 +15,8 @@ namespace dsat {
 // `keys` these fold away:
 //   - a key that has no effect at the configuration's ZeRO stage, or on one rank
 //   - the part of a size in elements that exceeds `num_params`, unless that is 0
-//   - a key that is set to its default, unless it is semantic: the meaning of such a default can
-//     depend on other keys, as that of the learning rate does on the optimizer
+//   - a key that is set to its default, unless it is semantic and never searched: the meaning of
+//     such a default can depend on other keys, as that of the learning rate does on the optimizer
 std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params,
                          const engine::KeyTable& keys = engine::Keys());
 

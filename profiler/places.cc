@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
+#include "profiler/conditions.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
@@ -82,30 +85,42 @@ std::string ReleaseOf(const ExperimentSpec& spec) {
   return release != nullptr && release->is_string() ? release->get<std::string>() : kLeastRelease;
 }
 
+// Of this machine. Of other hosts it is not known.
+bool LacksGpus(const ExperimentSpec& spec) {
+  const bool is_known = spec.machine.contains("cores");
+  return is_known && spec.machine.value("gpus", Json::array()).empty();
+}
+
 class Lister {
  public:
-  Lister(const Predictor& predictor, const ExperimentSpec& spec, const SearchSpace& space,
-         const engine::KeyTable& keys, std::vector<LeftOut>& left_out)
-      : predictor_(predictor),
-        spec_(spec),
-        space_(space),
+  Lister(const ExperimentSpec& spec, const engine::KeyTable& keys, std::vector<LeftOut>& left_out)
+      : spec_(spec),
         keys_(keys),
         settings_(spec.ds_config, "ds_config", keys),
+        where_(ConditionsOf(spec)),
         left_out_(left_out) {
     for (const Key& key : keys_) {
       if (key.structural && (IsNamed(key) || IsSearchedWidely(key, spec))) varied_.push_back(&key);
     }
   }
 
-  std::vector<Place> List() {
+  // All of them that the conditions leave. Throws if they leave none.
+  void AddStages() {
     for (const int stage : spec_.options.zero_stages)
       AddStage(stage);
-    const auto num_stages = spec_.options.zero_stages.size();
-    if (candidates_.size() > num_stages) {
+    if (candidates_.empty()) ThrowNothingLeft(spec_);
+  }
+
+  std::vector<Place> List(const Predictor& predictor, const SearchSpace& space) {
+    AddStages();
+    std::set<int> stages;
+    for (const Candidate& candidate : candidates_)
+      stages.insert(candidate.place.stage);
+    if (candidates_.size() > stages.size()) {
       for (Candidate& candidate : candidates_)
-        Predict(candidate);
+        Predict(predictor, space, candidate);
       DropUseless();
-      DropSlow();
+      DropSlow(space.workload.micro_batch_size);
       DropBeyondMost();
     }
     Trim();
@@ -128,7 +143,7 @@ class Lister {
   std::vector<Json> ValuesAt(const Key& key, int stage) {
     const Json submitted = ValueAt(key, stage);
     std::vector<Json> values = {submitted};
-    if (stage < key.from_stage) return values;
+    if (stage < key.from_stage || stage > key.to_stage) return values;
     if (IsNamed(key)) {
       const Json& given = spec_.search_space.at(key.pointer);
       const bool is_submitted = stage == settings_.stage();
@@ -169,6 +184,8 @@ class Lister {
       all = std::move(extended);
     }
     const engine::Settings submitted = settings_.AtStage(stage);
+    const size_t num_before = candidates_.size();
+    std::vector<LeftOut> excluded;
     for (const Assignment& settings : all) {
       Candidate candidate{
           .place = {.stage = stage, .settings = settings, .ds_config = spec_.ds_config}};
@@ -180,11 +197,50 @@ class Lister {
         SetAtPointer(candidate.place.ds_config, pointer, value);
       }
       if (!is_submitted && IsIdle(candidate)) continue;
+      const std::string why = WhyExcluded(
+          where_, [&](const std::string& pointer) { return PossibleAt(pointer, candidate.place); });
+      if (!why.empty()) {
+        excluded.push_back({Describe(candidate), why});
+        continue;
+      }
       Classify(candidate);
       candidate.is_kept = stage == settings_.stage() && is_submitted;
       candidate.is_kept |= !candidate.offloads && !candidate.checkpoints;
       candidates_.push_back(std::move(candidate));
     }
+    if (candidates_.size() == num_before && !excluded.empty())
+      excluded = {{DescribePlace(stage, {}, keys_), excluded.front().why}};
+    for (const LeftOut& place : excluded)
+      LeaveOut(place.what, place.why);
+  }
+
+  // At least the values that configurations of the place can have.
+  std::vector<Json> PossibleAt(const std::string& pointer, const Place& place) const {
+    const engine::Settings settings(place.ds_config, "ds_config", keys_);
+    const Key* key = keys_.Find(pointer);
+    const auto named = spec_.search_space.find(pointer);
+    std::vector<Json> values;
+    if (place.settings.contains(pointer)) return {place.settings.at(pointer)};
+    if (named != spec_.search_space.end()) {
+      if (key == nullptr || HasEffect(*key, spec_, place.stage)) return *named;
+    } else if (key != nullptr && IsSearchedAt(*key, place)) {
+      for (const Json& value : Json::parse(key->values))
+        values.push_back(value);
+    }
+    const Json* given = settings.Given(pointer);
+    if (given != nullptr || key != nullptr)
+      values.push_back(given ? *given : settings.Get(pointer));
+    return values;
+  }
+
+  // Whether a search of the place varies a key that the user does not name, as far as that is known
+  // before anything is predicted.
+  bool IsSearchedAt(const Key& key, const Place& place) const {
+    const bool published = PolicyOf(spec_.options).published_space;
+    if (place.stage >= (published ? key.published_from : key.searched_from))
+      return published || HasEffect(key, spec_, place.stage);
+    return IsSearchedWidely(key, spec_) && place.stage >= key.wide_from &&
+           HasEffect(key, spec_, place.stage) && !LacksItsSection(key, place.ds_config, keys_);
   }
 
   // Whether a key is varied without the one that it belongs to.
@@ -213,27 +269,27 @@ class Lister {
     candidate.is_named = is_changed && all_named;
   }
 
-  void Predict(Candidate& candidate) const {
+  void Predict(const Predictor& predictor, const SearchSpace& space, Candidate& candidate) const {
     Json config = candidate.place.ds_config;
     try {
       config.erase("train_batch_size");
       SetAtPointer(config, kSizeKey, 1);
       // Gradients that accumulate need memory, however many micro-batches there are.
-      const int64_t submitted = space_.workload.accumulation_steps;
+      const int64_t submitted = space.workload.accumulation_steps;
       SetAtPointer(config, kStepsKey,
-                   space_.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2));
+                   space.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2));
       const int64_t world_size = spec_.slots_per_trial;
       // Formulas do not know which combinations are refused.
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
                                world_size);
-      candidate.largest = predictor_.LargestMicroBatch(config);
-      const int64_t size = candidate.legal = LegalSize(space_, candidate.largest);
+      candidate.largest = predictor.LargestMicroBatch(config);
+      const int64_t size = candidate.legal = LegalSize(space, candidate.largest);
       if (size == 0) return;
       const int64_t accumulation =
-          space_.samples_per_step > 0 ? space_.samples_per_step / size : submitted;
+          space.samples_per_step > 0 ? space.samples_per_step / size : submitted;
       SetAtPointer(config, kSizeKey, size);
       SetAtPointer(config, kStepsKey, accumulation);
-      const Predicted predicted = predictor_.Predict(config);
+      const Predicted predicted = predictor.Predict(config);
       if (predicted.compute_ms <= 0) return;
       candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);
     } catch (const Error& error) {
@@ -284,7 +340,7 @@ class Lister {
   }
 
   // What is slower than what does without it.
-  void DropSlow() {
+  void DropSlow(int64_t submitted_size) {
     const Candidate* best_without_offload = nullptr;
     const Candidate* best_plain = nullptr;
     const auto take = [](const Candidate& c, const Candidate*& best) {
@@ -295,7 +351,7 @@ class Lister {
       if (!c.fits() || c.offloads) continue;
       take(c, best_without_offload);
       if (!c.checkpoints) take(c, best_plain);
-      submitted_fits |= c.largest >= space_.workload.micro_batch_size;
+      submitted_fits |= c.largest >= submitted_size;
     }
     const auto than = [this](const Candidate& c, const Candidate& best) {
       return fmt::format("it is predicted to take {:.3g} ms per sample, {} takes {:.3g} ms",
@@ -362,19 +418,8 @@ class Lister {
   static std::string Describe(const std::string& pointer, const Json& value) {
     return fmt::format("{} {}", pointer, value.dump());
   }
-  // Keys that have their default are not named.
   std::string Describe(const Candidate& c) const {
-    std::string text = fmt::format("stage {}", c.place.stage);
-    const char* separator = " with ";
-    for (const Key* key : varied_) {
-      const auto setting = c.place.settings.find(key->pointer);
-      if (setting == c.place.settings.end() ||
-          setting->second == DefaultOf(*key, c.place.stage, keys_))
-        continue;
-      text += separator + Describe(key->pointer, setting->second);
-      separator = ", ";
-    }
-    return text;
+    return DescribePlace(c.place.stage, c.place.settings, keys_);
   }
 
   void LeaveOut(const std::string& what, const std::string& why) {
@@ -383,11 +428,10 @@ class Lister {
     if (!known) left_out_.push_back({what, why});
   }
 
-  const Predictor& predictor_;
   const ExperimentSpec& spec_;
-  const SearchSpace& space_;
   const engine::KeyTable& keys_;
   const engine::Settings settings_;
+  const std::vector<Comparison> where_;
   std::vector<LeftOut>& left_out_;
   std::vector<const Key*> varied_;
   std::vector<Candidate> candidates_;
@@ -396,23 +440,55 @@ class Lister {
 }  // namespace
 
 bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
-  if (spec.options.space != "wide" || key.wide_from == engine::kNumZeroStages) return false;
+  if (key.wide_from == engine::kNumZeroStages) return false;
+  const bool is_semantic = key.key_class == engine::KeyClass::kSemantic;
+  if (is_semantic ? !spec.options.allow_semantic : spec.options.space != "wide") return false;
   if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;
+  if (key.needs_gpu && LacksGpus(spec)) return false;
   return !key.builtin_only && !IsOlder(ReleaseOf(spec), key.since);
 }
 
 bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTable& keys) {
   if (key.only_with[0] == 0) return false;
-  const Key* other = keys.Find(key.only_with);
-  DSAT_CHECK(other != nullptr, "{} belongs to {}, which is no key", key.pointer, key.only_with);
   const engine::Settings settings(ds_config, "ds_config", keys);
-  return settings.Get(key.only_with) == keys.Default(*other, settings.stage());
+  std::istringstream others(key.only_with);
+  for (std::string pointer; others >> pointer;) {
+    const Key* other = keys.Find(pointer);
+    DSAT_CHECK(other != nullptr, "{} belongs to {}, which is no key", key.pointer, pointer);
+    const Json value = settings.Get(pointer);
+    const bool has_value = key.only_value[0] == 0 ? value != keys.Default(*other, settings.stage())
+                                                  : value == Json::parse(key.only_value);
+    if (has_value) return false;
+  }
+  return true;
 }
 
 std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& spec,
                               const SearchSpace& space, const engine::KeyTable& keys,
                               std::vector<LeftOut>& left_out) {
-  return Lister(predictor, spec, space, keys, left_out).List();
+  return Lister(spec, keys, left_out).List(predictor, space);
+}
+
+void CheckPlaces(const ExperimentSpec& spec, const engine::KeyTable& keys) {
+  std::vector<LeftOut> left_out;
+  Lister(spec, keys, left_out).AddStages();
+}
+
+std::string DescribePlace(int stage, const Assignment& settings, const engine::KeyTable& keys) {
+  std::string text = fmt::format("stage {}", stage);
+  const char* separator = " with ";
+  for (const Key& key : keys) {
+    const auto setting = settings.find(key.pointer);
+    if (setting == settings.end() || setting->second == DefaultOf(key, stage, keys)) continue;
+    text += fmt::format("{}{} {}", separator, setting->first, setting->second.dump());
+    separator = ", ";
+  }
+  return text;
+}
+
+bool HasEffect(const Key& key, const ExperimentSpec& spec, int stage) {
+  const bool is_at_stage = stage >= key.from_stage && stage <= key.to_stage;
+  return is_at_stage && (spec.slots_per_trial > 1 || !key.several_ranks);
 }
 
 }  // namespace dsat

@@ -3,6 +3,7 @@
 #ifndef DSAT_PROFILER_PLACES_H_
 #define DSAT_PROFILER_PLACES_H_
 
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -22,7 +23,10 @@ struct Place {
 // except that keys which the stage refuses have their defaults. In a published space there is no
 // other, unless spec.search_space names a structural key.
 //
-// A place beside the first one is left out, with its reason in `left_out`,
+// A place is left out, with its reason in `left_out`, if no configuration of it meets the
+// conditions of spec.where. ThrowNothingLeft (conditions.h) if that leaves none.
+//
+// A place beside the first one is also left out,
 //   - if it is refused, or does not fit one sample while another place does;
 //   - if it checkpoints activations and allows no larger micro-batch than without;
 //   - if it checkpoints or offloads, and the best place that does not is predicted to be faster; if
@@ -36,10 +40,20 @@ std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& 
                               const SearchSpace& space, const engine::KeyTable& keys,
                               std::vector<LeftOut>& left_out);
 
+// Throws as ListPlaces does for conditions that leave no place, before anything is predicted.
+void CheckPlaces(const ExperimentSpec& spec, const engine::KeyTable& keys = engine::Keys());
+
+// "stage 2 with /zero_optimization/offload_optimizer/device "cpu"", without keys that have their
+// default.
+std::string DescribePlace(int stage, const Assignment& settings, const engine::KeyTable& keys);
+
+// Whether the key has an effect at the stage, on the ranks of `spec`.
+bool HasEffect(const engine::Key& key, const ExperimentSpec& spec, int stage);
+
 // Whether a search of `spec` varies the key by itself, at some stage.
 bool IsSearchedWidely(const engine::Key& key, const ExperimentSpec& spec);
 
-// True if the key that this one belongs to has its default in `ds_config`.
+// True if no key that this one belongs to has in `ds_config` what it needs (Key::only_with).
 bool LacksItsSection(const engine::Key& key, const Json& ds_config, const engine::KeyTable& keys);
 
 }  // namespace dsat

@@ -12,6 +12,7 @@
 
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
+#include "profiler/conditions.h"
 #include "profiler/places.h"
 #include "proto/search_policy.h"
 
@@ -32,16 +33,32 @@ struct Scope {
   bool published = false;  // Exactly the published knobs.
 };
 
-bool HasEffect(const Key& key, const Scope& scope, int stage) {
-  return stage >= key.from_stage && (scope.spec.slots_per_trial > 1 || !key.several_ranks);
-}
-
 // Sizes end with the smallest that holds every parameter: larger ones are all alike.
 std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
+  const int64_t num_ranks = scope.spec.slots_per_trial;
   std::vector<Json> values;
   for (const Json& value : Json::parse(key.values)) {
+    if (key.divides_ranks && value != 1) {
+      const auto share = value.get<int64_t>();
+      if (share >= num_ranks || num_ranks % share != 0) continue;
+    }
     values.push_back(value);
     if (key.up_to_params && scope.num_params > 0 && value >= scope.num_params) break;
+  }
+  return values;
+}
+
+// The submitted value and those that mean something else: nothing is learned otherwise unless a
+// trial chooses so. A type that is not given is that of training.
+std::vector<Json> SemanticValuesOf(const Key& key, const Scope& scope, const Place& place) {
+  const engine::Settings settings(place.ds_config, "ds_config", scope.keys);
+  const char* const precision = settings.Is("/bf16/enabled")   ? "bf16"
+                                : settings.Is("/fp16/enabled") ? "fp16"
+                                                               : "fp32";
+  const auto meaning = [&](const Json& value) { return value.is_null() ? Json(precision) : value; };
+  std::vector<Json> values = {settings.Get(key.pointer)};
+  for (const Json& value : ValuesOf(key, scope)) {
+    if (meaning(value) != meaning(values.front())) values.push_back(value);
   }
   return values;
 }
@@ -91,15 +108,18 @@ std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& 
                                std::vector<LeftOut>& left_out) {
   if (!IsSearchedWidely(key, scope.spec) || place.stage < key.wide_from) return std::nullopt;
   if (LacksItsSection(key, place.ds_config, scope.keys)) return std::nullopt;
-  Knob knob{.pointer = key.pointer, .values = ValuesOf(key, scope)};
+  const bool is_semantic = key.key_class == engine::KeyClass::kSemantic;
+  Knob knob{.pointer = key.pointer,
+            .values = is_semantic ? SemanticValuesOf(key, scope, place) : ValuesOf(key, scope)};
   if (knob.values.size() > 1)
     knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
-  if (knob.values.size() > 1 && !(exact && IsIdle(knob))) {
+  if (knob.values.size() > 1 && !(exact && !key.beyond_plan && IsIdle(knob))) {
     ForgetTimes(space, knob);
     return knob;
   }
   LeftOut idle{fmt::format("{} at stage {}", key.pointer, place.stage),
-               "no value is predicted to change memory or time"};
+               knob.values.size() > 1 ? "no value is predicted to change memory or time"
+                                      : "only one of its values is possible here"};
   if (std::ranges::find(left_out, idle.what, &LeftOut::what) == left_out.end())
     left_out.push_back(std::move(idle));
   return std::nullopt;
@@ -113,7 +133,7 @@ std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpa
   for (const Key& key : scope.keys) {
     const auto given = user_space.find(key.pointer);
     if (key.pointer == std::string_view(kMicroBatchKey) || key.structural) continue;
-    const bool acts = HasEffect(key, scope, place.stage);
+    const bool acts = HasEffect(key, scope.spec, place.stage);
     const int from = scope.published ? key.published_from : key.searched_from;
     if (given != user_space.end()) {
       if (!acts) continue;
@@ -198,6 +218,19 @@ Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable&
   return submitted;
 }
 
+// Why the conditions allow no configuration of a place with these knobs; "" if they allow one.
+std::string WhyExcluded(const std::vector<Comparison>& where, const StageSpace& stage,
+                        const Place& place, const engine::KeyTable& keys) {
+  const engine::Settings settings(place.ds_config, "ds_config", keys);
+  return WhyExcluded(where, [&](const std::string& pointer) -> std::vector<Json> {
+    const auto knob = std::ranges::find(stage.knobs, pointer, &Knob::pointer);
+    if (knob != stage.knobs.end()) return knob->values;
+    if (const Json* given = settings.Given(pointer)) return {*given};
+    if (keys.Find(pointer) == nullptr) return {};
+    return {settings.Get(pointer)};
+  });
+}
+
 Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t world_size) {
   const engine::Settings settings(ds_config, "ds_config");
   const bool half = settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
@@ -235,13 +268,20 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
                     .keys = keys,
                     .num_params = published ? 0 : profile.num_params,
                     .published = published};
+  const std::vector<Comparison> where = ConditionsOf(spec);
   for (const Place& place : ListPlaces(predictor, spec, space, keys, space.left_out)) {
-    StageSpace& stage =
-        space.stages.emplace_back(StageSpace{.stage = place.stage, .settings = place.settings});
+    StageSpace stage{.stage = place.stage, .settings = place.settings};
     stage.submitted = SubmittedAt(place.stage, spec.ds_config, keys, spec.search_space);
     PredictSizes(predictor, place.ds_config, stage, space.exact, space.workload);
     stage.knobs = KnobsOf(scope, place, stage, space.exact, space.left_out);
+    const std::string excluded = WhyExcluded(where, stage, place, keys);
+    if (excluded.empty()) {
+      space.stages.push_back(std::move(stage));
+    } else {
+      space.left_out.push_back({DescribePlace(place.stage, place.settings, keys), excluded});
+    }
   }
+  if (space.stages.empty()) ThrowNothingLeft(spec);
   return space;
 }
 

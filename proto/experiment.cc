@@ -34,6 +34,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("run_steps", options.run_steps);
   visit("compat_determined", options.compat_determined);
   visit("space", options.space);
+  visit("allow_semantic", options.allow_semantic);
   visit("cover_stages", options.cover_stages);
   visit("warm_start", options.warm_start);
   visit("prior", options.prior);

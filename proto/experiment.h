@@ -61,6 +61,8 @@ struct SearchOptions {
   // "published", which older logs mean: the knobs of the published methods. "wide": also activation
   // checkpointing, offload and further keys (docs/methods.md).
   std::string space = "published";
+  // Whether keys are searched that change what is learned (--allow semantic).
+  bool allow_semantic = false;
   // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
   // which lack the key, were made without it.
   bool cover_stages = false;

@@ -21,7 +21,7 @@ struct MetricInfo {
   bool searchable;
 };
 
-constexpr std::array<MetricInfo, 15> kMetrics = {{
+constexpr std::array<MetricInfo, 16> kMetrics = {{
     {"FLOPS_per_gpu", "FLOP/s", false, true},
     {"throughput", "samples/s", false, true},
     {"tokens_per_second", "tokens/s", false, false},
@@ -36,6 +36,7 @@ constexpr std::array<MetricInfo, 15> kMetrics = {{
     {"data_wait", "of latency", true, false},
     {"alloc_retries", "flushes", true, false},
     {"host_bytes", "bytes", true, false},
+    {"checkpoint_ms", "ms", true, false},
     {"skipped_steps", "steps", true, false},
 }};
 

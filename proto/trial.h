@@ -71,6 +71,7 @@ double StandardError(const Metric& metric);
 //   skipped_steps  optimizer steps of the launch that were skipped because gradients overflowed in
 //                  fp16; only if there are any, and only of the built-in engine
 //   host_bytes     highest resident host memory of any rank, bytes; if known
+//   checkpoint_ms  ms that a checkpoint takes; of soaks of the built-in engine that save some
 //   alloc_retries  how often a rank's allocator had to flush its cache to find memory, the most of
 //                  any rank; of user's commands, if known
 using Measurement = std::map<std::string, Metric>;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "profiler/predictor.h"
 #include "proto/search_policy.h"
 #include "searcher/loss_check.h"
 #include "searcher/sample_flops.h"
@@ -137,8 +138,15 @@ void Experiment::Tell(TrialId id, const Outcome& outcome, const TrialTimes& time
     const Trial& trial = RunningTrial(id);
     const std::vector<Attempt> attempts = Attempts(id);
     const Attempt last = attempts.empty() ? Attempt() : attempts.back();
-    const Outcome told = Checked(trial, outcome, last);
-    return std::vector<Event>{ToldEvent(id, told, SpaceAfter(trial, told, last), times)};
+    Outcome told = Checked(trial, outcome, last);
+    std::optional<SearchSpace> space;
+    try {
+      space = SpaceAfter(trial, told, last);
+    } catch (const Error& error) {  // The conditions leave nothing of what is predicted to matter.
+      if (!IsRefusal(error)) throw;
+      told = {TrialState::kFailed, error.what()};
+    }
+    return std::vector<Event>{ToldEvent(id, told, space, times)};
   });
 }
 

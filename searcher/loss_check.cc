@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/statistics.h"
 #include "engine/config/keys.h"
+#include "engine/config/settings.h"
 #include "searcher/search.h"
 
 namespace dsat {
@@ -82,20 +84,27 @@ engine::KeyClass ClassOf(const std::string& pointer) {
   return engine::Keys().Target(*key).key_class;
 }
 
-// The class of the strongest change from one resolved config to another.
-engine::KeyClass ClassOfChanges(const Json& from, const Json& to) {
-  const Json one = from.flatten(), other = to.flatten();
-  engine::KeyClass strongest = engine::KeyClass::kExact;
-  const auto add_changes = [&strongest](const Json& values, const Json& others) {
-    for (const auto& [pointer, value] : values.items()) {
-      const auto found = others.find(pointer);
-      if (found == others.end() || *found != value)
-        strongest = std::max(strongest, ClassOf(pointer));
-    }
+// Fills in what one resolved config changes of another. A value that is written out is no change of
+// the same default.
+void AddChanges(const Json& from, const Json& to, LossCheck& check) {
+  const auto value_in = [](const engine::Settings& settings, const std::string& pointer) {
+    const Json* given = settings.Given(pointer);
+    if (given != nullptr) return *given;
+    return settings.keys().Find(pointer) == nullptr ? Json() : settings.Get(pointer);
   };
-  add_changes(one, other);
-  add_changes(other, one);
-  return strongest;
+  const engine::Settings was(from, "ds_config"), is(to, "ds_config");
+  std::set<std::string> pointers;
+  for (const Json& config : {from.flatten(), to.flatten()}) {
+    for (const auto& [pointer, value] : config.items())
+      pointers.insert(pointer);
+  }
+  check.changes = engine::KeyClass::kExact;
+  for (const std::string& pointer : pointers) {
+    if (value_in(was, pointer) == value_in(is, pointer)) continue;
+    const engine::KeyClass key_class = ClassOf(pointer);
+    check.changes = std::max(*check.changes, key_class);
+    if (key_class == engine::KeyClass::kSemantic) check.semantic_keys.push_back(pointer);
+  }
 }
 
 // Of what trains with this config. A script may compute in less than its config says (TF32,
@@ -179,29 +188,44 @@ std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batc
   return runs;
 }
 
+LossCheck NoLossCheck(const Search& search, TrialId id) {
+  LossCheck check;
+  const std::optional<TrialId> submitted = search.Submitted();
+  if (submitted && id != *submitted)
+    AddChanges(search.BestConfigOf(*submitted), search.BestConfigOf(id), check);
+  return check;
+}
+
 LossCheck CheckLosses(const Search& search, const Trial& soak) {
   const std::optional<TrialId> submitted = search.Submitted();
   if (soak.confirms == submitted) return NotChecked("it is the submitted configuration");
+  LossCheck check = NoLossCheck(search, soak.confirms.value_or(soak.id));
+  const auto not_checked = [&check](std::string why) {
+    check.why = std::move(why);
+    return check;
+  };
   const std::string& metric = search.spec().options.metric;
   const LossCurve curve = LossesOf(soak, metric);
-  if (curve.empty()) return NotChecked(kNoLosses);
+  if (curve.empty()) return not_checked(kNoLosses);
   if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded)
-    return NotChecked("the submitted configuration was not measured");
-  const Json from = search.BestConfigOf(*submitted);
-  const int64_t was = GlobalBatch(from), is = GlobalBatch(soak.ds_config);
+    return not_checked("the submitted configuration was not measured");
+  const int64_t was = GlobalBatch(search.BestConfigOf(*submitted));
+  const int64_t is = GlobalBatch(soak.ds_config);
   const std::vector<const Trial*> runs = SubmittedRuns(search, is);
   if (runs.size() < 2 && was != is) {
-    return NotChecked(fmt::format("the global batch changed from {} to {}", was, is));
+    return not_checked(fmt::format("the global batch changed from {} to {}", was, is));
   }
   std::vector<LossCurve> curves;
   for (const Trial* run : runs)
     curves.push_back(LossesOf(*run, metric));
-  return CompareLosses(
+  LossCheck compared = CompareLosses(
       curves, curve,
       {.unit_roundoff = UnitRoundoff(search.spec(), soak.ds_config),
-       .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic
-                                                    : ClassOfChanges(from, soak.ds_config),
+       .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic : *check.changes,
        .random_by_split = !IsBuiltin(search.spec())});
+  compared.changes = check.changes;
+  compared.semantic_keys = std::move(check.semantic_keys);
+  return compared;
 }
 
 std::string Describe(const LossCheck& check) {
@@ -213,6 +237,11 @@ std::string Describe(const LossCheck& check) {
                      100 * check.allowed);
 }
 
+std::string ToString(engine::KeyClass key_class) {
+  constexpr const char* kNames[] = {"exact", "rounding", "semantic"};
+  return kNames[static_cast<size_t>(key_class)];
+}
+
 Json ToJson(const LossCheck& check) {
   constexpr const char* kNames[] = {"not checked", "alike", "differs"};
   return {{"result", kNames[static_cast<size_t>(check.result)]},
@@ -221,7 +250,9 @@ Json ToJson(const LossCheck& check) {
           {"runs", check.num_runs},
           {"difference", check.difference},
           {"allowed", check.allowed},
-          {"only_learning", check.only_learning}};
+          {"only_learning", check.only_learning},
+          {"changes", check.changes ? Json(ToString(*check.changes)) : Json()},
+          {"semantic_keys", check.semantic_keys}};
 }
 
 LossCurve LossesOf(const Trial& trial, const std::string& metric) {

@@ -13,6 +13,7 @@
 #define DSAT_SEARCHER_LOSS_CHECK_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,11 @@ struct LossCheck {
   double difference = 0;       // Of the losses, as a part of them; infinite if some are not finite.
   double allowed = 0;          // The same of the difference that is allowed.
   bool only_learning = false;  // Whether more than noise and rounding is allowed.
+  // The most that the keys may do in which the configuration differs from the submitted one, and
+  // the semantic ones of them, as JSON pointers. Known whether or not losses were compared; nullopt
+  // of the submitted configuration itself.
+  std::optional<engine::KeyClass> changes = {};
+  std::vector<std::string> semantic_keys = {};
 };
 
 // A pure function. `submitted` are curves of runs of one configuration. Compares the steps that all
@@ -59,12 +65,18 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
 // The runs of the submitted configuration with this global batch and known losses.
 std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size);
 
-// The comparison for a soak trial of `search` that has been measured.
+// The comparison for a trial of `search` that has been measured and runs the configuration of
+// trial soak.confirms.
 LossCheck CheckLosses(const Search& search, const Trial& soak);
+// The same without the comparison.
+LossCheck NoLossCheck(const Search& search, TrialId id);
 
 // "its losses differ by 3.1 % in 8 steps (0.02 % is allowed)", or why they were not compared.
 std::string Describe(const LossCheck& check);
-// result ("not checked", "alike", "differs"), why, steps, runs, difference, allowed, only_learning.
+// "exact", "rounding" or "semantic".
+std::string ToString(engine::KeyClass key_class);
+// result ("not checked", "alike", "differs"), why, steps, runs, difference, allowed, only_learning,
+// changes (a class or null), semantic_keys.
 Json ToJson(const LossCheck& check);
 
 // The losses of the trial's best point; empty if they are not known.

@@ -65,36 +65,63 @@ std::map<TrialId, std::string> DroppedOut(const Search& search) {
   return dropped;
 }
 
-// The trial with the least peak memory of those that are about as fast as the pick.
-std::optional<TrialId> Safest(const Search& search, TrialId pick) {
+// The losses of a configuration by its latest run, `last`, if that has succeeded.
+LossCheck CheckOf(const Search& search, TrialId id, const std::optional<TrialId>& last) {
+  if (!search.spec().options.check_losses) return NoLossCheck(search, id);
+  Trial run = search.trials().at(last.value_or(id));
+  if (run.state != TrialState::kSucceeded) run = search.trials().at(id);
+  run.confirms = id;
+  run.ds_config = search.BestConfigOf(id);
+  return CheckLosses(search, run);
+}
+
+// The trial with the least peak memory below that of the pick, of those that are about as fast and
+// are not known to train otherwise.
+std::optional<Alternative> Safest(const Search& search, TrialId pick) {
   const std::map<TrialId, std::string> dropped = DroppedOut(search);
-  const auto least = SearchSpeed(search, pick);
-  std::optional<TrialId> safest;
+  const auto pick_speed = SearchSpeed(search, pick);
+  const auto pick_peak = PeakBytes(search, pick);
+  if (!pick_speed || !pick_peak) return std::nullopt;
+  std::vector<std::pair<int64_t, TrialId>> safer;
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
-    if (trial.state != TrialState::kSucceeded || !least || dropped.contains(id)) continue;
+    if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
     const auto speed = SearchSpeed(search, id);
     const auto peak = PeakBytes(search, id);
-    if (!speed || !peak || *speed < kSafeWithin * *least) continue;
-    if (!safest || *peak < *PeakBytes(search, *safest)) safest = id;
+    if (!speed || !peak || *speed < kSafeWithin * *pick_speed || *peak >= *pick_peak) continue;
+    safer.emplace_back(*peak, id);
   }
-  return safest;
+  std::ranges::sort(safer);
+  for (const auto& [peak, id] : safer) {
+    Alternative safest{"safest", id, CheckOf(search, id, SoakOf(search, id))};
+    if (safest.losses.result != LossCheck::Result::kDiffers) return safest;
+  }
+  return std::nullopt;
+}
+
+// The arm with the largest mean speed in the confirmation, likewise.
+std::optional<Alternative> Fastest(const Search& search, TrialId pick) {
+  const Confirmation& confirmation = *search.confirmation();
+  std::vector<std::pair<double, TrialId>> faster;
+  for (const TrialId arm : confirmation.Arms()) {
+    const double speed = confirmation.MeanSpeed(arm);
+    if (speed > confirmation.MeanSpeed(pick)) faster.emplace_back(-speed, arm);
+  }
+  std::ranges::sort(faster);
+  for (const auto& [speed, id] : faster) {
+    Alternative fastest{"fastest", id, CheckOf(search, id, SoakOf(search, id))};
+    if (fastest.losses.result != LossCheck::Result::kDiffers) return fastest;
+  }
+  return std::nullopt;
 }
 
 void AddAlternatives(const Search& search, Verdict& verdict) {
   const TrialId pick = *verdict.pick;
-  const Confirmation* confirmation = search.confirmation();
-  if (confirmation != nullptr && verdict.num_rounds > 0) {
-    TrialId fastest = pick;
-    for (const TrialId arm : confirmation->Arms()) {
-      if (confirmation->MeanSpeed(arm) > confirmation->MeanSpeed(fastest)) fastest = arm;
-    }
-    if (fastest != pick) verdict.alternatives.push_back({"fastest", fastest});
-  }
-  const std::optional<TrialId> safest = Safest(search, pick);
-  const auto peak = PeakBytes(search, pick);
-  if (safest && peak && *safest != pick && *PeakBytes(search, *safest) < *peak)
-    verdict.alternatives.push_back({"safest", *safest});
+  const auto add = [&verdict](std::optional<Alternative> alternative) {
+    if (alternative) verdict.alternatives.push_back(*std::move(alternative));
+  };
+  if (verdict.num_rounds > 0) add(Fastest(search, pick));
+  add(Safest(search, pick));
 }
 
 // What is known of the pick from its last run.
@@ -104,11 +131,7 @@ void AddProof(const Search& search, Verdict& verdict) {
   const bool is_short =
       !verdict.soak || search.trials().at(*verdict.soak).steps <= options.end_profile_step + 1;
   if (is_short && options.soak_steps > 0) verdict.no_soak = search.EndReason();
-  if (!options.check_losses) return;
-  Trial last = search.trials().at(verdict.soak.value_or(*verdict.pick));
-  if (last.state != TrialState::kSucceeded) last = search.trials().at(*verdict.pick);
-  last.confirms = *verdict.pick;
-  verdict.losses = CheckLosses(search, last);
+  verdict.losses = CheckOf(search, *verdict.pick, verdict.soak);
 }
 
 // The search has cost slot-seconds; every step with the pick saves some.
@@ -223,9 +246,11 @@ static Json ToJson(const MachineDrift& drift) {
 
 Json ToJson(const Verdict& verdict) {
   const auto optional = [](const auto& value) { return value ? Json(*value) : Json(); };
-  Json alternatives = Json::object();
-  for (const Alternative& alternative : verdict.alternatives)
+  Json alternatives = Json::object(), alternatives_losses = Json::object();
+  for (const Alternative& alternative : verdict.alternatives) {
     alternatives[alternative.name] = alternative.trial;
+    alternatives_losses[alternative.name] = ToJson(alternative.losses);
+  }
   Json left_out = Json::object();
   for (const auto& [trial, reason] : verdict.left_out)
     left_out[std::to_string(trial)] = reason;
@@ -237,6 +262,7 @@ Json ToJson(const Verdict& verdict) {
           {"nothing_better", verdict.nothing_better},
           {"indistinguishable", verdict.ties},
           {"alternatives", std::move(alternatives)},
+          {"alternatives_losses", std::move(alternatives_losses)},
           {"free_device_bytes", optional(verdict.free_bytes)},
           {"losses", ToJson(verdict.losses)},
           {"soak", optional(verdict.soak)},

@@ -21,6 +21,8 @@ namespace dsat {
 struct Alternative {
   std::string name;  // "fastest", "safest" (the most free memory within 3 % of the pick's speed)
   TrialId trial = 0;
+  // As of the pick. None is offered whose losses differ.
+  LossCheck losses = {};
 };
 
 struct Verdict {

@@ -80,22 +80,31 @@ struct Key {
   const char* type_fallback = "";
   int from_stage = 0;          // Below this ZeRO stage the key has no effect,
   bool needs_stage = false;    // and a value other than the default is refused.
+  int to_stage = kNumZeroStages - 1;  // Above this one it has no effect either.
   bool several_ranks = false;  // On one rank the key has no effect.
   bool up_to_params = false;   // Sizes beyond the model's number of parameters are all alike.
   // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
   // dsat's own search space, in the wide one alone (--space wide), and in the one that Determined
-  // published.
+  // published. A search draws those of a semantic key only if the user allows it (--allow
+  // semantic), then in every space from `wide_from` on, beside the submitted value.
   const char* values = "";
   int searched_from = kNumZeroStages;
   int wide_from = kNumZeroStages;
   int published_from = kNumZeroStages;
-  // A wide search varies the key only where this other key differs from its default.
+  // A wide search varies the key only where one of these other keys, separated by blanks, has the
+  // value `only_value`, JSON text, or differs from its default if that is "".
   const char* only_with = "";
+  const char* only_value = "";
   // The values differ in where memory is needed and in what a step is made of: the search predicts
   // each as a place of its own (proto/experiment.h).
   bool structural = false;
   // A user's script need not follow the key, so that no search of one varies it by itself.
   bool builtin_only = false;
+  bool needs_gpu = false;  // Likewise on a machine without GPUs.
+  // A search draws only 1 and proper divisors of the number of ranks.
+  bool divides_ranks = false;
+  // The plan of the built-in engine does not show the effect; only measurements do.
+  bool beyond_plan = false;
 
   constexpr Key From(double value) const { return With(&Key::min, value); }
   constexpr Key To(double value) const { return With(&Key::max, value); }
@@ -124,15 +133,23 @@ struct Key {
   constexpr Key NeedsStage(int stage) const {
     return FromStage(stage).With(&Key::needs_stage, true);
   }
+  constexpr Key ToStage(int stage) const { return With(&Key::to_stage, stage); }
   constexpr Key SeveralRanks() const { return With(&Key::several_ranks, true); }
   constexpr Key UpToParams() const { return With(&Key::up_to_params, true); }
-  constexpr Key WideFromStage(int stage, const char* json, const char* other = "") const {
-    return With(&Key::values, json).With(&Key::wide_from, stage).With(&Key::only_with, other);
+  constexpr Key WideFromStage(int stage, const char* json, const char* others = "",
+                              const char* value = "") const {
+    return With(&Key::values, json)
+        .With(&Key::wide_from, stage)
+        .With(&Key::only_with, others)
+        .With(&Key::only_value, value);
   }
   constexpr Key PlacesFromStage(int stage, const char* json, const char* other = "") const {
     return WideFromStage(stage, json, other).With(&Key::structural, true);
   }
   constexpr Key BuiltinOnly() const { return With(&Key::builtin_only, true); }
+  constexpr Key NeedsGpu() const { return With(&Key::needs_gpu, true); }
+  constexpr Key DividesRanks() const { return With(&Key::divides_ranks, true); }
+  constexpr Key BeyondPlan() const { return With(&Key::beyond_plan, true); }
   constexpr Key SearchedFromStage(int stage, const char* json) const {
     return PublishedFromStage(stage, json).With(&Key::searched_from, stage);
   }

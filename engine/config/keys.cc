@@ -25,6 +25,10 @@ constexpr const char* kOneBit = "onebitadam";
 constexpr const char* kWarmups = "warmuplr warmupdecaylr";
 constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 constexpr const char* kInterval = "/pipeline/activation_checkpoint_interval";
+constexpr const char* kSwitch = "[true, false]";
+constexpr const char* kDevices =
+    "/zero_optimization/offload_optimizer/device /zero_optimization/offload_param/device";
+constexpr const char* kNvme = "\"nvme\"";
 
 constexpr Key kBeforeZero[] = {
     // Batch sizes.
@@ -156,7 +160,9 @@ constexpr Key kBeforeZero[] = {
     Flag("/prescale_gradients", "0.1.0", "false", kHonors).Rounding(),
     Number("/gradient_predivide_factor", "0.1.0", "1.0", kHonors).Rounding().Above(0),
     Text("/gradient_allreduce_op", "0.19.6", "\"mean\"", kHonors).OneOf("mean sum"),
-    Text("/communication_data_type", "0.5.8", "null", kHonors).OneOf("fp16 bf16 fp32"),
+    Text("/communication_data_type", "0.5.8", "null", kHonors)
+        .OneOf("fp16 bf16 fp32").SeveralRanks().WideFromStage(0, R"(["fp32", "bf16"])")
+        .Note("by default that of training"),
     Text("/seq_parallel_communication_data_type", "0.11.2", "\"fp32\"", kWarns)
         .OneOf("fp16 bf16 fp32"),
     Flag("/sparse_gradients", "0.1.0", "false", kRefuses).Rounding(),
@@ -235,12 +241,17 @@ constexpr Key kBehindZero[] = {
 
     // Input/output, checkpoints.
     Section("/aio", "0.3.15"),
-    Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1),
-    Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1),
-    Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1),
+    Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1)
+        .WideFromStage(1, "[262144, 1048576, 8388608]", kDevices, kNvme).BeyondPlan(),
+    Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1)
+        .WideFromStage(1, "[8, 32, 128]", kDevices, kNvme).BeyondPlan(),
+    Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1)
+        .WideFromStage(1, "[1, 2, 4, 8]", kDevices, kNvme).BeyondPlan(),
     Alias("/aio/thread_count", "0.3.15", "/aio/intra_op_parallelism"),
-    Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact(),
-    Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact(),
+    Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact()
+        .WideFromStage(1, kSwitch, kDevices, kNvme).BeyondPlan(),
+    Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact()
+        .WideFromStage(1, kSwitch, kDevices, kNvme).BeyondPlan(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
     Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
@@ -278,7 +289,9 @@ constexpr Key kBehindZero[] = {
                "symmetric_memory debug_log offload_parameters sync_before_reduce sync_after_reduce "
                "sync_before_allgather sync_after_allgather keep_int_input_tensors "
                "keep_all_input_tensors passes"),
-    Flag("/compile/deepcompile", "0.16.6", "false", kRefuses).Rounding(),
+    Flag("/compile/deepcompile", "0.16.6", "false", kRefuses)
+        .Rounding().WideFromStage(1, kSwitch, "/compile").NeedsGpu()
+        .Note("has an effect where the script calls engine.compile()"),
 
     // Reports.
     Int("/steps_per_print", "0.1.0", "null", kHonors).Exact().From(1),

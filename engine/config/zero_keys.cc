@@ -59,7 +59,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/parameter_alignment", "0.19.7", "false", kWarns).Exact(),
     Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
     Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
-        .Rounding().SeveralRanks().WideFromStage(1, kSwitch),
+        .Rounding().SeveralRanks().ToStage(2).WideFromStage(1, kSwitch),
     Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1)
         .UpToParams().WideFromStage(3, "[10000000, 100000000, 1000000000]"),
     Elems("/zero_optimization/stage3_prefetch_bucket_size", "0.3.12", "50000000", 0)
@@ -110,10 +110,14 @@ constexpr Key kKeys[] = {
           "/zero_optimization/stage3_allgather_sequential"),
     Flag("/zero_optimization/ignore_unused_parameters", "0.4.0", "true", kWarns).Exact(),
     Flag("/zero_optimization/legacy_stage1", "0.4.0", "false", kFollows).Rounding(),
-    Int("/zero_optimization/zero_hpz_partition_size", "0.10.0", "1", kRefuses).Exact().From(1),
-    Flag("/zero_optimization/zero_quantized_weights", "0.10.0", "false", kRefuses),
+    Int("/zero_optimization/zero_hpz_partition_size", "0.10.0", "1", kRefuses)
+        .Exact().From(1).FromStage(3).SeveralRanks()
+        .WideFromStage(3, "[1, 2, 4, 8, 16]").DividesRanks(),
+    Flag("/zero_optimization/zero_quantized_weights", "0.10.0", "false", kRefuses)
+        .FromStage(3).SeveralRanks().WideFromStage(3, kSwitch).NeedsGpu(),
     Flag("/zero_optimization/zero_quantized_nontrainable_weights", "0.10.2", "false", kRefuses),
-    Flag("/zero_optimization/zero_quantized_gradients", "0.10.0", "false", kRefuses),
+    Flag("/zero_optimization/zero_quantized_gradients", "0.10.0", "false", kRefuses)
+        .FromStage(3).SeveralRanks().WideFromStage(3, kSwitch).NeedsGpu(),
     Any("/zero_optimization/zeropp_loco_param", "0.16.2", "null", kRefuses).Until("0.19.8"),
     Int("/zero_optimization/mics_shard_size", "0.9.2", "-1", kRefuses)
         .Rounding()
@@ -151,7 +155,7 @@ constexpr Key kKeys[] = {
         .Rounding().From(0).To(1)
         .WideFromStage(3, "[0.4, 0.7, 1.0]", kOptimizerDevice),
     Flag("/zero_optimization/offload_optimizer/super_offload", "0.18.0", "false", kWarns)
-        .Rounding().WideFromStage(3, kSwitch, kOptimizerDevice),
+        .Rounding().WideFromStage(3, kSwitch, kOptimizerDevice, "\"cpu\"").NeedsGpu(),
     Number("/zero_optimization/offload_optimizer/cpuadam_cores_perc", "0.18.0", "0.8", kWarns)
         .Exact()
         .From(0)

@@ -36,11 +36,25 @@ std::optional<int64_t> StepOf(const std::string& tag) {
 TrainingCheckpoints::TrainingCheckpoints(std::string dir, int64_t keep, int rank)
     : dir_(std::move(dir)), keep_(keep), rank_(rank) {}
 
+void TrainingCheckpoints::SaveOnlyIfShared(ProcessGroup& group) {
+  std::error_code ignored;
+  const auto all_see = [&](const fs::path& folder) {
+    return group.MaxScalar(fs::is_directory(folder, ignored) ? 0 : 1) == 0;
+  };
+  // A host may have a folder of this name that is its own.
+  bool is_shared = !dir_.empty() && all_see(fs::path(dir_).parent_path());
+  if (is_shared && rank_ == 0) fs::create_directory(dir_, ignored);
+  is_shared = is_shared && group.MaxScalar(0) == 0 && all_see(dir_);
+  if (!is_shared) dir_.clear();
+}
+
 void TrainingCheckpoints::Save(Engine& engine) {
   if (dir_.empty()) return;
   const int64_t step = engine.num_steps();
+  const auto began = std::chrono::steady_clock::now();
   engine.SaveCheckpoint(dir_, TagOf(step));
   saved_ = std::chrono::steady_clock::now();
+  save_ms_ = std::chrono::duration<double, std::milli>(saved_ - began).count();
   newest_ = step;
   if (rank_ == 0) RemoveOld(step);
 }

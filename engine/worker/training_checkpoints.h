@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/comm/process_group.h"
 #include "engine/runtime/engine.h"
 
 namespace dsat::engine {
@@ -19,6 +20,9 @@ class TrainingCheckpoints {
   // `dir`: "" = none. `keep`: how many of the newest stay, those of earlier runs included.
   TrainingCheckpoints(std::string dir, int64_t keep, int rank);
 
+  // Saves nothing from now on unless the ranks of `group`, on whichever hosts, see the same folder.
+  // A collective call.
+  void SaveOnlyIfShared(ProcessGroup& group);
   // Saves the state after engine.num_steps() steps. A collective call.
   void Save(Engine& engine);
   // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
@@ -26,6 +30,8 @@ class TrainingCheckpoints {
   void SaveBest(Engine& engine);
   // The time of the last Save, or of the construction.
   std::chrono::steady_clock::time_point saved() const { return saved_; }
+  // What the last Save took; 0 if there was none.
+  double save_ms() const { return save_ms_; }
 
  private:
   void RemoveOld(int64_t step) const;
@@ -34,6 +40,7 @@ class TrainingCheckpoints {
   int64_t keep_;
   int rank_;
   std::optional<int64_t> newest_;  // The step that was saved last.
+  double save_ms_ = 0;
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 

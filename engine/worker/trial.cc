@@ -184,6 +184,7 @@ Next Trial::Agree(Next mine) {
 // Trains longer than a trial that measures, and saves checkpoints, which needs memory, too.
 void Trial::Soak() {
   const Point point{config_.batch.micro_batch_size, config_.batch.accumulation_steps};
+  checkpoints_.SaveOnlyIfShared(*group_);
   const std::optional<PointRun> run =
       RunPoint(point, {.first = task_.start_profile_step,
                        .least = task_.train_steps - task_.start_profile_step,
@@ -324,6 +325,8 @@ std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
   if (environment_.rank != 0) return std::nullopt;
   Measurement measurement = MeasurementOf(run.steps, Scale(), run.peak_bytes);
   measurement["host_bytes"] = {.value = host_bytes, .spread = 0, .samples = 1};
+  if (checkpoints_.save_ms() > 0)
+    measurement["checkpoint_ms"] = {.value = checkpoints_.save_ms(), .spread = 0, .samples = 1};
   if (run.num_skipped > 0)
     measurement["skipped_steps"] = {.value = double(run.num_skipped), .spread = 0, .samples = 1};
   const Metric& throughput = measurement.at("throughput");

@@ -10,6 +10,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
+#include "profiler/places.h"
 #include "searcher/scripts/command_target.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/shared_buffers.h"
@@ -113,6 +114,7 @@ std::vector<std::string> CheckStages(const ExperimentSpec& spec) {
   if (!warnings.empty() && warnings.size() == spec.options.zero_stages.size())
     Throw(ErrorCode::kInvalidArgument, "no stage of --zero-stages can be searched: {}",
           warnings.back());
+  CheckPlaces(spec);
   return warnings;
 }
 

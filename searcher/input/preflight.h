@@ -16,7 +16,8 @@ namespace dsat {
 std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere = false);
 
 // Returns a warning for each stage of spec.options.zero_stages at which this ds_config is not
-// legal, with the violated rule. Throws kInvalidArgument with that rule if no stage is legal.
+// legal, with the violated rule. Throws kInvalidArgument with that rule if no stage is legal, and
+// naming the conditions of spec.where if they leave nothing to search.
 std::vector<std::string> CheckStages(const ExperimentSpec& spec);
 
 }  // namespace dsat

@@ -67,8 +67,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   task.report_address = request.report_address;
   if (task.mode == TrialTask::Mode::kSoak) {
     task.train_steps = request.steps;
-    // Where hosts share no folder, each would keep a part of it.
-    if (request.hosts.size() == 1) task.checkpoint_dir = SoakCheckpointDir(request);
+    task.checkpoint_dir = SoakCheckpointDir(request);
   }
   if (task.mode == TrialTask::Mode::kTrain) {
     task.train_steps = spec_.max_length_steps;

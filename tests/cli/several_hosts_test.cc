@@ -89,11 +89,18 @@ TEST_F(SeveralHostsTest, ATraceHasTheRanksOfAllHostsAndLiesHere) {
 }
 
 TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
-  const Finished run = work.Dsat(OnHosts(
-      {"asha", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--out", "out", "--json"}));
+  const Finished run =
+      work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--soak",
+                         "4", "--out", "out", "--json"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const Json& trial : Json::parse(run.out).at("trials"))
+  const Json trials = Json::parse(run.out).at("trials");
+  for (const Json& trial : trials)
     EXPECT_EQ(trial.at("state"), "succeeded") << trial;
+  // The hosts share the output folder.
+  EXPECT_EQ(trials.back().at("kind"), "soak");
+  EXPECT_GT(trials.back().at("metrics").at("checkpoint_ms").at("value"), 0);
+  const std::string id = trials.back().at("id").dump();
+  EXPECT_FALSE(fs::exists(work.Path("out/trials/" + id + "/checkpoint")));
   EXPECT_TRUE(fs::exists(work.Path("out/ds_config.json")));
   EXPECT_TRUE(fs::exists(work.Path("out/trials/2/attempt0/rank2.log")));
   EXPECT_THAT(run.err, HasSubstr("hosts: w0 (2 slots), w1 (2 slots)"));

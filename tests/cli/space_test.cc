@@ -166,18 +166,53 @@ TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
     EXPECT_EQ(trial["state"], "succeeded") << trial;
 }
 
-TEST_F(SpaceTest, ConditionsThatLeaveNothingAreShown) {
+TEST_F(SpaceTest, ConditionsThatLeaveNothingAreRefused) {
   // One size of each bucket holds all parameters, so that both have this one.
-  WriteBuiltin(
-      "where:\n"
-      "  - /zero_optimization/reduce_bucket_size < /zero_optimization/allgather_bucket_size\n");
-  const Json said = SpaceJson({"--zero-stages", "1", "--space", "published"});
-  EXPECT_EQ(said["num_configs"], 0);
-  EXPECT_THAT(said["best"], IsEmpty());
-  const Finished search =
-      work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "--confirm", "0"});
-  EXPECT_EQ(search.exit_code, 0);
-  EXPECT_THAT(search.err, HasSubstr("no configuration of the space meets all conditions of where"));
+  const std::string condition =
+      "/zero_optimization/reduce_bucket_size < /zero_optimization/allgather_bucket_size";
+  WriteBuiltin("where:\n  - " + condition + "\n");
+  for (const char* command : {"space", "auto"}) {
+    const Finished run =
+        work.Dsat({command, "deepspeed.yaml", "--zero-stages", "1", "--space", "published"});
+    EXPECT_EQ(run.exit_code, 1) << run.out;
+    EXPECT_THAT(run.err, AllOf(HasSubstr("no configuration of the space meets"),
+                               HasSubstr("\"" + condition + "\"")));
+  }
+  // This is seen before anything runs.
+  WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == true\n");
+  const Finished early = work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1"});
+  EXPECT_EQ(early.exit_code, 1);
+  EXPECT_THAT(early.err, HasSubstr("\"/zero_optimization/overlap_comm == true\""));
+  EXPECT_THAT(early.err, Not(HasSubstr("trial")));
+}
+
+TEST_F(SpaceTest, PlacesThatAConditionExcludesAreLeftOut) {
+  WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == true\n");
+  const Finished run = work.Dsat({"space", "deepspeed.yaml"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(
+      run.out,
+      HasSubstr("left out: stage 0; stage 1: the condition \"/zero_optimization/overlap_comm == "
+                "true\" of where excludes it\n"));
+}
+
+TEST_F(SpaceTest, SemanticKeysAreSearchedIfTheyAreAllowed) {
+  WriteScript("");
+  const std::vector<std::string> args = {"space",        "deepspeed.yaml", "--profile",
+                                         "profile.json", "--zero-stages",  "3"};
+  const Finished without = work.Dsat(args);
+  ASSERT_EQ(without.exit_code, 0) << without.err;
+  EXPECT_THAT(without.out,
+              HasSubstr("left out: /communication_data_type; "
+                        "/zero_optimization/zero_quantized_weights; "
+                        "/zero_optimization/zero_quantized_gradients: it changes what is learned; "
+                        "--allow semantic searches it\n"));
+  std::vector<std::string> allowed = args;
+  allowed.insert(allowed.end(), {"--allow", "semantic"});
+  const Finished with = work.Dsat(allowed);
+  ASSERT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_THAT(with.out, AllOf(HasSubstr("/communication_data_type  "), HasSubstr("null, \"bf16\""),
+                              Not(HasSubstr("--allow semantic"))));
 }
 
 TEST_F(SpaceTest, AnErrorSaysWhereTheLogsAre) {

@@ -62,6 +62,21 @@ TEST(EffectiveKeyTest, ADefaultGivenIsADefault) {
   EXPECT_TRUE(Equal(Config(0), without));
 }
 
+TEST(EffectiveKeyTest, SearchedDefaultsOfSemanticKeysFold) {
+  EXPECT_TRUE(Equal(Config(3, {{"zero_quantized_weights", false}}), Config(3)));
+  EXPECT_FALSE(Equal(Config(3, {{"zero_quantized_weights", true}}), Config(3)));
+  EXPECT_TRUE(Equal(Config(2, {{"zero_quantized_weights", true}}), Config(2)));
+  Json clipped = Config(3);
+  clipped["gradient_clipping"] = 1.0;
+  EXPECT_FALSE(Equal(clipped, Config(3))) << "what this default means depends on the release";
+}
+
+TEST(EffectiveKeyTest, KeysWithoutEffectAtLaterStagesFoldThere) {
+  const Json on{{"round_robin_gradients", true}};
+  EXPECT_FALSE(Equal(Config(2, on), Config(2)));
+  EXPECT_TRUE(Equal(Config(3, on), Config(3)));
+}
+
 TEST(EffectiveKeyTest, SizesBeyondTheParametersFoldTogether) {
   for (const char* key : {"reduce_bucket_size", "allgather_bucket_size"}) {
     EXPECT_TRUE(Equal(Config(1, {{key, kParams}}), Config(1, {{key, 5'000'000'000}}))) << key;

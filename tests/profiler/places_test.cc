@@ -264,7 +264,8 @@ TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
     if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
     const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);
     EXPECT_EQ(knobs.contains(kNew), has_new) << release;
-    EXPECT_TRUE(knobs.contains(kOld)) << release;
+    EXPECT_FALSE(knobs.contains(kOld)) << "of stages 1 and 2";
+    EXPECT_TRUE(KnobsOf(CommandSpace(spec, kRoomy).stages[2]).contains(kOld)) << release;
   }
 }
 
@@ -275,6 +276,167 @@ TEST(PlacesTest, WhatTheUserNamesIsAPlaceEverywhere) {
   EXPECT_EQ(space.stages.size(), 2U + 3 * 4U) << "stage 0 refuses to offload";
   spec.options.space = "published";
   EXPECT_EQ(CommandSpace(spec, kRoomy).stages.size(), 2U + 3 * 4U);
+}
+
+std::vector<Json> ValuesOf(const StageSpace& place, const char* pointer) {
+  const auto found = std::ranges::find(place.knobs, pointer, &Knob::pointer);
+  return found == place.knobs.end() ? std::vector<Json>() : found->values;
+}
+
+constexpr char kCommunication[] = "/communication_data_type";
+constexpr char kQuantized[] = "/zero_optimization/zero_quantized_weights";
+
+TEST(PlacesTest, SemanticKeysAreSearchedOnlyIfTheUserAllowsIt) {
+  ExperimentSpec spec = CommandSpec();
+  spec.slots_per_trial = 4;
+  for (const char* space : {"published", "wide"}) {
+    for (const bool is_allowed : {false, true}) {
+      spec.options.space = space;
+      spec.options.allow_semantic = is_allowed;
+      for (const StageSpace& place : CommandSpace(spec, kRoomy).stages) {
+        EXPECT_EQ(KnobsOf(place).contains(kCommunication), is_allowed) << space;
+        EXPECT_EQ(KnobsOf(place).contains(kQuantized), is_allowed && place.stage == 3) << space;
+        for (const char* never : {"/gradient_clipping", "/optimizer/params/lr", "/bf16/enabled"})
+          EXPECT_FALSE(KnobsOf(place).contains(never));
+      }
+    }
+  }
+  spec.slots_per_trial = 1;
+  EXPECT_FALSE(KnobsOf(CommandSpace(spec, kRoomy).stages[3]).contains(kCommunication));
+}
+
+TEST(PlacesTest, ASemanticKeyKeepsTheSubmittedValueAndOnlyAddsOthers) {
+  ExperimentSpec spec = CommandSpec();
+  spec.options.allow_semantic = true;
+  EXPECT_THAT(ValuesOf(CommandSpace(spec, kRoomy).stages[1], kCommunication),
+              testing::ElementsAre(Json(), "fp32"))
+      << "bf16 is the type of training";
+  spec.ds_config[std::string(kCommunication).substr(1)] = "fp32";
+  EXPECT_THAT(ValuesOf(CommandSpace(spec, kRoomy).stages[1], kCommunication),
+              testing::ElementsAre("fp32", "bf16"));
+  // The built-in engine honors it.
+  ExperimentSpec builtin = BuiltinSpec();
+  builtin.options.allow_semantic = true;
+  const SearchSpace space = SpaceOf(builtin, BuiltinProfile(0));
+  EXPECT_THAT(ValuesOf(space.stages[1], kCommunication), testing::ElementsAre(Json(), "bf16"));
+  EXPECT_FALSE(KnobsOf(space.stages[3]).contains(kQuantized)) << "it refuses this one";
+}
+
+TEST(PlacesTest, WhatNeedsGpusIsNotSearchedWithoutThem) {
+  ExperimentSpec spec = CommandSpec();
+  spec.options.allow_semantic = true;
+  const auto has = [&](const Json& machine) {
+    spec.machine = machine;
+    return KnobsOf(CommandSpace(spec, kRoomy).stages[3]).contains(kQuantized);
+  };
+  EXPECT_TRUE(has({{"cores", 8}, {"gpus", {"H100"}}}));
+  EXPECT_TRUE(has({{"hosts", {{"w0", 8}}}})) << "what they have is not known";
+  EXPECT_FALSE(has({{"cores", 8}, {"gpus", Json::array()}}));
+  EXPECT_FALSE(has({{"cores", 8}}));
+}
+
+TEST(PlacesTest, SecondaryPartitionsDivideTheRanks) {
+  constexpr char kPartition[] = "/zero_optimization/zero_hpz_partition_size";
+  ExperimentSpec spec = CommandSpec();
+  for (const auto& [ranks, expected] :
+       {std::pair<int, std::vector<Json>>{2, {}}, {4, {1, 2}}, {6, {1, 2}}, {16, {1, 2, 4, 8}}}) {
+    spec.slots_per_trial = ranks;
+    EXPECT_EQ(ValuesOf(CommandSpace(spec, kRoomy).stages[3], kPartition), expected) << ranks;
+  }
+}
+
+TEST(PlacesTest, DeepCompileIsForScriptsThatSayThatTheyCompile) {
+  constexpr char kDeep[] = "/compile/deepcompile";
+  ExperimentSpec spec = CommandSpec();
+  spec.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
+  EXPECT_FALSE(KnobsOf(CommandSpace(spec, kRoomy).stages[3]).contains(kDeep));
+  spec.ds_config["compile"] = {{"deepcompile", false}};
+  EXPECT_TRUE(KnobsOf(CommandSpace(spec, kRoomy).stages[3]).contains(kDeep));
+  EXPECT_FALSE(KnobsOf(CommandSpace(spec, kRoomy).stages[0]).contains(kDeep));
+  spec.machine["packages"]["deepspeed"] = "0.16.5";
+  EXPECT_FALSE(KnobsOf(CommandSpace(spec, kRoomy).stages[3]).contains(kDeep));
+}
+
+TEST(PlacesTest, DisksAreTunedWhereTheyAreUsed) {
+  for (ExperimentSpec spec : {BuiltinSpec(), CommandSpec()}) {
+    spec.options.zero_stages = {3};
+    spec.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
+    SetAtPointer(spec.ds_config, "/zero_optimization/stage", 3);
+    for (const char* device : {"none", "cpu", "nvme"}) {
+      SetAtPointer(spec.ds_config, "/zero_optimization/offload_optimizer",
+                   {{"device", device}, {"nvme_path", "/tmp"}});
+      const SearchSpace space =
+          IsBuiltin(spec) ? SpaceOf(spec, BuiltinProfile(0)) : CommandSpace(spec, kRoomy);
+      const StageSpace& submitted = space.stages[0];
+      for (const char* key : {"/aio/block_size", "/aio/queue_depth", "/aio/intra_op_parallelism",
+                              "/aio/single_submit", "/aio/overlap_events"}) {
+        EXPECT_EQ(KnobsOf(submitted).contains(key), device == std::string("nvme"))
+            << key << " " << device << " " << spec.entrypoint[0];
+      }
+    }
+  }
+}
+
+// Conditions on places.
+
+bool IsLeftOut(const SearchSpace& space, const std::string& what, const std::string& condition) {
+  return std::ranges::any_of(space.left_out, [&](const LeftOut& left_out) {
+    return left_out.what == what && left_out.why.find(condition) != std::string::npos;
+  });
+}
+
+TEST(PlacesTest, ConditionsRemoveWholePlaces) {
+  ExperimentSpec spec = CommandSpec();
+  spec.search_space = {{kOptimizer, {"none", "cpu"}}};
+  spec.where = {std::string(kOptimizer) + " != cpu"};
+  const SearchSpace plain = CommandSpace(spec, kRoomy);
+  EXPECT_EQ(plain.stages.size(), 4U);
+  for (const StageSpace& place : plain.stages)
+    EXPECT_FALSE(Offloads(place));
+  EXPECT_TRUE(
+      IsLeftOut(plain, "stage 2 with " + std::string(kOptimizer) + " \"cpu\"", spec.where[0]));
+
+  // What is left out must not make another place look useless.
+  spec.where = {std::string(kOptimizer) + " == cpu"};
+  const SearchSpace offloaded = CommandSpace(spec, kRoomy);
+  ASSERT_FALSE(offloaded.stages.empty());
+  for (const StageSpace& place : offloaded.stages)
+    EXPECT_EQ(SettingOf(place, kOptimizer), "cpu");
+  EXPECT_TRUE(IsLeftOut(offloaded, "stage 0", spec.where[0]));
+}
+
+TEST(PlacesTest, ConditionsOnKnobsRemoveStagesThatLackThem) {
+  ExperimentSpec spec = CommandSpec();
+  spec.where = {"/zero_optimization/overlap_comm == true"};
+  const SearchSpace space = CommandSpace(spec, kRoomy);
+  ASSERT_EQ(space.stages.size(), 2U);
+  EXPECT_EQ(space.stages[0].stage, 2);
+  EXPECT_TRUE(IsLeftOut(space, "stage 1", "the condition \"" + spec.where[0] + "\" of where"));
+}
+
+TEST(PlacesTest, ConditionsThatLeaveNothingAreRefusedByName) {
+  ExperimentSpec spec = CommandSpec();
+  spec.search_space = {{"/zero_optimization/reduce_bucket_size", {1, 2}},
+                       {"/zero_optimization/allgather_bucket_size", {2, 3}}};
+  const auto refusal_of = [&](std::vector<std::string> where) -> std::string {
+    spec.where = std::move(where);
+    try {
+      CheckPlaces(spec);
+    } catch (const Error& error) {
+      EXPECT_THROW(CommandSpace(spec, kRoomy), Error);
+      return error.what();
+    }
+    EXPECT_FALSE(CommandSpace(spec, kRoomy).stages.empty());
+    return "";
+  };
+  const std::string equal =
+      "/zero_optimization/reduce_bucket_size == /zero_optimization/allgather_bucket_size";
+  const std::string small = "/zero_optimization/reduce_bucket_size < 2";
+  EXPECT_EQ(refusal_of({small}), "");
+  spec.options.zero_stages = {1, 2};  // Stage 0 has only one of the buckets.
+  EXPECT_EQ(refusal_of({equal}), "");
+  EXPECT_THAT(refusal_of({equal, small}),
+              testing::AllOf(HasSubstr("where: "), HasSubstr(equal), HasSubstr(small)));
 }
 
 }  // namespace

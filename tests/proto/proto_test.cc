@@ -77,6 +77,7 @@ ExperimentSpec FullSpec() {
                   .run_steps = 1000,
                   .compat_determined = true,
                   .space = "wide",
+                  .allow_semantic = true,
                   .cover_stages = true,
                   .warm_start = "auto",
                   .prior = {{"experiment", 1}},

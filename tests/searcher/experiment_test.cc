@@ -440,5 +440,17 @@ TEST(ExperimentConditionsTest, ASearchWithConditionsReplays) {
   }
 }
 
+TEST(ExperimentConditionsTest, ConditionsThatLeaveNothingFailTheExperimentByName) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("grid");
+  spec.where = {"/zero_optimization/reduce_bucket_size < 5"};
+  Experiment experiment = Experiment::Create(store, spec);
+  RunToEnd(experiment, 1);
+  EXPECT_EQ(experiment.search().trials().size(), 1U);
+  EXPECT_THAT(experiment.search().FailureReason(), testing::HasSubstr(spec.where[0]));
+  EXPECT_EQ(Experiment::Open(store, 1).search().FailureReason(),
+            experiment.search().FailureReason());
+}
+
 }  // namespace
 }  // namespace dsat

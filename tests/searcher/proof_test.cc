@@ -230,6 +230,88 @@ TEST_F(ProofTest, IfNoOtherFitsForLongTheSubmittedConfigurationIsThePick) {
   ExpectReplay(experiment);
 }
 
+// All but the submitted configuration are about as fast, and larger micro-batches need more memory.
+// One size learns nothing.
+struct Flat : Machine {
+  explicit Flat(int64_t defective = 0) : defective_(defective) {}
+  static int64_t SizeOf(const Trial& trial) { return ConfigPoint(trial).micro_batch_size; }
+  LossCurve Losses(const Trial& trial) const override {
+    return Curve(SizeOf(trial) == defective_ ? 0 : 0.05);
+  }
+  void Add(const Trial& trial, Measurement& measurement) const override {
+    const auto size = static_cast<double>(SizeOf(trial));
+    measurement["throughput"] = {size == 1 ? 100 : 200 + size / 10, 0.5, 3};
+    measurement["peak_bytes"] = {size * (1 << 20), 0, 3};
+  }
+  int64_t defective_;
+};
+
+TEST_F(ProofTest, TheSafestAlternativeTrainsAlikeOrIsNotOffered) {
+  const auto safest_of = [](const Experiment& experiment) {
+    const std::vector<Alternative> all = VerdictOf(experiment.search()).alternatives;
+    const auto found = std::ranges::find(all, "safest", &Alternative::name);
+    return found == all.end() ? Alternative() : *found;
+  };
+  ExperimentSpec spec = ProvedSpec();
+  spec.method = "grid";  // It tries several sizes.
+  spec.options.max_trials = 12;
+  Experiment sound = Make(spec);
+  Flat().Drive(sound);
+  const Alternative smallest = safest_of(sound);
+  ASSERT_EQ(smallest.name, "safest");
+  EXPECT_EQ(smallest.losses.result, LossCheck::Result::kAlike);
+  EXPECT_EQ(smallest.losses.changes, engine::KeyClass::kRounding);
+  const int64_t size = Flat::SizeOf(sound.search().trials().at(smallest.trial));
+
+  Experiment other = Make(spec);
+  Flat(size).Drive(other);
+  const Alternative safest = safest_of(other);
+  ASSERT_EQ(safest.name, "safest");
+  EXPECT_GT(Flat::SizeOf(other.search().trials().at(safest.trial)), size);
+  EXPECT_EQ(safest.losses.result, LossCheck::Result::kAlike);
+  EXPECT_EQ(ToJson(VerdictOf(other.search()))["alternatives_losses"]["safest"]["result"], "alike");
+  ExpectReplay(other);
+}
+
+TEST_F(ProofTest, AnAlternativeWithAnotherGlobalBatchIsNotChecked) {
+  ExperimentSpec spec = ProvedSpec();
+  spec.options.train_batch_size.reset();
+  Experiment experiment = Make(spec);
+  Flat().Drive(experiment);
+  const std::vector<Alternative> all = VerdictOf(experiment.search()).alternatives;
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].losses.result, LossCheck::Result::kNotChecked);
+  EXPECT_THAT(all[0].losses.why, HasSubstr("the global batch changed"));
+}
+
+// The submitted configuration trains in fp32, and everything that is tried communicates in bf16.
+TEST_F(ProofTest, TheClassOfWhatChangedIsNamed) {
+  constexpr char kType[] = "/communication_data_type";
+  const auto verdict_with = [&](const char* type) {
+    ExperimentSpec spec = ProvedSpec();
+    spec.search_space[kType] = {type};
+    Experiment experiment = Make(spec);
+    Machine().Drive(experiment);
+    const Verdict verdict = VerdictOf(experiment.search());
+    EXPECT_NE(verdict.pick, experiment.search().Submitted());
+    return verdict;
+  };
+  const LossCheck semantic = verdict_with("bf16").losses;
+  EXPECT_EQ(semantic.changes, engine::KeyClass::kSemantic);
+  EXPECT_THAT(semantic.semantic_keys, ElementsAre(kType));
+  EXPECT_TRUE(semantic.only_learning);
+  EXPECT_EQ(ToJson(semantic)["changes"], "semantic");
+
+  ExperimentSpec spec = ProvedSpec();
+  spec.search_space["/zero_optimization/zero_quantized_gradients"] = {false};
+  spec.options.zero_stages = {3};
+  Experiment experiment = Make(spec);
+  Machine().Drive(experiment);
+  const LossCheck spelled = VerdictOf(experiment.search()).losses;
+  EXPECT_EQ(spelled.changes, engine::KeyClass::kRounding) << "the default is written out";
+  EXPECT_FALSE(spelled.only_learning);
+}
+
 TEST_F(ProofTest, WithoutLossesOnlyTheSoakSpeaks) {
   struct : Machine {
     LossCurve Losses(const Trial&) const override { return {}; }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "methods/methods.h"
 #include "profiler/effective_key.h"
 #include "searcher/search.h"
@@ -133,13 +134,12 @@ TEST_P(EveryMethod, AScriptSearchesKeysThatTheTableLacks) {
   EXPECT_EQ(tried, (std::set<Json>{"high", "low"}));
 }
 
-TEST_P(EveryMethod, AConditionThatNoConfigurationMeetsEndsTheSearchWithIt) {
+TEST_P(EveryMethod, AConditionThatNoConfigurationMeetsIsRefusedByName) {
   ExperimentSpec spec = Spec();
   spec.where = {"/zero_optimization/reduce_bucket_size < 5"};
   Search search(spec);
-  RunToEnd(search, AllButTheProfileFail);
-  for (const auto& [id, trial] : search.trials())
-    EXPECT_NE(trial.kind, TrialKind::kSearch) << id;
+  EXPECT_THAT([&] { RunToEnd(search, AllSucceed); },
+              testing::ThrowsMessage<Error>(HasSubstr("meets \"" + spec.where[0] + "\"")));
 }
 
 TEST_P(EveryMethod, OneFailureStopsNothing) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/files.h"
 #include "engine/config/keys.h"
@@ -67,10 +68,26 @@ TEST(KeyTableTest, DefaultsAndSearchedValuesFitTheirOwnType) {
     EXPECT_EQ(*key.values != '\0', from < kNumZeroStages) << key.pointer;
     if (*key.values == '\0') continue;
     EXPECT_GE(key.wide_from, key.from_stage) << key.pointer << " has no effect below";
-    EXPECT_TRUE(*key.only_with == '\0' || Keys().Find(key.only_with) != nullptr) << key.pointer;
-    EXPECT_NE(key.key_class, KeyClass::kSemantic) << key.pointer << " changes what is learned";
+    std::istringstream others(key.only_with);
+    for (std::string other; others >> other;)
+      EXPECT_NE(Keys().Find(other), nullptr) << key.pointer;
+    EXPECT_TRUE(*key.only_value == '\0' || Json::accept(key.only_value)) << key.pointer;
+    if (key.key_class == KeyClass::kSemantic) {
+      const int unless_allowed = std::min(key.searched_from, key.published_from);
+      EXPECT_EQ(unless_allowed, kNumZeroStages) << key.pointer << " changes what is learned";
+    }
     for (const Json& value : Json::parse(key.values))
       EXPECT_EQ(Keys().Misfit(key, value), "") << key.pointer;
+  }
+}
+
+TEST(KeyTableTest, TheRecipeOfTheTrainingIsNeverSearched) {
+  for (const Key& key : Keys()) {
+    if (key.key_class != KeyClass::kSemantic || *key.values == '\0') continue;
+    EXPECT_THAT(
+        std::string(key.pointer),
+        testing::AnyOf("/communication_data_type", "/zero_optimization/zero_quantized_weights",
+                       "/zero_optimization/zero_quantized_gradients"));
   }
 }
 

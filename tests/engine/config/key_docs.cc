@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -84,13 +85,28 @@ std::string ClassText(const Key& key) {
   return "";
 }
 
+// Of other keys.
+std::string ConditionText(const Key& key) {
+  std::string text;
+  std::istringstream others(key.only_with);
+  for (std::string other; others >> other;)
+    text += fmt::format("{}`{}`", text.empty() ? " if " : " or ", other);
+  if (text.empty()) return "";
+  return text + (*key.only_value == '\0' ? " is not its default"
+                                         : fmt::format(" is `{}`", key.only_value));
+}
+
 std::string SearchText(const Key& key) {
   if (key.values[0] == 0) return "";
   const int from = std::min({key.searched_from, key.wide_from, key.published_from});
   std::string text = fmt::format("searched over `{}`", key.values);
   if (from > 0) text += fmt::format(" from stage {} on", from);
-  if (key.wide_from == from) text += " with `--space wide`";
-  if (key.only_with[0] != 0) text += fmt::format(" if `{}` is not its default", key.only_with);
+  const bool is_semantic = key.key_class == KeyClass::kSemantic;
+  if (key.wide_from == from)
+    text += is_semantic ? " with `--allow semantic`" : " with `--space wide`";
+  text += ConditionText(key);
+  if (key.divides_ranks) text += ", of these 1 and proper divisors of the number of ranks";
+  if (key.needs_gpu) text += ", on GPUs";
   if (key.builtin_only) text += ", not for scripts";
   if (key.published_from == from && key.searched_from == kNumZeroStages)
     text += " by the published method alone";
@@ -132,6 +148,8 @@ std::string KeyItem(const Key& key, const KeyTable& keys) {
     add(fmt::format("{} stage {}", key.needs_stage ? "refused below" : "without effect below",
                     key.from_stage));
   }
+  if (key.to_stage < kNumZeroStages - 1)
+    add(fmt::format("without effect above stage {}", key.to_stage));
   if (key.several_ranks) add("without effect on one rank");
   add(SearchText(key));
   add(BuiltinText(key));

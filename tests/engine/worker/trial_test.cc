@@ -60,6 +60,19 @@ TEST_F(TrialTest, ASoakRunsItsStepsAndSavesCheckpoints) {
   EXPECT_EQ(measured["losses"].size(), 7U);
   EXPECT_EQ(measured["rank_peak_bytes"].size(), 2U);
   EXPECT_THAT(ReadFile(task_.checkpoint_dir + "/latest"), testing::HasSubstr("global_step7"));
+  EXPECT_GT(measured["measurement"]["checkpoint_ms"]["value"], 0);
+}
+
+TEST_F(TrialTest, ASoakOnHostsThatShareNoFolderSavesNothing) {
+  task_.mode = TrialTask::Mode::kSoak;
+  task_.start_profile_step = 1;
+  task_.train_steps = 3;
+  task_.checkpoint_dir = dir_ + "/of-the-runner/checkpoint";
+  const std::vector<RankExit> exits = Run(2);
+  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  EXPECT_FALSE(Json::parse(exits[0].out)["measurement"].contains("checkpoint_ms"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/of-the-runner"));
 }
 
 TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {

@@ -1,0 +1,30 @@
+// What the conditions of an experiment (its section `where`) leave of a search space.
+#ifndef DSAT_PROFILER_CONDITIONS_H_
+#define DSAT_PROFILER_CONDITIONS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/comparison.h"
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// All values that some configuration can have at a pointer; empty if it has none.
+using PossibleValues = std::function<std::vector<Json>(const std::string& pointer)>;
+
+// Why no choice of these values satisfies all conditions: one that cannot hold, or all of those
+// that cannot hold together. "" if there is such a choice.
+std::string WhyExcluded(const std::vector<Comparison>& where, const PossibleValues& values_of);
+
+// As the conditions of spec.where. REQUIRES: each is one.
+std::vector<Comparison> ConditionsOf(const ExperimentSpec& spec);
+
+// Throws kInvalidArgument: the conditions of spec.where leave nothing to search.
+[[noreturn]] void ThrowNothingLeft(const ExperimentSpec& spec);
+
+}  // namespace dsat
+
+#endif  // DSAT_PROFILER_CONDITIONS_H_
