@@ -182,7 +182,11 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
                    "  AND trial = p.trial) ORDER BY trial, point",
                    experiment);
   while (points.Step()) {
-    trials[index.at(points.Int(0))].points.push_back(
+    const auto trial = index.find(points.Int(0));
+    if (trial == index.end())
+      Throw(ErrorCode::kInvalidArgument, "a point is of trial {}, which does not exist",
+            points.Int(0));
+    trials[trial->second].points.push_back(
         {{points.Int(1), points.Int(2)},
          MeasurementFromJson(Json::parse(points.Text(3)), "measurement"),
          points.IsNull(4) ? std::vector<double>() : LossesFromJson(Json::parse(points.Text(4))),

@@ -97,6 +97,13 @@ struct Key {
   // A user's script need not follow the key, so that no search of one varies it by itself.
   bool builtin_only = false;
 
+  // A copy with another value. It stands before its uses, because clang needs to have read it there.
+  template <typename T>
+  constexpr Key With(T Key::*member, T value) const {
+    Key copy = *this;
+    copy.*member = value;
+    return copy;
+  }
   constexpr Key From(double value) const { return With(&Key::min, value); }
   constexpr Key To(double value) const { return With(&Key::max, value); }
   constexpr Key Above(double value) const { return From(value).With(&Key::above_min, true); }
@@ -138,14 +145,6 @@ struct Key {
   }
   constexpr Key PublishedFromStage(int stage, const char* json) const {
     return With(&Key::values, json).With(&Key::published_from, stage);
-  }
-
- private:
-  template <typename T>
-  constexpr Key With(T Key::*member, T value) const {
-    Key copy = *this;
-    copy.*member = value;
-    return copy;
   }
 };
 
