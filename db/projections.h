@@ -16,8 +16,8 @@ namespace dsat {
 // REQUIRES: a transaction is open.
 void Project(const Database& db, ExperimentId experiment, const Event& event);
 
-// Trials of an experiment from the row tables, by id, with the points of their last attempts. Throws
-// kInvalidArgument or Json::exception if a row is none that Project writes.
+// Trials of an experiment from the row tables, by id, with the points of their last attempts.
+// Throws kInvalidArgument or Json::exception if a row is none that Project writes.
 std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment);
 
 }  // namespace dsat

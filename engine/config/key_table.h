@@ -97,7 +97,7 @@ struct Key {
   // A user's script need not follow the key, so that no search of one varies it by itself.
   bool builtin_only = false;
 
-  // A copy with another value. It stands before its uses, because clang needs to have read it there.
+  // A copy with another value. It stands before its uses, because clang evaluates them at once.
   template <typename T>
   constexpr Key With(T Key::*member, T value) const {
     Key copy = *this;
