@@ -495,7 +495,7 @@ def main():
             print("network: skipped; it needs root and the command ip", file=sys.stderr)
         else:
             with tempfile.TemporaryDirectory() as name, Network(pathlib.Path(name)) as network:
-                for number in range(max(1, args.experiments // 5)):
+                for number in range((args.experiments + 4) // 5):
                     campaign.experiment(f"network-{number}", {"network": network.strike},
                                         network.options)
     sys.exit(1 if campaign.table() else 0)
