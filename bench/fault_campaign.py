@@ -487,6 +487,12 @@ def main():
     args = parser.parse_args()
     faults = {name: fault for name, fault in FAULTS.items() if not args.only or name in args.only}
     campaign = Campaign(args)
+    with contextlib.suppress(KeyboardInterrupt):  # The table is then of what was done.
+        run(campaign, args, faults)
+    sys.exit(1 if campaign.table() else 0)
+
+
+def run(campaign, args, faults):
     campaign.undisturbed()
     for number in range(args.experiments if faults else 0):
         campaign.experiment(number, faults)
@@ -498,7 +504,6 @@ def main():
                 for number in range((args.experiments + 4) // 5):
                     campaign.experiment(f"network-{number}", {"network": network.strike},
                                         network.options)
-    sys.exit(1 if campaign.table() else 0)
 
 
 if __name__ == "__main__":
