@@ -13,8 +13,8 @@ that nothing disturbs says what must be recorded at the end. Faults:
   frozen_supervisor          SIGSTOP of a supervisor
   terminal                   the terminal closes (SIGHUP, and no more output)
   ctrl_c                     Ctrl-C on the terminal
-  disk                       the disk is full for two seconds (as root a tmpfs of 8 MB, else
-                             RLIMIT_FSIZE of the runner)
+  disk                       the disk is full for two seconds (as root that of the whole search, a
+                             tmpfs of 8 MB; else by RLIMIT_FSIZE for the runner alone)
   clients                    idle connections and garbage on every port that the runner listens on
   network                    the network of one of two hosts is gone for some seconds; needs root,
                              because the hosts are network namespaces
@@ -357,6 +357,7 @@ class Campaign:
     def __init__(self, args):
         self.args = args
         self.expected = None
+        self.search = None  # The last one.
         self.counts = collections.defaultdict(collections.Counter)
         self.recoveries = collections.defaultdict(list)
 
@@ -408,7 +409,7 @@ class Campaign:
     def experiment(self, number, faults, options=(), small_disk=True):
         rng = random.Random(f"{self.args.seed}/{number}")
         with self.folder(small_disk) as folder:
-            search = Search(self.args, folder, options)
+            search = self.search = Search(self.args, folder, options)
             search.start()
             struck, last, starts = [], "none", 1
             end = time.monotonic() + END_S
@@ -487,8 +488,12 @@ def main():
     args = parser.parse_args()
     faults = {name: fault for name, fault in FAULTS.items() if not args.only or name in args.only}
     campaign = Campaign(args)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):  # The table is then of what was done.
         run(campaign, args, faults)
+    if campaign.search is not None and campaign.search.running():
+        campaign.search.runner.kill()
+        campaign.search.orphans()
     sys.exit(1 if campaign.table() else 0)
 
 
