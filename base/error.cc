@@ -45,7 +45,7 @@ std::string WithShortWords(const std::string& text) {
     const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
     size_t kept = end - begin;
     if (kept > kLongestWord) {
-      for (kept = kKept; ContinuesCharacter(text[begin + kept]);)
+      for (kept = kKept; kept > 0 && ContinuesCharacter(text[begin + kept]);)
         --kept;
     }
     shorter += text.substr(begin, kept);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json_integers.h"
 
 namespace dsat {
 namespace {
@@ -64,9 +65,12 @@ auto ReadPayload(const Event& event, const Read& read) {
   std::abort();  // Not reached: `fail` throws.
 }
 
-template <typename T>
-std::optional<T> OptionalAt(const Json& payload, const char* key) {
-  return payload.contains(key) ? std::optional(payload.at(key).get<T>()) : std::nullopt;
+std::optional<int64_t> OptionalInteger(const Json& payload, const char* key) {
+  return payload.contains(key) ? std::optional(IntegerIn(payload.at(key))) : std::nullopt;
+}
+
+std::optional<double> OptionalNumber(const Json& payload, const char* key) {
+  return payload.contains(key) ? std::optional(payload.at(key).get<double>()) : std::nullopt;
 }
 
 template <typename T>
@@ -150,9 +154,9 @@ Trial AskedTrial(const Event& event) {
     trial.kind = ParseTrialKind(payload.at("kind").get<std::string>());
     trial.assignment = AssignmentFromJson(payload.at("assignment"));
     trial.ds_config = payload.at("ds_config");
-    trial.confirms = OptionalAt<TrialId>(payload, "confirms");
+    trial.confirms = OptionalInteger(payload, "confirms");
     trial.give_up_below = payload.value("give_up_below", 0.0);
-    trial.steps = payload.value("steps", int64_t{0});
+    trial.steps = IntegerIn(payload.value("steps", Json(0)));
     return trial;
   });
 }
@@ -174,8 +178,7 @@ std::optional<SearchSpace> ToldSpace(const Event& event) {
 }
 
 int64_t AttemptOf(const Event& event) {
-  return ReadPayload(event,
-                     [](const Json& payload) { return payload.at("attempt").get<int64_t>(); });
+  return ReadPayload(event, [](const Json& payload) { return IntegerIn(payload.at("attempt")); });
 }
 
 std::string TextOf(const Event& event, const char* key) {
@@ -187,11 +190,11 @@ std::optional<PointResult> MeasuredPoint(const Event& event) {
   return ReadPayload(event, [](const Json& payload) -> std::optional<PointResult> {
     if (!payload.contains("point")) return std::nullopt;
     const Json& point = payload.at("point");
-    return PointResult{{point.at("micro_batch_size").get<int64_t>(),
-                        point.at("accumulation_steps").get<int64_t>()},
-                       MeasurementFromJson(payload.at("measurement"), "measurement"),
-                       LossesFromJson(payload.value("losses", Json::array())),
-                       payload.value("rank_peak_bytes", std::vector<int64_t>())};
+    return PointResult{
+        {IntegerIn(point.at("micro_batch_size")), IntegerIn(point.at("accumulation_steps"))},
+        MeasurementFromJson(payload.at("measurement"), "measurement"),
+        LossesFromJson(payload.value("losses", Json::array())),
+        IntegersIn(payload.value("rank_peak_bytes", Json::array()))};
   });
 }
 
@@ -217,15 +220,14 @@ TrialTimes ToldTimes(const Event& event) {
 
 LimitsRaised LimitsOf(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
-    return LimitsRaised{OptionalAt<int64_t>(payload, "max_trials"),
-                        OptionalAt<double>(payload, "max_time_s"),
-                        OptionalAt<double>(payload, "max_device_hours")};
+    return LimitsRaised{OptionalInteger(payload, "max_trials"),
+                        OptionalNumber(payload, "max_time_s"),
+                        OptionalNumber(payload, "max_device_hours")};
   });
 }
 
 std::optional<TrialId> PickOf(const Event& event) {
-  return ReadPayload(event,
-                     [](const Json& payload) { return OptionalAt<TrialId>(payload, "pick"); });
+  return ReadPayload(event, [](const Json& payload) { return OptionalInteger(payload, "pick"); });
 }
 
 ExperimentState StateOf(const Event& event) {

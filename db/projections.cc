@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_integers.h"
 
 namespace dsat {
 namespace {
@@ -182,12 +183,15 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
                    "  AND trial = p.trial) ORDER BY trial, point",
                    experiment);
   while (points.Step()) {
-    trials[index.at(points.Int(0))].points.push_back(
+    const auto trial = index.find(points.Int(0));
+    if (trial == index.end())
+      Throw(ErrorCode::kInvalidArgument, "a point is of trial {}, which does not exist",
+            points.Int(0));
+    trials[trial->second].points.push_back(
         {{points.Int(1), points.Int(2)},
          MeasurementFromJson(Json::parse(points.Text(3)), "measurement"),
          points.IsNull(4) ? std::vector<double>() : LossesFromJson(Json::parse(points.Text(4))),
-         points.IsNull(5) ? std::vector<int64_t>()
-                          : Json::parse(points.Text(5)).get<std::vector<int64_t>>()});
+         points.IsNull(5) ? std::vector<int64_t>() : IntegersIn(Json::parse(points.Text(5)))});
   }
   return trials;
 }

@@ -143,6 +143,25 @@ void InsertEvent(const Database& db, ExperimentId id, int64_t seq, const Event& 
       event.payload.dump());
 }
 
+[[noreturn]] void ThrowDamaged(const std::string& path, ExperimentId id, const std::string& why) {
+  Throw(ErrorCode::kDataLoss,
+        "{}: experiment {} cannot be read; it was damaged, or changed by another program: {}", path,
+        id, why);
+}
+
+// Runs `read`, which takes texts of the tables apart.
+template <typename Read>
+void ReadTexts(const std::string& path, ExperimentId id, const Read& read) {
+  try {
+    read();
+  } catch (const Json::exception& error) {
+    ThrowDamaged(path, id, error.what());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    ThrowDamaged(path, id, error.what());
+  }
+}
+
 }  // namespace
 
 struct Store::Impl {
@@ -215,6 +234,8 @@ ExperimentSpec Store::GetSpec(ExperimentId id) const {
   if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
   try {
     return ExperimentSpecFromJson(Json::parse(row.Text(0)));
+  } catch (const Json::exception& error) {
+    ThrowDamaged(path(), id, error.what());
   } catch (const Error& error) {
     Throw(ErrorCode::kFailedPrecondition, "{}: cannot read the spec of experiment {}: {}", path(),
           id, error.what());
@@ -258,8 +279,11 @@ std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
       Throw(ErrorCode::kDataLoss, "{}: event {} of experiment {} is missing from the log", path(),
             expected, id);
     }
-    events.push_back({rows.Int(0), ParseEventKind(rows.Text(1)), rows.IsNull(2) ? -1 : rows.Int(2),
-                      Json::parse(rows.Text(3))});
+    const int64_t seq = rows.Int(0);
+    ReadTexts(path(), id, [&] {
+      events.push_back({seq, ParseEventKind(rows.Text(1)), rows.IsNull(2) ? -1 : rows.Int(2),
+                        Json::parse(rows.Text(3))});
+    });
   }
   return events;
 }
@@ -284,7 +308,9 @@ int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Eve
 }
 
 std::vector<Trial> Store::Trials(ExperimentId id) const {
-  return ReadTrials(impl_->db, id);
+  std::vector<Trial> trials;
+  ReadTexts(path(), id, [&] { trials = ReadTrials(impl_->db, id); });
+  return trials;
 }
 
 QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {

@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "base/json_integers.h"
+
 namespace dsat {
 namespace {
 
@@ -28,7 +30,7 @@ Json ToJson(const TrainingStep& step) {
 }
 
 TrainingStep TrainingStepFromJson(const Json& json) {
-  TrainingStep step{.step = json.at("step")};
+  TrainingStep step{.step = IntegerIn(json.at("step"))};
   step.validated = json.contains("validation_loss");
   if (step.validated) {
     step.loss = NumberOrNan(json, "validation_loss");
@@ -42,7 +44,7 @@ TrainingStep TrainingStepFromJson(const Json& json) {
   step.samples_per_s = NumberOrNan(json, "throughput");
   step.tokens_per_s = NumberOrNan(json, "tokens_per_second");
   step.latency_ms = NumberOrNan(json, "latency_ms");
-  step.peak_bytes = json.at("peak_bytes");
+  step.peak_bytes = IntegerIn(json.at("peak_bytes"));
   return step;
 }
 

@@ -106,6 +106,13 @@ struct Key {
   // The plan of the built-in engine does not show the effect; only measurements do.
   bool beyond_plan = false;
 
+  // A copy with another value. It stands before its uses, because clang evaluates them at once.
+  template <typename T>
+  constexpr Key With(T Key::*member, T value) const {
+    Key copy = *this;
+    copy.*member = value;
+    return copy;
+  }
   constexpr Key From(double value) const { return With(&Key::min, value); }
   constexpr Key To(double value) const { return With(&Key::max, value); }
   constexpr Key Above(double value) const { return From(value).With(&Key::above_min, true); }
@@ -155,14 +162,6 @@ struct Key {
   }
   constexpr Key PublishedFromStage(int stage, const char* json) const {
     return With(&Key::values, json).With(&Key::published_from, stage);
-  }
-
- private:
-  template <typename T>
-  constexpr Key With(T Key::*member, T value) const {
-    Key copy = *this;
-    copy.*member = value;
-    return copy;
   }
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "base/json_integers.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 
@@ -60,8 +61,9 @@ CheckpointManifest Parse(const Json& json) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     if (json.at("dtype") == SafetensorsName(dtype)) manifest.dtype = dtype;
   }
-  json.at("parameters").get_to(manifest.parameters);
-  for (const auto& [name, shape] : manifest.parameters) {
+  const Json parameters = json.at("parameters");
+  for (const auto& [name, sizes] : parameters.items()) {
+    const std::vector<int64_t>& shape = manifest.parameters[name] = IntegersIn(sizes);
     if (!SafetensorsFile::NumElems(shape))
       Throw(ErrorCode::kDataLoss, "/parameters/{} is {}; expected a shape", Printable(name),
             Json(shape).dump());
@@ -69,15 +71,15 @@ CheckpointManifest Parse(const Json& json) {
   const Json linears = json.value("linears", Json::object());
   for (const auto& [name, parts] : linears.items()) {
     for (const Json& part : parts)
-      manifest.linears[name].push_back({part.at(0), part.at(1)});
+      manifest.linears[name].push_back({part.at(0), IntegerIn(part.at(1))});
   }
   for (const Json& file : json.at("files")) {
     if (!IsOurs(file.at("name")))
       Throw(ErrorCode::kDataLoss, "/files names {}; expected {}", file.at("name").dump(),
             RankFileName(0, 0));
     const std::string crc = file.at("crc32");
-    manifest.files.push_back(
-        {file.at("name"), file.at("bytes"), static_cast<uint32_t>(std::stoul(crc, nullptr, 16))});
+    manifest.files.push_back({file.at("name"), IntegerIn(file.at("bytes")),
+                              static_cast<uint32_t>(std::stoul(crc, nullptr, 16))});
   }
   manifest.engine = json.at("engine");
   manifest.client_state = json.at("client_state");

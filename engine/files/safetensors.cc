@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_integers.h"
 #include "engine/files/crc32.h"
 
 namespace dsat::engine {
@@ -127,9 +128,9 @@ void SafetensorsFile::ParseHeader(const std::string& text, int64_t data_offset,
       continue;
     }
     entry.dtype = *known;
-    entry.shape = value.at("shape").get<std::vector<int64_t>>();
-    const int64_t begin = value.at("data_offsets").at(0);
-    const int64_t end = value.at("data_offsets").at(1);
+    entry.shape = IntegersIn(value.at("shape"));
+    const int64_t begin = IntegerIn(value.at("data_offsets").at(0));
+    const int64_t end = IntegerIn(value.at("data_offsets").at(1));
     if (begin < 0 || end < begin || end > file_bytes - data_offset) {
       Throw(ErrorCode::kDataLoss, "{}: {} lies outside the file of {} bytes", path_, name,
             file_bytes);

@@ -85,6 +85,7 @@ class Converter {
     document_.lines.try_emplace(pointer, node.Mark().line + 1);
     switch (node.Type()) {
       case YAML::NodeType::Scalar:
+        CheckText(node.Scalar(), pointer);
         return node.Tag() == "!" ? Json(node.Scalar()) : PlainScalar(node.Scalar());
       case YAML::NodeType::Sequence:
         return ConvertSequence(node, pointer);
@@ -120,6 +121,12 @@ class Converter {
           why);
   }
 
+  // JSON holds UTF-8 only.
+  void CheckText(const std::string& text, const std::string& pointer) const {
+    if (ValidUtf8(text) != text)
+      document_.Fail(pointer, fmt::format("has \"{}\", which is not UTF-8", ValidUtf8(text)));
+  }
+
   Json ConvertSequence(const YAML::Node& node, const std::string& pointer) {
     Json array = Json::array();
     for (const YAML::Node& item : node) {
@@ -134,6 +141,7 @@ class Converter {
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) document_.Fail(pointer, "has a key that is not a text");
       const std::string& key = entry.first.Scalar();
+      CheckText(key, pointer);
       std::string at = pointer + "/" + key;
       if (key == "<<") {
         merged.push_back(entry.second);

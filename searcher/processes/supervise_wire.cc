@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_integers.h"
 
 namespace dsat {
 namespace {
@@ -65,9 +66,9 @@ SuperviseOrder SuperviseOrderFromJson(const Json& json) {
   for (const Json& rank : json.at("ranks"))
     order.ranks.push_back(RankCommandFromJson(rank));
   order.work_dir = json.at("work_dir");
-  order.grace.siblings = std::chrono::milliseconds(json.at("sibling_grace_ms").get<int64_t>());
-  order.grace.terminate = std::chrono::milliseconds(json.at("terminate_grace_ms").get<int64_t>());
-  order.grace.silence = std::chrono::milliseconds(json.at("silence_ms").get<int64_t>());
+  order.grace.siblings = std::chrono::milliseconds(IntegerIn(json.at("sibling_grace_ms")));
+  order.grace.terminate = std::chrono::milliseconds(IntegerIn(json.at("terminate_grace_ms")));
+  order.grace.silence = std::chrono::milliseconds(IntegerIn(json.at("silence_ms")));
   order.remote = json.at("remote");
   order.files = json.at("files");
   return order;
@@ -83,7 +84,7 @@ Json ToJson(const SuperviseHello& hello) {
 
 SuperviseHello SuperviseHelloFromJson(const Json& json) {
   return {.version = json.at("version"),
-          .num_cores = json.at("num_cores"),
+          .num_cores = IntegerIn(json.at("num_cores")),
           .devices = json.value("devices", std::string()),  // Other versions lack it.
           .address = json.at("address"),
           .runner_address = json.at("runner_address")};
@@ -104,12 +105,13 @@ Json ToJson(const SuperviseReport& report) {
 SuperviseReport SuperviseReportFromJson(const Json& json) {
   SuperviseReport report;
   ExitReport& exit = report.exit;
-  exit.first_failed_rank = json.at("first_failed_rank");
-  exit.exit_code = json.at("exit_code");
+  exit.first_failed_rank = static_cast<int>(IntegerIn(json.at("first_failed_rank")));
+  exit.exit_code = static_cast<int>(IntegerIn(json.at("exit_code")));
   exit.killed_by_us = json.at("killed_by_us");
-  exit.oom_kills = json.at("oom_kills");
-  exit.exit_codes = json.at("exit_codes").get<std::vector<int>>();
-  exit.elapsed = std::chrono::milliseconds(json.at("elapsed_ms").get<int64_t>());
+  exit.oom_kills = IntegerIn(json.at("oom_kills"));
+  const std::vector<int64_t> codes = IntegersIn(json.at("exit_codes"));
+  exit.exit_codes.assign(codes.begin(), codes.end());
+  exit.elapsed = std::chrono::milliseconds(IntegerIn(json.at("elapsed_ms")));
   exit.log_tail = json.at("log_tail");
   report.logs = json.at("logs");
   return report;

@@ -114,6 +114,10 @@ std::optional<double> FiniteNumber(const Json& object, const char* key) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
+int64_t WholePart(double number) {
+  return number > 0 ? static_cast<int64_t>(std::min(number, 0x1p62)) : 0;
+}
+
 std::optional<StepLine> ParseStepLine(std::string_view line) {
   const size_t marker = line.find(kStepLineMarker);
   if (marker == std::string_view::npos) return std::nullopt;
@@ -205,13 +209,11 @@ std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_b
   const auto activation = FiniteNumber(file, "activation_mem_per_gpu");
   if (!params || !trainable || !activation || *params < 1) return std::nullopt;
   ModelProfile profile;
-  profile.num_params = static_cast<int64_t>(*params);
-  profile.trainable_num_params = static_cast<int64_t>(*trainable);
-  profile.activation_bytes_per_sample =
-      std::max(kMinActivationBytes,
-               static_cast<int64_t>(*activation) / std::max<int64_t>(1, micro_batch_size));
-  profile.device_memory_bytes =
-      static_cast<int64_t>(std::max(0.0, FiniteNumber(file, "gpu_mem").value_or(0)));
+  profile.num_params = WholePart(*params);
+  profile.trainable_num_params = WholePart(*trainable);
+  profile.activation_bytes_per_sample = std::max(
+      kMinActivationBytes, WholePart(*activation) / std::max<int64_t>(1, micro_batch_size));
+  profile.device_memory_bytes = WholePart(FiniteNumber(file, "gpu_mem").value_or(0));
   return profile;
 }
 

@@ -19,6 +19,8 @@ namespace dsat {
 
 // The number at a key of an object; nullopt if there is none or it is not finite.
 std::optional<double> FiniteNumber(const Json& object, const char* key);
+// A number of a script without its fraction; at least 0 and at most 2^62. 0 for NaN.
+int64_t WholePart(double number);
 
 // The text that identifies DeepSpeed's line per step: "[Rank 0] time (ms) | fwd: 0.16 | ...".
 inline constexpr char kStepLineMarker[] = "time (ms) |";

@@ -88,8 +88,7 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
     if (const auto value = FiniteNumber(ran, name)) report.ran.settings[pointer] = *value;
   }
   if (ran.is_object())
-    report.ran.data_parallel_size =
-        static_cast<int64_t>(FiniteNumber(ran, "data_parallel_size").value_or(0));
+    report.ran.data_parallel_size = WholePart(FiniteNumber(ran, "data_parallel_size").value_or(0));
   report.peak_bytes = FiniteNumber(file, "peak_bytes");
   report.host_bytes = FiniteNumber(file, "host_bytes");
   report.alloc_retries = FiniteNumber(file, "num_alloc_retries");
@@ -120,7 +119,7 @@ std::optional<RanConfig> ReadConfigDump(std::string_view log) {
   }
   if (const auto stage = Dumped(log, "zero_optimization_stage"))
     ran.settings["/zero_optimization/stage"] = *stage;
-  ran.data_parallel_size = static_cast<int64_t>(Dumped(log, "world_size").value_or(0));
+  ran.data_parallel_size = WholePart(Dumped(log, "world_size").value_or(0));
   return ran;
 }
 

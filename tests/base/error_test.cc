@@ -27,5 +27,10 @@ TEST(ErrorTest, NoCharacterIsCut) {
   EXPECT_EQ(message, pasted.substr(0, 99) + "... (601 bytes)");
 }
 
+TEST(ErrorTest, BytesThatOnlyContinueACharacterAreCutToo) {
+  const std::string bytes(600, '\x80');
+  EXPECT_STREQ(Error(ErrorCode::kInvalidArgument, bytes).what(), "... (600 bytes)");
+}
+
 }  // namespace
 }  // namespace dsat

@@ -168,6 +168,40 @@ TEST_F(OpenTest, ADamagedJsonTextIsFound) {
   EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("damaged"));
 }
 
+TEST_F(OpenTest, ATextOfAnotherFormIsDamage) {
+  MakeDatabase();
+  {
+    Store store = Store::Open(path(), Mode::kReadWrite);
+    const auto seq = static_cast<int64_t>(store.Events(1).size());
+    store.Append(1, seq,
+                 std::vector<Event>{AskedEvent(SampleTrial(77)), AttemptStartedEvent(77, 0, ""),
+                                    MeasuredEvent(77, 0, SamplePoint(10), std::nullopt)});
+  }
+  const auto expect_damage = [this](const std::string& change, const auto& read) {
+    {
+      Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+      db.Execute("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON");
+      db.Execute(change);
+    }
+    const Store store = Store::Open(path(), Store::Mode::kReadOnly);
+    try {
+      read(store);
+      ADD_FAILURE() << change;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      EXPECT_THAT(error.what(), HasSubstr(path() + ": experiment 1 cannot be read; it was"));
+    }
+  };
+  const auto trials = [](const Store& store) { store.Trials(1); };
+  expect_damage("UPDATE points SET measurement = '[1e999]'", trials);
+  expect_damage("UPDATE points SET measurement = '{}', losses = '\"x\"'", trials);
+  expect_damage("DELETE FROM trials WHERE id = 77", trials);
+  expect_damage("UPDATE trials SET assignment = '1e999'", trials);
+  expect_damage("UPDATE events SET payload = '1e999'", [](const Store& store) { store.Events(1); });
+  expect_damage("UPDATE experiments SET spec = '1e999'",
+                [](const Store& store) { store.GetSpec(1); });
+}
+
 TEST_F(OpenTest, ATruncatedFileIsRefused) {
   MakeDatabase();
   const std::string whole = ReadFile(path());

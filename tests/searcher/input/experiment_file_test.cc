@@ -319,6 +319,8 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {External("searcher: {max_lenght: 5}"), "\"max_length\""},
       {External("name: [1]"), "/name is [1]; expected a text"},
       {External("name: x\nname: y"), ":3: /name is given twice"},
+      {External("name: x\xbd"), ":2: /name has \"x\uFFFD\", which is not UTF-8"},
+      {External("\xbd: y"), ":1:  has \"\uFFFD\", which is not UTF-8"},
   };
   for (const Case& c : cases)
     EXPECT_THAT(Refusal(c.yaml), HasSubstr(c.message)) << c.yaml;

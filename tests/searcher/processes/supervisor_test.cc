@@ -207,24 +207,26 @@ TEST(SupervisorTest, TheDestructorLeavesNothing) {
 }
 
 TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
-  TestFolder folder;
-  const std::string self = SelfBinary();
-  // The rank starts a daemon and keeps running.
-  const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
-  std::vector<std::string> args = {self, "runner", folder.path(), "sh",
-                                   "-c", script,   folder.path(), self};
-  std::vector<char*> argv;
-  for (std::string& arg : args)
-    argv.push_back(arg.data());
-  argv.push_back(nullptr);
-  pid_t runner = 0;
-  ASSERT_EQ(posix_spawn(&runner, self.c_str(), nullptr, nullptr, argv.data(), environ), 0);
-  EXPECT_TRUE(IsReady(folder, 0));
-  // Runner, rank, daemon.
-  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).size() == 3; }));
-  kill(runner, SIGKILL);
-  EXPECT_EQ(waitpid(runner, nullptr, 0), runner);
-  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+  for (const bool supervisor_is_stopped : {false, true}) {
+    TestFolder folder;
+    const std::string self = SelfBinary(), path = folder.path();
+    // The rank starts a daemon and keeps running.
+    const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
+    std::vector<std::string> args = {self, "runner", path, "sh", "-c", script, path, self};
+    std::vector<char*> argv;
+    for (std::string& arg : args)
+      argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    pid_t runner = 0;
+    ASSERT_EQ(posix_spawn(&runner, self.c_str(), nullptr, nullptr, argv.data(), environ), 0);
+    EXPECT_TRUE(IsReady(folder, 0));
+    // Runner, rank, daemon.
+    EXPECT_TRUE(Eventually([&] { return ProcessesNaming(path).size() == 3; }));
+    if (supervisor_is_stopped) kill(ChildrenOf(runner).at(0), SIGSTOP);
+    kill(runner, SIGKILL);
+    EXPECT_EQ(waitpid(runner, nullptr, 0), runner);
+    EXPECT_TRUE(Eventually([&] { return ProcessesNaming(path).empty(); }));
+  }
 }
 
 TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {

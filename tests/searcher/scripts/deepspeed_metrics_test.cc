@@ -227,6 +227,8 @@ TEST(DeepSpeedMetricsTest, ReadsModelInfo) {
   more["activation_mem_per_gpu"] = -5;
   EXPECT_EQ(NormalizeModelInfo(more, 1)->device_memory_bytes, 80'000'000'000);
   EXPECT_EQ(NormalizeModelInfo(more, 1)->activation_bytes_per_sample, 1 << 20);
+  more["gpu_mem"] = 1e300;
+  EXPECT_EQ(NormalizeModelInfo(more, 1)->device_memory_bytes, int64_t{1} << 62);
   for (const char* key : {"num_params", "trainable_num_params", "activation_mem_per_gpu"}) {
     Json missing = file;
     missing.erase(key);

@@ -1,0 +1,17 @@
+// Databases for the targets that read them.
+#ifndef DSAT_TESTS_FUZZ_DATABASE_H_
+#define DSAT_TESTS_FUZZ_DATABASE_H_
+
+#include <string>
+
+namespace dsat::fuzz {
+
+// The bytes of a database with one experiment, its events and trials.
+const std::string& SampleDatabase();
+
+// Reads all that dsat reads of a database. Throws Error.
+void ReadWholeDatabase(const std::string& path);
+
+}  // namespace dsat::fuzz
+
+#endif  // DSAT_TESTS_FUZZ_DATABASE_H_
