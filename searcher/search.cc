@@ -167,7 +167,8 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
   return next;
 }
 
-// A script that starts slowly makes each round dear: an extension may not cost more than the search.
+// A script that starts slowly makes each round costly: no extension begins after a confirmation
+// that took longer than the search.
 bool Search::State::ConfirmsLongerThanItSearched() const {
   double confirm_s = 0, search_s = 0;
   for (const auto& [id, trial] : trials) {
