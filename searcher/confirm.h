@@ -64,6 +64,8 @@ class Confirmation {
   bool MayExtend() const;
   // No rounds come after those of the first look; a later look is cut short.
   void DoNotExtend() { may_extend_ = false; }
+  // Rounds follow that an earlier process has already begun, whatever it was told since.
+  void Extend() { may_extend_ = true; }
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);
 

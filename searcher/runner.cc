@@ -118,7 +118,8 @@ struct Runner::Impl {
   // The search's own clock goes on where the last runner has left it.
   double clock_before_s = 0;
   std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
-  std::map<TrialId, double> started_s;  // Of running trials.
+  std::map<TrialId, double> started_s;  // Of running trials, later by what they have waited.
+  std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
   LoadWatch load;
   bool load_noted = false;
 };
@@ -344,7 +345,7 @@ void Runner::Impl::Launch(const Trial& trial) {
 // A trial that waits in Slurm's queue uses no slots.
 void Runner::Impl::NoteStart(Attempt& attempt) {
   const TrialId id = attempt.request().trial;
-  if (attempt.started()) started_s.try_emplace(id, Clock());
+  if (attempt.started()) started_s.try_emplace(id, Clock() - spent_s[id]);
   const std::string job = attempt.NewInQueue();
   if (job.empty()) return;
   Notify(RunnerEvent::Kind::kNote, id, attempt.request().attempt, 0,
@@ -441,6 +442,8 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   NoteLoad();
   experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
+  const auto started = started_s.extract(request.trial);
+  if (started) spent_s[request.trial] = Clock() - started.mapped();
   if (EndsTrial(request.trial, end.outcome)) {
     Tell(request.trial, end.outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
@@ -472,10 +475,8 @@ bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const std::optional<TrialId> best = experiment.search().Best();
-  const auto start = started_s.find(id);
   TrialTimes times;
-  if (start != started_s.end()) times = {.started_s = start->second, .ended_s = Clock()};
-  started_s.erase(id);
+  if (spent_s[id] > 0) times = {.started_s = Clock() - spent_s[id], .ended_s = Clock()};
   experiment.Tell(id, outcome, times);
   const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
   const Trial& told = experiment.search().trials().at(id);

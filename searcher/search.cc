@@ -58,7 +58,8 @@ struct Search::State {
   std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
   std::optional<Next> NextToCompare();
   std::optional<Next> NextProfile();
-  std::optional<Next> NextConfirm();
+  std::optional<Next> NextConfirm(const RecordedAsk* recorded);
+  bool ConfirmsLongerThanItSearched() const;
   std::vector<TrialId> Arms() const;
   Findings Find() const;
   Json BestConfigOf(TrialId id) const;
@@ -93,7 +94,7 @@ std::string Search::State::Misfit(const Draft& draft) {
 std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* recorded) {
   if (Compares()) {
     if (std::optional<Next> arm = NextToCompare()) return arm;
-    return NextConfirm();
+    return NextConfirm(recorded);
   }
   if (!profile) return NextProfile();
   // Proposals that end a search are not in the log: a recorded confirmation says that it was over.
@@ -103,7 +104,7 @@ std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* re
     if (num_running > 0) return std::nullopt;
     method_is_over = true;
   }
-  return NextConfirm();
+  return NextConfirm(recorded);
 }
 
 std::optional<Search::State::Next> Search::State::NextOfMethod(const RecordedAsk* recorded) {
@@ -147,7 +148,7 @@ std::optional<Search::State::Next> Search::State::NextProfile() {
   return next;
 }
 
-std::optional<Search::State::Next> Search::State::NextConfirm() {
+std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk* recorded) {
   if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
   if (!confirmation) {
     const std::vector<TrialId> arms = Arms();
@@ -157,12 +158,24 @@ std::optional<Search::State::Next> Search::State::NextConfirm() {
                          spec.options.confirm_rounds, may_extend ? spec.options.confirm_looks : 1,
                          spec.options.metric);
   }
+  if (recorded != nullptr && !confirmation->Next()) confirmation->Extend();
   const std::optional<TrialId> arm = confirmation->Next();
   if (!arm) return std::nullopt;
   Next next{TrialKind::kConfirm, {}, arm};
   next.draft.assignment = trials.at(*arm).assignment;
   next.draft.ds_config = BestConfigOf(*arm);
   return next;
+}
+
+// A script that starts slowly makes each round costly: no extension begins after a confirmation
+// that took longer than the search.
+bool Search::State::ConfirmsLongerThanItSearched() const {
+  double confirm_s = 0, search_s = 0;
+  for (const auto& [id, trial] : trials) {
+    double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
+    sum += trial.times.ended_s - trial.times.started_s;
+  }
+  return confirm_s > search_s;
 }
 
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
@@ -312,6 +325,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   --s.num_running;
   if (trial.kind == TrialKind::kConfirm) {
     s.confirmation->Add(*trial.confirms, trial);
+    if (s.confirmation->GoesOn() && s.ConfirmsLongerThanItSearched()) s.confirmation->DoNotExtend();
     if (s.proposer) s.proposer->Observe(trial);
   } else if (RunsAgain(trial.kind)) {
     const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
+from dsat._program import bundled_program
+
 
 class DsatError(RuntimeError):
     """dsat refused a command; the text is its message."""
@@ -31,7 +33,7 @@ class PendingTrial:
 
 
 def _run(program: Optional[str], arguments: Sequence[str]) -> Dict[str, Any]:
-    name = program or os.environ.get("DSAT_PROGRAM") or "dsat"
+    name = program or os.environ.get("DSAT_PROGRAM") or bundled_program() or "dsat"
     path = shutil.which(name)
     if path is None:
         raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -319,11 +320,14 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
       !have_exited && !HaveEnded(AttemptFiles(request).ReadReports(spec_.slots_per_trial));
   if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
+  std::set<int64_t> partial;
+  for (const HookReport& report : AttemptFiles(request).ReadReports(spec_.slots_per_trial))
+    partial.insert(report.partial_steps.begin(), report.partial_steps.end());
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
   result.measurement =
       MeasurementOf(*metrics, lines, spec_.options.start_profile_step, LastStep(request),
-                    result.point.accumulation_steps, BatchOf(request));
+                    result.point.accumulation_steps, BatchOf(request), partial);
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }

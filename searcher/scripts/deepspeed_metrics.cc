@@ -56,13 +56,14 @@ struct TimedStep {
   double latency_ms = 0;
 };
 
-// The steps after the profiled one. The last step ends in the hook and prints nothing.
-std::vector<TimedStep> UsableSteps(const std::vector<StepLine>& lines, int64_t start, int64_t end) {
+// The full steps after the profiled one. The last step ends in the hook and prints nothing.
+std::vector<TimedStep> UsableSteps(const std::vector<StepLine>& lines, int64_t start, int64_t end,
+                                   const std::set<int64_t>& partial) {
   std::vector<TimedStep> steps;
   const int64_t last = std::min(end, static_cast<int64_t>(lines.size()));
   for (int64_t k = start + 1; k < last; ++k) {
     const auto ns = static_cast<double>(lines[k].time_ns - lines[k - 1].time_ns);
-    if (ns > 0) steps.push_back({lines[k], ns / 1e6});
+    if (ns > 0 && !partial.contains(k)) steps.push_back({lines[k], ns / 1e6});
   }
   return steps;
 }
@@ -181,9 +182,10 @@ bool UsedBatchSize(const HookMetrics& metrics, int64_t train_batch_size) {
 
 Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine>& lines,
                           int64_t start, int64_t end, int64_t accumulation_steps,
-                          int64_t train_batch_size) {
-  const std::vector<TimedStep> steps = UsableSteps(lines, start, end);
-  const size_t enough = accumulation_steps >= kTrimmedFrom ? 1 : 2;
+                          int64_t train_batch_size, const std::set<int64_t>& partial_steps) {
+  const std::vector<TimedStep> steps = UsableSteps(lines, start, end, partial_steps);
+  const bool is_biased = accumulation_steps >= kTrimmedFrom || partial_steps.contains(end);
+  const size_t enough = is_biased ? 1 : 2;
   return steps.size() >= enough ? FromLines(metrics, steps, train_batch_size)
                                 : FromFile(metrics, train_batch_size);
 }

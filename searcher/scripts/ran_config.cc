@@ -102,6 +102,9 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
     if (size.is_number_integer())
       report.largest_batch = std::max<int64_t>(report.largest_batch, size);
   }
+  for (const Json& step : file.value("partial_steps", Json::array())) {
+    if (step.is_number_integer()) report.partial_steps.push_back(step);
+  }
   return report;
 }
 

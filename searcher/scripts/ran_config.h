@@ -27,10 +27,11 @@ struct HookReport {
   std::optional<double> peak_bytes = {};
   std::optional<double> host_bytes = {};
   std::optional<double> alloc_retries = {};
-  std::optional<double> data_wait = {};  // 0 to 1.
-  bool has_ended = false;                // It has written its losses, if it has any.
-  std::vector<double> losses = {};       // NaN if not finite.
-  int64_t largest_batch = 0;             // Samples of the largest forward pass; 0 if unknown.
+  std::optional<double> data_wait = {};     // 0 to 1.
+  bool has_ended = false;                   // It has written its losses, if it has any.
+  std::vector<double> losses = {};          // NaN if not finite.
+  int64_t largest_batch = 0;                // Samples of the largest forward pass; 0 if unknown.
+  std::vector<int64_t> partial_steps = {};  // With a forward pass of fewer samples than asked for.
 };
 
 // Reads the text of such a file, in which Python may write NaN and Infinity; nullopt if it is

@@ -256,10 +256,10 @@ TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
 
 TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
   ExperimentSpec spec = CommandSpec();
-  constexpr char kNew[] = "/zero_optimization/stage3_module_granularity_threshold";
+  constexpr char kNew[] = "/zero_optimization/memory_efficient_linear";
   constexpr char kOld[] = "/zero_optimization/round_robin_gradients";
   for (const auto& [release, has_new] :
-       {std::pair{"", false}, {"0.15.4", false}, {"0.16.0", true}, {"0.19.2+cu121", true}}) {
+       {std::pair{"", true}, {"0.8.3", false}, {"0.9.0", true}, {"0.19.2+cu121", true}}) {
     spec.machine = Json::object();
     if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
     const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);

@@ -3,7 +3,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsat._hook.batches import UnreachableError, rebatch, samples_in  # noqa: E402
+from dsat._hook.batches import BatchCounter, UnreachableError, rebatch  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler  # noqa: E402
 
 
@@ -46,4 +46,22 @@ def test_a_loader_without_a_batch_size_is_refused_with_the_way_out():
     (((torch.tensor(1.0), "text"), {}), None),
 ])
 def test_samples_of_a_forward_pass(arguments, samples):
-    assert samples_in(*arguments, micro_batch=4) == samples
+    assert BatchCounter(4).count(*arguments) == samples
+
+
+def counts(*shapes, micro_batch=4, script_micro_batch=None):
+    """The samples of forward passes with one or more tensors of these shapes."""
+    counter = BatchCounter(micro_batch, script_micro_batch)
+    return [counter.count([torch.zeros(shape) for shape in passed], {}) for passed in shapes]
+
+
+def test_a_partial_batch_is_seen_in_the_dimension_that_full_ones_have_shown():
+    assert counts([(4, 7)], [(3, 7)]) == [4, 3]
+    assert counts([(7, 4)], [(7, 3)], [(9, 4)]) == [4, 3, 4]  # The sequence comes first.
+    assert counts([(4, 4)], [(3, 4)]) == [4, 3]               # Sequences as long as the batch.
+    assert counts([(4, 4)], [(9, 4)], [(2, 4)], [(2, 3)]) == [4, 4, 4, 3]
+    assert counts([(4, 4), (4,)], [(4, 3), (3,)]) == [4, 3]   # The labels decide.
+
+
+def test_a_batch_of_the_scripts_own_size_is_seen_behind_the_sequence():
+    assert counts([(7, 2)], script_micro_batch=2) == [2]

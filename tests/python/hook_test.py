@@ -48,6 +48,14 @@ def test_a_loader_out_of_reach_is_named_with_the_way_out(run_trial):
     assert "dsat.get_ds_config(config)" in run_trial.log()
 
 
+def test_steps_with_the_last_batch_of_an_epoch_are_reported(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", "short", ranks=1) == [0], run_trial.log()
+    found = run_trial.read("hook-rank0.json")
+    assert found["forward_batch_sizes"] == [3, 6]
+    assert found["partial_steps"] == [1, 2, 4]  # Batches of 6, 6, 3 and again; a step has two.
+
+
 def test_a_file_that_the_script_opens_is_replaced(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     (run_trial.folder / "my_config.json").write_text(

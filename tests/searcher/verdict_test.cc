@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tests/searcher/simulated_device.h"
 #include "tests/searcher/simulated_trials.h"
@@ -149,6 +150,17 @@ TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
   RunToEnd(extended, NoisyDevice(3));
   EXPECT_EQ(VerdictOf(extended).num_rounds, 6);
   EXPECT_FALSE(extended.MayGoOn());
+
+  // Nor does one begin after a confirmation that took longer than the search.
+  Search costly(spec);
+  double clock_s = 0;
+  while (const std::optional<Trial> trial = costly.Ask()) {
+    const EndTrial end_of = NoisyDevice(3);
+    const double begin_s = std::exchange(clock_s, clock_s + (RunsAgain(trial->kind) ? 100 : 1));
+    const Ending result = end_of(*trial);
+    costly.Tell(trial->id, result.outcome, result.points, result.profile, {}, {begin_s, clock_s});
+  }
+  EXPECT_EQ(VerdictOf(costly).num_rounds, 2);
 
   Search ended(spec);
   const EndTrial end = NoisyDevice(3);

@@ -1,7 +1,7 @@
 """Gives data loaders that scripts have built the micro-batch size of the trial."""
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Tuple
 
 from dsat._hook import wrap
 
@@ -50,24 +50,57 @@ def rebatch_loaders_of(script_micro_batch: int, micro_batch: int) -> None:
         return original(self)
 
 
-def samples_in(args: Any, kwargs: Any, micro_batch: int) -> Optional[int]:
-    """The samples in the arguments of a forward pass, judged by its tensors; None if they hide it.
+Place = Tuple[int, int]  # The number of a tensor among the arguments, and a dimension of it.
 
-    A tensor with a dimension of `micro_batch` has that many; otherwise the first dimension of the
-    first tensor counts. Packed sequences, whose first dimension is 1, hide their number.
+
+class BatchCounter:
+    """Counts the samples of forward passes, whichever dimension of the tensors is the batch.
+
+    The places of the batch are those that have had `micro_batch` samples and never more. If several
+    are left, as where sequences happen to be as long, a tensor of one dimension decides, and else
+    the first dimension.
     """
-    stack = [*args, *kwargs.values()]
-    first: Optional[int] = None
+
+    def __init__(self, micro_batch: int, script_micro_batch: Optional[int] = None) -> None:
+        self.micro_batch = micro_batch
+        self._of_script = script_micro_batch
+        self._places: Optional[List[Place]] = None
+
+    def count(self, args: Any, kwargs: Any) -> Optional[int]:
+        """The samples in the arguments; None if they hide it, as packed sequences do."""
+        shapes = _shapes_in([*args, *kwargs.values()])
+        sizes = {(number, dimension): size for number, shape in enumerate(shapes)
+                 for dimension, size in enumerate(shape)}
+        if self._places is None:
+            self._places = [place for place, size in sizes.items() if size == self.micro_batch]
+            if not self._places:
+                self._places = None
+                return self._count_others(shapes)
+        fitting = [place for place in self._places if sizes.get(place, 0) <= self.micro_batch]
+        self._places = fitting or self._places
+        here = [place for place in self._places if place in sizes]
+        if not here:
+            return None
+        return sizes[min(here, key=lambda place: (len(shapes[place[0]]), place[1], place[0]))]
+
+    def _count_others(self, shapes: List[Tuple[int, ...]]) -> Optional[int]:
+        first = next((shape for shape in shapes if shape), None)
+        if first is None:
+            return None
+        samples = self._of_script if self._of_script in first else first[0]
+        return None if samples == 1 else samples
+
+
+def _shapes_in(stack: List[Any]) -> List[Tuple[int, ...]]:
+    """The shapes of all tensors in the arguments, in order."""
+    shapes = []
     while stack:
         value = stack.pop(0)
         shape = getattr(value, "shape", None)
         if shape is not None:
-            if micro_batch in tuple(shape):
-                return micro_batch
-            if first is None and len(shape) > 0:
-                first = int(shape[0])
+            shapes.append(tuple(map(int, shape)))
         elif isinstance(value, (list, tuple)):
             stack[:0] = value
         elif isinstance(value, Mapping):
             stack[:0] = list(value.values())
-    return None if first == 1 else first
+    return shapes

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
-from dsat._hook.batches import (WAY_OUT, UnreachableError, rebatch_loaders_of, samples_in)
+from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
 from dsat._meter import StepLog, number_of, uses_gpu
 from dsat._trial import Config, Trial, rank_file, trial
 
@@ -48,13 +48,15 @@ def _check_batches(given: Config, config: Config, training_data: Any) -> Optiona
 class EngineWatch:
     """Watches the steps of an engine that has DeepSpeed's autotuning hooks."""
 
-    def __init__(self, of: Trial, script_micro_batch: Optional[int]) -> None:
+    def __init__(self, of: Trial, micro_batch: int, script_micro_batch: Optional[int]) -> None:
         self.log = StepLog(of)
         self._trial = of
         self._script_micro_batch = script_micro_batch
         self._losses: List[Any] = []
         self._sum_losses = False
+        self._counter = BatchCounter(micro_batch, script_micro_batch)
         self._batch_sizes: Set[int] = set()
+        self._partial_steps: List[int] = []
         self._idle_since: Optional[float] = None
         self._wait_s = 0.0
 
@@ -64,14 +66,16 @@ class EngineWatch:
         if self._idle_since is not None:
             self._wait_s += time.perf_counter() - self._idle_since
             self._idle_since = None
-        micro_batch = engine.train_micro_batch_size_per_gpu()
-        samples = samples_in(args, kwargs, micro_batch)
+        micro_batch = self._counter.micro_batch
+        samples = self._counter.count(args, kwargs)
         if samples is None:
             return
-        if samples == self._script_micro_batch:
+        if samples == self._script_micro_batch and not self._batch_sizes:
             raise UnreachableError(
                 f"dsat: the trial has micro-batches of {micro_batch} samples, but the script feeds "
                 f"batches of {samples}: {WAY_OUT}")
+        if samples < micro_batch and self.log.num_steps not in self._partial_steps:
+            self._partial_steps.append(self.log.num_steps)
         self._batch_sizes.add(samples)
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
@@ -94,7 +98,8 @@ class EngineWatch:
     def finish(self) -> None:
         self.end_step()
         self.log.write()
-        rank_file(self._trial).add({"forward_batch_sizes": sorted(self._batch_sizes)})
+        rank_file(self._trial).add({"forward_batch_sizes": sorted(self._batch_sizes),
+                                    "partial_steps": self._partial_steps})
 
 
 def settings_of(engine: Any) -> Dict[str, Any]:
@@ -141,7 +146,7 @@ def change(deepspeed: ModuleType) -> None:
         rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
                                 "ran": settings_of(engine)})
         if running.measures and not has_pipeline:
-            engine.dsat_watch = EngineWatch(running, was)
+            engine.dsat_watch = EngineWatch(running, engine.train_micro_batch_size_per_gpu(), was)
         return result
 
     @wrap(deepspeed.zero.Init, "__init__")

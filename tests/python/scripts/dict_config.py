@@ -1,8 +1,9 @@
 """A plain loop whose config is a dict, with a data loader of the dict's micro-batch size.
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
-With `partitioned`, the script expects stage 3.
+With `partitioned`, the script expects stage 3. With `short`, each epoch has 15 samples.
 """
+import itertools
 import sys
 
 import deepspeed
@@ -11,12 +12,13 @@ from small_model import Model, Tokens
 
 config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0},
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
-loader = torch.utils.data.DataLoader(Tokens(), batch_size=4)
+loader = torch.utils.data.DataLoader(Tokens(samples=15 if "short" in sys.argv else 4096),
+                                     batch_size=4)
 batches = iter(loader) if "early" in sys.argv else None
 with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sys.argv):
     model = Model()
 engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
-for ids in batches or loader:
+for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader)):
     loss = engine(ids)["loss"]
     engine.backward(loss)
     engine.step()

@@ -186,6 +186,15 @@ TEST(DeepSpeedMetricsTest, ArrivalTimesGiveTheTrueLatency) {
   EXPECT_NEAR(measured.at("FLOPS_per_gpu").value, (4.8e9 / 0.05 + 4.8e9 / 0.04) / 2, 1);
 }
 
+TEST(DeepSpeedMetricsTest, StepsWithASmallerBatchAreLeftOut) {
+  const HookMetrics file = {8, 12, 4, 24, 0, kBatch};
+  const std::vector<StepLine> lines = Lines({9, 9, 9, 40, 5, 60});
+  EXPECT_DOUBLE_EQ(MeasurementOf(file, lines, 2, 6, 1, kBatch, {4}).at("latency").value, 50);
+  // The file's own step is the last one.
+  EXPECT_DOUBLE_EQ(MeasurementOf(file, lines, 2, 6, 1, kBatch, {4, 5}).at("latency").value, 24);
+  EXPECT_DOUBLE_EQ(MeasurementOf(file, lines, 2, 6, 1, kBatch, {4, 5, 6}).at("latency").value, 40);
+}
+
 TEST(DeepSpeedMetricsTest, OneLineIsEnoughOnlyWhereTheFileIsBiased) {
   const HookMetrics file = {8, 12, 4, 24, 0, kBatch};
   const std::vector<StepLine> lines = Lines({10, 10, 10, 10, 40});
