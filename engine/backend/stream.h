@@ -25,6 +25,19 @@ struct TierTraffic {
 // A point in the work that a thread has asked a device for; nullptr: all of it is done.
 using StreamEvent = std::shared_ptr<void>;
 
+// A queue that belongs to no thread, for a library that launches its work from threads of its own.
+// Thread-safe. On a CPU it does nothing. Throws as Stream.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  // What the library is given: a cudaStream_t.
+  virtual void* handle() const { return nullptr; }
+  // All that comes next waits for the event, without blocking the caller.
+  virtual void WaitEvent(const StreamEvent&) {}
+  // An event at the point that the queue has reached.
+  virtual StreamEvent RecordEvent() { return nullptr; }
+};
+
 // The streams of all threads. Everything but set_trace is thread-safe.
 class Stream : public TracedDevice {
  public:
@@ -34,6 +47,7 @@ class Stream : public TracedDevice {
   virtual StreamEvent RecordEvent() { return nullptr; }
   virtual void WaitEvent(const StreamEvent&) {}
   virtual bool QueryEvent(const StreamEvent&) { return true; }
+  virtual std::shared_ptr<Queue> MakeQueue() { return std::make_shared<Queue>(); }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling
   // thread has asked for before are done; another thread makes the copies that shall run beside

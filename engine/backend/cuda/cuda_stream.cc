@@ -7,11 +7,46 @@
 #include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
+namespace {
+
+// A stream that does not wait for the legacy stream, nor that for it.
+class CudaQueue final : public Queue {
+ public:
+  CudaQueue(int gpu, std::shared_ptr<EventPool> events) : gpu_(gpu), events_(std::move(events)) {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+              "cudaStreamCreateWithFlags");
+  }
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+  ~CudaQueue() override { cudaStreamDestroy(stream_); }
+
+  void* handle() const override { return stream_; }
+  void WaitEvent(const StreamEvent& event) override {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    CheckCuda(cudaStreamWaitEvent(stream_, EventOf(event), 0), "cudaStreamWaitEvent");
+  }
+  StreamEvent RecordEvent() override {
+    CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+    return events_->Record(stream_);
+  }
+
+ private:
+  const int gpu_;
+  const std::shared_ptr<EventPool> events_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
 
 // Events and copies come from any thread, and a new one has no GPU chosen yet.
 StreamEvent CudaStream::RecordEvent() {
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  return events_->Record();
+  return events_->Record(cuda::Stream());
+}
+
+std::shared_ptr<Queue> CudaStream::MakeQueue() {
+  return std::make_shared<CudaQueue>(gpu_, events_);
 }
 
 void CudaStream::WaitEvent(const StreamEvent& event) {

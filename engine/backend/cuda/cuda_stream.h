@@ -23,6 +23,7 @@ class CudaStream final : public Stream {
   StreamEvent RecordEvent() override;
   void WaitEvent(const StreamEvent& event) override;
   bool QueryEvent(const StreamEvent& event) override;
+  std::shared_ptr<Queue> MakeQueue() override;
   void set_trace(Trace* trace) override;
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
   void EndSpan(StreamEvent begin, TraceEvent event) override;

@@ -161,6 +161,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin5() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin6() {
   return &dsat::engine::kPlugin;
 }
