@@ -30,6 +30,8 @@ int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
 // head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
+// The unit of CUDA's memory: cudaMalloc takes whole pages of 2 MiB from the driver.
+inline constexpr int64_t kCudaGranuleBytes = int64_t{2} << 20;
 // The workspace of matrix multiplications, which the CUDA backend always keeps.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_kernels.h"
 
@@ -33,6 +34,7 @@ class CudaMemory final : public MemorySource {
     cudaFree(block);
   }
   bool host_visible() const override { return false; }
+  int64_t granule_bytes() const override { return kCudaGranuleBytes; }
   bool Holds(const void* data) override {
     cudaPointerAttributes attributes{};
     CheckCuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
