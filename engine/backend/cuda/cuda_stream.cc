@@ -1,13 +1,17 @@
 // Events, copies and workspace of the CUDA backend.
 #include "engine/backend/cuda/cuda_stream.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
+
+constexpr int64_t kHeadBytes = 256;  // cudaMalloc's alignment.
 
 // A stream that does not wait for the legacy stream, nor that for it.
 class CudaQueue final : public Queue {
@@ -84,29 +88,49 @@ void CudaStream::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind 
   CheckCuda(cudaStreamSynchronize(cuda::Stream()), call);
 }
 
+double MeasureOnGpu(const std::function<void()>& enqueue) {
+  constexpr int kNumRuns = 3;
+  const auto events = std::make_shared<EventPool>(cudaEventDefault);
+  enqueue();
+  const StreamEvent begin = events->Record(cuda::Stream());
+  for (int i = 0; i < kNumRuns; ++i)
+    enqueue();
+  const StreamEvent end = events->Record(cuda::Stream());
+  CheckCuda(cudaEventSynchronize(EventOf(end)), "cudaEventSynchronize");
+  float ms = 0;
+  CheckCuda(cudaEventElapsedTime(&ms, EventOf(begin), EventOf(end)), "cudaEventElapsedTime");
+  return double{ms} / kNumRuns;
+}
+
 CudaWorkspace::CudaWorkspace(int gpu, Stream& stream) : stream_(stream) {
   CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
-  sums_ = static_cast<double*>(AllocateOnGpu(sizeof(Sums), "sums"));
 }
 
 CudaWorkspace::~CudaWorkspace() {
-  cudaFree(sums_);
   cudaFree(data_);
 }
 
 void* CudaWorkspace::Get(int64_t bytes) {
-  if (bytes <= bytes_) return data_;
-  CheckCuda(cudaFree(data_), "cudaFree");
-  data_ = nullptr;
-  bytes_ = 0;
-  data_ = AllocateOnGpu(static_cast<size_t>(bytes), "a kernel's workspace");
-  bytes_ = bytes;
-  return data_;
+  if (bytes > bytes_) {
+    CheckCuda(cudaFree(data_), "cudaFree");
+    data_ = nullptr;
+    bytes_ = 0;
+    const int64_t all_bytes = std::max(kHeadBytes + bytes, kCudaScratchBytes);
+    data_ =
+        static_cast<char*>(AllocateOnGpu(static_cast<size_t>(all_bytes), "a kernel's workspace"));
+    bytes_ = all_bytes - kHeadBytes;
+  }
+  return data_ + kHeadBytes;
+}
+
+double* CudaWorkspace::sums() {
+  Get(1);
+  return reinterpret_cast<double*>(data_);
 }
 
 CudaWorkspace::Sums CudaWorkspace::DownloadSums() {
   Sums sums;
-  stream_.Download(&sums, sums_, sizeof(sums));
+  stream_.Download(&sums, data_, sizeof(sums));
   return sums;
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "engine/backend/cuda/event_pool.h"
@@ -38,7 +39,12 @@ class CudaStream final : public Stream {
   StreamTimes times_;
 };
 
-// Device memory that the kernels of one rank share. Not thread-safe.
+// Runs `enqueue`, which enqueues work on the calling thread's stream, a few times and waits for it.
+// Returns the milliseconds of one run after the first.
+double MeasureOnGpu(const std::function<void()>& enqueue);
+
+// Device memory that the kernels of one rank share: kCudaScratchBytes (cost.h) from its first use
+// on, and more if a kernel needs it. Not thread-safe.
 class CudaWorkspace {
  public:
   // Chooses the GPU for the calling thread. `stream` must outlive this.
@@ -50,7 +56,7 @@ class CudaWorkspace {
   // At least `bytes` that the next kernel may use.
   void* Get(int64_t bytes);
   // Two numbers on the device that a kernel gives the host, and their values when it has run.
-  double* sums() { return sums_; }
+  double* sums();
   struct Sums {
     double first = 0, second = 0;
   };
@@ -58,8 +64,7 @@ class CudaWorkspace {
 
  private:
   Stream& stream_;
-  double* sums_ = nullptr;
-  void* data_ = nullptr;
+  char* data_ = nullptr;  // kHeadBytes for the sums, and bytes_.
   int64_t bytes_ = 0;
 };
 

@@ -139,7 +139,7 @@ CudaStatus Probe() {
     status.problem = fmt::format("{} is of compute capability {}.{}; expected 8.0 or newer",
                                  gpu.name, gpu.capability / 10, gpu.capability % 10);
   }
-  if (status.problem.empty()) status.problem = MissingLibrary();
+  if (status.problem.empty()) status.problem = FindCublas(status.cublas_path);
   return status;
 }
 

@@ -142,11 +142,12 @@ std::vector<TracedRank> Train(const Case& c, int num_steps, std::optional<int> f
 }
 
 TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) {
+  const Case c = {"emulated-nccl", 2, 3, true, Tier::kHost};
+  Train(c, 1, std::nullopt);  // Measures cuBLASLt's algorithms, by events with times.
   for (const bool traced : {false, true}) {
     const EventCounts before = CountEvents();
     const int num_steps = 8;
-    const auto runs = Train({"emulated-nccl", 2, 3, true, Tier::kHost}, num_steps,
-                            traced ? std::optional(num_steps) : std::nullopt);
+    const auto runs = Train(c, num_steps, traced ? std::optional(num_steps) : std::nullopt);
     const EventCounts after = CountEvents();
     const int64_t num_timed = after.num_timed - before.num_timed;
     EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 100);

@@ -195,7 +195,7 @@ bool IsSupported(const Product& product, const Matrix& a, const Matrix& b, const
 
 // The largest power of two up to 256 that divides the address.
 uint64_t AlignmentOf(const void* data) {
-  uint64_t alignment = 256;
+  uint64_t alignment = 16;
   while (!IsAligned(data, alignment))
     alignment /= 2;
   return alignment;
