@@ -55,6 +55,11 @@ class Stream : public TracedDevice {
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* device, int64_t bytes) = 0;
 
+  // As Upload, but may return before the work is done; the host memory is free again then.
+  virtual void UploadLater(void* device, const void* host, int64_t bytes) {
+    Upload(device, host, bytes);
+  }
+
   // host (n) = device (n), and device (n) = host (n), with the same dtype on both sides. They serve
   // model state and activations that change their tier, and count the bytes that a bus carries, on
   // a CPU as well. `lane` is the calling thread's lane in a trace.

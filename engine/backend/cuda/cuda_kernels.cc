@@ -94,13 +94,15 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     cuda::NormForward(NormOf(op, op.N, op.C, kEpsilon));
   }
   void Launch(const op::LayerNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
+                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
   }
   static void Launch(const op::RmsNormForward& op) {
     cuda::NormForward(NormOf(op, op.N, op.C, op.eps));
   }
   void Launch(const op::RmsNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
+                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
   }
   static void Launch(const op::GroupNormForward& op) {
     cuda::GroupNormForward(NormOf(op, 0, 0, kEpsilon), GroupsOf(op.shape));

@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/cuda_stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "engine/backend/cost.h"
@@ -74,6 +75,43 @@ void CudaStream::EndSpan(StreamEvent begin, TraceEvent event) {
 
 void CudaStream::Upload(void* device, const void* host, int64_t bytes) {
   Copy(device, host, bytes, cudaMemcpyHostToDevice);
+}
+
+CudaStream::~CudaStream() {
+  for (const Stage& stage : stages_)
+    cudaFreeHost(stage.data);
+}
+
+CudaStream::Stage CudaStream::TakeStage(int64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto stage = stages_.begin(); stage != stages_.end(); ++stage) {
+      if (stage->bytes < bytes || !engine::QueryEvent(stage->copied)) continue;
+      const Stage taken = *stage;
+      stages_.erase(stage);
+      return taken;
+    }
+  }
+  Stage stage;
+  stage.bytes = bytes;
+  if (cudaMallocHost(&stage.data, static_cast<size_t>(bytes)) != cudaSuccess) cudaGetLastError();
+  return stage;
+}
+
+void CudaStream::UploadLater(void* device, const void* host, int64_t bytes) {
+  if (bytes == 0) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  Stage stage = TakeStage(bytes);
+  if (stage.data == nullptr) return Upload(device, host, bytes);
+  std::memcpy(stage.data, host, static_cast<size_t>(bytes));
+  const cudaError_t error = cudaMemcpyAsync(device, stage.data, static_cast<size_t>(bytes),
+                                            cudaMemcpyHostToDevice, cuda::Stream());
+  stage.copied = events_->Record(cuda::Stream());
+  {
+    const std::lock_guard lock(mutex_);
+    stages_.push_back(std::move(stage));
+  }
+  CheckCuda(error, "copy to the device");
 }
 
 void CudaStream::Download(void* host, const void* device, int64_t bytes) {

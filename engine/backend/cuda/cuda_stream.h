@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "engine/backend/cuda/event_pool.h"
 #include "engine/backend/cuda/stream_times.h"
@@ -20,6 +22,9 @@ class CudaStream final : public Stream {
  public:
   explicit CudaStream(int gpu)
       : gpu_(gpu), events_(std::make_shared<EventPool>(cudaEventDisableTiming)), times_(gpu) {}
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() override;
 
   StreamEvent RecordEvent() override;
   void WaitEvent(const StreamEvent& event) override;
@@ -29,14 +34,26 @@ class CudaStream final : public Stream {
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
   void EndSpan(StreamEvent begin, TraceEvent event) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
+  // By way of page-locked memory of the stream's, which is used again when a copy is done.
+  void UploadLater(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
 
  private:
+  struct Stage {
+    void* data = nullptr;
+    int64_t bytes = 0;
+    StreamEvent copied;  // It may be used when that is done.
+  };
+
   void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+  // An unused stage; without data if the system refuses to lock pages.
+  Stage TakeStage(int64_t bytes);
 
   const int gpu_;
   const std::shared_ptr<EventPool> events_;
   StreamTimes times_;
+  std::mutex mutex_;  // Guards stages_.
+  std::vector<Stage> stages_;
 };
 
 // Runs `enqueue`, which enqueues work on the calling thread's stream, a few times and waits for it.

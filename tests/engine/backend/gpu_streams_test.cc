@@ -90,6 +90,83 @@ TEST(MarksTest, OutliveTheirKernelsAndAreDestroyedWithTheLast) {
   EXPECT_EQ(CountEvents().num_alive, before);
 }
 
+// Else a batch would wait for the micro-batch before it.
+TEST(UploadTest, ALaterUploadWaitsForNothingAndKeepsWhatTheHostHad) {
+  GpuNumbers numbers;
+  emulated_cuda::Gpu::Get().FinishAll();
+  const int64_t before = Ticks();
+  std::vector<float> host(64);
+  for (int i = 1; i <= 3; ++i) {
+    numbers.Fill(nullptr, "earlier work");
+    std::ranges::fill(host, static_cast<float>(10 * i));
+    numbers.kernels().stream().UploadLater(numbers.x().data, host.data(), numbers.x().bytes());
+    if (i == 1) EXPECT_EQ(Ticks(), before);
+    std::ranges::fill(host, -1.0F);
+  }
+  numbers.kernels().stream().Download(host.data(), numbers.x().data, numbers.x().bytes());
+  EXPECT_EQ(std::ranges::count(host, 30.0F), std::ssize(host));
+}
+
+// The pieces of work of a kernel on operands of ones, at places of their own.
+class CountedWork {
+ public:
+  Tensor New(DType dtype, int64_t num_elems) {
+    buffers_.push_back(arena_.Allocate(dtype, num_elems, "an operand"));
+    const Tensor tensor = buffers_.back().AsTensor(dtype);
+    kernels_->Run(op::Fill{tensor, 1});
+    return tensor;
+  }
+  template <typename Op>
+  int64_t Of(const Op& op) {
+    emulated_cuda::Gpu::Get().FinishAll();
+    const int64_t before = Ticks();
+    kernels_->Run(op);
+    emulated_cuda::Gpu::Get().FinishAll();
+    return Ticks() - before;
+  }
+
+ private:
+  std::unique_ptr<Device> device_ = MakeTestDevice("emulated-cuda");
+  std::unique_ptr<Kernels> kernels_ = device_->MakeKernels();
+  Arena arena_{"device memory", Arena::Kind::kReal, 0, &device_->memory()};
+  std::vector<Buffer> buffers_;
+};
+
+TEST(WorkTest, TheBackwardPassOfANormIsOneKernelAndASum) {
+  CountedWork work;
+  const auto matrix = [&](int64_t C) { return work.New(DType::kBF16, 40 * C); };
+  for (const auto& [C, num_kernels] : {std::pair(64, 2), std::pair(4096, 3)}) {
+    const auto row = [&, C = C] { return work.New(DType::kBF16, C); };
+    const auto column = [&] { return work.New(DType::kF32, 40); };
+    EXPECT_EQ(work.Of(op::LayerNormBackward{.dx = matrix(C),
+                                            .dweight = row(),
+                                            .dbias = row(),
+                                            .dy = matrix(C),
+                                            .x = matrix(C),
+                                            .weight = row(),
+                                            .mean = column(),
+                                            .rstd = column(),
+                                            .N = 40,
+                                            .C = C}),
+              num_kernels)
+        << C;
+  }
+}
+
+TEST(WorkTest, TheBackwardPassOfAttentionOnTensorCoresIsTwoKernels) {
+  CountedWork work;
+  const AttentionShape shape = {.B = 1, .T = 40, .C = 64, .H = 1};
+  const auto matrix = [&](int64_t C) { return work.New(DType::kBF16, 40 * C); };
+  EXPECT_EQ(work.Of(op::AttentionBackward{.dqkv = matrix(192),
+                                          .dout = matrix(64),
+                                          .qkv = matrix(192),
+                                          .out = matrix(64),
+                                          .lse = work.New(DType::kF32, 40),
+                                          .shape = shape,
+                                          .scratch = work.New(DType::kF32, 40)}),
+            2);
+}
+
 struct Case {
   const char* device;
   int num_ranks;
