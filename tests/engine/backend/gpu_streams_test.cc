@@ -100,7 +100,7 @@ TEST(UploadTest, ALaterUploadWaitsForNothingAndKeepsWhatTheHostHad) {
     numbers.Fill(nullptr, "earlier work");
     std::ranges::fill(host, static_cast<float>(10 * i));
     numbers.kernels().stream().UploadLater(numbers.x().data, host.data(), numbers.x().bytes());
-    if (i == 1) EXPECT_EQ(Ticks(), before);
+    EXPECT_TRUE(i > 1 || Ticks() == before);
     std::ranges::fill(host, -1.0F);
   }
   numbers.kernels().stream().Download(host.data(), numbers.x().data, numbers.x().bytes());
@@ -147,7 +147,8 @@ TEST(WorkTest, TheBackwardPassOfANormIsOneKernelAndASum) {
                                             .mean = column(),
                                             .rstd = column(),
                                             .N = 40,
-                                            .C = C}),
+                                            .C = C,
+                                            .accumulate_dx = false}),
               num_kernels)
         << C;
   }
@@ -159,11 +160,11 @@ TEST(WorkTest, TheBackwardPassOfAttentionOnTensorCoresIsTwoKernels) {
   const auto matrix = [&](int64_t C) { return work.New(DType::kBF16, 40 * C); };
   EXPECT_EQ(work.Of(op::AttentionBackward{.dqkv = matrix(192),
                                           .dout = matrix(64),
-                                          .qkv = matrix(192),
                                           .out = matrix(64),
+                                          .qkv = matrix(192),
                                           .lse = work.New(DType::kF32, 40),
-                                          .shape = shape,
-                                          .scratch = work.New(DType::kF32, 40)}),
+                                          .scratch = work.New(DType::kF32, 40),
+                                          .shape = shape}),
             2);
 }
 
