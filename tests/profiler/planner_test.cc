@@ -18,7 +18,7 @@ using engine::ReadDsConfig;
 constexpr char kCheckpoints[] = "/pipeline/activation_checkpoint_interval";
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-constexpr int64_t kGpuWorkspaceBytes = int64_t{32} << 20;  // Of cuBLASLt.
+constexpr int64_t kGpuWorkspaceBytes = int64_t{40} << 20;  // Of cuBLASLt and other kernels.
 
 Json Gpt(int64_t n_layer, int64_t n_embd, int64_t n_head) {
   return {{"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_embd}, {"n_head", n_head}};
