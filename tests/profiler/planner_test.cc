@@ -231,9 +231,10 @@ TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
 TEST(EstimateTest, ScratchIsThatOfTheDevice) {
   Json model = Gpt(2, 128, 2);
   model["vocab_size"] = 64;
+  model["n_positions"] = 4096;
   const Json config = Config("stage_2");
-  const Estimate cpu = PlannerFor(model, Of("cpu", 1), 1024).Of(config);
-  const Estimate gpu = PlannerFor(model, Of("h200", 1), 1024).Of(config);
+  const Estimate cpu = PlannerFor(model, Of("cpu", 1), 4096).Of(config);
+  const Estimate gpu = PlannerFor(model, Of("h200", 1), 4096).Of(config);
   EXPECT_EQ(gpu.device.state_bytes, cpu.device.state_bytes + kGpuWorkspaceBytes);
   EXPECT_LT(gpu.device.peak_bytes, cpu.device.peak_bytes + kGpuWorkspaceBytes);
   EXPECT_THROW(PlannerFor(Gpt(2, 514, 2), Of("h200", 1)).Of(config), Error);
