@@ -26,7 +26,7 @@ using engine::DeviceSpeed;
 using engine::Machine;
 
 struct UsableGpu {
-  int64_t free_bytes = 0;
+  int64_t free_bytes = 0;  // Beside a context and its kernels, but without buffers.
   DeviceSpeed speed;
 };
 
@@ -48,8 +48,10 @@ Findings Examine() {
   found.problem = found.cuda.problem;
   if (!found.problem.empty()) return found;
   try {
-    for (int gpu = 0; gpu < static_cast<int>(found.cuda.gpus.size()); ++gpu)
-      found.usable.push_back({engine::FreeCudaMemory(gpu), engine::MeasureCudaSpeed(gpu)});
+    for (int gpu = 0; gpu < static_cast<int>(found.cuda.gpus.size()); ++gpu) {
+      const DeviceSpeed speed = engine::MeasureCudaSpeed(gpu);  // Loads what it runs.
+      found.usable.push_back({engine::FreeCudaMemory(gpu), speed});
+    }
   } catch (const Error& error) {
     found.problem = error.what();
     found.usable.clear();
@@ -72,6 +74,9 @@ Json ToJson(const Findings& found) {
   const auto version_or_null = [](int version, const auto& format) {
     return version == 0 ? Json() : Json(format(version));
   };
+  const auto path_or_null = [](const std::string& path) {
+    return path.empty() ? Json() : Json(path);
+  };
   Json gpus = Json::array();
   for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
     const CudaGpu& gpu = found.cuda.gpus[i];
@@ -82,6 +87,7 @@ Json ToJson(const Findings& found) {
     if (i < found.usable.size()) {
       const DeviceSpeed& speed = found.usable[i].speed;
       json["free_bytes"] = found.usable[i].free_bytes;
+      json["context_bytes"] = gpu.memory_bytes - found.usable[i].free_bytes;
       json["to_device_bytes_per_s"] = speed.to_device;
       json["to_host_bytes_per_s"] = speed.to_host;
       json["copy_bytes_per_s"] = speed.copy;
@@ -101,9 +107,11 @@ Json ToJson(const Findings& found) {
             {"copy_bytes_per_s", found.copy_bytes_per_s}}},
           {"io_uring", found.io_uring},
           {"nccl", version_or_null(machine.nccl_version, NcclVersion)},
+          {"nccl_library", path_or_null(machine.nccl_path)},
           {"cuda",
            {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
             {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
+            {"cublas_library", path_or_null(found.cuda.cublas_path)},
             {"gpus", gpus},
             {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
           {"device", found.problem.empty() ? "cuda" : "cpu"}};
@@ -122,11 +130,13 @@ void PrintGpus(const Findings& found) {
     if (i < found.usable.size()) {
       const DeviceSpeed& speed = found.usable[i].speed;
       text += fmt::format(
-          "; {} free; {:.1f} GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} "
+          "; {} free beside {} of a process's context and kernels and of other processes; {:.1f} "
+          "GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} "
           "TFLOP/s in bf16 "
           "products",
-          HumanBytes(found.usable[i].free_bytes), speed.to_device / 1e9, speed.to_host / 1e9,
-          speed.copy / 1e9, speed.matmul_flops / 1e12);
+          HumanBytes(found.usable[i].free_bytes),
+          HumanBytes(gpu.memory_bytes - found.usable[i].free_bytes), speed.to_device / 1e9,
+          speed.to_host / 1e9, speed.copy / 1e9, speed.matmul_flops / 1e12);
     }
     Line("GPU", text);
   }
@@ -156,7 +166,10 @@ void Print(const Findings& found) {
                      ? "not found"
                      : "runs CUDA up to " + CudaVersion(found.cuda.driver_version));
   PrintGpus(found);
-  Line("NCCL", machine.nccl_version == 0 ? "not found" : NcclVersion(machine.nccl_version));
+  if (!found.cuda.cublas_path.empty()) Line("cuBLASLt", found.cuda.cublas_path);
+  Line("NCCL", machine.nccl_version == 0
+                   ? "not found"
+                   : NcclVersion(machine.nccl_version) + ", " + machine.nccl_path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
   Line("device",
        found.problem.empty() ? "cuda (resources.device: auto)" : "cpu (resources.device: auto)");

@@ -74,8 +74,9 @@ const std::vector<FolderRule> kFolderRules = {
      {"base/", "engine/core/", "engine/comm/", "engine/backend/any_kernels.h",
       "engine/backend/cost.h", "engine/backend/device.h", "engine/backend/device_speed.h",
       "engine/backend/kernels.h", "engine/backend/layer_ops.h",
-      "engine/backend/optimizer_kernels.h", "engine/backend/staged_group.h",
-      "engine/backend/stochastic_rounding.h", "engine/backend/stream.h"}},
+      "engine/backend/open_library.h", "engine/backend/optimizer_kernels.h",
+      "engine/backend/staged_group.h", "engine/backend/stochastic_rounding.h",
+      "engine/backend/stream.h"}},
     {"engine/config/", {"base/", "engine/core/", "engine/io/", "engine/plan/"}},
     {"engine/model/",
      {"base/", "engine/core/", "engine/files/", "engine/backend/kernels.h"},
@@ -229,7 +230,7 @@ TEST(TidyTest, InstalledHeadersIncludeOnlyInstalledOnes) {
   for (std::sregex_iterator it(text.begin(), text.end(), header), end; it != end; ++it)
     installed.push_back(it->str());
   EXPECT_GT(installed.size(), 10U);
-  EXPECT_LT(installed.size(), 19U);
+  EXPECT_LT(installed.size(), 21U);
   for (const std::string& path : installed) {
     ASSERT_EQ(Includes().count(path), 1U) << path;
     for (const std::string& target : Includes().at(path)) {

@@ -30,8 +30,13 @@ int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
 // head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
-// The workspace of matrix multiplications, which the CUDA backend always keeps.
-inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
+// The unit of CUDA's memory: cudaMalloc takes whole pages of 2 MiB from the driver.
+inline constexpr int64_t kCudaGranuleBytes = int64_t{2} << 20;
+// What the kernels of a rank keep: the workspace of matrix multiplications, and scratch for all
+// others, which is enough for micro-batches of 64 Ki tokens and models up to GPT-2's 1558M.
+inline constexpr int64_t kCublasWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kCudaScratchBytes = int64_t{8} << 20;
+inline constexpr int64_t kCudaWorkspaceBytes = kCublasWorkspaceBytes + kCudaScratchBytes;
 
 }  // namespace dsat::engine
 

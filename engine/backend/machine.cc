@@ -12,6 +12,8 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/backend/open_library.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -47,14 +49,11 @@ std::vector<std::string> InstructionSets() {
   return found;
 }
 
-int NcclVersion() {
-  void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return 0;
+int VersionOf(const OpenedLibrary& nccl) {
+  if (nccl.handle == nullptr) return 0;
   int version = 0;
-  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
-  if (get == nullptr || get(&version) != 0) version = 0;
-  dlclose(library);
-  return version;
+  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(nccl.handle, "ncclGetVersion"));
+  return get == nullptr || get(&version) != 0 ? 0 : version;
 }
 
 }  // namespace
@@ -69,7 +68,9 @@ Machine ProbeMachine() {
   available >> machine.available_bytes;
   machine.available_bytes *= 1024;  // It is in kB.
   machine.onednn_version = DSAT_ONEDNN_VERSION;
-  machine.nccl_version = NcclVersion();
+  const OpenedLibrary nccl = OpenLibrary("libnccl.so.2");
+  machine.nccl_version = VersionOf(nccl);
+  machine.nccl_path = nccl.path;
   return machine;
 }
 

@@ -25,6 +25,19 @@ struct TierTraffic {
 // A point in the work that a thread has asked a device for; nullptr: all of it is done.
 using StreamEvent = std::shared_ptr<void>;
 
+// A queue that belongs to no thread, for a library that launches its work from threads of its own.
+// Thread-safe. On a CPU it does nothing. Throws as Stream.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  // What the library is given: a cudaStream_t.
+  virtual void* handle() const { return nullptr; }
+  // All that comes next waits for the event, without blocking the caller.
+  virtual void WaitEvent(const StreamEvent&) {}
+  // An event at the point that the queue has reached.
+  virtual StreamEvent RecordEvent() { return nullptr; }
+};
+
 // The streams of all threads. Everything but set_trace is thread-safe.
 class Stream : public TracedDevice {
  public:
@@ -34,12 +47,18 @@ class Stream : public TracedDevice {
   virtual StreamEvent RecordEvent() { return nullptr; }
   virtual void WaitEvent(const StreamEvent&) {}
   virtual bool QueryEvent(const StreamEvent&) { return true; }
+  virtual std::shared_ptr<Queue> MakeQueue() { return std::make_shared<Queue>(); }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling
   // thread has asked for before are done; another thread makes the copies that shall run beside
   // computing. They serve the input and output of a step: batches, logits, checkpoints.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* device, int64_t bytes) = 0;
+
+  // As Upload, but may return before the work is done; the host memory is free again then.
+  virtual void UploadLater(void* device, const void* host, int64_t bytes) {
+    Upload(device, host, bytes);
+  }
 
   // host (n) = device (n), and device (n) = host (n), with the same dtype on both sides. They serve
   // model state and activations that change their tier, and count the bytes that a bus carries, on

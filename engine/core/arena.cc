@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/core/memory_source.h"
@@ -38,12 +39,13 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   arena_ = std::exchange(other.arena_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  place_ = other.place_;
   return *this;
 }
 
 void Buffer::Free() {
   if (arena_ == nullptr) return;
-  arena_->Release(data_, bytes_);
+  arena_->Release(*this);
   arena_ = nullptr;
   data_ = nullptr;
   bytes_ = 0;
@@ -59,6 +61,7 @@ Arena::Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* sou
       limit_bytes_(limit_bytes),
       source_(source == nullptr ? System() : source) {
   DSAT_CHECK(limit_bytes >= 0, "{}", limit_bytes);
+  if (kind == Kind::kReal && source_->granule_bytes() > 0) pool_.emplace(*source_);
 }
 
 Arena::~Arena() {
@@ -69,18 +72,24 @@ Arena::~Arena() {
 Buffer Arena::Allocate(int64_t bytes, const char* use) {
   DSAT_CHECK(bytes >= 0, "{}: {} bytes for {}", name_, bytes, use);
   const int64_t rounded = RoundUp(bytes);
-  Count(rounded, use);
   Buffer buffer;
-  if (kind_ == Kind::kReal && rounded > 0) {
-    buffer.data_ = TakeBlock(rounded);
-    if (buffer.data_ == nullptr) {
-      live_bytes_ -= rounded;
-      throw OutOfMemory(ErrorCode::kResourceExhausted,
-                        fmt::format("{}: the system has no {} for {}: {} in use", name_,
-                                    FormatBytes(rounded), use, FormatBytes(live_bytes_)));
+  if (pool_) {
+    TakeFromPool(buffer, rounded, use);
+  } else {
+    Count(rounded, use);
+    if (kind_ == Kind::kReal && rounded > 0) {
+      buffer.data_ = TakeBlock(rounded);
+      if (buffer.data_ == nullptr) {
+        live_bytes_ -= rounded;
+        ThrowSystemHasNone(rounded, use);
+      }
     }
   }
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  peak_bytes_ = std::max(peak_bytes_, used_bytes());
+  if (kind_ == Kind::kCounting) {
+    buffer.place_ = std::ssize(requests_);
+    requests_.push_back({.bytes = rounded, .begin = num_events_++});
+  }
   ++num_live_blocks_;
   buffer.arena_ = this;
   buffer.bytes_ = bytes;
@@ -90,21 +99,70 @@ Buffer Arena::Allocate(int64_t bytes, const char* use) {
 void Arena::Charge(int64_t bytes, const char* use) {
   DSAT_CHECK(bytes >= 0, "{}: {} bytes for {}", name_, bytes, use);
   Count(RoundUp(bytes), use);
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  charged_bytes_ += RoundUp(bytes);
+  peak_bytes_ = std::max(peak_bytes_, used_bytes());
 }
 
 void Arena::Discharge(int64_t bytes) {
   live_bytes_ -= RoundUp(bytes);
-  DSAT_CHECK(live_bytes_ >= 0, "{}: discharged more than was charged", name_);
+  charged_bytes_ -= RoundUp(bytes);
+  DSAT_CHECK(charged_bytes_ >= 0, "{}: discharged more than was charged", name_);
 }
 
 void Arena::Count(int64_t bytes, const char* use) {
-  if (limit_bytes_ > 0 && bytes > limit_bytes_ - live_bytes_) {
-    throw OutOfMemory(
-        ErrorCode::kResourceExhausted,
-        fmt::format("{}: {} for {} do not fit: {} of {} in use", name_, FormatBytes(bytes), use,
-                    FormatBytes(live_bytes_), FormatBytes(limit_bytes_)));
+  if (limit_bytes_ > 0 && bytes > limit_bytes_ - used_bytes()) ThrowDoNotFit(bytes, use);
+  live_bytes_ += bytes;
+}
+
+void Arena::ThrowDoNotFit(int64_t bytes, const char* use) const {
+  throw OutOfMemory(
+      ErrorCode::kResourceExhausted,
+      fmt::format("{}: {} for {} do not fit: {} of {} in use", name_, FormatBytes(bytes), use,
+                  FormatBytes(used_bytes()), FormatBytes(limit_bytes_)));
+}
+
+void Arena::ThrowSystemHasNone(int64_t bytes, const char* use) const {
+  throw OutOfMemory(ErrorCode::kResourceExhausted,
+                    fmt::format("{}: the system has no {} for {}: {} in use", name_,
+                                FormatBytes(bytes), use, FormatBytes(used_bytes())));
+}
+
+int64_t Arena::MostReserved() const {
+  return limit_bytes_ == 0 ? 0 : std::max(limit_bytes_ - charged_bytes_, int64_t{1});
+}
+
+// Where the memory for all does not suffice, the buffer that does not fit will say so.
+void Arena::BeginRun(BufferPlan plan) {
+  DSAT_CHECK(WantsPlan());
+  buffer_plan_ = {};
+  next_request_ = 0;
+  num_steps_ = 0;
+  if (plan.total_bytes == 0) return;
+  if (pool_->Reserve(plan.total_bytes, MostReserved())) buffer_plan_ = std::move(plan);
+}
+
+void Arena::BeginStep() {
+  if (kind_ == Kind::kCounting) steps_.push_back(requests_.size());
+  if (buffer_plan_.steps.empty()) return;
+  const auto step = static_cast<size_t>(num_steps_++);
+  next_request_ = buffer_plan_.steps[std::min(step, buffer_plan_.steps.size() - 1)];
+}
+
+void Arena::TakeFromPool(Buffer& buffer, int64_t bytes, const char* use) {
+  const size_t request = next_request_++;
+  if (bytes == 0) return;
+  const bool foreseen = request < buffer_plan_.bytes.size() && buffer_plan_.bytes[request] == bytes;
+  if (foreseen && !pool_->is_empty()) {
+    buffer.place_ = pool_->begin() + buffer_plan_.offsets[request];
+    if (!pool_->TakeAt(buffer.place_, bytes)) buffer.place_ = SegmentPool::kNoPlace;
   }
+  const int64_t most = MostReserved();
+  if (buffer.place_ == SegmentPool::kNoPlace) buffer.place_ = pool_->Take(bytes, most);
+  if (buffer.place_ == SegmentPool::kNoPlace) {
+    const bool fits = limit_bytes_ == 0 || pool_->SizeWith(bytes) <= most;
+    fits ? ThrowSystemHasNone(bytes, use) : ThrowDoNotFit(bytes, use);
+  }
+  buffer.data_ = pool_->AddressOf(buffer.place_);
   live_bytes_ += bytes;
 }
 
@@ -124,12 +182,17 @@ void* Arena::TakeBlock(int64_t bytes) {
   return source_->Allocate(bytes);
 }
 
-void Arena::Release(void* data, int64_t bytes) {
-  const int64_t rounded = RoundUp(bytes);
+void Arena::Release(const Buffer& buffer) {
+  const int64_t rounded = RoundUp(buffer.bytes_);
   live_bytes_ -= rounded;
   --num_live_blocks_;
-  if (data == nullptr) return;
-  free_blocks_[rounded].push_back(data);
+  if (kind_ == Kind::kCounting) requests_[static_cast<size_t>(buffer.place_)].end = num_events_++;
+  if (pool_) {
+    if (rounded > 0) pool_->Free(buffer.place_, rounded);
+    return;
+  }
+  if (buffer.data_ == nullptr) return;
+  free_blocks_[rounded].push_back(buffer.data_);
   free_bytes_ += rounded;
 }
 

@@ -3,15 +3,23 @@
 // On a CPU, device memory is a budget: a program can run out of it and catch the error. A counting
 // arena has the same limit and the same sums but allocates nothing; predictions of a
 // configuration's peak use it.
+//
+// On a GPU, buffers lie in segments (segment_pool.h), and what counts is the memory that the
+// segments take from the driver. A training reserves one, in which each buffer has a place that a
+// counting run has found (buffer_plan.h). A buffer that was not foreseen lies where a segment is
+// free, or in another one.
 #ifndef DSAT_ENGINE_CORE_ARENA_H_
 #define DSAT_ENGINE_CORE_ARENA_H_
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "engine/core/buffer_plan.h"
+#include "engine/core/segment_pool.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
@@ -39,6 +47,7 @@ class Buffer {
   Arena* arena_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
+  SegmentPool::Place place_ = SegmentPool::kNoPlace;
 };
 
 // The configuration does not fit, which is an outcome and not a failure. what() names the use and
@@ -61,8 +70,8 @@ class Arena {
   ~Arena();
 
   // Sizes are rounded up to 64 bytes and counted so. `use` names the purpose in OutOfMemory.
-  // Throws OutOfMemory if live + bytes would pass the limit, or if the system has no more. A buffer
-  // of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
+  // Throws OutOfMemory if more than the limit would be in use, or if the system has no more. A
+  // buffer of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
   Buffer Allocate(int64_t bytes, const char* use);
   Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
     return Allocate(num_elems * BytesPerElem(dtype), use);
@@ -72,21 +81,41 @@ class Arena {
   void Charge(int64_t bytes, const char* use);
   void Discharge(int64_t bytes);
 
+  // A run begins: its buffers lie as `plan` says. REQUIRES: WantsPlan.
+  void BeginRun(BufferPlan plan);
+  // Whether buffers lie in segments, and there is none yet.
+  bool WantsPlan() const { return pool_ && pool_->is_empty(); }
+  // A step of the run begins. The steps after the last one that a plan knows are equal to it.
+  void BeginStep();
+  // Where the buffers that a counting arena was asked for since it was made would lie.
+  BufferPlan PlanRequests() const { return PlanBuffers(requests_, steps_); }
+
   Kind kind() const { return kind_; }
   // Whether the host may look into its buffers.
   bool host_visible() const;
+  // Of buffers and charges.
   int64_t live_bytes() const { return live_bytes_; }
+  int64_t charged_bytes() const { return charged_bytes_; }
+  // What the limit is for: the live bytes, or on a GPU segments and charges.
+  int64_t used_bytes() const {
+    return pool_ ? charged_bytes_ + pool_->reserved_bytes() : live_bytes_;
+  }
+  // The most that was in use.
   int64_t peak_bytes() const { return peak_bytes_; }
   int64_t limit_bytes() const { return limit_bytes_; }
-  void ResetPeak() { peak_bytes_ = live_bytes_; }
+  void ResetPeak() { peak_bytes_ = used_bytes(); }
 
  private:
   friend class Buffer;
   // Counts `bytes` (rounded) or throws OutOfMemory.
   void Count(int64_t bytes, const char* use);
+  [[noreturn]] void ThrowDoNotFit(int64_t bytes, const char* use) const;
+  [[noreturn]] void ThrowSystemHasNone(int64_t bytes, const char* use) const;
+  int64_t MostReserved() const;
+  void TakeFromPool(Buffer& buffer, int64_t bytes, const char* use);
   // A block of `bytes` (rounded) from the free lists or the source; nullptr if neither has one.
   void* TakeBlock(int64_t bytes);
-  void Release(void* data, int64_t bytes);
+  void Release(const Buffer& buffer);
   // Gives free blocks back to the source, large ones first, until at most `bytes` are kept.
   void ShrinkCacheTo(int64_t bytes);
 
@@ -94,7 +123,15 @@ class Arena {
   Kind kind_;
   int64_t limit_bytes_;
   MemorySource* source_;
+  std::optional<SegmentPool> pool_;
+  BufferPlan buffer_plan_;
+  size_t next_request_ = 0;  // Of the plan.
+  int64_t num_steps_ = 0;
+  std::vector<Request> requests_;  // Of a counting arena, and the first of each step.
+  std::vector<size_t> steps_;
+  int64_t num_events_ = 0;
   int64_t live_bytes_ = 0;
+  int64_t charged_bytes_ = 0;  // Of these.
   int64_t peak_bytes_ = 0;
   // Freed blocks by size. The same shapes recur in every step, so that a block is seldom unmapped.
   // Live and free bytes together stay below the limit, or below twice the peak without a limit.

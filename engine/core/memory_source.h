@@ -20,6 +20,9 @@ class MemorySource {
   virtual void Free(void* block, int64_t bytes) = 0;
   // Whether the host may access blocks. If not, only kernels, collectives and copies may.
   virtual bool host_visible() const = 0;
+  // The unit in which the device's driver gives memory to a process; 0 where each block costs its
+  // own bytes, and little time.
+  virtual int64_t granule_bytes() const { return 0; }
   // Whether `data` points into memory of this kind. Thread-safe.
   virtual bool Holds(const void* data) = 0;
   // Asks for full speed of copies between such blocks and [data, data + bytes) of this process's

@@ -17,6 +17,7 @@
 #include "engine/runtime/optimizer/lr_schedule.h"
 #include "engine/runtime/optimizer/optimizer.h"
 #include "engine/runtime/plan_for.h"
+#include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
@@ -33,6 +34,13 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .seed = seed,
           .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},
           .param_swap = {config.zero.offload_param.nvme_path, config.aio}};
+}
+
+// On a GPU, whose memory is reserved before the first buffer is allocated.
+const Resources& WithPlannedBuffers(const Resources& resources, const DsConfig& config) {
+  Arena& device = resources.memory.device;
+  if (device.WantsPlan()) device.BeginRun(BufferPlanOf(resources, config));
+  return resources;
 }
 
 // Whether the device does something for the instruction, on the stream of the thread that runs it.
@@ -169,6 +177,7 @@ StepInputs Engine::Parts::NextInputs() const {
 
 void Engine::Parts::BeginStep() {
   step_start = std::chrono::steady_clock::now();
+  resources.memory.device.BeginStep();
   const int64_t num_updates = num_steps - num_skipped_steps;
   const bool frozen = unreduced_executor && num_updates >= config.optimizer.freeze_step;
   current = frozen ? &*unreduced_executor : &executor;
@@ -247,7 +256,7 @@ void Engine::Parts::RequirePhase(Phase phase, const char* call) const {
 }
 
 Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed)
-    : parts_(std::make_unique<Parts>(resources, config, seed)) {}
+    : parts_(std::make_unique<Parts>(WithPlannedBuffers(resources, config), config, seed)) {}
 
 Engine::~Engine() = default;
 

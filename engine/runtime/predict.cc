@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cost.h"
 #include "engine/comm/process_group.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/resources.h"
@@ -37,6 +38,11 @@ int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t se
   return engine.TrainBatch().activation_bytes;
 }
 
+// What a GPU's driver gives a run whose buffers lie as `plan` says, beside what is charged.
+int64_t ReservedBytes(const BufferPlan& plan) {
+  return (plan.total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes * kCudaGranuleBytes;
+}
+
 // What moved since `before`.
 struct Moved {
   Traffic sent;
@@ -63,6 +69,15 @@ void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction)
 }
 
 }  // namespace
+
+BufferPlan BufferPlanOf(const Resources& resources, const DsConfig& config) {
+  CountingResources counting(resources.group.rank(), resources.group.size(), /*num_threads=*/1,
+                             DeviceKind::kCuda);
+  Engine engine(counting.For(resources.model, resources.seq_len), config, 0);
+  for (int step = 0; step < 2; ++step)
+    engine.TrainBatch();
+  return counting.device.PlanRequests();
+}
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
                    int num_threads, const Speeds& speeds, DeviceKind kind) {
@@ -91,6 +106,10 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   StoreMoved(before, MovedSoFar(engine, resources), prediction);
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();
+  if (kind == DeviceKind::kCuda) {
+    prediction.peak_bytes =
+        resources.device.charged_bytes() + ReservedBytes(resources.device.PlanRequests());
+  }
   prediction.run_peak_bytes = std::max(first_peak, prediction.peak_bytes);
   prediction.run_host_peak_bytes = std::max(first_host_peak, prediction.host_peak_bytes);
   prediction.step_flops = step.flops;

@@ -258,6 +258,7 @@ void AttentionForward(const AttentionArgs& args) {
 
 void AttentionBackward(const AttentionArgs& args) {
   if (args.B * args.T == 0) return;
+  if (TensorCoresTake(args)) return TensorAttentionBackward(args);
   const Heads heads = HeadsOf(args);
   Visit(args.qkv.type, [&](auto type) {
     using Elem = decltype(type);
@@ -267,7 +268,6 @@ void AttentionBackward(const AttentionArgs& args) {
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
     Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
            Data<Elem>(args.out), dout, heads);
-    if (TensorCoresTake(args)) return TensorAttentionBackward(args);
     int bytes = SharedBytes(QueryGradKernel<Elem>, 4, heads.hd);
     Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
            dout, lse, delta, heads);

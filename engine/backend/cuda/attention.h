@@ -36,7 +36,7 @@ int AllowShared(Kernel kernel, int bytes) {
 }
 
 // AttentionForward and AttentionBackward on tensor cores (attention_tensor_{forward,backward}.cu).
-// REQUIRES: TensorCoresTake(args); for backward, `delta` has been computed.
+// REQUIRES: TensorCoresTake(args).
 void TensorAttentionForward(const AttentionArgs& args);
 void TensorAttentionBackward(const AttentionArgs& args);
 

@@ -9,6 +9,7 @@
 // latter (attention_tensor_forward.cu); they have eight warps a block instead of four, so that one
 // tile of queries serves 128 keys all the same.
 #include "engine/backend/cuda/attention_tile.h"
+#include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
@@ -46,13 +47,32 @@ struct ScoreGrad {
 template <typename Elem, int kD>
 struct Operands {
   Elem* dqkv;
-  const Elem *qkv, *dout;
-  const float *lse, *delta;
+  const Elem *qkv, *out, *dout;
+  const float* lse;
+  float* delta;
   Heads heads;
 
   __device__ int T() const { return static_cast<int>(heads.T); }
   __device__ HeadRows<const Elem> InQkv(int64_t offset) const { return In(qkv + offset); }
   __device__ HeadRows<Elem> InGrads(int64_t offset) const { return In(dqkv + offset); }
+  // delta of rows [row, row + num_rows), the dot products of out and dout, by the calling warp,
+  // which may read it at once: four rows at a time, by eight lanes each.
+  __device__ void GiveDelta(int64_t b, int64_t h, int row, int num_rows) const {
+    for (int i = 0; i < num_rows; i += kWarp / kChunk) {
+      const int t = row + i + Lane() / kChunk;
+      const int64_t at = heads.Out(b, h) + t * heads.C;
+      float sum = 0.0F;
+      for (int64_t c = Lane() % kChunk * kChunk; t < T() && c < heads.hd; c += kChunk * kChunk) {
+        const Octet x = LoadWords(out + at + c), grad = LoadWords(dout + at + c);
+        for (int j = 0; j < kChunk; ++j)
+          sum += x[j] * grad[j];
+      }
+      for (int offset = kChunk / 2; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      if (t < T() && Lane() % kChunk == 0) delta[heads.Stat(b, h) + t] = sum;
+    }
+    __syncwarp();
+  }
   __device__ HeadRows<const Elem> InDout(int64_t b, int64_t h) const {
     return {dout + heads.Out(b, h), heads.C, T(), static_cast<int>(heads.hd)};
   }
@@ -85,6 +105,7 @@ __global__ void __launch_bounds__(S::kBlockThreads, S::kBlocksAtOnce)
   BeginTile<kD, S::kRows, S::kBlockThreads>(q, in.InQkv(heads.Q(b, h)), begin);
   BeginTile<kD, S::kRows, S::kBlockThreads>(dout, in.InDout(b, h), begin);
   begin_stage(0);
+  in.GiveDelta(b, h, row, 16 * S::kTiles);  // The next kernel reads it, too.
   float lse[S::kTiles][2], delta[S::kTiles][2], scales[S::kTiles][2];
 #pragma unroll
   for (int i = 0; i < 2 * S::kTiles; ++i) {
@@ -203,9 +224,9 @@ dim3 Grid(const AttentionArgs& args, int64_t num_heads) {
 
 template <typename Elem, int kD>
 void Run(const AttentionArgs& args) {
-  const Operands<Elem, kD> operands{Data<Elem>(args.dqkv), Data<Elem>(args.qkv),
-                                    Data<Elem>(args.dout), args.lse.f32(),
-                                    args.delta.f32(),      HeadsOf(args)};
+  const Operands<Elem, kD> operands{
+      Data<Elem>(args.dqkv), Data<Elem>(args.qkv), Data<Elem>(args.out), Data<Elem>(args.dout),
+      args.lse.f32(),        args.delta.f32(),     HeadsOf(args)};
   using Q = QueryGradSizes<kD>;
   Launch(QueryGradKernel<Elem, kD>,
          {Grid<Q>(args, args.H), Q::kBlockThreads,

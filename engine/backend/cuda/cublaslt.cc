@@ -2,17 +2,19 @@
 #include "engine/backend/cuda/cublaslt.h"
 
 #include "engine/backend/cuda/find_function.h"
+#include "engine/backend/open_library.h"
 
 namespace dsat::engine::cublaslt {
 
 std::string Load(Api& api) {
   const std::string name = fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000);
-  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const OpenedLibrary opened = OpenLibrary(name);
+  void* const library = opened.handle;
   if (library == nullptr) {
-    return fmt::format(
-        "{}; expected cuBLAS of CUDA {} where the loader looks (LD_LIBRARY_PATH), or device cpu",
-        dlerror(), CUDART_VERSION / 1000);
+    return fmt::format("{}; expected cuBLAS of CUDA {}, or device cpu", opened.problem,
+                       CUDART_VERSION / 1000);
   }
+  api.path = opened.path;
   std::string problem;
   const auto find = [&](const char* function, auto& pointer) {
     FindFunction(library, "cuBLASLt", function, pointer, problem);

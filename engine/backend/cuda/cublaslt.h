@@ -16,6 +16,7 @@ namespace dsat::engine::cublaslt {
 using Handle = void*;
 using Descriptor = void*;  // Describes a product, a matrix or a preference.
 using Status = int;        // 0: success.
+constexpr Status kAllocationFailed = 3;
 constexpr Status kNotSupported = 15;
 
 enum Operation : int32_t { kNormal = 0, kTransposed = 1 };
@@ -57,6 +58,7 @@ struct Choice {
 };
 
 struct Api {
+  std::string path;  // Of the library.
   Status (*create)(Handle*);
   Status (*destroy)(Handle);
   Status (*product_create)(Descriptor*, int compute_type, int scale_type);

@@ -60,7 +60,7 @@ class CudaDevice final : public Device {
 };
 
 std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
-  NcclDevice device = {.api = {}, .kernels = MakeKernels(), .stream = nccl::kStreamPerThread};
+  NcclDevice device = {.api = {}, .kernels = MakeKernels()};
   if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, StreamOf(device));
   const std::string obstacle = WhyNoNccl(*host, BootId(), gpu_.address, nccl::Load(device.api));
   if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);

@@ -86,25 +86,23 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
   static void Launch(const op::Add& op) { cuda::Add(ViewOf(op.y), ViewOf(op.a), ViewOf(op.b)); }
 
   void Launch(const op::Matmul& args) {
-    if (MultiplyFused(args)) return;
-    op::Matmul product = args;
-    if (args.before_gelu.num_elems > 0) product.c = args.before_gelu;
-    product.before_gelu = product.gelu_input = product.column_sums = {};
-    Multiply(product);
-    FinishProduct(args);
+    if (IsFusible(args) && matmul_.IsNew(FusedOf(args))) Choose(args);
+    if (!MultiplyFused(args)) MultiplyApart(args);
   }
 
   static void Launch(const op::LayerNormForward& op) {
     cuda::NormForward(NormOf(op, op.N, op.C, kEpsilon));
   }
   void Launch(const op::LayerNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
+                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
   }
   static void Launch(const op::RmsNormForward& op) {
     cuda::NormForward(NormOf(op, op.N, op.C, op.eps));
   }
   void Launch(const op::RmsNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx), ColumnWorkspace(op.N, op.C));
+    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
+                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
   }
   static void Launch(const op::GroupNormForward& op) {
     cuda::GroupNormForward(NormOf(op, 0, 0, kEpsilon), GroupsOf(op.shape));
@@ -203,26 +201,85 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     return Workspace(cuda::ColumnWorkspaceBytes(N, C));
   }
   // The parts of Matmul.
+  static bool IsFusible(const op::Matmul& args) {
+    const DType from = args.a.dtype, to = args.c.dtype;
+    if (from != args.b.dtype || (to != from && to != DType::kF32)) return false;
+    return args.bias.num_elems == 0 || args.bias.dtype == to;
+  }
+  void Choose(const op::Matmul& args);
   bool MultiplyFused(const op::Matmul& args);
+  void MultiplyApart(const op::Matmul& args);
   void Multiply(op::Matmul args);
   void MultiplyInF32(const op::Matmul& args);
+  // What cuBLASLt is asked for: the sums of columns in the type of its result.
+  op::Matmul FusedOf(const op::Matmul& args) {
+    op::Matmul fused = args;
+    if (args.column_sums.num_elems > 0) {
+      fused.column_sums = {Workspace(args.N * BytesPerElem(args.c.dtype)), args.N, args.c.dtype};
+    }
+    return fused;
+  }
   void FinishProduct(const op::Matmul& args);
 
   const std::shared_ptr<CudaWorkspace> workspace_;
   CudaMatmul matmul_;
 };
 
+// The product alone, into what GELU reads if there is one.
+op::Matmul ProductOf(const op::Matmul& args) {
+  op::Matmul product = args;
+  if (args.before_gelu.num_elems > 0) product.c = args.before_gelu;
+  product.before_gelu = product.gelu_input = product.column_sums = {};
+  return product;
+}
+
+// Measures all of it by one call of cuBLASLt, and by as many as it takes. What is added to is
+// another buffer meanwhile; if the GPU has no memory for that, nothing is measured.
+void CudaLayers::Choose(const op::Matmul& args) {
+  constexpr int64_t kSlack = 64;
+  op::Matmul trial = args;
+  const bool in_place = args.addend.num_elems > 0 && args.addend.data == args.c.data;
+  const int64_t sum_bytes = args.column_sums.bytes();
+  const int64_t result_bytes = in_place ? args.M * args.N * BytesPerElem(args.c.dtype) : 0;
+  char* scratch = nullptr;
+  if (result_bytes + sum_bytes > 0) {
+    void* block = nullptr;
+    const int64_t sums_end = (sum_bytes + kSlack - 1) / kSlack * kSlack;
+    if (cudaMalloc(&block, static_cast<size_t>(sums_end + kSlack + result_bytes)) != cudaSuccess) {
+      cudaGetLastError();
+      return matmul_.Keep(FusedOf(args));
+    }
+    scratch = static_cast<char*>(block);
+    trial.column_sums.data = scratch;
+    // As far from a multiple of the slack as the original.
+    const auto offset = reinterpret_cast<uintptr_t>(args.c.data) % kSlack;
+    if (in_place) trial.c.data = scratch + sums_end + offset;
+  }
+  const op::Matmul fused = FusedOf(trial);
+  const double fused_ms = matmul_.Measure(fused);
+  const op::Matmul product = ProductOf(trial);
+  const bool has_more = trial.before_gelu.num_elems + trial.gelu_input.num_elems + sum_bytes > 0;
+  if (fused_ms > 0 && has_more) {
+    if (matmul_.IsNew(product)) matmul_.Measure(product);
+    const double apart_ms = MeasureOnGpu([&] { MultiplyApart(trial); });
+    if (apart_ms < CudaMatmul::kClearly * fused_ms) matmul_.Avoid(fused);
+  }
+  CheckCuda(cudaFree(scratch), "cudaFree");
+}
+
 // All of it by one call of cuBLASLt, where that can.
 bool CudaLayers::MultiplyFused(const op::Matmul& args) {
-  const DType from = args.a.dtype, to = args.c.dtype;
-  if (from != args.b.dtype || (to != from && to != DType::kF32)) return false;
-  if (args.bias.num_elems > 0 && args.bias.dtype != to) return false;
-  op::Matmul product = args;
-  Tensor& sums = product.column_sums;
-  if (sums.num_elems > 0) sums = {Workspace(args.N * BytesPerElem(to)), args.N, to};
-  if (matmul_.TryRun(product) != 0) return false;
+  if (!IsFusible(args)) return false;
+  const op::Matmul fused = FusedOf(args);
+  if (matmul_.TryRun(fused) != 0) return false;
+  const Tensor& sums = fused.column_sums;
   if (sums.num_elems > 0) cuda::Accumulate(ViewOf(args.column_sums.Slice(0, args.N)), ViewOf(sums));
   return true;
+}
+
+void CudaLayers::MultiplyApart(const op::Matmul& args) {
+  Multiply(ProductOf(args));
+  FinishProduct(args);
 }
 
 // A product, its bias and its addend, by as many calls as it takes.
@@ -272,9 +329,11 @@ void CudaLayers::FinishProduct(const op::Matmul& args) {
 
 }  // namespace
 
-std::string MissingLibrary() {
+std::string FindCublas(std::string& path) {
   cublaslt::Api api;
-  return cublaslt::Load(api);
+  const std::string problem = cublaslt::Load(api);
+  path = api.path;
+  return problem;
 }
 
 std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> workspace) {

@@ -14,8 +14,8 @@
 
 namespace dsat::engine {
 
-// Returns why matrices cannot be multiplied here, or "".
-std::string MissingLibrary();
+// Finds the library that multiplies matrices. Returns why there is none, or "".
+std::string FindCublas(std::string& path);
 
 std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> workspace);
 std::unique_ptr<OptimizerKernels> MakeCudaOptimizers(std::shared_ptr<CudaWorkspace> workspace);

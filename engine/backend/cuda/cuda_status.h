@@ -23,6 +23,7 @@ struct CudaStatus {
   int toolkit_version = 0;  // The version that dsat was built with.
   int driver_version = 0;   // The newest CUDA that the driver can run.
   std::vector<CudaGpu> gpus;
+  std::string cublas_path;  // Empty if it was not found, or not looked for.
   std::string problem;  // Why no GPU can be used, and what to do; empty if one can.
 };
 

@@ -5,7 +5,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "engine/backend/cuda/event_pool.h"
 #include "engine/backend/cuda/stream_times.h"
@@ -19,25 +22,46 @@ class CudaStream final : public Stream {
  public:
   explicit CudaStream(int gpu)
       : gpu_(gpu), events_(std::make_shared<EventPool>(cudaEventDisableTiming)), times_(gpu) {}
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() override;
 
   StreamEvent RecordEvent() override;
   void WaitEvent(const StreamEvent& event) override;
   bool QueryEvent(const StreamEvent& event) override;
+  std::shared_ptr<Queue> MakeQueue() override;
   void set_trace(Trace* trace) override;
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
   void EndSpan(StreamEvent begin, TraceEvent event) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
+  // By way of page-locked memory of the stream's, which is used again when a copy is done.
+  void UploadLater(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
 
  private:
+  struct Stage {
+    void* data = nullptr;
+    int64_t bytes = 0;
+    StreamEvent copied;  // It may be used when that is done.
+  };
+
   void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const;
+  // An unused stage; without data if the system refuses to lock pages.
+  Stage TakeStage(int64_t bytes);
 
   const int gpu_;
   const std::shared_ptr<EventPool> events_;
   StreamTimes times_;
+  std::mutex mutex_;  // Guards stages_.
+  std::vector<Stage> stages_;
 };
 
-// Device memory that the kernels of one rank share. Not thread-safe.
+// Runs `enqueue`, which enqueues work on the calling thread's stream, a few times and waits for it.
+// Returns the milliseconds of one run after the first.
+double MeasureOnGpu(const std::function<void()>& enqueue);
+
+// Device memory that the kernels of one rank share: kCudaScratchBytes (cost.h) from its first use
+// on, and more if a kernel needs it. Not thread-safe.
 class CudaWorkspace {
  public:
   // Chooses the GPU for the calling thread. `stream` must outlive this.
@@ -49,7 +73,7 @@ class CudaWorkspace {
   // At least `bytes` that the next kernel may use.
   void* Get(int64_t bytes);
   // Two numbers on the device that a kernel gives the host, and their values when it has run.
-  double* sums() { return sums_; }
+  double* sums();
   struct Sums {
     double first = 0, second = 0;
   };
@@ -57,8 +81,7 @@ class CudaWorkspace {
 
  private:
   Stream& stream_;
-  double* sums_ = nullptr;
-  void* data_ = nullptr;
+  char* data_ = nullptr;  // kHeadBytes for the sums, and bytes_.
   int64_t bytes_ = 0;
 };
 

@@ -97,16 +97,16 @@ __device__ T WarpReduce(T x, Op op) {
   return x;
 }
 
-// Returns the result to every thread of a block of kThreads. All of them must call it.
-template <typename T, typename Op>
+// Returns the result to every thread of a block of kBlockThreads. All of them must call it.
+template <int kBlockThreads = kThreads, typename T, typename Op>
 __device__ T BlockReduce(T x, Op op) {
-  __shared__ T parts[kThreads / kWarp];
+  __shared__ T parts[kBlockThreads / kWarp];
   x = WarpReduce(x, op);
   __syncthreads();  // All threads have read the result of the call before.
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
   __syncthreads();
   T result = parts[0];
-  for (int i = 1; i < kThreads / kWarp; ++i)
+  for (int i = 1; i < kBlockThreads / kWarp; ++i)
     result = op(result, parts[i]);
   return result;
 }

@@ -2,7 +2,6 @@
 #include "engine/backend/cuda/event_pool.h"
 
 #include "engine/backend/cuda/cuda_error.h"
-#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 
@@ -11,9 +10,9 @@ EventPool::~EventPool() {
     cudaEventDestroy(event);
 }
 
-StreamEvent EventPool::Record() {
+StreamEvent EventPool::Record(cudaStream_t stream) {
   StreamEvent event = Take();
-  CheckCuda(cudaEventRecord(EventOf(event), cuda::Stream()), "cudaEventRecord");
+  CheckCuda(cudaEventRecord(EventOf(event), stream), "cudaEventRecord");
   return event;
 }
 

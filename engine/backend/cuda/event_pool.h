@@ -22,10 +22,10 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
 
-  // Records an unused event on the calling thread's stream. The event returns to the pool when its
+  // Records an unused event on `stream`. The event returns to the pool when its
   // last holder releases it. Throws kUnavailable. REQUIRES: the thread has chosen the GPU, and a
   // shared_ptr owns the pool.
-  StreamEvent Record();
+  StreamEvent Record(cudaStream_t stream);
 
  private:
   StreamEvent Take();

@@ -61,7 +61,8 @@ struct NormGradArgs {
   bool accumulate_dx = false;
 };
 void NormForward(const NormArgs& args);
-void NormBackward(const NormGradArgs& args, void* workspace);  // ColumnWorkspaceBytes
+int64_t NormWorkspaceBytes(int64_t N, int64_t C);
+void NormBackward(const NormGradArgs& args, void* workspace);
 
 // group_norm.cu
 struct GroupShape {

@@ -4,16 +4,18 @@
 // c^T = op(b)^T op(a)^T, with b first.
 #include "engine/backend/cuda/matmul.h"
 
+#include <mutex>
 #include <optional>
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/cuda_stream.h"
 #include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr auto kWorkspaceBytes = static_cast<size_t>(kCudaWorkspaceBytes);
+constexpr auto kWorkspaceBytes = static_cast<size_t>(kCublasWorkspaceBytes);
 
 void Check(cublaslt::Status status, const char* call) {
   if (status != 0) Throw(ErrorCode::kUnavailable, "GPU: {}: cuBLAS status {}", call, status);
@@ -31,10 +33,13 @@ int CudaType(DType dtype) {
   DSAT_CHECK(false, "{}", static_cast<int>(dtype));
 }
 
-// The largest power of two, up to what cuBLASLt asks about, that divides the address.
+// No kernel loads more at once. A larger one would make the algorithm, and so the bits of a result,
+// depend on where a buffer happens to lie.
+constexpr uintptr_t kMostAlignment = 16;
+
+// The largest power of two, up to that, that divides the address.
 uint32_t AlignmentOf(const void* data) {
-  constexpr uintptr_t kMost = 256;
-  const auto address = reinterpret_cast<uintptr_t>(data) | kMost;
+  const auto address = reinterpret_cast<uintptr_t>(data) | kMostAlignment;
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
@@ -69,6 +74,16 @@ std::optional<cublaslt::Epilogue> EpilogueOf(const op::Matmul& args) {
 
 }  // namespace
 
+struct CudaMatmul::Choices {
+  std::mutex mutex;
+  std::map<Key, std::vector<cublaslt::Algorithm>> algorithms;
+};
+
+CudaMatmul::Choices& CudaMatmul::MeasuredChoices() {
+  static Choices choices;
+  return choices;
+}
+
 CudaMatmul::~CudaMatmul() {
   if (handle_ == nullptr) return;
   for (const auto& [key, plan] : plans_) {
@@ -85,26 +100,43 @@ void CudaMatmul::Open() {
   const std::string problem = cublaslt::Load(api_);
   if (!problem.empty()) Throw(ErrorCode::kUnavailable, "GPU: {}", problem);
   workspace_ = AllocateOnGpu(kWorkspaceBytes, "cuBLASLt");
-  Check(api_.create(&handle_), "cublasLtCreate");
+  const cublaslt::Status status = api_.create(&handle_);
+  if (status == cublaslt::kAllocationFailed)
+    Throw(ErrorCode::kResourceExhausted, "GPU memory: none left for cuBLASLt itself");
+  Check(status, "cublasLtCreate");
 }
 
-CudaMatmul::Plan& CudaMatmul::PlanFor(const op::Matmul& args, cublaslt::Epilogue epilogue) {
-  const Key key = {.M = args.M,
-                   .N = args.N,
-                   .K = args.K,
-                   .from = args.a.dtype,
-                   .to = args.c.dtype,
-                   .transpose_a = args.transpose_a,
-                   .transpose_b = args.transpose_b,
-                   .epilogue = epilogue,
-                   .align_a = AlignmentOf(args.a.data),
-                   .align_b = AlignmentOf(args.b.data),
-                   .align_addend = AlignmentOf(AddendOf(args)),
-                   .align_c = AlignmentOf(args.c.data),
-                   .align_vector = AlignmentOf(VectorOf(args)),
-                   .align_aux = AlignmentOf(AuxOf(args))};
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  return plans_[key] = MakePlan(args, key);
+CudaMatmul::Key CudaMatmul::KeyOf(const op::Matmul& args, cublaslt::Epilogue epilogue) {
+  return {.M = args.M,
+          .N = args.N,
+          .K = args.K,
+          .from = args.a.dtype,
+          .to = args.c.dtype,
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .epilogue = epilogue,
+          .align_a = AlignmentOf(args.a.data),
+          .align_b = AlignmentOf(args.b.data),
+          .align_addend = AlignmentOf(AddendOf(args)),
+          .align_c = AlignmentOf(args.c.data),
+          .align_vector = AlignmentOf(VectorOf(args)),
+          .align_aux = AlignmentOf(AuxOf(args))};
+}
+
+CudaMatmul::Plan* CudaMatmul::PlanFor(const op::Matmul& args) {
+  const std::optional<cublaslt::Epilogue> epilogue = EpilogueOf(args);
+  if (!epilogue) return nullptr;
+  Open();
+  const Key key = KeyOf(args, *epilogue);
+  if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
+  Plan& plan = plans_[key] = MakePlan(args, key);
+  if (plan.state != 0) return &plan;
+  Choices& choices = MeasuredChoices();
+  const std::lock_guard lock(choices.mutex);
+  if (const auto found = choices.algorithms.find(key); found != choices.algorithms.end())
+    plan.algorithms = found->second;
+  if (plan.algorithms.empty()) plan.state = cublaslt::kNotSupported;
+  return &plan;
 }
 
 CudaMatmul::Plan CudaMatmul::MakePlan(const op::Matmul& args, const Key& key) const {
@@ -128,7 +160,7 @@ CudaMatmul::Plan CudaMatmul::MakePlan(const op::Matmul& args, const Key& key) co
   args.transpose_a ? matrix(plan.second, args.a.dtype, args.K, args.M)
                    : matrix(plan.second, args.a.dtype, args.M, args.K);
   matrix(plan.result, args.c.dtype, args.M, args.N);
-  SetPointers(plan, args);  // The choice depends on their alignment.
+  SetPointers(plan, args);  // The choice may depend on their alignment.
   Choose(key, plan);
   return plan;
 }
@@ -145,6 +177,7 @@ void CudaMatmul::Set(cublaslt::Descriptor product, int attribute, T value) const
 }
 
 void CudaMatmul::Choose(const Key& key, Plan& plan) const {
+  constexpr int kMostCandidates = 4;
   cublaslt::Descriptor preference = nullptr;
   Check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](int attribute, auto value) {
@@ -156,28 +189,41 @@ void CudaMatmul::Choose(const Key& key, Plan& plan) const {
   set(cublaslt::kMinAlignmentB, key.align_a);
   set(cublaslt::kMinAlignmentC, key.align_addend);
   set(cublaslt::kMinAlignmentD, key.align_c);
-  cublaslt::Choice choice = {};
-  int found = 0;
+  cublaslt::Choice found[kMostCandidates] = {};
+  int num_found = 0;
   plan.state = api_.choose(handle_, plan.product, plan.first, plan.second, plan.result, plan.result,
-                           preference, 1, &choice, &found);
+                           preference, kMostCandidates, found, &num_found);
   api_.preference_destroy(preference);
-  if (plan.state == 0) plan.state = found == 0 ? cublaslt::kNotSupported : choice.state;
-  plan.algorithm = choice.algorithm;
+  if (plan.state == 0 && num_found == 0) plan.state = cublaslt::kNotSupported;
+  if (plan.state != 0) return;
+  for (int i = 0; i < num_found; ++i)
+    if (found[i].state == 0) plan.algorithms.push_back(found[i].algorithm);
+  if (plan.algorithms.empty()) plan.state = found[0].state;
+}
+
+cublaslt::Status CudaMatmul::Multiply(const Plan& plan, const cublaslt::Algorithm& algorithm,
+                                      const op::Matmul& args) const {
+  SetPointers(plan, args);
+  const float alpha = 1, beta = Has(args.addend) ? 1 : 0;
+  const cublaslt::Status status =
+      api_.multiply(handle_, plan.product, &alpha, args.b.data, plan.first, args.a.data,
+                    plan.second, &beta, AddendOf(args), plan.result, args.c.data, plan.result,
+                    &algorithm, workspace_, kWorkspaceBytes, cuda::Stream());
+  if (status == cublaslt::kAllocationFailed)
+    Throw(ErrorCode::kResourceExhausted, "GPU memory: cuBLASLt has none left for a product");
+  return status;
 }
 
 cublaslt::Status CudaMatmul::TryRun(const op::Matmul& args) {
-  const std::optional<cublaslt::Epilogue> epilogue = EpilogueOf(args);
-  if (!epilogue) return cublaslt::kNotSupported;
-  Open();
-  Plan& plan = PlanFor(args, *epilogue);
-  if (plan.state != 0) return plan.state;
-  SetPointers(plan, args);
-  const float alpha = 1, beta = Has(args.addend) ? 1 : 0;
-  Check(api_.multiply(handle_, plan.product, &alpha, args.b.data, plan.first, args.a.data,
-                      plan.second, &beta, AddendOf(args), plan.result, args.c.data, plan.result,
-                      &plan.algorithm, workspace_, kWorkspaceBytes, cuda::Stream()),
-        "cublasLtMatmul");
-  return 0;
+  Plan* plan = PlanFor(args);
+  if (plan == nullptr) return cublaslt::kNotSupported;
+  while (!plan->algorithms.empty()) {
+    const cublaslt::Status status = Multiply(*plan, plan->algorithms[0], args);
+    if (status == 0) return 0;
+    plan->state = status;
+    plan->algorithms.erase(plan->algorithms.begin());
+  }
+  return plan->state;
 }
 
 void CudaMatmul::Run(const op::Matmul& args) {
@@ -185,6 +231,48 @@ void CudaMatmul::Run(const op::Matmul& args) {
   if (status == 0) return;
   Throw(ErrorCode::kUnavailable, "GPU: cuBLASLt has no algorithm for {} x {} x {}: status {}",
         args.M, args.N, args.K, status);
+}
+
+bool CudaMatmul::IsNew(const op::Matmul& args) {
+  if (PlanFor(args) == nullptr) return false;
+  Choices& choices = MeasuredChoices();
+  const std::lock_guard lock(choices.mutex);
+  return !choices.algorithms.contains(KeyOf(args, *EpilogueOf(args)));
+}
+
+double CudaMatmul::Measure(const op::Matmul& args) {
+  Plan& plan = *PlanFor(args);
+  std::vector<cublaslt::Algorithm> algorithms;
+  double best_ms = 0;
+  for (const cublaslt::Algorithm& algorithm : plan.algorithms) {
+    cublaslt::Status status = 0;
+    const double ms = MeasureOnGpu([&] {
+      if (status == 0) status = Multiply(plan, algorithm, args);
+    });
+    if (status != 0) {
+      plan.state = status;
+      continue;
+    }
+    const bool wins = algorithms.empty() || ms < kClearly * best_ms;
+    algorithms.insert(wins ? algorithms.begin() : algorithms.end(), algorithm);
+    if (wins) best_ms = ms;
+  }
+  plan.algorithms = algorithms;
+  Store(args, algorithms);
+  return best_ms;
+}
+
+void CudaMatmul::Avoid(const op::Matmul& args) {
+  Plan& plan = *PlanFor(args);
+  plan.algorithms.clear();
+  plan.state = cublaslt::kNotSupported;
+  Store(args, {});
+}
+
+void CudaMatmul::Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms) {
+  Choices& choices = MeasuredChoices();
+  const std::lock_guard lock(choices.mutex);
+  choices.algorithms[KeyOf(args, *EpilogueOf(args))] = algorithms;
 }
 
 }  // namespace dsat::engine

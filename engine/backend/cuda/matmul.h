@@ -1,10 +1,11 @@
-// Matrix multiplications by cuBLASLt, whose algorithm is chosen once for each shape.
+// Matrix multiplications by cuBLASLt, whose algorithm is measured once for each shape.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
 
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "engine/backend/cuda/cublaslt.h"
 #include "engine/backend/layer_ops.h"
@@ -21,10 +22,24 @@ class CudaMatmul {
 
   // As op::Matmul, except that column_sums are written, not added to. a and b have one type; c
   // and the vectors have that type or f32. Returns 0, or, if cuBLASLt cannot do all of it in one
-  // call, the status that says why; then nothing is done. Throws kUnavailable if the call fails.
+  // call, or Avoid has said so, the status that says why; then nothing is done. An algorithm that
+  // fails is not tried again. Throws kResourceExhausted if the library lacks memory.
   cublaslt::Status TryRun(const op::Matmul& args);
-  // As TryRun, but throws kUnavailable in either case.
+  // As TryRun, but throws kUnavailable with the status.
   void Run(const op::Matmul& args);
+
+  // Whether no choice of an algorithm has been measured in this process.
+  bool IsNew(const op::Matmul& args);
+  // Runs the algorithms that the library recommends, and takes its first one unless another takes
+  // less than `kClearly` of the time. The choice is the process's, so that all its products of a
+  // shape have the same bits. Returns the milliseconds of a product; 0 if there is no algorithm.
+  // REQUIRES: c is not the addend.
+  double Measure(const op::Matmul& args);
+  // The choice is the library's own.
+  void Keep(const op::Matmul& args) { Store(args, PlanFor(args)->algorithms); }
+  // From now on TryRun does not do what goes with the product.
+  void Avoid(const op::Matmul& args);
+  static constexpr double kClearly = 0.97;
 
  private:
   // Everything that the choice of an algorithm depends on.
@@ -33,19 +48,27 @@ class CudaMatmul {
     DType from, to;
     bool transpose_a, transpose_b;
     cublaslt::Epilogue epilogue;
-    // Alignments in bytes, as far as the library asks; `vector` and `aux` are the epilogue's.
+    // Alignments in bytes, at most kMostAlignment; `vector` and `aux` are the epilogue's.
     uint32_t align_a, align_b, align_addend, align_c, align_vector, align_aux;
     auto operator<=>(const Key&) const = default;
   };
   struct Plan {
     cublaslt::Descriptor product = nullptr;
     cublaslt::Descriptor first = nullptr, second = nullptr, result = nullptr;
-    cublaslt::Algorithm algorithm = {};
-    cublaslt::Status state = 0;  // The status of the choice; not 0 if there is no algorithm.
+    std::vector<cublaslt::Algorithm> algorithms = {};  // The one to use comes first.
+    cublaslt::Status state = 0;  // The last status of the choice or of a product that failed.
   };
+  // What a process has measured.
+  struct Choices;
 
+  static Choices& MeasuredChoices();
+  static void Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms);
   void Open();
-  Plan& PlanFor(const op::Matmul& args, cublaslt::Epilogue epilogue);
+  static Key KeyOf(const op::Matmul& args, cublaslt::Epilogue epilogue);
+  // nullptr if no epilogue does all of it.
+  Plan* PlanFor(const op::Matmul& args);
+  cublaslt::Status Multiply(const Plan& plan, const cublaslt::Algorithm& algorithm,
+                            const op::Matmul& args) const;
   Plan MakePlan(const op::Matmul& args, const Key& key) const;
   void SetPointers(const Plan& plan, const op::Matmul& args) const;
   template <typename T>

@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/nccl.h"
 
 #include "engine/backend/cuda/find_function.h"
+#include "engine/backend/open_library.h"
 
 namespace dsat::engine::nccl {
 namespace {
@@ -11,8 +12,9 @@ constexpr int kLeastVersion = 21400;  // The first with communicators that do no
 }  // namespace
 
 std::string Load(Api& api, const char* name) {
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return dlerror();
+  const OpenedLibrary opened = OpenLibrary(name);
+  void* const library = opened.handle;
+  if (library == nullptr) return opened.problem;
   std::string problem;
   const auto find = [&](const char* call, auto& function) {
     FindFunction(library, "NCCL", call, function, problem);

@@ -56,9 +56,6 @@ inline constexpr char kLibrary[] = "libnccl.so.2";
 // Opens the library, which is never closed. Returns "", or the reason why that failed.
 std::string Load(Api& api, const char* library = kLibrary);
 
-// The default stream of the calling thread (cudaStreamPerThread).
-inline const Stream kStreamPerThread = reinterpret_cast<Stream>(2);
-
 }  // namespace dsat::engine::nccl
 
 #endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_H_

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "engine/backend/stream.h"
 
 namespace dsat::engine {
 namespace {
@@ -89,11 +88,14 @@ void NcclComm::Run(const std::string& call, int peer,
     Throw(ErrorCode::kUnavailable, "rank {} in {}: NCCL's group has failed before", host_.rank(),
           call);
   }
+  Stream& stream = device_.kernels->stream();
   try {
+    device_.queue->WaitEvent(stream.RecordEvent());
     Check(enqueue(comm_), call);
-    Await(call, peer, [&] { return IsSettled(call); });
-    const StreamEvent end = device_.kernels->stream().RecordEvent();
-    Await(call, peer, [&] { return IsSettled(call) && device_.kernels->stream().QueryEvent(end); });
+    Await(call, peer, [&] { return IsSettled(call); });  // The work is in the queue only then.
+    const StreamEvent end = device_.queue->RecordEvent();
+    stream.WaitEvent(end);
+    Await(call, peer, [&] { return IsSettled(call) && stream.QueryEvent(end); });
   } catch (...) {
     Abort();
     throw;

@@ -10,16 +10,18 @@
 
 #include "engine/backend/cuda/nccl.h"
 #include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 
-// What a communicator uses: NCCL, kernels whose events tell when its work is done, and the stream
-// of the calling thread.
+// What a communicator uses: NCCL, kernels of the device, and the queue of all NCCL's work. NCCL
+// launches from a thread of its own, where a handle of the calling thread's stream would name the
+// stream of another thread.
 struct NcclDevice {
   nccl::Api api;
   std::shared_ptr<Kernels> kernels;
-  nccl::Stream stream = nullptr;
+  std::shared_ptr<Queue> queue = kernels->stream().MakeQueue();
 };
 // The stream of the kernels, which it keeps.
 inline std::shared_ptr<Stream> StreamOf(const NcclDevice& device) {
@@ -37,10 +39,12 @@ class NcclComm {
   ~NcclComm();
 
   // `enqueue` enqueues work of this communicator with `peer`, or ProcessGroup::kAllPeers, on the
-  // stream and returns NCCL's result. Run returns when the GPU has done the work, so that an error
-  // ends the call. Throws kUnavailable if NCCL reports an error, the peer has ended or left, or an
-  // earlier call has failed; kDeadlineExceeded after the host group's time-out. The communicator is
-  // aborted then, so that the GPU is free again. `call` is for messages.
+  // queue and returns NCCL's result. The work begins after what the calling thread has asked the
+  // device for, and what the thread asks for next begins after it. Run returns when the GPU has
+  // done the work, so that an error ends the call. Throws kUnavailable if NCCL reports an error,
+  // the peer has ended or left, or an earlier call has failed; kDeadlineExceeded after the host
+  // group's time-out. The communicator is aborted then, so that the GPU is free again. `call` is
+  // for messages.
   void Run(const std::string& call, int peer, const std::function<int(nccl::Comm)>& enqueue);
   // Aborts the communicator, so that every further call throws.
   void Break() { Abort(); }

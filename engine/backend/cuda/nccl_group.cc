@@ -166,7 +166,7 @@ void NcclGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row
   Run({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
     return device_.api.reduce_scatter(
         buffer.data, Row(buffer, rank(), row_elems * BytesPerElem(dtype)),
-        static_cast<size_t>(row_elems), TypeOf(dtype), nccl::kSum, comm, device_.stream);
+        static_cast<size_t>(row_elems), TypeOf(dtype), nccl::kSum, comm, device_.queue->handle());
   });
 }
 
@@ -174,7 +174,7 @@ void NcclGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_ele
   CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
   Run({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
     return device_.api.all_reduce(buffer.data, buffer.data, static_cast<size_t>(size() * row_elems),
-                                  TypeOf(dtype), nccl::kSum, comm, device_.stream);
+                                  TypeOf(dtype), nccl::kSum, comm, device_.queue->handle());
   });
 }
 
@@ -183,7 +183,7 @@ void NcclGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_ele
   Run({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
     return device_.api.all_gather(Row(buffer, rank(), row_elems * BytesPerElem(dtype)), buffer.data,
                                   static_cast<size_t>(row_elems), TypeOf(dtype), comm,
-                                  device_.stream);
+                                  device_.queue->handle());
   });
 }
 
@@ -193,7 +193,7 @@ void NcclGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
       [&](nccl::Comm comm) {
         return device_.api.all_gather(Row(buffer, rank(), row_bytes), buffer.data,
                                       static_cast<size_t>(row_bytes), nccl::kUint8, comm,
-                                      device_.stream);
+                                      device_.queue->handle());
       });
 }
 
@@ -202,7 +202,7 @@ void NcclGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_ele
   Run({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems}, [&](nccl::Comm comm) {
     char* row = Row(buffer, root_row, row_elems * BytesPerElem(dtype));
     return device_.api.broadcast(row, row, static_cast<size_t>(row_elems), TypeOf(dtype), root_row,
-                                 comm, device_.stream);
+                                 comm, device_.queue->handle());
   });
 }
 
@@ -225,7 +225,8 @@ void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
   const int64_t bytes = size() * row_bytes;
   if (exchanged_.bytes < bytes) exchanged_ = Allocate(bytes);
   const auto count = static_cast<size_t>(row_bytes);
-  const auto& [api, kernels, stream] = device_;
+  const nccl::Api& api = device_.api;
+  const nccl::Stream stream = device_.queue->handle();
   const Call call = {.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes};
   Run(call, [&](nccl::Comm comm) {
     return Together([&](const auto& check) {
@@ -251,7 +252,7 @@ void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
   if (!memory_.Holds(data)) return host_->Send(data, bytes, peer);
   RunMessage({.kind = Call::Kind::kSend, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
     return device_.api.send(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
-                            device_.stream);
+                            device_.queue->handle());
   });
 }
 
@@ -260,7 +261,7 @@ void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
   if (!memory_.Holds(data)) return host_->Recv(data, bytes, peer);
   RunMessage({.kind = Call::Kind::kRecv, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
     return device_.api.receive(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
-                               device_.stream);
+                               device_.queue->handle());
   });
 }
 
@@ -271,8 +272,8 @@ void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int pe
   const nccl::Api& api = device_.api;
   RunMessage({.kind = Call::Kind::kExchange, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
     return Together([&](const auto& check) {
-      check(api.send(sent, count, nccl::kUint8, peer, comm, device_.stream));
-      check(api.receive(received, count, nccl::kUint8, peer, comm, device_.stream));
+      check(api.send(sent, count, nccl::kUint8, peer, comm, device_.queue->handle()));
+      check(api.receive(received, count, nccl::kUint8, peer, comm, device_.queue->handle()));
     });
   });
 }

@@ -12,7 +12,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin5";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin6";
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_kernels.h"
 
@@ -33,6 +34,7 @@ class CudaMemory final : public MemorySource {
     cudaFree(block);
   }
   bool host_visible() const override { return false; }
+  int64_t granule_bytes() const override { return kCudaGranuleBytes; }
   bool Holds(const void* data) override {
     cudaPointerAttributes attributes{};
     CheckCuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
@@ -137,7 +139,7 @@ CudaStatus Probe() {
     status.problem = fmt::format("{} is of compute capability {}.{}; expected 8.0 or newer",
                                  gpu.name, gpu.capability / 10, gpu.capability % 10);
   }
-  if (status.problem.empty()) status.problem = MissingLibrary();
+  if (status.problem.empty()) status.problem = FindCublas(status.cublas_path);
   return status;
 }
 
@@ -161,6 +163,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin5() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin6() {
   return &dsat::engine::kPlugin;
 }

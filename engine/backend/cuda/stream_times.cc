@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch_kernel.h"
 
 namespace dsat::engine {
 namespace {
@@ -34,7 +35,7 @@ void StreamTimes::DropAnchor() {
   auto least = Clock::duration::max();
   for (int i = 0; i < kNumTries; ++i) {
     const auto before = Clock::now();
-    StreamEvent anchor = events_->Record();
+    StreamEvent anchor = events_->Record(cuda::Stream());
     CheckCuda(cudaEventSynchronize(EventOf(anchor)), "cudaEventSynchronize");
     const auto between = Clock::now() - before;
     if (between >= least) continue;
@@ -47,13 +48,13 @@ void StreamTimes::DropAnchor() {
 StreamEvent StreamTimes::BeginSpan() {
   if (trace_ == nullptr) return nullptr;
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-  return events_->Record();
+  return events_->Record(cuda::Stream());
 }
 
 void StreamTimes::EndSpan(StreamEvent begin, TraceEvent event) {
   if (begin == nullptr) return;
   try {
-    StreamEvent end = events_->Record();
+    StreamEvent end = events_->Record(cuda::Stream());
     const std::lock_guard lock(mutex_);
     spans_.push_back({std::move(begin), std::move(end), std::move(event)});
     while (spans_.size() > kFewSpans && QueryEvent(spans_.front().end)) {

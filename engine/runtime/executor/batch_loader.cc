@@ -132,7 +132,7 @@ const Batch& BatchLoader::ToDevice(const Batch& batch) {
   const auto copy = [&](const auto* from, const Buffer& room, int64_t num_elems) {
     using Elem = std::remove_cvref_t<decltype(*from)>;
     if (from == nullptr) return static_cast<const Elem*>(nullptr);
-    kernels_.stream().Upload(room.data(), from, num_elems * kElemBytes);
+    kernels_.stream().UploadLater(room.data(), from, num_elems * kElemBytes);
     return static_cast<const Elem*>(room.data());
   };
   device_batch_.tokens = copy(batch.tokens, device_inputs_, num_inputs);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/core/arena.h"
+#include "engine/runtime/predict.h"
 #include "tests/engine/backend/emulated_cuda/memory.h"
 #include "tests/engine/runtime/training.h"
 
@@ -44,12 +45,12 @@ std::string ExhaustedBy(const std::function<void()>& fn) {
 
 TEST(GpuMemoryTest, AnArenaThatTheGpuRefusesABlockSaysHowMuchIsInUse) {
   const auto device = MakeTestDevice("emulated-cuda");
-  const FreeMemory free(1 << 20);
+  const FreeMemory free(16 << 20);
   Arena arena("device memory", Arena::Kind::kReal, 0, &device->memory());
-  const Buffer some = arena.Allocate(512 << 10, "parameters");
-  EXPECT_THAT(ExhaustedBy([&] { arena.Allocate(1 << 20, "optimizer state"); }),
-              HasSubstr("no 1.0 MiB for optimizer state: 512.0 KiB in use"));
-  EXPECT_TRUE(arena.Allocate(256 << 10, "a smaller one"));
+  const Buffer some = arena.Allocate(8 << 20, "parameters");
+  EXPECT_THAT(ExhaustedBy([&] { arena.Allocate(16 << 20, "optimizer state"); }),
+              HasSubstr("no 16.0 MiB for optimizer state: 8.0 MiB in use"));
+  EXPECT_TRUE(arena.Allocate(4 << 20, "a smaller one"));
 }
 
 TEST(GpuMemoryTest, AWorkspaceThatTheGpuRefusesIsAnOutcomeToo) {
@@ -78,6 +79,36 @@ TEST(GpuMemoryTest, ATrainingThatDoesNotFitThrowsWhatATrialCallsInfeasible) {
                 }),
                 HasSubstr("device memory"));
   });
+}
+
+// Where buffers of several lifetimes meet: gradients beside activations, gathered parameters, what
+// is computed again.
+TEST(GpuMemoryTest, WhatTheDriverGivesIsWhatIsPredicted) {
+  for (const int stage : {0, 2, 3}) {
+    for (const int bits : {0, 1, 2, 3, 4}) {
+      SCOPED_TRACE(fmt::format("stage {} bits {}", stage, bits));
+      DsConfig config = TinyConfig(stage, 1, (bits & 1) != 0 ? 3 : 1);
+      config.bf16 = (bits & 2) != 0;
+      config.activation.checkpoint_interval = (bits & 4) != 0 ? 1 : 0;
+      const Model model = TinyGpt2();
+      const auto data = SyntheticFor(model);
+      const int64_t predicted =
+          Predict(model, config, kSeqLen, 0, 1, 1, {}, DeviceKind::kCuda).run_peak_bytes;
+      RunRanks(1, [&](ProcessGroup& group) {
+        const auto used = [before = emulated_cuda::Memory::Get().used()] {
+          return static_cast<int64_t>(emulated_cuda::Memory::Get().used() - before);
+        };
+        TestDevice device(MakeTestDevice("emulated-cuda"), group);
+        const Resources resources = device.For(model, data.get(), kSeqLen);
+        Engine engine(resources, config, 7);
+        for (int step = 0; step < 3; ++step) {
+          engine.TrainBatch();
+          EXPECT_EQ(used(), predicted) << step;
+          EXPECT_EQ(resources.memory.device.peak_bytes(), predicted);
+        }
+      });
+    }
+  }
 }
 
 }  // namespace

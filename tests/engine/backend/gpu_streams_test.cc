@@ -90,6 +90,84 @@ TEST(MarksTest, OutliveTheirKernelsAndAreDestroyedWithTheLast) {
   EXPECT_EQ(CountEvents().num_alive, before);
 }
 
+// Else a batch would wait for the micro-batch before it.
+TEST(UploadTest, ALaterUploadWaitsForNothingAndKeepsWhatTheHostHad) {
+  GpuNumbers numbers;
+  emulated_cuda::Gpu::Get().FinishAll();
+  const int64_t before = Ticks();
+  std::vector<float> host(64);
+  for (int i = 1; i <= 3; ++i) {
+    numbers.Fill(nullptr, "earlier work");
+    std::ranges::fill(host, static_cast<float>(10 * i));
+    numbers.kernels().stream().UploadLater(numbers.x().data, host.data(), numbers.x().bytes());
+    EXPECT_TRUE(i > 1 || Ticks() == before);
+    std::ranges::fill(host, -1.0F);
+  }
+  numbers.kernels().stream().Download(host.data(), numbers.x().data, numbers.x().bytes());
+  EXPECT_EQ(std::ranges::count(host, 30.0F), std::ssize(host));
+}
+
+// The pieces of work of a kernel on operands of ones, at places of their own.
+class CountedWork {
+ public:
+  Tensor New(DType dtype, int64_t num_elems) {
+    buffers_.push_back(arena_.Allocate(dtype, num_elems, "an operand"));
+    const Tensor tensor = buffers_.back().AsTensor(dtype);
+    kernels_->Run(op::Fill{tensor, 1});
+    return tensor;
+  }
+  template <typename Op>
+  int64_t Of(const Op& op) {
+    emulated_cuda::Gpu::Get().FinishAll();
+    const int64_t before = Ticks();
+    kernels_->Run(op);
+    emulated_cuda::Gpu::Get().FinishAll();
+    return Ticks() - before;
+  }
+
+ private:
+  std::unique_ptr<Device> device_ = MakeTestDevice("emulated-cuda");
+  std::unique_ptr<Kernels> kernels_ = device_->MakeKernels();
+  Arena arena_{"device memory", Arena::Kind::kReal, 0, &device_->memory()};
+  std::vector<Buffer> buffers_;
+};
+
+TEST(WorkTest, TheBackwardPassOfANormIsOneKernelAndASum) {
+  CountedWork work;
+  const auto matrix = [&](int64_t C) { return work.New(DType::kBF16, 40 * C); };
+  for (const auto& [C, num_kernels] : {std::pair(64, 2), std::pair(4096, 3)}) {
+    const auto row = [&, C = C] { return work.New(DType::kBF16, C); };
+    const auto column = [&] { return work.New(DType::kF32, 40); };
+    EXPECT_EQ(work.Of(op::LayerNormBackward{.dx = matrix(C),
+                                            .dweight = row(),
+                                            .dbias = row(),
+                                            .dy = matrix(C),
+                                            .x = matrix(C),
+                                            .weight = row(),
+                                            .mean = column(),
+                                            .rstd = column(),
+                                            .N = 40,
+                                            .C = C,
+                                            .accumulate_dx = false}),
+              num_kernels)
+        << C;
+  }
+}
+
+TEST(WorkTest, TheBackwardPassOfAttentionOnTensorCoresIsTwoKernels) {
+  CountedWork work;
+  const AttentionShape shape = {.B = 1, .T = 40, .C = 64, .H = 1};
+  const auto matrix = [&](int64_t C) { return work.New(DType::kBF16, 40 * C); };
+  EXPECT_EQ(work.Of(op::AttentionBackward{.dqkv = matrix(192),
+                                          .dout = matrix(64),
+                                          .out = matrix(64),
+                                          .qkv = matrix(192),
+                                          .lse = work.New(DType::kF32, 40),
+                                          .scratch = work.New(DType::kF32, 40),
+                                          .shape = shape}),
+            2);
+}
+
 struct Case {
   const char* device;
   int num_ranks;
@@ -142,11 +220,12 @@ std::vector<TracedRank> Train(const Case& c, int num_steps, std::optional<int> f
 }
 
 TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) {
+  const Case c = {"emulated-nccl", 2, 3, true, Tier::kHost};
+  Train(c, 1, std::nullopt);  // Measures cuBLASLt's algorithms, by events with times.
   for (const bool traced : {false, true}) {
     const EventCounts before = CountEvents();
     const int num_steps = 8;
-    const auto runs = Train({"emulated-nccl", 2, 3, true, Tier::kHost}, num_steps,
-                            traced ? std::optional(num_steps) : std::nullopt);
+    const auto runs = Train(c, num_steps, traced ? std::optional(num_steps) : std::nullopt);
     const EventCounts after = CountEvents();
     const int64_t num_timed = after.num_timed - before.num_timed;
     EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 100);

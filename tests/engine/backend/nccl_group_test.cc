@@ -8,6 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -30,6 +33,27 @@ using testing::HasSubstr;
 void TellNccl(const char* what, int rank) {
   void* library = dlopen((BuildFolder() + "/libfake_nccl.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(dlsym(library, what))(rank);
+}
+
+// A python3 in PATH whose packages have the library.
+TEST(NcclLibraryTest, IsFoundAmongPythonPackagesWhereTheLoaderHasNone) {
+  nccl::Api api;
+  if (nccl::Load(api).empty()) GTEST_SKIP() << "this machine has NCCL";
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "python_with_nccl";
+  const fs::path folder = root / "lib/python3.11/site-packages/nvidia/nccl/lib";
+  fs::remove_all(root);
+  fs::create_directories(folder);
+  fs::create_directories(root / "bin");
+  std::ofstream(root / "bin/python3") << "#!";
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (root / "bin").string().append(":" + path).c_str(), 1);
+  EXPECT_THAT(nccl::Load(api), HasSubstr("nvidia/*/lib"));
+  fs::create_symlink(BuildFolder() + "/libfake_nccl.so", folder / nccl::kLibrary);
+  EXPECT_EQ(nccl::Load(api), "");
+  EXPECT_EQ(api.version, 22809);
+  setenv("PATH", path.c_str(), 1);
+  fs::remove_all(root);
 }
 
 // Runs fn on every rank of an NCCL group over host memory.

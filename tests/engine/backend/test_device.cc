@@ -41,8 +41,7 @@ class EmulatedNccl final : public Device {
   }
   std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override {
     if (host->size() == 1) return gpu_->MakeGroup(std::move(host));
-    NcclDevice device = {
-        .api = {}, .kernels = gpu_->MakeKernels(), .stream = nccl::kStreamPerThread};
+    NcclDevice device = {.api = {}, .kernels = gpu_->MakeKernels()};
     const std::string problem = nccl::Load(device.api, DSAT_EMULATED_NCCL);
     DSAT_CHECK(problem.empty(), "{}", problem);
     return MakeNcclGroup(std::move(host), gpu_->memory(), device);

@@ -5,13 +5,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/core/buffer_plan.h"
 #include "engine/core/memory_source.h"
 
 namespace dsat::engine {
@@ -207,6 +211,124 @@ class OneBlock final : public MemorySource {
   bool given_ = false;
   int& num_live_;
 };
+
+// A device whose driver gives memory in pages of 4096 bytes.
+class PagedMemory final : public MemorySource {
+ public:
+  void* Allocate(int64_t bytes) override {
+    used_bytes += bytes;
+    return system_.Allocate(bytes);
+  }
+  void Free(void* block, int64_t bytes) override {
+    used_bytes -= bytes;
+    system_.Free(block, bytes);
+  }
+  bool host_visible() const override { return true; }
+  bool Holds(const void*) override { return true; }
+  int64_t granule_bytes() const override { return 4096; }
+
+  int64_t used_bytes = 0;
+
+ private:
+  SystemMemory system_;
+};
+
+// Two steps of a small training: activations, of which the first is needed longest, and gradients
+// that are made when these go. `more` is what a step may ask for besides.
+void TakeSteps(Arena& arena, int num_steps, int64_t more = 0) {
+  const Buffer state = arena.Allocate(6400, "state");
+  for (int step = 0; step < num_steps; ++step) {
+    arena.BeginStep();
+    std::vector<Buffer> activations, grads;
+    for (const int64_t bytes : {640, 1280, 12800})
+      activations.push_back(arena.Allocate(bytes, "activations"));
+    if (more > 0) grads.push_back(arena.Allocate(more, "more"));
+    for (; !activations.empty(); activations.pop_back())
+      grads.push_back(arena.Allocate(1920, "gradients"));
+    for (const Buffer& grad : grads)
+      if (grad.data() != nullptr) std::memset(grad.data(), 1, static_cast<size_t>(grad.bytes()));
+  }
+}
+
+BufferPlan PlanOfSteps() {
+  Arena counting("device memory", Arena::Kind::kCounting, 0);
+  TakeSteps(counting, 2);
+  return counting.PlanRequests();
+}
+
+TEST(SegmentsTest, APlannedRunTakesItsPlanFromTheDriverAndNoMore) {
+  const BufferPlan plan = PlanOfSteps();
+  EXPECT_GE(plan.total_bytes, 6400 + 640 + 1280 + 12800 + 1920);
+  EXPECT_LE(plan.total_bytes, 6400 + 640 + 1280 + 12800 + 3 * 1920);
+  PagedMemory memory;
+  {
+    Arena arena("device memory", Arena::Kind::kReal, 0, &memory);
+    EXPECT_TRUE(arena.WantsPlan());
+    arena.BeginRun(plan);
+    EXPECT_EQ(memory.used_bytes, (plan.total_bytes + 4095) / 4096 * 4096);
+    const int64_t reserved = memory.used_bytes;
+    {
+      const Buffer held = arena.Allocate(64, "what keeps the block");
+      EXPECT_EQ(arena.used_bytes(), reserved);
+    }
+    EXPECT_EQ(memory.used_bytes, 0);  // Nothing was left in it.
+    arena.BeginRun(plan);
+    TakeSteps(arena, 5);
+    EXPECT_EQ(arena.peak_bytes(), reserved);
+  }
+  EXPECT_EQ(memory.used_bytes, 0);
+}
+
+TEST(SegmentsTest, WhatWasNotPlannedGetsMemoryToo) {
+  PagedMemory memory;
+  Arena arena("device memory", Arena::Kind::kReal, 0, &memory);
+  const BufferPlan plan = PlanOfSteps();
+  arena.BeginRun(plan);
+  TakeSteps(arena, 5, 40000);
+  EXPECT_EQ(arena.live_bytes(), 0);
+  EXPECT_GE(arena.peak_bytes(), plan.total_bytes + 40000);
+}
+
+TEST(SegmentsTest, TheLimitIsForWhatTheDriverGives) {
+  PagedMemory memory;
+  Arena arena("device memory", Arena::Kind::kReal, 8192, &memory);
+  arena.Charge(1, "buckets");
+  const Buffer page = arena.Allocate(100, "a page");
+  EXPECT_EQ(arena.used_bytes(), 4096 + 64);
+  EXPECT_TRUE(arena.Allocate(3968, "the rest of the page"));
+  EXPECT_EQ(MessageOfOutOfMemory(arena, 4000, "another page"),
+            "device memory: 3.9 KiB for another page do not fit: 4.1 KiB of 8.0 KiB in use");
+  arena.Discharge(1);
+  EXPECT_TRUE(arena.Allocate(4000, "another page"));
+}
+
+// Buffers that live at the same time lie apart, whatever their lifetimes.
+TEST(BufferPlanTest, NoTwoBuffersOverlap) {
+  std::mt19937 random(7);
+  for (int run = 0; run < 20; ++run) {
+    std::vector<Request> requests(60);
+    std::vector<int64_t> times(2 * requests.size());
+    std::iota(times.begin(), times.end(), 0);
+    std::ranges::shuffle(times, random);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const auto [begin, end] = std::minmax(times[2 * i], times[2 * i + 1]);
+      const auto bytes = static_cast<int64_t>(random() % 50 * 64);
+      requests[i] = {.bytes = bytes, .begin = begin, .end = i % 7 == 0 ? Request::kNever : end};
+    }
+    const BufferPlan plan = PlanBuffers(requests, {});
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_LE(plan.offsets[i] + requests[i].bytes, plan.total_bytes);
+      for (size_t j = 0; j < i; ++j) {
+        const bool together =
+            requests[i].begin < requests[j].end && requests[j].begin < requests[i].end;
+        const bool apart = plan.offsets[i] + requests[i].bytes <= plan.offsets[j] ||
+                           plan.offsets[j] + requests[j].bytes <= plan.offsets[i];
+        const bool empty = requests[i].bytes == 0 || requests[j].bytes == 0;
+        EXPECT_TRUE(!together || apart || empty) << i << " " << j;
+      }
+    }
+  }
+}
 
 TEST(PreferredMemoryTest, WhereItIsRefusedTheSystemsMemoryDoesAndItIsSaidOnce) {
   int num_live = 0;

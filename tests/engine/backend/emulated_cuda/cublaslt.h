@@ -4,10 +4,22 @@
 #define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/backend/cuda/cublaslt.h"
 
 namespace emulated_cuda {
+
+// An algorithm that the library recommends, and the pieces of work that it takes: without and with
+// an epilogue that does more than add a bias. One that fails does so at its call.
+struct Algorithm {
+  int work = 1, epilogue_work = 1;
+  bool fails = false;
+};
+// Those of all products from now on, the recommended one first. At the beginning there is one.
+void SetAlgorithms(std::vector<Algorithm> algorithms);
+// The algorithm of the last product.
+int LastAlgorithm();
 
 // Products that ended in it since the program began.
 int64_t NumProducts(dsat::engine::cublaslt::Epilogue epilogue);

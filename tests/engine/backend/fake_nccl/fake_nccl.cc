@@ -1,5 +1,6 @@
 // A libnccl.so.2 whose ranks are threads of one process: the calls that dsat makes, with their
-// documented rules. Communicators do not block; an operation is done when all its ranks have asked
+// documented rules. Communicators do not block: a thread of the library launches what is asked for,
+// and only there a stream's handle is looked up. An operation is done when all its ranks have asked
 // for it, a send when its peer has asked to receive. Sums are formed in f32 in the order of the
 // ranks. What cannot go wrong by itself here is made to by FakeNcclLose and FakeNcclFail.
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,7 @@ struct Operation {
   int type = nccl::kUint8;
   int peer = 0;  // Or root.
   int rank = 0;
+  void* stream = nullptr;
   Place place = nullptr;
 };
 using Kind = Operation::Kind;
@@ -63,6 +66,7 @@ struct Communicator {
   int64_t num_collectives = 0;
   int num_pending = 0;
   int error = nccl::kSuccess;
+  std::jthread launcher = {};  // Of the last operations.
 };
 
 std::mutex mutex;  // Over all that follows.
@@ -72,7 +76,8 @@ int losing_rank = -1;
 int failing_rank = -1;
 
 thread_local int group_depth = 0;
-thread_local std::vector<std::pair<Communicator*, Operation>> group;
+using Operations = std::vector<std::pair<Communicator*, Operation>>;
+thread_local Operations group;
 
 std::vector<char> Bytes(const void* data, size_t bytes) {
   const char* begin = static_cast<const char*>(data);
@@ -189,7 +194,6 @@ void PostMessage(Communicator& comm, const Operation& operation) {
 }
 
 void Post(Communicator& comm, const Operation& operation) {
-  ++comm.num_pending;
   if (comm.rank == std::exchange(losing_rank, comm.rank == losing_rank ? -1 : losing_rank)) return;
   if (comm.rank == failing_rank) {
     failing_rank = -1;
@@ -200,22 +204,38 @@ void Post(Communicator& comm, const Operation& operation) {
   message ? PostMessage(comm, operation) : PostCollective(comm, operation);
 }
 
+// The operations of a group are of one communicator.
+int Launch(Operations operations) {
+  if (operations.empty()) return nccl::kSuccess;
+  Communicator& comm = *operations[0].first;
+  comm.launcher = {};  // Ends the one before.
+  {
+    const std::lock_guard lock(mutex);
+    comm.num_pending += static_cast<int>(operations.size());
+  }
+  comm.launcher = std::jthread([operations = std::move(operations)]() mutable {
+    const std::lock_guard lock(mutex);
+    for (auto& [member, operation] : operations) {
+      operation.place = PlaceIn(operation.stream);
+      Post(*member, operation);
+    }
+  });
+  return nccl::kInProgress;
+}
+
 int Ask(void* opaque, void* stream, Operation operation) {
   auto* comm = static_cast<Communicator*>(opaque);
   if (comm == nullptr || operation.peer < 0 || operation.peer >= comm->clique->size)
     return kInvalidArgument;
   operation.rank = comm->rank;
-  operation.place = PlaceIn(stream);
-  if (group_depth > 0) {
-    group.emplace_back(comm, operation);
-    return nccl::kSuccess;
-  }
-  const std::lock_guard lock(mutex);
-  Post(*comm, operation);
-  return nccl::kInProgress;
+  operation.stream = stream;
+  if (group_depth == 0) return Launch({{comm, operation}});
+  group.emplace_back(comm, operation);
+  return nccl::kSuccess;
 }
 
 void Leave(Communicator* comm) {
+  comm->launcher = {};
   const std::lock_guard lock(mutex);
   comm->clique->members[static_cast<size_t>(comm->rank)] = nullptr;
   delete comm;
@@ -304,11 +324,7 @@ int ncclGroupStart() {
 }
 int ncclGroupEnd() {
   if (--fake_nccl::group_depth > 0) return 0;
-  const auto operations = std::exchange(fake_nccl::group, {});
-  const std::lock_guard lock(fake_nccl::mutex);
-  for (const auto& [comm, operation] : operations)
-    fake_nccl::Post(*comm, operation);
-  return operations.empty() ? 0 : dsat::engine::nccl::kInProgress;
+  return fake_nccl::Launch(std::exchange(fake_nccl::group, {}));
 }
 
 int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* comm,

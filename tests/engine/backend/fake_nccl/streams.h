@@ -9,7 +9,7 @@
 
 namespace fake_nccl {
 
-// What the calling thread's queue has been given so far.
+// What the queue has been given so far. It is looked up for the calling thread.
 using Place = std::shared_ptr<void>;
 Place PlaceIn(void* stream);
 

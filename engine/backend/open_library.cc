@@ -1,0 +1,93 @@
+// Where NVIDIA's libraries may be: the loader's folders and those of Python packages.
+#include "engine/backend/open_library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <link.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+namespace dsat::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ':');)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+// Where Python is installed: the virtual environment, and what its python3 links to.
+std::vector<fs::path> PythonPrefixes() {
+  for (const fs::path folder : Split(Variable("PATH"))) {
+    std::error_code error;
+    const fs::path python = folder / "python3";
+    if (!fs::exists(python, error)) continue;
+    std::vector<fs::path> prefixes = {folder.parent_path()};
+    const fs::path resolved = fs::canonical(python, error).parent_path().parent_path();
+    if (!error && resolved != prefixes[0]) prefixes.push_back(resolved);
+    if (prefixes.back() == "/usr") prefixes.emplace_back("/usr/local");
+    const std::string home = Variable("HOME");
+    if (!home.empty()) prefixes.push_back(fs::path(home) / ".local");
+    return prefixes;
+  }
+  return {};
+}
+
+std::vector<std::string> Matching(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found = {};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  return paths;
+}
+
+std::vector<std::string> PathsOf(const std::string& name) {
+  std::vector<std::string> paths;
+  for (const std::string& folder : Split(Variable("DSAT_CUDA_LIBRARIES")))
+    paths.push_back(folder + "/" + name);
+  for (const fs::path& prefix : PythonPrefixes()) {
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      for (const std::string& path :
+           Matching((prefix / "lib/python3*" / packages / "nvidia/*/lib" / name).string()))
+        paths.push_back(path);
+    }
+  }
+  return paths;
+}
+
+}  // namespace
+
+OpenedLibrary OpenLibrary(const std::string& name) {
+  OpenedLibrary library;
+  library.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library.handle == nullptr) {
+    library.problem =
+        std::string(dlerror()) +
+        "; nor is it in DSAT_CUDA_LIBRARIES or nvidia/*/lib beside python3's packages";
+  }
+  for (const std::string& path : PathsOf(name)) {
+    if (library.handle != nullptr) break;
+    library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library.handle == nullptr) return library;
+  library.problem = "";
+  const link_map* map = nullptr;
+  library.path = dlinfo(library.handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : name;
+  return library;
+}
+
+}  // namespace dsat::engine

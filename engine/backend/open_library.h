@@ -1,0 +1,22 @@
+// Libraries that are opened when they are first used, wherever a machine has them.
+#ifndef DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
+#define DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
+
+#include <string>
+
+namespace dsat::engine {
+
+struct OpenedLibrary {
+  void* handle = nullptr;  // nullptr: not found. It is never closed.
+  std::string path;
+  std::string problem;  // Why it was not found: the loader's reason, and where else was looked.
+};
+
+// Opens `name` ("libnccl.so.2") where the loader finds it, else in the folders of the environment
+// variable DSAT_CUDA_LIBRARIES (separated by colons), else where pip installs NVIDIA's packages for
+// the python3 in PATH: nvidia/*/lib in its site-packages.
+OpenedLibrary OpenLibrary(const std::string& name);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
