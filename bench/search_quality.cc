@@ -1,5 +1,5 @@
 // Measures how fast and how well the search methods find the best configuration, on simulated
-// machines whose best is known (bench/search_surfaces.h). Usage:
+// machines and a recorded one whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
 //                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
 //                  [--space published|wide] [--warm-start off|same|other-seed|other-model|slower]
@@ -287,17 +287,17 @@ bool IsChosen(const Family& family, const std::vector<std::string>& names) {
 // Answers each line {"family", "seed", "assignment", "launch", "started_s"} with the end of that
 // launch, and the line {"family", "seed"} with the space.
 int Serve() {
-  std::map<std::pair<std::string, uint64_t>, Surface> surfaces;
+  std::map<std::pair<std::string, uint64_t>, std::unique_ptr<Surface>> surfaces;
   for (std::string line; std::getline(std::cin, line);) {
     const Json request = Json::parse(line);
     const auto key =
         std::pair(request.at("family").get<std::string>(), request.at("seed").get<uint64_t>());
     if (!surfaces.contains(key)) {
       for (const Family& family : Families()) {
-        if (family.name == key.first) surfaces.emplace(key, Surface(family, key.second));
+        if (family.name == key.first) surfaces.emplace(key, MakeSurface(family, key.second));
       }
     }
-    const Surface& surface = surfaces.at(key);
+    const Surface& surface = *surfaces.at(key);
     const ExperimentSpec spec = surface.Spec("random", static_cast<int64_t>(key.second));
     Json answer;
     if (!request.contains("assignment")) {
@@ -334,9 +334,9 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
     other.micro_batch_ms *= 3;
   }
   if (warm_start == "slower") other.matmul_flops_per_s /= 3;
-  const Surface surface(other,
-                        static_cast<uint64_t>(warm_start == "other-seed" ? 1000 + seed : seed));
-  Simulation earlier(surface, "auto", 1, seed, max_launches, false, nullptr, 1000);
+  const auto surface =
+      MakeSurface(other, static_cast<uint64_t>(warm_start == "other-seed" ? 1000 + seed : seed));
+  Simulation earlier(*surface, "auto", 1, seed, max_launches, false, nullptr, 1000);
   earlier.Run();
   return earlier.Earlier();
 }
@@ -374,10 +374,10 @@ int Main(int argc, char** argv) {
         family.space = flags["--space"];
         std::vector<RunResult> runs;
         for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
-          const Surface surface(family, static_cast<uint64_t>(seed));
+          const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
           const int64_t trials = std::stoll(flags["--trials"]);
           const Json prior = EarlierLog(flags["--warm-start"], family, seed, trials);
-          runs.push_back(Simulation(surface, method, std::stoull(concurrency), seed, trials,
+          runs.push_back(Simulation(*surface, method, std::stoull(concurrency), seed, trials,
                                     flags["--trace"] == "1", prior)
                              .Run());
         }

@@ -11,7 +11,7 @@
 
 namespace dsat {
 
-struct Surface::Config {
+struct SimulatedSurface::Config {
   int stage = 0;
   double reduce = 0, gather = 0;
   bool overlap = false, scatter = true, contiguous = true;
@@ -165,13 +165,15 @@ const std::vector<Family>& Families() {
        .launch_noise = 0.015,
        .launch_s = 2,
        .exact = true},
+      {.name = "recorded-cpu", .held_out = true, .recording = "bench/recorded_surface.json"},
   };
   return kFamilies;
 }
 
-Surface::Surface(const Family& family, uint64_t seed) : family_(family), seed_(seed) {}
+SimulatedSurface::SimulatedSurface(const Family& family, uint64_t seed)
+    : family_(family), seed_(seed) {}
 
-ExperimentSpec Surface::Spec(const std::string& method, int64_t seed) const {
+ExperimentSpec SimulatedSurface::Spec(const std::string& method, int64_t seed) const {
   ExperimentSpec spec;
   spec.name = family_.name;
   spec.method = method;
@@ -191,7 +193,7 @@ ExperimentSpec Surface::Spec(const std::string& method, int64_t seed) const {
   return spec;
 }
 
-ModelProfile Surface::Profile() const {
+ModelProfile SimulatedSurface::Profile() const {
   const Family& f = family_;
   ModelProfile profile;
   profile.num_params = profile.trainable_num_params = static_cast<int64_t>(f.params);
@@ -216,7 +218,7 @@ double OffloadedOptimizer(const engine::Settings& settings) {
 
 }  // namespace
 
-Surface::Config Surface::Read(const Json& config) const {
+SimulatedSurface::Config SimulatedSurface::Read(const Json& config) const {
   const engine::Settings settings(config, "ds_config");
   return {.stage = settings.stage(),
           .reduce = settings.Number("/zero_optimization/reduce_bucket_size"),
@@ -231,7 +233,7 @@ Surface::Config Surface::Read(const Json& config) const {
                          settings.Text("/zero_optimization/offload_param/device") != "none"};
 }
 
-double Surface::Hash(const Config& c, const char* purpose) const {
+double SimulatedSurface::Hash(const Config& c, const char* purpose) const {
   uint64_t stream = static_cast<uint64_t>(c.stage);
   const bool alone = family_.ranks == 1;
   const double gather = alone || c.stage % 3 == 0 ? 0 : c.gather;  // Has no effect there.
@@ -242,7 +244,7 @@ double Surface::Hash(const Config& c, const char* purpose) const {
   return Rng(seed_, stream, purpose).Normal();
 }
 
-double Surface::NeedGb(const Config& c, bool with_jitter) const {
+double SimulatedSurface::NeedGb(const Config& c, bool with_jitter) const {
   const Family& f = family_;
   const double params = f.params / 1e9, ranks = static_cast<double>(f.ranks);
   double need = 2 * params / (c.stage >= 2 ? ranks : 1) +
@@ -262,7 +264,7 @@ double Surface::NeedGb(const Config& c, bool with_jitter) const {
   return need;
 }
 
-Surface::Times Surface::TimesOf(const Config& c) const {
+SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
   const Family& f = family_;
   const double ranks = static_cast<double>(f.ranks), share = (ranks - 1) / ranks;
   double efficiency = 1 - f.small_penalty * std::exp(-c.size / f.saturation);
@@ -313,26 +315,22 @@ Surface::Times Surface::TimesOf(const Config& c) const {
   return times;
 }
 
-double Surface::StepMsOf(const Config& c) const {
+double SimulatedSurface::StepMsOf(const Config& c) const {
   if (NeedGb(c, true) > family_.memory_gb) return std::numeric_limits<double>::infinity();
   const Config shape{.size = c.size};
   return TimesOf(c).all() * std::exp(0.004 * Hash(shape, "kernels") + 0.003 * Hash(c, "roughness"));
 }
 
-double Surface::StepMs(const Json& config) const {
-  return StepMsOf(Read(config));
-}
-
-double Surface::PeakBytes(const Json& config) const {
+double SimulatedSurface::PeakBytes(const Json& config) const {
   return NeedGb(Read(config), true) * 1e9;
 }
 
-double Surface::SampleMs(const Json& config) const {
+double SimulatedSurface::SampleMs(const Json& config) const {
   const Config c = Read(config);
   return StepMsOf(c) / (c.size * c.steps);
 }
 
-double Surface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const {
+double SimulatedSurface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const {
   double best = std::numeric_limits<double>::infinity();
   for (const StageSpace& stage : space.stages) {
     Json json = spec.ds_config;
@@ -367,7 +365,7 @@ double Surface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spe
   return best;
 }
 
-void Surface::Run(Trial& trial, double started_s, int64_t launch) const {
+void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const {
   const Family& f = family_;
   const Config c = Read(trial.ds_config);
   const double step_ms = StepMsOf(c);
@@ -445,7 +443,8 @@ class SurfacePredictor : public Predictor {
 
 }  // namespace
 
-std::unique_ptr<Predictor> Surface::MakeSurfacePredictor(const ExperimentSpec& spec) const {
+std::unique_ptr<Predictor> SimulatedSurface::MakeSurfacePredictor(
+    const ExperimentSpec& spec) const {
   if (family_.exact) return std::make_unique<SurfacePredictor>(*this);
   return MakeFormulaPredictor(spec, Profile());
 }

@@ -1,10 +1,10 @@
-// Simulated machines and models for bench/search_quality: a known time, memory need and noise for
-// every configuration.
+// Machines and models for bench/search_quality: a known time, memory need and noise for every
+// configuration, simulated or recorded.
 //
-// The laws differ on purpose from those that the method auto assumes: saturation is exponential,
-// buckets travel as a pipeline, buffers are allocated at their full size, activations grow a little
-// faster than the micro-batch, and fragmentation, kernel choice and a full memory leave marks. Of
-// the keys of a wide space, offload counts; the others change nothing.
+// The simulated laws differ on purpose from those that the method auto assumes: saturation is
+// exponential, buckets travel as a pipeline, buffers are allocated at their full size, activations
+// grow a little faster than the micro-batch, and fragmentation, kernel choice and a full memory
+// leave marks. Of the keys of a wide space, offload counts; the others change nothing.
 #ifndef DSAT_BENCH_SEARCH_SURFACES_H_
 #define DSAT_BENCH_SEARCH_SURFACES_H_
 
@@ -54,32 +54,50 @@ struct Family {
   bool exact = false;  // The built-in engine: predicted bytes are exact.
   int64_t accumulation = 1;
   std::string space = "published";  // SearchOptions::space.
+  // A file of bench/record_surface.py, which replaces everything above but `held_out`.
+  std::string recording = {};
 };
 
 const std::vector<Family>& Families();
 
 class Surface {
  public:
-  Surface(const Family& family, uint64_t seed);
+  virtual ~Surface() = default;
 
-  const Family& family() const { return family_; }
+  virtual const Family& family() const = 0;
   // The submitted config, and an experiment that tunes it.
-  ExperimentSpec Spec(const std::string& method, int64_t seed) const;
+  virtual ExperimentSpec Spec(const std::string& method, int64_t seed) const = 0;
   // What the profiling trial measures.
-  ModelProfile Profile() const;
+  virtual ModelProfile Profile() const = 0;
   // Its predictor, which the surface must outlive.
-  std::unique_ptr<Predictor> MakeSurfacePredictor(const ExperimentSpec& spec) const;
+  virtual std::unique_ptr<Predictor> MakeSurfacePredictor(const ExperimentSpec& spec) const = 0;
 
-  // Without noise: ms of a step, infinity if it does not fit. `config` is resolved.
-  double StepMs(const Json& config) const;
-  double PeakBytes(const Json& config) const;
-  // Per sample, so that configurations compare.
-  double SampleMs(const Json& config) const;
+  // Without noise; `config` is resolved.
+  virtual double PeakBytes(const Json& config) const = 0;
+  // ms, infinity if it does not fit. Per sample, so that configurations compare.
+  virtual double SampleMs(const Json& config) const = 0;
   // The least SampleMs of the space, over all legal micro-batch sizes up to 1024.
-  double BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const;
+  virtual double BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const = 0;
 
   // Runs a launch that starts at this time: sets the state, points, started_s and ended_s.
-  void Run(Trial& trial, double started_s, int64_t launch) const;
+  virtual void Run(Trial& trial, double started_s, int64_t launch) const = 0;
+};
+
+std::unique_ptr<Surface> MakeSurface(const Family& family, uint64_t seed);
+
+// A machine made of laws.
+class SimulatedSurface : public Surface {
+ public:
+  SimulatedSurface(const Family& family, uint64_t seed);
+
+  const Family& family() const override { return family_; }
+  ExperimentSpec Spec(const std::string& method, int64_t seed) const override;
+  ModelProfile Profile() const override;
+  std::unique_ptr<Predictor> MakeSurfacePredictor(const ExperimentSpec& spec) const override;
+  double PeakBytes(const Json& config) const override;
+  double SampleMs(const Json& config) const override;
+  double BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const override;
+  void Run(Trial& trial, double started_s, int64_t launch) const override;
 
  private:
   struct Config;

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
+#include "engine/core/buffer_plan.h"
 #include "engine/core/memory_source.h"
+#include "engine/core/segment_pool.h"
 
 namespace dsat::engine {
 namespace {
@@ -33,6 +36,17 @@ MemorySource* System() {
 
 }  // namespace
 
+// Of buffers in segments, and what a counting arena was asked for.
+struct Arena::Places {
+  std::optional<SegmentPool> pool;
+  BufferPlan plan;
+  size_t next_request = 0;  // Of the plan.
+  int64_t num_steps = 0;
+  std::vector<Request> requests;  // Of a counting arena, and the first of each step.
+  std::vector<size_t> steps;
+  int64_t num_events = 0;
+};
+
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
   Free();
@@ -51,6 +65,18 @@ void Buffer::Free() {
   bytes_ = 0;
 }
 
+bool Arena::WantsPlan() const {
+  return places_->pool && places_->pool->is_empty();
+}
+
+BufferPlan Arena::PlanRequests() const {
+  return PlanBuffers(places_->requests, places_->steps);
+}
+
+int64_t Arena::used_bytes() const {
+  return places_->pool ? charged_bytes_ + places_->pool->reserved_bytes() : live_bytes_;
+}
+
 bool Arena::host_visible() const {
   return source_->host_visible();
 }
@@ -59,9 +85,10 @@ Arena::Arena(std::string name, Kind kind, int64_t limit_bytes, MemorySource* sou
     : name_(std::move(name)),
       kind_(kind),
       limit_bytes_(limit_bytes),
-      source_(source == nullptr ? System() : source) {
+      source_(source == nullptr ? System() : source),
+      places_(std::make_unique<Places>()) {
   DSAT_CHECK(limit_bytes >= 0, "{}", limit_bytes);
-  if (kind == Kind::kReal && source_->granule_bytes() > 0) pool_.emplace(*source_);
+  if (kind == Kind::kReal && source_->granule_bytes() > 0) places_->pool.emplace(*source_);
 }
 
 Arena::~Arena() {
@@ -73,7 +100,7 @@ Buffer Arena::Allocate(int64_t bytes, const char* use) {
   DSAT_CHECK(bytes >= 0, "{}: {} bytes for {}", name_, bytes, use);
   const int64_t rounded = RoundUp(bytes);
   Buffer buffer;
-  if (pool_) {
+  if (places_->pool) {
     TakeFromPool(buffer, rounded, use);
   } else {
     Count(rounded, use);
@@ -87,8 +114,8 @@ Buffer Arena::Allocate(int64_t bytes, const char* use) {
   }
   peak_bytes_ = std::max(peak_bytes_, used_bytes());
   if (kind_ == Kind::kCounting) {
-    buffer.place_ = std::ssize(requests_);
-    requests_.push_back({.bytes = rounded, .begin = num_events_++});
+    buffer.place_ = std::ssize(places_->requests);
+    places_->requests.push_back({.bytes = rounded, .begin = places_->num_events++});
   }
   ++num_live_blocks_;
   buffer.arena_ = this;
@@ -134,35 +161,36 @@ int64_t Arena::MostReserved() const {
 // Where the memory for all does not suffice, the buffer that does not fit will say so.
 void Arena::BeginRun(BufferPlan plan) {
   DSAT_CHECK(WantsPlan());
-  buffer_plan_ = {};
-  next_request_ = 0;
-  num_steps_ = 0;
+  places_->plan = {};
+  places_->next_request = 0;
+  places_->num_steps = 0;
   if (plan.total_bytes == 0) return;
-  if (pool_->Reserve(plan.total_bytes, MostReserved())) buffer_plan_ = std::move(plan);
+  if (places_->pool->Reserve(plan.total_bytes, MostReserved())) places_->plan = std::move(plan);
 }
 
 void Arena::BeginStep() {
-  if (kind_ == Kind::kCounting) steps_.push_back(requests_.size());
-  if (buffer_plan_.steps.empty()) return;
-  const auto step = static_cast<size_t>(num_steps_++);
-  next_request_ = buffer_plan_.steps[std::min(step, buffer_plan_.steps.size() - 1)];
+  if (kind_ == Kind::kCounting) places_->steps.push_back(places_->requests.size());
+  if (places_->plan.steps.empty()) return;
+  const auto step = static_cast<size_t>(places_->num_steps++);
+  places_->next_request = places_->plan.steps[std::min(step, places_->plan.steps.size() - 1)];
 }
 
 void Arena::TakeFromPool(Buffer& buffer, int64_t bytes, const char* use) {
-  const size_t request = next_request_++;
+  const size_t request = places_->next_request++;
   if (bytes == 0) return;
-  const bool foreseen = request < buffer_plan_.bytes.size() && buffer_plan_.bytes[request] == bytes;
-  if (foreseen && !pool_->is_empty()) {
-    buffer.place_ = pool_->begin() + buffer_plan_.offsets[request];
-    if (!pool_->TakeAt(buffer.place_, bytes)) buffer.place_ = SegmentPool::kNoPlace;
+  const bool foreseen =
+      request < places_->plan.bytes.size() && places_->plan.bytes[request] == bytes;
+  if (foreseen && !places_->pool->is_empty()) {
+    buffer.place_ = places_->pool->begin() + places_->plan.offsets[request];
+    if (!places_->pool->TakeAt(buffer.place_, bytes)) buffer.place_ = SegmentPool::kNoPlace;
   }
   const int64_t most = MostReserved();
-  if (buffer.place_ == SegmentPool::kNoPlace) buffer.place_ = pool_->Take(bytes, most);
+  if (buffer.place_ == SegmentPool::kNoPlace) buffer.place_ = places_->pool->Take(bytes, most);
   if (buffer.place_ == SegmentPool::kNoPlace) {
-    const bool fits = limit_bytes_ == 0 || pool_->SizeWith(bytes) <= most;
+    const bool fits = limit_bytes_ == 0 || places_->pool->SizeWith(bytes) <= most;
     fits ? ThrowSystemHasNone(bytes, use) : ThrowDoNotFit(bytes, use);
   }
-  buffer.data_ = pool_->AddressOf(buffer.place_);
+  buffer.data_ = places_->pool->AddressOf(buffer.place_);
   live_bytes_ += bytes;
 }
 
@@ -186,9 +214,10 @@ void Arena::Release(const Buffer& buffer) {
   const int64_t rounded = RoundUp(buffer.bytes_);
   live_bytes_ -= rounded;
   --num_live_blocks_;
-  if (kind_ == Kind::kCounting) requests_[static_cast<size_t>(buffer.place_)].end = num_events_++;
-  if (pool_) {
-    if (rounded > 0) pool_->Free(buffer.place_, rounded);
+  if (kind_ == Kind::kCounting)
+    places_->requests[static_cast<size_t>(buffer.place_)].end = places_->num_events++;
+  if (places_->pool) {
+    if (rounded > 0) places_->pool->Free(buffer.place_, rounded);
     return;
   }
   if (buffer.data_ == nullptr) return;

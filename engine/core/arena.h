@@ -13,19 +13,18 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "engine/core/buffer_plan.h"
-#include "engine/core/segment_pool.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
 
 class Arena;
 class MemorySource;  // engine/core/memory_source.h
+struct BufferPlan;   // engine/core/buffer_plan.h
 
 // Owned bytes of an arena, 64-byte aligned, uninitialized; move-only. Must not outlive its arena.
 class Buffer {
@@ -47,7 +46,7 @@ class Buffer {
   Arena* arena_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  SegmentPool::Place place_ = SegmentPool::kNoPlace;
+  int64_t place_ = -1;  // In segments, or the number of the request to a counting arena.
 };
 
 // The configuration does not fit, which is an outcome and not a failure. what() names the use and
@@ -84,11 +83,11 @@ class Arena {
   // A run begins: its buffers lie as `plan` says. REQUIRES: WantsPlan.
   void BeginRun(BufferPlan plan);
   // Whether buffers lie in segments, and there is none yet.
-  bool WantsPlan() const { return pool_ && pool_->is_empty(); }
+  bool WantsPlan() const;
   // A step of the run begins. The steps after the last one that a plan knows are equal to it.
   void BeginStep();
   // Where the buffers that a counting arena was asked for since it was made would lie.
-  BufferPlan PlanRequests() const { return PlanBuffers(requests_, steps_); }
+  BufferPlan PlanRequests() const;
 
   Kind kind() const { return kind_; }
   // Whether the host may look into its buffers.
@@ -97,9 +96,7 @@ class Arena {
   int64_t live_bytes() const { return live_bytes_; }
   int64_t charged_bytes() const { return charged_bytes_; }
   // What the limit is for: the live bytes, or on a GPU segments and charges.
-  int64_t used_bytes() const {
-    return pool_ ? charged_bytes_ + pool_->reserved_bytes() : live_bytes_;
-  }
+  int64_t used_bytes() const;
   // The most that was in use.
   int64_t peak_bytes() const { return peak_bytes_; }
   int64_t limit_bytes() const { return limit_bytes_; }
@@ -107,6 +104,7 @@ class Arena {
 
  private:
   friend class Buffer;
+  struct Places;
   // Counts `bytes` (rounded) or throws OutOfMemory.
   void Count(int64_t bytes, const char* use);
   [[noreturn]] void ThrowDoNotFit(int64_t bytes, const char* use) const;
@@ -123,13 +121,7 @@ class Arena {
   Kind kind_;
   int64_t limit_bytes_;
   MemorySource* source_;
-  std::optional<SegmentPool> pool_;
-  BufferPlan buffer_plan_;
-  size_t next_request_ = 0;  // Of the plan.
-  int64_t num_steps_ = 0;
-  std::vector<Request> requests_;  // Of a counting arena, and the first of each step.
-  std::vector<size_t> steps_;
-  int64_t num_events_ = 0;
+  std::unique_ptr<Places> places_;
   int64_t live_bytes_ = 0;
   int64_t charged_bytes_ = 0;  // Of these.
   int64_t peak_bytes_ = 0;
