@@ -1,4 +1,4 @@
-// Data sets of text, tokens and CIFAR-10 images.
+// Data sets of text, documents, tokens and CIFAR-10 images.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -37,7 +37,7 @@ void DatasetFile(std::string_view input) {
   const std::string path = WriteInput("data.bin", parts[1]);
   // No other file of this machine is read.
   const auto redirect = [&path](Json& json) {
-    for (const char* key : {"path", "images", "labels"})
+    for (const char* key : {"path", "images", "labels", "tokenizer"})
       if (json.is_object() && json.contains(key)) json[key] = path;
   };
   redirect(block);

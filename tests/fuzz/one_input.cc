@@ -45,6 +45,7 @@ const std::vector<Target>& Targets() {
                                               {"safetensors_file", SafetensorsFile},
                                               {"script_files", ScriptFiles},
                                               {"supervisor_messages", SupervisorMessages},
+                                              {"tokenizer_file", TokenizerFile},
                                               {"trial_service", TrialService}};
   return targets;
 }

@@ -32,6 +32,7 @@ void ProfileFile(std::string_view input);
 void SafetensorsFile(std::string_view input);
 void ScriptFiles(std::string_view input);
 void SupervisorMessages(std::string_view input);
+void TokenizerFile(std::string_view input);
 void TrialService(std::string_view input);
 
 struct Target {
