@@ -9,6 +9,9 @@
 
 namespace dsat::engine {
 
+// The values of a searched switch.
+inline constexpr const char* kSwitch = "[true, false]";
+
 constexpr Key Section(const char* pointer, const char* since, Builtin builtin = Builtin::kFollows) {
   return {pointer, since, KeyType::kSection, "{}", builtin};
 }

@@ -25,8 +25,7 @@ constexpr const char* kOneBit = "onebitadam";
 constexpr const char* kWarmups = "warmuplr warmupdecaylr";
 constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 constexpr const char* kInterval = "/pipeline/activation_checkpoint_interval";
-constexpr const char* kSwitch = "[true, false]";
-constexpr const char* kDevices =
+constexpr const char* kOffloadDevices =
     "/zero_optimization/offload_optimizer/device /zero_optimization/offload_param/device";
 constexpr const char* kNvme = "\"nvme\"";
 
@@ -242,16 +241,16 @@ constexpr Key kBehindZero[] = {
     // Input/output, checkpoints.
     Section("/aio", "0.3.15"),
     Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1)
-        .WideFromStage(1, "[262144, 1048576, 8388608]", kDevices, kNvme).BeyondPlan(),
+        .WideFromStage(1, "[262144, 1048576, 8388608]", kOffloadDevices, kNvme).BeyondPlan(),
     Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1)
-        .WideFromStage(1, "[8, 32, 128]", kDevices, kNvme).BeyondPlan(),
+        .WideFromStage(1, "[8, 32, 128]", kOffloadDevices, kNvme).BeyondPlan(),
     Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1)
-        .WideFromStage(1, "[1, 2, 4, 8]", kDevices, kNvme).BeyondPlan(),
+        .WideFromStage(1, "[1, 2, 4, 8]", kOffloadDevices, kNvme).BeyondPlan(),
     Alias("/aio/thread_count", "0.3.15", "/aio/intra_op_parallelism"),
     Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact()
-        .WideFromStage(1, kSwitch, kDevices, kNvme).BeyondPlan(),
+        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
     Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact()
-        .WideFromStage(1, kSwitch, kDevices, kNvme).BeyondPlan(),
+        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
     Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)

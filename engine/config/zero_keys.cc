@@ -13,7 +13,6 @@ using enum KeyUnit;
 // What a search draws.
 constexpr const char* kBuckets =
     "[1000000, 5000000, 10000000, 50000000, 100000000, 500000000, 1000000000, 5000000000]";
-constexpr const char* kSwitch = "[true, false]";
 constexpr const char* kDevices = R"(["none", "cpu", "nvme"])";
 constexpr const char* kOptimizerDevice = "/zero_optimization/offload_optimizer/device";
 constexpr const char* kParamDevice = "/zero_optimization/offload_param/device";
