@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures every configuration of a small space with the built-in engine on two processor ranks.
 
-usage: bench/record_surface.py [--build BUILD] [--rounds 3] [--out bench/recorded_surface.json]
+usage: bench/record_surface.py [--build BUILD] [--rounds 5] [--out bench/recorded_surface.json]
 
-Each round runs `dsat grid` once for each setting of the knobs, over all ZeRO stages and micro-batch
-sizes. The file has the experiment, the model's profile and a row for each launch; search_quality
+Each round runs `dsat grid` over all ZeRO stages once for each micro-batch size and setting of the
+knobs. The file has the experiment, the model's profile and a row for each launch; search_quality
 replays them (family recorded-cpu), so that times and the noise between launches are real ones.
 Sizes that a stage lacks need more than the device memory. Run it on an idle machine.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
@@ -19,9 +20,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ZERO = "/zero_optimization/"
 KNOBS = {ZERO + "reduce_bucket_size": [20_000, 100_000, 500_000],
          ZERO + "overlap_comm": [True, False]}
+SIZE = "/train_micro_batch_size_per_gpu"
+SIZES = [2, 4, 8]
 FIXED = {ZERO + "allgather_bucket_size": [500_000], ZERO + "reduce_scatter": [True],
-         ZERO + "contiguous_gradients": [True],
-         "/train_micro_batch_size_per_gpu": [1, 2, 4, 8, 16]}
+         ZERO + "contiguous_gradients": [True]}
 EXPERIMENT = {
     "name": "recorded-cpu", "entrypoint": "builtin",
     "resources": {"slots_per_trial": 2, "device_memory": "20MiB"},
@@ -31,10 +33,6 @@ EXPERIMENT = {
         "model": {"type": "gpt2", "n_layer": 2, "n_embd": 128, "n_head": 4, "n_positions": 64,
                   "vocab_size": 256},
         "data": {"type": "text", "path": "/usr/share/common-licenses", "seq_len": 64}}}
-DS_CONFIG = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
-             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-             "zero_optimization": {"stage": 1, "allgather_bucket_size": 500_000,
-                                   "reduce_bucket_size": 500_000, "overlap_comm": False}}
 COLUMNS = ["zero_stage", "micro_batch_size", "reduce_bucket_size", "overlap_comm", "latency_ms",
            "latency_spread_ms", "forward_ms", "backward_ms", "step_ms", "peak_bytes", "seconds"]
 
@@ -44,11 +42,16 @@ def dsat(build, folder, *args):
                           check=True, stdout=subprocess.PIPE).stdout
 
 
-def record(build, folder, bucket, overlap):
+def record(build, folder, size, bucket, overlap):
     """The rows of one setting, and the experiment and the profile that they are of."""
-    space = {ZERO + "reduce_bucket_size": [bucket], ZERO + "overlap_comm": [overlap], **FIXED}
+    space = {ZERO + "reduce_bucket_size": [bucket], ZERO + "overlap_comm": [overlap], SIZE: [size],
+             **FIXED}
+    ds_config = {"train_micro_batch_size_per_gpu": size, "gradient_accumulation_steps": 1,
+                 "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+                 "zero_optimization": {"stage": 1, "allgather_bucket_size": 500_000,
+                                       "reduce_bucket_size": bucket, "overlap_comm": overlap}}
     (folder / "experiment.yaml").write_text(json.dumps({**EXPERIMENT, "search_space": space}))
-    (folder / "ds_config.json").write_text(json.dumps(DS_CONFIG))
+    (folder / "ds_config.json").write_text(json.dumps(ds_config))
     (folder / "record.db").unlink(missing_ok=True)
     dsat(build, folder, "grid", "experiment.yaml", "--zero-stages", "0", "1", "2", "3",
          "--space", "published", "--confirm", "0", "--max-concurrent-trials", "1",
@@ -56,7 +59,7 @@ def record(build, folder, bucket, overlap):
     query = lambda text: json.loads(dsat(build, folder, "query", "--json", text))
     rows = query("SELECT t.zero_stage, p.*, 86400 * (julianday(a.ended_at) - "
                  "julianday(a.started_at)) AS seconds FROM points AS p JOIN trials AS t ON "
-                 "t.id = p.trial JOIN attempts AS a ON a.trial = p.trial WHERE t.kind = 'search'")
+                 "t.id = p.trial JOIN attempts AS a ON a.trial = p.trial WHERE t.kind <> 'profile'")
     spec = json.loads(query("SELECT spec FROM experiments")[0]["spec"])
     profile = json.loads(query("SELECT profile FROM attempts WHERE trial = 0")[0]["profile"])
     return spec, profile, [
@@ -70,20 +73,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/recorded_surface.json")
     args = parser.parse_args()
     launches = []
     with tempfile.TemporaryDirectory() as name:
-        for _ in range(args.rounds):
-            for bucket in KNOBS[ZERO + "reduce_bucket_size"]:
-                for overlap in KNOBS[ZERO + "overlap_comm"]:
-                    spec, profile, rows = record(args.build.absolute(), pathlib.Path(name), bucket,
-                                                 overlap)
-                    launches += rows
+        settings = list(itertools.product(SIZES, *KNOBS.values())) * args.rounds
+        for size, bucket, overlap in settings:
+            spec, profile, rows = record(args.build.absolute(), pathlib.Path(name), size, bucket,
+                                         overlap)
+            launches += rows
     spec = {key: spec[key] for key in ("name", "entrypoint", "slots_per_trial", "ds_config",
                                        "hyperparameters", "device_memory_bytes") if key in spec}
-    spec["search_space"] = {**KNOBS, **FIXED}
+    spec["search_space"] = {**KNOBS, SIZE: SIZES, **FIXED}
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in sorted(launches))
     args.out.write_text('{"experiment": %s,\n"profile": %s,\n"columns": %s,\n"launches": [\n%s\n]}\n'
                         % (json.dumps(spec), json.dumps(profile), json.dumps(COLUMNS), lines))

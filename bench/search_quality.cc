@@ -27,6 +27,7 @@
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
 #include "methods/methods.h"
+#include "methods/micro_batch.h"
 #include "methods/warm_start.h"
 #include "profiler/effective_key.h"
 #include "profiler/tuning_space.h"
@@ -125,9 +126,13 @@ class Simulation {
       result_.ask_ms += took.count();
       ++result_.asks;
       if (!proposal) return false;
-      assignments_[proposal->tag] = proposal->assignment;
+      Assignment assignment = proposal->assignment;
+      const auto size = assignment.find("/train_micro_batch_size_per_gpu");
+      if (size != assignment.end())
+        size->second = LegalMicroBatch(space_, size->second.get<int64_t>());
+      assignments_[proposal->tag] = assignment;
       const Json config =
-          engine::ConfigForTrial(spec_.ds_config, proposal->assignment, spec_.slots_per_trial);
+          engine::ConfigForTrial(spec_.ds_config, assignment, spec_.slots_per_trial);
       const std::string key = EffectiveKey(config, spec_.slots_per_trial,
                                            static_cast<int64_t>(surface_.family().params));
       const auto found = ended_.find(key);
@@ -144,7 +149,7 @@ class Simulation {
         ended_[key] = refused;
         method_->Tell(proposal->tag, refused);
       } else {
-        Launch(proposal->assignment, proposal->tag);
+        Launch(assignment, proposal->tag);
         return true;
       }
     }
