@@ -256,7 +256,8 @@ std::vector<float> ExpectSameBitsAtEveryStageAndOnEveryTier(DsConfig config, int
         config.zero.offload_param = {.tier = param_tier, .nvme_path = testing::TempDir()};
         config.zero.offload_param.max_in_cpu = 0;
         const auto runs = Train(model, config, world_size, kSteps);
-        SCOPED_TRACE(fmt::format("{} ranks, stage {}", world_size, stage));
+        SCOPED_TRACE(fmt::format("{} ranks, stage {}, tiers {} and {}", world_size, stage,
+                                 static_cast<int>(tier), static_cast<int>(param_tier)));
         ExpectSameBits(WholeParams(model, runs), expected, config);
       }
     }
