@@ -16,9 +16,11 @@ std::vector<ParamPiece> PiecesOf(const Model& model, const Plan& plan, const Uni
     param += static_cast<int64_t>(model.layers[u]->params().size());
   std::vector<ParamPiece> pieces;
   const auto& specs = model.layers[group.unit]->params();
+  const auto& layout = states.unit(group.unit).layout;
   for (size_t i = 0; i < specs.size(); ++i, ++param) {
-    const int64_t param_begin = states.unit(group.unit).layout.offsets[i];
-    const int64_t param_end = std::min(end, param_begin + specs[i].NumElems());
+    const int64_t param_begin = layout.offsets[i];
+    const int64_t next = i + 1 < specs.size() ? layout.offsets[i + 1] : layout.num_elems;
+    const int64_t param_end = std::min(end, next);
     // Cut where ranks' slices meet even if they all rest here: sums are formed in the same order.
     for (int64_t from = std::max(begin, param_begin); from < param_end;) {
       const int64_t row = from / slice;

@@ -12,7 +12,7 @@
 
 namespace dsat::engine {
 
-// A part of one parameter, in one rank's slice of its unit.
+// A part of one parameter, with its padding, in one rank's slice of its unit.
 struct ParamPiece {
   int64_t param = 0;  // Index in the model.
   int64_t row = 0;    // The rank, if the slices of all of them rest here.
@@ -21,7 +21,8 @@ struct ParamPiece {
   bool decays = true;  // Not the weight of a normalization, and not a bias.
 };
 
-// The pieces of a sub-group, in order and cut where ranks' slices meet. Padding is in none.
+// The pieces of a sub-group, in order and cut where ranks' slices meet. The zeros that pad a
+// parameter belong to its last piece, because they are copied with it.
 std::vector<ParamPiece> PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
                                  const SubGroup& group);
 

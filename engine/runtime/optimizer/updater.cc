@@ -42,14 +42,8 @@ void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
   const OptimizerConfig& optimizer = inputs_.optimizer;
   if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
   if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view);
-  const SubGroup& group = plan_.sub_groups[sub_group];
-  const std::vector<ParamPiece> pieces = PiecesOf(model_, plan_, states_, group);
-  if (pieces.empty()) return StepElems(kernels, optimizer, view);
-  // The padding behind a piece is updated with it, because it is copied with the parameters.
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const int64_t begin = i == 0 ? 0 : pieces[i].begin;
-    const int64_t end = i + 1 < pieces.size() ? pieces[i + 1].begin : group.num_elems;
-    StepElems(kernels, SettingsOf(optimizer, pieces[i]), view.Slice(begin, end - begin));
+  for (const ParamPiece& piece : PiecesOf(model_, plan_, states_, plan_.sub_groups[sub_group])) {
+    StepElems(kernels, SettingsOf(optimizer, piece), view.Slice(piece.begin, piece.num_elems));
   }
 }
 
