@@ -18,7 +18,8 @@ batches = iter(loader) if "early" in sys.argv else None
 with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sys.argv):
     model = Model()
 engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
-for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader)):
+epochs = 100 if "short" in sys.argv else 1
+for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
     loss = engine(ids)["loss"]
     engine.backward(loss)
     engine.step()

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/backend/cost.h"
 #include "engine/backend/device.h"
 #include "tests/engine/backend/emulated_cuda/memory.h"
 #include "tests/engine/backend/emulated_cuda/test_kernels.h"
@@ -189,13 +190,14 @@ TEST(EmulatedCudaTest, CopiesOfTheWrongKindAreRefused) {
 TEST(EmulatedCudaTest, MemoryThatRunsOutIsAnOutcomeOfTheEngine) {
   const auto device = dsat::engine::MakeTestDevice("emulated-cuda");
   const size_t limit = Memory::Get().limit();
-  Memory::Get().set_limit(Memory::Get().used() + 1024);
+  constexpr int64_t kGranule = dsat::engine::kCudaGranuleBytes;
+  Memory::Get().set_limit(Memory::Get().used() + kGranule);
   dsat::engine::Arena arena("device memory", dsat::engine::Arena::Kind::kReal, 0,
                             &device->memory());
   const dsat::engine::Buffer fits = arena.Allocate(512, "a small buffer");
-  EXPECT_THROW(arena.Allocate(1024, "a large buffer"), dsat::engine::OutOfMemory);
+  EXPECT_THROW(arena.Allocate(kGranule, "a large buffer"), dsat::engine::OutOfMemory);
   Memory::Get().set_limit(limit);
-  EXPECT_NO_THROW(arena.Allocate(1024, "a large buffer"));
+  EXPECT_NO_THROW(arena.Allocate(kGranule, "a large buffer"));
 }
 
 }  // namespace
