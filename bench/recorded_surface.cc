@@ -45,12 +45,7 @@ const RecordedSurface::Launches* RecordedSurface::Find(const Json& config) const
 
 ExperimentSpec RecordedSurface::Spec(const std::string& method, int64_t seed) const {
   ExperimentSpec spec = spec_;
-  spec.method = method;
-  spec.options.random_seed = seed;
-  spec.options.space = family_.space;
-  spec.options.metric = "throughput";
-  spec.options.zero_stages = {0, 1, 2, 3};
-  spec.options.max_trials = 64;
+  SetSearch(family_, method, seed, spec);
   return spec;
 }
 

@@ -173,10 +173,20 @@ const std::vector<Family>& Families() {
 SimulatedSurface::SimulatedSurface(const Family& family, uint64_t seed)
     : family_(family), seed_(seed) {}
 
+void SetSearch(const Family& family, const std::string& method, int64_t seed,
+               ExperimentSpec& spec) {
+  spec.method = method;
+  spec.options.random_seed = seed;
+  spec.options.space = family.space;
+  spec.options.metric = "throughput";
+  spec.options.zero_stages = {0, 1, 2, 3};
+  spec.options.max_trials = 64;
+}
+
 ExperimentSpec SimulatedSurface::Spec(const std::string& method, int64_t seed) const {
   ExperimentSpec spec;
   spec.name = family_.name;
-  spec.method = method;
+  SetSearch(family_, method, seed, spec);
   spec.entrypoint = {family_.exact ? "builtin" : "train.py"};
   spec.slots_per_trial = family_.ranks;
   const int stage = family_.params * 16 > family_.memory_gb * 1e9 ? 3 : 1;
@@ -185,11 +195,6 @@ ExperimentSpec SimulatedSurface::Spec(const std::string& method, int64_t seed) c
                     {"bf16", {{"enabled", true}}},
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}},
                     {"zero_optimization", {{"stage", stage}}}};
-  spec.options.random_seed = seed;
-  spec.options.space = family_.space;
-  spec.options.metric = "throughput";
-  spec.options.zero_stages = {0, 1, 2, 3};
-  spec.options.max_trials = 64;
   return spec;
 }
 

@@ -83,6 +83,10 @@ class Surface {
   virtual void Run(Trial& trial, double started_s, int64_t launch) const = 0;
 };
 
+// Sets what all searches of the benchmark have in common.
+void SetSearch(const Family& family, const std::string& method, int64_t seed,
+               ExperimentSpec& spec);
+
 std::unique_ptr<Surface> MakeSurface(const Family& family, uint64_t seed);
 
 // A machine made of laws.

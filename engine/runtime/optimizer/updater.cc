@@ -7,8 +7,10 @@
 namespace dsat::engine {
 
 Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
-    : model_(model), plan_(plan), states_(states) {
+    : plan_(plan), states_(states) {
   if (plan.sub_groups.empty()) return;  // Evaluation.
+  for (const SubGroup& sub_group : plan.sub_groups)
+    pieces_.push_back(PiecesOf(model, plan, states, sub_group));
   if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
 }
@@ -42,9 +44,8 @@ void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
   const OptimizerConfig& optimizer = inputs_.optimizer;
   if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
   if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view);
-  for (const ParamPiece& piece : PiecesOf(model_, plan_, states_, plan_.sub_groups[sub_group])) {
+  for (const ParamPiece& piece : pieces_[sub_group])
     StepElems(kernels, SettingsOf(optimizer, piece), view.Slice(piece.begin, piece.num_elems));
-  }
 }
 
 // Some elements of a sub-group.

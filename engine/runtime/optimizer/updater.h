@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
 #include "engine/runtime/optimizer/lamb.h"
 #include "engine/runtime/optimizer/one_bit_adam.h"
+#include "engine/runtime/optimizer/param_pieces.h"
 #include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
@@ -43,9 +45,9 @@ class Updater {
   void StepElems(Kernels& kernels, const OptimizerConfig& optimizer, const OptimizerView& view);
   Tensor Target(const SubGroup& group);
 
-  const Model& model_;
   const Plan& plan_;
   UnitStates& states_;
+  std::vector<std::vector<ParamPiece>> pieces_;  // Per sub-group.
   std::optional<Lamb> lamb_;                // If it is the optimizer.
   std::optional<OneBitAdam> one_bit_adam_;  // If the plan leaves gradients unreduced.
   UpdateInputs inputs_;
