@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "tests/engine/backend/kernels_testing.h"
@@ -12,6 +13,7 @@ namespace {
 // More than one block of work, and a ragged end.
 constexpr int64_t kManyElems = 70001;
 constexpr int kSteps = 5;
+const StepScale kHalf = {.grad_scale = 0.5F};
 
 // The state of one optimizer, in double.
 struct Reference {
@@ -60,6 +62,11 @@ class Operands {
   Reference reference_;
 };
 
+template <typename Args>
+double ScaleOf(const Args& args) {
+  return args.scale == nullptr ? 1 : args.scale->grad_scale;
+}
+
 void MomentsReference(Reference& state, size_t i, double g, const AdamArgs& a) {
   state.m[i] = a.beta1 * state.m[i] + (1 - double{a.beta1}) * g;
   state.v[i] = a.beta2 * state.v[i] + (1 - double{a.beta2}) * g * g;
@@ -68,7 +75,7 @@ void MomentsReference(Reference& state, size_t i, double g, const AdamArgs& a) {
 // One step of Adam or AdamW as its papers write it.
 void AdamReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
-    double g = grad[i] * a.grad_scale;
+    double g = grad[i] * ScaleOf(a);
     if (!a.decoupled_weight_decay) g += a.weight_decay * state.param[i];
     MomentsReference(state, i, g, a);
     double m = state.m[i], v = state.v[i];
@@ -88,7 +95,7 @@ TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
     args.weight_decay = (flags & 4) != 0 ? 0.1F : 0.0F;
     args.decoupled_weight_decay = (flags & 1) != 0;
     args.bias_correction = (flags & 2) != 0;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       AdamReference(operands.reference(), operands.grad(), args);
@@ -112,7 +119,7 @@ void ExpectBf16AdamAsFormula(DType moment_dtype, bool has_copy, bool decoupled_w
   args.weight_decay = 0.1F;
   args.decoupled_weight_decay = decoupled_weight_decay;
   args.eps = 1e-3F;  // Where gradient and L2 term cancel, the direction does not hang on rounding.
-  args.grad_scale = 0.5F;
+  args.scale = &kHalf;
   for (args.step = 1; args.step <= kSteps; ++args.step) {
     TestTensor grad = random.Normal(DType::kBF16, kManyElems);
     args.grad = grad.get();
@@ -263,7 +270,7 @@ TEST(StochasticRoundingTest, DevicesAgreeOnTheBits) {
 
 void SgdReference(Reference& state, const Doubles& grad, const op::SgdStep& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
-    const double g = grad[i] * a.grad_scale + a.weight_decay * state.param[i];
+    const double g = grad[i] * ScaleOf(a) + a.weight_decay * state.param[i];
     double direction = g;
     if (a.momentum != 0) {
       state.m[i] = a.step == 1 ? g : a.momentum * state.m[i] + (1 - double{a.dampening}) * g;
@@ -285,7 +292,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
     args.momentum = c.momentum;
     args.dampening = c.dampening;
     args.nesterov = c.nesterov;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     if (c.momentum != 0) args.momentum_buffer = operands.m();
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
@@ -298,7 +305,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 13);
-  op::AdagradStep args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::AdagradStep args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .scale = &kHalf};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -316,7 +323,7 @@ TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 14);
-  op::LionStep args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::LionStep args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .scale = &kHalf};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -342,6 +349,68 @@ TEST_P(KernelsTest, LionRestsWhereTheMomentumIsZero) {
   EXPECT_EQ(param.Values()[0], 2.0);
 }
 
+// On every backend squares are added in the same order.
+TEST_P(KernelsTest, TheScaleOfAStepClipsAndSkips) {
+  constexpr int64_t kRows = 3, kCols = 200;
+  Doubles squares = Random(21).Normal(DType::kF32, kRows * kCols).Values();
+  for (double& x : squares)
+    x *= x;
+  const auto find = [&](Kernels& kernels, const ClipSettings& settings) {
+    StepScale scale;
+    kernels.Run(op::FindStepScale{&scale, squares.data(), kRows, kCols, settings});
+    return scale;
+  };
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) / 4) * 0.5;
+  const ClipSettings settings = {
+      .mean_factor = 0.5, .divisor = 4, .max_norm = 0.25, .skips_overflow = true};
+  const StepScale scale = find(kernels(), settings);
+  EXPECT_NEAR(scale.grad_norm, norm, 1e-12 * norm);
+  EXPECT_EQ(scale.grad_norm, find(*MakeCpuKernels(1), settings).grad_norm);
+  EXPECT_FLOAT_EQ(scale.grad_scale, static_cast<float>(0.25 / norm * 0.5));
+  EXPECT_EQ(scale.skips, 0);
+  EXPECT_EQ(find(kernels(), {.mean_factor = 0.5}).grad_scale, 0.5F);
+  for (const double overflow : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    squares[300] = overflow;
+    EXPECT_EQ(find(kernels(), settings).skips, 1);
+    EXPECT_EQ(find(kernels(), {}).skips, 0);
+  }
+}
+
+// Calls update(args), an update of a skipped step whose gradients are NaN.
+template <typename Update>
+void SkippedUpdate(DType dtype, Kernels& kernels, const Update& update) {
+  const StepScale skipped{.grad_norm = std::nan(""), .grad_scale = 1, .skips = 1};
+  Operands operands(dtype, 19);
+  AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 1, .weight_decay = 1};
+  args.scale = &skipped;
+  operands.Next(args);
+  kernels.Run(op::Cast{args.param, args.master});
+  kernels.Run(op::Fill{args.grad, std::nanf("")});
+  update(args);
+  operands.ExpectAsReference();
+}
+
+TEST_P(KernelsTest, UpdatesOfASkippedStepWriteNothing) {
+  const auto run = [&](const auto& update) { SkippedUpdate(dtype(), kernels(), update); };
+  run([&](const AdamArgs& a) { kernels().Run(op::AdamStep{a}); });
+  run([&](const AdamArgs& a) { kernels().Run(op::MomentumStep{a}); });
+  run([&](const AdamArgs& a) { kernels().Run(op::LambMoments{a}); });
+  run([&](const AdamArgs& a) {
+    op::SgdStep args{.param = a.param, .master = a.master, .grad = a.grad, .momentum_buffer = a.m};
+    args.lr = args.momentum = 0.5F;
+    args.scale = a.scale;
+    kernels().Run(args);
+  });
+  run([&](const AdamArgs& a) {
+    kernels().Run(op::AdagradStep{
+        .param = a.param, .master = a.master, .grad = a.grad, .sum = a.v, .scale = a.scale});
+  });
+  run([&](const AdamArgs& a) {
+    kernels().Run(op::LionStep{
+        .param = a.param, .master = a.master, .grad = a.grad, .m = a.m, .scale = a.scale});
+  });
+}
+
 double LambDirection(const Reference& state, size_t i, const AdamArgs& a) {
   return state.m[i] / (std::sqrt(state.v[i]) + a.eps) + a.weight_decay * state.param[i];
 }
@@ -350,7 +419,7 @@ double LambDirection(const Reference& state, size_t i, const AdamArgs& a) {
 LambSums LambReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
   LambSums sums;
   for (size_t i = 0; i < grad.size(); ++i) {
-    MomentsReference(state, i, grad[i] * a.grad_scale, a);
+    MomentsReference(state, i, grad[i] * ScaleOf(a), a);
     sums.param += state.param[i] * state.param[i];
     sums.direction += std::pow(LambDirection(state, i, a), 2);
   }
@@ -371,7 +440,7 @@ TEST_P(KernelsTest, LambFollowsTheFormulaForFiveSteps) {
     Operands operands(dtype(), 15);
     AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
     args.bias_correction = bias_correction;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       const LambSums expected = LambReference(operands.reference(), operands.grad(), args);
@@ -401,7 +470,7 @@ TEST_P(KernelsTest, LambMomentsLeaveTheParameters) {
 TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 17);
   AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
-  args.grad_scale = 0.5F;
+  args.scale = &kHalf;
   constexpr int64_t kStill = 21;  // Elements that have had no gradient.
   kernels().Run(op::Fill{operands.v(), 0.25F});
   kernels().Run(op::Fill{operands.v().Slice(0, kStill), 0});
@@ -413,7 +482,7 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
     const Doubles grad = operands.grad();
     for (size_t i = 0; i < grad.size(); ++i) {
       reference.m[i] =
-          args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
+          args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * kHalf.grad_scale;
       reference.param[i] -= args.lr * (reference.v[i] > 0 ? LambDirection(reference, i, args)
                                                           : args.weight_decay * reference.param[i]);
     }
