@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <limits>
 #include <numeric>
 
 #include "tests/engine/backend/kernels_testing.h"
@@ -347,68 +346,6 @@ TEST_P(KernelsTest, LionRestsWhereTheMomentumIsZero) {
       .param = param.get(), .master = master.get(), .grad = grad.get(), .m = m.get(), .lr = 0.5F});
   EXPECT_EQ(master.Values()[0], 2.0);
   EXPECT_EQ(param.Values()[0], 2.0);
-}
-
-// On every backend squares are added in the same order.
-TEST_P(KernelsTest, TheScaleOfAStepClipsAndSkips) {
-  constexpr int64_t kRows = 3, kCols = 200;
-  Doubles squares = Random(21).Normal(DType::kF32, kRows * kCols).Values();
-  for (double& x : squares)
-    x *= x;
-  const auto find = [&](Kernels& kernels, const ClipSettings& settings) {
-    StepScale scale;
-    kernels.Run(op::FindStepScale{&scale, squares.data(), kRows, kCols, settings});
-    return scale;
-  };
-  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) / 4) * 0.5;
-  const ClipSettings settings = {
-      .mean_factor = 0.5, .divisor = 4, .max_norm = 0.25, .skips_overflow = true};
-  const StepScale scale = find(kernels(), settings);
-  EXPECT_NEAR(scale.grad_norm, norm, 1e-12 * norm);
-  EXPECT_EQ(scale.grad_norm, find(*MakeCpuKernels(1), settings).grad_norm);
-  EXPECT_FLOAT_EQ(scale.grad_scale, static_cast<float>(0.25 / norm * 0.5));
-  EXPECT_EQ(scale.skips, 0);
-  EXPECT_EQ(find(kernels(), {.mean_factor = 0.5}).grad_scale, 0.5F);
-  for (const double overflow : {std::numeric_limits<double>::infinity(), std::nan("")}) {
-    squares[300] = overflow;
-    EXPECT_EQ(find(kernels(), settings).skips, 1);
-    EXPECT_EQ(find(kernels(), {}).skips, 0);
-  }
-}
-
-// Calls update(args), an update of a skipped step whose gradients are NaN.
-template <typename Update>
-void SkippedUpdate(DType dtype, Kernels& kernels, const Update& update) {
-  const StepScale skipped{.grad_norm = std::nan(""), .grad_scale = 1, .skips = 1};
-  Operands operands(dtype, 19);
-  AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 1, .weight_decay = 1};
-  args.scale = &skipped;
-  operands.Next(args);
-  kernels.Run(op::Cast{args.param, args.master});
-  kernels.Run(op::Fill{args.grad, std::nanf("")});
-  update(args);
-  operands.ExpectAsReference();
-}
-
-TEST_P(KernelsTest, UpdatesOfASkippedStepWriteNothing) {
-  const auto run = [&](const auto& update) { SkippedUpdate(dtype(), kernels(), update); };
-  run([&](const AdamArgs& a) { kernels().Run(op::AdamStep{a}); });
-  run([&](const AdamArgs& a) { kernels().Run(op::MomentumStep{a}); });
-  run([&](const AdamArgs& a) { kernels().Run(op::LambMoments{a}); });
-  run([&](const AdamArgs& a) {
-    op::SgdStep args{.param = a.param, .master = a.master, .grad = a.grad, .momentum_buffer = a.m};
-    args.lr = args.momentum = 0.5F;
-    args.scale = a.scale;
-    kernels().Run(args);
-  });
-  run([&](const AdamArgs& a) {
-    kernels().Run(op::AdagradStep{
-        .param = a.param, .master = a.master, .grad = a.grad, .sum = a.v, .scale = a.scale});
-  });
-  run([&](const AdamArgs& a) {
-    kernels().Run(op::LionStep{
-        .param = a.param, .master = a.master, .grad = a.grad, .m = a.m, .scale = a.scale});
-  });
 }
 
 double LambDirection(const Reference& state, size_t i, const AdamArgs& a) {
