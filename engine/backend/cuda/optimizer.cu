@@ -31,15 +31,17 @@ __global__ void StepScaleKernel(StepScale* scale, const double* squares, int64_t
   __shared__ double chunk[kThreads];
   const int64_t n = rows * cols;
   double sum = 0, row_sum = 0;
+  int64_t col = 0;
   for (int64_t begin = 0; begin < n; begin += kThreads) {
     const int64_t i = begin + threadIdx.x;
     if (i < n) chunk[threadIdx.x] = squares[i];
     __syncthreads();
     for (int64_t j = begin; threadIdx.x == 0 && j < n && j < begin + kThreads; ++j) {
       row_sum += chunk[j - begin];
-      if ((j + 1) % cols != 0) continue;
+      if (++col < cols) continue;
       sum += row_sum;
       row_sum = 0;
+      col = 0;
     }
     __syncthreads();
   }

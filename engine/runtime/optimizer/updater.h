@@ -1,5 +1,5 @@
-// The optimizer in a step: updates of sub-groups on the tier of their state, and the copy
-// of the updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
+// The optimizer in a step: updates of sub-groups on the tier of their state, and the copy of the
+// updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 
