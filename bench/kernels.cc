@@ -266,8 +266,8 @@ void BM_CrossEntropy(benchmark::State& state, DType dtype) {
   const Tensor logits = bench.New(dtype, kRows * kVocabulary);
   const std::vector<int32_t> targets(kRows, 17);
   for (auto _ : state) {
-    bench.kernels().Run(
-        op::CrossEntropyInPlace{logits, targets.data(), kRows, kVocabulary, kVocabulary, 1});
+    bench.kernels().Run(op::CrossEntropyInPlace{nullptr, logits, targets.data(), kRows, kVocabulary,
+                                                kVocabulary, 1});
   }
   SetRates(state, bench.kernels(), 2 * logits.bytes());
 }

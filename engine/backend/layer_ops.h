@@ -112,11 +112,11 @@ struct Scale {
   void Visit(auto&& on) { on("t", t, 0); }
 };
 
-// Sum of squares of t (n) in double; inf or NaN if any element is. 0 from the counting backend.
+// *sum = the sum of squares of t (n) in double; inf or NaN if any element is.
 struct SumOfSquares {
-  using Result = double;
+  double* sum;
   Tensor t;
-  void Visit(auto&& on) { on("t", t, 0); }
+  void Visit(auto&& on) { on("sum", sum, 1), on("t", t, 0); }
 };
 
 // y (n) = a (n) + b (n); y may be a.
@@ -383,15 +383,18 @@ struct AttentionBackward {
 };
 
 // Softmax and cross entropy over N rows of V classes, in place: logits (N, V) become
-// grad_scale * dloss/dlogits. Columns [V_used, V) are padding: probability and gradient 0. Returns
-// the sum of the N losses, in nats.
+// grad_scale * dloss/dlogits. Columns [V_used, V) are padding: probability and gradient 0. *loss,
+// if given, becomes the mean of the N losses, in nats.
 struct CrossEntropyInPlace {
-  using Result = double;
+  double* loss;
   Tensor logits;
   const int32_t* targets;
   int64_t N, V, V_used;
   float grad_scale;
-  void Visit(auto&& on) { on("logits", logits, N * V), on("targets", targets, N); }
+  void Visit(auto&& on) {
+    on("loss", loss, loss == nullptr ? 0 : 1), on("logits", logits, N * V),
+        on("targets", targets, N);
+  }
   void Check() const { DSAT_CHECK(V_used > 0 && V_used <= V, "{} of {} classes", V_used, V); }
 };
 

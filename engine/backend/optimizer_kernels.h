@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/backend/kernels.h"
+#include "engine/backend/step_scale.h"
 #include "engine/backend/stochastic_rounding.h"
 #include "engine/core/tensor.h"
 
@@ -38,15 +39,16 @@ struct AdamArgs {
   float lr = 0, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F, weight_decay = 0;
   bool decoupled_weight_decay = true;  // AdamW; false: L2 added to the gradient (Adam)
   bool bias_correction = true;
-  int64_t step = 1;      // 1 at the first update
-  float grad_scale = 1;  // multiplies the gradient first (clipping, loss scale, averaging)
+  int64_t step = 1;                  // 1 at the first update
+  const StepScale* scale = nullptr;  // nullptr: as if its members had their defaults
   // AdamStep only: stochastic rounding of `param`, which is then bf16, and of a bf16 `master`.
   // Without it both are rounded to nearest.
   std::optional<RoundingBits> rounding = {};
 
   void Visit(auto&& on) {
     on("param", param, param.num_elems), on("master", master, param.num_elems),
-        on("grad", grad, param.num_elems), on("m", m, param.num_elems), on("v", v, param.num_elems);
+        on("grad", grad, param.num_elems), on("m", m, param.num_elems), on("v", v, param.num_elems),
+        on("scale", scale, scale == nullptr ? 0 : 1);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, m, v}); }
 };
@@ -58,6 +60,15 @@ struct LambSums {
 };
 
 namespace op {
+
+// *scale from sums of squares (rows, cols), which are added in order: each row's, then the rows'.
+struct FindStepScale {
+  StepScale* scale;
+  const double* squares;
+  int64_t rows, cols;
+  ClipSettings settings;
+  void Visit(auto&& on) { on("scale", scale, 1), on("squares", squares, rows * cols); }
+};
 
 struct AdamStep : AdamArgs {
   void Check() const {
@@ -76,11 +87,12 @@ struct SgdStep {
   float lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
   int64_t step = 1;
-  float grad_scale = 1;
+  const StepScale* scale = nullptr;
   void Visit(auto&& on) {
     on("param", param, param.num_elems), on("master", master, param.num_elems),
         on("grad", grad, param.num_elems),
-        on("momentum_buffer", momentum_buffer, momentum == 0 ? 0 : param.num_elems);
+        on("momentum_buffer", momentum_buffer, momentum == 0 ? 0 : param.num_elems),
+        on("scale", scale, scale == nullptr ? 0 : 1);
   }
   void Check() const {
     CheckUpdate(param, {grad}, {master});
@@ -93,10 +105,11 @@ struct AdagradStep {
   Tensor param{}, master{}, grad{};  // as in AdamArgs
   Tensor sum{};                      // (n) f32, of squared gradients
   float lr = 0, eps = 1e-10F, weight_decay = 0;
-  float grad_scale = 1;
+  const StepScale* scale = nullptr;
   void Visit(auto&& on) {
     on("param", param, param.num_elems), on("master", master, param.num_elems),
-        on("grad", grad, param.num_elems), on("sum", sum, param.num_elems);
+        on("grad", grad, param.num_elems), on("sum", sum, param.num_elems),
+        on("scale", scale, scale == nullptr ? 0 : 1);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, sum}); }
 };
@@ -107,10 +120,11 @@ struct LionStep {
   Tensor param{}, master{}, grad{};  // as in AdamArgs
   Tensor m{};                        // (n) f32
   float lr = 0, beta1 = 0.9F, beta2 = 0.99F, weight_decay = 0;
-  float grad_scale = 1;
+  const StepScale* scale = nullptr;
   void Visit(auto&& on) {
     on("param", param, param.num_elems), on("master", master, param.num_elems),
-        on("grad", grad, param.num_elems), on("m", m, param.num_elems);
+        on("grad", grad, param.num_elems), on("m", m, param.num_elems),
+        on("scale", scale, scale == nullptr ? 0 : 1);
   }
   void Check() const { CheckUpdate(param, {grad}, {master, m}); }
 };
@@ -169,8 +183,9 @@ struct DecompressSigns {
 };
 
 // All of them, each once.
-using OptimizerOps = OpList<AdamStep, SgdStep, AdagradStep, LionStep, LambMoments, LambApply,
-                            MomentumStep, FrozenAdamStep, CompressSigns, DecompressSigns>;
+using OptimizerOps =
+    OpList<FindStepScale, AdamStep, SgdStep, AdagradStep, LionStep, LambMoments, LambApply,
+           MomentumStep, FrozenAdamStep, CompressSigns, DecompressSigns>;
 
 }  // namespace op
 

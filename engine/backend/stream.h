@@ -7,6 +7,7 @@
 #define DSAT_ENGINE_BACKEND_STREAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -47,6 +48,16 @@ class Stream : public TracedDevice {
   virtual StreamEvent RecordEvent() { return nullptr; }
   virtual void WaitEvent(const StreamEvent&) {}
   virtual bool QueryEvent(const StreamEvent&) { return true; }
+  // RecordTime returns the time at which the calling thread's stream comes to this point, by the
+  // clock of what does the work. MsBetween gives the milliseconds between two such times.
+  // REQUIRES: the host has waited for both points.
+  virtual StreamEvent RecordTime() { return std::make_shared<Clock::time_point>(Clock::now()); }
+  virtual double MsBetween(const StreamEvent& begin, const StreamEvent& end) {
+    const auto time = [](const StreamEvent& e) {
+      return *static_cast<Clock::time_point*>(e.get());
+    };
+    return std::chrono::duration<double, std::milli>(time(end) - time(begin)).count();
+  }
   virtual std::shared_ptr<Queue> MakeQueue() { return std::make_shared<Queue>(); }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling
@@ -86,6 +97,7 @@ class Stream : public TracedDevice {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   static constexpr char kCopyLane[] = "copies";
 
   TraceEvent CopyEvent(const char* name, int64_t bytes, const char* lane) const {

@@ -98,6 +98,12 @@ class ProcessGroup {
   // The sum or maximum of one number over the ranks (NaN if any is NaN). Also a barrier.
   virtual double SumScalar(double value) = 0;
   virtual double MaxScalar(double value) = 0;
+  // AllGather of numbers that are no model state: not counted.
+  void GatherScalars(const CommBuffer& buffer, int64_t row_bytes) {
+    const Traffic before = traffic_;
+    AllGather(buffer, row_bytes);
+    traffic_ = before;
+  }
   virtual void Barrier() = 0;
 
   // For a caller that has waited for `peer`, or kAllPeers, by other means since `since`. Throws

@@ -10,9 +10,8 @@ namespace dsat::engine {
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t vocab_padding) {
   const int64_t N = ctx.NumTokens();
   const float grad_scale = ctx.loss_grad_scale / static_cast<float>(N);
-  const double sum = ctx.kernels.Run(
-      op::CrossEntropyInPlace{logits, ctx.batch.targets, N, V + vocab_padding, V, grad_scale});
-  if (ctx.loss != nullptr) *ctx.loss = sum / static_cast<double>(N);
+  ctx.kernels.Run(op::CrossEntropyInPlace{ctx.loss, logits, ctx.batch.targets, N, V + vocab_padding,
+                                          V, grad_scale});
 }
 
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C) {

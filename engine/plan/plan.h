@@ -161,8 +161,8 @@ struct Call {
 };
 
 // Every collective that the instruction issues, in order. What is not listed here is not issued:
-// this is the law of collectives (engine/comm/process_group.h). Sums of one number, which kNorm and
-// kMeanLoss form, carry no model state and are not listed; nor are messages between stages.
+// this is the law of collectives (engine/comm/process_group.h). The numbers that kNorm gathers and
+// kMeanLoss adds up are no model state and are not listed; nor are messages between stages.
 std::vector<Call> CallsOf(const Plan& plan, const Instruction& instruction);
 
 // The row of the buffer in which `ranks` ranks sum `num_elems` elements.

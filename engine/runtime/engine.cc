@@ -65,8 +65,9 @@ bool AsksDevice(const Instruction& i, const Plan& plan) {
     case Op::kWait:
     case Op::kFoldGrad:
     case Op::kSumTied:
-      return true;
     case Op::kNorm:
+    case Op::kMeanLoss:
+      return true;
     case Op::kTrustRatios:
       return std::ranges::any_of(plan.sub_groups, on_device);
     case Op::kAverageMomentum:
@@ -90,7 +91,7 @@ class Engine::Parts {
   void Watch(Executor& watched, const Plan& its_plan);
   // Evaluates the batches [begin, end) of `data`.
   void ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
-                    const std::function<void(int64_t batch, const Executor&)>& on_batch);
+                    const std::function<void(int64_t batch, Executor&)>& on_batch);
   // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
   void RequirePhase(Phase phase, const char* call) const;
 
@@ -290,7 +291,7 @@ double Engine::Forward(const Batch& batch) {
   if (parts_->current->AtEnd()) parts_->BeginStep();
   parts_->awaits_step = false;
   parts_->current->Run(&batch);
-  return parts_->current->micro_batch_loss();
+  return parts_->current->MicroBatchLoss();
 }
 
 const Batch& Engine::NextBatch() {
@@ -339,7 +340,7 @@ double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
   const BatchSizes& whole = parts_->config.batch;
   const int64_t num_whole = num_samples / whole.train_batch_size;
   double sum = 0;
-  parts_->ForEachBatch(data, whole, 0, num_whole, [&](int64_t, const Executor& executor) {
+  parts_->ForEachBatch(data, whole, 0, num_whole, [&](int64_t, Executor& executor) {
     sum += executor.outputs().loss * static_cast<double>(whole.train_batch_size);
   });
   // The rest in micro-batches of one, of which every rank has one at a time.
@@ -348,17 +349,17 @@ double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
   const int64_t end = (num_samples + ranks.size() - 1) / ranks.size();
   double own_sum = 0;
   parts_->ForEachBatch(data, {ranks.size(), 1, 1}, begin, end,
-                       [&](int64_t batch, const Executor& executor) {
+                       [&](int64_t batch, Executor& executor) {
                          const bool is_there = batch * ranks.size() + ranks.rank() < num_samples;
-                         if (is_there) own_sum += executor.micro_batch_loss();
+                         if (is_there) own_sum += executor.MicroBatchLoss();
                        });
   sum += parts_->groups.world().SumScalar(own_sum);
   return sum / static_cast<double>(num_samples);
 }
 
-void Engine::Parts::ForEachBatch(
-    const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
-    const std::function<void(int64_t batch, const Executor&)>& on_batch) {
+void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin,
+                                 int64_t end,
+                                 const std::function<void(int64_t batch, Executor&)>& on_batch) {
   if (begin >= end) return;
   const Plan evaluation = EvaluationPlanFor(resources.model, config, resources.group.size(),
                                             groups.stage(), sizes.accumulation_steps);

@@ -30,6 +30,7 @@ struct StepResult {
   double lr = 0;
   double loss_scale = 1;         // The scale that the step used.
   bool skipped = false;          // The gradients were not finite: nothing was updated.
+  // The device's clock times the three phases.
   double forward_ms = 0;         // Forward passes, including the gathering of their parameters.
   double backward_ms = 0;        // Backward passes, including gathering and gradient reduction.
   double step_ms = 0;            // Norm, update and gathering of the updated parameters.

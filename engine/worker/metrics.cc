@@ -27,7 +27,7 @@ Metric Scaled(Metric metric, double factor) {
 }
 
 // FLOPS_per_gpu, samples and tokens per second.
-void AddRates(std::span<const StepResult> steps, const StepScale& scale, Measurement& measurement) {
+void AddRates(std::span<const StepResult> steps, const StepWork& scale, Measurement& measurement) {
   constexpr double kMsPerSecond = 1000;
   // A backward pass costs twice its forward pass; recomputation would not count (DeepSpeed).
   constexpr double kPassesPerStep = 3;
@@ -66,7 +66,7 @@ int64_t PeakResidentBytes() {
   return usage.ru_maxrss * int64_t{1024};  // In KiB on Linux.
 }
 
-Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepWork& scale,
                           int64_t peak_bytes) {
   Measurement measurement;
   AddRates(steps, scale, measurement);
@@ -85,7 +85,7 @@ Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& sc
   return measurement;
 }
 
-TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepScale& scale,
+TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork& scale,
                       int64_t peak_bytes) {
   const double samples_per_s = 1000 * static_cast<double>(scale.train_batch_size) / step.latency_ms;
   return {.step = num_steps,

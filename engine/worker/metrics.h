@@ -14,7 +14,7 @@
 namespace dsat::engine {
 
 // The amount of work in a step.
-struct StepScale {
+struct StepWork {
   int64_t train_batch_size = 1;
   int64_t tokens_per_sample = 0;  // 0 if samples are not text.
   double peak_flops = 0;          // FLOP/s of a rank's device; 0 if unknown.
@@ -27,11 +27,11 @@ int64_t TwoUnitsNumParams(const Model& model);
 int64_t PeakResidentBytes();
 
 // REQUIRES: steps is not empty.
-Measurement MeasurementOf(std::span<const StepResult> steps, const StepScale& scale,
+Measurement MeasurementOf(std::span<const StepResult> steps, const StepWork& scale,
                           int64_t peak_bytes);
 
 // A line of a training's history.
-TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepScale& scale,
+TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork& scale,
                       int64_t peak_bytes);
 
 }  // namespace dsat::engine

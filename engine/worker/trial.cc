@@ -95,7 +95,7 @@ class Trial {
   bool ValidatesAfter(int64_t step) const;
   bool IsSaveLate() const;
   void SetPoint(const Point& point);
-  StepScale Scale() const;
+  StepWork Scale() const;
 
   const TrialTask& task_;
   const RankEnvironment& environment_;
@@ -161,7 +161,7 @@ void Trial::SetPoint(const Point& point) {
                                    (environment_.world_size / config_.pipeline.num_stages);
 }
 
-StepScale Trial::Scale() const {
+StepWork Trial::Scale() const {
   return {.train_batch_size = config_.batch.train_batch_size,
           .tokens_per_sample = seq_len_ > 1 ? seq_len_ : 0,
           .peak_flops = PeakFlopsOf(device_->name(), config_.dtype())};

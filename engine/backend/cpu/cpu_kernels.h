@@ -23,7 +23,7 @@ class CpuLayers final : public LayerKernels {
   void Run(const op::Cast& op) override;
   void Run(const op::Accumulate& op) override;
   void Run(const op::Scale& op) override;
-  double Run(const op::SumOfSquares& op) override;
+  void Run(const op::SumOfSquares& op) override;
   void Run(const op::Add& op) override;
 
   // activation.cc
@@ -72,7 +72,7 @@ class CpuLayers final : public LayerKernels {
   void Run(const op::AttentionBackward& op) override;
 
   // cross_entropy.cc
-  double Run(const op::CrossEntropyInPlace& op) override;
+  void Run(const op::CrossEntropyInPlace& op) override;
 
  private:
   // sums (N) += the sums of the columns of x (M, N), of one dtype. linear.cc
@@ -92,6 +92,7 @@ class CpuOptimizers final : public OptimizerKernels {
   explicit CpuOptimizers(int num_threads) : num_threads_(num_threads) {}
 
   // optimizer.cc
+  void Run(const op::FindStepScale& op) override;
   void Run(const op::AdamStep& args) override;
   void Run(const op::SgdStep& args) override;
   void Run(const op::AdagradStep& args) override;

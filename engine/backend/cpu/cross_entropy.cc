@@ -37,8 +37,8 @@ double Row(T* logits, int32_t target, int64_t V, int64_t V_used, float grad_scal
 
 }  // namespace
 
-double CpuLayers::Run(const op::CrossEntropyInPlace& op) {
-  const auto& [logits, targets, N, V, V_used, grad_scale] = op;
+void CpuLayers::Run(const op::CrossEntropyInPlace& op) {
+  const auto& [loss, logits, targets, N, V, V_used, grad_scale] = op;
   auto* losses = scratch_.GetArray<double>(N);
   VisitDType(logits.dtype, [&](auto type) {
     auto* data = Data<decltype(type)>(logits);
@@ -48,10 +48,11 @@ double CpuLayers::Run(const op::CrossEntropyInPlace& op) {
       losses[row] = Row(data + row * V, target, V, V_used, grad_scale);
     });
   });
+  if (loss == nullptr) return;
   double total = 0;
   for (int64_t row = 0; row < N; ++row)
     total += losses[row];
-  return total;
+  *loss = total / static_cast<double>(N);
 }
 
 }  // namespace dsat::engine

@@ -93,8 +93,8 @@ void CpuLayers::Run(const op::Scale& op) {
   });
 }
 
-double CpuLayers::Run(const op::SumOfSquares& op) {
-  const auto& [t] = op;
+void CpuLayers::Run(const op::SumOfSquares& op) {
+  const auto& [sum, t] = op;
   const int64_t num_blocks = (t.num_elems + kBlockElems - 1) / kBlockElems;
   auto* sums = scratch_.GetArray<double>(num_blocks);
   VisitDType(t.dtype, [&](auto type) {
@@ -106,7 +106,7 @@ double CpuLayers::Run(const op::SumOfSquares& op) {
   double total = 0;
   for (int64_t i = 0; i < num_blocks; ++i)
     total += sums[i];
-  return total;
+  *sum = total;
 }
 
 void CpuLayers::Run(const op::Add& op) {

@@ -24,6 +24,8 @@ float StepSize(const AdamArgs& args) {
 }  // namespace
 
 LambSums CpuOptimizers::Run(const op::LambMoments& args) {
+  if (Skips(args)) return {};
+  const float grad_scale = GradScale(args);
   float* m = args.m.f32();
   float* v = args.v.f32();
   const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.
@@ -35,7 +37,7 @@ LambSums CpuOptimizers::Run(const op::LambMoments& args) {
       double directions = 0;
 #pragma omp simd reduction(+ : params, directions)
       for (int64_t i = begin; i < end; ++i) {
-        const float g = ToFloat(grad[i]) * f.grad_scale;
+        const float g = ToFloat(grad[i]) * grad_scale;
         m[i] = f.beta1 * m[i] + (1.0F - f.beta1) * g;
         v[i] = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
         const double param = master[i];

@@ -14,7 +14,7 @@ namespace {
 // Factors of one Adam step (Kingma and Ba 2015; Loshchilov and Hutter 2019 for AdamW).
 struct AdamFactors {
   explicit AdamFactors(const AdamArgs& args)
-      : beta1(args.beta1), beta2(args.beta2), eps(args.eps), grad_scale(args.grad_scale) {
+      : beta1(args.beta1), beta2(args.beta2), eps(args.eps), grad_scale(GradScale(args)) {
     shrink = args.decoupled_weight_decay ? 1.0F - args.lr * args.weight_decay : 1.0F;
     l2 = args.decoupled_weight_decay ? 0.0F : args.weight_decay;
     const auto step = static_cast<double>(args.step);
@@ -87,7 +87,19 @@ void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const
 
 }  // namespace
 
+void CpuOptimizers::Run(const op::FindStepScale& op) {
+  double sum = 0;
+  for (int64_t row = 0; row < op.rows; ++row) {
+    double row_sum = 0;
+    for (int64_t col = 0; col < op.cols; ++col)
+      row_sum += op.squares[row * op.cols + col];
+    sum += row_sum;
+  }
+  *op.scale = StepScaleOf(sum, op.settings);
+}
+
 void CpuOptimizers::Run(const op::AdamStep& args) {
+  if (Skips(args)) return;
   if (args.master.dtype == DType::kBF16) {
     const auto update = args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16, Bf16, Bf16>
                                                      : UpdateBf16Adam<Bf16, Bf16, float>;
@@ -113,22 +125,23 @@ void CpuOptimizers::Run(const op::SgdStep& args) {
   const bool first = args.step == 1;
   const float keep = args.momentum;
   const float take = 1.0F - args.dampening;
+  const float grad_scale = GradScale(args);
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(
-        num_threads_, args.param.num_elems, kBlockElems, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const float before = master[i];
-            const float g = ToFloat(grad[i]) * args.grad_scale + args.weight_decay * before;
-            float direction = g;
-            if (has_buffer) {
-              buffer[i] = first ? g : keep * buffer[i] + take * g;
-              direction = args.nesterov ? g + keep * buffer[i] : buffer[i];
-            }
-            const float after = before - args.lr * direction;
-            master[i] = after;
-            param[i] = FromFloat<Param>(after);
-          }
-        });
+    ParallelBlocks(num_threads_, args.param.num_elems, kBlockElems,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       const float before = master[i];
+                       const float g = ToFloat(grad[i]) * grad_scale + args.weight_decay * before;
+                       float direction = g;
+                       if (has_buffer) {
+                         buffer[i] = first ? g : keep * buffer[i] + take * g;
+                         direction = args.nesterov ? g + keep * buffer[i] : buffer[i];
+                       }
+                       const float after = before - args.lr * direction;
+                       master[i] = after;
+                       param[i] = FromFloat<Param>(after);
+                     }
+                   });
   });
 }
 
@@ -136,12 +149,13 @@ void CpuOptimizers::Run(const op::AdagradStep& args) {
   float* sum = args.sum.f32();
   const op::AdagradStep f =
       args;  // By value: through a reference it would be loaded in every turn.
+  const float grad_scale = GradScale(args);
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
     ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
         const float before = master[i];
-        const float g = ToFloat(grad[i]) * f.grad_scale + f.weight_decay * before;
+        const float g = ToFloat(grad[i]) * grad_scale + f.weight_decay * before;
         const float squares = sum[i] + g * g;
         const float after = before - f.lr * g / (std::sqrt(squares) + f.eps);
         sum[i] = squares;
@@ -155,12 +169,13 @@ void CpuOptimizers::Run(const op::AdagradStep& args) {
 void CpuOptimizers::Run(const op::LionStep& args) {
   float* m = args.m.f32();
   const op::LionStep f = args;
+  const float grad_scale = GradScale(args);
   const float shrink = 1.0F - f.lr * f.weight_decay;
   VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
     ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
-        const float g = ToFloat(grad[i]) * f.grad_scale;
+        const float g = ToFloat(grad[i]) * grad_scale;
         const float c = f.beta1 * m[i] + (1.0F - f.beta1) * g;
         const float step = c > 0.0F ? f.lr : (c < 0.0F ? -f.lr : 0.0F);
         const float after = shrink * master[i] - step;

@@ -1,4 +1,5 @@
-// The dispatch of optimizer kernels on the dtypes of their operands.
+// What the updates of optimizers share: the dispatch on the dtypes of their operands, and a step's
+// factor.
 #ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 #define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 
@@ -7,9 +8,21 @@
 
 namespace dsat::engine {
 
-// Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name.
+// Whether the step's updates write nothing, and what multiplies gradients.
+template <typename Args>
+bool Skips(const Args& args) {
+  return args.scale != nullptr && args.scale->skips != 0;
+}
+template <typename Args>
+float GradScale(const Args& args) {
+  return args.scale == nullptr ? 1.0F : args.scale->grad_scale;
+}
+
+// Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name,
+// unless the step is skipped.
 template <typename Args, typename Update>
 void VisitUpdate(const Args& args, const Update& update) {
+  if (Skips(args)) return;
   VisitDType(args.param.dtype, [&](auto param_type) {
     VisitDType(args.grad.dtype, [&](auto grad_type) {
       update(Data<decltype(param_type)>(args.param), args.master.f32(),

@@ -63,12 +63,12 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0) losses[blockIdx.x] = log(static_cast<double>(sum)) + max - target_logit;
 }
 
-__global__ void SumLosses(double* sum, const double* losses, int64_t N) {
+__global__ void MeanOfLosses(double* mean, const double* losses, int64_t N) {
   double total = 0;
   for (int64_t i = threadIdx.x; i < N; i += kThreads)
     total += losses[i];
   total = BlockReduce(total, Plus());
-  if (threadIdx.x == 0) *sum = total;
+  if (threadIdx.x == 0) *mean = total / static_cast<double>(N);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ int64_t LossWorkspaceBytes(int64_t N) {
   return N * static_cast<int64_t>(sizeof(double));
 }
 
-void CrossEntropyInPlace(double* sum, const View& logits, const int32_t* targets, int64_t N,
+void CrossEntropyInPlace(double* loss, const View& logits, const int32_t* targets, int64_t N,
                          int64_t V, int64_t V_used, float grad_scale, void* workspace) {
   auto* losses = static_cast<double*>(workspace);
   if (N > 0) {
@@ -86,7 +86,7 @@ void CrossEntropyInPlace(double* sum, const View& logits, const int32_t* targets
              Data<decltype(type)>(logits), targets, V, V_used, grad_scale);
     });
   }
-  Launch(SumLosses, {1, kThreads}, sum, losses, N);
+  if (loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, loss, losses, N);
 }
 
 }  // namespace dsat::engine::cuda

@@ -79,9 +79,8 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
   static void Launch(const op::Cast& op) { cuda::Convert(ViewOf(op.dst), ViewOf(op.src)); }
   static void Launch(const op::Accumulate& op) { cuda::Accumulate(ViewOf(op.dst), ViewOf(op.src)); }
   static void Launch(const op::Scale& op) { cuda::Scale(ViewOf(op.t), op.factor); }
-  double Launch(const op::SumOfSquares& op) {
-    cuda::SumOfSquares(workspace_->sums(), ViewOf(op.t), Workspace(cuda::SumWorkspaceBytes()));
-    return workspace_->DownloadSums().first;
+  void Launch(const op::SumOfSquares& op) {
+    cuda::SumOfSquares(op.sum, ViewOf(op.t), Workspace(cuda::SumWorkspaceBytes()));
   }
   static void Launch(const op::Add& op) { cuda::Add(ViewOf(op.y), ViewOf(op.a), ViewOf(op.b)); }
 
@@ -189,10 +188,9 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     cuda::AttentionBackward(args);
   }
 
-  double Launch(const op::CrossEntropyInPlace& op) {
-    cuda::CrossEntropyInPlace(workspace_->sums(), ViewOf(op.logits), op.targets, op.N, op.V,
-                              op.V_used, op.grad_scale, Workspace(cuda::LossWorkspaceBytes(op.N)));
-    return workspace_->DownloadSums().first;
+  void Launch(const op::CrossEntropyInPlace& op) {
+    cuda::CrossEntropyInPlace(op.loss, ViewOf(op.logits), op.targets, op.N, op.V, op.V_used,
+                              op.grad_scale, Workspace(cuda::LossWorkspaceBytes(op.N)));
   }
 
  private:

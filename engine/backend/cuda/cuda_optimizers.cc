@@ -17,7 +17,7 @@ cuda::Update UpdateOf(const Args& args) {
   update.grad = ViewOf(args.grad);
   update.lr = args.lr;
   update.weight_decay = args.weight_decay;
-  update.grad_scale = args.grad_scale;
+  update.scale = args.scale;
   return update;
 }
 
@@ -39,6 +39,10 @@ class CudaOptimizers final : public AnyOptimizerKernels<CudaOptimizers> {
   template <typename Op>
   ResultOf<Op> RunAny(const Op& op) {
     return LaunchAndCheck(*this, op);
+  }
+
+  static void Launch(const op::FindStepScale& op) {
+    cuda::FindStepScale(op.scale, op.squares, op.rows, op.cols, op.settings);
   }
 
   static void Launch(const op::AdamStep& args) {

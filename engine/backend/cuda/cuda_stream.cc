@@ -50,6 +50,17 @@ StreamEvent CudaStream::RecordEvent() {
   return events_->Record(cuda::Stream());
 }
 
+StreamEvent CudaStream::RecordTime() {
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  return timed_events_->Record(cuda::Stream());
+}
+
+double CudaStream::MsBetween(const StreamEvent& begin, const StreamEvent& end) {
+  float ms = 0;
+  CheckCuda(cudaEventElapsedTime(&ms, EventOf(begin), EventOf(end)), "cudaEventElapsedTime");
+  return double{ms};
+}
+
 std::shared_ptr<Queue> CudaStream::MakeQueue() {
   return std::make_shared<CudaQueue>(gpu_, events_);
 }

@@ -21,7 +21,10 @@ namespace dsat::engine {
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(int gpu)
-      : gpu_(gpu), events_(std::make_shared<EventPool>(cudaEventDisableTiming)), times_(gpu) {}
+      : gpu_(gpu),
+        events_(std::make_shared<EventPool>(cudaEventDisableTiming)),
+        timed_events_(std::make_shared<EventPool>(cudaEventDefault)),
+        times_(gpu) {}
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   ~CudaStream() override;
@@ -29,6 +32,8 @@ class CudaStream final : public Stream {
   StreamEvent RecordEvent() override;
   void WaitEvent(const StreamEvent& event) override;
   bool QueryEvent(const StreamEvent& event) override;
+  StreamEvent RecordTime() override;
+  double MsBetween(const StreamEvent& begin, const StreamEvent& end) override;
   std::shared_ptr<Queue> MakeQueue() override;
   void set_trace(Trace* trace) override;
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
@@ -50,7 +55,7 @@ class CudaStream final : public Stream {
   Stage TakeStage(int64_t bytes);
 
   const int gpu_;
-  const std::shared_ptr<EventPool> events_;
+  const std::shared_ptr<EventPool> events_, timed_events_;
   StreamTimes times_;
   std::mutex mutex_;  // Guards stages_.
   std::vector<Stage> stages_;
@@ -72,7 +77,7 @@ class CudaWorkspace {
 
   // At least `bytes` that the next kernel may use.
   void* Get(int64_t bytes);
-  // Two numbers on the device that a kernel gives the host, and their values when it has run.
+  // Two numbers on the device that LambMoments gives the host, and their values when it has run.
   double* sums();
   struct Sums {
     double first = 0, second = 0;

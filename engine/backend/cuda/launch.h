@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "engine/backend/step_scale.h"
 #include "engine/backend/stochastic_rounding.h"
 
 namespace dsat::engine::cuda {
@@ -99,16 +100,17 @@ struct AttentionArgs {
 void AttentionForward(const AttentionArgs& args);
 void AttentionBackward(const AttentionArgs& args);
 
-// cross_entropy.cu; *sum (device) = the sum of the losses.
+// cross_entropy.cu; *loss (device), if given, is the mean of the losses.
 int64_t LossWorkspaceBytes(int64_t N);
-void CrossEntropyInPlace(double* sum, const View& logits, const int32_t* targets, int64_t N,
+void CrossEntropyInPlace(double* loss, const View& logits, const int32_t* targets, int64_t N,
                          int64_t V, int64_t V_used, float grad_scale, void* workspace);
 
 // optimizer.cu
 struct Update {
   View param, master, grad;
   View m, v;  // Or momentum buffer, or sum of squares, in `m`.
-  float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, grad_scale = 1;
+  float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  const StepScale* scale = nullptr;
   bool rounds_at_random = false;  // AdamStep; by `rounding`.
   RoundingBits rounding;
 };
@@ -120,6 +122,8 @@ struct SgdFactors {
   float momentum = 0, dampening = 0;
   bool nesterov = false, first = false;
 };
+void FindStepScale(StepScale* scale, const double* squares, int64_t rows, int64_t cols,
+                   const ClipSettings& settings);
 void AdamStep(const Update& update, const AdamFactors& factors);
 void SgdStep(const Update& update, const SgdFactors& factors);
 void AdagradStep(const Update& update);

@@ -25,12 +25,44 @@ struct AtRandom {
   RoundingBits bits;
 };
 
+// Chunks of the squares come to shared memory, where one thread adds them up in order.
+__global__ void StepScaleKernel(StepScale* scale, const double* squares, int64_t rows, int64_t cols,
+                                ClipSettings settings) {
+  __shared__ double chunk[kThreads];
+  const int64_t n = rows * cols;
+  double sum = 0, row_sum = 0;
+  int64_t col = 0;
+  for (int64_t begin = 0; begin < n; begin += kThreads) {
+    const int64_t i = begin + threadIdx.x;
+    if (i < n) chunk[threadIdx.x] = squares[i];
+    __syncthreads();
+    for (int64_t j = begin; threadIdx.x == 0 && j < n && j < begin + kThreads; ++j) {
+      row_sum += chunk[j - begin];
+      if (++col < cols) continue;
+      sum += row_sum;
+      row_sum = 0;
+      col = 0;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *scale = StepScaleOf(sum, settings);
+}
+
+__device__ bool Skips(const StepScale* scale) {
+  return scale != nullptr && scale->skips != 0;
+}
+__device__ float GradScale(const StepScale* scale) {
+  return scale == nullptr ? 1.0F : scale->grad_scale;
+}
+
 // step(gradient, master, m, v) for every element gives the new master. A Step says whether it reads
 // the gradient and whether it writes the moments. round(x, i) is what is stored of element i in the
 // type of the parameter.
 template <typename P, typename W, typename G, typename M, typename Step, typename Round>
-__global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n, float grad_scale,
-                             Step step, Round round) {
+__global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n,
+                             const StepScale* scale, Step step, Round round) {
+  if (Skips(scale)) return;
+  const float grad_scale = GradScale(scale);
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
     if constexpr (Step::kReadsGrad) grad = LoadOctet(states.grad, i, n);
@@ -57,7 +89,7 @@ void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
   if (u.param.n == 0) return;
   Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(u.param.n), kThreads},
          Data<P>(u.param), Data<W>(u.master),
-         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, u.param.n, u.grad_scale, step,
+         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, u.param.n, u.scale, step,
          round);
 }
 
@@ -150,14 +182,15 @@ struct FrozenAdam : Applies {
 
 template <typename G>
 __global__ void LambMomentsKernel(double* parts, Update u, const float* master, States<G> states) {
-  const int64_t n = u.param.n;
+  const int64_t n = Skips(u.scale) ? 0 : u.param.n;
+  const float grad_scale = GradScale(u.scale);
   double params = 0, directions = 0;
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     const Octet grad = LoadOctet(states.grad, i, n), before = LoadOctet(master, i, n);
     Octet m = LoadOctet(states.m, i, n), v = LoadOctet(states.v, i, n);
 #pragma unroll
     for (int j = 0; j < kOctet; ++j) {
-      const float g = grad[j] * u.grad_scale;
+      const float g = grad[j] * grad_scale;
       m[j] = u.beta1 * m[j] + (1.0F - u.beta1) * g;
       v[j] = u.beta2 * v[j] + (1.0F - u.beta2) * g * g;
       if (i + j >= n) continue;  // There, 0 / (0 + eps) need not be 0.
@@ -182,17 +215,25 @@ __global__ void SumPairsKernel(double* sums, const double* parts, int num_parts)
 }
 
 template <typename G>
-__global__ void MomentumKernel(float* m, const G* grad, int64_t n, float keep, float take) {
+__global__ void MomentumKernel(float* m, const G* grad, int64_t n, float beta1,
+                               const StepScale* scale) {
+  if (Skips(scale)) return;
+  const float take = (1.0F - beta1) * GradScale(scale);
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet mean = LoadOctet(m, i, n);
     const Octet g = LoadOctet(grad, i, n);
     for (int j = 0; j < kOctet; ++j)
-      mean[j] = keep * mean[j] + take * g[j];
+      mean[j] = beta1 * mean[j] + take * g[j];
     StoreOctet(m, i, n, mean);
   }
 }
 
 }  // namespace
+
+void FindStepScale(StepScale* scale, const double* squares, int64_t rows, int64_t cols,
+                   const ClipSettings& settings) {
+  Launch(StepScaleKernel, {1, kThreads}, scale, squares, rows, cols, settings);
+}
 
 void AdamStep(const Update& u, const AdamFactors& factors) {
   using B = __nv_bfloat16;
@@ -242,7 +283,7 @@ void MomentumStep(const Update& u) {
   if (u.m.n == 0) return;
   Visit(u.grad.type, [&](auto grad) {
     Launch(MomentumKernel<decltype(grad)>, {NumOctetBlocks(u.m.n), kThreads}, u.m.f32(),
-           Data<decltype(grad)>(u.grad), u.m.n, u.beta1, (1.0F - u.beta1) * u.grad_scale);
+           Data<decltype(grad)>(u.grad), u.m.n, u.beta1, u.scale);
   });
 }
 

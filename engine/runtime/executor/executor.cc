@@ -2,10 +2,10 @@
 #include "engine/runtime/executor/executor.h"
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
+#include <cstring>
+#include <numeric>
 #include <utility>
-
-#include "engine/runtime/optimizer/optimizer.h"
 
 namespace dsat::engine {
 namespace {
@@ -14,6 +14,12 @@ using Clock = std::chrono::steady_clock;
 
 double MsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+// Those whose sums of squares make the norm; nullptr: every rank has the whole gradient.
+ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
+  if (plan.optimizer_home == Placement::kShard) return &communicators.world;
+  return plan.reduces_grads ? communicators.pipeline : &communicators.data;
 }
 
 }  // namespace
@@ -29,7 +35,16 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       loader_(loader),
       communicators_(communicators),
       updater_(model, plan, states, communicators.data),
-      next_(plan.instructions.size()) {
+      next_(plan.instructions.size()),
+      losses_(static_cast<size_t>(config.batch.accumulation_steps)) {
+  const auto is_norm = [](const Instruction& i) { return i.op == Op::kNorm; };
+  if (std::ranges::any_of(plan.instructions, is_norm))
+    grad_norm_.emplace(plan, states, NormGroup(plan, communicators));
+  const Memory& memory = states.memory();
+  const auto bytes = static_cast<int64_t>(sizeof(StepScale) + losses_.size() * sizeof(double));
+  numbers_ = memory.device.Allocate(bytes, "numbers of a step");
+  // On other stages than the last, nobody writes a loss.
+  memory.kernels.Run(op::Fill{numbers_.AsTensor(DType::kF32), 0});
   for (int i = 0; i < plan.num_in_flight; ++i)
     activations_.emplace_back(model.layers.size(), states.memory());
 }
@@ -37,6 +52,7 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
 void Executor::Begin(const StepInputs& inputs) {
   inputs_ = inputs;
   outputs_ = {};
+  spans_.clear();
   next_ = 0;
   live_bytes_.assign(activations_.size(), 0);
 }
@@ -52,19 +68,22 @@ void Executor::Run(const Batch* batch) {
   given_batch_ = batch;
   const Phase phase = NextPhase();
   Kernels& kernels = states_.memory().kernels;
-  Clock::time_point before = Clock::now();
+  spans_.push_back({phase, kernels.stream().RecordTime(), nullptr});
   for (; !AtEnd() && NextPhase() == phase; ++next_) {
     const Instruction& instruction = plan_.instructions[next_];
     const int64_t flops_before = kernels.flops();
+    const Clock::time_point before = Clock::now();
     around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
     if (on_work_) on_work_();
-    const Clock::time_point after = Clock::now();
-    const double ms = MsBetween(before, after);
-    outputs_.phase_ms[static_cast<size_t>(phase)] += ms;
-    if (StageOffset(instruction.op) != 0) outputs_.idle_ms += ms;
+    if (StageOffset(instruction.op) != 0) outputs_.idle_ms += MsBetween(before, Clock::now());
     if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
-    before = after;
   }
+  if (!AtEnd()) {
+    spans_.back().end = kernels.stream().RecordTime();
+    return;
+  }
+  for (const auto& [its_phase, begin, end] : spans_)
+    outputs_.phase_ms[static_cast<size_t>(its_phase)] += kernels.stream().MsBetween(begin, end);
 }
 
 // In the order of Op.
@@ -220,7 +239,7 @@ void Executor::ExecuteStep(const Instruction& i) {
   }
 }
 
-LayerContext Executor::Context(const std::vector<Tensor>& params,
+LayerContext Executor::Context(int micro_batch, const std::vector<Tensor>& params,
                                const std::vector<Tensor>& grads) {
   const Memory& memory = states_.memory();
   return {.kernels = memory.kernels,
@@ -231,17 +250,17 @@ LayerContext Executor::Context(const std::vector<Tensor>& params,
           .grads = grads,
           .loss_grad_scale = static_cast<float>(
               inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
-          .loss = &micro_batch_loss_,
+          .loss = DeviceLoss(micro_batch),
           .logits = logits_};
 }
 
 void Executor::Forward(const Instruction& i) {
   const int64_t flops_before = states_.memory().kernels.flops();
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  micro_batch_loss_ = 0;
-  ActivationsOf(i.micro_batch).Forward(*model_.layers[i.unit], i.unit, Context(params, {}));
+  ActivationsOf(i.micro_batch)
+      .Forward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, {}));
   if (i.op == Op::kRecompute) return;
-  outputs_.loss += micro_batch_loss_;
+  last_forward_ = i.micro_batch;
   outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
 }
 
@@ -251,27 +270,42 @@ std::vector<Tensor> Executor::WholeGrads(int unit) {
 
 void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  ActivationsOf(i.micro_batch).Backward(*model_.layers[i.unit], i.unit, Context(params, grads));
+  ActivationsOf(i.micro_batch)
+      .Backward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, grads));
 }
 
+double* Executor::DeviceLoss(int micro_batch) const {
+  if (numbers_.data() == nullptr) return nullptr;
+  return reinterpret_cast<double*>(DeviceScale() + 1) + micro_batch;
+}
+
+void Executor::ReadNumbers() {
+  std::vector<char> bytes(sizeof(StepScale) + losses_.size() * sizeof(double));
+  states_.memory().kernels.stream().Download(bytes.data(), numbers_.data(), std::ssize(bytes));
+  std::memcpy(&scale_, bytes.data(), sizeof(StepScale));
+  std::memcpy(losses_.data(), &bytes[sizeof(StepScale)], bytes.size() - sizeof(StepScale));
+  outputs_.grad_norm = scale_.grad_norm;
+  outputs_.skipped = scale_.skips != 0;
+}
+
+double Executor::MicroBatchLoss() {
+  double loss = 0;
+  states_.memory().kernels.stream().Download(&loss, DeviceLoss(last_forward_), sizeof(loss));
+  return loss;
+}
+
+// Without reduced gradients nobody has the whole of them: the norm is the root of the mean square
+// of the ranks' norms, and nothing is clipped.
 void Executor::Norm() {
-  double sum = updater_.SumOfSquares();
-  const bool shard = plan_.optimizer_home == Placement::kShard;
-  if (shard) {
-    sum = communicators_.world.SumScalar(sum);
-  } else if (communicators_.pipeline != nullptr) {
-    sum = communicators_.pipeline->SumScalar(sum);
-  }
-  // Nobody has the whole gradient: the root of the mean square of the ranks' norms.
-  if (!plan_.reduces_grads) sum = communicators_.data.SumScalar(sum) / plan_.world_size;
-  outputs_.grad_norm = std::sqrt(sum) * MeanFactor();
-  outputs_.skipped = config_.check_grad_overflow && !std::isfinite(outputs_.grad_norm);
-  if (outputs_.skipped) return;
-  const double max_norm = plan_.reduces_grads ? config_.gradient_clipping : 0;
-  const double clip = ClipFactor(outputs_.grad_norm, max_norm);
+  const bool reduces = plan_.reduces_grads;
+  grad_norm_->Find(DeviceScale(), {.mean_factor = MeanFactor(),
+                                   .divisor = reduces ? 1.0 : plan_.world_size,
+                                   .max_norm = reduces ? config_.gradient_clipping : 0,
+                                   .skips_overflow = config_.check_grad_overflow});
+  if (updater_.host_needs_scale()) ReadNumbers();
   updater_.Begin({.optimizer = inputs_.optimizer,
                   .step = inputs_.update,
-                  .grad_scale = static_cast<float>(clip * MeanFactor())});
+                  .scales = {.device = DeviceScale(), .host = &scale_}});
 }
 
 double Executor::MeanFactor() const {
@@ -290,8 +324,12 @@ void Executor::Update(int sub_group) {
   if (unit_ends) states_.FreeGrads(group.unit);
 }
 
+// The only time that the host waits for the device in a step that leaves it no other work.
 void Executor::MeanLoss() {
-  const double mean = outputs_.loss / static_cast<double>(config_.batch.accumulation_steps);
+  spans_.back().end = states_.memory().kernels.stream().RecordTime();
+  ReadNumbers();
+  const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
+  const double mean = sum / static_cast<double>(config_.batch.accumulation_steps);
   outputs_.loss = communicators_.world.SumScalar(mean) / plan_.world_size;
 }
 

@@ -3,15 +3,17 @@
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/backend/stream.h"
 #include "engine/runtime/executor/activations.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/executor/pipeline.h"
+#include "engine/runtime/optimizer/grad_norm.h"
 #include "engine/runtime/optimizer/updater.h"
 #include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
@@ -29,10 +31,11 @@ struct StepOutputs {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
   bool skipped = false;  // The norm was not finite: no update was made, on any rank.
-  std::array<double, 3> phase_ms = {};  // By Phase.
-  double idle_ms = 0;                   // The part of it in messages between pipeline stages.
-  int64_t forward_flops = 0;            // All micro-batches.
-  int64_t flops = 0;  // Forward and backward; what is computed again does not count.
+  // By Phase; by the device's clock, since the host only asks for the work.
+  std::array<double, 3> phase_ms = {};
+  double idle_ms = 0;         // The part of it in messages between pipeline stages.
+  int64_t forward_flops = 0;  // All micro-batches.
+  int64_t flops = 0;          // Forward and backward; what is computed again does not count.
   // The most bytes that the activations of one micro-batch, and their gradients, occupy at a time.
   int64_t activation_bytes = 0;
 };
@@ -69,10 +72,11 @@ class Executor {
   // REQUIRES: not at the end.
   Phase NextPhase() const { return plan_.instructions[next_].phase; }
 
-  // The results of the phases that have run since Begin; complete at the end.
+  // The results of the phases that have run since Begin; complete at the end. The loss, the
+  // norm and the times are there only at the end, for which the host has waited for the device.
   const StepOutputs& outputs() const { return outputs_; }
-  // The loss of the micro-batch whose forward ran last, on this rank.
-  double micro_batch_loss() const { return micro_batch_loss_; }
+  // The loss of the micro-batch whose forward ran last, on this rank. Waits for the device.
+  double MicroBatchLoss();
   // The micro-batch whose instructions come next; the last micro-batch if none come.
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
@@ -81,16 +85,28 @@ class Executor {
   void set_on_work(std::function<void()> on_work) { on_work_ = std::move(on_work); }
 
  private:
+  // What Run has interpreted in one go.
+  struct PhaseSpan {
+    Phase phase;
+    StreamEvent begin, end;  // Times.
+  };
+
   void Execute(const Instruction& instruction);
   void ExecuteCompute(const Instruction& instruction);
   void ExecuteMessage(const Instruction& instruction);
   void ExecuteMove(const Instruction& instruction);
   void ExecuteStep(const Instruction& instruction);
-  LayerContext Context(const std::vector<Tensor>& params, const std::vector<Tensor>& grads);
+  LayerContext Context(int micro_batch, const std::vector<Tensor>& params,
+                       const std::vector<Tensor>& grads);
   void Forward(const Instruction& i);
   // The gradients that the unit's backward adds to; empty if it writes none.
   std::vector<Tensor> WholeGrads(int unit);
   void Backward(const Instruction& i, const std::vector<Tensor>& grads);
+  // Where the device puts the factor of the updates, and the loss of a micro-batch.
+  StepScale* DeviceScale() const { return static_cast<StepScale*>(numbers_.data()); }
+  double* DeviceLoss(int micro_batch) const;
+  // Brings both to the host, which waits for all that it has asked the device for.
+  void ReadNumbers();
   void Norm();
   void Update(int sub_group);
   void MeanLoss();
@@ -115,14 +131,19 @@ class Executor {
   BatchLoader& loader_;
   const Communicators communicators_;
   Updater updater_;
+  std::optional<GradNorm> grad_norm_;  // None in an evaluation.
+  Buffer numbers_;  // In device memory: a StepScale, then the losses of the micro-batches, f64.
 
   StepInputs inputs_;
   StepOutputs outputs_;
+  std::vector<PhaseSpan> spans_;
   size_t next_;
   const Batch* given_batch_ = nullptr;
   Batch batch_;  // In device memory.
   Tensor logits_;
-  double micro_batch_loss_ = 0;
+  int last_forward_ = 0;                  // Its micro-batch.
+  StepScale scale_;                       // As of the last ReadNumbers, and
+  std::vector<double> losses_;            // by micro-batch.
   std::vector<Activations> activations_;  // By micro-batch in flight.
   std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
   AroundInstruction around_;

@@ -42,19 +42,20 @@ Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, Proce
   if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());
 }
 
-void Lamb::Prepare(const OptimizerConfig& config, int64_t step, float grad_scale) {
+void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales& scales) {
   const bool shard = plan_.optimizer_home == Placement::kShard;
   const int num_rows = shard ? 1 : plan_.world_size;
   std::vector<LambSums> rows(ratios_.size() * static_cast<size_t>(num_rows));
   for (int g = 0; g < std::ssize(plan_.sub_groups); ++g) {
     const SubGroup& sub_group = plan_.sub_groups[g];
-    Kernels& kernels = states_.memory().kernels_of(plan_.units[sub_group.unit].GradTier());
+    const Tier tier = plan_.units[sub_group.unit].GradTier();
+    Kernels& kernels = states_.memory().kernels_of(tier);
     OptimizerView view = states_.Optimizer(sub_group, g);
     view.param = view.master;  // Not written, and not always here.
     for (const ParamPiece& piece : pieces_[g]) {
       const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
       const LambSums sums = kernels.Run(
-          op::LambMoments{MakeAdamArgs(SettingsOf(config, piece), part, step, grad_scale)});
+          op::LambMoments{MakeAdamArgs(SettingsOf(config, piece), part, step, scales.of(tier))});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
       row.param += sums.param;
       row.direction += sums.direction;
@@ -84,7 +85,7 @@ void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
                  const OptimizerView& view, int64_t step) const {
   for (const ParamPiece& piece : pieces_[sub_group]) {
     const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-    kernels.Run(op::LambApply{MakeAdamArgs(SettingsOf(config, piece), part, step, 1),
+    kernels.Run(op::LambApply{MakeAdamArgs(SettingsOf(config, piece), part, step, nullptr),
                               ratios_[static_cast<size_t>(piece.param)]});
   }
 }

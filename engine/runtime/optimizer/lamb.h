@@ -15,6 +15,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
+#include "engine/runtime/optimizer/grad_norm.h"
 #include "engine/runtime/optimizer/param_pieces.h"
 #include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
@@ -29,12 +30,12 @@ class Lamb {
   // REQUIRES: no optimizer state rests on disk.
   Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group);
 
-  // Runs kTrustRatios: moments of all sub-groups from their gradients times `grad_scale`, then the
+  // Runs kTrustRatios: moments of all sub-groups from their gradients times the factor, then the
   // trust ratio of every parameter, the same bits on every rank and for every placement. A
   // collective call.
   // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
   // gradient is at the optimizer's home.
-  void Prepare(const OptimizerConfig& config, int64_t step, float grad_scale);
+  void Prepare(const OptimizerConfig& config, int64_t step, const StepScales& scales);
   // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same `config`
   // and `step`.
   void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,

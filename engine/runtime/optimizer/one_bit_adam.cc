@@ -16,15 +16,15 @@ OneBitAdam::OneBitAdam(const Plan& plan, const UnitStates& states, ProcessGroup&
 }
 
 void OneBitAdam::AverageMomentum(const OptimizerConfig& config, int sub_group, int64_t step,
-                                 float grad_scale) {
+                                 const StepScale* scale) {
   const OptimizerView view = states_.Optimizer(plan_.sub_groups[sub_group], sub_group);
-  states_.memory().kernels.Run(op::MomentumStep{MakeAdamArgs(config, view, step, grad_scale)});
+  states_.memory().kernels.Run(op::MomentumStep{MakeAdamArgs(config, view, step, scale)});
   if (!averages_.empty()) averages_.at(plan_.sub_groups[sub_group].unit).Run(view.moments[0]);
 }
 
 void OneBitAdam::Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                        int64_t step) const {
-  kernels.Run(op::FrozenAdamStep{MakeAdamArgs(config, view, step, 1)});
+  kernels.Run(op::FrozenAdamStep{MakeAdamArgs(config, view, step, nullptr)});
 }
 
 }  // namespace dsat::engine

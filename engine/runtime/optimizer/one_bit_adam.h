@@ -24,9 +24,9 @@ class OneBitAdam {
   OneBitAdam(const Plan& plan, const UnitStates& states, ProcessGroup& group);
 
   // Runs kAverageMomentum: the sub-group's momentum from this rank's own gradients times
-  // `grad_scale`, then its mean over the ranks, the same bits on all. A collective call.
+  // the factor of `scale`, then its mean over the ranks, the same bits on all. A collective call.
   void AverageMomentum(const OptimizerConfig& config, int sub_group, int64_t step,
-                       float grad_scale);
+                       const StepScale* scale);
   // The step of one sub-group. REQUIRES: AverageMomentum came before.
   void Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
              int64_t step) const;

@@ -1,8 +1,6 @@
 // Which update a configuration asks for.
 #include "engine/runtime/optimizer/optimizer.h"
 
-#include <algorithm>
-
 #include "base/rng.h"
 
 namespace dsat::engine {
@@ -10,14 +8,14 @@ namespace {
 
 // What every kernel's arguments have.
 template <typename Args>
-Args MakeArgs(const OptimizerConfig& config, const OptimizerView& view, float grad_scale) {
+Args MakeArgs(const OptimizerConfig& config, const OptimizerView& view, const StepScale* scale) {
   Args args;
   args.param = view.param;
   args.master = view.master;
   args.grad = view.grad;
   args.lr = static_cast<float>(config.lr);
   args.weight_decay = static_cast<float>(config.weight_decay);
-  args.grad_scale = grad_scale;
+  args.scale = scale;
   return args;
 }
 
@@ -28,8 +26,8 @@ RoundingBits BitsOf(const RoundingSource& source, int64_t step) {
 }
 
 void SgdUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-               int64_t step, float grad_scale) {
-  auto args = MakeArgs<op::SgdStep>(config, view, grad_scale);
+               int64_t step, const StepScale* scale) {
+  auto args = MakeArgs<op::SgdStep>(config, view, scale);
   if (!view.moments.empty()) args.momentum_buffer = view.moments[0];
   args.momentum = static_cast<float>(config.momentum);
   args.dampening = static_cast<float>(config.dampening);
@@ -39,8 +37,8 @@ void SgdUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerV
 }
 
 void AdagradUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-                   int64_t step, float grad_scale) {
-  auto args = MakeArgs<op::AdagradStep>(config, view, grad_scale);
+                   int64_t step, const StepScale* scale) {
+  auto args = MakeArgs<op::AdagradStep>(config, view, scale);
   args.sum = view.moments[0];
   args.lr = static_cast<float>(config.lr / (1 + static_cast<double>(step - 1) * config.lr_decay));
   args.eps = static_cast<float>(config.eps);
@@ -48,8 +46,8 @@ void AdagradUpdate(Kernels& kernels, const OptimizerConfig& config, const Optimi
 }
 
 void LionUpdate(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-                float grad_scale) {
-  auto args = MakeArgs<op::LionStep>(config, view, grad_scale);
+                const StepScale* scale) {
+  auto args = MakeArgs<op::LionStep>(config, view, scale);
   args.m = view.moments[0];
   args.beta1 = static_cast<float>(config.beta1);
   args.beta2 = static_cast<float>(config.beta2);
@@ -64,8 +62,8 @@ int NumMoments(const OptimizerConfig& config) {
 }
 
 AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, int64_t step,
-                      float grad_scale) {
-  auto args = MakeArgs<AdamArgs>(config, view, grad_scale);
+                      const StepScale* scale) {
+  auto args = MakeArgs<AdamArgs>(config, view, scale);
   args.m = view.moments[0];
   args.v = view.moments[1];
   args.beta1 = static_cast<float>(config.beta1);
@@ -84,18 +82,14 @@ bool IsOneBit(const OptimizerConfig& config) {
 }
 
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-                   int64_t step, float grad_scale) {
-  if (config.type == "sgd") return SgdUpdate(kernels, config, view, step, grad_scale);
-  if (config.type == "adagrad") return AdagradUpdate(kernels, config, view, step, grad_scale);
-  if (config.type == "lion") return LionUpdate(kernels, config, view, grad_scale);
+                   int64_t step, const StepScale* scale) {
+  if (config.type == "sgd") return SgdUpdate(kernels, config, view, step, scale);
+  if (config.type == "adagrad") return AdagradUpdate(kernels, config, view, step, scale);
+  if (config.type == "lion") return LionUpdate(kernels, config, view, scale);
   // 1-bit Adam, too, until freeze_step.
   DSAT_CHECK(config.type == "adam" || config.type == "adamw" || IsOneBit(config), "{}",
              config.type);
-  kernels.Run(op::AdamStep{MakeAdamArgs(config, view, step, grad_scale)});
-}
-
-double ClipFactor(double norm, double max_norm) {
-  return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  kernels.Run(op::AdamStep{MakeAdamArgs(config, view, step, scale)});
 }
 
 }  // namespace dsat::engine

@@ -17,18 +17,14 @@ int NumMoments(const OptimizerConfig& config);
 bool IsOneBit(const OptimizerConfig& config);
 
 // Updates `view`, which may be any part of a unit. `step` is 1 at the first update. The gradient is
-// multiplied by `grad_scale` first. REQUIRES: not LAMB, which needs norms of whole parameters
+// multiplied by `scale`'s factor first. REQUIRES: not LAMB, which needs norms of whole parameters
 // (engine/runtime/optimizer/lamb.h).
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
-                   int64_t step, float grad_scale);
+                   int64_t step, const StepScale* scale);
 
 // The operands of one update of Adam or LAMB.
 AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, int64_t step,
-                      float grad_scale);
-
-// The factor that brings gradients of norm `norm` to a norm of at most `max_norm` (0 is no limit):
-// max_norm / (norm + 1e-6) if that is below 1, as in DeepSpeed.
-double ClipFactor(double norm, double max_norm);
+                      const StepScale* scale);
 
 }  // namespace dsat::engine
 

@@ -9,50 +9,42 @@ namespace dsat::engine {
 Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
   if (plan.sub_groups.empty()) return;  // Evaluation.
-  for (const SubGroup& sub_group : plan.sub_groups)
+  for (const SubGroup& sub_group : plan.sub_groups) {
     pieces_.push_back(PiecesOf(model, plan, states, sub_group));
+    const UnitPlan& unit = plan.units[sub_group.unit];
+    if (unit.GradTier() != Tier::kDevice || unit.param.tier != Tier::kDevice)
+      host_needs_scale_ = true;
+  }
   if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
-}
-
-double Updater::SumOfSquares() const {
-  const bool shard = plan_.optimizer_home == Placement::kShard;
-  double sum = 0;
-  for (int row = 0; row < (shard ? 1 : plan_.world_size); ++row) {
-    double row_sum = 0;
-    for (int u = 0; u < states_.num_units(); ++u) {
-      if (!plan_.units[u].trained || !plan_.units[u].counted) continue;
-      const int64_t slice_elems = states_.SliceElems(u);
-      const Tensor slice = states_.ReducedGrad(u).Slice(row * slice_elems, slice_elems);
-      row_sum +=
-          states_.memory().kernels_of(plan_.units[u].GradTier()).Run(op::SumOfSquares{slice});
-    }
-    sum += row_sum;
-  }
-  return sum;
+  if (lamb_ || one_bit_adam_) host_needs_scale_ = true;
 }
 
 void Updater::TrustRatios() {
-  lamb_->Prepare(inputs_.optimizer, inputs_.step, inputs_.grad_scale);
+  lamb_->Prepare(inputs_.optimizer, inputs_.step, inputs_.scales);
 }
 
 void Updater::AverageMomentum(int sub_group) {
-  one_bit_adam_->AverageMomentum(inputs_.optimizer, sub_group, inputs_.step, inputs_.grad_scale);
+  one_bit_adam_->AverageMomentum(inputs_.optimizer, sub_group, inputs_.step, inputs_.scales.device);
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
   const OptimizerConfig& optimizer = inputs_.optimizer;
   if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
-  if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view);
-  for (const ParamPiece& piece : pieces_[sub_group])
-    StepElems(kernels, SettingsOf(optimizer, piece), view.Slice(piece.begin, piece.num_elems));
+  const Tier tier = plan_.units[plan_.sub_groups[sub_group].unit].GradTier();
+  const StepScale* scale = inputs_.scales.of(tier);
+  if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view, scale);
+  for (const ParamPiece& piece : pieces_[sub_group]) {
+    StepElems(kernels, SettingsOf(optimizer, piece), view.Slice(piece.begin, piece.num_elems),
+              scale);
+  }
 }
 
 // Some elements of a sub-group.
 void Updater::StepElems(Kernels& kernels, const OptimizerConfig& optimizer,
-                        const OptimizerView& view) {
+                        const OptimizerView& view, const StepScale* scale) {
   if (one_bit_adam_) return one_bit_adam_->Apply(kernels, optimizer, view, inputs_.step);
-  OptimizerStep(kernels, optimizer, view, inputs_.step, inputs_.grad_scale);
+  OptimizerStep(kernels, optimizer, view, inputs_.step, scale);
 }
 
 void Updater::Update(int sub_group) {

@@ -1,5 +1,5 @@
-// The optimizer in a step: norms and updates of sub-groups on the tier of their state, and the copy
-// of the updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
+// The optimizer in a step: updates of sub-groups on the tier of their state, and the copy of the
+// updated parameters to the tier of the parameters (ZeRO-Offload, Ren et al. 2021).
 #ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 #define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
 
@@ -9,6 +9,7 @@
 
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
+#include "engine/runtime/optimizer/grad_norm.h"
 #include "engine/runtime/optimizer/lamb.h"
 #include "engine/runtime/optimizer/one_bit_adam.h"
 #include "engine/runtime/optimizer/param_pieces.h"
@@ -19,7 +20,7 @@ namespace dsat::engine {
 struct UpdateInputs {
   OptimizerConfig optimizer;  // With the learning rate and betas of this step.
   int64_t step = 1;           // The optimizer's count, 1 at the first.
-  float grad_scale = 1;
+  StepScales scales;
 };
 
 class Updater {
@@ -28,10 +29,10 @@ class Updater {
   // OutOfMemory.
   Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group);
 
-  // Sum of squares of the gradients over the optimizer's home, slice by slice in the order of the
-  // ranks: every placement gives the same bits. If several pipeline stages hold a copy of a unit,
-  // one copy counts.
-  double SumOfSquares() const;
+  // Whether the host needs the step's factor: for updates in host memory, for updated parameters
+  // that go to another tier, or for LAMB's and 1-bit Adam's collectives. If not, kernels alone read
+  // it, and updates of a skipped step may be asked for.
+  bool host_needs_scale() const { return host_needs_scale_; }
   // What the updates of this step have in common.
   void Begin(const UpdateInputs& inputs) { inputs_ = inputs; }
   // Run the instructions of these names. Collective calls.
@@ -42,14 +43,16 @@ class Updater {
 
  private:
   void Step(Kernels& kernels, int sub_group, const OptimizerView& view);
-  void StepElems(Kernels& kernels, const OptimizerConfig& optimizer, const OptimizerView& view);
+  void StepElems(Kernels& kernels, const OptimizerConfig& optimizer, const OptimizerView& view,
+                 const StepScale* scale);
   Tensor Target(const SubGroup& group);
 
   const Plan& plan_;
   UnitStates& states_;
   std::vector<std::vector<ParamPiece>> pieces_;  // Per sub-group.
-  std::optional<Lamb> lamb_;                // If it is the optimizer.
-  std::optional<OneBitAdam> one_bit_adam_;  // If the plan leaves gradients unreduced.
+  std::optional<Lamb> lamb_;                     // If it is the optimizer.
+  std::optional<OneBitAdam> one_bit_adam_;       // If the plan leaves gradients unreduced.
+  bool host_needs_scale_ = false;
   UpdateInputs inputs_;
 };
 

@@ -230,9 +230,55 @@ TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) 
     const int64_t num_timed = after.num_timed - before.num_timed;
     EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 100);
     EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 16);
-    EXPECT_EQ(num_timed > 0, traced);
+    EXPECT_EQ(num_timed > 2 * 10, traced);  // The times of a step's phases are two each.
     EXPECT_EQ(after.num_alive, before.num_alive);
   }
+}
+
+// Not of the first step, in which cuBLASLt's algorithms are measured.
+int64_t HostWaitsOfStep(const DsConfig& config) {
+  int64_t waits = 0;
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(MakeTestDevice("emulated-cuda"), group);
+    const Model model = TinyMlp();
+    const auto data = SyntheticFor(model);
+    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+    engine.TrainBatch();
+    const int64_t before = emulated_cuda::CountHostWaits();
+    EXPECT_EQ(engine.TrainBatch().skipped, config.fp16.enabled);
+    waits = emulated_cuda::CountHostWaits() - before;
+  });
+  return waits;
+}
+
+TEST(HostWaitsTest, AStepWaitsOnceHoweverManyMicroBatchesItHas) {
+  const auto config_of = [](DType dtype, int stage, int64_t accumulation_steps) {
+    DsConfig config = TinyConfig(stage, 1, accumulation_steps);
+    config.gradient_clipping = 1e-3;
+    SetPrecision(config, dtype);
+    config.fp16.initial_scale_power = 60;  // Overflows twice.
+    return config;
+  };
+  EXPECT_EQ(HostWaitsOfStep(config_of(DType::kBF16, 0, 1)), 1);
+  EXPECT_EQ(HostWaitsOfStep(config_of(DType::kF16, 3, 4)), 1);
+}
+
+TEST(PhaseTimesTest, AStepsPhasesLastAsLongAsTheGpuWorks) {
+  const Model model = TinyMlp();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(MakeTestDevice("emulated-cuda"), group);
+    const auto data = SyntheticFor(model);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 2), 7);
+    engine.TrainBatch();
+    emulated_cuda::Gpu::Get().FinishAll();
+    const int64_t before = Ticks();
+    const StepResult step = engine.TrainBatch();
+    const auto ticks = static_cast<double>(Ticks() - before);
+    EXPECT_GT(step.forward_ms, 10);
+    EXPECT_GT(step.backward_ms, 10);
+    // The last piece of work brings the numbers to the host.
+    EXPECT_EQ(step.forward_ms + step.backward_ms + step.step_ms, ticks - 1);
+  });
 }
 
 TEST(GpuLanesTest, AnEventLiesWhereItsStreamWorkedNotWhereItWasAskedTo) {

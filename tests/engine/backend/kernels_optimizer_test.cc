@@ -12,6 +12,7 @@ namespace {
 // More than one block of work, and a ragged end.
 constexpr int64_t kManyElems = 70001;
 constexpr int kSteps = 5;
+const StepScale kHalf = {.grad_scale = 0.5F};
 
 // The state of one optimizer, in double.
 struct Reference {
@@ -60,6 +61,11 @@ class Operands {
   Reference reference_;
 };
 
+template <typename Args>
+double ScaleOf(const Args& args) {
+  return args.scale == nullptr ? 1 : args.scale->grad_scale;
+}
+
 void MomentsReference(Reference& state, size_t i, double g, const AdamArgs& a) {
   state.m[i] = a.beta1 * state.m[i] + (1 - double{a.beta1}) * g;
   state.v[i] = a.beta2 * state.v[i] + (1 - double{a.beta2}) * g * g;
@@ -68,7 +74,7 @@ void MomentsReference(Reference& state, size_t i, double g, const AdamArgs& a) {
 // One step of Adam or AdamW as its papers write it.
 void AdamReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
-    double g = grad[i] * a.grad_scale;
+    double g = grad[i] * ScaleOf(a);
     if (!a.decoupled_weight_decay) g += a.weight_decay * state.param[i];
     MomentsReference(state, i, g, a);
     double m = state.m[i], v = state.v[i];
@@ -88,7 +94,7 @@ TEST_P(KernelsTest, AdamFollowsTheFormulaForFiveSteps) {
     args.weight_decay = (flags & 4) != 0 ? 0.1F : 0.0F;
     args.decoupled_weight_decay = (flags & 1) != 0;
     args.bias_correction = (flags & 2) != 0;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       AdamReference(operands.reference(), operands.grad(), args);
@@ -112,7 +118,7 @@ void ExpectBf16AdamAsFormula(DType moment_dtype, bool has_copy, bool decoupled_w
   args.weight_decay = 0.1F;
   args.decoupled_weight_decay = decoupled_weight_decay;
   args.eps = 1e-3F;  // Where gradient and L2 term cancel, the direction does not hang on rounding.
-  args.grad_scale = 0.5F;
+  args.scale = &kHalf;
   for (args.step = 1; args.step <= kSteps; ++args.step) {
     TestTensor grad = random.Normal(DType::kBF16, kManyElems);
     args.grad = grad.get();
@@ -263,7 +269,7 @@ TEST(StochasticRoundingTest, DevicesAgreeOnTheBits) {
 
 void SgdReference(Reference& state, const Doubles& grad, const op::SgdStep& a) {
   for (size_t i = 0; i < grad.size(); ++i) {
-    const double g = grad[i] * a.grad_scale + a.weight_decay * state.param[i];
+    const double g = grad[i] * ScaleOf(a) + a.weight_decay * state.param[i];
     double direction = g;
     if (a.momentum != 0) {
       state.m[i] = a.step == 1 ? g : a.momentum * state.m[i] + (1 - double{a.dampening}) * g;
@@ -285,7 +291,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
     args.momentum = c.momentum;
     args.dampening = c.dampening;
     args.nesterov = c.nesterov;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     if (c.momentum != 0) args.momentum_buffer = operands.m();
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
@@ -298,7 +304,7 @@ TEST_P(KernelsTest, SgdFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 13);
-  op::AdagradStep args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::AdagradStep args{.sum = operands.v(), .lr = 0.1F, .weight_decay = 0.1F, .scale = &kHalf};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -316,7 +322,7 @@ TEST_P(KernelsTest, AdagradFollowsTheFormulaForFiveSteps) {
 
 TEST_P(KernelsTest, LionFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 14);
-  op::LionStep args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .grad_scale = 0.5F};
+  op::LionStep args{.m = operands.m(), .lr = 0.01F, .weight_decay = 0.1F, .scale = &kHalf};
   Reference& reference = operands.reference();
   for (int step = 0; step < kSteps; ++step) {
     operands.Next(args);
@@ -350,7 +356,7 @@ double LambDirection(const Reference& state, size_t i, const AdamArgs& a) {
 LambSums LambReference(Reference& state, const Doubles& grad, const AdamArgs& a) {
   LambSums sums;
   for (size_t i = 0; i < grad.size(); ++i) {
-    MomentsReference(state, i, grad[i] * a.grad_scale, a);
+    MomentsReference(state, i, grad[i] * ScaleOf(a), a);
     sums.param += state.param[i] * state.param[i];
     sums.direction += std::pow(LambDirection(state, i, a), 2);
   }
@@ -371,7 +377,7 @@ TEST_P(KernelsTest, LambFollowsTheFormulaForFiveSteps) {
     Operands operands(dtype(), 15);
     AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
     args.bias_correction = bias_correction;
-    args.grad_scale = 0.5F;
+    args.scale = &kHalf;
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       const LambSums expected = LambReference(operands.reference(), operands.grad(), args);
@@ -401,7 +407,7 @@ TEST_P(KernelsTest, LambMomentsLeaveTheParameters) {
 TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
   Operands operands(dtype(), 17);
   AdamArgs args{.m = operands.m(), .v = operands.v(), .lr = 0.01F, .weight_decay = 0.1F};
-  args.grad_scale = 0.5F;
+  args.scale = &kHalf;
   constexpr int64_t kStill = 21;  // Elements that have had no gradient.
   kernels().Run(op::Fill{operands.v(), 0.25F});
   kernels().Run(op::Fill{operands.v().Slice(0, kStill), 0});
@@ -413,7 +419,7 @@ TEST_P(KernelsTest, FrozenAdamFollowsTheFormulaForFiveSteps) {
     const Doubles grad = operands.grad();
     for (size_t i = 0; i < grad.size(); ++i) {
       reference.m[i] =
-          args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * args.grad_scale;
+          args.beta1 * reference.m[i] + (1 - double{args.beta1}) * grad[i] * kHalf.grad_scale;
       reference.param[i] -= args.lr * (reference.v[i] > 0 ? LambDirection(reference, i, args)
                                                           : args.weight_decay * reference.param[i]);
     }

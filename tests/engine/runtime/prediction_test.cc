@@ -67,7 +67,8 @@ TEST(PredictionTest, HalfPrecisionCostsWhatBf16Costs) {
 }
 
 // Between steps: f32 Adam keeps 4 bytes of parameter and 8 of moments, bf16 2 + 4 (master) + 8. The
-// batch and the buckets are the rest.
+// batch, the buckets and the numbers of a step are the rest: the loss of its micro-batch and the
+// factor of its updates, and a sum of squares for each unit and slice, exchanged if sharded.
 TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
   const Model model = TinyGpt2();
   for (const bool bf16 : {false, true}) {
@@ -89,7 +90,10 @@ TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
         for (const int64_t row : plan.bucket_row_elems)
           buckets += row * P * param;
         const int64_t batch = 2 * Rounded(config.batch.micro_batch_size * kSeqLen * 4);
-        EXPECT_EQ(Predict(model, config, kSeqLen, 0, P, 1).state_bytes, state + buckets + batch)
+        const int64_t squares = P * std::ssize(model.layers) * 8;
+        const int64_t numbers = Rounded(3 * 8) + (optimizer_ranks > 1 ? squares : Rounded(squares));
+        EXPECT_EQ(Predict(model, config, kSeqLen, 0, P, 1).state_bytes,
+                  state + buckets + batch + numbers)
             << bf16 << " " << P << " " << stage;
       }
     }

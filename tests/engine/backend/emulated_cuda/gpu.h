@@ -35,6 +35,9 @@ struct EventCounts {
 };
 EventCounts CountEvents();
 
+// How often the host has waited for work that was not done.
+int64_t CountHostWaits();
+
 class Queue {
  public:
   explicit Queue(bool blocking) : blocking_(blocking) {}

@@ -43,6 +43,17 @@ struct {
   std::atomic<int64_t> num_made = 0, num_timed = 0, num_alive = 0;
 } events;
 
+std::atomic<int64_t> num_host_waits = 0;
+
+void WaitFor(const Point& point) {
+  if (!Gpu::Get().IsDone(point)) ++num_host_waits;
+  Gpu::Get().Finish(point);
+}
+void WaitForAll() {
+  ++num_host_waits;
+  Gpu::Get().FinishAll();
+}
+
 cudaError_t Report(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
@@ -107,6 +118,10 @@ namespace emulated_cuda {
 EventCounts CountEvents() {
   return {
       .num_made = events.num_made, .num_timed = events.num_timed, .num_alive = events.num_alive};
+}
+
+int64_t CountHostWaits() {
+  return num_host_waits;
 }
 
 void CheckArgument(int position, const void* data) {
@@ -185,7 +200,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
-  Gpu::Get().FinishAll();
+  WaitForAll();
   return cudaSuccess;
 }
 
@@ -196,7 +211,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
-  Gpu::Get().FinishAll();
+  WaitForAll();
   return Memory::Get().Free(data) ? cudaSuccess : Report(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
@@ -220,7 +235,7 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
-  Gpu::Get().FinishAll();
+  WaitForAll();
   const size_t bytes = Memory::Get().Unpin(data);
   if (bytes == 0) return Report(cudaErrorInvalidValue);
   munmap(data, bytes);
@@ -232,7 +247,7 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* data) {
-  Gpu::Get().FinishAll();
+  WaitForAll();
   return Memory::Get().Unpin(data) > 0 ? cudaSuccess : Report(cudaErrorInvalidValue);
 }
 
@@ -245,7 +260,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!IsAllowed(to, from, bytes, kind)) return Report(cudaErrorInvalidValue);
   const Point done = EnqueueCopy(to, from, bytes, kind, queue);
   const bool waits = kind == cudaMemcpyDeviceToHost && !Memory::Get().IsPinned(to, bytes);
-  if (waits) Gpu::Get().Finish(done);
+  if (waits) WaitFor(done);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -268,7 +283,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
-  Gpu::Get().Finish(Gpu::Get().Now(queue));
+  WaitFor(Gpu::Get().Now(queue));
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -306,7 +321,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->point.queue != nullptr) Gpu::Get().Finish(event->point);
+  if (event->point.queue != nullptr) WaitFor(event->point);
   return cudaSuccess;
 }
 // Who asks again finds that it is done. What is not is the last error, too.

@@ -35,7 +35,8 @@ struct Element {
     const auto kernels = MakeCpuKernels(1);
     config.lr = 0.1;
     for (int step = 1; step <= num_steps; ++step) {
-      OptimizerStep(*kernels, config, View(NumMoments(config)), step, grad_scale);
+      const StepScale scale{.grad_scale = grad_scale};
+      OptimizerStep(*kernels, config, View(NumMoments(config)), step, &scale);
     }
     return param;
   }
