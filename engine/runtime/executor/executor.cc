@@ -231,6 +231,7 @@ LayerContext Executor::Context(const std::vector<Tensor>& params,
           .grads = grads,
           .loss_grad_scale = static_cast<float>(
               inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
+          .keeps_outputs = config_.activation.keeps_outputs,
           .loss = &micro_batch_loss_,
           .logits = logits_};
 }

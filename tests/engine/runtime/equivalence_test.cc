@@ -95,6 +95,20 @@ TEST(EquivalenceTest, EveryMovementOfStateGivesTheSameBits) {
   }
 }
 
+TEST(EquivalenceTest, OutputsThatAreKeptHaveTheBitsOfThoseThatAreComputedAgain) {
+  for (const Model& model : {TinyGpt2(), TinyLlama()}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      DsConfig config = TinyConfig(2, 2, 2);
+      SetPrecision(config, dtype);
+      const auto again = WholeParams(model, Train(model, config, 2, kSteps));
+      for (const int64_t interval : {0, 2}) {
+        config.activation = {.checkpoint_interval = interval, .keeps_outputs = true};
+        EXPECT_EQ(WholeParams(model, Train(model, config, 2, kSteps)), again) << interval;
+      }
+    }
+  }
+}
+
 // As between hosts.
 TEST(EquivalenceTest, RanksOverTcpGiveTheBitsOfSharedMemory) {
   const Model model = TinyGpt2();
