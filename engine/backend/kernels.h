@@ -61,6 +61,16 @@ void CheckOp(Op op) {
   });
 }
 
+// Bytes of the operands of `op`.
+template <typename Op>
+int64_t OperandBytes(Op op) {
+  int64_t bytes = 0;
+  op.Visit([&](const char*, const auto& operand, int64_t) {
+    if constexpr (std::is_same_v<decltype(operand), const Tensor&>) bytes += operand.bytes();
+  });
+  return bytes;
+}
+
 // What backends implement: a virtual function for each kernel of a list. REQUIRES: CheckOp has
 // passed, and the kernel is not empty.
 template <typename Op>
@@ -105,6 +115,7 @@ class Kernels final {
     CheckOp(op);
     if constexpr (requires { op.Flops(); }) flops_ += op.Flops();
     if constexpr (requires { op.shape.Flops(); }) flops_ += op.shape.Flops();
+    if constexpr (IsBoundByMemory<Op>()) moved_bytes_ += OperandBytes(op);
     if constexpr (requires { op.IsEmpty(); }) {
       if (op.IsEmpty()) return;
     }
@@ -121,6 +132,9 @@ class Kernels final {
   // The number of floating-point operations asked for so far. Only matrix multiplications,
   // attention and convolutions count (DeepSpeed's convention).
   int64_t flops() const { return flops_; }
+  // The bytes that the other kernels of layers have read and written so far. Embeddings, which read
+  // few rows of their table, do not count.
+  int64_t moved_bytes() const { return moved_bytes_; }
 
   int64_t WorkspaceBytes() const { return layers_->WorkspaceBytes(); }
   int64_t AttentionScratchBytes(const AttentionShape& shape) const {
@@ -128,10 +142,19 @@ class Kernels final {
   }
 
  private:
+  template <typename Op>
+  static constexpr bool IsBoundByMemory() {
+    if constexpr (requires(Op op) { op.Flops(); }) return false;
+    if constexpr (requires(Op op) { op.shape.Flops(); }) return false;
+    if constexpr (requires(Op op) { op.tokens; }) return false;
+    return std::is_base_of_v<RunsOp<Op>, LayerKernels>;
+  }
+
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<LayerKernels> layers_;
   const std::unique_ptr<OptimizerKernels> optimizers_;
   int64_t flops_ = 0;
+  int64_t moved_bytes_ = 0;
 };
 
 // oneDNN's matrix multiplications and vectorized loops of our own, on `num_threads` OpenMP threads.

@@ -117,6 +117,7 @@ ActivationConfig ReadActivation(const Settings& s) {
   ActivationConfig activation;
   activation.checkpoint_interval = s.Int("/pipeline/activation_checkpoint_interval");
   activation.checkpoints_on_host = s.Is(kBlock + "cpu_checkpointing");
+  activation.keeps_outputs = s.Is(kBlock + "keep_norms_and_activations");
   if (s.Given(kBlock + "number_checkpoints") != nullptr) {
     activation.num_checkpoints = s.Int(kBlock + "number_checkpoints");
   } else if (activation.checkpoints_on_host && activation.checkpoint_interval == 0) {

@@ -101,6 +101,7 @@ struct ActivationConfig {
   int64_t checkpoint_interval = Default("/pipeline/activation_checkpoint_interval");
   int64_t num_checkpoints = 0;  // In place of an interval, if not 0.
   bool checkpoints_on_host = Default("/activation_checkpointing/cpu_checkpointing");
+  bool keeps_outputs = Default("/activation_checkpointing/keep_norms_and_activations");
   bool operator==(const ActivationConfig&) const = default;
 };
 

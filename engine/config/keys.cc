@@ -209,6 +209,9 @@ constexpr Key kBehindZero[] = {
     Flag("/activation_checkpointing/cpu_checkpointing", "0.2.0", "false", kHonors)
         .Exact().PlacesFromStage(0, "[false, true]", kInterval).BuiltinOnly(),
     Int("/activation_checkpointing/number_checkpoints", "0.2.0", "null", kHonors).Exact().From(1),
+    Flag("/activation_checkpointing/keep_norms_and_activations", "", "false", kHonors)
+        .Rounding().WideFromStage(0, kSwitch).BuiltinOnly().Own()
+        .Note("of transformers; dsat's own, refused for a DeepSpeed script"),
     Flag("/activation_checkpointing/synchronize_checkpoint_boundary", "0.2.0", "false", kWarns)
         .Exact(),
     Flag("/activation_checkpointing/profile", "0.2.0", "false", kWarns).Exact(),

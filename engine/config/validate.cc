@@ -155,7 +155,8 @@ void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
   for (const Key& key : settings.keys()) {
     const Json* given = settings.Given(key.pointer);
     // Another optimizer, of a package that DeepSpeed does not know either, may have it.
-    const bool known = IsOneOf(settings.Lower("/optimizer/type"), key.variants);
+    const bool known =
+        *key.variants == '\0' || IsOneOf(settings.Lower("/optimizer/type"), key.variants);
     if (!key.own || given == nullptr || !known) continue;
     Throw(
         ErrorCode::kInvalidArgument,

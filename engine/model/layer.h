@@ -63,6 +63,8 @@ struct LayerContext {
   // The last layer multiplies the gradient of the loss by it (1 / accumulation steps, times the
   // loss scale). It is set in forward, where the logits become their gradient in place.
   float loss_grad_scale = 1;
+  // Forward keeps the outputs of norms and activations, which backward else computes again.
+  bool keeps_outputs = false;
   // The last layer stores the mean loss of the micro-batch here, in device memory.
   double* loss = nullptr;
   // Prediction: if not empty, f32 (B, classes); the last layer stores the logits of each row's last

@@ -40,6 +40,11 @@ class TokenEmbedding final : public Layer {
   std::vector<ParamSpec> params_;
 };
 
+// An output that has been read in forward, for backward.
+void KeepOrFree(const LayerContext& ctx, Buffer output, Buffer& kept) {
+  if (ctx.keeps_outputs) kept = std::move(output);
+}
+
 class TransformerBlock final : public Layer {
  public:
   TransformerBlock(std::string name, const BlockShape& shape, ParamSpecs params)
@@ -62,7 +67,7 @@ class TransformerBlock final : public Layer {
  private:
   static constexpr size_t kNorm1 = 0;
   // Order of Saved.
-  enum Kept { kStats, kQkv, kAttnOut, kMiddle, kFcOut, kNumKept };
+  enum Kept { kStats, kQkv, kAttnOut, kMiddle, kFcOut, kNormed1, kNormed2, kActive, kNumKept };
   // The f32 numbers that kStats holds.
   struct Stats {
     Tensor norm1, norm2, lse;
@@ -90,8 +95,8 @@ class TransformerBlock final : public Layer {
     LinearParamGrads(ctx.kernels, ctx.Grad(weight), dbias, dy, x, shape);
   }
   Buffer Normed(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats) const;
-  Buffer NormedAgain(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats,
-                     size_t reader) const;
+  Buffer NormedAgain(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats, size_t reader,
+                     Buffer& kept) const;
   void Rotate(const LayerContext& ctx, Tensor qkv, bool negative) const;
   void Activate(const LayerContext& ctx, Tensor y, Tensor x) const;
   Buffer AttentionScratch(const LayerContext& ctx) const;
@@ -122,10 +127,11 @@ Buffer TransformerBlock::Normed(const LayerContext& ctx, Tensor x, size_t norm,
   return y;
 }
 
-// Normed, for the gradient of the weight that reads it; a frozen one wants no more than the memory,
-// which serves for the output's gradient next.
+// Normed, for the gradient of the weight that reads it, from forward if that kept it; a frozen one
+// wants no more than the memory, which serves for the output's gradient next.
 Buffer TransformerBlock::NormedAgain(const LayerContext& ctx, Tensor x, size_t norm, Tensor stats,
-                                     size_t reader) const {
+                                     size_t reader, Buffer& kept) const {
+  if (kept) return std::move(kept);
   if (ctx.Trains(reader)) return Normed(ctx, x, norm, stats);
   return ctx.arena.Allocate(ctx.dtype, ctx.NumTokens() * shape_.C, "norm output");
 }
@@ -178,7 +184,7 @@ Buffer TransformerBlock::AttendForward(const LayerContext& ctx, const Buffer& x,
   saved[kQkv] = ctx.arena.Allocate(dtype, N * qkv_shape.out, "attention qkv");
   const Tensor qkv = saved[kQkv].AsTensor(dtype);
   Apply(ctx, qkv_, qkv, normed.AsTensor(dtype), qkv_shape);
-  normed.Free();
+  KeepOrFree(ctx, std::move(normed), saved[kNormed1]);
   Rotate(ctx, qkv, /*negative=*/false);
 
   saved[kAttnOut] = ctx.arena.Allocate(dtype, N * C, "attention output");
@@ -211,11 +217,12 @@ Buffer TransformerBlock::MlpForward(const LayerContext& ctx, Saved& saved) const
   } else {
     Apply(ctx, fc_, active.AsTensor(dtype), normed.AsTensor(dtype), fc_shape, {.before_gelu = fc});
   }
-  normed.Free();
+  KeepOrFree(ctx, std::move(normed), saved[kNormed2]);
 
   Buffer y = ctx.arena.Allocate(dtype, N * C, "block output");
   Apply(ctx, down_, y.AsTensor(dtype), active.AsTensor(dtype), {N, shape_.F, C},
         {.addend = middle});
+  KeepOrFree(ctx, std::move(active), saved[kActive]);
   return y;
 }
 
@@ -227,7 +234,7 @@ Buffer TransformerBlock::Backward(const LayerContext& ctx, const Buffer& x, Buff
   Buffer dqkv = QkvGrad(ctx, dy.AsTensor(dtype), saved);
 
   const Tensor stats = StatsIn(ctx, saved[kStats]).norm1;
-  Buffer normed = NormedAgain(ctx, x.AsTensor(dtype), kNorm1, stats, qkv_);
+  Buffer normed = NormedAgain(ctx, x.AsTensor(dtype), kNorm1, stats, qkv_, saved[kNormed1]);
   const LinearShape shape = QkvShape(ctx);
   AddParamGrads(ctx, qkv_, dqkv.AsTensor(dtype), normed.AsTensor(dtype), shape);
   const Tensor dnormed = normed.AsTensor(dtype);  // Its values have served.
@@ -246,7 +253,7 @@ void TransformerBlock::MlpBackward(const LayerContext& ctx, Tensor dy, Saved& sa
   const LinearShape shape{ctx.NumTokens(), shape_.C, FcChannels()};
   const Tensor stats = StatsIn(ctx, saved[kStats]).norm2;
   const Tensor middle = saved[kMiddle].AsTensor(dtype);
-  Buffer normed = NormedAgain(ctx, middle, norm2_, stats, fc_);
+  Buffer normed = NormedAgain(ctx, middle, norm2_, stats, fc_, saved[kNormed2]);
   AddParamGrads(ctx, fc_, dfc.AsTensor(dtype), normed.AsTensor(dtype), shape);
   const Tensor dnormed = normed.AsTensor(dtype);
   LinearInputGrad(ctx.kernels, dnormed, dfc.AsTensor(dtype), ctx.params[fc_], shape);
@@ -261,10 +268,12 @@ Buffer TransformerBlock::FcGrad(const LayerContext& ctx, Tensor dy, Saved& saved
   const DType dtype = ctx.dtype;
   const LinearShape shape{ctx.NumTokens(), shape_.F, shape_.C};
   const Tensor fc = saved[kFcOut].AsTensor(dtype);
-  Buffer hidden = ctx.arena.Allocate(dtype, shape.N * shape.in, "activation output");
-  const Tensor active = hidden.AsTensor(dtype);
-  if (ctx.Trains(down_)) Activate(ctx, active, fc);
-  AddParamGrads(ctx, down_, dy, active, shape);
+  Buffer hidden = std::move(saved[kActive]);
+  if (!hidden) {
+    hidden = ctx.arena.Allocate(dtype, shape.N * shape.in, "activation output");
+    if (ctx.Trains(down_)) Activate(ctx, hidden.AsTensor(dtype), fc);
+  }
+  AddParamGrads(ctx, down_, dy, hidden.AsTensor(dtype), shape);
   const Tensor dactive = hidden.AsTensor(dtype);  // In the same memory.
   if (!shape_.gated) {
     LinearInputGrad(ctx.kernels, dactive, dy, ctx.params[down_], shape, /*gelu_input=*/fc);
@@ -319,7 +328,7 @@ class LanguageHead final : public Layer {
 
  private:
   static constexpr size_t kNorm = 0;
-  enum Kept { kStats, kLogits, kNumKept };
+  enum Kept { kStats, kLogits, kNormed, kNumKept };
 
   // Of N rows; the norm's numbers for backward are left in `stats`.
   Buffer Normed(const LayerContext& ctx, const Buffer& x, int64_t N, Buffer& stats) const;
@@ -368,10 +377,11 @@ Buffer LanguageHead::Forward(const LayerContext& ctx, const Buffer& x, Saved& sa
   const int64_t N = ctx.NumTokens();
   const int64_t stride = Stride(ctx);
   saved.resize(kNumKept);
-  const Buffer normed = Normed(ctx, x, N, saved[kStats]);
+  Buffer normed = Normed(ctx, x, N, saved[kStats]);
   saved[kLogits] = ctx.arena.Allocate(ctx.dtype, N * stride, "logits");
   const Tensor logits = saved[kLogits].AsTensor(ctx.dtype);
   Project(ctx, normed, logits, N, stride);
+  KeepOrFree(ctx, std::move(normed), saved[kNormed]);
   SoftmaxLossInPlace(ctx, logits, V_, stride - V_);
   return {};
 }
@@ -384,9 +394,11 @@ Buffer LanguageHead::Backward(const LayerContext& ctx, const Buffer& x, Buffer,
   const Tensor in = x.AsTensor(ctx.dtype);
   const Tensor stats = saved[kStats].AsTensor(DType::kF32);
   const Tensor dlogits = saved[kLogits].AsTensor(ctx.dtype);
-  Buffer normed = ctx.arena.Allocate(ctx.dtype, N * C, "final norm output");
+  Buffer normed = std::move(saved[kNormed]);
+  const bool is_kept = static_cast<bool>(normed);
+  if (!is_kept) normed = ctx.arena.Allocate(ctx.dtype, N * C, "final norm output");
   if (ctx.Trains(embedding_)) {
-    norm_.Forward(ctx, normed.AsTensor(ctx.dtype), stats, in, kNorm, N);
+    if (!is_kept) norm_.Forward(ctx, normed.AsTensor(ctx.dtype), stats, in, kNorm, N);
     ctx.kernels.Run(op::Matmul{.M = stride,
                                .N = C,
                                .K = N,

@@ -11,8 +11,10 @@
 //                e C            the residual stream after attention
 //                e F            the MLP before its activation
 //                4 (2 s + H)    statistics of the norms and attention's log-sum-exp, in f32
-//              Backward computes the outputs of the norms and of the activation again.
-//   head       e V + 4 s, the gradient of the logits and the statistics
+//              Backward computes the outputs of the norms and of the activation again, or
+//              forward keeps them too (LayerContext::keeps_outputs): e (2 C + F'), where F' is F,
+//              or F / 2 with SwiGLU.
+//   head       e V + 4 s, the gradient of the logits and the statistics; likewise e C
 // The executor keeps e C more for the output of each layer. Buffers are rounded up to the arena's
 // unit.
 #ifndef DSAT_ENGINE_MODEL_TRANSFORMER_H_

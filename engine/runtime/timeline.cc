@@ -36,6 +36,7 @@ Timeline::Counts Timeline::CountsNow() const {
   const TierTraffic tiers = kernels_.stream().tier_traffic();
   const AioTraffic disk = EngineInternals(engine_).disk_traffic();
   Counts counts = {.flops = kernels_.flops(),
+                   .moved_bytes = kernels_.moved_bytes(),
                    .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,
                    .read_bytes = disk.read_bytes,
                    .written_bytes = disk.written_bytes};
@@ -50,6 +51,7 @@ Timeline::Counts Timeline::CountsNow() const {
 Timeline::Counts Timeline::Since(const Counts& before) const {
   const Counts now = CountsNow();
   return {.flops = now.flops - before.flops,
+          .moved_bytes = now.moved_bytes - before.moved_bytes,
           .copied_bytes = now.copied_bytes - before.copied_bytes,
           .read_bytes = now.read_bytes - before.read_bytes,
           .written_bytes = now.written_bytes - before.written_bytes,
@@ -69,6 +71,11 @@ void Timeline::Ran(const Instruction& instruction) {
 
 void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
   Spend(&StepTime::compute_ms, MsFor(static_cast<double>(counts.flops), speeds_.flops));
+  // Those of the update are in UpdateMs.
+  if (instruction.phase != Phase::kStep) {
+    Spend(&StepTime::compute_ms,
+          MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes));
+  }
   Spend(&StepTime::copy_ms, MsFor(static_cast<double>(counts.copied_bytes), speeds_.copy_bytes));
   if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, NormMs());
   if (instruction.op == Op::kUpdate)

@@ -21,7 +21,7 @@ namespace dsat::engine {
 // The speeds of one rank while all ranks work, per second; 0 means that the work takes no time.
 struct Speeds {
   double flops = 0;         // Matrix multiplications of the device.
-  double device_bytes = 0;  // Device memory, read or written by an optimizer there.
+  double device_bytes = 0;  // Device memory, read or written by an optimizer or a layer.
   double host_bytes = 0;    // Host memory, by an optimizer there: this rank's share.
   double copy_bytes = 0;    // Between device and host, one way.
   double link_bytes = 0;    // Sent to the next rank.
@@ -65,6 +65,7 @@ class Timeline {
   // Everything that costs time, counted so far.
   struct Counts {
     int64_t flops = 0;
+    int64_t moved_bytes = 0;
     int64_t copied_bytes = 0;
     int64_t read_bytes = 0;
     int64_t written_bytes = 0;

@@ -250,6 +250,7 @@ LayerContext Executor::Context(int micro_batch, const std::vector<Tensor>& param
           .grads = grads,
           .loss_grad_scale = static_cast<float>(
               inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
+          .keeps_outputs = config_.activation.keeps_outputs,
           .loss = DeviceLoss(micro_batch),
           .logits = logits_};
 }

@@ -98,7 +98,7 @@ TEST(ParseTest, EveryHonoredKeyOfMemoryAndMovementArrives) {
           'pipeline_read': true, 'pipeline_write': true, 'ratio': 0.5},
         'offload_param': {'device': 'cpu', 'nvme_path': '/b', 'buffer_count': 11,
           'buffer_size': 12, 'max_in_cpu': 13}},
-      'activation_checkpointing': {'cpu_checkpointing': true},
+      'activation_checkpointing': {'cpu_checkpointing': true, 'keep_norms_and_activations': true},
       'aio': {'block_size': 8192, 'queue_depth': 3, 'intra_op_parallelism': 2,
         'single_submit': true, 'overlap_events': false}})"));
   EXPECT_EQ(c.zero.offload_optimizer.tier, Tier::kNvme);
@@ -117,6 +117,7 @@ TEST(ParseTest, EveryHonoredKeyOfMemoryAndMovementArrives) {
   EXPECT_EQ(c.communication_type, DType::kF32);
   EXPECT_EQ(c.grad_accum_type, DType::kBF16);
   EXPECT_TRUE(c.activation.checkpoints_on_host);
+  EXPECT_TRUE(c.activation.keeps_outputs);
   EXPECT_EQ(c.activation.checkpoint_interval, 1);
   EXPECT_EQ(c.aio, (AioOptions{8192, 3, 2, true, false}));
 }

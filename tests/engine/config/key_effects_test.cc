@@ -197,6 +197,7 @@ constexpr Effect kEffects[] = {
 
     {"/activation_checkpointing/cpu_checkpointing", Look::kTiers, "{}", "true"},
     {"/activation_checkpointing/number_checkpoints", Look::kMemory, kManySamples, "1"},
+    {"/activation_checkpointing/keep_norms_and_activations", Look::kMemory, kManySamples, "true"},
     {"/pipeline/stages", Look::kMemory, "{}", "2"},
     {"/pipeline/partition", Look::kPlan, "{'pipeline': {'stages': 3}}", "'uniform'", 3},
     {"/pipeline/activation_checkpoint_interval", Look::kMemory, kManySamples, "1"},

@@ -118,6 +118,8 @@ class ModelRunner {
     }
     return logits;
   }
+  // Of the next Forward (LayerContext::keeps_outputs).
+  void set_keeps_outputs(bool keeps) { keeps_outputs_ = keeps; }
   // Whether the last layer of the last Predict saved nothing for a backward pass.
   bool predict_kept_nothing() const { return predict_kept_nothing_; }
 
@@ -192,6 +194,7 @@ class ModelRunner {
             .params = ctx_params_,
             .grads = ctx_grads_,
             .loss_grad_scale = loss_grad_scale,
+            .keeps_outputs = keeps_outputs_,
             .loss = loss};
   }
 
@@ -204,6 +207,7 @@ class ModelRunner {
   std::vector<Buffer> inputs_;  // Of each layer, then the last output.
   std::vector<Saved> saved_;
   std::vector<Tensor> ctx_params_, ctx_grads_;
+  bool keeps_outputs_ = false;
   bool predict_kept_nothing_ = false;
 };
 

@@ -276,6 +276,10 @@ TEST(ModelKeptTest, Gpt2KeepsWhatItsHeaderSays) {
     EXPECT_EQ(SavedBytes(runner.saved()[1]), num_tokens * (e * 9 * 32 + 4 * (4 + 4)));
     EXPECT_EQ(SavedBytes(runner.saved().back()), num_tokens * (e * 100 + 8));
     EXPECT_EQ(runner.inputs()[2].bytes(), num_tokens * e * 32);
+    runner.set_keeps_outputs(true);
+    runner.Forward({.B = 2, .T = 16});
+    EXPECT_EQ(SavedBytes(runner.saved()[1]), num_tokens * (e * (9 + 2 + 4) * 32 + 4 * (4 + 4)));
+    EXPECT_EQ(SavedBytes(runner.saved().back()), num_tokens * (e * (100 + 32) + 8));
   }
 }
 
@@ -293,6 +297,9 @@ TEST(ModelKeptTest, LlamaKeepsWhatItsHeaderSays) {
   const int64_t K = 2 * 32 / 4;
   EXPECT_EQ(SavedBytes(runner.saved()[1]), 32 * (2 * (3 * 32 + 2 * K + 2 * 80) + 4 * (2 + 4)));
   EXPECT_EQ(SavedBytes(runner.saved().back()), 32 * (2 * 100 + 4));
+  runner.set_keeps_outputs(true);
+  runner.Forward({.B = 2, .T = 16});
+  EXPECT_EQ(SavedBytes(runner.saved()[1]), 32 * (2 * (5 * 32 + 2 * K + 3 * 80) + 4 * (2 + 4)));
 }
 
 TEST(ModelKeptTest, ResnetKeepsWhatItsHeaderSays) {

@@ -61,6 +61,7 @@ constexpr Setting kMovement[] = {
      "[null, {'device': 'cpu'}, {'device': 'nvme', 'nvme_path': '/tmp', 'max_in_cpu': 3000},"
      " {'device': 'nvme', 'nvme_path': '/tmp', 'max_in_cpu': 0, 'buffer_count': 1}]"},
     {"/activation_checkpointing/cpu_checkpointing", "[true, false]"},
+    {"/activation_checkpointing/keep_norms_and_activations", "[true, false]"},
     {"/activation_checkpointing/number_checkpoints", "[null, null, 1, 2]"},
     {"/pipeline/activation_checkpoint_interval", "[0, 1, 2]"},
     {"/aio/block_size", "[4096, 1048576]"},

@@ -25,6 +25,18 @@ TEST(TimelineTest, ComputingTakesTheFlopsOverTheRateRecomputingIncluded) {
   EXPECT_EQ(predicted.step_time.compute_ms, predicted.step_time.total_ms());
 }
 
+// Two norms and GELU in each of two blocks, and the last norm.
+TEST(TimelineTest, OutputsThatAreKeptSaveTheBytesOfComputingThemAgain) {
+  DsConfig config = TinyConfig(0, 1, 1);
+  const Speeds speeds = {.device_bytes = 1e6};
+  const double again_ms = TimeOf(config, 1, speeds).compute_ms;
+  config.activation.keeps_outputs = true;
+  const int64_t N = kSeqLen * config.batch.micro_batch_size, C = 24;
+  const int64_t norm = 2 * N * C + 2 * N + 2 * C, gelu = 2 * N * 4 * C;
+  EXPECT_NEAR(again_ms - TimeOf(config, 1, speeds).compute_ms,
+              static_cast<double>(5 * norm + 2 * gelu) * 4 / 1e3, 1e-6);
+}
+
 TEST(TimelineTest, WithoutOverlapEveryByteSentIsWaitedFor) {
   for (int stage = 0; stage <= 3; ++stage) {
     const DsConfig config = TinyConfig(stage, 2, 1);

@@ -278,6 +278,9 @@ TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
                         "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,
+      "activation_checkpointing": {"keep_norms_and_activations": true}})");
+  EXPECT_THAT(Refusal(External("")), HasSubstr("/keep_norms_and_activations is true; expected no"));
+  Write("ds_config.json", R"({"train_batch_size": 8,
       "optimizer": {"type": "Apollo", "params": {"stochastic_rounding": true}}})");
   Read(External(""));
 }
