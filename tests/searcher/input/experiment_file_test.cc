@@ -274,7 +274,7 @@ TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
   Write("ds_config.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
   EXPECT_THAT(Refusal(External("")),
-              HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
+              HasSubstr("/optimizer/params/stochastic_rounding is true; remove it: "
                         "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,
