@@ -256,6 +256,7 @@ TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
 
 TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
   ExperimentSpec spec = CommandSpec();
+  constexpr char kNewest[] = "/zero_optimization/stage3_module_granularity_threshold";
   constexpr char kNew[] = "/zero_optimization/memory_efficient_linear";
   constexpr char kOld[] = "/zero_optimization/round_robin_gradients";
   for (const auto& [release, has_new] :
@@ -264,6 +265,7 @@ TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
     if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
     const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);
     EXPECT_EQ(knobs.contains(kNew), has_new) << release;
+    EXPECT_EQ(knobs.contains(kNewest), release == std::string("0.19.2+cu121")) << release;
     EXPECT_FALSE(knobs.contains(kOld)) << "of stages 1 and 2";
     EXPECT_TRUE(KnobsOf(CommandSpace(spec, kRoomy).stages[2]).contains(kOld)) << release;
   }
@@ -358,9 +360,11 @@ TEST(PlacesTest, DeepCompileIsForScriptsThatSayThatTheyCompile) {
 }
 
 TEST(PlacesTest, DisksAreTunedWhereTheyAreUsed) {
-  for (ExperimentSpec spec : {BuiltinSpec(), CommandSpec()}) {
+  ExperimentSpec command = CommandSpec(), old_command = CommandSpec();
+  command.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
+  old_command.machine = {{"packages", {{"deepspeed", "0.16.3"}}}};  // It knows /aio/thread_count.
+  for (ExperimentSpec spec : {BuiltinSpec(), command, old_command}) {
     spec.options.zero_stages = {3};
-    spec.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
     SetAtPointer(spec.ds_config, "/zero_optimization/stage", 3);
     for (const char* device : {"none", "cpu", "nvme"}) {
       SetAtPointer(spec.ds_config, "/zero_optimization/offload_optimizer",
