@@ -36,8 +36,10 @@ std::string DescribeStage(const SearchSpace& space, int stage) {
   int64_t most = 0;
   for (const StageSpace* place : places)
     most = std::max(most, place->approx_max_micro_batch);
-  return text + fmt::format("; with checkpointing or offload (in {} ways) up to {}{}",
-                            places.size() - 1, about, most);
+  return text +
+         fmt::format("; with checkpointing or offload ({}) up to {}{}",
+                     places.size() == 2 ? "one place" : fmt::format("{} places", places.size() - 1),
+                     about, most);
 }
 
 }  // namespace
