@@ -270,6 +270,21 @@ TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed")));
 }
 
+TEST_F(ExperimentFileTest, LimitsOfDeepSpeedsOwnTunerAreSaidNotToApply) {
+  for (const bool is_on : {true, false}) {
+    Write("ds_config.json",
+          Json{{"train_batch_size", 8},
+               {"autotuning", {{"enabled", is_on}, {"max_train_micro_batch_size_per_gpu", 4}}}}
+              .dump());
+    Read(External(""));
+    if (is_on) {
+      EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/autotuning is for DeepSpeed's own tuner")));
+    } else {
+      EXPECT_THAT(warnings_, IsEmpty());
+    }
+  }
+}
+
 TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
   Write("ds_config.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
