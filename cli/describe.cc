@@ -105,7 +105,7 @@ std::string DescribeProfile(const Search& search) {
   for (const int stage : search.spec().options.zero_stages)
     text += DescribeStage(space, stage);
   if (!space.left_out.empty())
-    text += fmt::format("\nleft out: {} (space.left_out of dsat show --json has the reasons)",
+    text += fmt::format("\nleft out: {} (dsat space and dsat show --json say why)",
                         space.left_out.size());
   return text;
 }
