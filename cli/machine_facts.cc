@@ -3,15 +3,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
+#include "base/error.h"
 #include "base/files.h"
+#include "base/rng.h"
 #include "base/version.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
+#include "engine/io/async_file.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/results.h"
@@ -48,6 +57,45 @@ Json PackageVersions(const ExperimentSpec& spec) {
   return versions.is_object() ? versions : Json();
 }
 
+// Fills `memory` with what no file system can compress, and returns where direct I/O may begin.
+char* FillWithNoise(std::vector<uint64_t>& memory) {
+  Rng rng(0, 0, "machine_facts");
+  std::ranges::generate(memory, [&rng] { return rng.NextU64(); });
+  return static_cast<char*>(engine::AlignForAio(memory.data()));
+}
+
+// The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
+// be used.
+Json DiskSpeeds(const ExperimentSpec& spec) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const Json* folder = nullptr;
+  for (const char* section : {"offload_optimizer", "offload_param"}) {
+    if (folder == nullptr || !folder->is_string()) {
+      folder =
+          FindAtPointer(spec.ds_config, fmt::format("/zero_optimization/{}/nvme_path", section));
+    }
+  }
+  if (folder == nullptr || !folder->is_string()) return nullptr;
+  std::vector<uint64_t> memory((kBytes + engine::kAioAlignment) / 8);
+  char* const data = FillWithNoise(memory);
+  const auto rate = [](const std::function<void()>& transfer) {
+    const auto start = std::chrono::steady_clock::now();
+    transfer();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    return std::llround(static_cast<double>(kBytes) / passed.count());
+  };
+  try {
+    const auto file = engine::AsyncFile::Create(folder->get<std::string>(), kBytes, {});
+    const auto write = [&] { file->Wait(file->WriteAsync(0, data, kBytes)); };
+    write();  // The first one may have to allocate blocks, too.
+    const int64_t write_bytes = rate(write);
+    const int64_t read_bytes = rate([&] { file->Wait(file->ReadAsync(0, data, kBytes)); });
+    return {{"read_bytes_per_s", read_bytes}, {"write_bytes_per_s", write_bytes}};
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
@@ -63,6 +111,10 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["cores"] = machine.num_cores;
   if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
   if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
+  if (IsBuiltin(spec)) {
+    const Json disk = DiskSpeeds(spec);
+    if (!disk.is_null()) facts["disk"] = disk;
+  }
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();
   facts["gpus"] = Json::array();

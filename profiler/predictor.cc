@@ -86,8 +86,9 @@ engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& 
     // Host memory carried the copies of all ranks at once; an optimizer there gets as much.
     cluster.host_bytes = copies * static_cast<double>(cluster.num_ranks);
   }
-  cluster.disk_read_bytes = cpu.disk_read_bytes;
-  cluster.disk_write_bytes = cpu.disk_write_bytes;
+  const Json disk = spec.machine.value("disk", Json::object());
+  cluster.disk_read_bytes = disk.value("read_bytes_per_s", cpu.disk_read_bytes);
+  cluster.disk_write_bytes = disk.value("write_bytes_per_s", cpu.disk_write_bytes);
   return cluster;
 }
 
