@@ -3,21 +3,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/rng.h"
 #include "base/version.h"
+#include "cli/disk_speed.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
@@ -57,13 +53,6 @@ Json PackageVersions(const ExperimentSpec& spec) {
   return versions.is_object() ? versions : Json();
 }
 
-// Fills `memory` with what no file system can compress, and returns where direct I/O may begin.
-char* FillWithNoise(std::vector<uint64_t>& memory) {
-  Rng rng(0, 0, "machine_facts");
-  std::ranges::generate(memory, [&rng] { return rng.NextU64(); });
-  return static_cast<char*>(engine::AlignForAio(memory.data()));
-}
-
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
 Json DiskSpeeds(const ExperimentSpec& spec) {
@@ -76,21 +65,12 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
     }
   }
   if (folder == nullptr || !folder->is_string()) return nullptr;
-  std::vector<uint64_t> memory((kBytes + engine::kAioAlignment) / 8);
-  char* const data = FillWithNoise(memory);
-  const auto rate = [](const std::function<void()>& transfer) {
-    const auto start = std::chrono::steady_clock::now();
-    transfer();
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    return std::llround(static_cast<double>(kBytes) / passed.count());
-  };
   try {
-    const auto file = engine::AsyncFile::Create(folder->get<std::string>(), kBytes, {});
-    const auto write = [&] { file->Wait(file->WriteAsync(0, data, kBytes)); };
-    write();  // The first one may have to allocate blocks, too.
-    const int64_t write_bytes = rate(write);
-    const int64_t read_bytes = rate([&] { file->Wait(file->ReadAsync(0, data, kBytes)); });
-    return {{"read_bytes_per_s", read_bytes}, {"write_bytes_per_s", write_bytes}};
+    const NoiseMemory memory = MakeNoise(kBytes);
+    const DiskSpeed speed = MeasureDisk(folder->get<std::string>(), memory.get(), kBytes,
+                                        /*repeats=*/1, {}, engine::BestAioEngine());
+    return {{"read_bytes_per_s", std::llround(speed.read_bytes_per_s)},
+            {"write_bytes_per_s", std::llround(speed.write_bytes_per_s)}};
   } catch (const Error&) {
     return nullptr;
   }

@@ -176,7 +176,8 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
 TEST_F(ResumeTest, TheSpeedsOfADiskForOffloadAreRecorded) {
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
       "optimizer": {"type": "AdamW"},
-      "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "none", "nvme_path": "."}}})");
+      "zero_optimization": {"stage": 1,
+                            "offload_optimizer": {"device": "none", "nvme_path": "."}}})");
   ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
             0);
   const Json disk = Json::parse(
