@@ -93,7 +93,7 @@ constexpr Key kKeys[] = {
     Alias("/zero_optimization/stage3_gather_fp16_weights_on_model_save", "0.3.14",
           "/zero_optimization/stage3_gather_16bit_weights_on_model_save"),
     Int("/zero_optimization/stage3_module_granularity_threshold", "0.16.0", "0", kWarns)
-        .Exact().In(kElems).FromStage(3).From(0).WideFromStage(3, "[0, 100000, 1000000]"),
+        .Exact().In(kElems).FromStage(3).From(0),
     Alias("/zero_optimization/module_granularity_threshold", "0.16.0",
           "/zero_optimization/stage3_module_granularity_threshold"),
     Flag("/zero_optimization/stage3_use_all_reduce_for_fetch_params", "0.14.3", "false", kWarns)
