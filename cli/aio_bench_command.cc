@@ -1,22 +1,17 @@
-// dsat aio-bench: measures the `aio` settings with which a folder is written and read fastest. The
-// file has no name, so that it disappears however the process ends.
+// dsat aio-bench: measures the `aio` settings with which a folder is written and read fastest.
 #include "cli/aio_bench_command.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/rng.h"
 #include "base/table.h"
+#include "cli/disk_speed.h"
 #include "engine/io/async_file.h"
 
 namespace dsat::cli {
@@ -35,23 +30,6 @@ struct Measured {
   // Bytes/s of writing and reading back, which is the speed of a step that swaps all state.
   double GbpsBothWays() const { return 1 / (1 / read_gbps + 1 / write_gbps); }
 };
-
-struct Free {
-  void operator()(char* data) const { std::free(data); }
-};
-using Memory = std::unique_ptr<char, Free>;
-
-// Random data, which no file system can compress.
-Memory MakeNoise(int64_t bytes) {
-  Memory memory(
-      static_cast<char*>(std::aligned_alloc(engine::kAioAlignment, static_cast<size_t>(bytes))));
-  if (memory == nullptr)
-    Throw(ErrorCode::kResourceExhausted, "--size: no memory for {}", HumanBytes(bytes));
-  Rng rng(0, 0, "aio-bench");
-  auto* words = reinterpret_cast<uint64_t*>(memory.get());
-  std::generate(words, words + bytes / 8, [&rng] { return rng.NextU64(); });
-  return memory;
-}
 
 int64_t SizeInBlocks(const AioBenchFlags& bench) {
   const int64_t bytes = ParseBytes(bench.size, "--size");
@@ -84,28 +62,13 @@ std::vector<AioOptions> Sweep(const AioBenchFlags& bench) {
   return sweep;
 }
 
-double MedianGbps(int64_t bytes, int64_t repeats, const std::function<void()>& transfer) {
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    transfer();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return static_cast<double>(bytes) / seconds[static_cast<size_t>(repeats / 2)] / 1e9;
-}
-
 Measured Measure(const AioBenchFlags& bench, int64_t bytes, const AioOptions& options,
                  AioEngine engine, char* memory) {
-  const auto file = AsyncFile::Create(bench.folder, bytes, options, engine);
-  const auto write = [&] { file->Wait(file->WriteAsync(0, memory, bytes)); };
-  const auto read = [&] { file->Wait(file->ReadAsync(0, memory, bytes)); };
-  write();  // The first write may also have to allocate the file's blocks.
-  Measured measured{.options = options, .direct = file->direct()};
-  measured.write_gbps = MedianGbps(bytes, bench.repeats, write);
-  measured.read_gbps = MedianGbps(bytes, bench.repeats, read);
-  return measured;
+  const DiskSpeed speed = MeasureDisk(bench.folder, memory, bytes, bench.repeats, options, engine);
+  return {.options = options,
+          .direct = speed.direct,
+          .read_gbps = speed.read_bytes_per_s / 1e9,
+          .write_gbps = speed.write_bytes_per_s / 1e9};
 }
 
 Json AioBlock(const AioOptions& options) {
@@ -148,7 +111,7 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   const std::vector<AioOptions> sweep = Sweep(bench);
   AsyncFile::Create(bench.folder, bytes, sweep.front(),
                     engine);  // Throws early if the folder cannot be used.
-  const Memory memory = MakeNoise(bytes);
+  const NoiseMemory memory = MakeNoise(bytes);
   std::vector<Measured> results;
   for (const AioOptions& options : sweep) {
     results.push_back(Measure(bench, bytes, options, engine, memory.get()));

@@ -36,8 +36,10 @@ std::string DescribeStage(const SearchSpace& space, int stage) {
   int64_t most = 0;
   for (const StageSpace* place : places)
     most = std::max(most, place->approx_max_micro_batch);
-  return text + fmt::format("; with checkpointing or offload (in {} ways) up to {}{}",
-                            places.size() - 1, about, most);
+  return text +
+         fmt::format("; with checkpointing or offload ({}) up to {}{}",
+                     places.size() == 2 ? "one place" : fmt::format("{} places", places.size() - 1),
+                     about, most);
 }
 
 }  // namespace
@@ -103,7 +105,7 @@ std::string DescribeProfile(const Search& search) {
   for (const int stage : search.spec().options.zero_stages)
     text += DescribeStage(space, stage);
   if (!space.left_out.empty())
-    text += fmt::format("\nleft out: {} (space.left_out of dsat show --json has the reasons)",
+    text += fmt::format("\nleft out: {} (dsat space and dsat show --json say why)",
                         space.left_out.size());
   return text;
 }

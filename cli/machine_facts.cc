@@ -4,14 +4,19 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/version.h"
+#include "cli/disk_speed.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
+#include "engine/io/async_file.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/results.h"
@@ -48,6 +53,29 @@ Json PackageVersions(const ExperimentSpec& spec) {
   return versions.is_object() ? versions : Json();
 }
 
+// The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
+// be used.
+Json DiskSpeeds(const ExperimentSpec& spec) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const Json* folder = nullptr;
+  for (const char* section : {"offload_optimizer", "offload_param"}) {
+    if (folder == nullptr || !folder->is_string()) {
+      folder =
+          FindAtPointer(spec.ds_config, fmt::format("/zero_optimization/{}/nvme_path", section));
+    }
+  }
+  if (folder == nullptr || !folder->is_string()) return nullptr;
+  try {
+    const NoiseMemory memory = MakeNoise(kBytes);
+    const DiskSpeed speed = MeasureDisk(folder->get<std::string>(), memory.get(), kBytes,
+                                        /*repeats=*/1, {}, engine::BestAioEngine());
+    return {{"read_bytes_per_s", std::llround(speed.read_bytes_per_s)},
+            {"write_bytes_per_s", std::llround(speed.write_bytes_per_s)}};
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
@@ -63,6 +91,10 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["cores"] = machine.num_cores;
   if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
   if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
+  if (IsBuiltin(spec)) {
+    const Json disk = DiskSpeeds(spec);
+    if (!disk.is_null()) facts["disk"] = disk;
+  }
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();
   facts["gpus"] = Json::array();

@@ -14,6 +14,7 @@
 #include "base/table.h"
 #include "engine/config/keys.h"
 #include "profiler/places.h"
+#include "proto/launch_settings.h"
 
 namespace dsat::cli {
 namespace {
@@ -75,12 +76,12 @@ std::string KeyTable(const SearchSpace& space, size_t columns) {
   std::vector<std::vector<std::string>> rows;
   for (const StageSpace& stage : space.stages) {
     for (const Knob& knob : stage.knobs) {
-      const std::string values = ValuesText(knob.values);
+      const std::string name = NameOfPointer(knob.pointer), values = ValuesText(knob.values);
       const auto same = std::ranges::find_if(rows, [&](const std::vector<std::string>& row) {
-        return row[0] == knob.pointer && row[2] == values;
+        return row[0] == name && row[2] == values;
       });
       if (same == rows.end()) {
-        rows.push_back({knob.pointer, std::to_string(stage.stage), values});
+        rows.push_back({name, std::to_string(stage.stage), values});
       } else if (!(*same)[1].ends_with(std::to_string(stage.stage))) {
         (*same)[1] += fmt::format(" {}", stage.stage);
       }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <sstream>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/config/batch.h"
+#include "engine/config/releases.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "profiler/conditions.h"
@@ -65,24 +65,12 @@ int64_t LegalSize(const SearchSpace& space, int64_t most) {
   return 0;
 }
 
-// The numbers of a release such as "0.16.4+cu121".
-std::array<int, 3> NumbersOf(const std::string& release) {
-  std::array<int, 3> numbers{};
-  std::istringstream text(release);
-  char dot = 0;
-  for (int& number : numbers)
-    text >> number >> dot;
-  return numbers;
-}
-
-bool IsOlder(const std::string& release, const std::string& than) {
-  return NumbersOf(release) < NumbersOf(than);
-}
-
-// Of the DeepSpeed that the command imports.
-std::string ReleaseOf(const ExperimentSpec& spec) {
+// Whether the DeepSpeed that the command imports has the key, by whatever name.
+bool HasKey(const ExperimentSpec& spec, const Key& key) {
   const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
-  return release != nullptr && release->is_string() ? release->get<std::string>() : kLeastRelease;
+  if (release == nullptr || !release->is_string())
+    return !engine::IsOlder(kLeastRelease, key.since);
+  return !engine::NameIn(release->get<std::string>(), key).empty();
 }
 
 // Of this machine. Of other hosts it is not known.
@@ -445,7 +433,7 @@ bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
   if (is_semantic ? !spec.options.allow_semantic : spec.options.space != "wide") return false;
   if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;
   if (key.needs_gpu && LacksGpus(spec)) return false;
-  return !key.builtin_only && !IsOlder(ReleaseOf(spec), key.since);
+  return !key.builtin_only && HasKey(spec, key);
 }
 
 bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTable& keys) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/files.h"
@@ -19,8 +20,16 @@ int64_t IntAt(const Json& config, const char* pointer, int64_t otherwise) {
   return value == nullptr ? otherwise : WholeNumber(*value).value_or(otherwise);
 }
 
-// How fast offloaded states are updated: a host's share of memory bandwidth, or the link to it.
+// How fast offloaded states are updated where the profile does not say how fast copies are: between
+// a PCIe 3.0 x16 link, 16 GB/s, and a rank's share of memory on a host with few channels. A search
+// corrects it by what it measures.
 constexpr double kOffloadBytesPerS = 1e10;
+
+// Copies between device and host, by the slower direction, in bytes/s; 0 if they were not measured.
+double MeasuredCopies(const ModelProfile& profile) {
+  if (profile.device == "cpu") return static_cast<double>(profile.copy_bytes_per_s);
+  return static_cast<double>(std::min(profile.to_host_bytes_per_s, profile.to_device_bytes_per_s));
+}
 
 class FormulaPredictor : public Predictor {
  public:
@@ -36,7 +45,9 @@ class FormulaPredictor : public Predictor {
         .peak_bytes = memory.fixed_bytes() + micro_batch * memory.activation_bytes_per_sample,
         .limit_bytes = profile_.device_memory_bytes,
     };
-    predicted.update_ms = 1e3 * static_cast<double>(memory.offloaded_bytes) / kOffloadBytesPerS;
+    const double copies = MeasuredCopies(profile_);
+    predicted.update_ms = 1e3 * static_cast<double>(memory.offloaded_bytes) /
+                          (copies > 0 ? copies : kOffloadBytesPerS);
     return predicted;
   }
 
@@ -59,8 +70,9 @@ class FormulaPredictor : public Predictor {
 
 // The machine that the profile was measured on, as the trials share it.
 engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& profile) {
+  const engine::Cluster cpu = engine::ClusterOf("cpu");
   engine::Cluster cluster;
-  if (profile.device == "cpu") cluster = engine::ClusterOf(profile.device);
+  if (profile.device == "cpu") cluster = cpu;
   cluster.device = profile.device;
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
   cluster.num_threads = static_cast<int>(profile.num_threads);
@@ -69,8 +81,14 @@ engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& 
   cluster.rank_host_memory_bytes = spec.host_memory_bytes;
   cluster.flops_16bit = cluster.flops_f32 = static_cast<double>(profile.matmul_flops_per_s);
   cluster.device_bytes = static_cast<double>(profile.copy_bytes_per_s);
-  if (profile.to_host_bytes_per_s > 0)
-    cluster.copy_bytes = static_cast<double>(profile.to_host_bytes_per_s);
+  if (const double copies = MeasuredCopies(profile); copies > 0) {
+    cluster.copy_bytes = copies;
+    // Host memory carried the copies of all ranks at once; an optimizer there gets as much.
+    cluster.host_bytes = copies * static_cast<double>(cluster.num_ranks);
+  }
+  const Json disk = spec.machine.value("disk", Json::object());
+  cluster.disk_read_bytes = disk.value("read_bytes_per_s", cpu.disk_read_bytes);
+  cluster.disk_write_bytes = disk.value("write_bytes_per_s", cpu.disk_write_bytes);
   return cluster;
 }
 

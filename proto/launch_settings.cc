@@ -22,6 +22,15 @@ std::string VariablePointer(const std::string& name) {
   return (Json::json_pointer() / kLaunchSection / kEnvironment / name).to_string();
 }
 
+std::string NameOfPointer(const std::string& pointer) {
+  const Json::json_pointer parsed(pointer);
+  if (parsed.empty()) return pointer;
+  const std::string& last = parsed.back();
+  if (ArgumentPointer(last) == pointer) return fmt::format("{}.{}", kArguments, last);
+  if (VariablePointer(last) == pointer) return fmt::format("{}.{}", kEnvironment, last);
+  return pointer;
+}
+
 std::map<std::string, Json> ArgumentsOf(const Json& ds_config) {
   return SectionOf(ds_config, kArguments).get<std::map<std::string, Json>>();
 }

@@ -15,6 +15,9 @@ inline constexpr char kLaunchSection[] = "dsat";
 // The JSON pointers of a flag such as "--num-workers" and of a variable in a trial's config.
 std::string ArgumentPointer(const std::string& flag);
 std::string VariablePointer(const std::string& name);
+// The inverse, as users name a key: "arguments.--num-workers", "environment.NAME"; of other
+// pointers, the pointer.
+std::string NameOfPointer(const std::string& pointer);
 
 // Flag -> value of a trial's config: a text, a number, or whether a switch is given.
 std::map<std::string, Json> ArgumentsOf(const Json& ds_config);

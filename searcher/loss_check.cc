@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
+#include "engine/config/batch.h"
 #include "engine/config/keys.h"
 #include "engine/config/settings.h"
 #include "searcher/search.h"
@@ -101,6 +102,7 @@ void AddChanges(const Json& from, const Json& to, LossCheck& check) {
   check.changes = engine::KeyClass::kExact;
   for (const std::string& pointer : pointers) {
     if (value_in(was, pointer) == value_in(is, pointer)) continue;
+    ++check.num_changed_keys;
     const engine::KeyClass key_class = ClassOf(pointer);
     check.changes = std::max(*check.changes, key_class);
     if (key_class == engine::KeyClass::kSemantic) check.semantic_keys.push_back(pointer);
@@ -191,8 +193,11 @@ std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batc
 LossCheck NoLossCheck(const Search& search, TrialId id) {
   LossCheck check;
   const std::optional<TrialId> submitted = search.Submitted();
-  if (submitted && id != *submitted)
-    AddChanges(search.BestConfigOf(*submitted), search.BestConfigOf(id), check);
+  if (id == submitted) return check;
+  const ExperimentSpec& spec = search.spec();
+  const Json from = submitted ? search.BestConfigOf(*submitted)
+                              : engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
+  AddChanges(from, search.BestConfigOf(id), check);
   return check;
 }
 
@@ -224,6 +229,7 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
        .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic : *check.changes,
        .random_by_split = !IsBuiltin(search.spec())});
   compared.changes = check.changes;
+  compared.num_changed_keys = check.num_changed_keys;
   compared.semantic_keys = std::move(check.semantic_keys);
   return compared;
 }

@@ -55,6 +55,7 @@ struct LossCheck {
   // of the submitted configuration itself.
   std::optional<engine::KeyClass> changes = {};
   std::vector<std::string> semantic_keys = {};
+  int64_t num_changed_keys = 0;
 };
 
 // A pure function. `submitted` are curves of runs of one configuration. Compares the steps that all
@@ -68,7 +69,7 @@ std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batc
 // The comparison for a trial of `search` that has been measured and runs the configuration of
 // trial soak.confirms.
 LossCheck CheckLosses(const Search& search, const Trial& soak);
-// The same without the comparison.
+// The same without the comparison: only what the configuration of trial `id` changes.
 LossCheck NoLossCheck(const Search& search, TrialId id);
 
 // "its losses differ by 3.1 % in 8 steps (0.02 % is allowed)", or why they were not compared.

@@ -2,11 +2,10 @@
 #include "searcher/stated_defaults.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
-#include <string_view>
 
 #include "base/version.h"
+#include "engine/config/releases.h"
 #include "engine/config/settings.h"
 #include "searcher/scripts/trainer_command.h"
 
@@ -16,20 +15,6 @@ namespace {
 using engine::Key;
 using engine::KeyType;
 
-// The numbers of "0.19.3" or "0.19.3+cpu".
-std::vector<int> NumbersOf(std::string_view version) {
-  std::vector<int> numbers;
-  for (const char* at = version.data(); at < version.data() + version.size();) {
-    int number = 0;
-    const auto [stop, error] = std::from_chars(at, version.data() + version.size(), number);
-    if (error != std::errc()) break;
-    numbers.push_back(number);
-    if (stop == version.data() + version.size() || *stop != '.') break;
-    at = stop + 1;
-  }
-  return numbers;
-}
-
 class Stater {
  public:
   Stater(const ExperimentSpec& spec, const std::vector<Knob>& knobs, const Json& ds_config)
@@ -37,7 +22,7 @@ class Stater {
         settings_(ds_config, "ds_config"),
         is_script_(!IsBuiltin(spec)),
         runs_trainer_(is_script_ && RunsTrainer(spec)) {
-    if (is_script_) release_ = NumbersOf(VersionsOf(spec).value("deepspeed", ""));
+    if (is_script_) release_ = VersionsOf(spec).value("deepspeed", "");
   }
 
   // The value that `key` has without being given; null if it is not to be stated.
@@ -50,7 +35,8 @@ class Stater {
     if (!settings_.Has(pointer.substr(0, pointer.rfind('/'))) && pointer.rfind('/') > 0)
       return nullptr;
     if (is_script_) {
-      if (key.own || IsBefore(key.since) || (is_changed && release_.empty())) return nullptr;
+      const bool is_known = release_.empty() || !engine::NameIn(release_, key).empty();
+      if (key.own || !is_known || (is_changed && release_.empty())) return nullptr;
       if (runs_trainer_ && pointer == "/gradient_clipping") return nullptr;
       if (is_changed && IsBefore(key.changed)) return Json::parse(key.earlier);
     }
@@ -60,14 +46,14 @@ class Stater {
  private:
   // Whether the script's DeepSpeed is older than a release.
   bool IsBefore(const char* release) const {
-    return !release_.empty() && release_ < NumbersOf(release);
+    return !release_.empty() && engine::IsOlder(release_, release);
   }
 
   const std::vector<Knob>& knobs_;
   engine::Settings settings_;
   bool is_script_;
   bool runs_trainer_;
-  std::vector<int> release_;  // Of the script's DeepSpeed; empty if unknown.
+  std::string release_;  // Of the script's DeepSpeed; empty if unknown.
 };
 
 }  // namespace

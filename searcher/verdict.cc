@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 namespace dsat {
 namespace {
 
 constexpr double kSafeWithin = 0.97;  // Of the pick's speed.
+// What is slower by more than this in the mean is not taken for as fast, however noisy it is.
+constexpr double kAsFast = 0.99;
 
 std::optional<double> SearchSpeed(const Search& search, TrialId id) {
   return SpeedOf(search.trials().at(id), search.spec().options.metric);
@@ -19,12 +22,39 @@ std::optional<int64_t> PeakBytes(const Search& search, TrialId id) {
   return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
 }
 
+bool IsTie(const Factor& factor) {
+  return factor.has_interval() && factor.low <= 1 && factor.high >= 1;
+}
+
+// Of the arms that are as fast as `best`, the one that changes least of the submitted
+// configuration: first by class, then whether the global batch changes, then by the number of keys.
+// Where the submitted one is an arm, only what is certainly faster can take its place.
+TrialId LeastChanged(const Search& search, const Confirmation& confirmation, TrialId best,
+                     bool has_submitted) {
+  const auto change_of = [&](TrialId id) {
+    const LossCheck change = NoLossCheck(search, id);
+    const Json& submitted = search.trials().at(search.Submitted().value_or(id)).ds_config;
+    const bool other_batch = GlobalBatch(search.BestConfigOf(id)) != GlobalBatch(submitted);
+    return std::tuple(change.changes, other_batch, change.num_changed_keys);
+  };
+  TrialId least = best;
+  for (const TrialId arm : confirmation.Arms()) {
+    if (arm == best || arm == search.Submitted()) continue;
+    const Factor factor = confirmation.Compare(arm, best);
+    if (!IsTie(factor) || factor.value < kAsFast) continue;
+    if (has_submitted && !confirmation.Compare(arm, *search.Submitted()).is_gain()) continue;
+    if (change_of(arm) < change_of(least)) least = arm;
+  }
+  return least;
+}
+
 // The pick by the rounds of the confirmation. REQUIRES: a round is complete.
 void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
-  const std::optional<TrialId> best = confirmation.BestOther();
+  std::optional<TrialId> best = confirmation.BestOther();
+  if (best) best = LeastChanged(search, confirmation, *best, has_submitted);
   verdict.num_rounds = confirmation.NumRounds();
   verdict.pick = best ? best : submitted;
   if (best && has_submitted) {
@@ -35,8 +65,7 @@ void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdi
   if (!best) verdict.nothing_better = true;
   for (const TrialId arm : arms) {
     if (arm == *verdict.pick) continue;
-    const Factor factor = confirmation.Compare(arm, *verdict.pick);
-    if (factor.has_interval() && factor.low <= 1 && factor.high >= 1) verdict.ties.push_back(arm);
+    if (IsTie(confirmation.Compare(arm, *verdict.pick))) verdict.ties.push_back(arm);
   }
 }
 

@@ -92,8 +92,10 @@ class KeyChecker {
           "{}: /{} is not a key of DeepSpeed, which ignores unknown keys", source_, name));
       return;
     }
-    std::string hint =
-        nearest.empty() ? "expected no such key" : fmt::format("did you mean \"{}\"?", nearest);
+    const std::string hint =
+        nearest.empty() ? "remove it (docs/ds_config.md lists the keys); if the DeepSpeed of your "
+                          "script is newer and has it, name it in search_space with one value"
+                        : fmt::format("did you mean \"{}\"?", nearest);
     Throw(ErrorCode::kInvalidArgument, "{}: {}/{} is {}: unknown key; {}", source_, section, name,
           value.dump(), hint);
   }
@@ -158,11 +160,9 @@ void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
     const bool known =
         *key.variants == '\0' || IsOneOf(settings.Lower("/optimizer/type"), key.variants);
     if (!key.own || given == nullptr || !known) continue;
-    Throw(
-        ErrorCode::kInvalidArgument,
-        "{}: {} is {}; expected no such key: DeepSpeed does not know it, only the built-in engine "
-        "does",
-        source, key.pointer, given->dump());
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} is {}; remove it: DeepSpeed does not know it, only the built-in engine does",
+          source, key.pointer, given->dump());
   }
 }
 

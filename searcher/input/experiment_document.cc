@@ -377,6 +377,13 @@ class SpecReader {
 
   // The user's own values: the section search_space, and the lists of the ds_config.
   void ReadSpace(const std::string& source, const Json& lists) {
+    const Json* tuner = FindAtPointer(spec_.ds_config, "/autotuning/enabled");
+    if (tuner != nullptr && *tuner == true) {
+      warnings_->push_back(
+          fmt::format("{}: /autotuning is for DeepSpeed's own tuner, and its limits do not apply; "
+                      "search_space of the experiment file and the options of the command set them",
+                      source));
+    }
     if (const Json* space = Find("/search_space"))
       spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
     if (lists.empty()) return;

@@ -54,20 +54,21 @@ void CheckOwnSizes(const ExperimentSpec& spec) {
   SearchSpace space;
   space.micro_batch_sizes = sizes->get<std::vector<int64_t>>();
   space.divisible_by = spec.options.divisible_by;
-  std::string also;
+  const std::string of = space.divisible_by == 1
+                             ? "size"
+                             : fmt::format("multiple of {} (--divisible-by)", space.divisible_by);
+  std::string also, way_out = "other sizes";
   if (spec.options.train_batch_size) {
     const int64_t ranks =
         engine::DataParallelSize(spec.ds_config, spec.config_path, spec.slots_per_trial);
     space.samples_per_step = *spec.options.train_batch_size / ranks;
     also = fmt::format(" that divides {}, the samples per rank of the fixed train_batch_size {}",
                        space.samples_per_step, *spec.options.train_batch_size);
+    way_out += fmt::format(", or {} any", kFlag);
   }
   if (LegalMicroBatch(space, 1) > 0) return;
-  Throw(
-      ErrorCode::kInvalidArgument,
-      "{}: search_space: {} has no multiple of {} (--divisible-by){}; expected other sizes, or {} "
-      "any",
-      spec.config_path, kSizes, space.divisible_by, also, kFlag);
+  Throw(ErrorCode::kInvalidArgument, "{}: search_space: {} has no {}{}; expected {}",
+        spec.config_path, kSizes, of, also, way_out);
 }
 
 }  // namespace

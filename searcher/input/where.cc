@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/config/settings.h"
 #include "proto/comparison.h"
+#include "proto/launch_settings.h"
 
 namespace dsat {
 namespace {
@@ -97,7 +98,7 @@ class WhereReader {
       Fail(
           fmt::format("has {}, which is not searched and has no value; expected a key of "
                       "search_space or of the ds_config",
-                      pointer));
+                      NameOfPointer(pointer)));
     }
     return values;
   }

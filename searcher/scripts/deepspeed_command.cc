@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/config/releases.h"
 #include "proto/launch_settings.h"
 
 namespace dsat {
@@ -188,6 +189,22 @@ void TurnOff(Json* config, const char* block) {
   if (config->contains(block) && (*config)[block].is_object()) (*config)[block]["enabled"] = false;
 }
 
+// Keys that are newer than the script's DeepSpeed get the names that it knows them by.
+void RenameForRelease(const ExperimentSpec& spec, Json& ds_config) {
+  const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
+  if (release == nullptr || !release->is_string()) return;
+  for (const engine::Key& key : engine::Keys()) {
+    const Json* found = FindAtPointer(ds_config, key.pointer);
+    if (found == nullptr || key.type == engine::KeyType::kAlias) continue;
+    const std::string name = engine::NameIn(release->get<std::string>(), key);
+    if (name.empty() || name == key.pointer) continue;
+    const Json value = *found;
+    const Json::json_pointer pointer(key.pointer);
+    ds_config[pointer.parent_pointer()].erase(pointer.back());
+    SetAtPointer(ds_config, name, value);
+  }
+}
+
 }  // namespace
 
 std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
@@ -310,6 +327,7 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
 
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size) {
+  RenameForRelease(spec, ds_config);
   const auto is_number = [](const Json& config, const char* key) {
     return config.contains(key) && config[key].is_number_integer();
   };

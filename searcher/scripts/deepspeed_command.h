@@ -71,10 +71,11 @@ void SetArgument(CommandWords& command, const std::string& flag, const Json& val
 std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config,
                                       const std::string& config_path, std::optional<int> port);
 
-// The config as a script gets it: only with the batch sizes that the submitted config gives, beside
-// the micro-batch size. The accumulation count is left out only if it is 1 and dsat's import hook
-// does not run, because Lightning refuses it in a file. train_batch_size is that of
-// `data_parallel_size` ranks; 0 if unknown.
+// The config as a script gets it: with the names of keys that its DeepSpeed knows, if its release
+// is known, and only with the batch sizes that the submitted config gives, beside the micro-batch
+// size. The accumulation count is left out only if it is 1 and dsat's import hook does not run,
+// because Lightning refuses it in a file. train_batch_size is that of `data_parallel_size` ranks; 0
+// if unknown.
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size = 0);
 

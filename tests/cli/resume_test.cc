@@ -173,5 +173,20 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
     EXPECT_THAT(machine[0]["value"].get<std::string>(), HasSubstr(std::string("\"") + key + "\":"));
 }
 
+TEST_F(ResumeTest, TheSpeedsOfADiskForOffloadAreRecorded) {
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
+      "optimizer": {"type": "AdamW"},
+      "zero_optimization": {"stage": 1,
+                            "offload_optimizer": {"device": "none", "nvme_path": "."}}})");
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
+            0);
+  const Json disk = Json::parse(
+      work.Dsat({"query", "--json", "SELECT spec -> '$.machine.disk' AS value FROM experiments"})
+          .out);
+  const Json speeds = Json::parse(disk[0]["value"].get<std::string>());
+  EXPECT_GT(speeds.at("read_bytes_per_s"), 0);
+  EXPECT_GT(speeds.at("write_bytes_per_s"), 0);
+}
+
 }  // namespace
 }  // namespace dsat

@@ -123,14 +123,16 @@ TEST_F(SpaceTest, TheBestFitAreSortedAndAllowed) {
 }
 
 TEST_F(SpaceTest, AProfileInAFileNeedsNoTrial) {
-  WriteScript("search_space:\n  /zero_optimization/brand_new_key: [low, high]\n");
+  WriteScript(
+      "search_space:\n  /zero_optimization/brand_new_key: [low, high]\n"
+      "  environment.A_B: [1, 2]\n");
   const Finished run =
       work.Dsat({"space", "deepspeed.yaml", "--profile", "profile.json", "--method", "grid",
                  "--zero-stages", "1", "--train-batch-size", "48"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("/zero_optimization/brand_new_key is not in dsat's table"));
   EXPECT_THAT(run.out, AllOf(HasSubstr("\"low\", \"high\""), HasSubstr("memory is by formulas"),
-                             HasSubstr("1 2 3 4 6 8 12 24"),
+                             HasSubstr("\nenvironment.A_B "), HasSubstr("1 2 3 4 6 8 12 24"),
                              HasSubstr("a step has 24 samples on a data-parallel rank"),
                              HasSubstr("by the models of auto; grid does not use them"),
                              HasSubstr("brand_new_key=\"low\"")));

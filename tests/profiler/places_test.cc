@@ -358,9 +358,11 @@ TEST(PlacesTest, DeepCompileIsForScriptsThatSayThatTheyCompile) {
 }
 
 TEST(PlacesTest, DisksAreTunedWhereTheyAreUsed) {
-  for (ExperimentSpec spec : {BuiltinSpec(), CommandSpec()}) {
+  ExperimentSpec command = CommandSpec(), old_command = CommandSpec();
+  command.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
+  old_command.machine = {{"packages", {{"deepspeed", "0.16.3"}}}};  // It knows /aio/thread_count.
+  for (ExperimentSpec spec : {BuiltinSpec(), command, old_command}) {
     spec.options.zero_stages = {3};
-    spec.machine = {{"packages", {{"deepspeed", "0.19.2"}}}};
     SetAtPointer(spec.ds_config, "/zero_optimization/stage", 3);
     for (const char* device : {"none", "cpu", "nvme"}) {
       SetAtPointer(spec.ds_config, "/zero_optimization/offload_optimizer",

@@ -101,6 +101,44 @@ TEST(PredictorTest, TheLargestMicroBatchFitsAndOneMoreDoesNot) {
   }
 }
 
+TEST(PredictorTest, OffloadIsAsFastAsTheCopiesThatTheProfileHasMeasured) {
+  Json config = Config(2, 1, 2);
+  config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}};
+  const ExperimentSpec spec = BuiltinSpec(2);
+  for (const char* device : {"cpu", "cuda"}) {
+    ModelProfile slow = BuiltinProfile();
+    slow.device = device;
+    if (slow.device == "cuda") {
+      slow.to_host_bytes_per_s = 1'000'000'000;
+      slow.to_device_bytes_per_s = 1'500'000'000;
+    }
+    ModelProfile fast = slow;
+    for (int64_t* speed :
+         {&fast.copy_bytes_per_s, &fast.to_host_bytes_per_s, &fast.to_device_bytes_per_s})
+      *speed *= 2;
+    for (const auto make : {MakePredictor, MakeFormulaPredictor}) {
+      const double slow_ms = make(spec, slow)->Predict(config).update_ms;
+      EXPECT_GT(slow_ms, 0) << device;
+      EXPECT_NEAR(make(spec, fast)->Predict(config).update_ms, slow_ms / 2, 1e-9) << device;
+    }
+  }
+}
+
+TEST(PredictorTest, ADiskTakesTheTimeThatWasMeasuredAlsoOnAGpu) {
+  ExperimentSpec spec = BuiltinSpec(1);
+  ModelProfile profile = BuiltinProfile();
+  profile.device = "cuda";
+  Json config = Config(2, 1, 1);
+  config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}};
+  const double in_memory_ms = MakePredictor(spec, profile)->Predict(config).update_ms;
+  config["zero_optimization"]["offload_optimizer"] = {{"device", "nvme"}, {"nvme_path", "/tmp"}};
+  const double disk_ms = MakePredictor(spec, profile)->Predict(config).update_ms - in_memory_ms;
+  EXPECT_GT(disk_ms, 0);
+  spec.machine["disk"] = {{"read_bytes_per_s", 500'000'000}, {"write_bytes_per_s", 500'000'000}};
+  EXPECT_NEAR(MakePredictor(spec, profile)->Predict(config).update_ms, in_memory_ms + 2 * disk_ms,
+              1e-6 * disk_ms);  // Half as fast as the default.
+}
+
 TEST(PredictorTest, HostMemoryIsALimitToo) {
   ExperimentSpec spec = BuiltinSpec(1);
   Json config = Config(2, 1, 1);

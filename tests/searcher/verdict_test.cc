@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -71,6 +72,52 @@ TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
   EXPECT_TRUE(verdict.nothing_better);
   EXPECT_THAT(verdict.ties, Contains(5));
   EXPECT_EQ(search.BestConfigOf(*verdict.pick), search.trials().at(*search.Submitted()).ds_config);
+}
+
+// The arms besides the submitted one, with the number of keys that each of them changes.
+std::map<TrialId, size_t> NumChanges(const Search& search) {
+  std::map<TrialId, size_t> changes;
+  const Json submitted = search.BestConfigOf(*search.Submitted());
+  for (const TrialId arm : search.confirmation()->Arms())
+    if (arm != search.Submitted())
+      changes[arm] = ChangesOf(submitted, search.BestConfigOf(arm)).size();
+  return changes;
+}
+
+TEST(VerdictTest, OfConfigurationsThatAreAsFastTheOneThatChangesLeastIsThePick) {
+  TrialId most = -1;  // The arm that changes most.
+  const auto run = [&](double factor, double noise) {
+    ExperimentSpec spec = ConfirmedSpec();
+    spec.options.train_batch_size = 96;
+    Search search(spec);
+    RunToEnd(search, Device([](const Trial& t) { return t.id < 3 ? 100.0 : 150.0; },
+                            [&](const Trial& t) {
+                              if (t.confirms == search.Submitted()) return 100.0;
+                              const double draw = noise * static_cast<double>(t.id * 7 % 5);
+                              return (t.confirms == most ? factor : 1) * (150 + draw);
+                            }));
+    return search;
+  };
+  const std::map<TrialId, size_t> changes = NumChanges(run(1, 1));
+  ASSERT_GT(changes.size(), 1u);
+  const auto by_changes = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto [least_changed, most_changed] = std::ranges::minmax_element(changes, by_changes);
+  ASSERT_LT(least_changed->second, most_changed->second);
+  most = most_changed->first;
+
+  const Search alike = run(1.006, 0.5);
+  EXPECT_EQ(alike.confirmation()->BestOther(), most);
+  const Verdict verdict = VerdictOf(alike);
+  EXPECT_EQ(changes.at(verdict.pick.value()), least_changed->second);
+  EXPECT_THAT(verdict.ties, Contains(most));
+  EXPECT_EQ(verdict.factor->value,
+            alike.confirmation()->Compare(*verdict.pick, *alike.Submitted()).value);
+  ASSERT_FALSE(verdict.alternatives.empty());
+  EXPECT_EQ(verdict.alternatives[0].name, "fastest");
+  EXPECT_EQ(verdict.alternatives[0].trial, most);
+
+  EXPECT_EQ(VerdictOf(run(1.1, 0.1)).pick, most);  // It is certainly faster.
+  EXPECT_EQ(VerdictOf(run(1.04, 3)).pick, most);   // Nothing else is as fast in the mean.
 }
 
 TEST(VerdictTest, AnotherConfigurationIsConfirmedAlsoIfTheSubmittedOneWasFarAhead) {

@@ -57,7 +57,8 @@ TEST(WarmStartTest, TheNewestExperimentOfThisMachineIsFoundAndOneOfThisModelIsPr
   EXPECT_EQ(Start(store, From(SpecOn("y"), "auto")), other_cpu);
 
   ExperimentSpec elsewhere = From(SpecOn("x"), "auto");
-  elsewhere.machine["host"] = "b";  // The same parts in another box.
+  elsewhere.machine["host"] = "b";                        // The same parts in another box.
+  elsewhere.machine["disk"] = {{"read_bytes_per_s", 1}};  // Differs in each measurement.
   EXPECT_EQ(Start(store, elsewhere), second);
   elsewhere.slots_per_trial = 4;
   EXPECT_EQ(Start(store, elsewhere), 0);

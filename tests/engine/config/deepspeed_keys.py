@@ -1,8 +1,11 @@
 """Prints the ds_config keys that the config classes of the installed DeepSpeed know.
 
-JSON to stdout: {"version": "0.19.8", "keys": {"/zero_optimization/stage": default, ...}}. The default
-is null where it is none, a section, or no JSON value. A key appears under the name that DeepSpeed's
-documentation uses: the alias of a field where it has one.
+usage: deepspeed_keys.py VALUES.json, an object from pointer to a list of values
+
+JSON to stdout: {"version": "0.19.8", "keys": {"/zero_optimization/stage": default, ...}, "refused":
+{"/zero_optimization/stage 7": message, ...}}. The default is null where it is none, a section, or no
+JSON value. A key appears under the name that DeepSpeed's documentation uses: the alias of a field
+where it has one. The given values that DeepSpeed's configuration refuses are in `refused`.
 """
 import contextlib
 import importlib
@@ -49,4 +52,26 @@ for pointer, module, name in SECTIONS:
         continue
     for field_name, field in getattr(section, "model_fields", {}).items():
         keys[f"{pointer}/{field.alias or field_name}"] = default_of(field)
-print(json.dumps({"version": deepspeed.__version__, "keys": keys}))
+
+
+def refusal_of(pointer, value):
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": 3}}
+    *sections, name = pointer[1:].split("/")
+    at = config
+    for section in sections:
+        at = at.setdefault(section, {})
+    at[name] = value
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            deepspeed.DeepSpeedConfig(config)
+        return None
+    except Exception as error:  # Of any kind: the test shows it.
+        return str(error)
+
+
+with open(sys.argv[1]) as file:
+    given = json.load(file)
+refusals = {f"{pointer} {value}": refusal_of(pointer, value)
+            for pointer, values in given.items() for value in values}
+refused = {what: why for what, why in refusals.items() if why is not None}
+print(json.dumps({"version": deepspeed.__version__, "keys": keys, "refused": refused}))

@@ -270,11 +270,26 @@ TEST_F(ExperimentFileTest, ConfigWarningsComeBackToo) {
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed")));
 }
 
+TEST_F(ExperimentFileTest, LimitsOfDeepSpeedsOwnTunerAreSaidNotToApply) {
+  for (const bool is_on : {true, false}) {
+    Write("ds_config.json",
+          Json{{"train_batch_size", 8},
+               {"autotuning", {{"enabled", is_on}, {"max_train_micro_batch_size_per_gpu", 4}}}}
+              .dump());
+    Read(External(""));
+    if (is_on) {
+      EXPECT_THAT(warnings_, ElementsAre(HasSubstr("/autotuning is for DeepSpeed's own tuner")));
+    } else {
+      EXPECT_THAT(warnings_, IsEmpty());
+    }
+  }
+}
+
 TEST_F(ExperimentFileTest, KeysOfTheBuiltinEngineAloneAreRefusedForAScript) {
   Write("ds_config.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
       "optimizer": {"type": "Adam", "params": {"stochastic_rounding": true}}})");
   EXPECT_THAT(Refusal(External("")),
-              HasSubstr("/optimizer/params/stochastic_rounding is true; expected no such key: "
+              HasSubstr("/optimizer/params/stochastic_rounding is true; remove it: "
                         "DeepSpeed does not know it, only the built-in engine does"));
   Read(kBuiltin);
   Write("ds_config.json", R"({"train_batch_size": 8,

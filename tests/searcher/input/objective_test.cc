@@ -9,6 +9,7 @@
 namespace dsat {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class ObjectiveTest : public ::testing::Test {
@@ -73,6 +74,14 @@ TEST_F(ObjectiveTest, ABatchWithoutALegalMicroBatchIsRefused) {
     EXPECT_THAT(message, HasSubstr(part));
   EXPECT_EQ(BatchBy("16"), 16);
   EXPECT_EQ(BatchBy("any"), std::nullopt);
+}
+
+TEST_F(ObjectiveTest, OwnSizesOfWhichNoneIsLegalAreRefused) {
+  spec_.search_space["/train_micro_batch_size_per_gpu"] = {4, 5};
+  EXPECT_THAT(RefusalOf("keep"), HasSubstr("has no size that divides 6, the samples per rank of"));
+  EXPECT_THAT(RefusalOf("keep"), HasSubstr("other sizes, or --train-batch-size any"));
+  spec_.options.divisible_by = 3;
+  EXPECT_THAT(RefusalOf("any"), EndsWith("multiple of 3 (--divisible-by); expected other sizes"));
 }
 
 TEST_F(ObjectiveTest, ThePublishedMethodsFixNoBatch) {

@@ -73,9 +73,9 @@ TEST_F(WhereTest, ErrorsNameTheLineTheConditionAndTheWayOut) {
   for (const char* text : {"arguments.--workers<4", "/a =< 4", "/a < 4 < 5", ""})
     EXPECT_THAT(ErrorOf({text}), HasSubstr("expected KEY OP KEY or KEY OP CONSTANT")) << text;
   EXPECT_THAT(ErrorOf({"3 < 4"}), HasSubstr("which has no key"));
-  EXPECT_THAT(ErrorOf({"arguments.--other < 4"}), HasSubstr("not searched and has no value"));
-  EXPECT_THAT(ErrorOf({"/gradient_clipping < 4"}),
-              HasSubstr("has no key that is searched"));
+  EXPECT_THAT(ErrorOf({"arguments.--other < 4"}),
+              HasSubstr("which has arguments.--other, which is not searched and has no value"));
+  EXPECT_THAT(ErrorOf({"/gradient_clipping < 4"}), HasSubstr("has no key that is searched"));
   EXPECT_THAT(ErrorOf({"/zero_optimization/max_live_parameters < 4"}),
               HasSubstr("expected its other name, "));
   EXPECT_THAT(ErrorOf({"/train_micro_batch_size_per_gpu < 4"}),

@@ -82,5 +82,20 @@ INSTANTIATE_TEST_SUITE_P(
                 {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
                  "t.py", "--ds_config", "D"}}));
 
+TEST(ConfigForScriptTest, KeysHaveTheNamesThatTheReleaseKnows) {
+  ExperimentSpec spec;
+  const Json config = {{"train_micro_batch_size_per_gpu", 2},
+                       {"aio", {{"intra_op_parallelism", 4}, {"queue_depth", 8}}}};
+  const auto aio_of = [&](const Json& machine) {
+    spec.machine = machine;
+    return ConfigForScript(spec, config, /*has_hook=*/true, /*data_parallel_size=*/1)["aio"];
+  };
+  for (const char* release : {"0.16.4", "0.19.8+cu121"})
+    EXPECT_EQ(aio_of({{"packages", {{"deepspeed", release}}}}), config["aio"]) << release;
+  EXPECT_EQ(aio_of(Json::object()), config["aio"]);
+  EXPECT_EQ(aio_of({{"packages", {{"deepspeed", "0.16.3"}}}}),
+            (Json{{"thread_count", 4}, {"queue_depth", 8}}));
+}
+
 }  // namespace
 }  // namespace dsat

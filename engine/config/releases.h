@@ -1,0 +1,20 @@
+// What releases of DeepSpeed know of the table's keys.
+#ifndef DSAT_ENGINE_CONFIG_RELEASES_H_
+#define DSAT_ENGINE_CONFIG_RELEASES_H_
+
+#include <string>
+
+#include "engine/config/keys.h"
+
+namespace dsat::engine {
+
+// Whether a release such as "0.16.4+cu121" comes before another.
+bool IsOlder(const std::string& release, const std::string& than);
+
+// The name by which a release knows `key`: its own, or that of an alias if the key is newer; "" if
+// the release has neither. REQUIRES: `key` is no alias.
+std::string NameIn(const std::string& release, const Key& key);
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_CONFIG_RELEASES_H_
