@@ -372,11 +372,12 @@ class Campaign:
         self.recoveries = collections.defaultdict(list)
 
     @contextlib.contextmanager
-    def folder(self, small_disk):
+    def folder(self, disk_mb):
+        """A folder, as root on a disk of this size unless it is 0."""
         with tempfile.TemporaryDirectory(prefix="dsat-faults-") as name:
             path = pathlib.Path(name)
-            mounted = small_disk and os.geteuid() == 0 and subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", name],
+            mounted = disk_mb and os.geteuid() == 0 and subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={disk_mb}m", "tmpfs", name],
                 stderr=subprocess.DEVNULL, check=False).returncode == 0
             try:
                 yield path
@@ -385,7 +386,7 @@ class Campaign:
                     subprocess.run(["umount", "-l", name], check=False)
 
     def undisturbed(self):
-        with self.folder(False) as folder:
+        with self.folder(0) as folder:
             search = Search(self.args, folder)
             search.start()
             search.runner.wait(END_S)
@@ -416,9 +417,9 @@ class Campaign:
         self.note(name, "lost", len(lost), f"trials {lost}")
         return struck_at
 
-    def experiment(self, number, faults, options=(), small_disk=True):
+    def experiment(self, number, faults, options=()):
         rng = random.Random(f"{self.args.seed}/{number}")
-        with self.folder(small_disk) as folder:
+        with self.folder(8) as folder:
             search = self.search = Search(self.args, folder, options)
             search.start()
             struck, last, starts = [], "none", 1

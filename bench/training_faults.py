@@ -77,6 +77,7 @@ def disturbed(training, args, counts):
               (args.steps // 2, "disk", fault_campaign.strike_disk),
               (args.steps * 3 // 4, "ctrl_c", fault_campaign.strike_ctrl_c)]
     training.start()
+    newest, num_vain = 0, 0  # Runs in a row that came no further.
     while True:
         next_strike = training.step() + rng.randint(args.every // 2, args.every * 3 // 2)
         training.train(min(next_strike, args.steps))
@@ -97,6 +98,11 @@ def disturbed(training, args, counts):
         if training.runner.returncode == 0 and training.step() == args.steps:
             return
         counts["runs"] += 1
+        num_vain = 0 if training.step() > newest else num_vain + 1
+        newest = max(newest, training.step())
+        if num_vain > 20:
+            raise TimeoutError(f"20 runs come no further than step {newest}\n"
+                               + training.output.decode(errors="replace"))
         training.start()
 
 
@@ -112,7 +118,7 @@ def main():
     options = ["--steps", str(args.steps)]
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory())
-        folder = stack.enter_context(Campaign(args).folder(True))
+        folder = stack.enter_context(Campaign(args).folder(64))
         reference = Training(args, pathlib.Path(name), options)
         training = Training(args, folder, options)
         stack.callback(reference.end)
