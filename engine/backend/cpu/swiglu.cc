@@ -35,8 +35,8 @@ void CpuLayers::Run(const op::SwigluBackward& op) {
         const float v = ToFloat(a[i]);
         const float g = ToFloat(grad[i]);
         const float s = Sigmoid(v);
-        da[i] = FromFloat<T>(g * ToFloat(b[i]) * s * (1.0F + v * (1.0F - s)));
-        db[i] = FromFloat<T>(g * v * s);
+        da[i] = FromResult<T>(g * ToFloat(b[i]) * s * (1.0F + v * (1.0F - s)));
+        db[i] = FromResult<T>(g * v * s);
       }
     });
   });
