@@ -20,10 +20,11 @@ that nothing disturbs says what must be recorded at the end. Faults:
                              because the hosts are network namespaces
 
 lost: trials that were recorded before a fault and are not, or otherwise, after it or at the end.
-twice: trials that are recorded as ended twice. orphans: processes of a search that live 15 s after
-their runner, and files that nothing needs any more. hung: searches that do not end. recovery: from
-the fault to the next launch of a trial that is recorded, which includes the rest of the running
-trial if the fault does not end it. The exit code is 1 if anything was lost, run twice, left or hung.
+twice: trials that are recorded as ended twice, or were launched again where only clients struck.
+orphans: processes of a search that live 15 s after their runner, and files that nothing needs any
+more. hung: searches that do not end. recovery: from the fault to the next launch of a trial that is
+recorded, which includes the rest of the running trial if the fault does not end it. The exit code
+is 1 if anything was lost, run twice, left or hung.
 """
 import argparse
 import collections
@@ -105,16 +106,19 @@ class Search:
         self.runner = None
         self.terminal = None
         self.output = b""
+        self.num_clients = 0
         (folder / "deepspeed.yaml").write_text(EXPERIMENT)
         (folder / "ds_config.json").write_text(json.dumps(DS_CONFIG))
 
+    def words(self):
+        """The arguments that begin the search, or continue it if it was recorded."""
+        if self.query("SELECT id FROM experiments"):
+            return ["resume", "1"]
+        return ["grid", "deepspeed.yaml", "--max-trials", str(TRIALS),
+                "--max-concurrent-trials", "1", "--confirm", "0"]
+
     def start(self):
-        """Begins the search, or continues it if it was recorded."""
-        words = [self.dsat, "resume", "1"]
-        if not self.query("SELECT id FROM experiments"):
-            words = [self.dsat, "grid", "deepspeed.yaml", "--max-trials", str(TRIALS),
-                     "--max-concurrent-trials", "1", "--confirm", "0"]
-        words += ["--out", "out", *LIMITS, *self.options]
+        words = [self.dsat, *self.words(), "--out", "out", *LIMITS, *self.options]
         self.terminal, inner = pty.openpty()
         self.runner = subprocess.Popen(
             words, cwd=self.folder, stdin=inner, stdout=inner, stderr=inner, close_fds=True,
@@ -164,6 +168,9 @@ class Search:
                            " HAVING count(*) > 1 UNION SELECT trial FROM attempts"
                            " WHERE state = 'succeeded' GROUP BY trial HAVING count(*) > 1")
         return len(twice)
+
+    def num_relaunched(self):
+        return self.query("SELECT count(*) FROM attempts WHERE attempt > 0")[0][0]
 
     def launches(self):
         """When trials were launched, and when the search ended."""
@@ -257,13 +264,12 @@ def strike_disk(search, rng):
 
 def listeners(pid):
     """The addresses at which a process listens: (family, address)."""
-    inodes = set()
+    links = {}
     with contextlib.suppress(OSError):
         for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                target = os.readlink(fd)
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
+                links[str(fd)] = os.readlink(fd)
+    inodes = {link[8:-1] for link in links.values() if link.startswith("socket:[")}
     found = []
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
@@ -272,8 +278,10 @@ def listeners(pid):
     for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]:
         words = line.split()
         if words[5] == "01" and words[3] == "00010000" and words[6] in inodes and len(words) > 7:
-            name = words[7]
-            found.append((socket.AF_UNIX, "\0" + name[1:] if name.startswith("@") else name))
+            name = words[7]  # A removed one is reached through the descriptor that holds it.
+            held = [fd for fd, link in links.items() if link == name + " (deleted)"]
+            found.append((socket.AF_UNIX, "\0" + name[1:] if name.startswith("@")
+                          else (held or [name])[0]))
     return found
 
 
@@ -289,6 +297,7 @@ def strike_clients(search, rng):
         clients.append(client)
         with contextlib.suppress(OSError):
             client.connect(address)
+            search.num_clients += 1
             if number % 4 == 1:
                 client.sendall(rng.randbytes(2000))
             elif number % 4 == 2:
@@ -358,15 +367,17 @@ class Campaign:
         self.args = args
         self.expected = None
         self.search = None  # The last one.
+        self.num_clients = 0
         self.counts = collections.defaultdict(collections.Counter)
         self.recoveries = collections.defaultdict(list)
 
     @contextlib.contextmanager
-    def folder(self, small_disk):
+    def folder(self, disk_mb):
+        """A folder, as root on a disk of this size unless it is 0."""
         with tempfile.TemporaryDirectory(prefix="dsat-faults-") as name:
             path = pathlib.Path(name)
-            mounted = small_disk and os.geteuid() == 0 and subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", name],
+            mounted = disk_mb and os.geteuid() == 0 and subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={disk_mb}m", "tmpfs", name],
                 stderr=subprocess.DEVNULL, check=False).returncode == 0
             try:
                 yield path
@@ -375,7 +386,7 @@ class Campaign:
                     subprocess.run(["umount", "-l", name], check=False)
 
     def undisturbed(self):
-        with self.folder(False) as folder:
+        with self.folder(0) as folder:
             search = Search(self.args, folder)
             search.start()
             search.runner.wait(END_S)
@@ -406,9 +417,9 @@ class Campaign:
         self.note(name, "lost", len(lost), f"trials {lost}")
         return struck_at
 
-    def experiment(self, number, faults, options=(), small_disk=True):
+    def experiment(self, number, faults, options=()):
         rng = random.Random(f"{self.args.seed}/{number}")
-        with self.folder(small_disk) as folder:
+        with self.folder(8) as folder:
             search = self.search = Search(self.args, folder, options)
             search.start()
             struck, last, starts = [], "none", 1
@@ -450,6 +461,9 @@ class Campaign:
         self.note(last, "lost", sum(a != b for a, b in zip(sequence, self.expected))
                   + abs(len(sequence) - len(self.expected)), sequence)
         self.note(last, "twice", search.num_twice(), "see events")
+        self.num_clients += search.num_clients
+        if all(name == "clients" for name, _ in struck):  # They may not even cost an attempt.
+            self.note(last, "twice", search.num_relaunched(), "see attempts")
         stray = search.stray_files()
         self.note(last, "orphans", len(stray), stray)
         launches = search.launches()
@@ -473,6 +487,7 @@ class Campaign:
                   f" {counts['orphans']} | {counts['hung']} | {shown} |")
         print(f"| all | {total['faults']} | {total['lost']} | {total['twice']} |"
               f" {total['orphans']} | {total['hung']} | | |")
+        print(f"{self.num_clients} connections of clients")
         return total["lost"] + total["twice"] + total["orphans"] + total["hung"]
 
 

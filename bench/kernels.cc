@@ -261,6 +261,45 @@ BENCHMARK_CAPTURE(BM_LayerNorm, f32_backward, DType::kF32, true)->Apply(Threads)
 BENCHMARK_CAPTURE(BM_LayerNorm, bf16_forward, DType::kBF16, false)->Apply(Threads);
 BENCHMARK_CAPTURE(BM_LayerNorm, bf16_backward, DType::kBF16, true)->Apply(Threads);
 
+void BM_RmsNorm(benchmark::State& state, DType dtype, bool backward) {
+  Bench bench(state.range(0));
+  const Tensor x = bench.New(dtype, kRows * kC);
+  const Tensor y = bench.New(dtype, kRows * kC);
+  const Tensor rstd = bench.New(DType::kF32, kRows);
+  const Tensor weight = bench.New(dtype, kC);
+  for (auto _ : state) {
+    if (backward) {
+      bench.kernels().Run(op::RmsNormBackward{y, weight, y, x, weight, rstd, kRows, kC, false});
+    } else {
+      bench.kernels().Run(op::RmsNormForward{y, rstd, x, weight, kRows, kC, 1e-5F});
+    }
+  }
+  SetRates(state, bench.kernels(), (backward ? 3 : 2) * x.bytes());
+}
+BENCHMARK_CAPTURE(BM_RmsNorm, f32_forward, DType::kF32, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_RmsNorm, f32_backward, DType::kF32, true)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_RmsNorm, bf16_forward, DType::kBF16, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_RmsNorm, bf16_backward, DType::kBF16, true)->Apply(Threads);
+
+void BM_Swiglu(benchmark::State& state, DType dtype, bool backward) {
+  Bench bench(state.range(0));
+  const Tensor x = bench.New(dtype, kRows * 8 * kC);
+  const Tensor dx = bench.New(dtype, kRows * 8 * kC);
+  const Tensor y = bench.New(dtype, kRows * 4 * kC);
+  for (auto _ : state) {
+    if (backward) {
+      bench.kernels().Run(op::SwigluBackward{dx, y, x, kRows, 4 * kC});
+    } else {
+      bench.kernels().Run(op::SwigluForward{y, x, kRows, 4 * kC});
+    }
+  }
+  SetRates(state, bench.kernels(), (backward ? 2 : 1) * x.bytes() + y.bytes());
+}
+BENCHMARK_CAPTURE(BM_Swiglu, f32_forward, DType::kF32, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Swiglu, f32_backward, DType::kF32, true)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Swiglu, bf16_forward, DType::kBF16, false)->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Swiglu, bf16_backward, DType::kBF16, true)->Apply(Threads);
+
 void BM_CrossEntropy(benchmark::State& state, DType dtype) {
   Bench bench(state.range(0));
   const Tensor logits = bench.New(dtype, kRows * kVocabulary);

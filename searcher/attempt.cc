@@ -13,8 +13,9 @@
 namespace dsat {
 namespace {
 
-constexpr std::chrono::seconds kExitGrace{30};  // From the last measurement to the exit.
-constexpr std::chrono::seconds kKillGrace{2};   // From SIGTERM to SIGKILL.
+// From the last measurement to the exit, unless the limit for hanging is less.
+constexpr std::chrono::milliseconds kExitGrace{30'000};
+constexpr std::chrono::seconds kKillGrace{2};  // From SIGTERM to SIGKILL.
 
 double Seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -127,7 +128,8 @@ std::optional<AttemptEnd> Attempt::End() {
 
 void Attempt::KillIfOverdue() {
   const Clock::time_point now = Clock::now();
-  const bool lingers = done_ && now - *done_ > kExitGrace;
+  const auto exit_grace = std::min(kExitGrace, limits_.hang.value_or(kExitGrace));
+  const bool lingers = done_ && now - *done_ > exit_grace;
   const std::string reason = OverdueReason(now);
   if (!lingers && reason.empty()) return;
   overdue_ = reason;

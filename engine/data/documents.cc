@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -113,20 +114,34 @@ std::string CacheFile(std::vector<std::string> files, const TextCodec& codec,
   return folder / fmt::format("{:016x}.tokens", StableHash(key));
 }
 
+// Removes files of tokens that no run has read for 30 days, and what killed runs have left of some.
+void Prune(const fs::path& folder) {
+  const auto now = fs::file_time_type::clock::now();
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().native().find(".tokens") == std::string::npos) continue;
+    const fs::file_time_type read = entry.last_write_time(ignored);
+    if (!ignored && now - read > std::chrono::days(30)) fs::remove(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files,
                                            const TextCodec& codec, const std::string& text_key) {
   const std::string cache = CacheFile(files, codec, text_key);
   std::error_code ignored;
-  if (!cache.empty() && fs::exists(cache, ignored))
+  if (!cache.empty() && fs::exists(cache, ignored)) {
+    fs::last_write_time(cache, fs::file_time_type::clock::now(), ignored);  // For Prune.
     return OpenTokenFiles({cache}, codec.vocab_size(), 4);
+  }
   std::vector<int32_t> tokens = TokensOf(files, codec, text_key);
   if (!cache.empty()) {
     try {
       fs::create_directories(fs::path(cache).parent_path());
       WriteFileAtomic(
           cache, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0])});
+      Prune(fs::path(cache).parent_path());
       return OpenTokenFiles({cache}, codec.vocab_size(), 4);
     } catch (const std::exception& error) {
       Log(LogLevel::kWarn, "tokens are not kept for the next run", {{"reason", error.what()}});

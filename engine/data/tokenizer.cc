@@ -87,9 +87,11 @@ Tokenizer::Tokenizer(const std::string& path) : Tokenizer(path, ReadJsonFile(pat
 Tokenizer::Tokenizer(const std::string& path, const Json& file)
     : model_(JsonBlock(file, path + ": ").At("model"), path + ": /model") {
   const JsonBlock block(file, path + ": ");
-  for (const char* key : {"normalizer", "truncation", "padding"}) {
+  for (const char* key : {"truncation", "padding"}) {
     if (!Value(file, key).is_null()) Refuse(block, key, file.at(key), "null");
   }
+  if (!Value(file, "normalizer").is_null())
+    ReadNormalizer(file.at("normalizer"), block.PointerTo("normalizer"));
   for (const auto& [content, token] : model_.vocab())
     SetContent(token, content);
   ReadAddedTokens(Value(file, "added_tokens"), block.PointerTo("added_tokens"));
@@ -99,6 +101,23 @@ Tokenizer::Tokenizer(const std::string& path, const Json& file)
   const Json& decoder = block.At("decoder");
   if (!decoder.is_object() || Value(decoder, "type") != "ByteLevel")
     Refuse(block, "decoder", decoder, "the type ByteLevel");
+}
+
+void Tokenizer::ReadNormalizer(const Json& block, const std::string& what) {
+  ForEachOf(block, what, "normalizers", [&](const Json& element, const std::string& pointer) {
+    const JsonBlock one(element, pointer);
+    const Json& type = one.At("type");
+    const auto form = TextNormalizer::OfName(type.is_string() ? std::string(type) : "");
+    if (!form) Refuse(one, "type", type, "NFC, NFD, NFKC, NFKD or a Sequence of them");
+    normalizers_.push_back(*form);
+  });
+}
+
+std::string Tokenizer::Normalize(std::string_view text) const {
+  std::string normalized(text);
+  for (const TextNormalizer& normalizer : normalizers_)
+    normalized = normalizer.Normalize(normalized);
+  return normalized;
 }
 
 void Tokenizer::SetContent(int32_t token, const std::string& content) {
@@ -121,14 +140,16 @@ void Tokenizer::ReadAddedTokens(const Json& tokens, const std::string& what) {
     }
     const Json& content = block.At("content");
     if (!content.is_string() || content == "") Refuse(block, "content", content, "a text");
-    const Added added = {content, static_cast<int32_t>(block.Int("id", -1, 0, (1 << 24) - 1))};
+    Added added = {content, static_cast<int32_t>(block.Int("id", -1, 0, (1 << 24) - 1))};
     const auto known = vocab.find(added.content);
     const int32_t expected = known == vocab.end() ? next++ : known->second;
     if (!added_tokens_.emplace(added.content, added.token).second)
       Refuse(block, "content", content, "each token once");
     if (added.token != expected)
       Refuse(block, "id", added.token, fmt::format("{}, as tokenizers numbers it", expected));
-    auto& group = block.Bool("normalized", false) ? added_normalized_ : added_;
+    const bool is_normalized = block.Bool("normalized", false);  // As the text that it is part of.
+    if (is_normalized) added.content = Normalize(added.content);
+    auto& group = is_normalized ? added_normalized_ : added_;
     group[added.content.front()].push_back(added);
     SetContent(added.token, added.content);
   }
@@ -237,7 +258,8 @@ std::vector<int32_t> Tokenizer::EncodeBeginning(std::string_view text) const {
   CheckUtf8(text);
   std::vector<int32_t> tokens = begin_;
   EncodeAdded(added_, text, tokens, [&](std::string_view rest) {
-    EncodeAdded(added_normalized_, rest, tokens,
+    const std::string normalized = normalizers_.empty() ? std::string() : Normalize(rest);
+    EncodeAdded(added_normalized_, normalizers_.empty() ? rest : normalized, tokens,
                 [&](std::string_view plain) { EncodeFrom(0, plain, tokens); });
   });
   return tokens;

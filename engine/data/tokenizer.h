@@ -12,12 +12,14 @@
 
 #include "base/json.h"
 #include "engine/data/byte_pairs.h"
+#include "engine/data/text_normalizer.h"
 #include "engine/data/text_splitter.h"
 
 namespace dsat::engine {
 
-// Byte-level BPE as GPT-2 and Llama 3 have it. Gives the tokens of the package `tokenizers`, except
-// for characters that are newer than PCRE2's Unicode tables. Thread-safe.
+// Byte-level BPE as GPT-2, Llama 3 and Qwen 2 have it. Gives the tokens of the package
+// `tokenizers`, except for characters that are newer than its or PCRE2's Unicode tables.
+// Thread-safe.
 class Tokenizer {
  public:
   // Reads a tokenizer.json. Throws kUnimplemented naming file, key and value of what dsat does not
@@ -51,6 +53,8 @@ class Tokenizer {
   // Those that begin with a byte, longest first.
   using AddedByByte = std::unordered_map<char, std::vector<Added>>;
 
+  void ReadNormalizer(const Json& block, const std::string& what);
+  std::string Normalize(std::string_view text) const;
   void ReadPreTokenizer(const Json& block, const std::string& what);
   void ReadPostProcessor(const Json& block, const std::string& what);
   void ReadAddedTokens(const Json& tokens, const std::string& what);
@@ -62,6 +66,7 @@ class Tokenizer {
   // Appends the tokens of a text from a step of the pre-tokenizer on.
   void EncodeFrom(size_t step, std::string_view text, std::vector<int32_t>& tokens) const;
 
+  std::vector<TextNormalizer> normalizers_;  // One after the other.
   std::vector<Step> steps_;
   BytePairs model_;
   AddedByByte added_, added_normalized_;  // The former are looked for first.

@@ -94,6 +94,8 @@ class Engine::Parts {
                     const std::function<void(int64_t batch, Executor&)>& on_batch);
   // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
   void RequirePhase(Phase phase, const char* call) const;
+  std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir, const std::string& tag,
+                                                  const Json& client_state, bool beside);
 
   const Resources resources;
   const DsConfig config;
@@ -429,15 +431,29 @@ Traffic Engine::traffic() const {
   return sum;
 }
 
+std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string& dir,
+                                                               const std::string& tag,
+                                                               const Json& client_state,
+                                                               bool beside) {
+  const CheckpointNotes notes = {{{"num_steps", num_steps},
+                                  {"num_skipped_steps", num_skipped_steps},
+                                  {"loss_scaler", ToJson(loss_scaler.state())},
+                                  {"lr", given_lr ? Json(*given_lr) : Json()}},
+                                 client_state};
+  return std::make_unique<CheckpointSave>(
+      dir, tag.empty() ? fmt::format("global_step{}", num_steps) : tag, resources.model, states,
+      notes, resources.group, beside);
+}
+
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
                             const Json& client_state) {
-  const CheckpointNotes notes = {{{"num_steps", parts_->num_steps},
-                                  {"num_skipped_steps", parts_->num_skipped_steps},
-                                  {"loss_scaler", ToJson(parts_->loss_scaler.state())},
-                                  {"lr", parts_->given_lr ? Json(*parts_->given_lr) : Json()}},
-                                 client_state};
-  engine::SaveCheckpoint(dir, tag.empty() ? fmt::format("global_step{}", parts_->num_steps) : tag,
-                         parts_->resources.model, parts_->states, notes, parts_->resources.group);
+  parts_->BeginCheckpoint(dir, tag, client_state, /*beside=*/false)->Finish(/*wait=*/true);
+}
+
+std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
+                                                        const std::string& tag,
+                                                        const Json& client_state) {
+  return parts_->BeginCheckpoint(dir, tag, client_state, /*beside=*/true);
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {

@@ -17,6 +17,7 @@
 
 namespace dsat::engine {
 
+class CheckpointSave;
 class Dataset;
 class Trace;
 struct Batch;
@@ -111,6 +112,11 @@ class Engine {
   // as DeepSpeed's. A collective call. Throws by file name; training can continue.
   void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
                       const Json& client_state = Json::object());
+  // The same beside training: the state is that of now, and the checkpoint is one after
+  // CheckpointSave::Finish (engine/runtime/checkpoint/checkpoint.h).
+  std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir,
+                                                  const std::string& tag = "",
+                                                  const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, and returns the
   // client_state. Any number of ranks and any ZeRO stage may have written the checkpoint. A
   // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, or kDataLoss.

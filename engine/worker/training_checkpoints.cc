@@ -48,32 +48,43 @@ void TrainingCheckpoints::SaveOnlyIfShared(ProcessGroup& group) {
   if (!is_shared) dir_.clear();
 }
 
-void TrainingCheckpoints::Save(Engine& engine) {
+void TrainingCheckpoints::Save(Engine& engine, bool wait) {
   if (dir_.empty()) return;
-  const int64_t step = engine.num_steps();
+  Finish(/*wait=*/true);
   const auto began = std::chrono::steady_clock::now();
-  engine.SaveCheckpoint(dir_, TagOf(step));
+  save_ = engine.BeginCheckpoint(dir_, TagOf(engine.num_steps()));
+  newest_ = engine.num_steps();
+  Finish(wait);
   saved_ = std::chrono::steady_clock::now();
   save_ms_ = std::chrono::duration<double, std::milli>(saved_ - began).count();
-  newest_ = step;
-  if (rank_ == 0) RemoveOld(step);
 }
 
-// The file is replaced before the next Save can remove what it named before.
+void TrainingCheckpoints::Finish(bool wait) {
+  if (save_ == nullptr) return;
+  std::unique_ptr<CheckpointSave> save = std::move(save_);  // It is given up if it throws.
+  if (!save->Finish(wait)) {
+    save_ = std::move(save);
+  } else if (rank_ == 0) {
+    RemoveOld();
+  }
+}
+
+// The file is replaced before the next Finish can remove what it named before.
 void TrainingCheckpoints::SaveBest(Engine& engine) {
   if (dir_.empty()) return;
-  if (newest_ != engine.num_steps()) Save(engine);
+  if (newest_ != engine.num_steps()) Save(engine, /*wait=*/true);
+  Finish(/*wait=*/true);
   if (rank_ == 0) WriteFileAtomic(dir_ + "/" + kBestTag, TagOf(engine.num_steps()));
 }
 
-// Of the steps up to this one: a later one belongs to a run that this one was not continued from.
-void TrainingCheckpoints::RemoveOld(int64_t step) const {
+// Of the steps up to the newest: a later one belongs to a run that this one was not continued from.
+void TrainingCheckpoints::RemoveOld() const {
   const std::string best_file = dir_ + "/" + kBestTag;
   const std::string best = fs::exists(best_file) ? ResolveTag(dir_, kBestTag) : "";
   std::set<int64_t, std::greater<>> steps;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
     const std::optional<int64_t> other = StepOf(entry.path().filename());
-    if (other && *other <= step) steps.insert(*other);
+    if (other && *other <= *newest_) steps.insert(*other);
   }
   int64_t num_kept = 0;
   for (const int64_t each : steps) {

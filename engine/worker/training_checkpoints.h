@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "engine/comm/process_group.h"
+#include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/engine.h"
 
 namespace dsat::engine {
@@ -23,8 +25,11 @@ class TrainingCheckpoints {
   // Saves nothing from now on unless the ranks of `group`, on whichever hosts, see the same folder.
   // A collective call.
   void SaveOnlyIfShared(ProcessGroup& group);
-  // Saves the state after engine.num_steps() steps. A collective call.
-  void Save(Engine& engine);
+  // Saves the state after engine.num_steps() steps; unless `wait`, training may continue before
+  // Finish. A collective call.
+  void Save(Engine& engine, bool wait);
+  // Ends the last Save, if it has not ended and the disks have it or `wait`. A collective call.
+  void Finish(bool wait);
   // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
   // collective call.
   void SaveBest(Engine& engine);
@@ -34,12 +39,13 @@ class TrainingCheckpoints {
   double save_ms() const { return save_ms_; }
 
  private:
-  void RemoveOld(int64_t step) const;
+  void RemoveOld() const;
 
   std::string dir_;
   int64_t keep_;
   int rank_;
-  std::optional<int64_t> newest_;  // The step that was saved last.
+  std::optional<int64_t> newest_;         // The step that was saved last.
+  std::unique_ptr<CheckpointSave> save_;  // Null if none is under way.
   double save_ms_ = 0;
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };

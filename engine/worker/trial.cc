@@ -89,7 +89,7 @@ class Trial {
   void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const TrainingStep& step, int64_t num_skipped) const;
-  void Save(Engine& engine, const StepResult& step);
+  void Save(Engine& engine, const StepResult& step, bool wait);
   void Record(const TrainingStep& step);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
@@ -206,7 +206,7 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
   PointRun run;
   for (Next next = Next::kStep; next != Next::kEnd;) {
     run.steps.push_back(Step(engine, engine.num_steps() < options.first ? "warm-up" : "measuring"));
-    if (SavesInSoak(engine.num_steps())) Save(engine, run.steps.back());
+    if (SavesInSoak(engine.num_steps())) Save(engine, run.steps.back(), /*wait=*/true);
     const bool ends = environment_.rank == 0 && !window.Add(run.steps.back().latency_ms);
     next = Agree(ends ? Next::kEnd : Next::kStep);
     if (next == Next::kStop) return std::nullopt;
@@ -364,11 +364,11 @@ void Trial::LogStep(const TrainingStep& step, int64_t num_skipped) const {
        {"skipped_steps", num_skipped}});
 }
 
-void Trial::Save(Engine& engine, const StepResult& step) {
+void Trial::Save(Engine& engine, const StepResult& step, bool wait) {
   reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
   const Reporter::LongWork saving(reporter_);
   if (history_) history_->Sync();
-  checkpoints_.Save(engine);
+  checkpoints_.Save(engine, wait);
 }
 
 void Trial::Validate(Engine& engine) {
@@ -461,8 +461,9 @@ void Trial::Train() {
     divergence.OnStep(step, engine.num_steps());
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     // Parameters that give no finite loss do not replace those that did.
+    checkpoints_.Finish(/*wait=*/false);
     if (last || (is_due && std::isfinite(step.loss))) {
-      Save(engine, step);
+      Save(engine, step, last);
       is_due = false;
     }
     if (ValidatesAfter(engine.num_steps())) Validate(engine);

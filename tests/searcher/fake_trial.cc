@@ -129,6 +129,7 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
   }
   Report(task, client);
   if (behavior == "crash after") abort();
+  if (behavior == "linger") std::this_thread::sleep_for(std::chrono::seconds(20));
   return 0;
 }
 

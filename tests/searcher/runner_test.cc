@@ -161,6 +161,18 @@ TEST_F(RunnerTest, ATrialThatMakesNoMoreProgressIsKilled) {
   ExpectNothingRuns();
 }
 
+// Its result counts. One that a frozen supervisor holds is the same.
+TEST_F(RunnerTest, ATrialThatDoesNotEndAfterItsResultIsKilled) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"linger"}}});
+  Experiment experiment = Experiment::Create(store, spec);
+  RunnerOptions options = Options();
+  options.hang_timeout = std::chrono::seconds(1);
+  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
+  EXPECT_EQ(2 * NumLaunches(), std::ssize(Journal()) + 1);  // It has not noted its end.
+  ExpectNothingRuns();
+}
+
 TEST_F(RunnerTest, ATrialThatNeverEndsIsKilled) {
   Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {"endless"}}});

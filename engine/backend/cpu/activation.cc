@@ -1,5 +1,6 @@
 // Activation functions, element by element.
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/float_tiles.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -21,35 +22,13 @@ float GeluDerivative(float x) {
   return s + x * s * (1.0F - s) * inner;
 }
 
-// y[i] = fn(x[i]).
-template <typename Fn>
-void Map(int num_threads, const Tensor& y, const Tensor& x, const Fn& fn) {
+// y[i] = fn(x[i]...).
+template <typename Fn, typename... X>
+void Map(int num_threads, const Tensor& y, const Fn& fn, const X&... x) {
   VisitDType(y.dtype, [&](auto type) {
     using T = decltype(type);
-    T* out = Data<T>(y);
-    const T* in = Data<T>(x);
-    ParallelBlocks(num_threads, y.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i)
-        out[i] = FromFloat<T>(fn(ToFloat(in[i])));
-    });
-  });
-}
-
-// dx[i] = fn(dy[i], x[i]).
-template <typename Fn>
-void MapBackward(int num_threads, const Tensor& dx, const Tensor& dy, const Tensor& x,
-                 const Fn& fn) {
-  VisitDType(dx.dtype, [&](auto type) {
-    using T = decltype(type);
-    T* out = Data<T>(dx);
-    const T* grad = Data<T>(dy);
-    const T* in = Data<T>(x);
-    ParallelBlocks(num_threads, dx.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        out[i] = FromFloat<T>(fn(ToFloat(grad[i]), ToFloat(in[i])));
-      }
+    ParallelBlocks(num_threads, y.num_elems, kBlockElems, [&](int64_t begin, int64_t end) {
+      MapFloats(end - begin, Data<T>(y) + begin, fn, Data<T>(x) + begin...);
     });
   });
 }
@@ -58,24 +37,27 @@ void MapBackward(int num_threads, const Tensor& dx, const Tensor& dy, const Tens
 
 void CpuLayers::Run(const op::GeluForward& op) {
   const auto& [y, x] = op;
-  Map(num_threads_, y, x, [](float v) { return Gelu(v); });
+  Map(
+      num_threads_, y, [](float v) { return Gelu(v); }, x);
 }
 
 void CpuLayers::Run(const op::GeluBackward& op) {
   const auto& [dx, dy, x] = op;
-  MapBackward(num_threads_, dx, dy, x,
-              [](float grad, float v) { return grad * GeluDerivative(v); });
+  Map(
+      num_threads_, dx, [](float grad, float v) { return grad * GeluDerivative(v); }, dy, x);
 }
 
 void CpuLayers::Run(const op::ReluForward& op) {
   const auto& [y, x] = op;
   // NaN passes: it should be seen in the loss.
-  Map(num_threads_, y, x, [](float v) { return v < 0.0F ? 0.0F : v; });
+  Map(
+      num_threads_, y, [](float v) { return v < 0.0F ? 0.0F : v; }, x);
 }
 
 void CpuLayers::Run(const op::ReluBackward& op) {
   const auto& [dx, dy, x] = op;
-  MapBackward(num_threads_, dx, dy, x, [](float grad, float v) { return v > 0.0F ? grad : 0.0F; });
+  Map(
+      num_threads_, dx, [](float grad, float v) { return v > 0.0F ? grad : 0.0F; }, dy, x);
 }
 
 }  // namespace dsat::engine

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/float_tiles.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -25,10 +26,8 @@ double Row(T* logits, int32_t target, int64_t V, int64_t V_used, float grad_scal
   const float target_logit = ToFloat(logits[target]);
   const float factor = grad_scale / sum;
   const float target_grad = (Exp(target_logit - max) / sum - 1.0F) * grad_scale;
-#pragma omp simd
-  for (int64_t v = 0; v < V_used; ++v) {
-    logits[v] = FromFloat<T>(Exp(ToFloat(logits[v]) - max) * factor);
-  }
+  MapFloats(
+      V_used, logits, [=](float x) { return Exp(x - max) * factor; }, logits);
   logits[target] = FromFloat<T>(target_grad);
   for (int64_t v = V_used; v < V; ++v)
     logits[v] = FromFloat<T>(0.0F);

@@ -1,5 +1,6 @@
 // The gated activation of Llama's MLP (Shazeer 2020), row by row.
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/float_tiles.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -13,11 +14,8 @@ void CpuLayers::Run(const op::SwigluForward& op) {
       const T* a = Data<T>(x) + row * 2 * F;
       const T* b = a + F;
       T* out = Data<T>(y) + row * F;
-#pragma omp simd
-      for (int64_t i = 0; i < F; ++i) {
-        const float v = ToFloat(a[i]);
-        out[i] = FromFloat<T>(v * Sigmoid(v) * ToFloat(b[i]));
-      }
+      MapFloats(
+          F, out, [](float v, float w) { return v * Sigmoid(v) * w; }, a, b);
     });
   });
 }
@@ -37,8 +35,8 @@ void CpuLayers::Run(const op::SwigluBackward& op) {
         const float v = ToFloat(a[i]);
         const float g = ToFloat(grad[i]);
         const float s = Sigmoid(v);
-        da[i] = FromFloat<T>(g * ToFloat(b[i]) * s * (1.0F + v * (1.0F - s)));
-        db[i] = FromFloat<T>(g * v * s);
+        da[i] = FromResult<T>(g * ToFloat(b[i]) * s * (1.0F + v * (1.0F - s)));
+        db[i] = FromResult<T>(g * v * s);
       }
     });
   });

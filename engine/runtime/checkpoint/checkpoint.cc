@@ -2,6 +2,7 @@
 #include "engine/runtime/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <utility>
@@ -65,19 +66,19 @@ void VisitPieces(const Model& model, UnitStates& states, UnitStates::Access acce
   }
 }
 
-// Gives the file's size and sum; its name is not filled in.
-CheckpointFile WriteRankFile(const std::string& path, const Model& model, UnitStates& states) {
+// The file with everything but its end (Commit).
+std::unique_ptr<SafetensorsWriter> WriteRankFile(const std::string& path, const Model& model,
+                                                 UnitStates& states) {
   std::map<std::string, std::string> begins;
   std::vector<TensorSpec> specs;
   VisitPieces(model, states, UnitStates::Access::kShape, [&](const Piece& piece) {
     begins[piece.name] = std::to_string(piece.begin);
     specs.push_back({piece.name, piece.data.dtype, {piece.data.num_elems}});
   });
-  SafetensorsWriter writer(path, begins, std::move(specs));
+  auto writer = std::make_unique<SafetensorsWriter>(path, begins, std::move(specs));
   VisitPieces(model, states, UnitStates::Access::kRead,
-              [&](const Piece& piece) { writer.Write(piece.data); });
-  writer.Commit();
-  return {.name = "", .bytes = writer.bytes(), .crc32 = writer.crc32()};
+              [&](const Piece& piece) { writer->Write(piece.data); });
+  return writer;
 }
 
 std::map<std::string, std::vector<int64_t>> ShapesOf(const Model& model) {
@@ -105,14 +106,14 @@ double FromRank(ProcessGroup& group, int root, double value) {
 }
 
 // What every rank has written, by rank.
-std::vector<CheckpointFile> ExchangeSums(const CheckpointFile& mine, int revision,
+std::vector<CheckpointFile> ExchangeSums(const SafetensorsWriter& mine, int revision,
                                          ProcessGroup& group) {
   std::vector<CheckpointFile> files;
   for (int r = 0; r < group.size(); ++r) {
     files.push_back(
         {.name = RankFileName(r, revision),
-         .bytes = static_cast<int64_t>(FromRank(group, r, static_cast<double>(mine.bytes))),
-         .crc32 = static_cast<uint32_t>(FromRank(group, r, mine.crc32))});
+         .bytes = static_cast<int64_t>(FromRank(group, r, static_cast<double>(mine.bytes()))),
+         .crc32 = static_cast<uint32_t>(FromRank(group, r, mine.crc32()))});
   }
   return files;
 }
@@ -221,31 +222,42 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
 
 }  // namespace
 
-void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group) {
-  CheckSameTag(tag, group);
-  CheckTag(tag);
-  const std::string folder = dir + "/" + tag;
-  int revision = 0;
+CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& model,
+                               UnitStates& states, const CheckpointNotes& notes,
+                               ProcessGroup& group, bool beside)
+    : dir_(std::move(dir)),
+      tag_(std::move(tag)),
+      manifest_{states.dtype(), ShapesOf(model),   LinearsOf(model), {},
+                notes.engine,   notes.client_state},
+      group_(&group) {
+  CheckSameTag(tag_, group);
+  CheckTag(tag_);
+  const std::string folder = dir_ + "/" + tag_;
   RunTogether(group, kSaving, [&] {
     if (group.rank() != 0) return;
-    MakeWritableFolder(dir);
-    RemoveLeftovers(dir);
+    MakeWritableFolder(dir_);
+    RemoveLeftovers(dir_);
     MakeWritableFolder(folder);
-    revision = FreeRevision(folder);
+    revision_ = FreeRevision(folder);
   });
-  revision = static_cast<int>(FromRank(group, 0, revision));
-  CheckpointFile file;
+  revision_ = static_cast<int>(FromRank(group, 0, revision_));
   RunTogether(group, kSaving, [&] {
-    file = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision), model, states);
+    file_ = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision_), model, states);
   });
-  const std::vector<CheckpointFile> files = ExchangeSums(file, revision, group);
-  RunTogether(group, kSaving, [&] {
-    if (group.rank() != 0) return;
-    Publish(dir, tag,
-            {states.dtype(), ShapesOf(model), LinearsOf(model), files, notes.engine,
-             notes.client_state});
+  on_disk_ = std::async(beside ? std::launch::async : std::launch::deferred,
+                        [file = file_.get()] { file->Commit(); });
+}
+
+bool CheckpointSave::Finish(bool wait) {
+  constexpr std::chrono::seconds kNow{0};
+  const auto is_missing = [&] { return on_disk_.wait_for(kNow) != std::future_status::ready; };
+  if (!wait && group_->MaxScalar(is_missing() ? 1 : 0) > 0) return false;
+  RunTogether(*group_, kSaving, [&] { on_disk_.get(); });
+  manifest_.files = ExchangeSums(*file_, revision_, *group_);
+  RunTogether(*group_, kSaving, [&] {
+    if (group_->rank() == 0) Publish(dir_, tag_, manifest_);
   });
+  return true;
 }
 
 CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,

@@ -8,10 +8,14 @@
 #ifndef DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
 #define DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
 
+#include <future>
+#include <memory>
 #include <string>
 
 #include "base/json.h"
 #include "engine/comm/process_group.h"
+#include "engine/files/checkpoint_manifest.h"
+#include "engine/files/safetensors.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/state/unit_state.h"
 
@@ -23,13 +27,30 @@ struct CheckpointNotes {
   Json client_state = Json::object();  // What the caller keeps.
 };
 
-// A collective call. Whatever happens meanwhile (kill -9, a full disk, a power failure), this tag
-// loads as its old state or its new one, every other tag loads, and <dir>/latest names a complete
-// checkpoint. Only one save at a time may write to `dir`. Throws kInvalidArgument naming the tag if
-// it is invalid (CheckTag) or differs between ranks, and by file name; the other ranks then throw
-// kAborted, and training can continue.
-void SaveCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                    UnitStates& states, const CheckpointNotes& notes, ProcessGroup& group);
+// A checkpoint that is being saved. Whatever happens meanwhile (kill -9, a full disk, a power
+// failure), this tag loads as its old state or its new one, every other tag loads, and <dir>/latest
+// names a complete checkpoint. Only one save at a time may write to `dir`. The constructor and
+// Finish are collective calls, and throw by file name; the other ranks then throw kAborted, and
+// training can continue.
+class CheckpointSave {
+ public:
+  // Hands the state to the file system's memory: training may continue at once. Throws also
+  // kInvalidArgument naming the tag if it is invalid (CheckTag) or differs between ranks. A thread
+  // flushes to the disk, if `beside` training; else Finish does.
+  CheckpointSave(std::string dir, std::string tag, const Model& model, UnitStates& states,
+                 const CheckpointNotes& notes, ProcessGroup& group, bool beside);
+  // Once the disks of all ranks have it, makes it a checkpoint and returns true; waits for them if
+  // `wait`. REQUIRES: it has neither returned true nor thrown.
+  bool Finish(bool wait);
+
+ private:
+  std::string dir_, tag_;
+  CheckpointManifest manifest_;
+  ProcessGroup* group_;
+  int revision_ = 0;
+  std::unique_ptr<SafetensorsWriter> file_;
+  std::future<void> on_disk_;  // The last member: its end waits for the thread.
+};
 
 // Overwrites `states`. Converts states that were saved in another dtype: moments, and master copies
 // from and to parameters without one. An empty `tag` is the one in <dir>/latest. A collective call;

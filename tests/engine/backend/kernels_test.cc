@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/rng.h"
 #include "engine/backend/cpu/vec.h"
 #include "tests/engine/backend/kernels_testing.h"
 
@@ -47,6 +48,7 @@ TEST(VecTest, Bf16RoundTripsEveryPattern) {
     } else {
       ASSERT_EQ(back, pattern);
     }
+    ASSERT_EQ(FromResult<Bf16>(ToFloat(pattern)), pattern);  // NaN, too.
   }
 }
 
@@ -60,6 +62,15 @@ TEST(VecTest, Bf16RoundsToNearestEven) {
   EXPECT_EQ(rounded(0xFF800000), 0xFF80);
   EXPECT_TRUE(std::isnan(ToFloat(rounded(0x7F800001))));  // Its upper half alone says infinity.
   EXPECT_TRUE(std::isnan(ToFloat(rounded(0x7FFFFFFF))));  // Rounding up would give -0.
+}
+
+TEST(VecTest, ResultsAreRoundedAsOtherNumbersAre) {
+  Rng rng(1, 0, "bf16");
+  for (int i = 0; i < 100'000; ++i) {
+    const auto x = std::bit_cast<float>(static_cast<uint32_t>(rng.NextU64()));
+    if (std::isnan(x)) continue;
+    ASSERT_EQ(FromResult<Bf16>(x), FromFloat<Bf16>(x)) << x;
+  }
 }
 
 TEST_P(KernelsTest, FillWritesEveryElement) {

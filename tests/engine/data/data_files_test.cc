@@ -1,12 +1,9 @@
 // Token files, images and validation data: formats byte by byte, parts that do not overlap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,11 +15,11 @@
 #include "engine/data/shuffle.h"
 #include "engine/model/models.h"
 #include "engine/runtime/executor/batch_loader.h"
+#include "tests/engine/data/data_folder.h"
 
 namespace dsat::engine {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -31,43 +28,7 @@ std::string Raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-class DataFilesTest : public testing::Test {
- protected:
-  DataFilesTest() {
-    std::string name = (fs::temp_directory_path() / "dsat-data-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~DataFilesTest() override { fs::remove_all(folder_); }
-
-  void Write(const std::string& path, const std::string& content) const {
-    std::ofstream(folder_ / path, std::ios::binary) << content;
-  }
-  std::unique_ptr<Dataset> Open(const Json& json, int64_t seed = 1) const {
-    return OpenDataset(json, folder_, seed, "/data");
-  }
-  std::unique_ptr<Dataset> OpenValidation(const Json& json) const {
-    return OpenValidationDataset(json, folder_, 1, "/data");
-  }
-  template <typename Fn>
-  static void ExpectRefused(const Fn& fn, const std::string& message) {
-    try {
-      fn();
-      FAIL() << message;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
-  }
-  void ExpectRefused(const Json& json, const std::string& message) const {
-    ExpectRefused(
-        [&] {
-          (void)Open(json);
-          (void)OpenValidation(json);
-        },
-        message);
-  }
-
-  fs::path folder_;
-};
+using DataFilesTest = DataFolderTest;
 
 std::vector<int32_t> TokensOf(const Dataset& dataset, int64_t index, int64_t T) {
   std::vector<int32_t> tokens(static_cast<size_t>(T)), targets(static_cast<size_t>(T));

@@ -3,17 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "tests/engine/data/data_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -37,23 +36,8 @@ std::string AsText(const std::vector<int32_t>& tokens) {
   return {tokens.begin(), tokens.end()};
 }
 
-// A folder of its own for each test.
-class DatasetTest : public testing::Test {
+class DatasetTest : public DataFolderTest {
  protected:
-  DatasetTest() {
-    std::string name = (fs::temp_directory_path() / "dsat-dataset-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~DatasetTest() override { fs::remove_all(folder_); }
-
-  void Write(const std::string& path, const std::string& content) const {
-    fs::create_directories((folder_ / path).parent_path());
-    std::ofstream(folder_ / path, std::ios::binary) << content;
-  }
-
-  std::unique_ptr<Dataset> Open(const Json& json, int64_t seed = 1) const {
-    return OpenDataset(json, folder_, seed, "/data");
-  }
   std::unique_ptr<Dataset> OpenPath(const Json& path) const {
     return Open({{"type", "text"}, {"path", path}});
   }
@@ -77,8 +61,6 @@ class DatasetTest : public testing::Test {
       EXPECT_THAT(error.what(), HasSubstr(message));
     }
   }
-
-  fs::path folder_;
 };
 
 TEST_F(DatasetTest, TargetsAreTheTokensAfter) {

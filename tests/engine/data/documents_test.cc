@@ -1,11 +1,12 @@
 // Tokenizers and documents: what is refused, how documents are packed, epochs, and kept tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/text_codec.h"
 #include "engine/data/text_splitter.h"
+#include "tests/engine/data/data_folder.h"
 #include "tests/engine/data/small_tokenizer.h"
 
 namespace dsat::engine {
@@ -32,26 +34,14 @@ Json WithBegin(Json tokenizer) {
   return tokenizer;
 }
 
-// A folder of its own for each test, also for kept tokens.
-class DocumentsTest : public testing::Test {
+class DocumentsTest : public DataFolderTest {
  protected:
   DocumentsTest() {
-    std::string name = (fs::temp_directory_path() / "dsat-documents-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1);
     Write("tokenizer.json", SmallTokenizer().dump());
   }
-  ~DocumentsTest() override {
-    unsetenv("XDG_CACHE_HOME");
-    fs::remove_all(folder_);
-  }
+  ~DocumentsTest() override { unsetenv("XDG_CACHE_HOME"); }
 
-  void Write(const std::string& path, const std::string& content) const {
-    std::ofstream(folder_ / path, std::ios::binary) << content;
-  }
-  std::unique_ptr<Dataset> Open(const Json& json, int64_t seed = 1) const {
-    return OpenDataset(json, folder_, seed, "/data");
-  }
   // All tokens, as the validation data have them in order.
   std::vector<int32_t> All(Json json, int64_t count) const {
     const Json path = json.at("path");
@@ -64,18 +54,6 @@ class DocumentsTest : public testing::Test {
     tokens.back() = targets[tokens.size() - 2];
     return tokens;
   }
-  template <typename Fn>
-  static void ExpectRefused(const Fn& fn, const std::string& message) {
-    try {
-      fn();
-      FAIL() << message;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
-  }
-  void ExpectRefused(const Json& json, const std::string& message) const {
-    ExpectRefused([&] { (void)Open(json); }, message);
-  }
   void ExpectTokenizerRefused(const std::string& pointer, const Json& value,
                               const std::string& message) const {
     Json tokenizer = SmallTokenizer();
@@ -84,8 +62,6 @@ class DocumentsTest : public testing::Test {
     const std::string path = folder_ / "bad.json";
     ExpectRefused([&] { (void)Tokenizer(path); }, path + ": " + message);
   }
-
-  fs::path folder_;
 };
 
 // ---- Tokenizers. ----
@@ -117,7 +93,8 @@ TEST_F(DocumentsTest, TokenizersOfOtherKindsAreRefusedByKeyAndValue) {
   refused("/model/dropout", 0.1, "/model/dropout is 0.1; expected null");
   refused("/model/continuing_subword_prefix", "##", "/model/continuing_subword_prefix is \"##\"");
   refused("/model/end_of_word_suffix", "</w>", "/model/end_of_word_suffix is \"</w>\"");
-  refused("/normalizer", {{"type", "NFC"}}, "/normalizer is {\"type\":\"NFC\"}; expected null");
+  refused("/normalizer", {{"type", "Lowercase"}},
+          "/normalizer/type is \"Lowercase\"; expected NFC, NFD, NFKC, NFKD or");
   refused("/truncation", {{"max_length", 5}}, "/truncation is {\"max_length\":5}; expected null");
   refused("/pre_tokenizer/type", "Metaspace", "/pre_tokenizer/type is \"Metaspace\"; expected");
   refused("/pre_tokenizer", {{"type", "Digits"}},
@@ -211,6 +188,33 @@ TEST_F(DocumentsTest, TokensAreKeptUntilAFileChanges) {
   fs::remove_all(folder_ / "cache");
   Write("cache", "a file in place of the folder");
   EXPECT_THAT(All(json, 4), ElementsAre(257, 256, 'c', 258));
+}
+
+TEST_F(DocumentsTest, TokensThatNoRunHasReadForAMonthAreRemoved) {
+  const fs::path cache = folder_ / "cache/dsat";
+  const Json json = {{"type", "jsonl"}, {"path", "a.jsonl"}, {"tokenizer", "tokenizer.json"}};
+  const auto age = [](const fs::path& path, int num_days) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::days(num_days));
+  };
+  Write("a.jsonl", "{\"text\": \"ab\"}");
+  (void)Open(json);
+  const fs::path used = *fs::directory_iterator(cache);
+  age(used, 31);
+  (void)Open(json);  // It is read again.
+  for (const auto& [name, num_days] : std::map<std::string, int>{
+           {"1.tokens", 31}, {"2.tokens.tmp.17", 31}, {"3.tokens", 29}, {"notes", 31}}) {
+    Write("cache/dsat/" + name, "12345678");
+    age(cache / name, num_days);
+  }
+  Write("a.jsonl", "{\"text\": \"abc\"}");
+  (void)Open(json);
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(cache))
+    left.insert(entry.path().filename());
+  EXPECT_EQ(left.size(), 4U);  // The new one, too.
+  EXPECT_TRUE(left.contains(used.filename()));
+  EXPECT_TRUE(left.contains("3.tokens"));
+  EXPECT_TRUE(left.contains("notes"));
 }
 
 TEST_F(DocumentsTest, MistakesInDocumentsAreNamedByFileAndLine) {

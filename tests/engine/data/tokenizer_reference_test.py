@@ -13,7 +13,7 @@ import unicodedata
 
 try:
     from tokenizers import AddedToken, Regex, Tokenizer
-    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 except ImportError:
     print("skipped: no tokenizers here")
     sys.exit(77)
@@ -81,6 +81,25 @@ def llama3():
     return tokenizer, {}
 
 
+def qwen2():
+    """NFC, and added tokens that are looked for before and after it."""
+    split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+                                     byte_level(use_regex=False)])
+    tokenizer = train(split, ["<|endoftext|>"])
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(["<|end|>", "a\u030a"])
+    tokenizer.add_tokens([AddedToken("e\u0301", normalized=True)])
+    return tokenizer, {}
+
+
+def other_forms():
+    tokenizer = train(byte_level(), [])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.NFKC(),
+                                                 normalizers.NFD()])
+    tokenizer.add_tokens([AddedToken("½", normalized=True)])
+    return tokenizer, {}
+
+
 def other_elements():
     split = pre_tokenizers.Sequence([
         pre_tokenizers.Split("  ", "removed"), pre_tokenizers.Digits(individual_digits=True),
@@ -95,7 +114,8 @@ def random_text(draw):
     """Characters of all kinds, as Python's Unicode tables (14, as PCRE2's of Debian 12) know them."""
     pieces = ["<|endoftext|>", "<|end_of_text|>", "<|end|>", "<|", "xyzzy", " xyzzy ", " plugh", "'s",
               "'S", "'\u017f", "'ll", "\r\n", "\n", "  ", " ", "\t", "\u00a0", "\u0085", "\u180e",
-              "\u2003", "\u200b", "123", "٣٤٥", "Ⅷ", "½", "日本語", "é", "e\u0301", "ÅÄÖ", "ǅ", "</s>",
+              "\u2003", "\u200b", "123", "٣٤٥", "Ⅷ", "½", "日本語", "é", "e\u0301", "\u0301", "\u0323", "a\u030a", "ﬁ", "각", "\u1100\u1161",
+              "\u2126", "\u0344", "ÅÄÖ", "ǅ", "</s>",
               "Ġ", "!?", "…", "🙂", "👩\u200d🚀", "\0", "\x7f", "\u2028", "the", " The", "we've",
               "\ufffd", "/"]
     text = ""
@@ -134,7 +154,7 @@ def check(name, tokenizer, file, program, folder):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        for make in (gpt2, gpt2_as_published, llama3, other_elements):
+        for make in (gpt2, gpt2_as_published, llama3, qwen2, other_forms, other_elements):
             check(make.__name__, *make(), sys.argv[1], folder)
             print(make.__name__, "agrees")
 

@@ -372,6 +372,29 @@ TEST_F(CheckpointTest, EveryBitFlipInTheManifestIsFound) {
   EXPECT_EQ(ReadManifest(folder).files.size(), 1U);
 }
 
+TEST_F(CheckpointTest, ASaveBesideTrainingIsTheStateWhereItBegan) {
+  const auto data = Synthetic();
+  const Model model = TinyGpt2();
+  const DsConfig config = TinyConfig(2, 2, 1);
+  RunRanks(2, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+    engine.TrainBatch();
+    engine.SaveCheckpoint(dir_, "before");
+    auto save = engine.BeginCheckpoint(dir_, "beside");
+    const double loss = engine.TrainBatch().loss;
+    EXPECT_EQ(ReadFile(dir_ + "/latest"), "before");
+    while (!save->Finish(/*wait=*/false))
+      engine.TrainBatch();
+    engine.LoadCheckpoint(dir_);
+    EXPECT_EQ(engine.num_steps(), 1);
+    EXPECT_EQ(engine.TrainBatch().loss, loss);
+    engine.BeginCheckpoint(dir_, "given up");
+    EXPECT_EQ(ReadFile(dir_ + "/latest"), "beside");
+  });
+  EXPECT_FALSE(fs::exists(dir_ + "/given up/manifest.json"));
+}
+
 TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
   const auto data = Synthetic();
   const Model model = TinyMlp();

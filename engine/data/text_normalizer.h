@@ -1,0 +1,28 @@
+// Unicode's normalization forms, as a tokenizer.json asks for them.
+#ifndef DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_
+#define DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dsat::engine {
+
+// Thread-safe.
+class TextNormalizer {
+ public:
+  // "NFC", "NFD", "NFKC" or "NFKD"; nullopt for another name.
+  static std::optional<TextNormalizer> OfName(std::string_view name);
+
+  // The normalized text. REQUIRES: `text` is UTF-8.
+  std::string Normalize(std::string_view text) const;
+
+ private:
+  explicit TextNormalizer(int options) : options_(options) {}
+
+  int options_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_

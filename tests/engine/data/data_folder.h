@@ -1,0 +1,62 @@
+// A folder of data files for a test.
+#ifndef DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_
+#define DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "engine/data/dataset.h"
+
+namespace dsat::engine {
+
+// A folder of its own for each test.
+class DataFolderTest : public testing::Test {
+ protected:
+  DataFolderTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "dsat-data-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~DataFolderTest() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& path, const std::string& content) const {
+    std::filesystem::create_directories((folder_ / path).parent_path());
+    std::ofstream(folder_ / path, std::ios::binary) << content;
+  }
+  std::unique_ptr<Dataset> Open(const Json& json, int64_t seed = 1) const {
+    return OpenDataset(json, folder_, seed, "/data");
+  }
+  std::unique_ptr<Dataset> OpenValidation(const Json& json) const {
+    return OpenValidationDataset(json, folder_, 1, "/data");
+  }
+
+  template <typename Fn>
+  static void ExpectRefused(const Fn& fn, const std::string& message) {
+    try {
+      fn();
+      FAIL() << message;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(message));
+    }
+  }
+  void ExpectRefused(const Json& json, const std::string& message) const {
+    ExpectRefused(
+        [&] {
+          (void)Open(json);
+          (void)OpenValidation(json);
+        },
+        message);
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace dsat::engine
+
+#endif  // DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_
