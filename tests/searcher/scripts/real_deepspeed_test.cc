@@ -166,6 +166,33 @@ TEST_F(RealDeepSpeedTest, TheConfigOfAcceleratesOwnConfigIsTuned) {
     EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
 }
 
+// Two hosts that this machine simulates, each with one rank.
+TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
+  const std::string bin = Python().substr(0, Python().rfind('/') + 1);
+  work_.Write("hosts", "w0 slots=1\nw1 slots=1\n");
+  work_.Write("ranks.py",
+              "import os\n"
+              "names = ('DSAT_TEST_HOST', 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')\n"
+              "print('ranks:', *(os.environ[name] for name in names))\n");
+  const std::vector<std::string> on_hosts = {"--hostfile", "hosts", "--ssh",
+                                             DSAT_SOURCE_DIR "/tests/searcher/hosts/fake_ssh.sh"};
+  for (const std::string launcher : {"torchrun", "deepspeed"}) {
+    if (!Succeeds("test -x " + bin + launcher)) GTEST_SKIP() << kNoDeepSpeed;
+    work_.Write("ranks.yaml", "name: ranks\nentrypoint: " + bin + launcher +
+                                  " ranks.py --deepspeed_config {ds_config}\n"
+                                  "resources: {slots_per_trial: 2, device_memory: 64MiB}\n"
+                                  "hyperparameters: {deepspeed_config: ds_config.json}\n");
+    std::vector<std::string> args = {"train", "ranks.yaml", "--out", launcher};
+    args.insert(args.end(), on_hosts.begin(), on_hosts.end());
+    const Finished train = work_.Dsat(args);
+    EXPECT_EQ(train.exit_code, 0) << train.err;
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank0.log")),
+                testing::HasSubstr("ranks: w0 0 0 2 127.0.0.2"));
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank1.log")),
+                testing::HasSubstr("ranks: w1 1 0 2 127.0.0.2"));
+  }
+}
+
 TEST_F(RealDeepSpeedTest, AScriptThatCrashesFailsWithItsLastWords) {
   work_.Write("train.py", "import deepspeed\nraise ValueError('a bug of mine')\n");
   const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "2"});
