@@ -241,6 +241,24 @@ TEST_F(RealSlurmTest, ASearchRunsEachTrialAsAJobOnTwoNodes) {
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 
+// torchrun itself is started on two hosts by tests/searcher/scripts/real_deepspeed_test.cc.
+TEST_F(RealSlurmTest, ALauncherRunsOnEachNode) {
+  work.Write("torchrun", "#!/bin/sh\necho on $SLURMD_NODENAME: \"$@\"\n");
+  fs::permissions(work.Path("torchrun"), fs::perms::owner_all);
+  work.Write("ranks.yaml",
+             "name: ranks\nentrypoint: ./torchrun --nnodes 2 t.py --ds_config {ds_config}\n"
+             "resources: {slots_per_trial: 2, device_memory: 1GiB}\n"
+             "hyperparameters: {deepspeed_config: ds_config.json}\n");
+  const Finished run = work.Dsat(OnSlurm({"train", "ranks.yaml", "--out", "out"}));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const std::string node : {"0", "1"}) {
+    EXPECT_THAT(ReadFile(work.Path("out/rank" + node + ".log")),
+                AllOf(HasSubstr("on n" + std::to_string(std::stoi(node) + 1) + ": --nnodes 2 "),
+                      HasSubstr(" --node_rank " + node + " --nproc_per_node 1 --master_addr ")));
+  }
+  EXPECT_TRUE(NoJobIsLeft()) << Jobs();
+}
+
 TEST_F(RealSlurmTest, InsideOfAJobTrialsAreItsSteps) {
   work.Write("in_job.sh", "exec dsat train deepspeed.yaml --launcher slurm --out out\n");
   const std::string job = OutputOf(
