@@ -62,7 +62,10 @@ class RunningTrial:
                 "environment": {**self.environment(rank, ranks, port), **environment},
                 "log": str(self.folder / f"rank{rank}.log")} for rank in range(ranks)]
         print(json.dumps(run), file=self.server.stdin, flush=True)
-        return json.loads(self.server.stdout.readline())
+        codes = json.loads(self.server.stdout.readline())
+        for left in pathlib.Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+            left.unlink()
+        return codes
 
     def log(self, rank=0):
         return (self.folder / f"rank{rank}.log").read_text()
