@@ -127,6 +127,15 @@ class Meter:
         if of.start_profile_step == 0 and not of.is_profile:
             self._flops.start()
 
+    @property
+    def is_last_step(self) -> bool:
+        """Whether the end of the step that runs ends the process."""
+        return self._log.num_steps >= self._trial.end_profile_step
+
+    @property
+    def num_steps(self) -> int:
+        return self._log.num_steps
+
     def end_step(self, loss: Any = None, forward_s: float = 0, backward_s: float = 0,
                  wait_s: float = 0, samples: Optional[int] = None) -> None:
         """Call it at the end of an optimizer step, on every rank.
@@ -141,7 +150,7 @@ class Meter:
         if not of.measures:
             return
         synchronize()
-        step = self._log.num_steps
+        step, is_last_step = self._log.num_steps, self.is_last_step
         begun = self._log.ended_at
         self._log.end_step(loss, wait_s)
         total_s = 0.0 if begun is None else time.perf_counter() - begun
@@ -149,7 +158,7 @@ class Meter:
             self._flops.stop()
         if of.start_profile_step < step:
             self._phases.append([forward_s, backward_s])
-        if step >= of.end_profile_step:
+        if is_last_step:
             self._finish(samples)
         if rank() == 0:
             rest_s = max(0.0, total_s - forward_s - backward_s)

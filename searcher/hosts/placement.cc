@@ -124,11 +124,18 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
   }
   if (IsBuiltin(spec)) return;
   const auto launcher = FindRankLauncher(spec.entrypoint);
-  if (launcher && slots.back().host != slots.front().host) {
+  std::map<int64_t, int64_t> ranks_of_host;
+  for (const Slot& slot : slots)
+    ++ranks_of_host[slot.host];
+  const auto is_like_first = [&](const auto& host) {
+    return host.second == ranks_of_host.begin()->second;
+  };
+  if (launcher && launcher->name == "accelerate" &&
+      !std::ranges::all_of(ranks_of_host, is_like_first)) {
     Throw(ErrorCode::kInvalidArgument,
-          "entrypoint: `{}` starts ranks on one host, and a trial of {} slots needs several: give "
-          "the script's own command (python train.py ...), so that dsat starts its ranks",
-          launcher->name, spec.slots_per_trial);
+          "entrypoint: `accelerate` starts as many ranks on each host, and {} slots are not spread "
+          "evenly over {} hosts: change resources.slots_per_trial, or use torchrun or deepspeed",
+          spec.slots_per_trial, ranks_of_host.size());
   }
   if (spec.device_memory_bytes == 0) {
     Throw(ErrorCode::kInvalidArgument,

@@ -9,7 +9,9 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -25,9 +27,8 @@ namespace {
 
 // Slurm's commands read options from these variables, which a job sets for itself and not for its
 // steps, such as SLURM_NTASKS and SLURM_GPUS_PER_TASK.
-constexpr char kForgetJob[] =
-    R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
-    R"( grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
+constexpr char kForgetJob[] = R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
+                              R"( grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
 // The step has one task, but its ranks are not that task: libraries would take its numbers for
 // theirs.
 constexpr char kForgetTask[] =
@@ -83,14 +84,60 @@ bool NamesGpus(const std::vector<std::string>& args) {
   });
 }
 
-// The nodes on which Slurm would run such a job, "n[1-2]".
+// The last value of an option of salloc, also given as "-pgpu" or in two words; "" if there is
+// none.
+std::string OptionIn(const std::vector<std::string>& args, const std::string& name,
+                     const std::string& letter) {
+  std::string value;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool is_alone = args[i] == name || args[i] == letter;
+    if (is_alone && i + 1 < args.size()) value = args[i + 1];
+    if (args[i].starts_with(name + "=")) value = args[i].substr(name.size() + 1);
+    if (!is_alone && args[i].starts_with(letter)) value = args[i].substr(letter.size());
+  }
+  return value;
+}
+
+// The seconds of a time limit as Slurm's commands accept and print it: minutes, minutes:seconds,
+// hours:minutes:seconds, days-hours and so on; nullopt for anything else.
+std::optional<double> SecondsOf(const std::string& text) {
+  if (text == "0" || text == "UNLIMITED" || text == "INFINITE")
+    return std::numeric_limits<double>::infinity();
+  static const std::regex kForm(R"((?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,4}))?(?::(\d{1,4}))?)");
+  std::smatch match;
+  if (!std::regex_match(text, match, kForm)) return std::nullopt;
+  const auto number = [&](int i) { return match[i].matched ? std::stod(match[i]) : 0; };
+  if (match[1].matched) return ((number(1) * 24 + number(2)) * 60 + number(3)) * 60 + number(4);
+  if (match[4].matched) return (number(2) * 60 + number(3)) * 60 + number(4);
+  return number(2) * 60 + number(3);
+}
+
+// Slurm accepts a job whose time limit is above its partition's, and lets it wait.
+void CheckTimeLimit(const std::vector<std::string>& args, const std::string& partition) {
+  const std::string asked = OptionIn(args, "--time", "-t");
+  const bool has_choice = OptionIn(args, "--partition", "-p").find(',') != std::string::npos;
+  if (asked.empty() || partition.empty() || has_choice) return;
+  const std::string most =
+      ValueOf(Ask("scontrol show partition " + ShellWord(partition)).text, "MaxTime=");
+  const std::optional<double> asked_s = SecondsOf(asked), most_s = SecondsOf(most);
+  if (!asked_s || !most_s || *asked_s <= *most_s) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "--slurm-args: --time {} is above the limit of partition {}, {}: such a job would wait "
+        "forever; expected a shorter time or another --partition",
+        Printable(asked), Printable(partition), most);
+}
+
+// The nodes on which Slurm would run such a job, "n[1-2]". Throws if it would not.
 std::string NodesFor(const std::vector<std::string>& args) {
   std::string options;
   for (const std::string& arg : args)
     options += fmt::format(" {}", ShellWord(arg));
   const Answer answer = Ask(fmt::format("{}srun --test-only{} true", kForgetJob, options));
   const std::string nodes = ValueOf(answer.text, " on nodes ");
-  if (answer.exit_code == 0 && !nodes.empty()) return nodes;
+  if (answer.exit_code == 0 && !nodes.empty()) {
+    CheckTimeLimit(args, ValueOf(answer.text, " in partition "));
+    return nodes;
+  }
   std::string said = answer.text.substr(0, answer.text.find_last_not_of('\n') + 1);
   for (size_t end; (end = said.find('\n')) != std::string::npos;)
     said.replace(end, 1, "; ");

@@ -27,6 +27,7 @@
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
+#include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/script_losses.h"
 #include "searcher/scripts/shared_buffers.h"
@@ -94,7 +95,7 @@ class CommandTarget : public LaunchTarget {
     int64_t port = 0;  // Where the ranks meet; 0 if the launcher chooses it.
   };
 
-  int64_t num_commands() const;
+  std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
@@ -124,9 +125,13 @@ int64_t AccumulationOf(const LaunchRequest& request) {
   return request.ds_config.at("gradient_accumulation_steps");
 }
 
-// A launcher is one command that starts the ranks itself. Otherwise there is one command per slot.
-int64_t CommandTarget::num_commands() const {
-  return FindRankLauncher(spec_.entrypoint) ? 1 : spec_.slots_per_trial;
+// A launcher is one command per host that starts the ranks itself. Otherwise there is one command
+// per slot.
+std::vector<RankPlace> CommandTarget::PlaceCommands(const LaunchRequest& request) const {
+  std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
+  if (FindRankLauncher(spec_.entrypoint))
+    std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
+  return places;
 }
 
 // The environment of all ranks. Creates the folder of DeepSpeed's compiled extensions.
@@ -190,19 +195,26 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     fs::remove(old);
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
-  const int port = FreePort();
+  const std::vector<RankPlace> places = PlaceCommands(request);
+  const bool on_several = places[0].num_nodes > 1;
+  std::map<std::string, std::string> meeting = {{"MASTER_ADDR", "127.0.0.1"}};
+  if (on_several) meeting = MasterEnvironment(request);
+  if (!on_several) meeting["MASTER_PORT"] = std::to_string(FreePort());
+  const int port = std::stoi(meeting["MASTER_PORT"]);
   const std::optional<RankLauncher> launcher = FindRankLauncher(spec_.entrypoint);
-  const bool is_ours = !launcher || launcher->needs_port;
+  const bool is_ours = !launcher || launcher->needs_port || on_several;
   given_[request.dir] = {.port = is_ours ? port : launcher->port.value_or(0)};
 
-  const std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
-  const std::vector<std::string> argv = ArgvForTrial(spec_, request.ds_config, files.config, port);
+  std::vector<std::vector<std::string>> argvs(
+      places.size(), ArgvForTrial(spec_, request.ds_config, files.config, port));
+  if (launcher && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
-  for (int64_t rank = 0; rank < num_commands(); ++rank) {
-    const RankPlace& place = places[static_cast<size_t>(rank)];
+  for (size_t i = 0; i < places.size(); ++i) {
+    const RankPlace& place = places[i];
+    const auto rank = static_cast<int64_t>(i);
     RankCommand& command = commands.emplace_back();
-    command.argv = argv;
+    command.argv = argvs[i];
     command.env = EnvironmentOn(place.host, request, own);
     command.work_dir = spec_.model_dir;
     command.log_path = files.log(rank);
@@ -216,8 +228,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
                         {"CROSS_RANK", std::to_string(place.node)},
                         {"CROSS_SIZE", std::to_string(place.num_nodes)}});
-    if (place.num_nodes > 1) command.env.merge(MasterEnvironment(request));
-    command.env.insert({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}});
+    command.env.insert(meeting.begin(), meeting.end());
     command.env["RANK"] = std::to_string(rank);
     command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
   }
@@ -410,9 +421,8 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   const bool ended_well = exit.first_failed_rank < 0;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
-  for (int64_t rank = 0; rank < num_commands(); ++rank) {
+  for (int64_t rank = 0; rank < std::ssize(PlaceCommands(request)); ++rank)
     logs.push_back(AttemptFiles(request).ReadLogEnd(rank));
-  }
   // A launcher may exit with code 0 although its ranks have failed.
   const Outcome outcome = ClassifyExit(exit, logs);
   if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;

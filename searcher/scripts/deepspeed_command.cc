@@ -58,15 +58,6 @@ constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--ma
 // Words that may stand before a program and run it.
 constexpr std::array<std::string_view, 5> kPrefixes = {"env", "exec", "nohup", "time", "setsid"};
 
-// "--num-gpus=x-y" -> "--num_gpus=x-y".
-std::string WithUnderscores(std::string argument) {
-  if (!argument.starts_with("--")) return argument;
-  for (size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
-    if (argument[i] == '-') argument[i] = '_';
-  }
-  return argument;
-}
-
 std::optional<int64_t> ParseCount(std::string_view text) {
   int64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -206,6 +197,14 @@ void RenameForRelease(const ExperimentSpec& spec, Json& ds_config) {
 }
 
 }  // namespace
+
+std::string WithUnderscores(std::string argument) {
+  if (!argument.starts_with("--")) return argument;
+  for (size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
+    if (argument[i] == '-') argument[i] = '_';
+  }
+  return argument;
+}
 
 std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
                                         std::string_view flag) {

@@ -25,6 +25,8 @@ struct ArgumentPart {
   size_t length = std::string::npos;  // To the end.
 };
 
+// "--num-gpus=x-y" -> "--num_gpus=x-y".
+std::string WithUnderscores(std::string argument);
 // The value of words()[index] if that is `flag`, which has underscores: "--flag value" or
 // "--flag=value", also with hyphens.
 std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,

@@ -256,14 +256,23 @@ TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
 
 TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
   ExperimentSpec spec = CommandSpec();
+  spec.ds_config["compile"] = {{"backend", "inductor"}};
   constexpr char kNew[] = "/zero_optimization/memory_efficient_linear";
   constexpr char kOld[] = "/zero_optimization/round_robin_gradients";
-  for (const auto& [release, has_new] :
-       {std::pair{"", true}, {"0.8.3", false}, {"0.9.0", true}, {"0.19.2+cu121", true}}) {
+  constexpr char kNewest[] = "/compile/deepcompile";  // Left out if the release is unknown.
+  struct Has {
+    const char* release;
+    bool has_new, has_newest;
+  };
+  for (const auto& [release, has_new, has_newest] : {Has{"", true, false},
+                                                     {"0.8.3", false, false},
+                                                     {"0.9.0", true, false},
+                                                     {"0.19.2+cu121", true, true}}) {
     spec.machine = Json::object();
     if (*release != 0) spec.machine["packages"]["deepspeed"] = release;
     const std::set<std::string> knobs = KnobsOf(CommandSpace(spec, kRoomy).stages[3]);
     EXPECT_EQ(knobs.contains(kNew), has_new) << release;
+    EXPECT_EQ(knobs.contains(kNewest), has_newest) << release;
     EXPECT_FALSE(knobs.contains(kOld)) << "of stages 1 and 2";
     EXPECT_TRUE(KnobsOf(CommandSpace(spec, kRoomy).stages[2]).contains(kOld)) << release;
   }

@@ -2,10 +2,10 @@
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -30,8 +30,8 @@ def interpreter_in(spec):
 class RunningTrial:
     """The folder of one trial, and what its ranks left there."""
 
-    def __init__(self, folder, cache):
-        self.folder, self.cache = folder, cache
+    def __init__(self, folder, cache, server):
+        self.folder, self.cache, self.server = folder, cache, server
 
     def write_config(self, profile=False, **settings):
         section = {"enabled": True, "start_profile_step": 1, "end_profile_step": 4,
@@ -58,20 +58,14 @@ class RunningTrial:
     def run(self, script, *arguments, ranks=2, **environment):
         """Runs the script on all ranks, and returns their exit codes."""
         port = free_port()
-        started = []
-        for rank in range(ranks):
-            with open(self.folder / f"rank{rank}.log", "w") as log:
-                env = {**self.environment(rank, ranks, port), **environment}
-                started.append(subprocess.Popen(
-                    [sys.executable, "-u", str(SCRIPTS / script), *arguments], cwd=self.folder,
-                    env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True))
-        try:
-            return [process.wait(timeout=240) for process in started]
-        finally:
-            for process in started:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+        run = [{"script": str(SCRIPTS / script), "arguments": arguments, "folder": str(self.folder),
+                "environment": {**self.environment(rank, ranks, port), **environment},
+                "log": str(self.folder / f"rank{rank}.log")} for rank in range(ranks)]
+        print(json.dumps(run), file=self.server.stdin, flush=True)
+        codes = json.loads(self.server.stdout.readline())
+        for left in pathlib.Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+            left.unlink()
+        return codes
 
     def log(self, rank=0):
         return (self.folder / f"rank{rank}.log").read_text()
@@ -86,13 +80,26 @@ def extensions(tmp_path_factory):
     given = os.environ.get("DSAT_TEST_EXTENSIONS")
     folder = pathlib.Path(given) if given else tmp_path_factory.mktemp("torch_extensions")
     for lock in folder.glob("**/lock"):  # A killed compiler's, which others wait for.
-        lock.unlink()
+        if time.time() - lock.stat().st_mtime > 600:
+            lock.unlink()
     return folder
 
 
+@pytest.fixture(scope="session")
+def rank_server():
+    """A process that forks ranks (rank_server.py)."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+                   "TORCHINDUCTOR_COMPILE_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen([sys.executable, str(ROOT / "tests/python/rank_server.py")],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          env=environment) as server:
+        yield server
+        server.stdin.close()
+
+
 @pytest.fixture
-def run_trial(tmp_path, extensions):
-    return RunningTrial(tmp_path, extensions)
+def run_trial(tmp_path, extensions, rank_server):
+    return RunningTrial(tmp_path, extensions, rank_server)
 
 
 @pytest.fixture

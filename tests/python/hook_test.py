@@ -118,6 +118,14 @@ def test_a_pipeline_is_measured(run_trial):
         3 * 6 * 2 * 16 * 16 * 5, rel=0.05)
 
 
+def test_partial_batches_of_a_pipeline_are_reported(run_trial):
+    run_trial.write_config(**{**PIPELINE, "gradient_accumulation_steps": 2})
+    assert run_trial.run("pipeline.py", "short", ranks=1) == [0], run_trial.log()
+    found = run_trial.read("hook-rank0.json")
+    assert found["forward_batch_sizes"] == [3, 6]
+    assert found["partial_steps"] == [1, 2, 4]
+
+
 def test_the_profiling_trial_of_a_pipeline_counts_all_stages(run_trial):
     run_trial.write_config(profile=True, **PIPELINE)
     assert run_trial.run("pipeline.py") == [0, 0], run_trial.log()

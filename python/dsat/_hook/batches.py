@@ -1,7 +1,7 @@
 """Gives data loaders that scripts have built the micro-batch size of the trial."""
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from dsat._hook import wrap
 
@@ -65,6 +65,24 @@ class BatchCounter:
         self.micro_batch = micro_batch
         self._of_script = script_micro_batch
         self._places: Optional[List[Place]] = None
+        self._seen: Set[int] = set()
+        self._partial_steps: List[int] = []
+
+    def note(self, args: Any, kwargs: Any, step: int) -> bool:
+        """Counts a forward pass of a step. False: the script feeds batches of its own size."""
+        samples = self.count(args, kwargs)
+        if samples is None:
+            return True
+        if samples == self._of_script and not self._seen:
+            return False
+        self._seen.add(samples)
+        if samples < self.micro_batch and step not in self._partial_steps:
+            self._partial_steps.append(step)
+        return True
+
+    def report(self) -> Dict[str, Any]:
+        """What the rank's file says of all steps."""
+        return {"forward_batch_sizes": sorted(self._seen), "partial_steps": self._partial_steps}
 
     def count(self, args: Any, kwargs: Any) -> Optional[int]:
         """The samples in the arguments; None if they hide it, as packed sequences do."""

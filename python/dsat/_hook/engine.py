@@ -5,7 +5,7 @@ import inspect
 import os
 import time
 from types import ModuleType
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional
 
 from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
@@ -55,8 +55,6 @@ class EngineWatch:
         self._losses: List[Any] = []
         self._sum_losses = False
         self._counter = BatchCounter(micro_batch, script_micro_batch)
-        self._batch_sizes: Set[int] = set()
-        self._partial_steps: List[int] = []
         self._idle_since: Optional[float] = None
         self._wait_s = 0.0
 
@@ -66,17 +64,10 @@ class EngineWatch:
         if self._idle_since is not None:
             self._wait_s += time.perf_counter() - self._idle_since
             self._idle_since = None
-        micro_batch = self._counter.micro_batch
-        samples = self._counter.count(args, kwargs)
-        if samples is None:
-            return
-        if samples == self._script_micro_batch and not self._batch_sizes:
+        if not self._counter.note(args, kwargs, self.log.num_steps):
             raise UnreachableError(
-                f"dsat: the trial has micro-batches of {micro_batch} samples, but the script feeds "
-                f"batches of {samples}: {WAY_OUT}")
-        if samples < micro_batch and self.log.num_steps not in self._partial_steps:
-            self._partial_steps.append(self.log.num_steps)
-        self._batch_sizes.add(samples)
+                f"dsat: the trial has micro-batches of {self._counter.micro_batch} samples, but "
+                f"the script feeds batches of {self._script_micro_batch}: {WAY_OUT}")
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
         self._sum_losses = trainer_divides_loss or kwargs.get("scale_wrt_gas") is False
@@ -98,8 +89,7 @@ class EngineWatch:
     def finish(self) -> None:
         self.end_step()
         self.log.write()
-        rank_file(self._trial).add({"forward_batch_sizes": sorted(self._batch_sizes),
-                                    "partial_steps": self._partial_steps})
+        rank_file(self._trial).add(self._counter.report())
 
 
 def settings_of(engine: Any) -> Dict[str, Any]:

@@ -10,17 +10,19 @@ from types import ModuleType
 from typing import Any, Dict
 
 from dsat._hook import wrap
+from dsat._hook.batches import BatchCounter
 from dsat._meter import Meter, finish_profile, memory_in_use
-from dsat._trial import Trial, trial
+from dsat._trial import Trial, rank_file, trial
 
 
 class PipelineWatch:
     """The measurements of one engine."""
 
-    def __init__(self, of: Trial) -> None:
+    def __init__(self, of: Trial, micro_batch: int) -> None:
         from deepspeed.utils.timer import SynchronizedWallClockTimer
         self.trial = of
         self.meter = Meter(of)
+        self.counter = BatchCounter(micro_batch)
         self.timers: Any = SynchronizedWallClockTimer()
         self.wait_s = 0.0
         self.activation_bytes = -1
@@ -37,6 +39,8 @@ class PipelineWatch:
             seconds[name] = self.timers(name).elapsed(reset=False) / 1e3
         if self.trial.is_profile:
             finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
+        if self.meter.is_last_step:
+            rank_file(self.trial).add(self.counter.report())
         self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
                             engine.train_batch_size())
 
@@ -57,7 +61,8 @@ def _watch_of(engine: Any) -> Any:
     watch = engine.dsat_pipeline_watch
     running = trial()
     if watch is None and running is not None and running.measures:
-        watch = engine.dsat_pipeline_watch = PipelineWatch(running)
+        watch = engine.dsat_pipeline_watch = PipelineWatch(
+            running, engine.train_micro_batch_size_per_gpu())
     return watch
 
 
@@ -85,6 +90,8 @@ def change(deepspeed: ModuleType) -> None:
         watch = self.dsat_pipeline_watch
         if watch is not None:
             watch.wait_s += time.perf_counter() - begun
+            if batch is not None and self.module.training:
+                watch.counter.note(batch, {}, watch.meter.num_steps)
         return batch
 
     instructions = dict(PipelineEngine._INSTRUCTION_MAP)

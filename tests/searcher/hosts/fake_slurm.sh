@@ -35,6 +35,7 @@ case $name in
   scontrol)
     case $2 in
       hostnames) echo w0; echo w1 ;;
+      partition) echo "PartitionName=$3 MaxNodes=UNLIMITED MaxTime=1-02:00:00 MinNodes=0" ;;
       node) echo "NodeName=w0 NodeAddr=127.0.0.1 NodeHostName=w0" ;;
       job) echo "   JobState=$(cat "$FAKE_SLURM/state" 2>/dev/null || echo RUNNING) Reason=TimeLimit Dependency=(null)" ;;
     esac

@@ -104,9 +104,11 @@ TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {
   EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("slots_per_trial: 4; the hosts have fewer"));
 
   spec.slots_per_trial = 3;
-  spec.entrypoint = {"deepspeed", "train.py", "--deepspeed_config", "a.json"};
+  spec.entrypoint = {"accelerate", "launch", "train.py", "--deepspeed_config", "a.json"};
   spec.device_memory_bytes = 1 << 30;
-  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("`deepspeed` starts ranks on one host"));
+  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("3 slots are not spread evenly over 2 hosts"));
+  spec.entrypoint[0] = "deepspeed";
+  EXPECT_EQ(ErrorText(spec, hosts), "");
   spec.slots_per_trial = 2;
   EXPECT_EQ(ErrorText(spec, hosts), "");
   spec.device_memory_bytes = 0;

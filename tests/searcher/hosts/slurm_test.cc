@@ -108,6 +108,22 @@ TEST_F(SlurmTest, TrialsOnGpusAskForThemUnlessTheUserDoes) {
   }
 }
 
+TEST_F(SlurmTest, ATimeAboveThatOfThePartitionIsRefused) {
+  // The partition allows 1-02:00:00.
+  for (const char* args : {"", "--time=1560", "-t 1-2", "-t60:00", "--time 26:00:00",
+                           "--time=2-0 --time=5", "-t 2-0 -p a,b", "--time=unknown"})
+    EXPECT_NO_THROW(Planned(4, 0, args)) << args;
+  for (const char* args : {"--time=1561", "-t 1-2:00:01", "-t1-3", "--time 26:00:01", "--time=0",
+                           "--time=5 --time=2-0 -p debug"}) {
+    try {
+      Planned(4, 0, args);
+      ADD_FAILURE() << args;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("above the limit of partition debug, 1-02:00:00"));
+    }
+  }
+}
+
 TEST_F(SlurmTest, ArgsThatNeedAShellAreRefused) {
   EXPECT_THAT(SplitSlurmArgs(""), IsEmpty());
   EXPECT_THAT(SplitSlurmArgs("--time=1 -C \"a&b\""), ElementsAre("--time=1", "-C", "a&b"));

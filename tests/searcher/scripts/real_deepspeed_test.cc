@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <regex>
 #include <string>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "searcher/scripts/torch_extensions.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -24,8 +26,10 @@ std::string Python() {
   return python != nullptr ? python : "/usr/bin/python3";
 }
 
-// True if the shell command ends with exit code 0.
-bool Succeeds(const std::string& command) {
+// Whether the Python has a package; to import it would take seconds.
+bool HasPackage(const std::string& name) {
+  const std::string command =
+      Python() + " -c 'import importlib.util as u; exit(u.find_spec(\"" + name + "\") is None)'";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -35,8 +39,9 @@ class RealDeepSpeedTest : public testing::Test {
   void SetUp() override {
     setenv("DS_ACCELERATOR", "cpu", 1);
     setenv("OMP_NUM_THREADS", "1", 0);  // The ranks share the cores.
-    if (!Succeeds(Python() + " -c 'import deepspeed' >/dev/null 2>&1"))
-      GTEST_SKIP() << kNoDeepSpeed;
+    if (!HasPackage("deepspeed")) GTEST_SKIP() << kNoDeepSpeed;
+    // The build folder has DeepSpeed's extensions, which take half a minute to compile.
+    if (const char* const folder = std::getenv("TORCH_EXTENSIONS_DIR")) RemoveStaleLocks(folder);
     for (const char* name : {"train.py", "ds_config.json"})
       work_.Write(name, ReadFile(std::string(kExample) + name));
     std::string spec = ReadFile(std::string(kExample) + "deepspeed.yaml");
@@ -45,13 +50,15 @@ class RealDeepSpeedTest : public testing::Test {
     work_.Write("deepspeed.yaml", spec.replace(at, 7, Python()));
   }
 
-  // Tunes tests/searcher/scripts/`script` by `command`, and returns the trials.
+  // Tunes tests/searcher/scripts/`script` by `command` on `num_ranks` ranks, and returns the
+  // trials.
   Json Tune(const std::string& script, const std::string& command, const std::string& config,
-            int max_trials) {
+            int num_ranks, int max_trials) {
     work_.Write(script, ReadFile(std::string(DSAT_SOURCE_DIR "/tests/searcher/scripts/") + script));
     work_.Write("ds.json", config);
     work_.Write("tuned.yaml", "name: tuned\nentrypoint: |\n  " + command +
-                                  "\nresources: {slots_per_trial: 2, device_memory: 64MiB}\n"
+                                  "\nresources: {slots_per_trial: " + std::to_string(num_ranks) +
+                                  ", device_memory: 64MiB}\n"
                                   "hyperparameters: {deepspeed_config: ds.json}\n");
     const Finished search =
         work_.Dsat({"random", "tuned.yaml", "--max-trials", std::to_string(max_trials), "--metric",
@@ -71,14 +78,14 @@ double ValueOf(const Json& trial, const char* metric) {
 }
 
 TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
-  const Finished search =
-      work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "4", "--metric", "throughput",
-                  "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
+  const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--metric",
+                                      "throughput", "--train-batch-size", "16",
+                                      "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json shown = Show();
   EXPECT_EQ(shown["state"], "completed");
   EXPECT_GT(shown["profile"]["num_params"], 400'000);
-  ASSERT_EQ(shown["trials"].size(), 4U);
+  ASSERT_EQ(shown["trials"].size(), 3U);
   for (const Json& trial : shown["trials"]) {
     EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
     if (trial["id"] == 0) continue;  // It profiles the model and measures no time.
@@ -110,6 +117,9 @@ TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
 }
 
 TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
+  work_.Write("deepspeed.yaml",
+              std::regex_replace(ReadFile(work_.Path("deepspeed.yaml")),
+                                 std::regex("slots_per_trial: 2"), "slots_per_trial: 1"));
   const Finished run = work_.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json space = Json::parse(run.out);
@@ -119,8 +129,7 @@ TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
 }
 
 TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
-  if (!Succeeds(Python() + " -c 'import transformers' >/dev/null 2>&1"))
-    GTEST_SKIP() << kNoDeepSpeed;
+  if (!HasPackage("transformers")) GTEST_SKIP() << kNoDeepSpeed;
   const Json trials =
       Tune("hf_trainer.py",
            "WANDB_MODE=offline " + Python() +
@@ -131,7 +140,7 @@ TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
                "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
                "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": true}},
                "zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}})",
-           3);
+           1, 3);
   ASSERT_EQ(trials.size(), 3U);
   // dsat compares what ran with what was asked for, so that a success is one of these sizes.
   for (const Json& trial : trials)
@@ -141,7 +150,7 @@ TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
   EXPECT_EQ(trials[1]["ds_config"]["gradient_accumulation_steps"], 2);
   EXPECT_NE(trials[2]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
   EXPECT_THAT(ReadFile(work_.Path("out/trials/1/attempt0/rank0.log")),
-              testing::HasSubstr("train_batch_size ............. 16"));
+              testing::HasSubstr("train_batch_size ............. 8"));
   const Json best = ReadJsonFile(work_.Path("out/ds_config.json"));
   EXPECT_EQ(best["gradient_clipping"], "auto");
   EXPECT_THAT(ReadFile(work_.Path("out/command.txt")),
@@ -150,7 +159,7 @@ TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
 }
 
 TEST_F(RealDeepSpeedTest, TheConfigOfAcceleratesOwnConfigIsTuned) {
-  if (!Succeeds(Python() + " -c 'import accelerate' >/dev/null 2>&1")) GTEST_SKIP() << kNoDeepSpeed;
+  if (!HasPackage("accelerate")) GTEST_SKIP() << kNoDeepSpeed;
   work_.Write("acc.yaml",
               "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
               "deepspeed_config:\n  deepspeed_config_file: ds.json\n  zero3_init_flag: false\n"
@@ -160,14 +169,41 @@ TEST_F(RealDeepSpeedTest, TheConfigOfAcceleratesOwnConfigIsTuned) {
            Python() + " -m accelerate.commands.launch --config_file acc.yaml accelerate_loop.py",
            R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
                "zero_allow_untested_optimizer": true, "zero_optimization": {"stage": 1}})",
-           2);
+           2, 2);
   ASSERT_EQ(trials.size(), 2U);
   for (const Json& trial : trials)
     EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
 }
 
+// Two hosts that this machine simulates, each with one rank.
+TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
+  const std::string bin = Python().substr(0, Python().rfind('/') + 1);
+  work_.Write("hosts", "w0 slots=1\nw1 slots=1\n");
+  work_.Write("ranks.py",
+              "import os\n"
+              "names = ('DSAT_TEST_HOST', 'RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')\n"
+              "print('ranks:', *(os.environ[name] for name in names))\n");
+  const std::vector<std::string> on_hosts = {"--hostfile", "hosts", "--ssh",
+                                             DSAT_SOURCE_DIR "/tests/searcher/hosts/fake_ssh.sh"};
+  for (const std::string launcher : {"torchrun", "deepspeed"}) {
+    if (!std::filesystem::exists(bin + launcher)) GTEST_SKIP() << kNoDeepSpeed;
+    work_.Write("ranks.yaml", "name: ranks\nentrypoint: " + bin + launcher +
+                                  " ranks.py --deepspeed_config {ds_config}\n"
+                                  "resources: {slots_per_trial: 2, device_memory: 64MiB}\n"
+                                  "hyperparameters: {deepspeed_config: ds_config.json}\n");
+    std::vector<std::string> args = {"train", "ranks.yaml", "--out", launcher};
+    args.insert(args.end(), on_hosts.begin(), on_hosts.end());
+    const Finished train = work_.Dsat(args);
+    EXPECT_EQ(train.exit_code, 0) << train.err;
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank0.log")),
+                testing::HasSubstr("ranks: w0 0 0 2 127.0.0.2"));
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank1.log")),
+                testing::HasSubstr("ranks: w1 1 0 2 127.0.0.2"));
+  }
+}
+
 TEST_F(RealDeepSpeedTest, AScriptThatCrashesFailsWithItsLastWords) {
-  work_.Write("train.py", "import deepspeed\nraise ValueError('a bug of mine')\n");
+  work_.Write("train.py", "raise ValueError('a bug of mine')\n");
   const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "2"});
   EXPECT_NE(search.exit_code, 0);
   EXPECT_THAT(search.out + search.err, testing::HasSubstr("a bug of mine"));

@@ -1,0 +1,23 @@
+// A launcher's command on each of several hosts.
+#ifndef DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
+#define DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "searcher/launch/launch_request.h"
+
+namespace dsat {
+
+// `argv` for each host of an attempt, in their order: its launcher starts the ranks of that host
+// alone, without ssh, and they meet those of the other hosts. Options that say which ranks run
+// where, and where they meet, are replaced. Writes the file `hostfile` for DeepSpeed's launcher.
+// REQUIRES: FindRankLauncher(argv), and the request has slots.
+std::vector<std::vector<std::string>> ArgvOfHosts(const std::vector<std::string>& argv,
+                                                  const LaunchRequest& request,
+                                                  const std::string& hostfile);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_

@@ -1,0 +1,96 @@
+// Tests the commands of launchers on several hosts.
+#include "searcher/scripts/node_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "searcher/hosts/placement.h"
+#include "searcher/scripts/command_target.h"
+#include "tests/searcher/launch/launch_test_util.h"
+
+namespace dsat {
+namespace {
+
+using testing::ElementsAre;
+using Argv = std::vector<std::string>;
+
+// A trial of three ranks: one on the first host, and two on the second.
+class NodeCommandTest : public testing::Test {
+ protected:
+  NodeCommandTest() {
+    request_.dir = folder_.path();
+    request_.hosts = {{.name = "a", .reach = {"ssh", "a"}, .slots = {0}, .address = "10.0.0.1"},
+                      {.name = "b", .reach = {"ssh", "b"}, .slots = {3, 5}, .address = "10.0.0.2"}};
+    request_.slots = {{0, 0}, {1, 3}, {1, 5}};
+    port_ = MasterEnvironment(request_).at("MASTER_PORT");
+  }
+
+  Argv OnSecond(const Argv& argv) {
+    const std::vector<Argv> argvs = ArgvOfHosts(argv, request_, folder_.path() + "/hostfile");
+    EXPECT_EQ(argvs.size(), 2u);
+    return argvs.at(1);
+  }
+
+  TestFolder folder_;
+  LaunchRequest request_;
+  std::string port_;
+};
+
+TEST_F(NodeCommandTest, TorchrunStartsTheRanksOfItsHost) {
+  const std::vector<Argv> argvs =
+      ArgvOfHosts({"torchrun", "-m", "train"}, request_, folder_.path() + "/hostfile");
+  EXPECT_THAT(
+      argvs,
+      ElementsAre(Argv{"torchrun", "--nnodes", "2", "--node_rank", "0", "--nproc_per_node", "1",
+                       "--master_addr", "10.0.0.1", "--master_port", port_, "-m", "train"},
+                  Argv{"torchrun", "--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2",
+                       "--master_addr", "10.0.0.1", "--master_port", port_, "-m", "train"}));
+}
+
+TEST_F(NodeCommandTest, WhatTheUserSaysOfHostsAndRendezvousIsReplaced) {
+  EXPECT_EQ(OnSecond({"torchrun", "--nnodes=2", "--nproc-per-node", "2", "--standalone",
+                      "--rdzv-endpoint=a:1", "--rdzv_conf", "timeout=9", "t.py", "--standalone"}),
+            (Argv{"torchrun", "--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2",
+                  "--master_addr", "10.0.0.1", "--master_port", port_, "--rdzv_conf", "timeout=9",
+                  "t.py", "--standalone"}));
+  EXPECT_EQ(OnSecond({"sh", "-c", "cd x && accelerate launch --num_processes $N t.py | cat"}),
+            (Argv{"sh", "-c",
+                  "cd x && accelerate launch --num_machines 2 --machine_rank 1 --num_processes 3 "
+                  "--main_process_ip 10.0.0.1 --main_process_port " +
+                      port_ + " --deepspeed_multinode_launcher standard t.py | cat"}));
+}
+
+TEST_F(NodeCommandTest, DeepSpeedsLauncherGetsAHostfileAndNeedsNoSsh) {
+  const std::string hostfile = folder_.path() + "/hostfile";
+  ExperimentSpec spec;
+  spec.slots_per_trial = 3;
+  spec.options.start_profile_step = 2;
+  spec.options.end_profile_step = 6;
+  spec.entrypoint = {"deepspeed",
+                     "-H",
+                     "/job/hostfile",
+                     "--force_multi",
+                     "--no_local_rank",
+                     "--launcher=slurm",
+                     "t.py",
+                     "--ds_config",
+                     "a"};
+  request_.ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                        {"gradient_accumulation_steps", 1},
+                        {"train_batch_size", 3}};
+  const std::vector<RankCommand> commands = MakeCommandTarget(spec)->Prepare(request_);
+  ASSERT_EQ(commands.size(), 2u);
+  EXPECT_EQ(commands[0].host, 0);
+  EXPECT_EQ(commands[1].host, 1);
+  EXPECT_EQ(commands[1].env.at("CUDA_VISIBLE_DEVICES"), "3,5");
+  EXPECT_EQ(commands[1].env.count("RANK"), 0u);
+  EXPECT_EQ(commands[1].argv,
+            (Argv{"deepspeed", "--no_ssh", "--hostfile", hostfile, "--include", "node0:0@node1:3,5",
+                  "--node_rank", "1", "--master_addr", "10.0.0.1", "--master_port", port_,
+                  "--no_local_rank", "t.py", "--ds_config", folder_.path() + "/ds_config.json"}));
+  EXPECT_EQ(ReadFile(hostfile), "node0 slots=4096\nnode1 slots=4096\n");
+}
+
+}  // namespace
+}  // namespace dsat
