@@ -460,8 +460,8 @@ void Trial::Train() {
     tracer.AfterStep(engine, *group_, last);
     divergence.OnStep(step, engine.num_steps());
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
-    // Parameters that give no finite loss do not replace those that did.
     checkpoints_.Finish(/*wait=*/false);
+    // Parameters that give no finite loss do not replace those that did.
     if (last || (is_due && std::isfinite(step.loss))) {
       Save(engine, step, last);
       is_due = false;
