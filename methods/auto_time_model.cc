@@ -96,6 +96,7 @@ void AutoTimeModel::SetPrior() {
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, 0.005, 0.015);
   set(kScattered, 0.005, 0.01);
+  set(kContention, 0.005, 0.02);
   set(kRecompute, 0, 0.3);
   set(kMove, 0, 0.7);
   set(kOthers, 1, 0.5);
@@ -277,10 +278,12 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
   d[kNot4] = size > 4 && size % 4 != 0 ? 1 : 0;
   d[kNot8] = size > 8 && size % 8 != 0 ? 1 : 0;
   d[kScattered] = ranks_ > 1 && !config.knobs.contiguous ? 1 : 0;
+  d[kContention] = ranks_ > 1 && config.knobs.overlap ? 1 : 0;
   d[kOthers] = config.knobs.effect.log_time;
   double log = std::log(time) - (per_sample_ ? std::log(config.samples()) : 0);
-  for (const int parameter : {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd},
-                              int{kNot4}, int{kNot8}, int{kScattered}, int{kOthers}})
+  for (const int parameter :
+       {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd}, int{kNot4}, int{kNot8},
+        int{kScattered}, int{kContention}, int{kOthers}})
     log += p[parameter] * d[parameter];
   if (gradient != nullptr) *gradient = d;
   return log;

@@ -38,6 +38,7 @@ class AutoTimeModel {
     kNot4,                  // of 4,
     kNot8,                  // and of 8.
     kScattered,             // contiguous_gradients is off.
+    kContention,            // Collectives run while a pass computes.
     kRecompute,             // What a place computes besides, for activation checkpointing.
     kMove,                  // What a place moves besides, for offload.
     kOthers,                // Not a logarithm: of the predicted effects of other knobs.

@@ -274,5 +274,28 @@ TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt)
   EXPECT_NEAR(regression.Covariance(view, 0, 1), regression.Covariance(view, 1, 0), 1e-12);
 }
 
+TEST(AutoRegressionTest, OverlapMaySlowComputingDownMoreThanItHides) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  AutoRegression regression{AutoTimeModel(space, "throughput")};
+  std::vector<AutoObservation> observations;
+  for (const int64_t size : {4, 8, 16, 24}) {
+    for (const bool overlap : {false, true}) {
+      AutoObservation& o = observations.emplace_back();
+      o.point.config = ConfigOf(configs, 0, 0, size);
+      o.point.config.knobs.overlap = overlap;
+      o.log_value = std::log(0.002 * (1 + 3.0 / static_cast<double>(size)) * (overlap ? 1.04 : 1));
+      o.variance = 1e-6;
+      o.launch = std::ssize(observations);
+    }
+  }
+  regression.Fit(observations);
+  // Also at another stage.
+  AutoPoint without = {ConfigOf(configs, 1, 0, 12)}, with = without;
+  without.config.knobs.overlap = false;
+  with.config.knobs.overlap = true;
+  EXPECT_GT(regression.LogOf(with), regression.LogOf(without) + 0.005);
+}
+
 }  // namespace
 }  // namespace dsat
