@@ -76,7 +76,9 @@ double AutoRegression::LogOf(const AutoObservation& o, Part part,
                              AutoTimeModel::Vector* gradient) const {
   const auto& [config, memory_share] = o.point;
   if (!o.earlier) return model_.Log(config, memory_share, parameters_, part, gradient);
-  return earlier_->model.Log(config, memory_share, parameters_ + earlier_->shift, part, gradient);
+  AutoConfig theirs = config;
+  theirs.place = o.earlier_place;
+  return earlier_->model.Log(theirs, memory_share, parameters_ + earlier_->shift, part, gradient);
 }
 
 void AutoRegression::LearnFromParts() {

@@ -31,7 +31,8 @@ struct AutoObservation {
   double log_value = 0;                  // The objective, smaller is better.
   double variance = 0;                   // Of log_value, within the launch.
   int64_t launch = 0;                    // Measurements of one launch share its deviation.
-  bool earlier = false;                  // Of an earlier search.
+  bool earlier = false;                  // Of an earlier search,
+  size_t earlier_place = 0;              // whose space has the configuration in this place.
   double ended_s = 0;                    // 0 if unknown.
   std::array<double, 3> log_parts = {};  // Forward, backward and update, ms.
   bool has_parts = false;

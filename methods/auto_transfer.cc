@@ -97,6 +97,7 @@ void AutoMethod::TakeObservations(const EarlierSearch& earlier) {
       if (ours.empty()) continue;
       AutoObservation& o = ours[0];
       o.earlier = true;
+      o.earlier_place = theirs->place;
       o.launch = -1 - trial.id;
       o.ended_s = 0;
       o.has_parts = o.has_parts && keeps_parts;
