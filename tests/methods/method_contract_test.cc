@@ -126,13 +126,15 @@ TEST_P(MethodContract, ProposalsStayInTheSpaceWhateverTheOutcomes) {
 
 TEST_P(MethodContract, TheSameAsksAndTellsGiveTheSameProposals) {
   for (const size_t concurrency : {1, 3, 16}) {
-    EXPECT_EQ(Explore(*Make(), UpTo(200), concurrency, false), Explore(*Make(), UpTo(200), concurrency, false));
+    EXPECT_EQ(Explore(*Make(), UpTo(200), concurrency, false),
+              Explore(*Make(), UpTo(200), concurrency, false));
   }
 }
 
 TEST_P(MethodContract, AskingInVainChangesNothing) {
   for (const size_t concurrency : {1, 3, 16}) {
-    EXPECT_EQ(Explore(*Make(), UpTo(200), concurrency, true), Explore(*Make(), UpTo(200), concurrency, false));
+    EXPECT_EQ(Explore(*Make(), UpTo(200), concurrency, true),
+              Explore(*Make(), UpTo(200), concurrency, false));
   }
 }
 
