@@ -16,6 +16,8 @@
 
 namespace dsat::engine {
 
+class Watches;  // cuda/watches.h
+
 // Bytes moved between device and host memory.
 struct TierTraffic {
   int64_t to_host_bytes = 0;
@@ -59,6 +61,8 @@ class Stream : public TracedDevice {
     return std::chrono::duration<double, std::milli>(time(end) - time(begin)).count();
   }
   virtual std::shared_ptr<Queue> MakeQueue() { return std::make_shared<Queue>(); }
+  // What threads check while they wait for the device, on any stream of it. nullptr: its work ends.
+  virtual Watches* watches() { return nullptr; }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling
   // thread has asked for before are done; another thread makes the copies that shall run beside

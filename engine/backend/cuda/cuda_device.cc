@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/backend/cuda/nccl_group.h"
+#include "engine/backend/cuda/watches.h"
 #include "engine/backend/staged_group.h"
 #include "engine/core/device_kind.h"
 #include "engine/core/memory_source.h"
@@ -37,7 +38,7 @@ class CudaDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string name() const override { return fmt::format("cuda:{} ({})", index_, gpu_.name); }
-  std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_); }
+  std::unique_ptr<Kernels> MakeKernels() override { return plugin_.make_kernels(index_, watches_); }
   std::unique_ptr<Kernels> MakeHostKernels() override { return host_->MakeHostKernels(); }
   MemorySource& memory() override { return *memory_; }
   MemorySource& host_memory() override { return host_memory_; }
@@ -53,6 +54,7 @@ class CudaDevice final : public Device {
   int index_;
   int num_gpus_;
   int64_t free_bytes_;  // Before this rank has taken any.
+  std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();  // Of all its streams.
   std::unique_ptr<Device> host_;
   std::unique_ptr<MemorySource> memory_;
   PreferredMemory host_memory_;

@@ -235,6 +235,7 @@ op::Matmul ProductOf(const op::Matmul& args) {
 // another buffer meanwhile; if the GPU has no memory for that, nothing is measured.
 void CudaLayers::Choose(const op::Matmul& args) {
   constexpr int64_t kSlack = 64;
+  workspace_->stream().WaitWatched();
   op::Matmul trial = args;
   const bool in_place = args.addend.num_elems > 0 && args.addend.data == args.c.data;
   const int64_t sum_bytes = args.column_sums.bytes();

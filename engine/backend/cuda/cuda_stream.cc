@@ -133,8 +133,16 @@ void CudaStream::Download(void* host, const void* device, int64_t bytes) {
 void CudaStream::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
   const char* call = kind == cudaMemcpyHostToDevice ? "copy to the device" : "copy to the host";
   CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  WaitWatched();  // A copy to pageable memory waits itself.
   CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, cuda::Stream()), call);
   CheckCuda(cudaStreamSynchronize(cuda::Stream()), call);
+}
+
+void CudaStream::WaitWatched() const {
+  if (watches_->empty()) return;
+  CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
+  const StreamEvent end = events_->Record(cuda::Stream());
+  watches_->Wait([&] { return engine::QueryEvent(end); });
 }
 
 double MeasureOnGpu(const std::function<void()>& enqueue) {
@@ -151,7 +159,7 @@ double MeasureOnGpu(const std::function<void()>& enqueue) {
   return double{ms} / kNumRuns;
 }
 
-CudaWorkspace::CudaWorkspace(int gpu, Stream& stream) : stream_(stream) {
+CudaWorkspace::CudaWorkspace(int gpu, CudaStream& stream) : stream_(stream) {
   CheckCuda(cudaSetDevice(gpu), "cudaSetDevice");
 }
 

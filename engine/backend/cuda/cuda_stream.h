@@ -8,10 +8,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/cuda/event_pool.h"
 #include "engine/backend/cuda/stream_times.h"
+#include "engine/backend/cuda/watches.h"
 #include "engine/backend/stream.h"
 
 namespace dsat::engine {
@@ -20,8 +22,9 @@ namespace dsat::engine {
 // Every call throws kUnavailable if the GPU reports an error.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(int gpu)
+  CudaStream(int gpu, std::shared_ptr<Watches> watches)
       : gpu_(gpu),
+        watches_(std::move(watches)),
         events_(std::make_shared<EventPool>(cudaEventDisableTiming)),
         timed_events_(std::make_shared<EventPool>(cudaEventDefault)),
         times_(gpu) {}
@@ -35,6 +38,7 @@ class CudaStream final : public Stream {
   StreamEvent RecordTime() override;
   double MsBetween(const StreamEvent& begin, const StreamEvent& end) override;
   std::shared_ptr<Queue> MakeQueue() override;
+  Watches* watches() override { return watches_.get(); }
   void set_trace(Trace* trace) override;
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
   void EndSpan(StreamEvent begin, TraceEvent event) override;
@@ -42,6 +46,9 @@ class CudaStream final : public Stream {
   // By way of page-locked memory of the stream's, which is used again when a copy is done.
   void UploadLater(void* device, const void* host, int64_t bytes) override;
   void Download(void* host, const void* device, int64_t bytes) override;
+  // If there are watches, waits for all that the calling thread has asked for, and throws what a
+  // watch throws. Whoever waits by a call of CUDA, which watches nothing, calls this before.
+  void WaitWatched() const;
 
  private:
   struct Stage {
@@ -55,6 +62,7 @@ class CudaStream final : public Stream {
   Stage TakeStage(int64_t bytes);
 
   const int gpu_;
+  const std::shared_ptr<Watches> watches_;
   const std::shared_ptr<EventPool> events_, timed_events_;
   StreamTimes times_;
   std::mutex mutex_;  // Guards stages_.
@@ -70,11 +78,12 @@ double MeasureOnGpu(const std::function<void()>& enqueue);
 class CudaWorkspace {
  public:
   // Chooses the GPU for the calling thread. `stream` must outlive this.
-  CudaWorkspace(int gpu, Stream& stream);
+  CudaWorkspace(int gpu, CudaStream& stream);
   CudaWorkspace(const CudaWorkspace&) = delete;
   CudaWorkspace& operator=(const CudaWorkspace&) = delete;
   ~CudaWorkspace();
 
+  CudaStream& stream() { return stream_; }
   // At least `bytes` that the next kernel may use.
   void* Get(int64_t bytes);
   // Two numbers on the device that LambMoments gives the host, and their values when it has run.
@@ -85,7 +94,7 @@ class CudaWorkspace {
   Sums DownloadSums();
 
  private:
-  Stream& stream_;
+  CudaStream& stream_;
   char* data_ = nullptr;  // kHeadBytes for the sums, and bytes_.
   int64_t bytes_ = 0;
 };

@@ -2,38 +2,21 @@
 #include "engine/backend/cuda/nccl_comm.h"
 
 #include <cstring>
-#include <thread>
 
-#include "base/error.h"
+#include "engine/backend/cuda/watches.h"
 
 namespace dsat::engine {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Most collectives are done before the first sleep ends; a sleep costs a following one less than
-// its launch does.
-constexpr int kNumSpins = 100;
-constexpr microseconds kSleep{20};
 // How often a waiting rank looks whether its peers live.
 constexpr milliseconds kWatchPeriod{50};
 // A peer may leave when its own part is done, and this rank's GPU be a little later.
 constexpr milliseconds kGrace{500};
 constexpr std::chrono::seconds kMostToFinalize{5};
-
-// Until `is_done`, or `go_on` says no. False: not done.
-bool Poll(const std::function<bool()>& is_done, const std::function<bool()>& go_on) {
-  for (int spin = 0; spin < kNumSpins; ++spin) {
-    if (is_done()) return true;
-    std::this_thread::yield();
-  }
-  while (!is_done()) {
-    if (!go_on()) return false;
-    std::this_thread::sleep_for(kSleep);
-  }
-  return true;
-}
+// So much work is kept before anybody asks whether it is done.
+constexpr size_t kFewWorks = 16;
 
 // Rank 0's, on every rank.
 nccl::UniqueId AgreeOnId(const nccl::Api& api, ProcessGroup& host) {
@@ -61,45 +44,61 @@ NcclComm::NcclComm(const NcclDevice& device, ProcessGroup& host) : device_(devic
   const std::string call = fmt::format("joining NCCL's group of {}", host.size());
   nccl::Config config;
   const nccl::UniqueId id = AgreeOnId(device.api, host);
-  try {
+  Guard([&] {
     Check(device.api.init(&comm_, host.size(), id, host.rank(), &config), call);
     Await(call, ProcessGroup::kAllPeers, [&] { return IsSettled(call); });
-  } catch (...) {
-    Abort();
-    throw;
-  }
+  });
+  Watches* const watches = device.kernels->stream().watches();
+  if (watches != nullptr) watches->Add(this, [this] { Watch(); });
 }
 
 NcclComm::~NcclComm() {
+  Watches* const watches = device_.kernels->stream().watches();
+  if (watches != nullptr) watches->Remove(this);
   if (comm_ == nullptr) return;
   const auto deadline = Clock::now() + kMostToFinalize;
   int state = device_.api.finalize(comm_);
   const auto is_done = [&] {
     if (state == nccl::kInProgress) device_.api.get_async_error(comm_, &state);
-    return state != nccl::kInProgress;
+    if (state == nccl::kSuccess) DropDoneWork();
+    return state != nccl::kInProgress && (state != nccl::kSuccess || work_.empty());
   };
-  Poll(is_done, [&] { return Clock::now() < deadline; });
+  try {
+    if (!Poll(is_done, [&] { return Clock::now() < deadline; })) state = nccl::kInProgress;
+  } catch (const Error&) {  // The GPU has failed.
+    state = nccl::kInProgress;
+  }
   state == nccl::kSuccess ? device_.api.destroy(comm_) : device_.api.abort(comm_);
+}
+
+void NcclComm::Guard(const std::function<void()>& part) {
+  const std::lock_guard lock(mutex_);
+  try {
+    part();
+  } catch (const Error& error) {
+    Abort(error);
+    throw;
+  }
 }
 
 void NcclComm::Run(const std::string& call, int peer,
                    const std::function<int(nccl::Comm)>& enqueue) {
-  if (comm_ == nullptr) {
-    Throw(ErrorCode::kUnavailable, "rank {} in {}: NCCL's group has failed before", host_.rank(),
-          call);
-  }
   Stream& stream = device_.kernels->stream();
-  try {
+  Guard([&] {
+    if (comm_ == nullptr) {
+      Throw(ErrorCode::kUnavailable, "rank {} in {}: NCCL's group has failed before", host_.rank(),
+            call);
+    }
     device_.queue->WaitEvent(stream.RecordEvent());
+    StreamEvent begin = device_.queue->RecordEvent();
     Check(enqueue(comm_), call);
     Await(call, peer, [&] { return IsSettled(call); });  // The work is in the queue only then.
-    const StreamEvent end = device_.queue->RecordEvent();
+    StreamEvent end = device_.queue->RecordEvent();
     stream.WaitEvent(end);
-    Await(call, peer, [&] { return IsSettled(call) && stream.QueryEvent(end); });
-  } catch (...) {
-    Abort();
-    throw;
-  }
+    if (end == nullptr) return;
+    if (work_.size() >= kFewWorks) DropDoneWork();
+    work_.push_back({call, peer, std::move(begin), std::move(end), std::nullopt});
+  });
 }
 
 void NcclComm::Check(int result, const std::string& call) const {
@@ -113,6 +112,42 @@ bool NcclComm::IsSettled(const std::string& call) const {
   Check(device_.api.get_async_error(comm_, &state), call);
   Check(state, call);
   return state == nccl::kSuccess;
+}
+
+void NcclComm::DropDoneWork() {
+  while (!work_.empty() && device_.kernels->stream().QueryEvent(work_.front().end))
+    work_.pop_front();
+}
+
+// Checks the first work that is not done: what comes after it waits for it.
+void NcclComm::CheckWork() {
+  DropDoneWork();
+  if (work_.empty()) return;
+  Stream& stream = device_.kernels->stream();
+  Work& work = work_.front();
+  IsSettled(work.call);
+  if (!work.begun_at && stream.QueryEvent(work.begin)) work.begun_at = Clock::now();
+  try {
+    host_.CheckPeers(work.call, work.peer, work.begun_at.value_or(Clock::now()));
+  } catch (const Error&) {
+    if (!IsDoneSoon([&] { return stream.QueryEvent(work.end); })) throw;
+  }
+}
+
+void NcclComm::Watch() {
+  if (has_failed_) {
+    const std::lock_guard lock(mutex_);
+    throw Error(*failure_);
+  }
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || comm_ == nullptr || Clock::now() < next_look_) return;  // A call looks itself.
+  next_look_ = Clock::now() + kWatchPeriod;
+  try {
+    CheckWork();
+  } catch (const Error& error) {
+    Abort(error);
+    throw;
+  }
 }
 
 void NcclComm::Await(const std::string& call, int peer,
@@ -138,8 +173,11 @@ bool NcclComm::IsDoneSoon(const std::function<bool()>& is_done) const {
   return Poll(is_done, [&] { return Clock::now() < deadline; });
 }
 
-void NcclComm::Abort() {
-  if (comm_ != nullptr) device_.api.abort(comm_);
+void NcclComm::Abort(const Error& error) {
+  if (comm_ == nullptr) return;
+  failure_ = error;
+  has_failed_ = true;  // Before the GPU goes on: whoever waits for it looks then.
+  device_.api.abort(comm_);
   comm_ = nullptr;
 }
 

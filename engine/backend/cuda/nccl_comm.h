@@ -3,11 +3,16 @@
 #ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
 #define DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
 
+#include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "engine/backend/cuda/nccl.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/stream.h"
@@ -28,7 +33,8 @@ inline std::shared_ptr<Stream> StreamOf(const NcclDevice& device) {
   return {device.kernels, &device.kernels->stream()};
 }
 
-// Not thread-safe.
+// One thread at a time makes calls; threads that wait for the device watch over their work
+// (watches.h).
 class NcclComm {
  public:
   // Connects the ranks of `host`, over which they exchange NCCL's id. A collective call. `host`
@@ -36,31 +42,54 @@ class NcclComm {
   NcclComm(const NcclDevice& device, ProcessGroup& host);
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
+  // Waits for the work that has been enqueued, some seconds at most.
   ~NcclComm();
 
   // `enqueue` enqueues work of this communicator with `peer`, or ProcessGroup::kAllPeers, on the
   // queue and returns NCCL's result. The work begins after what the calling thread has asked the
-  // device for, and what the thread asks for next begins after it. Run returns when the GPU has
-  // done the work, so that an error ends the call. Throws kUnavailable if NCCL reports an error,
-  // the peer has ended or left, or an earlier call has failed; kDeadlineExceeded after the host
-  // group's time-out. The communicator is aborted then, so that the GPU is free again. `call` is
-  // for messages.
+  // device for, and what the thread asks for next begins after it. Run returns when NCCL has
+  // launched the work, except on a CPU, where the work is done then. `call` is for messages.
+  //
+  // If NCCL reports an error (kUnavailable), the peer has ended or left (kUnavailable), or work is
+  // not done the host group's time-out after the GPU has come to it (kDeadlineExceeded), the
+  // communicator is aborted, so that the GPU goes on. Run throws that error or, if it happens
+  // later, each thread that waits for the device by its stream; the work's results are garbage.
+  // Then every further call throws kUnavailable.
   void Run(const std::string& call, int peer, const std::function<int(nccl::Comm)>& enqueue);
-  // Aborts the communicator, so that every further call throws.
-  void Break() { Abort(); }
+  // Runs a part of a call that uses `host`, while nobody else does. Aborts the communicator if it
+  // throws.
+  void Guard(const std::function<void()>& part);
+  // The same for what may throw and go on.
+  std::unique_lock<std::mutex> Hold() { return std::unique_lock(mutex_); }
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Work that may not be done: the points of the queue before it and after it.
+  struct Work {
+    std::string call;
+    int peer = 0;
+    StreamEvent begin, end;
+    std::optional<Clock::time_point>
+        begun_at;  // When it was first seen that the GPU had come to it.
+  };
 
   void Check(int result, const std::string& call) const;
   bool IsSettled(const std::string& call) const;
+  void CheckWork();
+  void DropDoneWork();
   void Await(const std::string& call, int peer, const std::function<bool()>& is_done) const;
   bool IsDoneSoon(const std::function<bool()>& is_done) const;
-  void Abort();
+  void Watch();
+  void Abort(const Error& error);
 
   const NcclDevice& device_;
   ProcessGroup& host_;
+  std::mutex mutex_;           // Guards what follows, and the use of host_.
   nccl::Comm comm_ = nullptr;  // nullptr after an error.
+  std::deque<Work> work_;      // In the order of the queue.
+  Clock::time_point next_look_;
+  std::optional<Error> failure_;
+  std::atomic<bool> has_failed_ = false;
 };
 
 }  // namespace dsat::engine

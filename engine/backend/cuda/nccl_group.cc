@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/nccl_group.h"
 
 #include <cstring>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -62,11 +63,11 @@ class NcclGroup final : public ProcessGroup {
   void Recv(void* data, int64_t bytes, int peer) override;
   void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override { return host_->SumScalar(value); }
-  double MaxScalar(double value) override { return host_->MaxScalar(value); }
-  void Barrier() override { host_->Barrier(); }
+  double SumScalar(double value) override { return host()->SumScalar(value); }
+  double MaxScalar(double value) override { return host()->MaxScalar(value); }
+  void Barrier() override { host()->Barrier(); }
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
-    host_->CheckPeers(call, peer, since);
+    host()->CheckPeers(call, peer, since);
   }
 
  private:
@@ -74,6 +75,13 @@ class NcclGroup final : public ProcessGroup {
     void* data = nullptr;
     int64_t bytes = 0;
   };
+  // The host group, which is this thread's for the expression that asks for it.
+  struct HeldHost {
+    std::unique_lock<std::mutex> hold;
+    ProcessGroup* group;
+    ProcessGroup* operator->() const { return group; }
+  };
+  HeldHost host() { return {comm_->Hold(), host_.get()}; }
 
   static char* Row(const CommBuffer& buffer, int row, int64_t row_bytes) {
     return static_cast<char*>(buffer.data) + row * row_bytes;
@@ -106,38 +114,26 @@ class NcclGroup final : public ProcessGroup {
 
 void NcclGroup::Meet(const Call& call) {
   const auto row = [&](int rank) { return Row(calls_, rank, kCallBytes); };
-  std::memcpy(row(rank()), &call, sizeof(Call));
-  try {
+  comm_->Guard([&] {
+    std::memcpy(row(rank()), &call, sizeof(Call));
     host_->AllGather(calls_, kCallBytes);
-  } catch (...) {
-    comm_->Break();
-    throw;
-  }
-  const auto call_of = [&](int rank) {
-    Call other;
-    std::memcpy(&other, row(rank), sizeof(Call));
-    return other;
-  };
-  const Call first = call_of(0);
-  for (int rank = 1; rank < size(); ++rank) {
-    const Call other = call_of(rank);
-    if (other == first) continue;
-    comm_->Break();
-    throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
-  }
+    Call first, other;
+    std::memcpy(&first, row(0), sizeof(Call));
+    for (int rank = 1; rank < size(); ++rank) {
+      std::memcpy(&other, row(rank), sizeof(Call));
+      if (other == first) continue;
+      throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
+    }
+  });
 }
 
 void NcclGroup::MeetPeer(const Call& call) {
-  Call other;
-  try {
+  comm_->Guard([&] {
+    Call other;
     host_->Exchange(&call, &other, kCallBytes, call.rank);
-  } catch (...) {
-    comm_->Break();
-    throw;
-  }
-  if (other == CounterpartOf(call, rank())) return;
-  comm_->Break();
-  throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
+    if (other == CounterpartOf(call, rank())) return;
+    throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
+  });
 }
 
 void* NcclGroup::TakeBlock(int64_t bytes) {
@@ -155,7 +151,7 @@ CommBuffer NcclGroup::Allocate(int64_t bytes) {
   Meet({.kind = Call::Kind::kAllocate, .count = bytes});
   void* data = TakeBlock(bytes);
   const bool failed = data == nullptr && bytes > 0;
-  if (host_->MaxScalar(failed ? 1 : 0) > 0) {
+  if (host()->MaxScalar(failed ? 1 : 0) > 0) {
     Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
   }
   return {num_buffers_++, data, bytes};
@@ -249,7 +245,7 @@ void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
 
 void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
   CountSend(bytes, peer);
-  if (!memory_.Holds(data)) return host_->Send(data, bytes, peer);
+  if (!memory_.Holds(data)) return host()->Send(data, bytes, peer);
   RunMessage({.kind = Call::Kind::kSend, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
     return device_.api.send(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
                             device_.queue->handle());
@@ -258,7 +254,7 @@ void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
 
 void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
   CheckPeer(bytes, peer);
-  if (!memory_.Holds(data)) return host_->Recv(data, bytes, peer);
+  if (!memory_.Holds(data)) return host()->Recv(data, bytes, peer);
   RunMessage({.kind = Call::Kind::kRecv, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
     return device_.api.receive(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
                                device_.queue->handle());
@@ -267,7 +263,7 @@ void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
 
 void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
   CountSend(bytes, peer);
-  if (!memory_.Holds(sent)) return host_->Exchange(sent, received, bytes, peer);
+  if (!memory_.Holds(sent)) return host()->Exchange(sent, received, bytes, peer);
   const auto count = static_cast<size_t>(bytes);
   const nccl::Api& api = device_.api;
   RunMessage({.kind = Call::Kind::kExchange, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
@@ -279,7 +275,7 @@ void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int pe
 }
 
 std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
-  auto part = host_->Split(color_of_rank);
+  auto part = host()->Split(color_of_rank);
   if (part == nullptr) return nullptr;
   if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, StreamOf(device_));
   return std::make_unique<NcclGroup>(std::move(part), memory_, device_);

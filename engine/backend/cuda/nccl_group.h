@@ -15,17 +15,18 @@ namespace dsat::engine {
 // Buffers are in `memory`; messages may be in `memory` or in host memory. A collective call.
 //
 // Before every call the ranks that take part in it synchronize over `host`, whose errors name ranks
-// that make another call, end, leave or do not arrive. Then NCCL moves the bytes, with the errors
-// of NcclComm::Run. A group is broken after any error except kResourceExhausted.
+// that make another call, end, leave or do not arrive. Then NCCL is given the work, and the call
+// returns: NcclComm::Run says where errors of the work are thrown. A group is broken after any
+// error except kResourceExhausted.
 //
-// A Send ends when the peer has received. An Exchange is one group call of NCCL on both sides,
-// which NCCL requires for messages in both directions (its documentation, "Point-to-point
+// A Send waits until the peer's host calls Recv. An Exchange is one group call of NCCL on both
+// sides, which NCCL requires for messages in both directions (its documentation, "Point-to-point
 // communication"). Two ranks that Send to each other get an error. `host` carries messages in host
 // memory.
 //
 // NCCL requires that communicators are used one after another, in the same order on all ranks
 // ("Using multiple NCCL communicators concurrently"). Ranks that are in several groups do so: one
-// thread makes all calls, and every call ends before the next. Plans of pipelines do not overlap.
+// thread makes all calls, on one queue, and ranks synchronize before each.
 //
 // The group differs from process_group.h in its sums: NCCL chooses their order by topology and size
 // and rounds bf16 and f16 where a partial sum moves to another GPU. AllReduce gives the same bits

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/cuda/plugin.h"
+#include "engine/backend/cuda/watches.h"
 #include "engine/core/arena.h"
 #include "engine/core/memory_source.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin6";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin7";
 
 }  // namespace
 
@@ -46,7 +47,7 @@ DeviceSpeed MeasureCudaSpeed(int gpu) {
   const CudaPlugin& plugin = LoadCudaPlugin();
   const auto memory = plugin.make_memory(gpu);
   PreferredMemory host_memory(plugin.make_host_memory(gpu), "page-locked host memory");
-  const auto kernels = plugin.make_kernels(gpu);
+  const auto kernels = plugin.make_kernels(gpu, std::make_shared<Watches>());
   const Arena::Kind kind = Arena::Kind::kReal;
   Arena gpu_arena(fmt::format("memory of GPU {}", gpu), kind, 0, memory.get());
   Arena host_arena("host memory", kind, 0, &host_memory);

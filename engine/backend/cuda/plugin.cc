@@ -5,6 +5,7 @@
 
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"
@@ -143,8 +144,8 @@ CudaStatus Probe() {
   return status;
 }
 
-std::unique_ptr<Kernels> MakeKernels(int gpu) {
-  auto stream = std::make_unique<CudaStream>(gpu);
+std::unique_ptr<Kernels> MakeKernels(int gpu, std::shared_ptr<Watches> watches) {
+  auto stream = std::make_unique<CudaStream>(gpu, std::move(watches));
   const auto workspace = std::make_shared<CudaWorkspace>(gpu, *stream);
   return std::make_unique<Kernels>(std::move(stream), MakeCudaLayers(workspace),
                                    MakeCudaOptimizers(workspace));
@@ -163,6 +164,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin6() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin7() {
   return &dsat::engine::kPlugin;
 }

@@ -12,12 +12,14 @@
 
 namespace dsat::engine {
 
+class Watches;  // engine/backend/cuda/watches.h
+
 // Functions of the library; they throw kUnavailable naming the CUDA call that failed. `gpu` is an
 // index into CudaStatus::gpus.
 struct CudaPlugin {
   CudaStatus (*probe)();
   int64_t (*free_bytes)(int gpu);
-  std::unique_ptr<Kernels> (*make_kernels)(int gpu);
+  std::unique_ptr<Kernels> (*make_kernels)(int gpu, std::shared_ptr<Watches> watches);
   std::unique_ptr<MemorySource> (*make_memory)(int gpu);
   // Pinned host memory. Its Allocate returns nullptr if the system refuses to lock pages.
   std::unique_ptr<MemorySource> (*make_host_memory)(int gpu);

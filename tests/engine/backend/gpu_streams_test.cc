@@ -224,43 +224,60 @@ TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) 
   Train(c, 1, std::nullopt);  // Measures cuBLASLt's algorithms, by events with times.
   for (const bool traced : {false, true}) {
     const EventCounts before = CountEvents();
-    const int num_steps = 8;
+    const int num_steps = 16;
     const auto runs = Train(c, num_steps, traced ? std::optional(num_steps) : std::nullopt);
     const EventCounts after = CountEvents();
     const int64_t num_timed = after.num_timed - before.num_timed;
-    EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 100);
-    EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 16);
+    EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 200);
+    EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 48);  // Of two ranks.
     EXPECT_EQ(num_timed > 2 * 10, traced);  // The times of a step's phases are two each.
     EXPECT_EQ(after.num_alive, before.num_alive);
   }
 }
 
-// Not of the first step, in which cuBLASLt's algorithms are measured.
-int64_t HostWaitsOfStep(const DsConfig& config) {
+// Of all ranks, and not of the first step, in which cuBLASLt's algorithms are measured.
+int64_t HostWaitsOfStep(const std::string& device_name, const DsConfig& config, int num_ranks) {
   int64_t waits = 0;
-  RunRanks(1, [&](ProcessGroup& group) {
-    TestDevice device(MakeTestDevice("emulated-cuda"), group);
+  RunRanks(num_ranks, [&](ProcessGroup& group) {
+    TestDevice device(MakeTestDevice(device_name), group);
     const Model model = TinyMlp();
     const auto data = SyntheticFor(model);
     Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
     engine.TrainBatch();
+    group.Barrier();
     const int64_t before = emulated_cuda::CountHostWaits();
+    group.Barrier();
     EXPECT_EQ(engine.TrainBatch().skipped, config.fp16.enabled);
-    waits = emulated_cuda::CountHostWaits() - before;
+    group.Barrier();
+    if (group.rank() == 0) waits = emulated_cuda::CountHostWaits() - before;
+    group.Barrier();
   });
   return waits;
 }
 
+DsConfig ClippedConfig(DType dtype, int stage, int num_ranks, int64_t accumulation_steps) {
+  DsConfig config = TinyConfig(stage, num_ranks, accumulation_steps);
+  config.gradient_clipping = 1e-3;
+  SetPrecision(config, dtype);
+  config.fp16.initial_scale_power = 60;  // Overflows twice.
+  return config;
+}
+
 TEST(HostWaitsTest, AStepWaitsOnceHoweverManyMicroBatchesItHas) {
-  const auto config_of = [](DType dtype, int stage, int64_t accumulation_steps) {
-    DsConfig config = TinyConfig(stage, 1, accumulation_steps);
-    config.gradient_clipping = 1e-3;
-    SetPrecision(config, dtype);
-    config.fp16.initial_scale_power = 60;  // Overflows twice.
-    return config;
-  };
-  EXPECT_EQ(HostWaitsOfStep(config_of(DType::kBF16, 0, 1)), 1);
-  EXPECT_EQ(HostWaitsOfStep(config_of(DType::kF16, 3, 4)), 1);
+  EXPECT_EQ(HostWaitsOfStep("emulated-cuda", ClippedConfig(DType::kBF16, 0, 1, 1), 1), 1);
+  EXPECT_EQ(HostWaitsOfStep("emulated-cuda", ClippedConfig(DType::kF16, 3, 1, 4), 1), 1);
+}
+
+TEST(HostWaitsTest, EachOfSeveralRanksWaitsOncePerStepWithNccl) {
+  for (const bool overlap : {false, true}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(fmt::format("stage {} {}", stage, overlap));
+      DsConfig config = ClippedConfig(stage == 3 ? DType::kF16 : DType::kBF16, stage, 2, 2);
+      config.zero.overlap_comm = overlap;
+      // For the work and, a few bytes later, for their copy.
+      EXPECT_EQ(HostWaitsOfStep("emulated-nccl", config, 2), 2 * 2);
+    }
+  }
 }
 
 TEST(PhaseTimesTest, AStepsPhasesLastAsLongAsTheGpuWorks) {

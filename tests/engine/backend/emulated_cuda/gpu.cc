@@ -83,25 +83,31 @@ bool Gpu::IsDone(const Point& point) {
   return point.queue->done_ >= point.count;
 }
 
-void Gpu::Finish(const Point& point) {
+void Gpu::Block(const std::shared_ptr<Queue>& queue, Gate gate) {
   const std::lock_guard lock(mutex_);
-  const Memory::Access access;
-  Run(*point.queue, point.count);
+  Push(queue, {nullptr, {}, nullptr, std::move(gate)});
 }
 
-void Gpu::FinishAll() {
+bool Gpu::Finish(const Point& point) {
   const std::lock_guard lock(mutex_);
   const Memory::Access access;
-  for (const auto& queue : queues_)
-    Run(*queue, queue->issued_);
+  return Run(*point.queue, point.count);
 }
 
-void Gpu::Run(Queue& queue, int64_t count) {
+bool Gpu::FinishAll() {
+  const std::lock_guard lock(mutex_);
+  const Memory::Access access;
+  return std::ranges::all_of(queues_,
+                             [&](const auto& queue) { return Run(*queue, queue->issued_); });
+}
+
+bool Gpu::Run(Queue& queue, int64_t count) {
   while (queue.done_ < count) {
     // What it comes after was put into its queue before: there is no circle.
     const Queue::Work& work = queue.work_.front();
     for (const Point& point : work.after)
-      Run(*point.queue, point.count);
+      if (!Run(*point.queue, point.count)) return false;
+    if (work.gate && !*work.gate) return false;
     if (work.run) {
       work.run();
       ++ticks_;
@@ -110,6 +116,7 @@ void Gpu::Run(Queue& queue, int64_t count) {
     queue.work_.pop_front();
     ++queue.done_;
   }
+  return true;
 }
 
 }  // namespace emulated_cuda

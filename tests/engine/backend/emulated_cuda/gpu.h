@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -48,6 +49,7 @@ class Queue {
     std::function<void()> run;
     std::vector<Point> after;
     std::shared_ptr<int64_t> time;
+    std::shared_ptr<const std::atomic<bool>> gate = nullptr;
   };
 
   bool blocking_;  // The legacy stream waits for it, and it for the legacy stream.
@@ -74,12 +76,16 @@ class Gpu {
   int64_t ticks();
   Point Now(const std::shared_ptr<Queue>& queue);
   bool IsDone(const Point& point);
-  void Finish(const Point& point);
-  void FinishAll();
+  // Finish returns false if the work stops at a closed gate.
+  bool Finish(const Point& point);
+  bool FinishAll();
+  // What the queue is given from here on is not done before the gate is open.
+  using Gate = std::shared_ptr<const std::atomic<bool>>;
+  void Block(const std::shared_ptr<Queue>& queue, Gate gate);
 
  private:
   Point Push(const std::shared_ptr<Queue>& queue, Queue::Work work);
-  void Run(Queue& queue, int64_t count);
+  bool Run(Queue& queue, int64_t count);
 
   std::mutex mutex_;
   int64_t ticks_ = 0;

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -44,14 +46,18 @@ struct {
 } events;
 
 std::atomic<int64_t> num_host_waits = 0;
+// The event that the thread has asked about last, without asking for work since.
+thread_local cudaEvent_t polled = nullptr;
 
 void WaitFor(const Point& point) {
   if (!Gpu::Get().IsDone(point)) ++num_host_waits;
-  Gpu::Get().Finish(point);
+  while (!Gpu::Get().Finish(point))
+    std::this_thread::yield();
 }
 void WaitForAll() {
   ++num_host_waits;
-  Gpu::Get().FinishAll();
+  while (!Gpu::Get().FinishAll())
+    std::this_thread::yield();
 }
 
 cudaError_t Report(cudaError_t error) {
@@ -130,6 +136,7 @@ void CheckArgument(int position, const void* data) {
 }
 
 cudaError_t Enqueue(const Launch& launch, cudaStream_t stream) {
+  polled = nullptr;
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   if (!IsPossible(launch)) return Report(cudaErrorInvalidConfiguration);
   const auto queue = Gpu::Get().Find(stream);
@@ -253,6 +260,7 @@ cudaError_t cudaHostUnregister(void* data) {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  polled = nullptr;
   if (bytes == 0) return cudaSuccess;
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
@@ -326,7 +334,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 // Who asks again finds that it is done. What is not is the last error, too.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (event->point.queue == nullptr || Gpu::Get().IsDone(event->point)) return cudaSuccess;
+  if (event->point.queue == nullptr || Gpu::Get().IsDone(event->point)) {
+    if (std::exchange(polled, nullptr) == event) ++num_host_waits;
+    return cudaSuccess;
+  }
+  polled = event;
   Gpu::Get().Finish(event->point);
   return Report(cudaErrorNotReady);
 }

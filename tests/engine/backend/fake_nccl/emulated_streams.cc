@@ -22,4 +22,8 @@ void Do(const std::vector<Place>& places, const std::function<void()>& work) {
     if (point.queue != done.queue) Gpu::Get().Enqueue(point.queue, nullptr, {done});
 }
 
+void Block(const Place& place, const std::shared_ptr<std::atomic<bool>>& gate) {
+  Gpu::Get().Block(static_cast<const Point*>(place.get())->queue, gate);
+}
+
 }  // namespace fake_nccl

@@ -2,8 +2,10 @@
 // documented rules. Communicators do not block: a thread of the library launches what is asked for,
 // and only there a stream's handle is looked up. An operation is done when all its ranks have asked
 // for it, a send when its peer has asked to receive. Sums are formed in f32 in the order of the
-// ranks. What cannot go wrong by itself here is made to by FakeNcclLose and FakeNcclFail.
+// ranks. What cannot go wrong by itself here is made to by FakeNcclLose, FakeNcclFail and
+// FakeNcclHang.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -66,6 +68,7 @@ struct Communicator {
   int64_t num_collectives = 0;
   int num_pending = 0;
   int error = nccl::kSuccess;
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::jthread launcher = {};  // Of the last operations.
 };
 
@@ -74,6 +77,7 @@ std::map<std::string, std::shared_ptr<Clique>> cliques;
 uint64_t num_ids = 0;
 int losing_rank = -1;
 int failing_rank = -1;
+bool next_hangs = false;
 
 thread_local int group_depth = 0;
 using Operations = std::vector<std::pair<Communicator*, Operation>>;
@@ -163,7 +167,12 @@ void PostCollective(Communicator& comm, const Operation& operation) {
   if (!ranks.empty() && !Agree(ranks[0], operation)) comm.error = kInvalidUsage;
   ranks.push_back(operation);
   if (static_cast<int>(ranks.size()) < clique.size) return;
-  FinishCollective(ranks);
+  if (std::exchange(next_hangs, false)) {
+    for (const Operation& rank : ranks)
+      Block(rank.place, clique.members[static_cast<size_t>(rank.rank)]->aborted);
+  } else {
+    FinishCollective(ranks);
+  }
   clique.collectives.erase(number);
   for (int rank = 0; rank < clique.size; ++rank)
     Settle(clique, rank);
@@ -236,6 +245,7 @@ int Ask(void* opaque, void* stream, Operation operation) {
 
 void Leave(Communicator* comm) {
   comm->launcher = {};
+  *comm->aborted = true;
   const std::lock_guard lock(mutex);
   comm->clique->members[static_cast<size_t>(comm->rank)] = nullptr;
   delete comm;
@@ -258,6 +268,11 @@ void FakeNcclLose(int rank) {
 void FakeNcclFail(int rank) {
   const std::lock_guard lock(fake_nccl::mutex);
   fake_nccl::failing_rank = rank;
+}
+// The next collective is launched on all ranks, whose GPUs do not do it.
+void FakeNcclHang() {
+  const std::lock_guard lock(fake_nccl::mutex);
+  fake_nccl::next_hangs = true;
 }
 
 int ncclGetVersion(int* version) {

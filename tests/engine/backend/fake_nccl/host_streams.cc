@@ -11,4 +11,6 @@ void Do(const std::vector<Place>&, const std::function<void()>& work) {
   work();
 }
 
+void Block(const Place&, const std::shared_ptr<std::atomic<bool>>&) {}
+
 }  // namespace fake_nccl

@@ -3,6 +3,7 @@
 #ifndef DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
 #define DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -15,6 +16,9 @@ Place PlaceIn(void* stream);
 
 // `work` comes after all places, and what their queues are given later after `work`.
 void Do(const std::vector<Place>& places, const std::function<void()>& work);
+
+// What the place's queue is given later comes after the gate has been opened.
+void Block(const Place& place, const std::shared_ptr<std::atomic<bool>>& gate);
 
 }  // namespace fake_nccl
 
