@@ -6,6 +6,7 @@
 
 #include "engine/backend/any_kernels.h"
 #include "engine/backend/cost.h"
+#include "engine/backend/cuda/cudnn_attention.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/cuda/views.h"
 #include "engine/core/device_kind.h"
@@ -64,7 +65,7 @@ cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
 class CudaLayers final : public AnyLayerKernels<CudaLayers> {
  public:
   explicit CudaLayers(std::shared_ptr<CudaWorkspace> workspace)
-      : workspace_(std::move(workspace)) {}
+      : workspace_(std::move(workspace)), cudnn_(workspace_) {}
 
   int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
   int64_t AttentionScratchBytes(const AttentionShape& shape) const override {
@@ -167,13 +168,13 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     cuda::MeanPoolBackward(ViewOf(op.dx), ViewOf(op.dy), op.N, op.P, op.C);
   }
 
-  static void Launch(const op::AttentionForward& op) {
+  void Launch(const op::AttentionForward& op) {
     DSAT_CHECK(op.shape.HeadChannels() <= kMaxCudaHeadChannels);
     cuda::AttentionArgs args = AttentionOf(op.shape);
     args.out = ViewOf(op.out);
     args.lse = ViewOf(op.lse);
     args.qkv = ViewOf(op.qkv);
-    cuda::AttentionForward(args);
+    if (!cudnn_.Forward(args)) cuda::AttentionForward(args);
   }
   void Launch(const op::AttentionBackward& op) {
     DSAT_CHECK(op.scratch.bytes() >= AttentionScratchBytes(op.shape), "{} bytes",
@@ -221,6 +222,7 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
 
   const std::shared_ptr<CudaWorkspace> workspace_;
   CudaMatmul matmul_;
+  CudnnAttention cudnn_;
 };
 
 // The product alone, into what GELU reads if there is one.
