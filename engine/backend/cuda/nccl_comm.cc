@@ -135,10 +135,7 @@ void NcclComm::CheckWork() {
 }
 
 void NcclComm::Watch() {
-  if (has_failed_) {
-    const std::lock_guard lock(mutex_);
-    throw Error(*failure_);
-  }
+  if (has_failed_) throw Error(*failure_);
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || comm_ == nullptr || Clock::now() < next_look_) return;  // A call looks itself.
   next_look_ = Clock::now() + kWatchPeriod;

@@ -88,8 +88,8 @@ class NcclComm {
   nccl::Comm comm_ = nullptr;  // nullptr after an error.
   std::deque<Work> work_;      // In the order of the queue.
   Clock::time_point next_look_;
-  std::optional<Error> failure_;
-  std::atomic<bool> has_failed_ = false;
+  std::optional<Error> failure_;          // Read by all threads once the next is true,
+  std::atomic<bool> has_failed_ = false;  // and never changed then.
 };
 
 }  // namespace dsat::engine

@@ -51,7 +51,7 @@ std::unique_ptr<Kernels> MakeGpuKernels() {
 
 // By our own kernel.
 Result AttendOwn(const AttentionShape& s, DType dtype) {
-  Spoil(kExecute);
+  Spoil(kExecute);  // Is logged.
   Result own = Attend(*MakeGpuKernels(), s, dtype);
   Spoil(kNothing);
   return own;

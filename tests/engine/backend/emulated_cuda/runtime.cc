@@ -317,6 +317,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  polled = nullptr;
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
   const auto queue = Gpu::Get().Find(stream);
   if (queue == nullptr) return Report(cudaErrorInvalidResourceHandle);
