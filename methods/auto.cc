@@ -106,6 +106,8 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
   // The result of one trial may answer several proposals.
   if (finished.id >= 0 && !learned_.insert(finished.id).second) return;
   fresh_ = false;
+  const double took_s = finished.times.ended_s - finished.times.started_s;
+  if (finished.id >= 0) spent_s_ += took_s > 0 ? took_s : launch_s_;
   if (finished.state == TrialState::kInfeasible) {
     std::optional<AutoConfig> config;
     if (proposed != nullptr) config = *proposed;

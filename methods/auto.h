@@ -96,6 +96,8 @@ class AutoMethod : public Method {
   AutoPoint PointOf(const AutoConfig& config) const;
 
   double StepSeconds(double log_value, const AutoConfig& config) const;
+  // How long the training to come takes, in seconds.
+  double TrainingSeconds(const Outlook& outlook) const;
   double CostOf(double log_value, const AutoConfig& config, double fits, bool new_launch) const;
   double GainOf(const Outlook& outlook, Eigen::Index i) const;
   double GainOfIncumbent(const Outlook& outlook) const;
@@ -132,6 +134,7 @@ class AutoMethod : public Method {
   // Measured costs.
   double launch_s_ = 20;
   double num_launch_s_ = 0;
+  double spent_s_ = 0;  // By all trials that have ended.
   std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
 
   bool fresh_ = false;  // regression_ and screened_ know everything that was told.

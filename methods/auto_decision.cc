@@ -16,6 +16,8 @@ constexpr double kSure = 0.95;
 constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends it, too.
 constexpr double kLeastGain = 3e-5;
+// How much longer than its search a training is assumed to take, if nothing is known of it.
+constexpr double kTrainingPerSearch = 300;
 constexpr int64_t kLeastLaunches = 4;
 // Out of memory is as bad as losing this share of a step.
 constexpr double kMisfitLoss = 0.02;
@@ -149,6 +151,13 @@ double AutoMethod::StepSeconds(double log_value, const AutoConfig& config) const
   if (!log_step_s_) return 1;
   const double samples = SmallerIsBetter(options_.metric) ? 0 : std::log(config.samples());
   return std::exp(std::min(log_value + samples + *log_step_s_, 20.0));
+}
+
+double AutoMethod::TrainingSeconds(const Outlook& outlook) const {
+  if (!options_.run_steps || !log_step_s_) return kTrainingPerSearch * spent_s_;
+  const auto best = static_cast<size_t>(*outlook.incumbent);
+  return static_cast<double>(*options_.run_steps) *
+         StepSeconds(outlook.view.mean[*outlook.incumbent], outlook.view.points[best].config);
 }
 
 double AutoMethod::CostOf(double log_value, const AutoConfig& config, double fits,
@@ -308,14 +317,8 @@ double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick
 
 bool AutoMethod::IsEnough(const Outlook& outlook, const Choice& choice) const {
   if (!outlook.incumbent || successes_ < kLeastLaunches) return false;
-  if (choice.gain < kLeastGain) return true;
-  if (options_.run_steps) {
-    const auto best = static_cast<size_t>(*outlook.incumbent);
-    const double run_s =
-        static_cast<double>(*options_.run_steps) *
-        StepSeconds(outlook.view.mean[*outlook.incumbent], outlook.view.points[best].config);
-    if (log_step_s_ && choice.gain * run_s < choice.cost_s) return true;
-  }
+  if (choice.gain < kLeastGain || choice.gain * TrainingSeconds(outlook) < choice.cost_s)
+    return true;
   return ProbabilityNearBest(outlook, *outlook.incumbent) >= kSure;
 }
 
