@@ -50,7 +50,7 @@ class EndToEndTest : public testing::Test {
 
 TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   const Finished search =
-      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "10", "--metric", "throughput",
+      work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "7", "--metric", "throughput",
                  "--confirm", "2", "--out", "out", "--run-full-experiment"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, AnyOf(HasSubstr("times the samples/s of the submitted configuration"),
@@ -62,8 +62,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_EQ(shown["state"], "completed");
   EXPECT_EQ(std::ranges::count_if(shown["trials"],
                                   [](const Json& trial) { return !trial.contains("confirms"); }),
-            10);
-  EXPECT_GT(shown["trials"].size(), 10U);  // The best ones are measured again.
+            7);
+  EXPECT_GT(shown["trials"].size(), 7U);  // The best ones are measured again.
   EXPECT_TRUE(shown["factor_over_submitted"].is_object());
   const Json& best = shown["trials"][shown["best_trial"].get<size_t>()];
   EXPECT_EQ(best["state"], "succeeded");
@@ -202,7 +202,7 @@ TEST_F(EndToEndTest, AutoPicksActivationCheckpointingWhereNothingElseFits) {
     config["zero_optimization"][bucket] = 1'000'000;
   work.Write("ds_config.json", config.dump());
   const Finished search = work.Dsat(
-      {"auto", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--json", "--out", "out"});
+      {"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "0", "--json", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json result = Json::parse(search.out);
   for (const Json& trial : result["trials"]) {
@@ -216,7 +216,7 @@ TEST_F(EndToEndTest, AutoPicksActivationCheckpointingWhereNothingElseFits) {
   EXPECT_THAT(shown["space"]["left_out"].dump(), HasSubstr("predicted not to fit one sample"));
 
   const Finished published =
-      work.Dsat({"auto", "deepspeed.yaml", "--space", "published", "--max-trials", "8", "--confirm",
+      work.Dsat({"auto", "deepspeed.yaml", "--space", "published", "--max-trials", "4", "--confirm",
                  "0", "--json", "--out", "out2"});
   ASSERT_EQ(published.exit_code, 0) << published.err;
   for (const Json& place : Json::parse(published.out)["space"]["stages"])

@@ -161,10 +161,10 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   EXPECT_EQ(Option("train_batch_size"), Json());
   search({"asha", "--confirm", "1", "--compat", "determined"});
   EXPECT_EQ(Option("confirm_rounds"), 1);
-  search({"auto"});
+  search({"auto", "--confirm", "0"});
   EXPECT_EQ(Option("warm_start"), "auto");
   EXPECT_EQ(Option("prior.experiment"), 3);  // The newest of those with the same model.
-  search({"auto", "--warm-start", "off"});
+  search({"auto", "--confirm", "0", "--warm-start", "off"});
   EXPECT_EQ(Option("prior"), Json());
   const Json machine = Json::parse(
       work.Dsat({"query", "--json", "SELECT spec -> '$.machine' AS value FROM experiments"}).out);

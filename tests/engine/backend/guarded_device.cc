@@ -17,10 +17,13 @@ constexpr int64_t kRangeBytes = int64_t{4} << 30;  // Of addresses; a page costs
 
 }  // namespace
 
+// Of huge pages where the kernel has them: it changes the rights of each page by itself, and they
+// change with every kernel.
 GuardedMemory::GuardedMemory()
     : data_(static_cast<char*>(mmap(nullptr, kRangeBytes, PROT_NONE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
   DSAT_CHECK(data_ != MAP_FAILED);
+  madvise(data_, kRangeBytes, MADV_HUGEPAGE);
 }
 
 GuardedMemory::~GuardedMemory() {
@@ -38,7 +41,6 @@ void* GuardedMemory::Allocate(int64_t bytes) {
       if (bytes > kRangeBytes - used_bytes_) return nullptr;
       block = data_ + used_bytes_;
       used_bytes_ += bytes;
-      if (num_open_ > 0) Protect(PROT_READ | PROT_WRITE);
     }
   }
   const Access access(*this);
@@ -68,8 +70,7 @@ void GuardedMemory::Leave() {
 }
 
 void GuardedMemory::Protect(int rights) {
-  if (used_bytes_ == 0) return;
-  DSAT_CHECK(mprotect(data_, static_cast<size_t>(used_bytes_), rights) == 0);
+  DSAT_CHECK(mprotect(data_, kRangeBytes, rights) == 0);
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "searcher/scripts/torch_extensions.h"
+#include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -41,7 +42,9 @@ class RealDeepSpeedTest : public testing::Test {
     setenv("OMP_NUM_THREADS", "1", 0);  // The ranks share the cores.
     if (!HasPackage("deepspeed")) GTEST_SKIP() << kNoDeepSpeed;
     // The build folder has DeepSpeed's extensions, which take half a minute to compile.
-    if (const char* const folder = std::getenv("TORCH_EXTENSIONS_DIR")) RemoveStaleLocks(folder);
+    const std::string extensions = BuildFolder() + "/torch_extensions";
+    setenv("TORCH_EXTENSIONS_DIR", extensions.c_str(), 1);
+    RemoveStaleLocks(extensions);
     for (const char* name : {"train.py", "ds_config.json"})
       work_.Write(name, ReadFile(std::string(kExample) + name));
     std::string spec = ReadFile(std::string(kExample) + "deepspeed.yaml");
