@@ -75,12 +75,30 @@ std::optional<int64_t> LauncherCount(const CommandWords& command, const RankLaun
   return std::nullopt;
 }
 
+// The devices in "worker-0:0,1@worker-1:2"; nullopt if a host has no list of them.
+std::optional<int64_t> CountIncluded(const std::string& filter) {
+  int64_t count = 0;
+  std::istringstream hosts(filter);
+  for (std::string host; std::getline(hosts, host, '@');) {
+    if (host.find(':') == host.npos) return std::nullopt;
+    count += 1 + std::ranges::count(host, ',');
+  }
+  return count;
+}
+
 void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& command,
                            RankLauncher* launcher) {
   const auto count = [&](std::string_view flag) { return LauncherCount(command, *launcher, flag); };
   launcher->num_ranks = count(known.ranks_flag);
   if (!launcher->num_ranks) launcher->num_ranks = count(known.other_ranks_flag);
   if (launcher->num_ranks) *launcher->num_ranks *= count(known.nodes_flag).value_or(1);
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    for (const std::string_view flag : {"--include", "-i"}) {
+      const auto filter = ValueOfFlag(command, i, flag);
+      if (filter && known.name == "deepspeed")
+        launcher->num_ranks = CountIncluded(TextOf(command, *filter));
+    }
+  }
   launcher->port = count(known.port_flag);
   launcher->needs_port = true;
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {

@@ -125,6 +125,15 @@ TEST(CheckVariablesTest, AValueOfAFlagAndTheScriptMayBeInVariables) {
   EXPECT_EQ(RefusalOf({"sh", "-c", "PYTHON=python3; $PYTHON t.py --ds_config a"}), "");
 }
 
+TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
+  for (const char* filter : {"localhost:0,1,2", "a:0@b:0,3"}) {
+    EXPECT_THAT(RefusalOf({"deepspeed", "--include", filter, "t.py"}),
+                HasSubstr("deepspeed would start 3 ranks, expected 2"));
+  }
+  EXPECT_EQ(RefusalOf({"deepspeed", "-i", "a:4@b:1", "t.py"}), "");
+  EXPECT_EQ(RefusalOf({"deepspeed", "--include=a", "t.py"}), "") << "the hostfile says how many";
+}
+
 TEST(CheckIncludedTest, DeepSpeedsLauncherReadsNoNamesOfDevices) {
   EXPECT_THAT(RefusalOf({"deepspeed", "--include=localhost:MIG-1,MIG-2", "t.py"}),
               HasSubstr("--include localhost:MIG-1,MIG-2: the launcher `deepspeed` reads numbers"));
