@@ -71,7 +71,10 @@ std::string PythonFolder() {
 class CommandTarget : public LaunchTarget {
  public:
   CommandTarget(const ExperimentSpec& spec, std::string python)
-      : spec_(spec), python_(std::move(python)), names_config_(NamesConfig(spec)) {}
+      : spec_(spec),
+        python_(std::move(python)),
+        names_config_(NamesConfig(spec)),
+        launcher_(FindRankLauncher(spec.entrypoint)) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
@@ -90,7 +93,7 @@ class CommandTarget : public LaunchTarget {
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
   AttemptFiles FilesOf(const LaunchRequest& request) const {
-    return {request, FindRankLauncher(spec_.entrypoint) ? "host" : "rank"};
+    return {request, launcher_ ? "host" : "rank"};
   }
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
@@ -110,6 +113,7 @@ class CommandTarget : public LaunchTarget {
   ExperimentSpec spec_;
   std::string python_;  // PythonFolder().
   bool names_config_;
+  std::optional<RankLauncher> launcher_;
   int64_t data_parallel_size_ = 0;      // As the last engine has reported it; 0 if none has.
   std::map<std::string, Given> given_;  // By request.dir.
 };
@@ -125,8 +129,7 @@ int64_t AccumulationOf(const LaunchRequest& request) {
 // per slot.
 std::vector<RankPlace> CommandTarget::PlaceCommands(const LaunchRequest& request) const {
   std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
-  if (FindRankLauncher(spec_.entrypoint))
-    std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
+  if (launcher_) std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
   return places;
 }
 
@@ -197,12 +200,11 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   if (on_several) meeting = MasterEnvironment(request);
   if (!on_several) meeting["MASTER_PORT"] = std::to_string(FreePort());
   const int port = std::stoi(meeting["MASTER_PORT"]);
-  const std::optional<RankLauncher> launcher = FindRankLauncher(spec_.entrypoint);
-  const bool is_ours = !launcher || launcher->needs_port || on_several;
+  const bool is_ours = !launcher_ || launcher_->needs_port || on_several;
 
   std::vector<std::vector<std::string>> argvs(
       places.size(), ArgvForTrial(spec_, request.ds_config, files.config, port));
-  if (launcher && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
+  if (launcher_ && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -216,9 +218,9 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.host = place.host;
     command.files = {files.config};
     command.shares_folder = true;  // For the files of the hooks and the logs.
-    command.buffers_port = is_ours ? port : launcher->port.value_or(0);
+    command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
     if (rank == 0) command.stamp_marker = kStepLineMarker;  // Only rank 0 is timed.
-    if (launcher) continue;
+    if (launcher_) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
@@ -415,11 +417,10 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   const bool ended_well = exit.first_failed_rank < 0;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
-  const bool launched = FindRankLauncher(spec_.entrypoint).has_value();
   for (int64_t rank = 0; rank < std::ssize(PlaceCommands(request)); ++rank)
     logs.push_back(FilesOf(request).ReadLogEnd(rank));
   // A launcher may exit with code 0 although its ranks have failed.
-  const Outcome outcome = ClassifyExit(exit, logs, launched ? "the launcher on host" : "rank");
+  const Outcome outcome = ClassifyExit(exit, logs, launcher_ ? "the launcher on host" : "rank");
   if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;
   return WhyNothing(request);
 }
