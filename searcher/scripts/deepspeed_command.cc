@@ -179,9 +179,9 @@ std::optional<std::string> ValueOfVariable(const CommandWords& command, size_t b
        ++i)
     line.push_back(i == index ? value : command.words()[i].text);
   Throw(ErrorCode::kInvalidArgument,
-        "entrypoint: dsat does not see the options of `{}` in {}, which would take precedence over "
-        "the ranks, the port and the hosts of a trial; write them out: {}",
-        launcher, command.words()[index].text, fmt::join(line, " "));
+        "entrypoint: dsat does not see what {} holds for `{}`: options there would take precedence "
+        "over the ranks, the port and the hosts of a trial; write it out: {}",
+        command.words()[index].text, launcher, fmt::join(line, " "));
 }
 
 // Refuses a launcher, or options of one, in a variable of the shell. A variable behind a flag is
@@ -204,8 +204,7 @@ void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
     const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
     if (is_script) return;
     if (value ? value->starts_with('-') : !behind_flag)
-      RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("OPTIONS"),
-                     launcher->name);
+      RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("..."), launcher->name);
   }
 }
 
