@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from dsat._trial import Trial, rank, rank_file, write_json
+from dsat._trial import Trial, note_result, rank, rank_file, write_json
 
 
 def uses_gpu() -> bool:
@@ -172,6 +172,7 @@ class Meter:
         self._log.write()
         if rank() == 0:
             write_json(of.metric_path, self._metrics(samples))
+        note_result()
         sys.exit(0)
 
     def _metrics(self, samples: Optional[int]) -> Dict[str, float]:
@@ -213,4 +214,5 @@ def finish_profile(of: Trial, num_params: int, trainable_num_params: int,
             cuda = sys.modules["torch"].cuda
             info["gpu_mem"] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
         write_json(of.model_info_path, info)
+    note_result()
     sys.exit(0)

@@ -1,8 +1,10 @@
 """Python runs this file at its start in every process of a trial, because it is on PYTHONPATH.
 
 It does nothing but register a finder, which calls dsat._hook when a library that decides about the
-DeepSpeed config is imported. Then it runs the sitecustomize that it hides, if there is one.
+DeepSpeed config is imported, and a handler of the process's end. Then it runs the sitecustomize
+that it hides, if there is one.
 """
+import atexit
 import importlib.machinery
 import os
 import sys
@@ -80,6 +82,20 @@ def _run_hidden_sitecustomize():
     spec.loader.exec_module(module)
 
 
+def _leave():
+    """Ends a process that is measured before Python frees its modules: PyTorch's take a second."""
+    trial = sys.modules.get("dsat._trial")
+    if trial is None or not trial.has_result:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # It may be closed, or replaced by the script.
+            pass
+    os._exit(0)
+
+
 if os.environ.get("DSAT_DS_CONFIG"):
     sys.meta_path.insert(0, _Finder())
+    atexit.register(_leave)  # The first one that is registered is called last.
 _run_hidden_sitecustomize()

@@ -128,6 +128,12 @@ class FilterReader {
   int64_t ReadSlot(const Host& host) {
     const std::string text = Until(at_, ",@");
     const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+    if (text.starts_with("GPU-") || text.starts_with("MIG-")) {
+      Refuse(
+          fmt::format("\"{}\" is no slot, which are numbers: slot N is device N of those that "
+                      "CUDA_VISIBLE_DEVICES lists on that host (from 0), if it is set there",
+                      Printable(text)));
+    }
     if (!digits) {
       Refuse(fmt::format("\"{}\" is no slot; expected {}", Printable(text), kFilterGrammar));
     }

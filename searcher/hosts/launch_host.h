@@ -17,8 +17,8 @@ struct LaunchHost {
   std::vector<std::string> reach = {};  // A command that runs the shell command that follows as its
                                         // last argument on the host; empty = this machine.
   std::vector<int64_t> slots = {};      // Device indices that trials may use.
-  std::string devices = {};  // Those that Slurm gives, of which slots are indices; "" = unknown.
-  std::string address = "127.0.0.1";    // The address at which other hosts reach it.
+  std::string devices = {};  // Its CUDA_VISIBLE_DEVICES, of which slots are indices; "" = unknown.
+  std::string address = "127.0.0.1";  // The address at which other hosts reach it.
   int64_t num_cores = NumCores();
   std::map<std::string, std::string> environment = {};  // Of its ranks, overridden by their own.
 };

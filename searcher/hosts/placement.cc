@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/num_cores.h"
 #include "base/rng.h"
 #include "searcher/hosts/hosts.h"
@@ -31,13 +32,24 @@ std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::s
   return free;
 }
 
-// The devices in `visible`, a value of CUDA_VISIBLE_DEVICES.
+bool IsNumber(const std::string& device) {
+  return device.find_first_not_of("0123456789") == std::string::npos;
+}
+bool IsMig(const std::string& device) {
+  return device.starts_with("MIG-");
+}
+
+// The devices in `visible`, a value of CUDA_VISIBLE_DEVICES: up to the first word that names none,
+// such as -1, as CUDA reads it.
 std::vector<std::string> DevicesIn(std::string_view visible) {
   std::vector<std::string> devices;
   for (std::string_view rest = visible; !rest.empty();) {
-    const std::string_view device = rest.substr(0, rest.find(','));
-    devices.emplace_back(device);
-    rest.remove_prefix(std::min(rest.size(), device.size() + 1));
+    const std::string_view word = rest.substr(0, rest.find(','));
+    const std::string device = Trimmed(std::string(word));
+    const bool is_named = device.starts_with("GPU-") || IsMig(device);
+    if (device.empty() || !(is_named || IsNumber(device))) break;
+    devices.push_back(device);
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
   }
   return devices;
 }
@@ -61,16 +73,46 @@ int64_t NumDeviceFiles() {
   return count;
 }
 
+// The devices that are visible on a host; nullopt if that is not restricted, or not known.
+std::optional<std::vector<std::string>> DevicesOn(const LaunchHost& host) {
+  if (!host.devices.empty()) return DevicesIn(host.devices);
+  return host.reach.empty() ? OwnDevices() : std::nullopt;
+}
+
+// Refuses devices with names where only numbers work.
+void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
+  const std::vector<std::string> devices = DevicesOn(host).value_or(std::vector<std::string>());
+  const auto named = std::ranges::find_if_not(devices, IsNumber);
+  if (named == devices.end()) return;
+  const auto launcher = FindRankLauncher(spec.entrypoint);
+  if (launcher && launcher->name == "deepspeed") {
+    Throw(ErrorCode::kInvalidArgument,
+          "CUDA_VISIBLE_DEVICES has {}, and the entrypoint's launcher `deepspeed` reads numbers "
+          "only: start dsat with numbers there, or use torchrun, or `python` without a launcher",
+          *named);
+  }
+  if (spec.device_memory_bytes == 0 && std::ranges::any_of(devices, IsMig)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.device_memory: not given; expected the memory of one MIG device of "
+          "CUDA_VISIBLE_DEVICES, because nvidia-smi tells that of the whole GPU");
+  }
+}
+
 }  // namespace
 
 int64_t NumDevicesIn(const std::string& visible) {
   return std::ssize(DevicesIn(visible));
 }
 
+int64_t NumGpusIn(const std::string& visible, int64_t num_files) {
+  const std::vector<std::string> devices = DevicesIn(visible);
+  const int64_t num_migs = std::ranges::count_if(devices, IsMig);
+  return num_files == 0 ? 0 : num_migs + std::min(num_files, std::ssize(devices) - num_migs);
+}
+
 int64_t NumVisibleGpus() {
-  const int64_t all = NumDeviceFiles();
-  const auto own = OwnDevices();
-  return own ? std::min(all, static_cast<int64_t>(own->size())) : all;
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? NumDeviceFiles() : NumGpusIn(visible, NumDeviceFiles());
 }
 
 std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
@@ -115,6 +157,9 @@ bool AreElsewhere(const std::vector<LaunchHost>& hosts) {
 }
 
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
+  const std::vector<LaunchHost> here = {{}};
+  for (const LaunchHost& host : hosts.empty() ? here : hosts)
+    if (!IsBuiltin(spec)) CheckDeviceNames(spec, host);
   if (!AreElsewhere(hosts)) return;
   const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
   if (slots.empty()) {
@@ -163,9 +208,7 @@ std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_rank
 
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host) {
   const LaunchHost& there = request.hosts[static_cast<size_t>(host)];
-  std::optional<std::vector<std::string>> own;
-  if (there.reach.empty()) own = OwnDevices();
-  if (!there.devices.empty()) own = DevicesIn(there.devices);
+  const std::optional<std::vector<std::string>> own = DevicesOn(there);
   std::vector<std::string> devices;
   for (const Slot& slot : request.slots) {
     if (slot.host != host) continue;

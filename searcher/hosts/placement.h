@@ -28,11 +28,15 @@ bool UsesGpus(const ExperimentSpec& spec);
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots);
 // True if at least one host is not this machine.
 bool AreElsewhere(const std::vector<LaunchHost>& hosts);
-// Throws kInvalidArgument with the reason if trials of `spec` cannot run on these other hosts.
+// Throws kInvalidArgument with the reason if trials of `spec` cannot run on these hosts; none =
+// this machine.
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
 // The number of devices that a value of CUDA_VISIBLE_DEVICES names.
 int64_t NumDevicesIn(const std::string& visible);
+// Those of them that a machine with `num_files` device files of GPUs has. An instance of a GPU
+// (MIG) has no file of its own.
+int64_t NumGpusIn(const std::string& visible, int64_t num_files);
 // The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();
 

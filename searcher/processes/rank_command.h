@@ -27,6 +27,9 @@ struct RankCommand {
                                         // that does not share the folder gets copies.
   bool continues_log = false;
   bool shares_folder = false;  // True if files that the rank writes there are needed here.
+  // The MASTER_PORT of DeepSpeed's CPU collectives, 0 if it is unknown: when the ranks are gone,
+  // the supervisor of their host removes the buffers (searcher/scripts/shared_buffers.h).
+  int64_t buffers_port = 0;
 };
 
 // Whether a signal from outside or a fault ended a process. A rank that loses a peer exits with an

@@ -22,7 +22,8 @@ Json ToJson(const RankCommand& command) {
           {"work_dir", command.work_dir},
           {"stamp_marker", command.stamp_marker},
           {"continues_log", command.continues_log},
-          {"shares_folder", command.shares_folder}};
+          {"shares_folder", command.shares_folder},
+          {"buffers_port", command.buffers_port}};
 }
 
 RankCommand RankCommandFromJson(const Json& json) {
@@ -32,7 +33,8 @@ RankCommand RankCommandFromJson(const Json& json) {
           .work_dir = json.at("work_dir"),
           .stamp_marker = json.at("stamp_marker"),
           .continues_log = json.at("continues_log"),
-          .shares_folder = json.at("shares_folder")};
+          .shares_folder = json.at("shares_folder"),
+          .buffers_port = IntegerIn(json.at("buffers_port"))};
 }
 
 // The runner may not ignore SIGPIPE, and a supervisor may write to a pipe.

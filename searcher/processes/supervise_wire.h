@@ -34,7 +34,7 @@ struct SuperviseOrder {
 struct SuperviseHello {
   std::string version;
   int64_t num_cores = 0;
-  std::string devices = {};         // CUDA_VISIBLE_DEVICES of a job of Slurm; "" = not set.
+  std::string devices = {};         // Its CUDA_VISIBLE_DEVICES, as of a job of Slurm; "" = not set.
   std::string address = {};         // Of its host, as ssh reaches it; "" = unknown.
   std::string runner_address = {};  // Of the runner's host, as seen from its host; "" = unknown.
 };

@@ -35,6 +35,7 @@
 #include "searcher/processes/rank_process.h"
 #include "searcher/processes/supervise_wire.h"
 #include "searcher/scripts/oom_evidence.h"
+#include "searcher/scripts/shared_buffers.h"
 
 namespace dsat {
 namespace {
@@ -253,6 +254,8 @@ SuperviseReport Supervisor::Run() {
   for (const auto& stamper : stampers_)
     stamper->Follow();
   report_.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+  for (const RankCommand& rank : order_.ranks)
+    if (rank.buffers_port > 0) RemoveSharedBuffers(rank.buffers_port);
   if (oom_kills) report_.oom_kills = CountOomKills().value_or(*oom_kills) - *oom_kills;
   return {report_, folder_ ? folder_->Logs(order_.ranks) : std::map<std::string, std::string>{}};
 }
@@ -273,7 +276,7 @@ LineChannel TakeControl() {
 }
 
 // The ssh server gives both ends of the connection: "client port server port". Slurm gives the
-// address of srun and the devices of the job.
+// address of srun.
 SuperviseHello MakeHello() {
   SuperviseHello hello = {.version = kVersion, .num_cores = NumCores()};
   if (const char* const connection = std::getenv("SSH_CONNECTION"); connection != nullptr) {
@@ -283,9 +286,9 @@ SuperviseHello MakeHello() {
   if (const char* const launcher = std::getenv("SLURM_LAUNCH_NODE_IPADDR"); launcher != nullptr) {
     hello.runner_address = launcher;
     hello.address = AddressSeenFrom(launcher);
-    if (const char* const devices = std::getenv("CUDA_VISIBLE_DEVICES"); devices != nullptr)
-      hello.devices = devices;
   }
+  if (const char* const devices = std::getenv("CUDA_VISIBLE_DEVICES"); devices != nullptr)
+    hello.devices = devices;
   return hello;
 }
 

@@ -31,8 +31,9 @@ std::string ReadBegin(const std::string& path, int64_t max_bytes) {
 
 }  // namespace
 
-AttemptFiles::AttemptFiles(const LaunchRequest& request)
+AttemptFiles::AttemptFiles(const LaunchRequest& request, std::string logs_of)
     : dir(std::filesystem::absolute(request.dir).lexically_normal()),
+      logs(std::move(logs_of)),
       config(dir / "ds_config.json"),
       metrics(dir / "metrics.json"),
       model_info(dir / "model_info.json") {}
@@ -41,8 +42,8 @@ std::string AttemptFiles::hook(int64_t rank) const {
   return dir / fmt::format("hook-rank{}.json", rank);
 }
 
-std::string AttemptFiles::log(int64_t rank) const {
-  return dir / fmt::format("rank{}.log", rank);
+std::string AttemptFiles::log(int64_t number) const {
+  return dir / fmt::format("{}{}.log", logs, number);
 }
 
 Json AttemptFiles::ReadMetrics() const {
@@ -80,8 +81,8 @@ std::optional<RanConfig> AttemptFiles::ReadRan() const {
   return ReadConfigDump(ReadBegin(log(0), kLogBeginBytes));
 }
 
-std::string AttemptFiles::ReadLogEnd(int64_t rank) const {
-  return ReadEnd(log(rank), kLogEndBytes);
+std::string AttemptFiles::ReadLogEnd(int64_t number) const {
+  return ReadEnd(log(number), kLogEndBytes);
 }
 
 }  // namespace dsat

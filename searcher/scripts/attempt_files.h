@@ -18,9 +18,11 @@ namespace dsat {
 
 // Paths are absolute. A file that another process is still writing is read as if it were not there.
 struct AttemptFiles {
-  explicit AttemptFiles(const LaunchRequest& request);
+  // `logs` is "rank" if dsat starts the ranks, and "host" if a launcher does on each host.
+  AttemptFiles(const LaunchRequest& request, std::string logs);
   std::string hook(int64_t rank) const;
-  std::string log(int64_t rank) const;
+  // rank<N>.log or host<N>.log. The logs of all functions below are those of N.
+  std::string log(int64_t number) const;
 
   // Not an object unless the file is complete.
   Json ReadMetrics() const;
@@ -32,10 +34,10 @@ struct AttemptFiles {
   // What rank 0 ran with, by the hook or by DeepSpeed's log.
   std::optional<RanConfig> ReadRan() const;
   // The end of a log, where the cause of a failure is.
-  std::string ReadLogEnd(int64_t rank) const;
+  std::string ReadLogEnd(int64_t number) const;
 
   std::filesystem::path dir;
-  std::string config, metrics, model_info;
+  std::string logs, config, metrics, model_info;
 };
 
 }  // namespace dsat

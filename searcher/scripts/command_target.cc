@@ -30,7 +30,6 @@
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/script_losses.h"
-#include "searcher/scripts/shared_buffers.h"
 #include "searcher/scripts/torch_extensions.h"
 
 namespace dsat {
@@ -72,12 +71,10 @@ std::string PythonFolder() {
 class CommandTarget : public LaunchTarget {
  public:
   CommandTarget(const ExperimentSpec& spec, std::string python)
-      : spec_(spec), python_(std::move(python)), names_config_(NamesConfig(spec)) {}
-  // Ranks have left their buffers in shared memory if an attempt was canceled.
-  ~CommandTarget() override {
-    for (const auto& [dir, given] : given_)
-      RemoveSharedBuffers(given.port);
-  }
+      : spec_(spec),
+        python_(std::move(python)),
+        names_config_(NamesConfig(spec)),
+        launcher_(FindRankLauncher(spec.entrypoint)) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
@@ -92,10 +89,12 @@ class CommandTarget : public LaunchTarget {
     bool measurement = false;
     bool profile = false;
     int num_waits = 0;
-    int64_t port = 0;  // Where the ranks meet; 0 if the launcher chooses it.
   };
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
+  AttemptFiles FilesOf(const LaunchRequest& request) const {
+    return {request, launcher_ ? "host" : "rank"};
+  }
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
@@ -114,6 +113,7 @@ class CommandTarget : public LaunchTarget {
   ExperimentSpec spec_;
   std::string python_;  // PythonFolder().
   bool names_config_;
+  std::optional<RankLauncher> launcher_;
   int64_t data_parallel_size_ = 0;      // As the last engine has reported it; 0 if none has.
   std::map<std::string, Given> given_;  // By request.dir.
 };
@@ -129,15 +129,14 @@ int64_t AccumulationOf(const LaunchRequest& request) {
 // per slot.
 std::vector<RankPlace> CommandTarget::PlaceCommands(const LaunchRequest& request) const {
   std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
-  if (FindRankLauncher(spec_.entrypoint))
-    std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
+  if (launcher_) std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
   return places;
 }
 
 // The environment of all ranks. Creates the folder of DeepSpeed's compiled extensions.
 std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     const LaunchRequest& request) const {
-  const AttemptFiles files(request);
+  const AttemptFiles files = FilesOf(request);
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)},
                                             {"DSAT_TRIAL_DIR", files.dir},
@@ -182,7 +181,7 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
 }
 
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
-  const AttemptFiles files(request);
+  const AttemptFiles files = FilesOf(request);
   const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
                               .start_profile_step = spec_.options.start_profile_step,
                               .end_profile_step = LastStep(request),
@@ -201,13 +200,11 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   if (on_several) meeting = MasterEnvironment(request);
   if (!on_several) meeting["MASTER_PORT"] = std::to_string(FreePort());
   const int port = std::stoi(meeting["MASTER_PORT"]);
-  const std::optional<RankLauncher> launcher = FindRankLauncher(spec_.entrypoint);
-  const bool is_ours = !launcher || launcher->needs_port || on_several;
-  given_[request.dir] = {.port = is_ours ? port : launcher->port.value_or(0)};
+  const bool is_ours = !launcher_ || launcher_->needs_port || on_several;
 
   std::vector<std::vector<std::string>> argvs(
       places.size(), ArgvForTrial(spec_, request.ds_config, files.config, port));
-  if (launcher && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
+  if (launcher_ && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -221,8 +218,9 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.host = place.host;
     command.files = {files.config};
     command.shares_folder = true;  // For the files of the hooks and the logs.
+    command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
     if (rank == 0) command.stamp_marker = kStepLineMarker;  // Only rank 0 is timed.
-    if (launcher) continue;
+    if (launcher_) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
                         {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
@@ -237,14 +235,14 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
 
 // Samples of an optimizer step on all ranks.
 int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = AttemptFiles(request).ReadRan();
+  const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
   if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
   return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
 }
 
 // Why the measurement is not one of the trial's config; "" if it is.
 std::string CommandTarget::Misfit(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = AttemptFiles(request).ReadRan();
+  const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
   const std::string rewritten = ran ? Rewritten(*ran, request.ds_config) : "";
   if (!rewritten.empty()) {
     return fmt::format(
@@ -252,7 +250,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
         "who sets that, such as an argument of the trainer",
         rewritten);
   }
-  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const int64_t most = reports[rank].largest_batch;
     if (most > 0 && most < MicroBatchOf(request)) {
@@ -267,7 +265,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
                          rank, losses.size());
     }
   }
-  if (reports.empty()) return DivergedLoss(AttemptFiles(request).ReadLogEnd(0));
+  if (reports.empty()) return DivergedLoss(FilesOf(request).ReadLogEnd(0));
   return "";
 }
 
@@ -277,10 +275,10 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
     Metric& metric = result->measurement[name];
     metric = {.value = std::max(metric.value, *value), .spread = 0, .samples = 1};
   };
-  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   const std::string& pattern = spec_.options.loss_pattern;
   result->losses =
-      pattern.empty() ? MeanLosses(reports) : LossesInLog(AttemptFiles(request).log(0), pattern);
+      pattern.empty() ? MeanLosses(reports) : LossesInLog(FilesOf(request).log(0), pattern);
   for (const HookReport& report : reports) {
     if (report.peak_bytes)
       result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
@@ -292,9 +290,9 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
 }
 
 std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
-  const Json file = AttemptFiles(request).ReadMetrics();
+  const Json file = FilesOf(request).ReadMetrics();
   if (!file.is_object()) return std::nullopt;
-  const std::vector<StepLine> lines = AttemptFiles(request).ReadStepLines();
+  const std::vector<StepLine> lines = FilesOf(request).ReadStepLines();
   std::optional<double> logged_ms;
   if (!lines.empty()) {
     logged_ms = lines.back().forward_ms + lines.back().backward_ms + lines.back().step_ms;
@@ -304,7 +302,7 @@ std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& reque
 
 std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& request) const {
   std::optional<ModelProfile> profile =
-      NormalizeModelInfo(AttemptFiles(request).ReadModelInfo(), MicroBatchOf(request));
+      NormalizeModelInfo(FilesOf(request).ReadModelInfo(), MicroBatchOf(request));
   if (!profile) return std::nullopt;
   int64_t& memory = profile->device_memory_bytes;
   if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
@@ -322,17 +320,17 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics || !UsedBatchSize(*metrics, BatchOf(request)) || !Misfit(request).empty())
     return std::nullopt;
-  const std::string log = AttemptFiles(request).ReadLogEnd(0);
-  const std::vector<StepLine> lines = AttemptFiles(request).ReadStepLines();
+  const std::string log = FilesOf(request).ReadLogEnd(0);
+  const std::vector<StepLine> lines = FilesOf(request).ReadStepLines();
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
-  if (behind && fs::exists(StampsPath(AttemptFiles(request).log(0)))) return std::nullopt;
+  if (behind && fs::exists(StampsPath(FilesOf(request).log(0)))) return std::nullopt;
   const bool waits =
-      !have_exited && !HaveEnded(AttemptFiles(request).ReadReports(spec_.slots_per_trial));
+      !have_exited && !HaveEnded(FilesOf(request).ReadReports(spec_.slots_per_trial));
   if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
   std::set<int64_t> partial;
-  for (const HookReport& report : AttemptFiles(request).ReadReports(spec_.slots_per_trial))
+  for (const HookReport& report : FilesOf(request).ReadReports(spec_.slots_per_trial))
     partial.insert(report.partial_steps.begin(), report.partial_steps.end());
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
@@ -355,7 +353,7 @@ std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& requ
 }
 
 int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
-  return static_cast<int64_t>(AttemptFiles(request).ReadStepLines().size());
+  return static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
 }
 
 // The hooks end the script in the middle of a step, so that their files count and not the exit
@@ -379,9 +377,9 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
-  const auto steps = static_cast<int64_t>(AttemptFiles(request).ReadStepLines().size());
+  const auto steps = static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
   const int64_t needed = LastStep(request) + 1;
-  const std::vector<HookReport> reports = AttemptFiles(request).ReadReports(spec_.slots_per_trial);
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
     return {TrialState::kFailed,
@@ -411,20 +409,18 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
-  if (const auto ran = AttemptFiles(request).ReadRan(); ran && ran->data_parallel_size > 0)
+  if (const auto ran = FilesOf(request).ReadRan(); ran && ran->data_parallel_size > 0)
     data_parallel_size_ = ran->data_parallel_size;
-  RemoveSharedBuffers(given_[request.dir].port);
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
-  if (exit.killed_by_us)
-    return {TrialState::kStopped, WhyStuck(AttemptFiles(request).ReadLogEnd(0))};
+  if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(FilesOf(request).ReadLogEnd(0))};
   const bool ended_well = exit.first_failed_rank < 0;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
   for (int64_t rank = 0; rank < std::ssize(PlaceCommands(request)); ++rank)
-    logs.push_back(AttemptFiles(request).ReadLogEnd(rank));
+    logs.push_back(FilesOf(request).ReadLogEnd(rank));
   // A launcher may exit with code 0 although its ranks have failed.
-  const Outcome outcome = ClassifyExit(exit, logs);
+  const Outcome outcome = ClassifyExit(exit, logs, launcher_ ? "the launcher on host" : "rank");
   if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;
   return WhyNothing(request);
 }

@@ -75,12 +75,30 @@ std::optional<int64_t> LauncherCount(const CommandWords& command, const RankLaun
   return std::nullopt;
 }
 
+// The devices in "worker-0:0,1@worker-1:2"; nullopt if a host has no list of them.
+std::optional<int64_t> CountIncluded(const std::string& filter) {
+  int64_t count = 0;
+  std::istringstream hosts(filter);
+  for (std::string host; std::getline(hosts, host, '@');) {
+    if (host.find(':') == host.npos) return std::nullopt;
+    count += 1 + std::ranges::count(host, ',');
+  }
+  return count;
+}
+
 void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& command,
                            RankLauncher* launcher) {
   const auto count = [&](std::string_view flag) { return LauncherCount(command, *launcher, flag); };
   launcher->num_ranks = count(known.ranks_flag);
   if (!launcher->num_ranks) launcher->num_ranks = count(known.other_ranks_flag);
   if (launcher->num_ranks) *launcher->num_ranks *= count(known.nodes_flag).value_or(1);
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    for (const std::string_view flag : {"--include", "-i"}) {
+      const auto filter = ValueOfFlag(command, i, flag);
+      if (filter && known.name == "deepspeed")
+        launcher->num_ranks = CountIncluded(TextOf(command, *filter));
+    }
+  }
   launcher->port = count(known.port_flag);
   launcher->needs_port = true;
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
@@ -89,6 +107,18 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
         std::none_of(kMasterFlags.begin(), kMasterFlags.end(),
                      [&](std::string_view flag) { return argument.starts_with(flag); });
   }
+}
+
+// The program of the command that begins at words()[i], behind variables and prefixes.
+size_t ProgramAt(const CommandWords& command, size_t i) {
+  const std::vector<CommandWord>& words = command.words();
+  const auto is_prefix = [](const std::string& word) {
+    return word.find('=') != std::string::npos ||
+           std::ranges::find(kPrefixes, BaseName(word)) != kPrefixes.end();
+  };
+  while (i + 1 < words.size() && is_prefix(words[i].text))
+    ++i;
+  return i;
 }
 
 // The launcher that the program words()[i] is.
@@ -114,6 +144,84 @@ std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
     return launcher;
   }
   return std::nullopt;
+}
+
+// "OPTS" of "$OPTS", "${OPTS}" or "$OPTS/x"; "" if there is another expansion, as in "$(nproc)".
+std::string VariableIn(std::string_view word) {
+  if (!word.starts_with('$')) return "";
+  word.remove_prefix(word.starts_with("${") ? 2 : 1);
+  size_t end = 0;
+  while (end < word.size() && IsVariableName(word.substr(0, end + 1)))
+    ++end;
+  return std::string(word.substr(0, end));
+}
+
+// The value that a shell's word "$NAME" has at the word `before`, as far as the script, the
+// experiment and our environment show it.
+std::optional<std::string> ValueOfVariable(const CommandWords& command, size_t before,
+                                           const ExperimentSpec& spec) {
+  const std::string name = VariableIn(command.words()[before].text);
+  if (name.empty()) return std::nullopt;
+  for (size_t i = before; i-- > 0;) {
+    const std::string& text = command.words()[i].text;
+    if (text.starts_with(name + "=")) return text.substr(name.size() + 1);
+  }
+  if (const auto found = spec.environment.find(name); found != spec.environment.end())
+    return found->second;
+  const char* const ours = std::getenv(name.c_str());
+  return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
+}
+
+[[noreturn]] void RefuseVariable(const CommandWords& command, size_t begin, size_t index,
+                                 const std::string& value, const std::string& launcher) {
+  Argv line;
+  for (size_t i = begin; i < command.words().size() && (i == begin || !command.words()[i].first);
+       ++i)
+    line.push_back(i == index ? value : command.words()[i].text);
+  Throw(ErrorCode::kInvalidArgument,
+        "entrypoint: dsat does not see what {} holds for `{}`: options there would take precedence "
+        "over the ranks, the port and the hosts of a trial; write it out: {}",
+        command.words()[index].text, launcher, fmt::join(line, " "));
+}
+
+// Refuses a launcher, or options of one, in a variable of the shell. A variable behind a flag is
+// its value, unless it is known to hold options, and another value without a hyphen is the script.
+void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
+  const std::vector<CommandWord>& words = command.words();
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t program = ProgramAt(command, i);
+    if (!words[i].first || !words[program].expands) continue;
+    const std::string value = ValueOfVariable(command, program, spec).value_or("");
+    const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
+    if (hidden) RefuseVariable(command, program, program, value, hidden->name);
+  }
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (!launcher) return;
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    if (!words[i].expands || (words[i].text[0] != '$' && words[i].text[0] != '`')) continue;
+    const auto value = ValueOfVariable(command, i, spec);
+    const bool behind_flag = words[i - 1].text.starts_with('-');
+    const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
+    if (is_script) return;
+    if (value ? value->starts_with('-') : !behind_flag)
+      RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("..."), launcher->name);
+  }
+}
+
+// Refuses devices with names, which DeepSpeed's launcher does not read.
+void CheckIncluded(const CommandWords& command, const RankLauncher& launcher) {
+  for (size_t i = launcher.args_begin; i < launcher.args_end; ++i) {
+    for (const std::string_view flag : {"--include", "-i", "--exclude", "-e"}) {
+      const auto value = ValueOfFlag(command, i, flag);
+      const std::string text = value ? TextOf(command, *value) : "";
+      if (text.find("GPU-") == text.npos && text.find("MIG-") == text.npos) continue;
+      Throw(ErrorCode::kInvalidArgument,
+            "entrypoint: {} {}: the launcher `deepspeed` reads numbers of devices only; remove it, "
+            "set CUDA_VISIBLE_DEVICES to the names for dsat, and use torchrun, or `python` without "
+            "a launcher",
+            flag, text);
+    }
+  }
 }
 
 // True if `text` is the path of the experiment's own ds_config.
@@ -246,13 +354,7 @@ std::optional<RankLauncher> FindRankLauncher(const CommandWords& command) {
   const std::vector<CommandWord>& words = command.words();
   for (size_t i = 0; i < words.size(); ++i) {
     if (!words[i].first) continue;
-    const auto is_prefix = [&](const std::string& word) {
-      return word.find('=') != std::string::npos ||
-             std::ranges::find(kPrefixes, BaseName(word)) != kPrefixes.end();
-    };
-    while (i + 1 < words.size() && is_prefix(words[i].text))
-      ++i;
-    if (auto launcher = LauncherAt(command, i)) return launcher;
+    if (auto launcher = LauncherAt(command, ProgramAt(command, i))) return launcher;
   }
   return std::nullopt;
 }
@@ -271,7 +373,9 @@ void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
           has_hook ? " and starts no Python, whose calls of DeepSpeed dsat could change" : "",
           kConfigPlaceholder, kConfigPlaceholder);
   }
+  CheckVariables(command, spec);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (launcher && launcher->name == "deepspeed") CheckIncluded(command, *launcher);
   if (launcher && launcher->num_ranks && *launcher->num_ranks != spec.slots_per_trial) {
     Throw(ErrorCode::kInvalidArgument,
           "entrypoint: {} would start {} ranks, expected {} as in resources.slots_per_trial",

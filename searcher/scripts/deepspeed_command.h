@@ -59,7 +59,8 @@ std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& arg
 
 // Throws kInvalidArgument if the command names no config file and no Python runs in it that dsat's
 // import hook could reach (never without a hook), or if its launcher starts another number of ranks
-// than spec.slots_per_trial.
+// than spec.slots_per_trial, is hidden in a variable of the shell, wholly or with some of its
+// options, or is DeepSpeed's and selects devices by their names.
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
 
 // Gives `flag` the value: in its place if the command has the flag, else at the end. true and false

@@ -135,11 +135,11 @@ bool KilledForHostMemory(const ExitReport& exit) {
   return exit.first_failed_rank >= 0 && exit.exit_code == 128 + SIGKILL && exit.oom_kills > 0;
 }
 
-std::string DescribeExit(const ExitReport& exit) {
+std::string DescribeExit(const ExitReport& exit, std::string_view process) {
   const int signal_number = exit.exit_code - 128;
   const char* const name =
       signal_number > 0 && signal_number < NSIG ? sigdescr_np(signal_number) : nullptr;
-  std::string text = fmt::format("rank {} ", exit.first_failed_rank);
+  std::string text = fmt::format("{} {} ", process, exit.first_failed_rank);
   if (name != nullptr) {
     text += fmt::format("was killed by signal {} ({})", signal_number, name);
   } else {
@@ -166,7 +166,8 @@ std::string WhyStuck(std::string_view log) {
   return "";
 }
 
-Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs) {
+Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs,
+                     std::string_view process) {
   const auto first = static_cast<size_t>(std::max(exit.first_failed_rank, 0));
   std::optional<LogFinding> finding;
   if (first < logs.size()) finding = ClassifyLog(logs[first]);
@@ -178,12 +179,12 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   if (finding && finding->state == TrialState::kInfeasible)
     return {finding->state, finding->reason};
   if (KilledForHostMemory(exit)) {
-    return {TrialState::kInfeasible,
-            fmt::format("out of host memory: the kernel killed rank {}", exit.first_failed_rank)};
+    return {TrialState::kInfeasible, fmt::format("out of host memory: the kernel killed {} {}",
+                                                 process, exit.first_failed_rank)};
   }
   if (finding) return {finding->state, finding->reason};
   if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};
-  return {TrialState::kFailed, DescribeExit(exit)};
+  return {TrialState::kFailed, DescribeExit(exit, process)};
 }
 
 }  // namespace dsat

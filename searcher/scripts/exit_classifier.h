@@ -28,16 +28,18 @@ std::string DivergedLoss(std::string_view log);
 
 // The outcome of ranks that ended without a result. `logs` are the ends of the ranks' logs by rank.
 // The log of the rank that failed first is read first. In the others only evidence against the
-// configuration counts, because most of their errors follow from the first failure.
-Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs);
+// configuration counts, because most of their errors follow from the first failure. `process` is
+// that of DescribeExit.
+Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs,
+                     std::string_view process = "rank");
 
 // Why a process that says nothing more may be stuck, by the end of its log; "" if that does not
 // show it.
 std::string WhyStuck(std::string_view log);
 
 // "rank 1 exited with code 3: <the last error or line>", "rank 0 was killed by signal 9 (Killed)".
-// REQUIRES: a rank has failed.
-std::string DescribeExit(const ExitReport& exit);
+// `process` is the name of what has the number. REQUIRES: a rank has failed.
+std::string DescribeExit(const ExitReport& exit, std::string_view process = "rank");
 
 // True if the kernel killed the failed rank because host memory had run out.
 bool KilledForHostMemory(const ExitReport& exit);

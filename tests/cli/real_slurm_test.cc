@@ -252,7 +252,7 @@ TEST_F(RealSlurmTest, ALauncherRunsOnEachNode) {
   const Finished run = work.Dsat(OnSlurm({"train", "ranks.yaml", "--out", "out"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const std::string node : {"0", "1"}) {
-    EXPECT_THAT(ReadFile(work.Path("out/rank" + node + ".log")),
+    EXPECT_THAT(ReadFile(work.Path("out/host" + node + ".log")),
                 AllOf(HasSubstr("on n" + std::to_string(std::stoi(node) + 1) + ": --nnodes 2 "),
                       HasSubstr(" --node_rank " + node + " --nproc_per_node 1 --master_addr ")));
   }

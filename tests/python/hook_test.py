@@ -50,6 +50,7 @@ def test_a_loader_out_of_reach_is_named_with_the_way_out(run_trial):
 
 def test_steps_with_the_last_batch_of_an_epoch_are_reported(run_trial):
     run_trial.write_config(optimizer=ADAMW)
+    # The code of a script that is measured is not seen.
     assert run_trial.run("dict_config.py", "short", ranks=1) == [0], run_trial.log()
     found = run_trial.read("hook-rank0.json")
     assert found["forward_batch_sizes"] == [3, 6]
@@ -160,6 +161,22 @@ def test_the_sitecustomize_that_the_hook_hides_runs(run_trial, tmp_path):
 def test_python_without_deepspeed_loads_nothing_of_dsat(run_trial):
     done = python(run_trial, "import sys; print([m for m in sys.modules if 'dsat' in m])")
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("end, freed", [("dsat._trial.note_result()", ""), ("pass", "freed\n")])
+def test_a_measured_process_ends_before_its_modules_are_freed(run_trial, end, freed):
+    run_trial.write_config()
+    done = python(run_trial, f"""
+import atexit, dsat._trial
+class Module:
+    def __del__(self):
+        print("freed")
+module = Module()
+atexit.register(print, "handler")
+{end}
+""")
+    assert done.stdout == "handler\n" + freed
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_outside_of_a_trial_nothing_is_changed(run_trial):

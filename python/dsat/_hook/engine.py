@@ -11,7 +11,7 @@ from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
 from dsat._meter import StepLog, number_of, uses_gpu
-from dsat._trial import Config, Trial, rank_file, trial
+from dsat._trial import Config, Trial, note_result, rank_file, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -186,4 +186,8 @@ def _wrap_engine(engine_class: Any) -> None:
         watch = self.dsat_watch
         if watch is not None:
             watch.finish()
-        return original(self)
+        try:
+            return original(self)
+        except SystemExit:
+            note_result()
+            raise

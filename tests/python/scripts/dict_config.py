@@ -1,7 +1,8 @@
 """A plain loop whose config is a dict, with a data loader of the dict's micro-batch size.
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
-With `partitioned`, the script expects stage 3. With `short`, each epoch has 15 samples.
+With `partitioned`, the script expects stage 3. With `short`, each epoch has 15 samples, and the
+script ends with code 3.
 """
 import itertools
 import sys
@@ -19,7 +20,11 @@ with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sy
     model = Model()
 engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
 epochs = 100 if "short" in sys.argv else 1
-for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
-    loss = engine(ids)["loss"]
-    engine.backward(loss)
-    engine.step()
+try:
+    for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
+        loss = engine(ids)["loss"]
+        engine.backward(loss)
+        engine.step()
+finally:
+    if "short" in sys.argv:
+        sys.exit(3)

@@ -161,6 +161,26 @@ TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
   ExpectNothingLeft(folder);
 }
 
+TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
+  TestFolder folder;
+  const int64_t port = 100'000 + getpid();  // Of no real rendezvous.
+  std::vector<RankCommand> ranks = {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)};
+  std::vector<std::string> buffers;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    buffers.push_back(fmt::format("/dev/shm/deepspeed_allreduce_buffer_{}_127.0.0.{}_{}_{}",
+                                  getuid(), rank + 2, port, rank));
+    std::ofstream(buffers.back()) << "buffer";
+    ranks[rank].buffers_port = rank == 0 ? 0 : port;  // The first host does not know it.
+  }
+  SupervisedProcess process = StartOn(folder, {"w0", "w1"}, ranks);
+  ASSERT_TRUE(AreReady(folder, {0, 1}));
+  EXPECT_TRUE(std::filesystem::exists(buffers[1]));
+  process.Stop(milliseconds(100));
+  WaitForReport(process);
+  for (const std::string& buffer : buffers)
+    EXPECT_FALSE(std::filesystem::exists(buffer)) << "the hosts of this test share a folder";
+}
+
 TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
   TestFolder folder;
   {

@@ -198,6 +198,7 @@ TEST(SelectHostsTest, WhatIsNotThereIsRefused) {
            {{.exclude = "worker-1:0,7"}, {"host worker-1 has no slot 7"}},
            {{.include = "worker-1:99999999999999999999"}, {"has no slot 99999999999999999999"}},
            {{.include = "worker-0:0-2"}, {"\"0-2\" is no slot", "expected NAME[:SLOT"}},
+           {{.include = "worker-0:MIG-1f"}, {"\"MIG-1f\" is no slot", "slot N is device N"}},
            {{.include = "worker-0:"}, {"\"\" is no slot"}},
            {{.include = "worker-0:0,"}, {"\"\" is no slot"}},
            {{.include = "worker-0:0:1"}, {"\"0:1\" is no slot"}},

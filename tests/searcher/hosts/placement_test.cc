@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "base/num_cores.h"
@@ -79,6 +82,56 @@ TEST(DeviceEnvironmentTest, GivesEachHostItsOwnSlots) {
   request.slots = {{0, 0}, {0, 1}, {1, 3}};
   EXPECT_THAT(DeviceEnvironment(request, 0), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
   EXPECT_THAT(DeviceEnvironment(request, 1), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "3")));
+}
+
+// Sets CUDA_VISIBLE_DEVICES while it lives.
+class Visible {
+ public:
+  explicit Visible(const char* devices) {
+    if (const char* const old = std::getenv(kName)) old_ = old;
+    setenv(kName, devices, 1);
+  }
+  ~Visible() { old_ ? setenv(kName, old_->c_str(), 1) : unsetenv(kName); }
+
+ private:
+  static constexpr char kName[] = "CUDA_VISIBLE_DEVICES";
+  std::optional<std::string> old_ = std::nullopt;
+};
+
+TEST(DeviceEnvironmentTest, SlotsAreIndicesOfDevicesWithNames) {
+  const Visible visible("GPU-aa,MIG-bb,MIG-cc");
+  LaunchRequest request;
+  request.slots = {{0, 0}, {0, 2}};
+  EXPECT_THAT(DeviceEnvironment(request, 0),
+              ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "GPU-aa,MIG-cc")));
+  request.hosts = {HostWith("a", {0, 1, 2})};
+  request.hosts[0].devices = "MIG-1,MIG-2,MIG-3";
+  EXPECT_THAT(DeviceEnvironment(request, 0),
+              ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-3")));
+}
+
+TEST(NumGpusInTest, InstancesCountAndWhatIsNoDeviceEndsTheList) {
+  EXPECT_EQ(NumGpusIn("MIG-a,MIG-b", 1), 2);
+  EXPECT_EQ(NumGpusIn("GPU-a,MIG-b,MIG-c", 8), 3);
+  EXPECT_EQ(NumGpusIn("0, 1,2,3", 2), 2);
+  EXPECT_EQ(NumGpusIn("-1", 2), 0);
+  EXPECT_EQ(NumGpusIn("1,-1,0", 2), 1);
+  EXPECT_EQ(NumGpusIn("MIG-a", 0), 0);
+}
+
+TEST(CheckHostsTest, DevicesWithNamesAreRefusedWhereOnlyNumbersWork) {
+  const Visible visible("MIG-bb,MIG-cc");
+  ExperimentSpec spec;
+  spec.slots_per_trial = 2;
+  spec.device_memory_bytes = 1 << 30;
+  spec.entrypoint = {"deepspeed", "train.py"};
+  EXPECT_THAT(ErrorText(spec, {}), HasSubstr("CUDA_VISIBLE_DEVICES has MIG-bb, and the entry"));
+  const LaunchHost elsewhere = HostWith("a", {0, 1});
+  EXPECT_EQ(ErrorText(spec, {elsewhere}), "") << "its devices have numbers";
+  spec.entrypoint = {"torchrun", "train.py"};
+  EXPECT_EQ(ErrorText(spec, {}), "");
+  spec.device_memory_bytes = 0;
+  EXPECT_THAT(ErrorText(spec, {}), HasSubstr("expected the memory of one MIG device"));
 }
 
 TEST(MasterEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {

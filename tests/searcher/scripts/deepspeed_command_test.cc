@@ -1,14 +1,19 @@
 // Tests the arguments of a trial's command.
 #include "searcher/scripts/deepspeed_command.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace dsat {
 namespace {
 
+using testing::EndsWith;
+using testing::HasSubstr;
 using Argv = std::vector<std::string>;
 
 struct Rewrite {
@@ -81,6 +86,61 @@ INSTANTIATE_TEST_SUITE_P(
         Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
                 {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
                  "t.py", "--ds_config", "D"}}));
+
+// What CheckDeepSpeedCommand says about a trial of two ranks; "" if nothing.
+std::string RefusalOf(const Argv& entrypoint) {
+  ExperimentSpec spec;
+  spec.entrypoint = entrypoint;
+  spec.slots_per_trial = 2;
+  spec.environment = {{"OF_EXPERIMENT", "--num_gpus 2"}};
+  try {
+    CheckDeepSpeedCommand(spec, /*has_hook=*/true);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+}
+
+TEST(CheckVariablesTest, OptionsOfALauncherInAVariableAreRefusedWithTheLineThatWorks) {
+  const std::string refusal =
+      RefusalOf({"sh", "-c", "OPTS=\"--num_gpus 2\"; deepspeed $OPTS t.py --ds_config a | tee x"});
+  EXPECT_THAT(refusal, HasSubstr("does not see what $OPTS holds for `deepspeed`"));
+  EXPECT_THAT(refusal, EndsWith("write it out: deepspeed --num_gpus 2 t.py --ds_config a"));
+  EXPECT_THAT(RefusalOf({"sh", "-c", "deepspeed ${OF_EXPERIMENT} t.py --ds_config a"}),
+              HasSubstr("deepspeed --num_gpus 2 t.py"));
+  EXPECT_THAT(RefusalOf({"sh", "-c", "torchrun --standalone $(options) t.py --ds_config a"}), "");
+  EXPECT_THAT(RefusalOf({"sh", "-c", "torchrun $(options) t.py --ds_config a"}),
+              HasSubstr("torchrun ... t.py"));
+  EXPECT_THAT(RefusalOf({"sh", "-c", "X='--nnodes 2'; torchrun --standalone $X t.py"}),
+              HasSubstr("torchrun --standalone --nnodes 2 t.py"));
+  EXPECT_THAT(RefusalOf({"sh", "-c", "RUN='deepspeed --num_gpus 2'; exec $RUN t.py"}),
+              HasSubstr("write it out: deepspeed --num_gpus 2"));
+}
+
+TEST(CheckVariablesTest, AValueOfAFlagAndTheScriptMayBeInVariables) {
+  EXPECT_EQ(RefusalOf({"sh", "-c", "deepspeed --num_gpus $N t.py --ds_config a $MORE"}), "");
+  EXPECT_EQ(RefusalOf({"sh", "-c", "S=train; torchrun $S $MORE --ds_config a"}), "");
+  EXPECT_EQ(RefusalOf({"sh", "-c", "deepspeed '$OPTS' t.py --ds_config a"}), "");
+  EXPECT_EQ(RefusalOf({"sh", "-c", "PYTHON=python3; $PYTHON t.py --ds_config a"}), "");
+}
+
+TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
+  for (const char* filter : {"localhost:0,1,2", "a:0@b:0,3"}) {
+    EXPECT_THAT(RefusalOf({"deepspeed", "--include", filter, "t.py"}),
+                HasSubstr("deepspeed would start 3 ranks, expected 2"));
+  }
+  EXPECT_EQ(RefusalOf({"deepspeed", "-i", "a:4@b:1", "t.py"}), "");
+  EXPECT_EQ(RefusalOf({"deepspeed", "--include=a", "t.py"}), "") << "the hostfile says how many";
+}
+
+TEST(CheckIncludedTest, DeepSpeedsLauncherReadsNoNamesOfDevices) {
+  EXPECT_THAT(RefusalOf({"deepspeed", "--include=localhost:MIG-1,MIG-2", "t.py"}),
+              HasSubstr("--include localhost:MIG-1,MIG-2: the launcher `deepspeed` reads numbers"));
+  EXPECT_THAT(RefusalOf({"deepspeed", "-e", "localhost:GPU-3f", "t.py"}),
+              HasSubstr("-e localhost"));
+  EXPECT_EQ(RefusalOf({"deepspeed", "--include", "localhost:0,1", "t.py", "-e", "GPU-1"}), "");
+}
 
 TEST(ConfigForScriptTest, KeysHaveTheNamesThatTheReleaseKnows) {
   ExperimentSpec spec;

@@ -107,6 +107,8 @@ TEST(ExitClassifierTest, AnExitIsDescribedByTheScriptsOwnError) {
       "x.MyError: because\n[Rank 0] time (ms) | fwd: 1\n"
       "torch.distributed.elastic.ChildFailedError:\nmore\n";
   EXPECT_EQ(DescribeExit(exit), "rank 0 exited with code 1: x.MyError: because");
+  EXPECT_THAT(DescribeExit(exit, "the launcher on host"),
+              HasSubstr("the launcher on host 0 exited"));
   exit.exit_code = 128 + SIGSEGV;
   exit.log_tail = "[Rank 0] time (ms) | fwd: 1.50\n";
   EXPECT_EQ(DescribeExit(exit), "rank 0 was killed by signal 11 (Segmentation fault)");

@@ -83,6 +83,8 @@ TEST_F(NodeCommandTest, DeepSpeedsLauncherGetsAHostfileAndNeedsNoSsh) {
   ASSERT_EQ(commands.size(), 2u);
   EXPECT_EQ(commands[0].host, 0);
   EXPECT_EQ(commands[1].host, 1);
+  EXPECT_EQ(commands[1].log_path, folder_.path() + "/host1.log");
+  EXPECT_EQ(std::to_string(commands[1].buffers_port), port_);
   EXPECT_EQ(commands[1].env.at("CUDA_VISIBLE_DEVICES"), "3,5");
   EXPECT_EQ(commands[1].env.count("RANK"), 0u);
   EXPECT_EQ(commands[1].argv,

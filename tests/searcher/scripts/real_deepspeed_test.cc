@@ -198,9 +198,9 @@ TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
     args.insert(args.end(), on_hosts.begin(), on_hosts.end());
     const Finished train = work_.Dsat(args);
     EXPECT_EQ(train.exit_code, 0) << train.err;
-    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank0.log")),
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/host0.log")),
                 testing::HasSubstr("ranks: w0 0 0 2 127.0.0.2"));
-    EXPECT_THAT(ReadFile(work_.Path(launcher + "/rank1.log")),
+    EXPECT_THAT(ReadFile(work_.Path(launcher + "/host1.log")),
                 testing::HasSubstr("ranks: w1 1 0 2 127.0.0.2"));
   }
 }
