@@ -14,8 +14,8 @@ that nothing disturbs says what must be recorded at the end. --jobs of them run 
   frozen_supervisor          SIGSTOP of a supervisor
   terminal                   the terminal closes (SIGHUP, and no more output)
   ctrl_c                     Ctrl-C on the terminal
-  disk                       the disk is full for a second (as root that of the whole search, a tmpfs
-                             of 8 MB; else by RLIMIT_FSIZE for the runner alone)
+  disk                       the disk is full for a second (as root that of the whole search, a
+                             tmpfs of 8 MB; else by RLIMIT_FSIZE for the runner alone)
   clients                    idle connections and garbage on every port that the runner listens on
   network                    the network of one of two hosts is gone for some seconds, in a search
                              beside the others; needs root, because the hosts are network namespaces
