@@ -5,7 +5,7 @@ usage: bench/training_faults.py [--build BUILD] [--steps 20000] [--every 300] [-
 
 Both are `dsat train` of a tiny GPT with the built-in engine on the CPU (2 ranks) and a checkpoint
 every 100 steps. A random process of the second one (the runner, the supervisor or a rank) receives
-SIGKILL each --every steps on average; once the disk is full for two seconds, and twice there is a
+SIGKILL each --every steps on average; once the disk is full for a second, and twice there is a
 Ctrl-C. The same command continues the training whenever it has ended. The exit code is 1 unless all
 numbers of OUT/metrics.jsonl are equal in the end, except for times and memory, and no process is
 left.
@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 
-import fault_campaign
-from fault_campaign import Campaign, Search, wait_until
+import faults
+from fault_campaign import Campaign, HERE
+from faults import Search, wait_until
 
 MEASURED = ("latency_ms", "throughput", "tokens_per_second", "peak_bytes")
 LIMIT_S = 120  # Without a new step.
@@ -67,15 +68,15 @@ class Training(Search):
 
 
 def strike_any(training, rng):
-    return rng.choice([fault_campaign.strike_runner, fault_campaign.strike_supervisor,
-                       fault_campaign.strike_rank])(training, rng)
+    return rng.choice([faults.strike_runner, faults.strike_supervisor,
+                       faults.strike_rank])(training, rng)
 
 
 def disturbed(training, args, counts):
     rng = random.Random(args.seed)
-    others = [(args.steps // 4, "ctrl_c", fault_campaign.strike_ctrl_c),
-              (args.steps // 2, "disk", fault_campaign.strike_disk),
-              (args.steps * 3 // 4, "ctrl_c", fault_campaign.strike_ctrl_c)]
+    others = [(args.steps // 4, "ctrl_c", faults.strike_ctrl_c),
+              (args.steps // 2, "disk", faults.strike_disk),
+              (args.steps * 3 // 4, "ctrl_c", faults.strike_ctrl_c)]
     training.start()
     newest, num_vain = 0, 0  # Runs in a row that came no further.
     while True:
@@ -86,8 +87,8 @@ def disturbed(training, args, counts):
             if others and training.step() >= others[0][0]:
                 _, name, strike = others.pop(0)
             result = strike(training, rng)
-            counts[name] += result != fault_campaign.MISSED
-            if result == fault_campaign.ENDS_RUNNER:
+            counts[name] += result != faults.MISSED
+            if result == faults.ENDS_RUNNER:
                 wait_until(lambda: not training.running(), 60)
         elif training.running():
             training.runner.wait(LIMIT_S)
@@ -109,7 +110,7 @@ def disturbed(training, args, counts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=fault_campaign.HERE.parent / "build")
+    parser.add_argument("--build", default=HERE.parent / "build")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--every", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)

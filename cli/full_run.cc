@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -22,15 +21,6 @@
 
 namespace dsat::cli {
 namespace {
-
-// The newest checkpoint of a training in `out_dir`, "" if there is none
-// (engine/runtime/checkpoint/checkpoint.h).
-std::string NewestCheckpoint(const std::string& out_dir) {
-  const std::string dir = out_dir + "/checkpoint";
-  if (!std::filesystem::exists(dir + "/latest")) return "";
-  const std::string tag = ReadFile(dir + "/latest");
-  return dir + "/" + tag.substr(0, tag.find('\n'));
-}
 
 int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   const Json* given = FindAtPointer(ds_config, "/steps_per_print");

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -133,10 +135,22 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   return request;
 }
 
+// Whether a full disk is why something has failed in `dir`, whose logs may then not say it.
+bool IsDiskFull(const std::string& reason, const std::string& dir) {
+  constexpr uintmax_t kRoomForLogs = 64 << 10;
+  for (const int error : {ENOSPC, EDQUOT})
+    if (reason.find(std::generic_category().message(error)) != std::string::npos) return true;
+  std::error_code unknown;
+  const std::filesystem::space_info space = std::filesystem::space(dir, unknown);
+  return !unknown && space.available < kRoomForLogs;
+}
+
 // A training that is restarted when it has lost a rank.
 struct FullTraining {
   // One attempt to its end.
   Outcome Run(const LaunchRequest& request);
+  // Also if a full disk is why it cannot be started.
+  Outcome TryToRun(const LaunchRequest& request);
 
   const ExperimentSpec& spec;
   const RunnerOptions& options;
@@ -178,7 +192,23 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
   }
 }
 
+Outcome FullTraining::TryToRun(const LaunchRequest& request) {
+  try {
+    return Run(request);
+  } catch (const Error& error) {
+    if (!IsDiskFull(error.what(), request.dir)) throw;
+    return {TrialState::kFailed, error.what()};
+  }
+}
+
 }  // namespace
+
+std::string NewestCheckpoint(const std::string& out_dir) {
+  const std::string dir = out_dir + "/checkpoint";
+  if (!std::filesystem::exists(dir + "/latest")) return "";
+  const std::string tag = ReadFile(dir + "/latest");
+  return dir + "/" + tag.substr(0, tag.find('\n'));
+}
 
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options, const OnProgress& on_progress,
@@ -197,14 +227,30 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         target.get(),
                         HistoryReader(request.dir + "/metrics.jsonl", &on_progress)};
   int64_t restarts = 0;
+  std::optional<std::string> full_at;  // The newest checkpoint when the disk was last full.
   for (int64_t furthest = 0;; ++request.attempt) {
-    const Outcome outcome = training.Run(request);
+    Outcome outcome = training.TryToRun(request);
     const int64_t reached = training.history.last_step();
     // A training that comes further each time may lose ranks more often.
     restarts = reached > furthest ? 1 : restarts + 1;
     furthest = std::max(furthest, reached);
-    const bool lost = outcome.state == TrialState::kFailed && IsBuiltin(spec) && reached > 0;
-    if (!lost || training.cancels > 0 || restarts > spec.max_restarts) return outcome;
+    const bool ended = outcome.state == TrialState::kSucceeded ||
+                       outcome.state == TrialState::kStopped || training.cancels > 0;
+    const bool is_full = !ended && IsDiskFull(outcome.reason, request.dir);
+    const bool lost = outcome.state == TrialState::kFailed || is_full;
+    // A disk that is still full stops the training at the same place.
+    const auto stopped_at = is_full ? std::optional(NewestCheckpoint(request.dir)) : std::nullopt;
+    const bool stays_full = is_full && stopped_at == full_at;
+    full_at = stopped_at;
+    if (ended || !lost || !IsBuiltin(spec) || reached == 0 || stays_full ||
+        restarts > spec.max_restarts) {
+      if (is_full)
+        outcome.reason += fmt::format(
+            "; the disk of {} is full: free space there, then run the same command again, which "
+            "continues from the newest checkpoint",
+            request.dir);
+      return outcome;
+    }
     Log(LogLevel::kWarn, "the training is started again from its newest checkpoint",
         {{"reason", outcome.reason}});
   }

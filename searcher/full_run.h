@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "proto/training_step.h"
 #include "searcher/runner.h"
@@ -15,13 +16,18 @@ namespace dsat {
 // has asked to stop and is called a few times a second: at the first time the built-in engine saves
 // a checkpoint before it ends, at the second time it is killed. The outcome is then kStopped. A
 // training of the built-in engine that has lost a rank is started again from its newest checkpoint,
-// spec.max_restarts times without a further step. The outcome kInfeasible is final, such as a
+// spec.max_restarts times without a further step. So is one that a full disk has ended, unless that
+// happens twice without a checkpoint between. Any other outcome kInfeasible is final, such as a
 // training that diverges. Logs and results are in options.out_dir, which is locked. The total time
 // is not limited. Throws as Runner::Run.
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options,
                         const std::function<void(const TrainingStep&)>& on_progress,
                         const std::function<int64_t()>& num_cancels);
+
+// The newest checkpoint of a training in `out_dir`, "" if there is none
+// (engine/runtime/checkpoint/checkpoint.h).
+std::string NewestCheckpoint(const std::string& out_dir);
 
 }  // namespace dsat
 

@@ -28,8 +28,6 @@ constexpr std::chrono::seconds kAlivePeriod{10};
 // The size of the error output of the command that reaches a host which is shown.
 constexpr int64_t kErrorEndBytes = 4096;
 constexpr size_t kMostOtherTextBytes = size_t{1} << 20;
-// The exit code of a shell for a command that does not exist.
-constexpr int kExitNotFound = 127;
 
 // Sends SIGKILL to the processes below a process.
 void KillBelow(pid_t pid) {
@@ -156,7 +154,7 @@ std::string HostProcess::WhyNoReport() const {
   std::string said =
       LastLine(ReadEnd(fmt::format("/proc/self/fd/{}", errors_.get()), kErrorEndBytes));
   if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
-  if (exit_code_ == kExitNotFound)
+  if (exit_code_ == kExitNotRunnable)
     said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);
   return said;
 }

@@ -16,13 +16,13 @@
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "engine/runtime/rank_variables.h"
+#include "searcher/processes/spawn.h"
 
 namespace dsat {
 namespace {
 
 // The descriptor of the memory file in the ranks: the first after the standard ones.
 constexpr int kRankGroupFd = 3;
-constexpr int kExitNotRunnable = 127;
 // Of at most 1000. Raising the score needs no privilege.
 constexpr int kOomScoreAdj = 500;
 
@@ -31,15 +31,6 @@ UniqueFd OpenLog(const std::string& path, bool continues) {
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | begin | O_APPEND | O_CLOEXEC, 0644));
   if (fd.get() < 0) ThrowErrno(path, errno);
   return fd;
-}
-
-void ResetSignals() {
-  for (int signal_number = 1; signal_number < NSIG; ++signal_number) {
-    signal(signal_number, SIG_DFL);
-  }
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 void BecomeOomVictim() {

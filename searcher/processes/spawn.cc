@@ -3,8 +3,9 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,66 +16,79 @@
 namespace dsat {
 namespace {
 
-struct SocketPair {
+struct FdPair {
   UniqueFd ours;
   UniqueFd theirs;
 };
 
-SocketPair MakeSocketPair() {
+FdPair MakeSocketPair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) ThrowErrno("socketpair", errno);
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// The settings of posix_spawn: a new session, default signal settings, the socket as standard input
-// and output, and no other open files except standard error.
-class SpawnSettings {
- public:
-  SpawnSettings(int control_fd, int error_fd) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, control_fd, STDOUT_FILENO);
-    if (error_fd >= 0) posix_spawn_file_actions_adddup2(&actions_, error_fd, STDERR_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t signals;
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-  ~SpawnSettings() {
-    posix_spawnattr_destroy(&attributes_);
-    posix_spawn_file_actions_destroy(&actions_);
-  }
+FdPair MakePipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) ThrowErrno("pipe2", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
 
-  pid_t Spawn(std::vector<std::string> words, const std::string& what) const {
-    std::vector<char*> argv;
-    for (std::string& word : words)
-      argv.push_back(word.data());
-    argv.push_back(nullptr);
-    pid_t pid = 0;
-    const int error =
-        posix_spawnp(&pid, words[0].c_str(), &actions_, &attributes_, argv.data(), environ);
-    if (error != 0) ThrowErrno(what, error);
-    return pid;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
+// The half of Spawn in the child, in which only async-signal-safe calls are allowed: other threads
+// of the parent may have held locks. What fails is written to `failure_fd` as an errno.
+[[noreturn]] void BecomeProgram(char* const* argv, pid_t parent, int control_fd, int error_fd,
+                                int failure_fd) {
+  // Before the program is there, so that at no moment can one be stopped that nothing continues.
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
+  if (getppid() != parent) _exit(kExitNotRunnable);  // The parent died before prctl.
+  setsid();
+  dup2(control_fd, STDIN_FILENO);
+  dup2(control_fd, STDOUT_FILENO);
+  if (error_fd >= 0) dup2(error_fd, STDERR_FILENO);
+  constexpr int kFailureFd = STDERR_FILENO + 1;
+  if (failure_fd != kFailureFd) dup3(failure_fd, kFailureFd, O_CLOEXEC);
+  close_range(kFailureFd + 1, ~0U, 0);
+  ResetSignals();
+  execvp(argv[0], argv);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t n = write(kFailureFd, &error, sizeof(error));
+  _exit(kExitNotRunnable);
+}
 
 }  // namespace
 
+void ResetSignals() {
+  for (int signal_number = 1; signal_number < NSIG; ++signal_number)
+    signal(signal_number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what) {
-  SocketPair sockets = MakeSocketPair();
-  const pid_t pid = SpawnSettings(sockets.theirs.get(), error_fd).Spawn(std::move(words), what);
-  return {pid, std::move(sockets.ours)};
+  FdPair sockets = MakeSocketPair();
+  FdPair failure = MakePipe();
+  std::vector<char*> argv;
+  for (std::string& word : words)
+    argv.push_back(word.data());
+  argv.push_back(nullptr);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // Our handlers must not run in the child.
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0)
+    BecomeProgram(argv.data(), parent, sockets.theirs.get(), error_fd, failure.theirs.get());
+  int error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) ThrowErrno("fork", error);
+  failure.theirs.Reset();
+  ssize_t num_read = 0;  // The end of the file: the program has replaced the child.
+  while ((num_read = read(failure.ours.get(), &error, sizeof(error))) < 0 && errno == EINTR) {
+  }
+  if (num_read == 0) return {pid, std::move(sockets.ours)};
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  ThrowErrno(what, error);
 }
 
 }  // namespace dsat

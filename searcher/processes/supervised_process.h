@@ -1,6 +1,6 @@
 // The processes of one attempt: a supervisor process with rank processes below it.
 //
-//   runner ──posix_spawn──► dsat supervise (one per attempt) ──fork──► rank 0 .. rank P-1
+//   runner ──fork──► dsat supervise (one per attempt) ──fork──► rank 0 .. rank P-1
 //
 // The supervisor is single-threaded, leads a session of its own and is a child subreaper. It ends
 // all processes below it when a rank fails, when it is told to stop, and when the connection to the
@@ -9,7 +9,7 @@
 //
 // Ranks on several hosts have a supervisor on each host, which is reached through ssh:
 //
-//   runner ──posix_spawn──► ssh worker-1 ──network──► dsat supervise ──fork──► rank 4 .. rank 7
+//   runner ──fork──► ssh worker-1 ──network──► dsat supervise ──fork──► rank 4 .. rank 7
 //
 // A rank that fails on one host ends those on the others, and so does a broken connection.
 #ifndef DSAT_SEARCHER_PROCESSES_SUPERVISED_PROCESS_H_

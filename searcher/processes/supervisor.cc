@@ -318,7 +318,8 @@ void SuperviseMain() {
   LineChannel control = TakeControl();
   setsid();  // Fails if this process already leads a session, which is fine.
   const UniqueFd signals = BlockSignals();
-  // If this process is stopped when the runner dies, it still has to end its ranks.
+  // If this process is stopped when ssh's server dies, it still has to end its ranks. A runner on
+  // this host has asked for it at the start (spawn.h).
   prctl(PR_SET_PDEATHSIG, SIGCONT);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) ThrowErrno("PR_SET_CHILD_SUBREAPER", errno);
   control.Send({{"hello", ToJson(MakeHello())}});

@@ -94,13 +94,19 @@ std::string LastError(std::string_view text) {
 }  // namespace
 
 std::optional<LogFinding> ClassifyLog(std::string_view text) {
-  for (const Rule& rule : kRules) {
+  static const std::vector<std::regex> patterns = [] {
+    std::vector<std::regex> compiled;
+    for (const Rule& rule : kRules)
+      compiled.emplace_back(rule.pattern, std::regex::optimize);
+    return compiled;
+  }();
+  for (size_t i = 0; i < kRules.size(); ++i) {
+    const Rule& rule = kRules[i];
     // Line by line: std::regex recurses once per character matched by ".*".
-    const std::regex pattern(rule.pattern, std::regex::optimize);
     for (size_t begin = 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view line = text.substr(begin, std::min<size_t>(end - begin, 4096));
-      if (std::regex_search(line.begin(), line.end(), pattern)) {
+      if (std::regex_search(line.begin(), line.end(), patterns[i])) {
         return LogFinding{rule.state,
                           fmt::format("{}: {}", rule.what, QuoteWithItems(text, begin, end))};
       }

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "db/sqlite.h"
-#include "db/store.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {
@@ -108,8 +107,7 @@ const std::string& SampleDatabase() {
   return content;
 }
 
-void ReadWholeDatabase(const std::string& path) {
-  const Store store = Store::Open(path, Store::Mode::kReadOnly, std::chrono::milliseconds(10));
+void ReadWholeDatabase(const Store& store) {
   std::vector<ExperimentRow> experiments;
   Try([&] { experiments = store.ListExperiments(); });
   experiments.resize(std::min<size_t>(experiments.size(), 4));

@@ -4,13 +4,15 @@
 
 #include <string>
 
+#include "db/store.h"
+
 namespace dsat::fuzz {
 
 // The bytes of a database with one experiment, its events and trials.
 const std::string& SampleDatabase();
 
 // Reads all that dsat reads of a database. Throws Error.
-void ReadWholeDatabase(const std::string& path);
+void ReadWholeDatabase(const Store& store);
 
 }  // namespace dsat::fuzz
 

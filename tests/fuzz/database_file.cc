@@ -1,4 +1,5 @@
 // A damaged database.
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -24,7 +25,8 @@ void DatabaseFile(std::string_view input) {
     if (input.size() >= 3)
       content.resize((number(0) | number(1) << 8 | number(2) << 16) % content.size());
   }
-  ReadWholeDatabase(WriteInput("dsat.db", content));
+  ReadWholeDatabase(Store::Open(WriteInput("dsat.db", content), Store::Mode::kReadOnly,
+                                std::chrono::milliseconds(10)));
 }
 
 }  // namespace dsat::fuzz

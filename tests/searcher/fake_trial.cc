@@ -113,6 +113,10 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     client.Infeasible(0, "out of device memory: needs 3 GiB of 2 GiB");
     return kExitInfeasible;
   }
+  if (behavior == "full disk") {
+    client.Infeasible(0, "cannot write a checkpoint: No space left on device");
+    return kExitInfeasible;
+  }
   if (behavior == "infeasible by exit") {
     std::fprintf(stderr, "out of device memory\n");
     return kExitInfeasible;

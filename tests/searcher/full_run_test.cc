@@ -53,6 +53,36 @@ TEST_F(FullRunTest, AFullTrainingThatLosesARankIsStartedAgain) {
   EXPECT_EQ(NumLaunches(), 2);
 }
 
+TEST_F(FullRunTest, ATrainingStopsIfTheDiskStaysFullAndSaysSo) {
+  int64_t saves = 0;
+  const auto run = [&](const std::vector<std::string>& behaviors, int64_t max_restarts,
+                       bool checkpoints = false) {
+    ExperimentSpec spec = Spec({{"0", behaviors}});
+    spec.max_restarts = max_restarts;
+    RunnerOptions options = Options();
+    options.out_dir += fmt::format("{}-{}", behaviors.size(), max_restarts + checkpoints);
+    fs::create_directories(options.out_dir + "/checkpoint");
+    const int64_t before = NumLaunches();
+    const Outcome outcome = RunFullTraining(
+        spec, spec.ds_config, options, [](const TrainingStep&) {},
+        [&]() -> int64_t {
+          if (checkpoints)
+            WriteFileAtomic(options.out_dir + "/checkpoint/latest", fmt::format("{}", ++saves));
+          return 0;
+        });
+    return std::pair(outcome, NumLaunches() - before);
+  };
+  EXPECT_EQ(run({"full disk", "ok"}, 5).first.state, TrialState::kSucceeded);
+  EXPECT_EQ(run({"full disk", "crash", "full disk", "ok"}, 5).first.state, TrialState::kSucceeded);
+  const auto [stays_full, launches] = run({"full disk", "full disk", "ok"}, 5);
+  EXPECT_NE(stays_full.state, TrialState::kSucceeded);
+  EXPECT_EQ(launches, 2);
+  EXPECT_THAT(stays_full.reason, HasSubstr("cannot write a checkpoint: No space left on device; "));
+  EXPECT_THAT(stays_full.reason, HasSubstr("free space there, then run the same command again"));
+  EXPECT_EQ(run({"full disk", "full disk", "ok"}, 5, true).first.state, TrialState::kSucceeded);
+  EXPECT_EQ(run({"full disk", "ok"}, 0).second, 1);
+}
+
 TEST_F(FullRunTest, AFolderHasOneTrainingAndOneExperiment) {
   const RunnerOptions options = Options();
   fs::create_directories(options.out_dir);
