@@ -222,11 +222,14 @@ std::string BatchText(const Search& search, const Verdict& verdict) {
       is, was);
 }
 
-std::string CertaintyText(const Verdict& verdict) {
+std::string CertaintyText(const Search& search, const Verdict& verdict) {
   std::string text;
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
+    // Otherwise the search ended because it was sure enough.
+    if (*verdict.probability_near_best < 0.95 && !search.spec().options.run_steps)
+      text += " (--run-steps N searches longer for a longer training)";
   }
   if (!verdict.ties.empty()) {
     text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "" : "; ",
@@ -291,13 +294,18 @@ Json SubmittedConfig(const ExperimentSpec& spec) {
 
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict) {
   if (!verdict.pick) return {};
-  std::vector<AnswerLine> lines = {
-      {"best", BestText(search, verdict)},     {"factor", FactorText(search, verdict)},
-      {"finalists", LeftOutText(verdict)},     {"training", TrainingText(search, verdict)},
-      {"soak", SoakText(search, verdict)},     {"batch", BatchText(search, verdict)},
-      {"certainty", CertaintyText(verdict)},   {"cost", CostText(verdict)},
-      {"memory", MemoryText(search, verdict)}, {"drift", DriftText(verdict)},
-      {"warm start", verdict.warm_start},      {"why", verdict.bound}};
+  std::vector<AnswerLine> lines = {{"best", BestText(search, verdict)},
+                                   {"factor", FactorText(search, verdict)},
+                                   {"finalists", LeftOutText(verdict)},
+                                   {"training", TrainingText(search, verdict)},
+                                   {"soak", SoakText(search, verdict)},
+                                   {"batch", BatchText(search, verdict)},
+                                   {"certainty", CertaintyText(search, verdict)},
+                                   {"cost", CostText(verdict)},
+                                   {"memory", MemoryText(search, verdict)},
+                                   {"drift", DriftText(verdict)},
+                                   {"warm start", verdict.warm_start},
+                                   {"why", verdict.bound}};
   std::erase_if(lines, [](const AnswerLine& line) { return line.text.empty(); });
   return lines;
 }
