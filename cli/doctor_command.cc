@@ -32,6 +32,7 @@ struct UsableGpu {
 
 struct Findings {
   Machine machine;
+  engine::Cudnn cudnn;
   double copy_bytes_per_s = 0;
   bool io_uring = false;
   CudaStatus cuda;
@@ -42,6 +43,7 @@ struct Findings {
 Findings Examine() {
   Findings found;
   found.machine = engine::ProbeMachine();
+  found.cudnn = engine::FindCudnn();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
   found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
   found.cuda = engine::ProbeCuda();
@@ -64,8 +66,8 @@ std::string CudaVersion(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// 22809 is 2.28.9.
-std::string NcclVersion(int version) {
+// 22809 is 2.28.9, of NCCL and cuDNN.
+std::string LibraryVersion(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
@@ -106,8 +108,10 @@ Json ToJson(const Findings& found) {
             {"available_bytes", machine.available_bytes},
             {"copy_bytes_per_s", found.copy_bytes_per_s}}},
           {"io_uring", found.io_uring},
-          {"nccl", version_or_null(machine.nccl_version, NcclVersion)},
+          {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
           {"nccl_library", path_or_null(machine.nccl_path)},
+          {"cudnn", version_or_null(found.cudnn.version, LibraryVersion)},
+          {"cudnn_library", path_or_null(found.cudnn.path)},
           {"cuda",
            {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
             {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
@@ -132,8 +136,7 @@ void PrintGpus(const Findings& found) {
       text += fmt::format(
           "; {} free beside {} of a process's context and kernels and of other processes; {:.1f} "
           "GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} "
-          "TFLOP/s in bf16 "
-          "products",
+          "TFLOP/s in bf16 matrix multiplication",
           HumanBytes(found.usable[i].free_bytes),
           HumanBytes(gpu.memory_bytes - found.usable[i].free_bytes), speed.to_device / 1e9,
           speed.to_host / 1e9, speed.copy / 1e9, speed.matmul_flops / 1e12);
@@ -169,7 +172,10 @@ void Print(const Findings& found) {
   if (!found.cuda.cublas_path.empty()) Line("cuBLASLt", found.cuda.cublas_path);
   Line("NCCL", machine.nccl_version == 0
                    ? "not found"
-                   : NcclVersion(machine.nccl_version) + ", " + machine.nccl_path);
+                   : LibraryVersion(machine.nccl_version) + ", " + machine.nccl_path);
+  Line("cuDNN", found.cudnn.version == 0
+                    ? "not found"
+                    : LibraryVersion(found.cudnn.version) + ", " + found.cudnn.path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
   Line("device",
        found.problem.empty() ? "cuda (resources.device: auto)" : "cpu (resources.device: auto)");

@@ -74,6 +74,13 @@ Machine ProbeMachine() {
   return machine;
 }
 
+Cudnn FindCudnn() {
+  const OpenedLibrary opened = OpenLibrary("libcudnn.so.9");
+  if (opened.handle == nullptr) return {};
+  const auto get = reinterpret_cast<size_t (*)()>(dlsym(opened.handle, "cudnnGetVersion"));
+  return {get == nullptr ? 0 : static_cast<int>(get()), opened.path};
+}
+
 // Those with amx_bf16 have it, too.
 bool MultipliesBf16(const Machine& machine) {
   return std::ranges::find(machine.instruction_sets, "avx512_bf16") !=
