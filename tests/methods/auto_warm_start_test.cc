@@ -53,7 +53,7 @@ TEST(AutoWarmStartTest, TheSameModelNeedsFewLaunches) {
   for (const uint64_t seed : {11, 12, 13}) {
     const Ended cold = SearchFrom(machine, Json(), seed), warm = SearchFrom(machine, prior, seed);
     EXPECT_LT(warm.first_loss, 0.02);
-    EXPECT_LT(warm.loss, 0.05);
+    EXPECT_LT(warm.loss, 0.02);
     EXPECT_LT(warm.launches, cold.launches);
     EXPECT_THAT(warm.warm_start, HasSubstr("from experiment 3 (the same model, the same machine)"));
     EXPECT_THAT(warm.warm_start, Not(HasSubstr("dropped")));
@@ -87,7 +87,7 @@ TEST(AutoWarmStartTest, AWrongMemoryIsDetected) {
   }
   const Ended warm = SearchFrom(machine, ToJson(earlier), 11);
   EXPECT_THAT(warm.warm_start, HasSubstr("dropped after"));
-  EXPECT_LT(warm.loss, 0.05);
+  EXPECT_LT(warm.loss, 0.02);
 }
 
 // A model of a quarter of the size; its samples and its updates take a quarter of the time.
@@ -101,14 +101,14 @@ TEST(AutoWarmStartTest, AnotherModelOnTheSameMachineHelpsMoreThanNothing) {
   const Ended warm = SearchFrom(machine, EarlierOn(smaller), 11);
   EXPECT_THAT(warm.warm_start, HasSubstr("another model"));
   EXPECT_THAT(warm.warm_start, Not(HasSubstr("dropped")));
-  EXPECT_LT(warm.loss, 0.05);
+  EXPECT_LT(warm.loss, 0.02);
 }
 
 // Its places are fewer and have other numbers; AddressSanitizer sees one that is not there.
 TEST(AutoWarmStartTest, AnEarlierSearchMayHaveHadFewerStages) {
   const Ended warm = SearchFrom(SmallMachine(), EarlierOn(SmallMachine({2, 3})), 11);
   EXPECT_THAT(warm.warm_start, HasSubstr("from experiment 3 (the same model, the same machine)"));
-  EXPECT_LT(warm.loss, 0.05);
+  EXPECT_LT(warm.loss, 0.02);
 }
 
 TEST(AutoWarmStartTest, TheRecordedFormKeepsWhatCounts) {
