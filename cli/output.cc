@@ -10,6 +10,7 @@
 #include "base/table.h"
 #include "cli/describe.h"
 #include "engine/config/batch.h"
+#include "methods/method.h"
 #include "searcher/results.h"
 #include "searcher/verdict.h"
 
@@ -227,8 +228,7 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
-    // Otherwise the search ended because it was sure enough.
-    if (*verdict.probability_near_best < 0.95 && !search.spec().options.run_steps)
+    if (*verdict.probability_near_best < Conclusion::kSure && !search.spec().options.run_steps)
       text += " (--run-steps N searches longer for a longer training)";
   }
   if (!verdict.ties.empty()) {

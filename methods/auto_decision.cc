@@ -11,10 +11,9 @@
 namespace dsat {
 namespace {
 
-// A pick whose probability to be within kNear of the best is this high ends the search.
-constexpr double kSure = 0.95;
+// A pick is near the best within this share of a step.
 constexpr double kNear = 0.01;
-// An expected gain below this share of a step ends it, too.
+// An expected gain below this share of a step ends the search.
 constexpr double kLeastGain = 3e-5;
 // How much longer than its search a training is assumed to take, if nothing is known of it.
 constexpr double kTrainingPerSearch = 300;
@@ -320,7 +319,7 @@ bool AutoMethod::IsEnough(const Outlook& outlook, const Choice& choice) const {
   if (!outlook.incumbent || successes_ < kLeastLaunches) return false;
   if (choice.gain < kLeastGain || choice.gain * TrainingSeconds(outlook) < choice.cost_s)
     return true;
-  return ProbabilityNearBest(outlook, *outlook.incumbent) >= kSure;
+  return ProbabilityNearBest(outlook, *outlook.incumbent) >= Conclusion::kSure;
 }
 
 // A measurement clearly below the best one's throughput cannot win.

@@ -40,6 +40,8 @@ struct Conclusion {
   // The probability that no configuration of the space is more than 1 % faster than the first
   // finalist; nullopt if the method does not know.
   std::optional<double> probability_near_best;
+  // A method that knows it needs no more.
+  static constexpr double kSure = 0.95;
   double num_considered = 0;  // Configurations of the space; 0 if unknown.
   // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
   std::string bound;

@@ -68,14 +68,14 @@ Machine ProbeMachine() {
   available >> machine.available_bytes;
   machine.available_bytes *= 1024;  // It is in kB.
   machine.onednn_version = DSAT_ONEDNN_VERSION;
-  const OpenedLibrary nccl = OpenLibrary("libnccl.so.2");
+  const OpenedLibrary nccl = OpenLibrary(kNcclLibrary);
   machine.nccl_version = VersionOf(nccl);
   machine.nccl_path = nccl.path;
   return machine;
 }
 
 Cudnn FindCudnn() {
-  const OpenedLibrary opened = OpenLibrary("libcudnn.so.9");
+  const OpenedLibrary opened = OpenLibrary(kCudnnLibrary);
   if (opened.handle == nullptr) return {};
   const auto get = reinterpret_cast<size_t (*)()>(dlsym(opened.handle, "cudnnGetVersion"));
   return {get == nullptr ? 0 : static_cast<int>(get()), opened.path};

@@ -12,7 +12,10 @@ struct OpenedLibrary {
   std::string problem;  // Why it was not found: the loader's reason, and where else was looked.
 };
 
-// Opens `name` ("libnccl.so.2") where the loader finds it, else in the folders of the environment
+// The names of those that several places look for.
+inline constexpr char kNcclLibrary[] = "libnccl.so.2", kCudnnLibrary[] = "libcudnn.so.9";
+
+// Opens `name` where the loader finds it, else in the folders of the environment
 // variable DSAT_CUDA_LIBRARIES (separated by colons), else where pip installs NVIDIA's packages for
 // the python3 in PATH: nvidia/*/lib in its site-packages.
 OpenedLibrary OpenLibrary(const std::string& name);

@@ -33,7 +33,7 @@ std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::s
 }
 
 bool IsNumber(const std::string& device) {
-  return device.find_first_not_of("0123456789") == std::string::npos;
+  return !device.empty() && device.find_first_not_of("0123456789") == std::string::npos;
 }
 bool IsMig(const std::string& device) {
   return device.starts_with("MIG-");
@@ -47,7 +47,7 @@ std::vector<std::string> DevicesIn(std::string_view visible) {
     const std::string_view word = rest.substr(0, rest.find(','));
     const std::string device = Trimmed(std::string(word));
     const bool is_named = device.starts_with("GPU-") || IsMig(device);
-    if (device.empty() || !(is_named || IsNumber(device))) break;
+    if (!is_named && !IsNumber(device)) break;
     devices.push_back(device);
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
   }
@@ -68,7 +68,7 @@ int64_t NumDeviceFiles() {
   for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
     const std::string name = entry.path().filename();
     const std::string number = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
-    if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos) ++count;
+    if (IsNumber(number)) ++count;
   }
   return count;
 }

@@ -12,7 +12,7 @@ constexpr size_t kLeastVersion = 92100;
 }  // namespace
 
 std::string Load(Api& api) {
-  const OpenedLibrary opened = OpenLibrary("libcudnn.so.9");
+  const OpenedLibrary opened = OpenLibrary(kCudnnLibrary);
   void* const library = opened.handle;
   if (library == nullptr) return opened.problem;
   std::string problem;

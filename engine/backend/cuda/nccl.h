@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/backend/open_library.h"
+
 namespace dsat::engine::nccl {
 
 using Comm = void*;
@@ -51,10 +53,8 @@ struct Api {
   int (*receive)(void* to, size_t count, int type, int peer, Comm, Stream);
 };
 
-inline constexpr char kLibrary[] = "libnccl.so.2";
-
 // Opens the library, which is never closed. Returns "", or the reason why that failed.
-std::string Load(Api& api, const char* library = kLibrary);
+std::string Load(Api& api, const char* library = kNcclLibrary);
 
 }  // namespace dsat::engine::nccl
 

@@ -49,7 +49,7 @@ TEST(NcclLibraryTest, IsFoundAmongPythonPackagesWhereTheLoaderHasNone) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", (root / "bin").string().append(":" + path).c_str(), 1);
   EXPECT_THAT(nccl::Load(api), HasSubstr("nvidia/*/lib"));
-  fs::create_symlink(BuildFolder() + "/libfake_nccl.so", folder / nccl::kLibrary);
+  fs::create_symlink(BuildFolder() + "/libfake_nccl.so", folder / kNcclLibrary);
   EXPECT_EQ(nccl::Load(api), "");
   EXPECT_EQ(api.version, 22809);
   setenv("PATH", path.c_str(), 1);
