@@ -45,8 +45,7 @@ std::string DescribeStage(const SearchSpace& space, int stage) {
 }  // namespace
 
 std::string DescribeConfig(const Trial& trial, const std::string& metric) {
-  const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
-  return fmt::format("stage {}, micro-batch {}", stage == nullptr ? "0" : stage->dump(),
+  return fmt::format("stage {}, micro-batch {}", ZeroStage(trial.ds_config),
                      BestOrConfigPoint(trial, metric).micro_batch_size);
 }
 

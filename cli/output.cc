@@ -35,10 +35,6 @@ std::vector<const Trial*> Ranked(const Search& search) {
   return trials;
 }
 
-bool IsSetting(const std::string& pointer) {
-  return !pointer.ends_with("/stage") && pointer != "/train_micro_batch_size_per_gpu";
-}
-
 // The settings that all searched trials share, which their lines omit; empty if there is only one
 // trial.
 Assignment CommonSettings(const Search& search) {
@@ -80,10 +76,9 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
     const auto value = ValueAtBest(trial, metric, name);
     return value ? DescribeMetric(name, *value) : "";
   };
-  const Json* stage = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
   return {std::to_string(trial.id),
           ToString(trial.state),
-          stage == nullptr ? "0" : stage->dump(),
+          std::to_string(ZeroStage(trial.ds_config)),
           std::to_string(BestOrConfigPoint(trial, metric).micro_batch_size),
           cell(metric),
           cell(metric == "throughput" ? "latency" : "throughput"),
@@ -287,6 +282,10 @@ std::string BestText(const Search& search, const Verdict& verdict) {
 }
 
 }  // namespace
+
+bool IsSetting(const std::string& pointer) {
+  return pointer != kStageKey && pointer != kMicroBatchKey;
+}
 
 Json SubmittedConfig(const ExperimentSpec& spec) {
   return engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);

@@ -20,6 +20,9 @@ struct AnswerLine {
 // What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory. Empty
 // if there is no pick. `verdict` is VerdictOf(search).
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
+// Whether tables list the key among the settings: the stage and the micro-batch size have columns.
+bool IsSetting(const std::string& pointer);
+
 // The submitted config as a trial resolves it.
 Json SubmittedConfig(const ExperimentSpec& spec);
 

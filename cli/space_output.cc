@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/table.h"
+#include "cli/output.h"
 #include "engine/config/keys.h"
 #include "profiler/places.h"
 #include "proto/launch_settings.h"
@@ -114,7 +115,7 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
   for (const ForeseenConfig& config : outlook.best) {
     std::string settings;
     for (const auto& [pointer, value] : config.assignment) {
-      if (pointer.ends_with("/stage") || pointer == "/train_micro_batch_size_per_gpu") continue;
+      if (!IsSetting(pointer)) continue;
       settings += fmt::format("{}{}={}", settings.empty() ? "" : " ",
                               pointer.substr(pointer.rfind('/') + 1), value.dump());
     }
@@ -124,8 +125,7 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
     };
     const double samples = FindAtPointer(config.ds_config, "/train_batch_size")->get<double>();
     const bool is_timed = config.step_ms > 0;
-    rows.push_back({text("/zero_optimization/stage"), text("/train_micro_batch_size_per_gpu"),
-                    text("/gradient_accumulation_steps"),
+    rows.push_back({text(kStageKey), text(kMicroBatchKey), text(kAccumulationKey),
                     HumanBytes(config.predicted.device.peak_bytes),
                     is_timed ? fmt::format("{:.4g} ms", config.step_ms) : "",
                     is_timed ? fmt::format("{:.4g}", 1e3 * samples / config.step_ms)
@@ -155,7 +155,7 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
     const bool is_listed = key.searched_from < engine::kNumZeroStages ||
                            key.published_from < engine::kNumZeroStages ||
                            search.spec().search_space.contains(key.pointer);
-    if (!is_listed || key.pointer == std::string_view("/train_micro_batch_size_per_gpu")) continue;
+    if (!is_listed || key.pointer == std::string_view(kMicroBatchKey)) continue;
     std::set<int> with, without;
     for (const StageSpace& stage : space.stages)
       (HasKnob(stage, key.pointer) ? with : without).insert(stage.stage);

@@ -25,11 +25,6 @@ void RequireRow(int64_t changes, const Event& event, const char* missing) {
         missing);
 }
 
-int64_t ZeroStage(const Json& ds_config) {
-  const Json* stage = FindAtPointer(ds_config, "/zero_optimization/stage");
-  return stage && stage->is_number_integer() ? stage->get<int64_t>() : 0;
-}
-
 void ProjectAsked(const Database& db, ExperimentId experiment, const Event& event) {
   const Trial trial = AskedTrial(event);
   Run(db,

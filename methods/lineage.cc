@@ -32,12 +32,12 @@ int64_t StageWeight(const StageSpace& stage) {
 
 Assignment PlaceAssignment(const StageSpace& place) {
   Assignment assignment = place.settings;
-  assignment["/zero_optimization/stage"] = place.stage;
+  assignment[kStageKey] = place.stage;
   return assignment;
 }
 
 void SetMicroBatch(Assignment& assignment, int64_t micro_batch) {
-  assignment["/train_micro_batch_size_per_gpu"] = micro_batch;
+  assignment[kMicroBatchKey] = micro_batch;
 }
 
 LineageTable::LineageTable(SearchSpace space, SearchOptions options)

@@ -71,9 +71,7 @@ std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_
                          const engine::KeyTable& keys) {
   Json config = ds_config;
   NormalizeNumbers(config);
-  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
-  const bool given = stage != nullptr && stage->is_number_integer();
-  Folder(keys, given ? stage->get<int>() : 0, world_size, num_params).Fold(config, "");
+  Folder(keys, ZeroStage(config), world_size, num_params).Fold(config, "");
   return config.dump();
 }
 

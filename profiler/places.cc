@@ -22,8 +22,6 @@ namespace {
 
 using engine::Key;
 
-constexpr char kSizeKey[] = "/train_micro_batch_size_per_gpu";
-constexpr char kStepsKey[] = "/gradient_accumulation_steps";
 constexpr char kNvme[] = "nvme";
 constexpr size_t kMostPlaces = 32;
 // The DeepSpeed that a command is taken to have if it is not known: it has no newer keys.
@@ -73,7 +71,7 @@ bool HasKey(const ExperimentSpec& spec, const Key& key) {
   return !engine::NameIn(release->get<std::string>(), key).empty();
 }
 
-// Of this machine. Of other hosts it is not known.
+// Whether this machine has no GPUs. Nothing is known of other hosts.
 bool LacksGpus(const ExperimentSpec& spec) {
   const bool is_known = spec.machine.contains("cores");
   return is_known && spec.machine.value("gpus", Json::array()).empty();
@@ -177,7 +175,7 @@ class Lister {
     for (const Assignment& settings : all) {
       Candidate candidate{
           .place = {.stage = stage, .settings = settings, .ds_config = spec_.ds_config}};
-      SetAtPointer(candidate.place.ds_config, "/zero_optimization/stage", stage);
+      SetAtPointer(candidate.place.ds_config, kStageKey, stage);
       bool is_submitted = true;
       for (const auto& [pointer, value] : settings) {
         if (value == submitted.Get(pointer)) continue;
@@ -260,12 +258,9 @@ class Lister {
   void Predict(const Predictor& predictor, const SearchSpace& space, Candidate& candidate) const {
     Json config = candidate.place.ds_config;
     try {
-      config.erase("train_batch_size");
-      SetAtPointer(config, kSizeKey, 1);
       // Gradients that accumulate need memory, however many micro-batches there are.
       const int64_t submitted = space.workload.accumulation_steps;
-      SetAtPointer(config, kStepsKey,
-                   space.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2));
+      SetPoint(config, {1, space.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2)});
       const int64_t world_size = spec_.slots_per_trial;
       // Formulas do not know which combinations are refused.
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
@@ -275,8 +270,7 @@ class Lister {
       if (size == 0) return;
       const int64_t accumulation =
           space.samples_per_step > 0 ? space.samples_per_step / size : submitted;
-      SetAtPointer(config, kSizeKey, size);
-      SetAtPointer(config, kStepsKey, accumulation);
+      SetPoint(config, {size, accumulation});
       const Predicted predicted = predictor.Predict(config);
       if (predicted.compute_ms <= 0) return;
       candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);

@@ -29,7 +29,6 @@ constexpr int64_t kMostMicroBatch = 1 << 16;
 // Predicting for P ranks takes time in proportion to P.
 constexpr int64_t kMostRanks = 1024;
 constexpr int64_t kMostTimesRanks = 4;
-constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
 constexpr char kCheckpointInterval[] = "/pipeline/activation_checkpoint_interval";
 constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointing";
 
@@ -142,7 +141,8 @@ Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
 
 int64_t Planner::LargestMicroBatch(const Json& ds_config) const {
   const auto fits = [&](int64_t micro_batch) {
-    return Of(ConfigForTrial(ds_config, {{kMicroBatch, micro_batch}}, cluster_.num_ranks)).fits();
+    return Of(ConfigForTrial(ds_config, {{kMicroBatchKey, micro_batch}}, cluster_.num_ranks))
+        .fits();
   };
   if (!fits(1)) return 0;
   int64_t low = 1;
@@ -179,8 +179,8 @@ std::vector<Change> Planner::NearestChanges(const Json& ds_config) const {
   const int64_t micro_batch = LargestMicroBatch(ds_config);
   if (micro_batch > 0) {
     changes.push_back(
-        {fmt::format("{} {}", kMicroBatch, micro_batch),
-         Of(ConfigForTrial(ds_config, {{kMicroBatch, micro_batch}}, cluster_.num_ranks))});
+        {fmt::format("{} {}", kMicroBatchKey, micro_batch),
+         Of(ConfigForTrial(ds_config, {{kMicroBatchKey, micro_batch}}, cluster_.num_ranks))});
   }
   if (std::optional<Change> change = ChangeOfSettings(ds_config))
     changes.push_back(std::move(*change));

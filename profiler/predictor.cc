@@ -37,8 +37,8 @@ class FormulaPredictor : public Predictor {
       : profile_(profile), world_size_(world_size), published_(published) {}
 
   Predicted Predict(const Json& ds_config) const override {
-    const StageMemory memory = ModelOf(ds_config).ForStage(StageOf(ds_config));
-    const int64_t micro_batch = IntAt(ds_config, "/train_micro_batch_size_per_gpu", 1);
+    const StageMemory memory = ModelOf(ds_config).ForStage(ZeroStage(ds_config));
+    const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
     Predicted predicted;
     predicted.device = {
         .state_bytes = memory.fixed_bytes(),
@@ -52,13 +52,10 @@ class FormulaPredictor : public Predictor {
   }
 
   int64_t LargestMicroBatch(const Json& ds_config) const override {
-    return ModelOf(ds_config).ApproxMaxMicroBatch(StageOf(ds_config));
+    return ModelOf(ds_config).ApproxMaxMicroBatch(ZeroStage(ds_config));
   }
 
  private:
-  static int StageOf(const Json& ds_config) {
-    return static_cast<int>(IntAt(ds_config, "/zero_optimization/stage", 0));
-  }
   MemoryModel ModelOf(const Json& ds_config) const {
     return {profile_, ds_config, world_size_, published_};
   }

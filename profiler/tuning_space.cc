@@ -21,9 +21,6 @@ namespace {
 
 using engine::Key;
 
-constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
-constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
-
 // What decides about the knobs of a place.
 struct Scope {
   const Predictor& predictor;
@@ -67,9 +64,7 @@ std::vector<Json> SemanticValuesOf(const Key& key, const Scope& scope, const Pla
 std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_config,
                                   int64_t largest) {
   std::vector<KnobEffect> effects;
-  ds_config.erase("train_batch_size");
-  SetAtPointer(ds_config, kMicroBatchKey, std::max<int64_t>(largest, 1));
-  SetAtPointer(ds_config, kAccumulationKey, 1);
+  SetPoint(ds_config, {std::max<int64_t>(largest, 1), 1});
   try {
     const Predicted submitted = scope.predictor.Predict(ds_config);
     for (const Json& value : knob.values) {
@@ -158,12 +153,10 @@ std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpa
 // What is predicted at sizes 1, 2, 4, ..., up to twice the largest that fits.
 std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
                                   int64_t accumulation) {
-  ds_config.erase("train_batch_size");
   accumulation = std::min<int64_t>(accumulation, 2);
-  SetAtPointer(ds_config, kAccumulationKey, accumulation);
   std::vector<Forecast> forecasts;
   for (int64_t size = 1; size <= std::max<int64_t>(2 * largest, 2); size *= 2) {
-    SetAtPointer(ds_config, kMicroBatchKey, size);
+    SetPoint(ds_config, {size, accumulation});
     const Predicted predicted = predictor.Predict(ds_config);
     forecasts.push_back({.micro_batch_size = size,
                          .accumulation_steps = accumulation,
@@ -177,9 +170,7 @@ std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, in
 
 // Whether one sample more than the largest size lacks another memory than the device's.
 bool IsBoundByHost(const Predictor& predictor, Json ds_config, int64_t largest) {
-  ds_config.erase("train_batch_size");
-  SetAtPointer(ds_config, kMicroBatchKey, largest + 1);
-  SetAtPointer(ds_config, kAccumulationKey, 1);
+  SetPoint(ds_config, {largest + 1, 1});
   const Predicted predicted = predictor.Predict(ds_config);
   return predicted.device.fits() && !predicted.fits();
 }

@@ -321,15 +321,26 @@ Refusal RefusalFromJson(const Json& json) {
   return {AssignmentFromJson(json.at("assignment")), json.at("reason").get<std::string>()};
 }
 
+int ZeroStage(const Json& ds_config) {
+  const Json* stage = FindAtPointer(ds_config, kStageKey);
+  return stage != nullptr && stage->is_number_integer() ? stage->get<int>() : 0;
+}
+
 Point ConfigPoint(const Trial& trial) {
   Point point;
-  if (const Json* size = FindAtPointer(trial.ds_config, "/train_micro_batch_size_per_gpu")) {
+  if (const Json* size = FindAtPointer(trial.ds_config, kMicroBatchKey)) {
     point.micro_batch_size = size->get<int64_t>();
   }
-  if (const Json* steps = FindAtPointer(trial.ds_config, "/gradient_accumulation_steps")) {
+  if (const Json* steps = FindAtPointer(trial.ds_config, kAccumulationKey)) {
     point.accumulation_steps = steps->get<int64_t>();
   }
   return point;
+}
+
+void SetPoint(Json& ds_config, const Point& point) {
+  ds_config.erase("train_batch_size");
+  SetAtPointer(ds_config, kMicroBatchKey, point.micro_batch_size);
+  SetAtPointer(ds_config, kAccumulationKey, point.accumulation_steps);
 }
 
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric) {

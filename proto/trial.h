@@ -142,7 +142,7 @@ struct Trial {
   std::string reason;
   std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
   std::optional<ModelProfile> profile;  // Of profiling trials only.
-  // Of confirm, reference and soak trials: the trial whose configuration runs again.
+  // In confirm, reference and soak trials, the trial whose configuration runs again.
   std::optional<TrialId> confirms = {};
   // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
   double give_up_below = 0;
@@ -178,8 +178,20 @@ ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);
 Refusal RefusalFromJson(const Json& json);
 
+// JSON pointers of the ds_config keys that every trial has a value of.
+inline constexpr char kStageKey[] = "/zero_optimization/stage";
+inline constexpr char kMicroBatchKey[] = "/train_micro_batch_size_per_gpu";
+inline constexpr char kAccumulationKey[] = "/gradient_accumulation_steps";
+
+// The ZeRO stage of a trial's config; 0 if it has no number there.
+int ZeroStage(const Json& ds_config);
+
 // The batch sizes of the trial's config, at which a trial of one point is measured.
 Point ConfigPoint(const Trial& trial);
+
+// Sets the batch sizes of a config to those of a point. train_batch_size, which follows from them,
+// is removed.
+void SetPoint(Json& ds_config, const Point& point);
 
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);

@@ -20,9 +20,9 @@ namespace {
 constexpr size_t kLeastSteps = 3;
 // The probability that noise alone exceeds its band.
 constexpr double kFalseAlarms = 0.005;
-// Of sums in f32, as a part of the loss: what many small updates add up to.
+// The least rounding error of sums in f32, as a part of the loss: many small updates add up to it.
 constexpr double kLeastRounding = 1e-5;
-// What rounding of an update makes of what is learned, in unit roundoffs.
+// The effect of rounding an update, as a part of what is learned, in unit roundoffs.
 constexpr double kRoundoffs = 0.5;
 constexpr double kBf16Roundoff = 0x1p-8, kF16Roundoff = 0x1p-11, kF32Roundoff = 0x1p-24;
 // What a semantic change may cost, as a part of what is learned.
@@ -72,8 +72,7 @@ LossCheck NotChecked(std::string why) {
 }
 
 bool IsBatchKey(const std::string& pointer) {
-  return pointer == "/train_batch_size" || pointer == "/train_micro_batch_size_per_gpu" ||
-         pointer == "/gradient_accumulation_steps";
+  return pointer == "/train_batch_size" || pointer == kMicroBatchKey || pointer == kAccumulationKey;
 }
 
 engine::KeyClass ClassOf(const std::string& pointer) {
@@ -109,8 +108,8 @@ void AddChanges(const Json& from, const Json& to, LossCheck& check) {
   }
 }
 
-// Of what trains with this config. A script may compute in less than its config says (TF32,
-// autocast).
+// The unit roundoff of a training with this config. A script may compute in a lower precision than
+// its config says (TF32, autocast).
 double UnitRoundoff(const ExperimentSpec& spec, const Json& ds_config) {
   const auto is_on = [&](const char* pointer) {
     const Json* value = FindAtPointer(ds_config, pointer);

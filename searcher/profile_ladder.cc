@@ -12,7 +12,7 @@ std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
   if (PolicyOf(spec.options).published_space) return ladder;
   const Json base = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
   Json config = base;
-  SetAtPointer(config, "/zero_optimization/stage", 3);
+  SetAtPointer(config, kStageKey, 3);
   ladder.push_back(config);
   if (IsBuiltin(spec)) {
     SetAtPointer(config, "/pipeline/activation_checkpoint_interval", 1);

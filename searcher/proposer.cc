@@ -14,8 +14,6 @@ namespace dsat {
 namespace {
 
 constexpr TrialId kNoTrial = -1;
-constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
-constexpr char kAccumulation[] = "/gradient_accumulation_steps";
 
 // The space with the experiment's conditions, and with the submitted values of all keys in them.
 SearchSpace WithConditions(SearchSpace space, const ExperimentSpec& spec) {
@@ -39,7 +37,7 @@ SearchSpace WithConditions(SearchSpace space, const ExperimentSpec& spec) {
 Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size) {
   return engine::ConfigForTrial(
       trial.ds_config,
-      {{kMicroBatch, point.micro_batch_size}, {kAccumulation, point.accumulation_steps}},
+      {{kMicroBatchKey, point.micro_batch_size}, {kAccumulationKey, point.accumulation_steps}},
       world_size);
 }
 
@@ -56,18 +54,18 @@ Draft Proposer::DraftSubmitted() const {
       engine::ResolveBatchSizes(spec_->ds_config, "ds_config", spec_->slots_per_trial);
   const bool keeps = space_.samples_per_step == 0 ||
                      batch.micro_batch_size * batch.accumulation_steps == space_.samples_per_step;
-  return MakeDraft(keeps ? Assignment() : Assignment{{kMicroBatch, batch.micro_batch_size}});
+  return MakeDraft(keeps ? Assignment() : Assignment{{kMicroBatchKey, batch.micro_batch_size}});
 }
 
 Draft Proposer::MakeDraft(const Assignment& assignment) const {
   const int64_t world_size = spec_->slots_per_trial;
   Draft draft{.assignment = assignment, .ds_config = {}, .key = {}, .refused = {}};
-  const auto size = draft.assignment.find(kMicroBatch);
+  const auto size = draft.assignment.find(kMicroBatchKey);
   if (size != draft.assignment.end()) {
     const int64_t legal = LegalMicroBatch(space_, size->second.get<int64_t>());
     size->second = legal;
     if (space_.samples_per_step > 0)
-      draft.assignment[kAccumulation] = space_.samples_per_step / legal;
+      draft.assignment[kAccumulationKey] = space_.samples_per_step / legal;
   }
   draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
   const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);

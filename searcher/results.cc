@@ -123,7 +123,7 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
 // A trial's config with the batch sizes of its best point and with stated defaults.
 Json StatedConfig(const Search& search, TrialId id) {
   const Json config = search.BestConfigOf(id);
-  const Json* stage = FindAtPointer(config, "/zero_optimization/stage");
+  const Json* stage = FindAtPointer(config, kStageKey);
   std::vector<Knob> knobs;
   for (size_t i = 0; search.space() && i < search.space()->stages.size(); ++i) {
     const StageSpace& place = search.space()->stages[i];

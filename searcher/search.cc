@@ -139,10 +139,10 @@ std::optional<Search::State::Next> Search::State::NextProfile() {
   const std::vector<Json> ladder = ProfileLadder(spec);
   if (num_misfits >= ladder.size()) return std::nullopt;
   Next next{TrialKind::kProfile, {}};
-  next.draft.assignment = {{"/train_micro_batch_size_per_gpu", 1}};
+  next.draft.assignment = {{kMicroBatchKey, 1}};
   // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
   if (!PolicyOf(spec.options).profile_all_micro_batches)
-    next.draft.assignment["/gradient_accumulation_steps"] = 1;
+    next.draft.assignment[kAccumulationKey] = 1;
   next.draft.ds_config =
       engine::ConfigForTrial(ladder[num_misfits], next.draft.assignment, spec.slots_per_trial);
   return next;

@@ -40,7 +40,7 @@ std::vector<Series> StageSeries() {
 }
 
 Series& OfStage(std::vector<Series>& series, const Json& ds_config) {
-  return series[static_cast<size_t>(std::clamp(StageOf(ds_config), 0, kNumStages - 1))];
+  return series[static_cast<size_t>(std::clamp(ZeroStage(ds_config), 0, kNumStages - 1))];
 }
 
 // The legend names what is drawn.
@@ -401,7 +401,7 @@ Plot TimePlot(const Report& report) {
         {.from = span.from / unit.scale,
          .to = span.to / unit.scale,
          .row = static_cast<double>(row),
-         .color = StageColor(StageOf(trial.ds_config)) +
+         .color = StageColor(ZeroStage(trial.ds_config)) +
                   (trial.state == TrialState::kSucceeded ? " fill" : " hollow"),
          .label = std::to_string(id),
          .title = fmt::format("{} ({:.1f} s)", report.TitleOf(trial), span.to - span.from)});

@@ -121,9 +121,4 @@ const Metric* MetricOf(const Report& report, const Trial& trial, const std::stri
   return found == best->measurement.end() ? nullptr : &found->second;
 }
 
-int StageOf(const Json& ds_config) {
-  const Json* stage = FindAtPointer(ds_config, "/zero_optimization/stage");
-  return stage != nullptr && stage->is_number() ? stage->get<int>() : 0;
-}
-
 }  // namespace dsat::cli

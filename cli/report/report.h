@@ -1,4 +1,4 @@
-// What a report of an experiment is made of.
+// The content of a report of an experiment.
 #ifndef DSAT_CLI_REPORT_REPORT_H_
 #define DSAT_CLI_REPORT_REPORT_H_
 
@@ -15,9 +15,9 @@
 
 namespace dsat::cli {
 
-// As many trials are shown, so that the file can be mailed. What is left out is said in the page.
+// The most trials that are shown, so that the file can be mailed. The page says what is left out.
 inline constexpr size_t kMostTrials = 2000;
-// Of a longer text, such as a reason, the beginning is shown.
+// Only the beginning of a longer text, such as a reason, is shown.
 inline constexpr size_t kMostCharacters = 4000;
 
 // Seconds since the first trial was asked for, or that the search had run.
@@ -69,9 +69,6 @@ ShownUnit UnitFor(const Report& report, const std::string& metric);
 
 // The measured metric at the trial's best point; nullptr if there is none.
 const Metric* MetricOf(const Report& report, const Trial& trial, const std::string& metric);
-
-// The ZeRO stage of a config, 0 if it has none.
-int StageOf(const Json& ds_config);
 
 }  // namespace dsat::cli
 

@@ -86,9 +86,9 @@ class OtherChanges {
     }
   }
 
-  // Of every searched trial.
+  // The changes that every searched trial makes.
   std::string common() const { return Describe(common_); }
-  // Of this one, without the common ones.
+  // The changes that this trial makes, without the common ones.
   std::string Of(const Trial& trial) const {
     std::vector<KeyChange> changes = AllOf(trial);
     if (trial.kind == TrialKind::kSearch)
@@ -112,7 +112,7 @@ class OtherChanges {
 void DrawTrial(const Report& report, const Trial& trial, const OtherChanges& changes,
                const std::vector<MetricColumn>& columns, Markup& page) {
   const std::string state = ToString(trial.state), number = std::to_string(trial.id);
-  const std::string stage = std::to_string(StageOf(trial.ds_config));
+  const std::string stage = std::to_string(ZeroStage(trial.ds_config));
   page.Open("tr", {{"id", "trial-" + number},
                    {"class", report.IsPick(trial.id) ? state + " pick" : state}});
   page.Element("th", number, {{"scope", "row"}, {"data-value", number}});

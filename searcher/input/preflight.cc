@@ -71,8 +71,8 @@ void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source)
 
 // Throws if the submitted config cannot run at this stage.
 void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source) {
-  const Json config = engine::ConfigForTrial(spec.ds_config, {{"/zero_optimization/stage", stage}},
-                                             spec.slots_per_trial);
+  const Json config =
+      engine::ConfigForTrial(spec.ds_config, {{kStageKey, stage}}, spec.slots_per_trial);
   if (IsBuiltin(spec)) {
     engine::ParseDsConfig(config, source, spec.slots_per_trial, nullptr);
   } else {

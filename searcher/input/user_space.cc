@@ -21,7 +21,6 @@ using engine::Keys;
 using engine::KeyType;
 
 constexpr char kSection[] = "/search_space";
-constexpr char kMicroBatch[] = "/train_micro_batch_size_per_gpu";
 constexpr char kArgument[] = "arguments.";
 constexpr char kVariable[] = "environment.";
 constexpr size_t kMostValues = 1000;
@@ -41,9 +40,9 @@ constexpr std::array<Fixed, 9> kFixed = {{
     {"/gradient_predivide_factor", kLearning},
     {"/fp16", kLearning},
     {"/train_batch_size", "is set by --train-batch-size"},
-    {"/gradient_accumulation_steps",
+    {kAccumulationKey,
      "follows the micro-batch size if the global batch is fixed (--train-batch-size)"},
-    {"/zero_optimization/stage", "is set by --zero-stages"},
+    {kStageKey, "is set by --zero-stages"},
 }};
 
 bool IsUnder(const std::string& pointer, const std::string& prefix) {
@@ -79,7 +78,7 @@ class Reader {
     throw Error(ErrorCode::kInvalidArgument, place_ + " " + message);
   }
 
-  // Of "arguments.--flag", "environment.NAME" or a pointer.
+  // The JSON pointer of "arguments.--flag", "environment.NAME" or a pointer.
   std::string PointerOf(const std::string& name) const {
     std::string pointer = PointerOfName(name);
     if (name.starts_with(kArgument)) CheckArgument(name.substr(sizeof(kArgument) - 1));
@@ -162,7 +161,7 @@ class Reader {
   }
 
   std::vector<Json> Range(const std::string& pointer, const Key* key, const Json& given) const {
-    const bool is_size = pointer == kMicroBatch;
+    const bool is_size = pointer == kMicroBatchKey;
     if (key == nullptr || key->type != KeyType::kInt)
       Fail("is a range; expected a list of values, because the key is not a whole number");
     for (const auto& [name, value] : given.items()) {
@@ -196,7 +195,7 @@ class Reader {
     }
     const std::string expected = Keys().Misfit(*key, value);
     if (!expected.empty()) Fail(fmt::format("has {}; expected {}", value.dump(), expected));
-    if (pointer == kMicroBatch && !value.is_number_integer())
+    if (pointer == kMicroBatchKey && !value.is_number_integer())
       Fail(fmt::format("has {}; expected a whole number", value.dump()));
   }
 
@@ -243,7 +242,7 @@ Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
   Reader reader(document, spec, warnings);
   for (const auto& [name, given] : section.items()) {
     auto [pointer, values] = reader.Read(name, given);
-    if (pointer == kMicroBatch) std::sort(values.begin(), values.end());
+    if (pointer == kMicroBatchKey) std::sort(values.begin(), values.end());
     space[pointer] = std::move(values);
   }
   return space;

@@ -20,10 +20,10 @@ constexpr char kWhere[] = "/where";
 
 // Keys whose values a search does not choose freely, and what to use in place of a condition.
 constexpr std::array<std::pair<const char*, const char*>, 4> kElsewhere = {{
-    {"/train_micro_batch_size_per_gpu", "a range of it in search_space"},
+    {kMicroBatchKey, "a range of it in search_space"},
     {"/train_batch_size", "--train-batch-size"},
-    {"/gradient_accumulation_steps", "--train-batch-size, which it follows"},
-    {"/zero_optimization/stage", "--zero-stages"},
+    {kAccumulationKey, "--train-batch-size, which it follows"},
+    {kStageKey, "--zero-stages"},
 }};
 
 class WhereReader {

@@ -1,4 +1,4 @@
-// What the engine of a script ran with, to compare it with what it was asked to run.
+// Finds out what the engine of a script ran with, and compares it with what it was asked to run.
 #include "searcher/scripts/ran_config.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "proto/trial.h"
 #include "searcher/scripts/deepspeed_metrics.h"
 
 namespace dsat {
@@ -16,9 +17,9 @@ namespace {
 
 // The compared keys by the names that the hook and DeepSpeed's dump give them.
 constexpr std::pair<const char*, const char*> kCompared[] = {
-    {"train_micro_batch_size_per_gpu", "/train_micro_batch_size_per_gpu"},
-    {"gradient_accumulation_steps", "/gradient_accumulation_steps"},
-    {"zero_stage", "/zero_optimization/stage"},
+    {"train_micro_batch_size_per_gpu", kMicroBatchKey},
+    {"gradient_accumulation_steps", kAccumulationKey},
+    {"zero_stage", kStageKey},
     {"reduce_bucket_size", "/zero_optimization/reduce_bucket_size"},
     {"allgather_bucket_size", "/zero_optimization/allgather_bucket_size"},
 };
@@ -120,8 +121,7 @@ std::optional<RanConfig> ReadConfigDump(std::string_view log) {
         ran.settings[fmt::format("/zero_optimization/{}", name)] = *value;
     }
   }
-  if (const auto stage = Dumped(log, "zero_optimization_stage"))
-    ran.settings["/zero_optimization/stage"] = *stage;
+  if (const auto stage = Dumped(log, "zero_optimization_stage")) ran.settings[kStageKey] = *stage;
   ran.data_parallel_size = WholePart(Dumped(log, "world_size").value_or(0));
   return ran;
 }

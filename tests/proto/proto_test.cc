@@ -231,6 +231,20 @@ TEST(TrialTest, TextFormsReadBack) {
   EXPECT_NE(ErrorOf([] { ParseTrialKind("Profile"); }), "");
 }
 
+TEST(TrialTest, StageAndBatchSizesAreThoseOfTheConfig) {
+  Trial trial;
+  trial.ds_config = {{"train_batch_size", 64}, {"zero_optimization", {{"stage", 2}}}};
+  EXPECT_EQ(ZeroStage(trial.ds_config), 2);
+  SetPoint(trial.ds_config, {.micro_batch_size = 8, .accumulation_steps = 3});
+  EXPECT_EQ(trial.ds_config, (Json{{"train_micro_batch_size_per_gpu", 8},
+                                   {"gradient_accumulation_steps", 3},
+                                   {"zero_optimization", {{"stage", 2}}}}));
+  EXPECT_EQ(ConfigPoint(trial).micro_batch_size, 8);
+  EXPECT_EQ(ConfigPoint(trial).accumulation_steps, 3);
+  for (const Json& config : {Json::object(), Json{{"zero_optimization", {{"stage", "auto"}}}}})
+    EXPECT_EQ(ZeroStage(config), 0);
+}
+
 TEST(MeasurementTest, BothFormsAreRead) {
   Measurement m = MeasurementFromJson(
       Json::parse(R"({"throughput": 12.5, "latency": {"value": 3, "spread": 0.5, "samples": 4}})"),
