@@ -1,6 +1,7 @@
 // The choices in which Determined's published search methods differ from dsat's (docs/methods.md).
 //
-// Code asks the policy for the choice by its name and does not read the option compat_determined.
+// Code asks the policy for the choice by its name. Only the code that reads, stores and checks
+// options knows compat_determined (tests/tidy_test.cc).
 #ifndef DSAT_PROTO_SEARCH_POLICY_H_
 #define DSAT_PROTO_SEARCH_POLICY_H_
 
@@ -35,6 +36,8 @@ struct SearchPolicy {
   bool fixed_window = false;
   // FLOPS_per_gpu is what each trial reports, with its own FLOPs per sample.
   bool reported_flops = false;
+  // The global batch follows the micro-batch size and cannot be fixed.
+  bool free_batch = false;
 };
 
 // The policy of a search. It is made once from the options.
@@ -51,7 +54,8 @@ inline SearchPolicy PolicyOf(const SearchOptions& options) {
           .published_memory = true,
           .published_space = true,
           .fixed_window = true,
-          .reported_flops = true};
+          .reported_flops = true,
+          .free_batch = true};
 }
 
 }  // namespace dsat

@@ -74,10 +74,10 @@ const std::vector<FolderRule> kFolderRules = {
     {"engine/backend/cuda/",
      {"base/", "engine/core/", "engine/comm/", "engine/backend/any_kernels.h",
       "engine/backend/cost.h", "engine/backend/device.h", "engine/backend/device_speed.h",
-      "engine/backend/kernels.h", "engine/backend/layer_ops.h",
-      "engine/backend/open_library.h", "engine/backend/optimizer_kernels.h",
-      "engine/backend/staged_group.h", "engine/backend/step_scale.h",
-      "engine/backend/stochastic_rounding.h", "engine/backend/stream.h"}},
+      "engine/backend/kernels.h", "engine/backend/layer_ops.h", "engine/backend/open_library.h",
+      "engine/backend/optimizer_kernels.h", "engine/backend/staged_group.h",
+      "engine/backend/step_scale.h", "engine/backend/stochastic_rounding.h",
+      "engine/backend/stream.h"}},
     {"engine/config/", {"base/", "engine/core/", "engine/io/", "engine/plan/"}},
     {"engine/model/",
      {"base/", "engine/core/", "engine/files/", "engine/backend/kernels.h"},
@@ -240,9 +240,8 @@ TEST(TidyTest, InstalledHeadersIncludeOnlyInstalledOnes) {
     }
   }
   // Nor do they name other types, except those of what only dsat itself calls.
-  const std::set<std::string> of_dsat = {
-      "BufferPlan",   "CheckpointSave",   "DsConfig",  "F16",
-      "MemorySource", "OptimizerKernels", "Resources", "Stream"};
+  const std::set<std::string> of_dsat = {"BufferPlan",   "CheckpointSave",   "DsConfig",  "F16",
+                                         "MemorySource", "OptimizerKernels", "Resources", "Stream"};
   std::set<std::string> declared, defined;
   const std::regex type(R"(^(?:class|struct) (\w+)(;?))");
   for (const SourceFile& source : Sources()) {
@@ -263,6 +262,30 @@ TEST(TidyTest, OnlyTheTrialWorkerOfTheEngineKnowsTheTuner) {
     if (!StartsWith(source.path, "engine/") || StartsWith(source.path, "engine/worker/")) continue;
     for (const std::string& line : source.lines)
       EXPECT_FALSE(StartsWith(line, "#include \"proto/")) << source.path << ": " << line;
+  }
+}
+
+TEST(TidyTest, OnlyPlacementsAndRulesCompareStageNumbers) {
+  const std::regex comparison(R"(\bstage(\(\))? *([<>]=?|[!=]=) *[0-3]\b)");
+  for (const SourceFile& source : Sources()) {
+    if (!StartsWith(source.path, "engine/") || StartsWith(source.path, "engine/config/") ||
+        source.path == "engine/plan/placement.h")
+      continue;
+    for (const std::string& line : source.lines) {
+      if (line.find("stage") == line.npos) continue;
+      EXPECT_FALSE(std::regex_search(line, comparison)) << source.path << ": " << line;
+    }
+  }
+}
+
+TEST(TidyTest, OnlyThePolicyAsksForCompatDetermined) {
+  // The others read the option from the command line, store it and refuse contradictions.
+  const std::vector<std::string> files = {"proto/search_policy.h", "proto/experiment.",
+                                          "cli/flags_search.cc", "methods/options.cc", "tests/"};
+  for (const SourceFile& source : Sources()) {
+    if (AnyPrefix(source.path, files)) continue;
+    for (const std::string& line : source.lines)
+      EXPECT_EQ(line.find("compat_determined"), line.npos) << source.path << ": " << line;
   }
 }
 

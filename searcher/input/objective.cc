@@ -1,4 +1,4 @@
-// What a search keeps fixed while configurations vary: the global batch.
+// Decides whether a search keeps the global batch fixed while configurations vary.
 #include "searcher/input/objective.h"
 
 #include <charconv>
@@ -6,12 +6,12 @@
 #include "base/error.h"
 #include "engine/config/batch.h"
 #include "methods/micro_batch.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
 
 constexpr char kFlag[] = "--train-batch-size";
-constexpr char kSizes[] = "/train_micro_batch_size_per_gpu";  // In the user's own space.
 
 bool GivesTrainBatchSize(const Json& ds_config) {
   const Json* total = FindAtPointer(ds_config, "/train_batch_size");
@@ -38,7 +38,7 @@ void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
   SearchSpace space;
   space.samples_per_step = batch / ranks;
   space.divisible_by = spec.options.divisible_by;
-  if (spec.search_space.contains(kSizes)) return;
+  if (spec.search_space.contains(kMicroBatchKey)) return;
   if (LegalMicroBatch(space, space.samples_per_step) > 0) return;
   Throw(ErrorCode::kInvalidArgument,
         "--divisible-by: no micro-batch size is a multiple of {} and divides {}, the samples per "
@@ -49,7 +49,7 @@ void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
 
 // The sizes of the user's own space, where it has them.
 void CheckOwnSizes(const ExperimentSpec& spec) {
-  const auto sizes = spec.search_space.find(kSizes);
+  const auto sizes = spec.search_space.find(kMicroBatchKey);
   if (sizes == spec.search_space.end()) return;
   SearchSpace space;
   space.micro_batch_sizes = sizes->get<std::vector<int64_t>>();
@@ -68,14 +68,14 @@ void CheckOwnSizes(const ExperimentSpec& spec) {
   }
   if (LegalMicroBatch(space, 1) > 0) return;
   Throw(ErrorCode::kInvalidArgument, "{}: search_space: {} has no {}{}; expected {}",
-        spec.config_path, kSizes, of, also, way_out);
+        spec.config_path, kMicroBatchKey, of, also, way_out);
 }
 
 }  // namespace
 
 void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
-  const bool compat = spec.options.compat_determined;
-  if (compat && !rule.empty() && rule != "any") {
+  const bool is_free = PolicyOf(spec.options).free_batch;
+  if (is_free && !rule.empty() && rule != "any") {
     Throw(ErrorCode::kInvalidArgument,
           "{}: {} contradicts --compat determined, where train_batch_size follows the micro-batch "
           "size; expected any",
@@ -83,7 +83,7 @@ void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
   }
   const bool keep = rule == "keep" || (rule.empty() && GivesTrainBatchSize(spec.ds_config));
   spec.options.train_batch_size.reset();
-  if (compat || (!keep && (rule.empty() || rule == "any"))) return CheckOwnSizes(spec);
+  if (is_free || (!keep && (rule.empty() || rule == "any"))) return CheckOwnSizes(spec);
   const std::string& source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   const int64_t ranks = engine::DataParallelSize(spec.ds_config, source, spec.slots_per_trial);
   const int64_t batch =
