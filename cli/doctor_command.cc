@@ -134,7 +134,7 @@ void PrintGpus(const Findings& found) {
     if (i < found.usable.size()) {
       const DeviceSpeed& speed = found.usable[i].speed;
       text += fmt::format(
-          "; {} free beside {} of a process's context and kernels and of other processes; {:.1f} "
+          "; {} free besides {} of a process's context and kernels and of other processes; {:.1f} "
           "GB/s to it, {:.1f} GB/s from it, {:.1f} GB/s within it, {:.1f} "
           "TFLOP/s in bf16 matrix multiplication",
           HumanBytes(found.usable[i].free_bytes),

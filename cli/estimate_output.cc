@@ -1,4 +1,4 @@
-// What dsat estimate prints.
+// Formats the output of dsat estimate.
 #include "cli/estimate_output.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ std::string TimeText(const Estimate& estimate) {
   };
   const auto hidden = [](double busy_ms, double waited_ms) {
     const double ms = busy_ms - waited_ms;
-    return ms > busy_ms / 1000 ? fmt::format("  and {:.4g} ms beside computing", ms) : "";
+    return ms > busy_ms / 1000 ? fmt::format("  and {:.4g} ms hidden by computing", ms) : "";
   };
   part("forward and backward", time.compute_ms);
   part("optimizer", time.update_ms);

@@ -22,10 +22,10 @@ constexpr char kIntro[] =
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
 void AddResultCommands(Parser& parser) {
-  parser.Add("list", "All experiments", parser.list);
-  CLI::App& show = parser.Add("show", "One experiment and all its trials", parser.show);
+  parser.Add("list", "List all experiments", parser.list);
+  CLI::App& show = parser.Add("show", "Show one experiment and all its trials", parser.show);
   AddExperiment(show, parser.show.experiment);
-  CLI::App& best = parser.Add("best", "The best configuration of an experiment", parser.best);
+  CLI::App& best = parser.Add("best", "Show the best configuration of an experiment", parser.best);
   AddExperiment(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json and metrics.json to this folder")
@@ -37,16 +37,16 @@ void AddResultCommands(Parser& parser) {
   report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
       ->type_name("FILE.html");
   CLI::App& query =
-      parser.Add("query", "Read-only SQL on the database (docs/schema.md)", parser.query);
+      parser.Add("query", "Run read-only SQL on the database (docs/schema.md)", parser.query);
   query.add_option("sql", parser.query.sql, "One SELECT statement")->required();
   query.add_option("--max-seconds", parser.query.max_seconds, "Give up after this time")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
-  query.add_option("--max-rows", parser.query.max_rows, "Give up beyond so many rows")
+  query.add_option("--max-rows", parser.query.max_rows, "Give up if the answer has more rows")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   CLI::App& exporter =
-      parser.Add("export", "All trials of an experiment as CSV or JSON", parser.export_flags);
+      parser.Add("export", "Print all trials of an experiment as CSV or JSON", parser.export_flags);
   AddExperiment(exporter, parser.export_flags.experiment);
   exporter.add_option("--format", parser.export_flags.format, "csv or json")
       ->check(CLI::IsMember({"csv", "json"}))

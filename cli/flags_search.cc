@@ -68,7 +68,7 @@ void AddLimits(CLI::App& app, Limits& limits) {
                  "End the search after this time (90s, 10m, 2h), before it confirms")
       ->transform(Duration());
   app.add_option("--max-device-hours", limits.max_device_hours,
-                 "End the search when its trials have used so many hours of slots")
+                 "End the search when its trials have used this many slot hours")
       ->check(NumberAbove0());
 }
 
@@ -89,7 +89,7 @@ CLI::Option* AddSpaceOption(CLI::App& app, SearchOptions& options) {
   return app
       .add_option(
           "--space", options.space,
-          "What is searched beside stages and micro-batch sizes: \"published\", the knobs of "
+          "What is searched besides stages and micro-batch sizes: \"published\", the knobs of "
           "the published methods, or \"wide\", also activation checkpointing, offload and "
           "the keys of stage 3 (docs/methods.md)")
       ->check(CLI::IsMember({"published", "wide"}))
@@ -130,11 +130,12 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
       ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_option("--end-profile-step", options.end_profile_step,
-                 "Last optimizer step measured at least")
+                 "Optimizer step up to which is measured at least")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
-  app.add_flag("--run-full-experiment", options.run_full_experiment,
-               "Then train to the end (searcher.max_length) with the best configuration");
+  app.add_flag(
+      "--run-full-experiment", options.run_full_experiment,
+      "After the search, train to the end (searcher.max_length) with the best configuration");
   if (method != "auto") {  // It was not published.
     app.add_option_function<std::string>(
            "--compat",
@@ -258,7 +259,7 @@ void AddSpaceCommand(Parser& parser) {
       "space", "Show what a search would choose from, before anything is searched", space,
       /*uses_db=*/false);
   AddConfig(sub, search.config, search.model_dir);
-  sub.add_option("--method", search.method, "Whose space")
+  sub.add_option("--method", search.method, "The method whose space is shown")
       ->check(CLI::IsMember(MethodNames()))
       ->capture_default_str();
   sub.add_option("--profile", space.profile,
@@ -298,7 +299,7 @@ void AddCheckCommand(Parser& parser) {
                  "configuration names)")
       ->type_name("FILE");
   sub.add_option("--model-dir", check.model_dir,
-                 "Folder that relative paths start from (default: that of the experiment file)")
+                 "Base folder of relative paths (default: that of the experiment file)")
       ->type_name("DIR");
   sub.add_option("--against", check.against,
                  "Compare with this ds_config (default: that of the experiment file)")
@@ -307,7 +308,7 @@ void AddCheckCommand(Parser& parser) {
                  "Exit with 1 if the configuration is slower than recorded by more than this")
       ->transform(Percentage())
       ->default_str("3%");
-  sub.add_option("--confirm", check.rounds, "Rounds in which both are measured")
+  sub.add_option("--confirm", check.rounds, "Rounds in which both configurations are measured")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   AddRunFlags(sub, check.run);

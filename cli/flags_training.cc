@@ -47,7 +47,7 @@ void AddTrace(CLI::App& train, TraceTask& trace) {
 }
 
 void AddTrainCommand(Parser& parser) {
-  CLI::App& train = parser.Add("train", "The full training run of an experiment file", parser.train,
+  CLI::App& train = parser.Add("train", "Run the full training of an experiment file", parser.train,
                                /*uses_db=*/false);
   AddConfig(train, parser.train.config, parser.train.model_dir);
   train
@@ -99,16 +99,18 @@ void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
       .add_option("--checkpoint", flags.checkpoint_dir,
                   "Folder of checkpoints (default: dsat-out/train/checkpoint)")
       ->type_name("DIR");
-  command.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
+  command.add_option("--tag", flags.tag, "Tag of the checkpoint (default: the newest one)");
 }
 
 void AddInferenceCommands(Parser& parser) {
-  CLI::App& eval = parser.Add("eval", "Loss of a checkpoint over the validation data", parser.eval,
-                              /*uses_db=*/false);
+  CLI::App& eval =
+      parser.Add("eval", "Compute the loss of a checkpoint over the validation data", parser.eval,
+                 /*uses_db=*/false);
   AddCheckpoint(eval, parser.eval.checkpoint);
   GenerateFlags& flags = parser.generate;
-  CLI::App& generate = parser.Add("generate", "What a trained language model writes after a prompt",
-                                  flags, /*uses_db=*/false);
+  CLI::App& generate =
+      parser.Add("generate", "Generate text after a prompt with a trained language model", flags,
+                 /*uses_db=*/false);
   AddCheckpoint(generate, flags.checkpoint);
   generate
       .add_option("--prompt", flags.task.prompt,
@@ -116,18 +118,21 @@ void AddInferenceCommands(Parser& parser) {
                   "such as \"464 3290\"")
       ->required()
       ->type_name("TEXT");
-  generate.add_option("--max-new-tokens", flags.task.max_new_tokens, "Tokens to write")
+  generate.add_option("--max-new-tokens", flags.task.max_new_tokens, "The most tokens to generate")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   generate
-      .add_option("--temperature", flags.task.temperature,
-                  "Below 1: more probable tokens; 0: always the most probable one")
+      .add_option(
+          "--temperature", flags.task.temperature,
+          "Values below 1 prefer more probable tokens; 0 always takes the most probable one")
       ->check(NumberFrom0())
       ->capture_default_str();
-  generate.add_option("--top-k", flags.task.top_k, "Of the k most probable tokens only; 0: all")
+  generate
+      .add_option("--top-k", flags.task.top_k,
+                  "Draw from the k most probable tokens only; 0: from all")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
-  generate.add_option("--num-samples", flags.task.num_samples, "How many texts")
+  generate.add_option("--num-samples", flags.task.num_samples, "Number of texts to generate")
       ->check(WholeNumberFrom1())
       ->capture_default_str();
   generate.add_option("--seed", flags.seed, "The same seed gives the same text")
@@ -139,48 +144,52 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
   sub.add_option("--device", flags.device,
                  "v100, a100, h100, h200 or cpu: memory and speeds of a node of them "
                  "(default: cpu with CONFIG.yaml, else a100)");
-  sub.add_option("--ranks", flags.ranks, "Devices in all (default: slots_per_trial, or 1)")
+  sub.add_option("--ranks", flags.ranks, "Total number of devices (default: slots_per_trial, or 1)")
       ->check(WholeNumberFrom1());
-  sub.add_option("--nodes", flags.nodes, "Full nodes, in place of --ranks")
+  sub.add_option("--nodes", flags.nodes, "Number of full nodes, instead of --ranks")
       ->check(WholeNumberFrom1())
       ->excludes("--ranks");
-  sub.add_option("--ranks-per-node", flags.ranks_per_node, "Devices of a node")
+  sub.add_option("--ranks-per-node", flags.ranks_per_node, "Number of devices of a node")
       ->check(WholeNumberFrom1());
-  sub.add_option("--device-memory", flags.device_memory, "Of a device, such as 32GiB");
-  sub.add_option("--host-memory", flags.host_memory, "Of a node, such as 1.5TB");
-  sub.add_option("--disk-space", flags.disk_space, "Of a node");
-  sub.add_option("--flops", flags.flops, "Peak of a device, such as 312e12")->check(NumberAbove0());
+  sub.add_option("--device-memory", flags.device_memory, "Memory of a device, such as 32GiB");
+  sub.add_option("--host-memory", flags.host_memory, "Host memory of a node, such as 1.5TB");
+  sub.add_option("--disk-space", flags.disk_space, "Disk space of a node");
+  sub.add_option("--flops", flags.flops, "Peak FLOP/s of a device, such as 312e12")
+      ->check(NumberAbove0());
   sub.add_option("--efficiency", flags.efficiency, "Share of the peak that training reaches")
       ->check(CLI::Range(0.001, 1.0));
-  sub.add_option("--link", flags.link, "Bytes a second between devices of a node, such as 300GB");
-  sub.add_option("--network", flags.network, "Bytes a second from node to node");
-  sub.add_option("--pcie", flags.pcie, "Bytes a second between a device and host memory");
-  sub.add_option("--disk", flags.disk, "Bytes a second of a node's disk");
+  sub.add_option("--link", flags.link, "Bytes per second between devices of a node, such as 300GB");
+  sub.add_option("--network", flags.network, "Bytes per second between nodes");
+  sub.add_option("--pcie", flags.pcie, "Bytes per second between a device and host memory");
+  sub.add_option("--disk", flags.disk, "Bytes per second of a node's disk");
 }
 
 void AddEstimateCommand(Parser& parser) {
   EstimateFlags& flags = parser.estimate;
-  CLI::App& sub = parser.Add("estimate", "Predicts memory, traffic and time of a configuration",
+  CLI::App& sub = parser.Add("estimate", "Predict memory, traffic and time of a configuration",
                              flags, /*uses_db=*/false);
   sub.add_option("config", flags.config, "Experiment file: its model, data and ds_config")
       ->type_name("CONFIG.yaml");
-  sub.add_option("model_dir", flags.model_dir, "Where its relative paths start")
+  sub.add_option("model_dir", flags.model_dir,
+                 "Base folder of its relative paths (default: the file's folder)")
       ->type_name("MODEL_DIR");
   CLI::Option* model = sub.add_option(
       "--model", flags.model, "A model block as JSON (docs/models.md), or a preset such as 1558M");
-  sub.add_option("--params", flags.params, "A GPT of about so many parameters, such as 40e9")
+  sub.add_option("--params", flags.params, "A GPT with about this many parameters, such as 40e9")
       ->excludes(model);
   sub.add_option("--ds-config", flags.ds_config,
                  "A ds_config.json, or a strategy such as stage_2_offload (default: the "
                  "experiment file's, or stage_2)")
       ->type_name("FILE");
   sub.add_option("--set", flags.settings,
-                 "Over it: /zero_optimization/stage=3; may be given several times")
+                 "Override a key of the ds_config, such as /zero_optimization/stage=3; may be "
+                 "given several times")
       ->type_name("/KEY=JSON")
       ->allow_extra_args(false);
-  sub.add_option("--micro-batch", flags.micro_batch, "Over it: train_micro_batch_size_per_gpu")
+  sub.add_option("--micro-batch", flags.micro_batch, "Override train_micro_batch_size_per_gpu")
       ->check(WholeNumberFrom1());
-  sub.add_option("--seq-len", flags.seq_len, "T (default: the data's, or the model's longest)")
+  sub.add_option("--seq-len", flags.seq_len,
+                 "Sequence length (default: the data's, or the model's longest)")
       ->check(WholeNumberFrom1());
   sub.add_option_function<std::string>(
          "--stages", [&flags](const std::string& value) { flags.all_stages = value == "all"; },
@@ -202,8 +211,9 @@ void AddCollateCommand(Parser& parser) {
   collate.add_option("out", flags.out, "The file to write: .safetensors, or .bin for torch.load")
       ->required()
       ->type_name("OUT");
-  collate.add_option("--tag", flags.tag, "Which checkpoint (default: the newest)");
-  collate.add_option("--format", flags.format, "safetensors or bin (default: as OUT ends)")
+  collate.add_option("--tag", flags.tag, "Tag of the checkpoint (default: the newest one)");
+  collate
+      .add_option("--format", flags.format, "safetensors or bin (default: by the ending of OUT)")
       ->check(CLI::IsMember({"safetensors", "bin"}));
   collate.add_option("--dtype", flags.dtype, "Type of the numbers: fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
@@ -219,8 +229,7 @@ void AddAioBench(Parser& parser) {
   sub.add_option("folder", bench.folder, "Folder of the nvme tier")->required()->type_name("PATH");
   sub.add_option("--size", bench.size, "Bytes to write and read, in a file and in memory")
       ->capture_default_str();
-  sub.add_option("--repeats", bench.repeats,
-                 "Runs of each setting, of which the median is reported")
+  sub.add_option("--repeats", bench.repeats, "Runs of each setting; the median is reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub.add_option("--block-sizes", bench.block_sizes, "Values of block_size to try")
