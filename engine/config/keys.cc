@@ -64,7 +64,7 @@ constexpr Key kBeforeZero[] = {
     Flag("/optimizer/params/stochastic_rounding", "", "false", kHonors)
         .For(kAdam)
         .Own()
-        .Note("of bf16 parameters; dsat's own, refused for a DeepSpeed script"),
+        .Note("rounds bf16 parameters; dsat's own, refused for a DeepSpeed script"),
     Flag("/optimizer/params/amsgrad", "0.1.0", "false", kRefuses).For("adam adamw lamb onebitadam"),
     Flag("/optimizer/params/torch_adam", "0.3.1", "false", kWarns).Rounding().For(kAdam),
     Flag("/optimizer/params/set_grad_none", "0.3.1", "true", kWarns).Exact().For("adam adamw lion"),
@@ -130,7 +130,7 @@ constexpr Key kBeforeZero[] = {
     Int("/scheduler/params/decay_step_size", "0.1.0", "0", kHonors).From(0).For("onecycle"),
     Flag("/scheduler/params/cycle_momentum", "0.1.0", "true", kHonors)
         .For("onecycle")
-        .Note("of optimizers with betas, as in DeepSpeed, whose second beta is 0.99 then"),
+        .Note("acts on optimizers with betas and sets the second one to 0.99, as in DeepSpeed"),
     Number("/scheduler/params/cycle_min_mom", "0.1.0", "0.8", kHonors)
         .From(0)
         .To(1)
@@ -161,7 +161,7 @@ constexpr Key kBeforeZero[] = {
     Text("/gradient_allreduce_op", "0.19.6", "\"mean\"", kHonors).OneOf("mean sum"),
     Text("/communication_data_type", "0.5.8", "null", kHonors)
         .OneOf("fp16 bf16 fp32").SeveralRanks().WideFromStage(0, R"(["fp32", "bf16"])")
-        .Note("by default that of training"),
+        .Note("the default is the type of training"),
     Text("/seq_parallel_communication_data_type", "0.11.2", "\"fp32\"", kWarns)
         .OneOf("fp16 bf16 fp32"),
     Flag("/sparse_gradients", "0.1.0", "false", kRefuses).Rounding(),
@@ -211,7 +211,7 @@ constexpr Key kBehindZero[] = {
     Int("/activation_checkpointing/number_checkpoints", "0.2.0", "null", kHonors).Exact().From(1),
     Flag("/activation_checkpointing/keep_norms_and_activations", "", "false", kHonors)
         .Rounding().WideFromStage(0, kSwitch).BuiltinOnly().Own()
-        .Note("of transformers; dsat's own, refused for a DeepSpeed script"),
+        .Note("for transformers; dsat's own, refused for a DeepSpeed script"),
     Flag("/activation_checkpointing/synchronize_checkpoint_boundary", "0.2.0", "false", kWarns)
         .Exact(),
     Flag("/activation_checkpointing/profile", "0.2.0", "false", kWarns).Exact(),
@@ -336,8 +336,10 @@ constexpr Key kBehindZero[] = {
     Flag("/comms_logger/enabled", "0.7.0", "false", kWarns).Exact(),
     Open("/autotuning", "0.5.7").Note("replaced in every trial; never in the written result"),
     Section("/dsat", ""),
-    Open("/dsat/arguments", "").Note("of the user's command; a search of them writes it"),
-    Open("/dsat/environment", "").Note("of the ranks; a search of it writes it"),
+    Open("/dsat/arguments", "")
+        .Note("arguments of the user's command; a search of arguments writes them"),
+    Open("/dsat/environment", "")
+        .Note("environment variables of the ranks; a search of variables writes them"),
 };
 
 }  // namespace
