@@ -35,8 +35,8 @@ enum class ErrorCode : int {
 };
 
 // The message is one line: what was tried, what went wrong, what was expected. It names the file,
-// the key, the value and the allowed range. Of a word of more than 500 characters, such as a value
-// that somebody has pasted, the beginning stays.
+// the key, the value and the allowed range. A word of more than 500 characters, such as a pasted
+// value, is cut to its beginning.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);

@@ -25,7 +25,8 @@ Json ReadJsonFile(const std::string& path);
 void WriteJsonFile(const std::string& path, const Json& value);
 
 // Overlays `overlay` on `base` key by key: objects are merged recursively, all other values are
-// replaced. The experiment file's overwrite_deepspeed_args and trial assignments are merged so.
+// replaced. The experiment file's overwrite_deepspeed_args and trial assignments are merged in this
+// way.
 void MergeJson(Json& base, const Json& overlay);
 
 // Sets the value at a JSON pointer ("/zero_optimization/stage"). Missing objects, and nulls in

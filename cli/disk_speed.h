@@ -1,4 +1,4 @@
-// How fast a folder is written and read, as the nvme tier does it.
+// Measures how fast the nvme tier would write and read a folder.
 #ifndef DSAT_CLI_DISK_SPEED_H_
 #define DSAT_CLI_DISK_SPEED_H_
 

@@ -1,4 +1,4 @@
-// What dsat estimate prints.
+// Formats the output of dsat estimate.
 #ifndef DSAT_CLI_ESTIMATE_OUTPUT_H_
 #define DSAT_CLI_ESTIMATE_OUTPUT_H_
 
@@ -18,7 +18,7 @@ std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
 
 // One configuration. `name` is what the user calls it.
 std::string EstimateText(const Planner& planner, const std::string& name, const Estimate& estimate);
-// Of one that does not fit.
+// The changes with which a configuration fits.
 std::string ChangesText(const std::vector<Change>& changes);
 // A row for each variant.
 std::string VariantsText(const Planner& planner, const std::vector<Variant>& variants);

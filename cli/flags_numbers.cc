@@ -15,7 +15,7 @@ namespace {
 // The help shows these names after an option's type.
 constexpr char kPositive[] = "POSITIVE";
 constexpr char kNonNegative[] = "NONNEGATIVE";
-// Of seconds, steps, ranks: sums and products of a few such numbers do not overflow.
+// The largest number of seconds, steps or ranks: sums and products of a few do not overflow.
 constexpr int64_t kMostCounted = 1'000'000'000;
 
 std::string Refusal(const std::string& text, const std::string& expected) {

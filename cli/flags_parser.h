@@ -1,4 +1,4 @@
-// What the files that define the commands' options for CLI11 share.
+// Shared by the files that define the commands' options for CLI11.
 #ifndef DSAT_CLI_FLAGS_PARSER_H_
 #define DSAT_CLI_FLAGS_PARSER_H_
 

@@ -222,7 +222,7 @@ int ExitCodeOf(const FullRun& run) {
   if (run.outcome.state == TrialState::kSucceeded) return 0;
   if (run.outcome.state == TrialState::kStopped) return kExitInterrupted;
   const bool is_final = run.outcome.state == TrialState::kInfeasible;
-  Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", is_final ? "cannot go on" : "failed",
+  Throw(ErrorCode::kAborted, "training {}: {}; logs in {}", is_final ? "cannot continue" : "failed",
         run.outcome.reason, run.out_dir);
 }
 

@@ -1,4 +1,4 @@
-// What trials run on and with, as an experiment records it.
+// The machine and the software that trials run on, as an experiment records them.
 #ifndef DSAT_CLI_MACHINE_FACTS_H_
 #define DSAT_CLI_MACHINE_FACTS_H_
 

@@ -1,4 +1,4 @@
-// How trials are run: this build's programs, the command line's options, and the hosts.
+// The options for running trials: this build's programs, the command line's options, and the hosts.
 #include "cli/runner_options.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// How trials are run: this build's programs, the command line's options, and the hosts.
+// The options for running trials: this build's programs, the command line's options, and the hosts.
 #ifndef DSAT_CLI_RUNNER_OPTIONS_H_
 #define DSAT_CLI_RUNNER_OPTIONS_H_
 

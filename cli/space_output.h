@@ -1,4 +1,4 @@
-// What dsat space prints.
+// Formats the output of dsat space.
 #ifndef DSAT_CLI_SPACE_OUTPUT_H_
 #define DSAT_CLI_SPACE_OUTPUT_H_
 

@@ -10,8 +10,8 @@
 
 namespace dsat::cli {
 
-// Writes `text` and does not throw: work does not end because nobody can be told of it. main()
-// notices what standard output did not take.
+// Writes `text` and does not throw, because work must not end when its output cannot be shown.
+// main() notices if standard output did not take everything.
 void Say(std::FILE* out, const std::string& text);
 
 // On stderr. Does nothing if that is not a terminal.
@@ -37,8 +37,8 @@ class StatusLine {
 // The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.
 size_t TerminalColumns(int fd);
 
-// The time that work takes in which `done` of `all` parts are done: the rest, at the rate since
-// `started`. REQUIRES: done > 0.
+// The time that the remaining parts of a work take if `done` of `all` parts are done, at the rate
+// since `started`. REQUIRES: done > 0.
 double SecondsLeft(std::chrono::steady_clock::time_point started, int64_t done, int64_t all);
 
 // "12 s", "3 min 05 s", "2 h 07 min".

@@ -17,7 +17,7 @@ namespace dsat {
 void Project(const Database& db, ExperimentId experiment, const Event& event);
 
 // Trials of an experiment from the row tables, by id, with the points of their last attempts.
-// Throws kInvalidArgument or Json::exception if a row is none that Project writes.
+// Throws kInvalidArgument or Json::exception if Project cannot have written a row.
 std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment);
 
 }  // namespace dsat

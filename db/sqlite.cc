@@ -67,7 +67,7 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
   }
 }
 
-// Of a text or BLOB that a user's statement makes.
+// The largest text or BLOB that a user's statement may make.
 constexpr int kMaxValueBytes = 1 << 26;
 constexpr int kStepsBetweenLooks = 10'000;  // Of SQLite's machine, at the clock.
 

@@ -63,8 +63,8 @@ class Store {
   // Throws as Append.
   ExperimentId CreateExperiment(const ExperimentSpec& spec);
   // All throw kNotFound naming the experiment and those that exist. GetSpec throws
-  // kFailedPrecondition if the spec was written by a newer dsat. These and all that read an
-  // experiment throw kDataLoss if a text of it has another form than dsat writes.
+  // kFailedPrecondition if the spec was written by a newer dsat. These and all other functions that
+  // read an experiment throw kDataLoss if dsat cannot have written one of its texts.
   ExperimentSpec GetSpec(ExperimentId id) const;
   ExperimentRow GetExperiment(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;

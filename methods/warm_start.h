@@ -1,4 +1,4 @@
-// What an earlier experiment says to a new search, which auto takes as a prior.
+// The evidence of an earlier experiment, which auto uses as a prior of a new search.
 //
 // The evidence itself is recorded, not what follows from it: how much it counts for another model,
 // machine or number of ranks is up to the method (docs/methods.md), which also drops it if its own

@@ -1,4 +1,4 @@
-// What the conditions of an experiment (its section `where`) leave of a search space.
+// Applies the conditions of an experiment (its section `where`) to a search space.
 #ifndef DSAT_PROFILER_CONDITIONS_H_
 #define DSAT_PROFILER_CONDITIONS_H_
 
@@ -15,8 +15,8 @@ namespace dsat {
 // All values that some configuration can have at a pointer; empty if it has none.
 using PossibleValues = std::function<std::vector<Json>(const std::string& pointer)>;
 
-// Why no choice of these values satisfies all conditions: one that cannot hold, or all of those
-// that cannot hold together. "" if there is such a choice.
+// Why no choice of these values satisfies all conditions: names one condition that cannot hold, or
+// those that cannot hold together. "" if there is such a choice.
 std::string WhyExcluded(const std::vector<Comparison>& where, const PossibleValues& values_of);
 
 // As the conditions of spec.where. REQUIRES: each is one.

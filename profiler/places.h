@@ -20,13 +20,13 @@ struct Place {
 };
 
 // The places of spec.options.zero_stages, in that order. The first one of a stage is as submitted,
-// except that keys which the stage refuses have their defaults. In a published space there is no
-// other, unless spec.search_space names a structural key.
+// except that keys which the stage refuses have their defaults. A published space has no other
+// places, unless spec.search_space names a structural key.
 //
 // A place is left out, with its reason in `left_out`, if no configuration of it meets the
-// conditions of spec.where. ThrowNothingLeft (conditions.h) if that leaves none.
+// conditions of spec.where. If that leaves none, ThrowNothingLeft (conditions.h) is called.
 //
-// A place beside the first one is also left out,
+// A place other than the first one is also left out,
 //   - if it is refused, or does not fit one sample while another place does;
 //   - if it checkpoints activations and allows no larger micro-batch than without;
 //   - if it checkpoints or offloads, and the best place that does not is predicted to be faster; if
@@ -53,7 +53,8 @@ bool HasEffect(const engine::Key& key, const ExperimentSpec& spec, int stage);
 // Whether a search of `spec` varies the key by itself, at some stage.
 bool IsSearchedWidely(const engine::Key& key, const ExperimentSpec& spec);
 
-// True if no key that this one belongs to has in `ds_config` what it needs (Key::only_with).
+// True if this key depends on other keys (Key::only_with) and none of them has the needed value in
+// `ds_config`.
 bool LacksItsSection(const engine::Key& key, const Json& ds_config, const engine::KeyTable& keys);
 
 }  // namespace dsat

@@ -57,10 +57,10 @@ class Planner : public Predictor {
   // Every stage with every offload; nothing else is changed.
   std::vector<Variant> Variants(const Json& ds_config) const;
 
-  // Changes that make a config fit that does not fit: a smaller micro-batch; the first of
-  // activation checkpointing, higher stages and offload that suffices for the same micro-batch; and
-  // the least power of two by which to multiply the number of ranks. Changes that do not suffice
-  // are left out.
+  // Changes with which a config fits that does not fit as it is: a smaller micro-batch; the first
+  // of activation checkpointing, higher stages and offload that suffices for the same micro-batch;
+  // and the smallest power of two by which the number of ranks must be multiplied. Changes that do
+  // not suffice are left out.
   std::vector<Change> NearestChanges(const Json& ds_config) const;
 
   const engine::Model& model() const { return model_; }
@@ -81,9 +81,9 @@ class Planner : public Predictor {
   std::string source_;
 };
 
-// What a planner is made from. `model` is a model block (models.h) whose paths start at `base_dir`,
-// and `model_what` names it in messages; `data` is a data block, or null: T is seq_len, or the
-// model's longest.
+// The inputs of a planner. `model` is a model block (models.h) whose paths start at `base_dir`, and
+// `model_what` names it in messages; `data` is a data block, or null: T is seq_len, or the model's
+// longest.
 struct PlannerInputs {
   Json model;
   std::string model_what;

@@ -13,7 +13,7 @@ namespace dsat {
 // order of the table, from their stages on, with their values; a wide search (spec.options.space)
 // has more of them, with the effects that are predicted. Knobs without effect are left out: those
 // that need several ranks if there is one, sizes beyond the smallest that holds every parameter,
-// and those that change no exact prediction. With compat_determined the published knobs are kept
+// and those that change no exact prediction. With --compat determined the published knobs are kept
 // with all their values. spec.search_space gives keys other values, adds keys, and limits the
 // micro-batch sizes. Every place has forecasts at micro-batch sizes 1, 2, 4, ... up to twice the
 // largest that fits. REQUIRES: ValidateOptions(spec.options) passes.

@@ -22,15 +22,15 @@ struct Comparison {
 // "" if `name` is none of these.
 std::string PointerOfName(const std::string& name);
 
-// Reads "KEY OP KEY", "KEY OP CONSTANT" or "CONSTANT OP KEY", which has the key on the left then.
-// Throws kInvalidArgument if it is none of these.
+// Reads "KEY OP KEY", "KEY OP CONSTANT" or "CONSTANT OP KEY"; the last one is turned around, with
+// the key on the left. Throws kInvalidArgument if it is none of these.
 Comparison ParseComparison(const std::string& text);
 
 // Whether `op` compares such values: two numbers, or two equal types with "==" and "!=".
 bool CanCompare(const std::string& op, const Json& left, const Json& right);
 
 // Whether the comparison is true of a configuration. `value_of` gives the value at a pointer, null
-// if there is none: a comparison of what cannot be compared holds.
+// if there is none. A comparison of values that cannot be compared is true.
 using PointerValue = std::function<Json(const std::string& pointer)>;
 bool Holds(const Comparison& comparison, const PointerValue& value_of);
 

@@ -30,15 +30,15 @@ struct SearchOptions {
   std::vector<int> zero_stages = {1, 2, 3};
   int64_t random_seed = 42;
   int64_t start_profile_step = 3;  // Earliest optimizer step measured, from 0.
-  int64_t end_profile_step = 5;    // Last optimizer step measured at least.
+  int64_t end_profile_step = 5;    // Optimizer step up to which is measured at least.
   bool run_full_experiment = false;
   // The fixed global batch: micro-batch size and accumulation vary together. nullopt: the global
   // batch follows the micro-batch size, and the accumulation stays as submitted.
   std::optional<int64_t> train_batch_size;
   int64_t divisible_by = 1;    // Of micro-batch sizes.
   int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
-  // After so many times these rounds the confirmation ends at the latest. Older logs, which lack
-  // the key, end after one.
+  // The confirmation has at most this many times `confirm_rounds` rounds. In older logs, which lack
+  // the key, it has `confirm_rounds`.
   int64_t confirm_looks = 1;
   // After a confirmation, the losses of the pick are compared with those of the submitted
   // configuration (searcher/loss_check.h).
@@ -47,8 +47,8 @@ struct SearchOptions {
   // needs. `soak_in_budget`: fewer if they would take longer than the confirmation has.
   int64_t soak_steps = 0;
   bool soak_in_budget = false;
-  // Of the user's command: a regular expression whose first group matches the loss of a step in the
-  // output of rank 0; "": the losses are those that the Python helper reports.
+  // For the user's command, a regular expression whose first group matches the loss of a step in
+  // the output of rank 0; "": the losses are those that the Python helper reports.
   std::string loss_pattern;
   // Budgets of the search without its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
@@ -58,15 +58,16 @@ struct SearchOptions {
   // differences).
   bool compat_determined = false;
 
-  // "published", which older logs mean: the knobs of the published methods. "wide": also activation
-  // checkpointing, offload and further keys (docs/methods.md).
+  // "published", the default of older logs: the knobs of the published methods. "wide": also
+  // activation checkpointing, offload and further keys (docs/methods.md).
   std::string space = "published";
   // Whether keys are searched that change what is learned (--allow semantic).
   bool allow_semantic = false;
   // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
   // which lack the key, were made without it.
   bool cover_stages = false;
-  // auto: "off", "auto" or an experiment: whose measurements are a prior of this search.
+  // auto: the experiment whose measurements are a prior of this search: its number or name, "auto"
+  // (the newest one that fits) or "off".
   std::string warm_start = "off";
   // What was found for warm_start when the experiment was created (methods/warm_start.h); null if
   // nothing was. A replay needs no other experiment.
@@ -124,7 +125,7 @@ struct KnobEffect {
 struct Knob {
   std::string pointer;
   std::vector<Json> values;
-  // Of each value; empty if nothing is predicted, and for keys that methods know by name.
+  // The effect of each value; empty if none is predicted, and for keys that methods know by name.
   std::vector<KnobEffect> effects = {};
 };
 
@@ -148,7 +149,7 @@ struct StageSpace {
   // The largest micro-batch size that is predicted to fit with the knobs as submitted; 0 if not
   // even 1 is. A starting point, not a bound.
   int64_t approx_max_micro_batch = 1;
-  // Host memory or the disk allow no more, so that smaller buckets on the device leave no room.
+  // Host memory or the disk is the limit, so smaller buckets on the device make no room for more.
   bool is_bound_by_host = false;
   int64_t state_bytes = 0;  // Predicted device memory of a rank between steps; 0 if unknown.
   std::vector<Knob> knobs = {};
@@ -178,7 +179,7 @@ struct LeftOut {
   std::string why;
 };
 
-// What a method may choose from. Built from the profile by profiler/tuning_space.
+// What a method may choose from. profiler/tuning_space builds it from the profile.
 struct SearchSpace {
   std::vector<StageSpace> stages;
   bool exact = false;  // The sizes are what the engine counts, not estimates.
@@ -188,7 +189,7 @@ struct SearchSpace {
   int64_t divisible_by = 1;  // Of micro-batch sizes.
   std::vector<int64_t> micro_batch_sizes = {};  // The only ones allowed, ascending; empty: all.
   Workload workload = {};
-  std::vector<Comparison> where = {};  // That every configuration satisfies.
+  std::vector<Comparison> where = {};  // Every configuration satisfies them.
   std::vector<LeftOut> left_out = {};
 };
 

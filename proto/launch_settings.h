@@ -1,5 +1,5 @@
-// What a search may vary beside the ds_config: arguments of the user's command and environment
-// variables of the ranks. A trial's config has them in its section "dsat".
+// Settings besides the ds_config that a search may vary: arguments of the user's command and
+// environment variables of the ranks. A trial's config has them in its section "dsat".
 #ifndef DSAT_PROTO_LAUNCH_SETTINGS_H_
 #define DSAT_PROTO_LAUNCH_SETTINGS_H_
 

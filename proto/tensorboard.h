@@ -1,4 +1,4 @@
-// The records of which TensorBoard's event files consist.
+// The records of TensorBoard's event files.
 #ifndef DSAT_PROTO_TENSORBOARD_H_
 #define DSAT_PROTO_TENSORBOARD_H_
 
@@ -7,8 +7,8 @@
 
 namespace dsat {
 
-// The first records of a file. TensorBoard drops what earlier files of the folder have from
-// `first_step` on.
+// The first records of a file. They make TensorBoard drop the records from `first_step` on that
+// earlier files of the folder have.
 std::string EventFileBegin(int64_t first_step);
 // A record of a scalar now.
 std::string ScalarRecord(const std::string& tag, int64_t step, double value);

@@ -12,7 +12,7 @@ namespace dsat {
 struct TrainingStep {
   int64_t step = 0;        // From 1.
   bool validated = false;  // Only `step` and `loss`, that of the validation data, have a meaning.
-  double loss = 0;         // Nats per token or image. What is not finite is null in the file.
+  double loss = 0;         // Nats per token or image. The file has null if it is not finite.
   double lr = 0;
   double grad_norm = 0;
   double loss_scale = 1;

@@ -45,7 +45,7 @@ class Attempt {
   const LaunchRequest& request() const { return request_; }
   // Whether its processes have been started.
   bool started() const { return process_.has_value(); }
-  // The number of its job if that has begun to wait in Slurm's queue since the last call, else "".
+  // The number of its job if that has entered Slurm's queue since the last call, else "".
   std::string NewInQueue();
   // Readable when Observe may have new results; -1 until it has started.
   int fd() const { return process_ ? process_->fd() : -1; }
@@ -53,8 +53,8 @@ class Attempt {
   std::optional<int64_t> NewStep();
 
   // The reports of its ranks. A profiling trial is done after a profile, any other trial after a
-  // point that no other one follows (`more`). What goes wrong after the first point does not take
-  // it back.
+  // point that no other point follows (`more`). An error after the first point does not make the
+  // trial a failure.
   void OnProgress(int64_t step);
   void OnMeasured(bool point, bool profile, bool more = false);
   void OnInfeasible(int64_t rank, const std::string& reason);

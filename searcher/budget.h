@@ -1,4 +1,4 @@
-// When a search has used its budget, or goes nowhere.
+// Says when a search ends early: its budget is used, or the submitted configuration always fails.
 #ifndef DSAT_SEARCHER_BUDGET_H_
 #define DSAT_SEARCHER_BUDGET_H_
 
@@ -15,9 +15,9 @@ struct Spent {
   double slot_seconds = 0;  // Slots times the time that trials ran.
 };
 
-// Why the method is to be asked for no more trials: a budget of the options is used, or the
-// submitted configuration has failed in every launch, at least twice, with the same reason. nullopt
-// if the search may go on.
+// The reason why the method must not be asked for more trials: a budget of the options is used, or
+// the submitted configuration has failed in every launch, at least twice, with the same reason.
+// nullopt if the search may continue.
 std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const Spent& spent);
 
 }  // namespace dsat

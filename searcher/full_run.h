@@ -16,10 +16,10 @@ namespace dsat {
 // has asked to stop and is called a few times a second: at the first time the built-in engine saves
 // a checkpoint before it ends, at the second time it is killed. The outcome is then kStopped. A
 // training of the built-in engine that has lost a rank is started again from its newest checkpoint,
-// spec.max_restarts times without a further step. So is one that a full disk has ended, unless that
-// happens twice without a checkpoint between. Any other outcome kInfeasible is final, such as a
-// training that diverges. Logs and results are in options.out_dir, which is locked. The total time
-// is not limited. Throws as Runner::Run.
+// at most spec.max_restarts times in a row without a further step. A training that a full disk has
+// ended is started again, too, unless that happens twice without a checkpoint in between. Any other
+// outcome kInfeasible is final, such as that of a training that diverges. Logs and results are in
+// options.out_dir, which is locked. The total time is not limited. Throws as Runner::Run.
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const RunnerOptions& options,
                         const std::function<void(const TrainingStep&)>& on_progress,

@@ -1,4 +1,4 @@
-// How much of this machine's processor time other processes use.
+// Measures how much of this machine's processor time other processes use.
 #include "searcher/load_watch.h"
 
 #include <sched.h>
@@ -28,7 +28,7 @@ std::set<int> UsableCpus() {
   return cpus;
 }
 
-// Of this process and its descendants.
+// The processor time of this process and its descendants.
 int64_t OwnTicks() {
   std::map<pid_t, ProcessStat> processes;
   for (const pid_t pid : AllProcesses()) {

@@ -1,5 +1,5 @@
-// Whether a configuration trains like the submitted one: their losses, step by step, on the same
-// samples from the same start.
+// Checks whether a configuration trains like the submitted one: compares their losses step by step,
+// on the same samples from the same start.
 //
 // The difference is the median over the steps, because rounding errors grow with the steps and make
 // single ones stand out, while a defect shows in most of them. It may be as large as

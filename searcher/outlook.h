@@ -1,4 +1,4 @@
-// What is predicted of a search's configurations before any of them runs.
+// Predictions for a search's configurations before any of them runs.
 #ifndef DSAT_SEARCHER_OUTLOOK_H_
 #define DSAT_SEARCHER_OUTLOOK_H_
 
@@ -27,9 +27,9 @@ struct Outlook {
   std::vector<ForeseenConfig> best;         // Best first; those that do not fit are left out.
 };
 
-// Looks at the space of a search whose profile is known with the models of the method auto,
-// whichever method it has. No more than AutoSpace::kMostCandidates configurations are listed.
-// Throws what MakePredictor throws. REQUIRES: search.space().
+// Applies the models of the method auto to the space of a search whose profile is known, whichever
+// method the search has. No more than AutoSpace::kMostCandidates configurations are listed. Throws
+// what MakePredictor throws. REQUIRES: search.space().
 Outlook LookAhead(const Search& search, size_t num_best);
 
 }  // namespace dsat

@@ -10,7 +10,7 @@ namespace dsat {
 
 // The ds_config as submitted, then with less and less device memory: at ZeRO stage 3, with
 // activation checkpointing (of the built-in engine), and with parameters and optimizer states in
-// host memory. With compat_determined only the first.
+// host memory. With --compat determined only the first one.
 std::vector<Json> ProfileLadder(const ExperimentSpec& spec);
 
 }  // namespace dsat

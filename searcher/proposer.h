@@ -3,10 +3,9 @@
 // A proposal whose effective configuration has run already gets the result of that trial. A
 // proposal whose effective configuration is running waits for its result. A proposal that breaks a
 // rule of ds_config or a condition of the experiment (ExperimentSpec::where), or that the caller
-// refuses, is infeasible without a trial. Every other proposal becomes a trial. With
-// compat_determined equal configurations run again, and so does a proposal that asks to be
-// repeated. A micro-batch size that the space does not allow is rounded down
-// (methods/micro_batch.h).
+// refuses, is infeasible without a trial. Every other proposal becomes a trial. With --compat
+// determined equal configurations run again, and so does a proposal that asks to be repeated. A
+// micro-batch size that the space does not allow is rounded down (methods/micro_batch.h).
 #ifndef DSAT_SEARCHER_PROPOSER_H_
 #define DSAT_SEARCHER_PROPOSER_H_
 
@@ -40,7 +39,7 @@ Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size);
 
 class Proposer {
  public:
-  // After so many consecutive proposals that need no trial, Next returns nullopt.
+  // After this many consecutive proposals that need no trial, Next returns nullopt.
   static constexpr int kMaxAnsweredInARow = 200;
 
   // `spec` must outlive the proposer. `space` and `num_params` come from the profile.
@@ -63,8 +62,7 @@ class Proposer {
   // that neither runs nor has run. A draft that was returned must be started or discarded before
   // the next call.
   std::optional<Draft> Next(const Misfit& misfit);
-  // The draft of the last call of Next, if it was not started, will not be: that call has had no
-  // effect.
+  // Drops the draft of the last call of Next, if it was not started. That call has had no effect.
   void Discard();
 
   // The draft runs as this trial from now on.
@@ -79,7 +77,7 @@ class Proposer {
   // What the method wants to be measured after the last point of a started trial in its process.
   // Called once for every measured point.
   std::optional<Point> NextPoint(const Trial& running);
-  // What a started trial runs at another point: its config and the key of that.
+  // The config of a started trial at another point, and the key of that config.
   Draft DraftAt(const Trial& trial, const Point& point) const;
 
   Conclusion Conclude() const { return method_->Conclude(); }
@@ -140,7 +138,7 @@ class Proposer {
   std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
   int64_t num_proposals_ = 0;              // That the method has made.
-  bool in_vain_ = false;                   // Nothing has changed since Next gave nothing.
+  bool in_vain_ = false;                   // Nothing has changed since Next returned nullopt.
   std::map<std::string, Record> records_;  // By key.
   std::map<TrialId, std::string> key_of_;  // Of started trials.
   std::map<TrialId, int64_t> tag_of_;      // Of those that the method has proposed.

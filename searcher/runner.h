@@ -29,9 +29,9 @@ struct RunnerOptions {
   std::chrono::seconds hang_timeout{120};   // Without progress, after the first step.
   std::chrono::seconds start_timeout{300};  // Until the first report.
   std::chrono::seconds trial_timeout{3600};
-  // Of a full training of the built-in engine; checkpoint_interval 0 = a tenth of all steps.
+  // For a full training of the built-in engine; checkpoint_interval 0 = a tenth of all steps.
   TrainingOptions training = {};
-  TraceTask trace = {};        // Of the same; its path is absolute and writable.
+  TraceTask trace = {};        // Likewise; its path is absolute and writable.
   ReachedHosts machines = {};  // Hosts of the ranks; if empty, this machine.
   // If given, each attempt gets a job of Slurm, and `machines` is the result of PlanJobs.
   std::optional<SlurmJobs> jobs = {};
@@ -63,9 +63,9 @@ class Runner {
   // Runs until the search has finished or is canceled. Writes the best config to out_dir whenever
   // it changes, and at the end. Returns the experiment's state, which is kActive if it was canceled
   // (it can be resumed). Throws before anything is launched or recorded if out_dir is not writable,
-  // is in use, or has the results of another experiment.
-  // A later error (the disk is full, the database is gone) stops all trials and is then thrown with
-  // advice. REQUIRES: called once.
+  // is in use, or has the results of another experiment. A later error (the disk is full, the
+  // database is gone) stops all trials and is then thrown with advice on how to continue. REQUIRES:
+  // called once.
   ExperimentState Run();
 
   // Ends the running trials and makes Run return; a second call kills them at once.

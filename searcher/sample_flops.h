@@ -1,5 +1,5 @@
-// FLOPs per sample as one number of an experiment, so that trials that are compared by
-// FLOPS_per_gpu are compared by their speed, whatever each of them counts.
+// FLOPs per sample as one number of an experiment, so that comparing trials by FLOPS_per_gpu
+// compares their speeds, whatever FLOPs each of them counts.
 #ifndef DSAT_SEARCHER_SAMPLE_FLOPS_H_
 #define DSAT_SEARCHER_SAMPLE_FLOPS_H_
 

@@ -84,8 +84,8 @@ class Search {
   bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
   const std::string& EndReason() const;
-  // Changes the limits of a search that may have ended; what is not given stays. The method goes on
-  // if it has more to propose, and the confirmation is made anew.
+  // Changes the limits of a search that may have ended; what is not given stays. The method
+  // continues if it has more to propose, and the confirmation is made anew.
   void RaiseLimits(const LimitsRaised& limits);
 
   // No trial is running and none will come. Throws as Ask.
@@ -102,14 +102,14 @@ class Search {
   std::optional<TrialId> Best() const;
   // The trial of the submitted configuration, if it exists yet.
   std::optional<TrialId> Submitted() const;
-  // Why there is none: the profiling trial did not fit as submitted; "" if it did.
+  // Why there is no such trial: the profiling trial did not fit as submitted. "" if it fit.
   const std::string& SubmittedMisfit() const;
   Findings Find() const;
   // The config of a trial with the batch sizes of its best point. REQUIRES: it has succeeded.
   Json BestConfigOf(TrialId id) const;
   // nullptr before the confirmation starts, and if there is none.
   const Confirmation* confirmation() const;
-  // The slots-seconds that trials have used, from their recorded times.
+  // The slot-seconds that trials have used, from their recorded times.
   double SlotSeconds() const;
   // Set once the profile is known.
   const std::optional<SearchSpace>& space() const;

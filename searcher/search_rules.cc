@@ -1,4 +1,4 @@
-// What a search refuses.
+// Refuses what a search cannot accept.
 #include "searcher/search_rules.h"
 
 #include "base/error.h"

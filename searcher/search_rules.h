@@ -1,4 +1,4 @@
-// What a search refuses: a spec that contradicts itself, and a success without a result.
+// Refuses a spec that contradicts itself, and a success without a result.
 #ifndef DSAT_SEARCHER_SEARCH_RULES_H_
 #define DSAT_SEARCHER_SEARCH_RULES_H_
 

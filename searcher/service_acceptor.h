@@ -22,14 +22,14 @@ namespace dsat {
 class Acceptor {
  public:
   // Raises this process's limit of descriptors. Accepts at `listening`, which does not block, and
-  // gives each connection that begins as HTTP/2 does to `hand_over`, which owns it then; it is
-  // called on a thread of the acceptor.
+  // gives each connection that begins like HTTP/2 to `hand_over`, which then owns it and is called
+  // on a thread of the acceptor.
   Acceptor(UniqueFd listening, std::function<void(int fd)> hand_over);
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
   ~Acceptor();
 
-  // Accepts nothing more. Connections that were handed over go on.
+  // Accepts nothing more. Connections that were handed over continue.
   void Stop();
 
   // A call over the connection "fd:N", as gRPC names it, has shown the token. Thread-safe.
@@ -45,7 +45,7 @@ class Acceptor {
   };
 
   void Run();
-  // Waits for something to do. Returns whether the acceptor goes on.
+  // Waits for something to do. Returns whether the acceptor continues.
   bool Wait(bool accepts);
   void Accept();
   void HearFirstBytes(Connection& connection);

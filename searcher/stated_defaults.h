@@ -1,4 +1,4 @@
-// What a configuration leaves to defaults that another DeepSpeed may have otherwise.
+// States the defaults of a configuration that differ between releases of DeepSpeed.
 #ifndef DSAT_SEARCHER_STATED_DEFAULTS_H_
 #define DSAT_SEARCHER_STATED_DEFAULTS_H_
 

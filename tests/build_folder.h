@@ -1,4 +1,4 @@
-// Where this test program lies, and beside it all that it runs or loads.
+// The folder of this test program, which contains all that it runs or loads.
 #ifndef DSAT_TESTS_BUILD_FOLDER_H_
 #define DSAT_TESTS_BUILD_FOLDER_H_
 

@@ -1,4 +1,4 @@
-// What every test program does before it runs its tests.
+// Prepares a test program before it runs its tests.
 #ifndef DSAT_TESTS_INIT_TESTS_H_
 #define DSAT_TESTS_INIT_TESTS_H_
 

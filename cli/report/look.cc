@@ -1,4 +1,4 @@
-// How the page looks: plain, with one accent, in light and dark, on screens and in print.
+// The look of the page: plain, with one accent, in light and dark, on screens and in print.
 #include "cli/report/look.h"
 
 namespace dsat::cli {

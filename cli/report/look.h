@@ -4,9 +4,10 @@
 
 namespace dsat::cli {
 
-// Without "<" and "&", which an XML parser would read as markup.
+// The style sheet. It has no "<" and "&", which an XML parser would read as markup.
 extern const char kStyleSheet[];
-// Sorts the table of trials by the column whose header is clicked. Also without "<" and "&".
+// The script: sorts the table of trials by the column whose header is clicked. It has no "<" and
+// "&" either.
 extern const char kScript[];
 // The SHA-256 of kScript, in Base64: the only script that the page's policy lets run.
 extern const char kScriptHash[];

@@ -1,5 +1,5 @@
-// The memory that kernels need beside their operands. Predictions of the counting backend are exact
-// because the other backends use the same functions.
+// The memory that kernels need besides their operands. Predictions of the counting backend are
+// exact because the other backends use the same functions.
 #ifndef DSAT_ENGINE_BACKEND_COST_H_
 #define DSAT_ENGINE_BACKEND_COST_H_
 

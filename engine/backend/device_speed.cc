@@ -1,4 +1,4 @@
-// How fast a device computes and copies.
+// Measures how fast a device computes and copies.
 #include "engine/backend/device_speed.h"
 
 #include <algorithm>

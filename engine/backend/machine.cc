@@ -1,4 +1,4 @@
-// What this machine has that training depends on.
+// Finds the properties of this machine that training depends on.
 #include "engine/backend/machine.h"
 
 #include <dlfcn.h>

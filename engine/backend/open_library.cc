@@ -1,4 +1,4 @@
-// Where NVIDIA's libraries may be: the loader's folders and those of Python packages.
+// Looks for NVIDIA's libraries in the loader's folders and in those of Python packages.
 #include "engine/backend/open_library.h"
 
 #include <dlfcn.h>

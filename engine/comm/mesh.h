@@ -15,7 +15,7 @@ namespace dsat::engine {
 // reading.
 struct PeerSockets {
   UniqueFd collectives;
-  UniqueFd outgoing;  // Messages to the peer, which sends only its goodbye message back.
+  UniqueFd outgoing;  // Messages to the peer, which sends nothing back but its goodbye message.
   UniqueFd incoming;
 };
 

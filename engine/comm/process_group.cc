@@ -1,4 +1,4 @@
-// What all process groups share: traffic, the members of subgroups, and groups of threads.
+// Shared by all process groups: traffic, the members of subgroups, and groups of threads.
 #include "engine/comm/process_group.h"
 
 #include <sys/mman.h>

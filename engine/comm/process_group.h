@@ -1,9 +1,9 @@
 // The ranks of one trial and their collectives.
 //
-// Collectives are issued only by the executor, in plan order, on every rank, never under a
-// condition on local data. They work in place on registered buffers of P rows, so that a same-host
-// transport can keep them in shared memory and a network transport can pin them. All calls have a
-// time-out; a peer that has ended or does not answer is an error within seconds.
+// During a step, collectives are issued only by the executor, in plan order, on every rank, never
+// under a condition on local data. They work in place on registered buffers of P rows, so that a
+// same-host transport can keep them in shared memory and a network transport can pin them. All
+// calls have a time-out; a peer that has ended or does not answer is an error within seconds.
 #ifndef DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 #define DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 
@@ -98,7 +98,7 @@ class ProcessGroup {
   // The sum or maximum of one number over the ranks (NaN if any is NaN). Also a barrier.
   virtual double SumScalar(double value) = 0;
   virtual double MaxScalar(double value) = 0;
-  // AllGather of numbers that are no model state: not counted.
+  // AllGather of numbers that are not model state; traffic() does not count it.
   void GatherScalars(const CommBuffer& buffer, int64_t row_bytes) {
     const Traffic before = traffic_;
     AllGather(buffer, row_bytes);
@@ -172,7 +172,7 @@ struct TcpGroupArgs {
   int master_port = 0;         // The port at which rank 0 listens until all have joined.
   std::string key;             // A secret that all ranks share; may be empty.
   std::chrono::milliseconds timeout{};
-  // Of rank 0: a socket that already listens at this address, so that the launcher can let the
+  // On rank 0, a socket that already listens at this address, so that the launcher can let the
   // kernel choose the port; -1 if there is none. It is not closed and may serve several groups in
   // turn.
   int listening_fd = -1;

@@ -119,7 +119,7 @@ Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignm
   WriteBatchSizes(config, batch);
   config.erase(kTotal + 1);
   if (assignment.contains(kTotal)) {
-    // A total beside a micro-batch size sets the accumulation, alone the micro-batch size.
+    // A total with a micro-batch size sets the accumulation; alone, it sets the micro-batch size.
     bool sets_micro = assignment.contains(kMicro);
     config.erase((sets_micro ? kAccumulation : kMicro) + 1);
   }

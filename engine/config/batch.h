@@ -31,9 +31,9 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
 // The config that runs when the keys of `assignment` (JSON pointer -> value) are set over `base`:
 // batch sizes resolved and consistent, "auto" ones included, one name for every key, no nulls and
 // no `autotuning` block. It is ready for the built-in engine and for DeepSpeed. Other "auto" values
-// stay: whoever fills them in (Hugging Face's Trainer) still must, and for all others they are the
-// default. The accumulation count is the base config's unless the assignment sets it, and
-// train_batch_size follows. Throws as ResolveBatchSizes and CanonicalConfig.
+// stay: Hugging Face's Trainer fills them in, and everything else reads them as the default. The
+// accumulation count is the base config's unless the assignment sets it, and train_batch_size
+// follows. Throws as ResolveBatchSizes and CanonicalConfig.
 Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignment,
                     int64_t world_size);
 

@@ -82,11 +82,11 @@ struct Key {
   bool needs_stage = false;    // and a value other than the default is refused.
   int to_stage = kNumZeroStages - 1;  // Above this one it has no effect either.
   bool several_ranks = false;  // On one rank the key has no effect.
-  bool up_to_params = false;   // Sizes beyond the model's number of parameters are all alike.
+  bool up_to_params = false;   // All sizes above the model's number of parameters act alike.
   // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
   // dsat's own search space, in the wide one alone (--space wide), and in the one that Determined
   // published. A search draws those of a semantic key only if the user allows it (--allow
-  // semantic), then in every space from `wide_from` on, beside the submitted value.
+  // semantic), then in every space from `wide_from` on, besides the submitted value.
   const char* values = "";
   int searched_from = kNumZeroStages;
   int wide_from = kNumZeroStages;
@@ -98,9 +98,9 @@ struct Key {
   // The values differ in where memory is needed and in what a step is made of: the search predicts
   // each as a place of its own (proto/experiment.h).
   bool structural = false;
-  // A user's script need not follow the key, so that no search of one varies it by itself.
+  // A user's script may ignore the key, so a search for a script does not vary it by itself.
   bool builtin_only = false;
-  bool needs_gpu = false;  // Likewise on a machine without GPUs.
+  bool needs_gpu = false;  // A search on a machine without GPUs does not vary it by itself either.
   // A search draws only 1 and proper divisors of the number of ranks.
   bool divides_ranks = false;
   // The plan of the built-in engine does not show the effect; only measurements do.

@@ -1,4 +1,4 @@
-// What releases of DeepSpeed know of the table's keys.
+// Says which keys of the table a release of DeepSpeed knows.
 #ifndef DSAT_ENGINE_CONFIG_RELEASES_H_
 #define DSAT_ENGINE_CONFIG_RELEASES_H_
 

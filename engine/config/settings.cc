@@ -40,7 +40,8 @@ void Rename(Json& config, const std::string& from, const std::string& to,
   SetAtPointer(config, to, value);
 }
 
-// DeepSpeed translates a deprecated flag only if it is true, and refuses it beside the new key.
+// DeepSpeed translates a deprecated flag only if it is true, and refuses it together with the new
+// key.
 void Translate(Json& config, const std::string& flag, const std::string& to, const Json& value,
                const std::string& source) {
   if (Take(config, kZero + flag) != true) return;

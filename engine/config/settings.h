@@ -10,7 +10,7 @@
 
 namespace dsat::engine {
 
-// True for "auto", a value that whoever runs the config fills in.
+// True for "auto", a value that the program that runs the config fills in.
 bool IsAuto(const Json& value);
 
 enum class Auto { kDrop, kKeep };

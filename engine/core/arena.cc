@@ -36,7 +36,7 @@ MemorySource* System() {
 
 }  // namespace
 
-// Of buffers in segments, and what a counting arena was asked for.
+// The places of buffers in segments, and the requests of a counting arena.
 struct Arena::Places {
   std::optional<SegmentPool> pool;
   BufferPlan plan;

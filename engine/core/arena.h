@@ -6,8 +6,8 @@
 //
 // On a GPU, buffers lie in segments (segment_pool.h), and what counts is the memory that the
 // segments take from the driver. A training reserves one, in which each buffer has a place that a
-// counting run has found (buffer_plan.h). A buffer that was not foreseen lies where a segment is
-// free, or in another one.
+// counting run has found (buffer_plan.h). A buffer that the plan does not foresee lies in free
+// space of a segment, or in a new one.
 #ifndef DSAT_ENGINE_CORE_ARENA_H_
 #define DSAT_ENGINE_CORE_ARENA_H_
 
@@ -68,9 +68,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  // Sizes are rounded up to 64 bytes and counted so. `use` names the purpose in OutOfMemory.
-  // Throws OutOfMemory if more than the limit would be in use, or if the system has no more. A
-  // buffer of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
+  // Sizes are rounded up to 64 bytes, and the rounded sizes count. `use` names the purpose in
+  // OutOfMemory. Throws OutOfMemory if more than the limit would be in use, or if the system has no
+  // more. A buffer of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
   Buffer Allocate(int64_t bytes, const char* use);
   Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
     return Allocate(num_elems * BytesPerElem(dtype), use);
@@ -92,10 +92,10 @@ class Arena {
   Kind kind() const { return kind_; }
   // Whether the host may look into its buffers.
   bool host_visible() const;
-  // Of buffers and charges.
+  // The bytes of live buffers and of charges.
   int64_t live_bytes() const { return live_bytes_; }
   int64_t charged_bytes() const { return charged_bytes_; }
-  // What the limit is for: the live bytes, or on a GPU segments and charges.
+  // The bytes that the limit applies to: the live bytes, or on a GPU segments and charges.
   int64_t used_bytes() const;
   // The most that was in use.
   int64_t peak_bytes() const { return peak_bytes_; }

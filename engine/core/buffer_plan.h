@@ -1,6 +1,6 @@
-// Where buffers of a training lie in one block of memory. The steps of a training ask for the same
-// buffers in the same order, so that a counting run knows before the first byte is allocated how
-// long each will live.
+// The places of a training's buffers in one block of memory. The steps of a training ask for the
+// same buffers in the same order, so that a counting run knows before the first byte is allocated
+// how long each will live.
 #ifndef DSAT_ENGINE_CORE_BUFFER_PLAN_H_
 #define DSAT_ENGINE_CORE_BUFFER_PLAN_H_
 

@@ -1,4 +1,4 @@
-// Where an arena's blocks come from: the system, or a device.
+// The source of an arena's blocks: the system, or a device.
 #ifndef DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
 #define DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
 
@@ -20,8 +20,8 @@ class MemorySource {
   virtual void Free(void* block, int64_t bytes) = 0;
   // Whether the host may access blocks. If not, only kernels, collectives and copies may.
   virtual bool host_visible() const = 0;
-  // The unit in which the device's driver gives memory to a process; 0 where each block costs its
-  // own bytes, and little time.
+  // The unit in which the device's driver gives memory to a process; 0 if a block takes no more
+  // than its own bytes and is cheap to allocate.
   virtual int64_t granule_bytes() const { return 0; }
   // Whether `data` points into memory of this kind. Thread-safe.
   virtual bool Holds(const void* data) = 0;

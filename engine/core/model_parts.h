@@ -1,4 +1,4 @@
-// What data and files know of models.
+// The facts about models that the code for data and files needs.
 #ifndef DSAT_ENGINE_CORE_MODEL_PARTS_H_
 #define DSAT_ENGINE_CORE_MODEL_PARTS_H_
 

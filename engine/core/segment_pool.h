@@ -18,7 +18,7 @@ class MemorySource;  // engine/core/memory_source.h
 // Not thread-safe.
 class SegmentPool {
  public:
-  // A place in a space of addresses of the pool's own.
+  // A place in the pool's own address space.
   using Place = int64_t;
   static constexpr Place kNoPlace = -1;
 

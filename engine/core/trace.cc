@@ -1,4 +1,4 @@
-// What one rank did when.
+// The record of what one rank did and when.
 #include "engine/core/trace.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace dsat::engine {
 // texts at `text_key` of JSON Lines, or whole files if it is "". Empty texts are left out. Tokens
 // of a tokenizer are kept in a file of the folder $XDG_CACHE_HOME/dsat (~/.cache/dsat), so that
 // they are computed once; a new file replaces those that no run has read for 30 days. Throws as
-// MappedText, and kInvalidArgument naming file and line of what is no such document.
+// MappedText, and kInvalidArgument naming the file and line of a line that is not such a document.
 std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files,
                                            const TextCodec& codec, const std::string& text_key);
 

@@ -15,7 +15,7 @@ namespace dsat::engine {
 class ImageSource {
  public:
   virtual ~ImageSource() = default;
-  // Images in all.
+  // The number of all images.
   virtual int64_t size() const = 0;
   virtual ImageShape shape() const = 0;
   virtual int64_t num_classes() const = 0;

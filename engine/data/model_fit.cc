@@ -1,4 +1,4 @@
-// Whether a model can be trained on some data, and on some device.
+// Checks whether a model can be trained on a data set and on a device.
 #include "engine/data/model_fit.h"
 
 #include "base/error.h"

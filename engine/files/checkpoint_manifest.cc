@@ -1,4 +1,4 @@
-// What lies in a checkpoint's folder.
+// Writes and reads the manifest of a checkpoint's folder.
 #include "engine/files/checkpoint_manifest.h"
 
 #include <algorithm>
@@ -25,7 +25,8 @@ std::string Hex(uint32_t crc) {
   return fmt::format("{:08x}", crc);
 }
 
-// Of all but the sum itself. Objects print their keys in order: equal content, equal sums.
+// The checksum of everything but itself. Objects print their keys in order, so that equal content
+// has equal sums.
 std::string SumOf(Json manifest) {
   manifest.erase("crc32");
   return Hex(Crc32(0, manifest.dump()));
@@ -176,7 +177,7 @@ CheckpointManifest ReadManifest(const std::string& folder) {
     return Parse(json);
   } catch (const Error& e) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole manifest: {}", path, e.what());
-  } catch (const std::exception&) {  // Of the JSON library, or of a number that is none.
+  } catch (const std::exception&) {  // From the JSON library, or for text that is not a number.
     Throw(ErrorCode::kDataLoss, "{}: not a whole manifest; expected one that dsat has saved", path);
   }
 }

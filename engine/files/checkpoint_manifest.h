@@ -1,10 +1,10 @@
 // The contents of a checkpoint's folder, for the code that writes, loads and converts checkpoints.
 //
 // <dir>/<tag>/manifest.json says what was saved and names the files that hold it, with their sizes
-// and checksums; <dir>/latest holds the newest tag, and <dir>/best that of the
-// lowest validation loss, if one was kept. The manifest is the commit (as LevelDB's): it
-// appears, by one rename, after everything that it names is on disk. Files that it does not name
-// are left over from an interrupted save, and the next save removes them.
+// and checksums; <dir>/latest holds the newest tag, and <dir>/best that of the lowest validation
+// loss, if one was kept. The manifest is the commit (as LevelDB's): it appears, by one rename,
+// after everything that it names is on disk. Files that it does not name are left over from an
+// interrupted save, and the next save removes them.
 #ifndef DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
 #define DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
 

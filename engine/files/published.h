@@ -28,7 +28,7 @@ struct PublishedParam {
 // parameter that has linears in memory, and nothing of other parameters.
 class PublishedWriter {
  public:
-  // Throws by file name; `format` as MakeTensorFileWriter's.
+  // Errors name the file. `format` is as in MakeTensorFileWriter.
   PublishedWriter(const std::string& format, const std::string& path, DType dtype,
                   std::vector<PublishedParam> params);
 

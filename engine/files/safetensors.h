@@ -24,7 +24,7 @@ class SafetensorsWriter : public TensorFileWriter {
  public:
   SafetensorsWriter(const std::string& path, const std::map<std::string, std::string>& metadata,
                     std::vector<TensorSpec> tensors);
-  // Of all that was written, the header included.
+  // The size and the checksum of all that was written, including the header.
   int64_t bytes() const { return file_.bytes(); }
   uint32_t crc32() const { return crc_; }
 
@@ -62,7 +62,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& other_dtypes() const { return other_dtypes_; }
   // nullptr if the file has no such tensor, or in another dtype.
   const Entry* Find(const std::string& name) const;
-  // Of a piece of a checkpoint (checkpoint.h): where it begins in its parameter. Throws kDataLoss.
+  // Where a piece of a checkpoint (checkpoint.h) begins in its parameter. Throws kDataLoss.
   int64_t BeginOf(const std::string& name) const;
   // Reads elements [begin, begin + dst.num_elems). REQUIRES: they exist, and dst's dtype is theirs.
   // Throws kDataLoss if the file has become shorter.

@@ -1,4 +1,4 @@
-// What the formats share: which tensor the next bytes belong to.
+// Shared by the formats: which tensor the next bytes belong to.
 #include "engine/files/tensor_file.h"
 
 #include <functional>

@@ -21,7 +21,7 @@ struct TensorSpec {
   int64_t bytes() const { return NumElems() * BytesPerElem(dtype); }
 };
 
-// All calls throw by file name.
+// Errors of all calls name the file.
 class TensorFileWriter {
  public:
   virtual ~TensorFileWriter() = default;
@@ -47,7 +47,7 @@ class TensorFileWriter {
 
   std::vector<TensorSpec> tensors_;
   size_t next_ = 0;        // Tensors that were begun.
-  int64_t num_left_ = -1;  // Elements missing of the last one begun; -1 if it was ended.
+  int64_t num_left_ = -1;  // Elements that the last one begun still lacks; -1 if it was ended.
 };
 
 // "safetensors" or "bin" (what torch.load reads) by the end of the name: .safetensors; .bin, .pt,

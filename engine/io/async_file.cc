@@ -1,4 +1,5 @@
-// A scratch file whose reads and writes run beside the caller: creation, tickets and their ends.
+// A scratch file whose reads and writes run in parallel with the caller: creation, tickets and
+// their ends.
 #include "engine/io/async_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What reading the model block and a config.json has in common.
+// Shared by the readers of model blocks and of a config.json.
 #include "engine/model/from_json.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the readers of model blocks share.
+// Shared by the readers of model blocks.
 #ifndef DSAT_ENGINE_MODEL_FROM_JSON_H_
 #define DSAT_ENGINE_MODEL_FROM_JSON_H_
 

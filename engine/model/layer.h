@@ -63,7 +63,7 @@ struct LayerContext {
   // The last layer multiplies the gradient of the loss by it (1 / accumulation steps, times the
   // loss scale). It is set in forward, where the logits become their gradient in place.
   float loss_grad_scale = 1;
-  // Forward keeps the outputs of norms and activations, which backward else computes again.
+  // Forward keeps the outputs of norms and activations, which backward would otherwise recompute.
   bool keeps_outputs = false;
   // The last layer stores the mean loss of the micro-batch here, in device memory.
   double* loss = nullptr;

@@ -49,7 +49,7 @@ struct ConvNorm {
     ctx.kernels.Run(op::ConvForward{y.AsTensor(ctx.dtype), x, ctx.params[param], shape});
     return y;
   }
-  // Of the convolution's output; stats (NumStats) f32 is written.
+  // Normalizes the convolution's output; stats (NumStats) f32 is written.
   Buffer Normalize(const LayerContext& ctx, const Buffer& convolved, Tensor stats) const {
     const GroupNormShape shape = NormShape(ctx);
     const int64_t half = NumStats(ctx) / 2;

@@ -330,7 +330,7 @@ class LanguageHead final : public Layer {
   static constexpr size_t kNorm = 0;
   enum Kept { kStats, kLogits, kNormed, kNumKept };
 
-  // Of N rows; the norm's numbers for backward are left in `stats`.
+  // The norm of N rows; its numbers for backward are left in `stats`.
   Buffer Normed(const LayerContext& ctx, const Buffer& x, int64_t N, Buffer& stats) const;
   // logits (N, V) = normed (N, C) * the embedding's first V rows^T.
   void Project(const LayerContext& ctx, const Buffer& normed, Tensor logits, int64_t N,

@@ -1,4 +1,4 @@
-// What one pipeline stage computes in one step.
+// Writes the list of what one pipeline stage computes in one step.
 #include "engine/plan/schedule.h"
 
 #include <algorithm>

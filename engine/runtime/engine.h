@@ -109,10 +109,10 @@ class Engine {
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
   // <dir>/latest (engine/runtime/checkpoint/checkpoint.h). `tag` empty: "global_step<steps taken>",
-  // as DeepSpeed's. A collective call. Throws by file name; training can continue.
+  // as DeepSpeed's. A collective call. Errors name the file; training can continue.
   void SaveCheckpoint(const std::string& dir, const std::string& tag = "",
                       const Json& client_state = Json::object());
-  // The same beside training: the state is that of now, and the checkpoint is one after
+  // The same in parallel with training: the state is that of now, and the checkpoint is one after
   // CheckpointSave::Finish (engine/runtime/checkpoint/checkpoint.h).
   std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir,
                                                   const std::string& tag = "",

@@ -1,4 +1,4 @@
-// What predictions and tests see of an engine beside its interface.
+// The internals of an engine that predictions and tests use.
 #ifndef DSAT_ENGINE_RUNTIME_ENGINE_INTERNALS_H_
 #define DSAT_ENGINE_RUNTIME_ENGINE_INTERNALS_H_
 

@@ -38,7 +38,7 @@ int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t se
   return engine.TrainBatch().activation_bytes;
 }
 
-// What a GPU's driver gives a run whose buffers lie as `plan` says, beside what is charged.
+// What a GPU's driver gives a run whose buffers lie as `plan` says, besides what is charged.
 int64_t ReservedBytes(const BufferPlan& plan) {
   return (plan.total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes * kCudaGranuleBytes;
 }

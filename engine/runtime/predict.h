@@ -19,7 +19,7 @@ namespace dsat::engine {
 
 struct Resources;  // engine/runtime/resources.h
 
-// Of one rank. Traffic, FLOPs and time are those of one optimizer step.
+// The prediction for one rank. Traffic, FLOPs and time are those of one optimizer step.
 struct Prediction {
   int64_t peak_bytes = 0;                   // Device memory, highest point of a steady step.
   int64_t state_bytes = 0;                  // Device memory between steps.

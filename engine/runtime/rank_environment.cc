@@ -1,4 +1,4 @@
-// What a launcher tells a rank, and the group that the ranks join.
+// Reads what a launcher tells a rank, and joins the group of the ranks.
 #include "engine/runtime/rank_environment.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// What a launcher tells a rank, and the group that the ranks join.
+// Reads what a launcher tells a rank, and joins the group of the ranks.
 #ifndef DSAT_ENGINE_RUNTIME_RANK_ENVIRONMENT_H_
 #define DSAT_ENGINE_RUNTIME_RANK_ENVIRONMENT_H_
 

@@ -1,4 +1,4 @@
-// How long a step would take.
+// Estimates how long a step takes.
 #include "engine/runtime/timeline.h"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
   }
 }
 
-// By what a ring sends (process_group.h).
+// The time follows from the bytes that a ring sends (process_group.h).
 double Timeline::TransferMs(const Transfer& transfer) const {
   const bool reduces_all = transfer.collective == Collective::kAllReduce;
   const bool broadcasts = transfer.collective == Collective::kBroadcasts;

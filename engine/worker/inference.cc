@@ -1,4 +1,4 @@
-// What a trained model is for.
+// Uses of a trained model.
 #include "engine/worker/inference.h"
 
 #include <algorithm>

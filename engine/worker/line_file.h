@@ -9,7 +9,7 @@
 
 namespace dsat::engine {
 
-// Throws by file name.
+// Errors name the file.
 class LineFile {
  public:
   // Continues the file at `path`, which may not exist, with those of its lines that `keep` accepts.

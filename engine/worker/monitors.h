@@ -15,10 +15,10 @@
 
 namespace dsat::engine {
 
-// The scalars are DeepSpeed's, by the number of samples trained: Train/Samples/train_loss, lr and,
-// in fp16, loss_scale; and Validation/Samples/loss. Folders that are not absolute lie in the
-// training's output folder, which is the current one. Used by one thread of rank 0. Throws by file
-// name.
+// The scalars are DeepSpeed's, over the number of samples trained: Train/Samples/train_loss, lr
+// and, in fp16, loss_scale; and Validation/Samples/loss. Folders that are not absolute lie in the
+// training's output folder, which is the current one. Used by one thread of rank 0. Errors name the
+// file.
 class Monitors {
  public:
   // Continues after `step`: later steps of an earlier run, which are trained again, are removed

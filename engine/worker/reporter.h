@@ -28,7 +28,7 @@ class Reporter {
   void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
   // Says that this rank is at work within a step. Cheap; the thread repeats the last progress.
   void Alive() { alive_ = true; }
-  // The same until the end of the object, but for an hour at most: for work that cannot say so.
+  // Says so until the object ends, for an hour at most: for work that cannot call Alive.
   class LongWork {
    public:
     explicit LongWork(Reporter& reporter) : reporter_(reporter) {

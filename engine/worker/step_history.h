@@ -16,12 +16,12 @@ namespace dsat::engine {
 class StepHistory {
  public:
   // Continues the file at `path`, which may not exist, after `step`: removes the lines of later
-  // steps, which are trained again. Throws by file name, as all methods do.
+  // steps, which are trained again. Errors of all methods name the file.
   StepHistory(const std::string& path, int64_t step);
 
   // Whether the file has the validation after the last step with which it continues.
   bool has_validation() const { return has_validation_; }
-  // Of all validations in the file; infinity if there is none.
+  // The lowest loss of all validations in the file; infinity if there is none.
   double lowest_validation_loss() const { return lowest_validation_loss_; }
   void Add(const TrainingStep& step);
   // To be called before a checkpoint is saved: its steps must not be lost.

@@ -16,8 +16,8 @@ namespace dsat::engine {
 // latest after so many times the least number of steps.
 inline constexpr double kTargetError = 0.02;
 inline constexpr int64_t kMostTimesLeast = 4;
-// Short steps cost little: so many are measured, unless they take half a second together, or a
-// second if the error is still too large.
+// Short steps cost little: up to this many are measured, until they take half a second together, or
+// a second if the error is still too large.
 inline constexpr int64_t kShortSteps = 30;
 inline constexpr double kPreciseMs = 500;
 inline constexpr double kShortMs = 1000;

@@ -77,7 +77,8 @@ void TrainingCheckpoints::SaveBest(Engine& engine) {
   if (rank_ == 0) WriteFileAtomic(dir_ + "/" + kBestTag, TagOf(engine.num_steps()));
 }
 
-// Of the steps up to the newest: a later one belongs to a run that this one was not continued from.
+// Considers the steps up to the newest one: a later step belongs to a run that this one does not
+// continue.
 void TrainingCheckpoints::RemoveOld() const {
   const std::string best_file = dir_ + "/" + kBestTag;
   const std::string best = fs::exists(best_file) ? ResolveTag(dir_, kBestTag) : "";

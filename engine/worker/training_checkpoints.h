@@ -16,7 +16,7 @@ namespace dsat::engine {
 
 // The newest few checkpoints of a folder, "global_step<N>" each, and the one with the lowest
 // validation loss. Every rank has one; rank 0's removes what does not stay. Throws as the engine
-// does, and by file name.
+// does; other errors name the file.
 class TrainingCheckpoints {
  public:
   // `dir`: "" = none. `keep`: how many of the newest stay, those of earlier runs included.
@@ -28,7 +28,8 @@ class TrainingCheckpoints {
   // Saves the state after engine.num_steps() steps; unless `wait`, training may continue before
   // Finish. A collective call.
   void Save(Engine& engine, bool wait);
-  // Ends the last Save, if it has not ended and the disks have it or `wait`. A collective call.
+  // Ends the last Save, if it has not ended and is on disk; waits for the disk if `wait`. A
+  // collective call.
   void Finish(bool wait);
   // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
   // collective call.

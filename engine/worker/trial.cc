@@ -43,7 +43,7 @@ int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environm
   return device.MemoryBytes(environment.local_world_size);
 }
 
-// Of parameters and samples: ds_config's own, or else the experiment's.
+// The seed of parameters and samples: that of the ds_config, or else that of the experiment.
 int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
   return task.ds_config.contains("seed") ? config.seed : task.seed;
 }
@@ -489,7 +489,7 @@ int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter
     reporter.Infeasible(e.what());
     return kExitInfeasible;
   } catch (const Error& e) {
-    // Of the device, or of the memory that ranks share.
+    // The device or the memory that ranks share is exhausted.
     if (e.code() != ErrorCode::kResourceExhausted) throw;
     reporter.Infeasible(e.what());
     return kExitInfeasible;

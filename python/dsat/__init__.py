@@ -1,4 +1,4 @@
-"""What Python programs use of dsat, which finds the fastest DeepSpeed configuration.
+"""The Python interface of dsat, which finds the fastest DeepSpeed configuration.
 
 A script that trains with DeepSpeed needs nothing of this: dsat runs it unchanged. docs/python.md
 describes what scripts can do beyond that, and the clients of experiments and their results.

@@ -19,7 +19,7 @@ class DsatError(RuntimeError):
 
 @dataclass(frozen=True)
 class PendingTrial:
-    """A trial that was asked for and has to be run and told of."""
+    """A trial that was asked for, and whose result dsat waits for."""
 
     id: int
     kind: str  # profile, submitted, search, confirm, reference or soak.

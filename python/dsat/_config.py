@@ -1,4 +1,4 @@
-"""Puts DeepSpeed configs together: overrides of the experiment file, and the config of a trial."""
+"""Merges DeepSpeed configs with the overrides of the experiment file and the config of a trial."""
 from __future__ import annotations
 
 import copy

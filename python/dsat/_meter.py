@@ -45,7 +45,7 @@ def memory_in_use() -> int:
 
 
 def number_of(loss: Any) -> Optional[float]:
-    """A loss as a number; None if it is none."""
+    """A loss as a number; None if it is not a number."""
     if loss is None:
         return None
     if hasattr(loss, "detach"):
@@ -129,7 +129,7 @@ class Meter:
 
     @property
     def is_last_step(self) -> bool:
-        """Whether the end of the step that runs ends the process."""
+        """Whether the process ends after the current step."""
         return self._log.num_steps >= self._trial.end_profile_step
 
     @property

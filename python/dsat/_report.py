@@ -1,4 +1,4 @@
-"""The contract for training that is not DeepSpeed's: a script says when a step has ended."""
+"""The contract for training without DeepSpeed: a script says when a step has ended."""
 from __future__ import annotations
 
 import contextlib

@@ -128,7 +128,7 @@ def rank() -> int:
 
 
 class RankFile:
-    """hook-rank<R>.json in the trial's folder: what this rank tells dsat beside the metrics."""
+    """hook-rank<R>.json in the trial's folder: what this rank tells dsat besides the metrics."""
 
     def __init__(self, of: Trial) -> None:
         self._trial = of

@@ -38,7 +38,7 @@ class HostReacher {
               const std::string& dsat_binary);
   ~HostReacher();
 
-  // Waits at most `wait` for answers. nullopt: some are awaited. Throws as ReachHosts.
+  // Waits at most `wait` for answers. nullopt if some have not arrived. Throws as ReachHosts.
   std::optional<ReachedHosts> Poll(std::chrono::milliseconds wait);
 
  private:

@@ -1,4 +1,4 @@
-// What a search keeps fixed while configurations vary: the global batch.
+// Decides whether a search keeps the global batch fixed while configurations vary.
 #ifndef DSAT_SEARCHER_INPUT_OBJECTIVE_H_
 #define DSAT_SEARCHER_INPUT_OBJECTIVE_H_
 
@@ -16,9 +16,8 @@ namespace dsat {
 //             recipe, else "any", which is also what --compat determined does
 // Throws kInvalidArgument naming the values and the way out if the data-parallel ranks do not
 // divide it, if no multiple of options.divisible_by is a micro-batch size for it or one of the
-// user's own sizes, or if the rule
-// contradicts --compat determined. REQUIRES: spec.ds_config, slots_per_trial and the other options
-// are set.
+// user's own sizes, or if the rule contradicts --compat determined. REQUIRES: spec.ds_config,
+// slots_per_trial and the other options are set.
 void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec);
 
 }  // namespace dsat

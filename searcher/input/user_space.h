@@ -24,9 +24,10 @@ bool SetsItself(const std::string& name);
 Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
                    const ExperimentSpec& spec, std::vector<std::string>* warnings);
 
-// Takes the lists that stand where `ds_config` has one value by the table of keys, as in a config
-// for DeepSpeed's own autotuner: pointer -> list, a section search_space. The config keeps the
-// first value of each. Throws kInvalidArgument naming `source` for a list of ZeRO stages.
+// Removes the lists from `ds_config` that it has in place of one value, as in a config for
+// DeepSpeed's own autotuner, and returns them as a section search_space: pointer -> list. The
+// config keeps the first value of each. Throws kInvalidArgument naming `source` for a list of ZeRO
+// stages.
 Json TakeLists(const std::string& source, Json& ds_config);
 
 }  // namespace dsat

@@ -79,7 +79,7 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   return task;
 }
 
-// Of all ranks on one host.
+// The environment of all ranks on one host.
 std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequest& request,
                                                                 const RankPlace& place) const {
   const LaunchHost& host = request.hosts[static_cast<size_t>(place.host)];

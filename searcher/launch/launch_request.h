@@ -1,4 +1,4 @@
-// What is launched: one attempt of a trial, or a full training run.
+// A request to launch one attempt of a trial, or a full training run.
 #ifndef DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_
 #define DSAT_SEARCHER_LAUNCH_LAUNCH_REQUEST_H_
 

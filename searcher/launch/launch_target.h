@@ -1,5 +1,5 @@
-// How the ranks of an attempt are launched and how their results are read: the interface of dsat's
-// own engine and of the user's command, which differ only here.
+// Launches the ranks of an attempt and reads their results: the interface of dsat's own engine and
+// of the user's command, which differ only here.
 #ifndef DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
 #define DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
 
@@ -24,7 +24,7 @@ class LaunchTarget {
   virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
   // Reads the results that arrive as files while the ranks run; called a few times a second.
   // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
-  // What the ranks have not written when all `have_exited` will not come.
+  // When all `have_exited`, the ranks will write no further results.
   virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
                                                      bool have_exited);
   virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);

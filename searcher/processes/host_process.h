@@ -40,7 +40,7 @@ class HostProcess {
   // The next message received; nullopt if there is none, and after the last if ended().
   std::optional<Json> Next();
   bool ended() const { return ended_; }
-  // Ends the connection, which has said what no supervisor says.
+  // Ends the connection after a message that no supervisor sends.
   void Refuse(const std::string& why);
   // Waits for the end of the process, which is killed if it takes too long, and returns its exit
   // code, 128 + signal if it was killed. REQUIRES: ended().

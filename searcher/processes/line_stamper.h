@@ -12,7 +12,7 @@
 
 namespace dsat {
 
-// Of a longer line, only the end may be recorded.
+// Only the end of a longer line may be recorded.
 inline constexpr size_t kMaxStampedLineBytes = 8192;
 
 // The file with the stamped lines of a log.

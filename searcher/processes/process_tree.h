@@ -20,7 +20,7 @@ struct ProcessStat {
   // sysconf(_SC_CLK_TCK).
   int64_t ticks = 0;
 };
-// Reads the text of /proc/PID/stat; nullopt if it is none.
+// Reads the text of /proc/PID/stat; nullopt if the text has another form.
 std::optional<ProcessStat> ParseProcessStat(const std::string& text);
 // nullopt if the process has ended.
 std::optional<ProcessStat> StatOf(pid_t pid);

@@ -1,4 +1,4 @@
-// What a supervisor is told about its ranks, and what it reports about their end.
+// The commands of ranks that a supervisor gets, and its report about their end.
 #ifndef DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
 #define DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
 
@@ -42,12 +42,13 @@ inline bool Crashed(int exit_code) {
 
 // How processes ended.
 struct ExitReport {
-  int first_failed_rank = -1;  // The first rank that failed by itself, and before it one that has
-                               // Crashed; -1 if none did. Ends are not seen in their order.
-  int exit_code = 0;           // Of that rank; 128 + signal if it was killed, 127 if not runnable.
-  bool killed_by_us = false;   // Stopped by the runner (time-out, cancel) before a rank failed.
-  int64_t oom_kills = 0;  // Processes that the kernel killed meanwhile for lack of host memory,
-                          // in our cgroup, or on this host if the cgroup does not count them.
+  // The first rank that crashed or, if none did, the first that failed by itself; -1: none did.
+  // Ends may be noticed in another order than the one in which they happened.
+  int first_failed_rank = -1;
+  int exit_code = 0;          // Of that rank; 128 + signal if it was killed, 127 if not runnable.
+  bool killed_by_us = false;  // Stopped by the runner (time-out, cancel) before a rank failed.
+  int64_t oom_kills = 0;      // Processes that the kernel killed meanwhile for lack of host memory,
+                              // in our cgroup, or on this host if the cgroup does not count them.
   std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
   std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
   std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.

@@ -23,7 +23,7 @@ namespace {
 
 // The descriptor of the memory file in the ranks: the first after the standard ones.
 constexpr int kRankGroupFd = 3;
-// Of at most 1000. Raising the score needs no privilege.
+// The kernel's scale ends at 1000. Raising the score needs no privilege.
 constexpr int kOomScoreAdj = 500;
 
 UniqueFd OpenLog(const std::string& path, bool continues) {

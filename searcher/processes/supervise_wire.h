@@ -70,8 +70,8 @@ class LineChannel {
   void Close();
   // Sends a line; blocks while the buffer is full. Returns false if the peer is gone.
   bool Send(const Json& message);
-  // Reads data that has arrived, but not endlessly. Does not block. Returns false at the end of the
-  // stream, and if a line has more than kMaxLineBytes.
+  // Reads a limited amount of the data that has arrived. Does not block. Returns false at the end
+  // of the stream, and if a line has more than kMaxLineBytes.
   bool Receive();
   // Whether Receive has returned false because of a line.
   bool IsTooLong() const { return received_.size() - begin_ > kMaxLineBytes; }

@@ -75,8 +75,8 @@ std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds
                                       const std::string& config_path, std::optional<int> port);
 
 // The config as a script gets it: with the names of keys that its DeepSpeed knows, if its release
-// is known, and only with the batch sizes that the submitted config gives, beside the micro-batch
-// size. The accumulation count is left out only if it is 1 and dsat's import hook does not run,
+// is known, and with no batch sizes except the micro-batch size and those that the submitted config
+// gives. The accumulation count is left out only if it is 1 and dsat's import hook does not run,
 // because Lightning refuses it in a file. train_batch_size is that of `data_parallel_size` ranks; 0
 // if unknown.
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,

@@ -33,12 +33,12 @@ std::string DivergedLoss(std::string_view log);
 Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs,
                      std::string_view process = "rank");
 
-// Why a process that says nothing more may be stuck, by the end of its log; "" if that does not
-// show it.
+// Why a process that prints nothing more may be stuck, according to the end of its log; "" if the
+// log does not show it.
 std::string WhyStuck(std::string_view log);
 
 // "rank 1 exited with code 3: <the last error or line>", "rank 0 was killed by signal 9 (Killed)".
-// `process` is the name of what has the number. REQUIRES: a rank has failed.
+// `process` is the name of what the number counts. REQUIRES: a rank has failed.
 std::string DescribeExit(const ExitReport& exit, std::string_view process = "rank");
 
 // True if the kernel killed the failed rank because host memory had run out.

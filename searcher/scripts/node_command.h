@@ -10,9 +10,9 @@
 
 namespace dsat {
 
-// `argv` for each host of an attempt, in their order: its launcher starts the ranks of that host
-// alone, without ssh, and they meet those of the other hosts. Options that say which ranks run
-// where, and where they meet, are replaced. Writes the file `hostfile` for DeepSpeed's launcher.
+// `argv` for each host of an attempt, in their order: its launcher starts only the ranks of that
+// host, without ssh, and they connect to those of the other hosts. Options for the placement of
+// ranks and for their rendezvous are replaced. Writes the file `hostfile` for DeepSpeed's launcher.
 // REQUIRES: FindRankLauncher(argv), and the request has slots.
 std::vector<std::vector<std::string>> ArgvOfHosts(const std::vector<std::string>& argv,
                                                   const LaunchRequest& request,

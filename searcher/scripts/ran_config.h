@@ -1,4 +1,4 @@
-// What the engine of a script ran with, to compare it with what it was asked to run.
+// Finds out what the engine of a script ran with, and compares it with what it was asked to run.
 #ifndef DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
 #define DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
 

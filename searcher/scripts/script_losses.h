@@ -17,8 +17,8 @@ bool HaveEnded(const std::vector<HookReport>& reports);
 // steps that all of them have; empty unless HaveEnded.
 std::vector<double> MeanLosses(const std::vector<HookReport>& reports);
 
-// The number that the first group of `pattern` matches in each line of a log; NaN if it matches
-// what is none. Lines that are very long are skipped. REQUIRES: the pattern is a valid one with a
+// The number that the first group of `pattern` matches in each line of a log; NaN if the match is
+// not a number. Lines that are very long are skipped. REQUIRES: the pattern is a valid one with a
 // group (ValidateOptions).
 std::vector<double> LossesInLog(const std::string& path, const std::string& pattern);
 

@@ -10,8 +10,8 @@ namespace dsat {
 // The size of one rank's buffer (deepspeed/ops/csrc/cpu/comm/shm.cpp).
 inline constexpr int64_t kSharedBufferBytes = 69'206'024;
 
-// Removes the buffers in `folder` of this user's ranks that met at MASTER_PORT `port`, whose
-// processes are gone, and returns their bytes. DeepSpeed never removes them.
+// Removes the buffers in `folder` of this user's ranks whose rendezvous was at MASTER_PORT `port`
+// and whose processes are gone, and returns their bytes. DeepSpeed never removes them.
 int64_t RemoveSharedBuffers(int64_t port, const std::string& folder = "/dev/shm");
 
 // A line that says that /dev/shm has too little space for `num_ranks` ranks; "" if it has enough.

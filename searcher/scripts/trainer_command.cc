@@ -1,4 +1,4 @@
-// What a command leaves to the trainer, the launcher or the cluster that it runs with.
+// Fills in what a command leaves to its trainer, its launcher or its cluster.
 //
 // Hugging Face's rules are those of transformers/integrations/deepspeed.py (trainer_config_process)
 // and of accelerate/accelerator.py (_prepare_deepspeed).

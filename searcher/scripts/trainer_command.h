@@ -1,4 +1,4 @@
-// What a command leaves to the trainer, the launcher or the cluster that it runs with.
+// Fills in what a command leaves to its trainer, its launcher or its cluster.
 #ifndef DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_
 #define DSAT_SEARCHER_SCRIPTS_TRAINER_COMMAND_H_
 

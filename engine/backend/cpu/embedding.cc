@@ -75,8 +75,8 @@ void CpuLayers::Run(const op::EmbeddingBackward& op) {
   VisitDType(dy.dtype, [&](auto type) {
     using Elem = decltype(type);
     const Elem* grad = Data<Elem>(dy);
-    // Whoever meets the first row of a token adds up all of them: no two write the same row of
-    // dwte.
+    // The iteration of a token's first row adds up all rows of the token, so that no two iterations
+    // write the same row of dwte.
     ParallelFor(num_threads_, N, N * C, [&](int64_t i) {
       const int32_t token = tokens[order[i]];
       if (i > 0 && tokens[order[i - 1]] == token) return;

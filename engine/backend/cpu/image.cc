@@ -1,4 +1,4 @@
-// What image models need beside normalization: convolutions and the mean over pixels.
+// The kernels of image models besides normalization: convolutions and the mean over pixels.
 #include <algorithm>
 
 #include "engine/backend/cpu/cpu_kernels.h"

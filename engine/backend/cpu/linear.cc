@@ -1,4 +1,4 @@
-// What a linear layer needs: products, and with that of its weight the gradient of its bias.
+// The kernels of a linear layer: products, and with that of its weight the gradient of its bias.
 #include <algorithm>
 
 #include "engine/backend/cpu/cpu_kernels.h"

@@ -75,7 +75,7 @@ void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
   });
 }
 
-// Of a bf16 parameter, rounded as `args` say. `master` and `grad` are of its elements.
+// Updates a bf16 parameter, rounded as `args` say. `master` and `grad` belong to its elements.
 template <typename Master, typename Grad, typename Moment>
 void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const Grad* grad) {
   const AdamFactors f(args);

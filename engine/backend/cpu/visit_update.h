@@ -1,4 +1,4 @@
-// What the updates of optimizers share: the dispatch on the dtypes of their operands, and a step's
+// Shared by the updates of optimizers: the dispatch on the dtypes of their operands, and a step's
 // factor.
 #ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
 #define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_

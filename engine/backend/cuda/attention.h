@@ -1,4 +1,4 @@
-// What the attention kernels share: the layout of heads, and the choice between kernels.
+// Shared by the attention kernels: the layout of heads, and the choice between kernels.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
 #define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
 

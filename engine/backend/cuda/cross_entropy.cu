@@ -22,7 +22,7 @@ struct Merge {
   }
 };
 
-// Of a thread's logits of the row, eight at a time.
+// The sum over a thread's logits of the row, which it reads eight at a time.
 template <typename T>
 __device__ ExpSum SumOf(const T* row, int64_t V_used) {
   ExpSum all;

@@ -17,7 +17,7 @@
 namespace dsat::engine {
 namespace {
 
-// Which run of which kernel this is: the same in all containers of a host. "" if nobody says.
+// Identifies the running kernel: the same in all containers of a host. "" if it is unknown.
 std::string BootId() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;

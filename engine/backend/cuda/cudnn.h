@@ -26,7 +26,7 @@ enum DescriptorType : int {
   kAttentionForward = 41,
   kBandMask = 44
 };
-// Of an attribute.
+// The type of an attribute's value.
 enum ValueType : int {
   kHandleValue = 0,
   kDataTypeValue = 1,

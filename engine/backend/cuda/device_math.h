@@ -1,4 +1,4 @@
-// What the .cu files share: conversions, sums over a block, launch shapes.
+// Shared by the .cu files: conversions, sums over a block, launch shapes.
 //
 // No sum depends on timing: there are no floating-point atomics.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_

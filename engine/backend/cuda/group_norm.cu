@@ -14,7 +14,7 @@ struct Group {
   __device__ int64_t Channel(int64_t i) const {
     return blockIdx.x % shape.G * channels() + i % channels();
   }
-  // Of the i-th, among all images'.
+  // The index of the group's i-th element among the elements of all images.
   __device__ int64_t At(int64_t i) const {
     return (image() * shape.P + i / channels()) * shape.C + Channel(i);
   }

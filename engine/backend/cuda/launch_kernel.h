@@ -1,4 +1,4 @@
-// How the .cu files start kernels: in plain C++, so that compilers other than nvcc accept them.
+// Starts the kernels of the .cu files: in plain C++, so that compilers other than nvcc accept them.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
 #define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
 

@@ -61,7 +61,7 @@ const void* AuxOf(const op::Matmul& args) {
   return Has(args.gelu_input) ? args.gelu_input.data : nullptr;
 }
 
-// That does all that goes with the product, if there is one.
+// The epilogue that does all that goes with the product, if there is one.
 std::optional<cublaslt::Epilogue> EpilogueOf(const op::Matmul& args) {
   const bool bias = Has(args.bias), gradient = Has(args.gelu_input) || Has(args.column_sums);
   const bool odd_aux = AuxOf(args) != nullptr && args.N % 8 != 0;  // See kAuxStride.

@@ -37,7 +37,7 @@ class CudaMatmul {
   double Measure(const op::Matmul& args);
   // The choice is the library's own.
   void Keep(const op::Matmul& args) { Store(args, PlanFor(args)->algorithms); }
-  // From now on TryRun does not do what goes with the product.
+  // From now on TryRun refuses to compute such a product together with its epilogue.
   void Avoid(const op::Matmul& args);
   static constexpr double kClearly = 0.97;
 

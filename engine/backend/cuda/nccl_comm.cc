@@ -173,7 +173,7 @@ bool NcclComm::IsDoneSoon(const std::function<bool()>& is_done) const {
 void NcclComm::Abort(const Error& error) {
   if (comm_ == nullptr) return;
   failure_ = error;
-  has_failed_ = true;  // Before the GPU goes on: whoever waits for it looks then.
+  has_failed_ = true;  // Before the GPU continues, because threads that wait for it check then.
   device_.api.abort(comm_);
   comm_ = nullptr;
 }

@@ -52,14 +52,14 @@ class NcclComm {
   //
   // If NCCL reports an error (kUnavailable), the peer has ended or left (kUnavailable), or work is
   // not done the host group's time-out after the GPU has come to it (kDeadlineExceeded), the
-  // communicator is aborted, so that the GPU goes on. Run throws that error or, if it happens
+  // communicator is aborted, so that the GPU continues. Run throws that error or, if it happens
   // later, each thread that waits for the device by its stream; the work's results are garbage.
   // Then every further call throws kUnavailable.
   void Run(const std::string& call, int peer, const std::function<int(nccl::Comm)>& enqueue);
   // Runs a part of a call that uses `host`, while nobody else does. Aborts the communicator if it
   // throws.
   void Guard(const std::function<void()>& part);
-  // The same for what may throw and go on.
+  // The same for a part that may throw without aborting the communicator.
   std::unique_lock<std::mutex> Hold() { return std::unique_lock(mutex_); }
 
  private:

@@ -6,7 +6,7 @@
 namespace dsat::engine::cuda {
 namespace {
 
-// What an update reads and writes beside parameters: moments m and v, where they are not nullptr.
+// What an update reads and writes besides parameters: moments m and v, where they are not nullptr.
 template <typename G, typename M = float>
 struct States {
   M *m, *v;
@@ -93,7 +93,7 @@ void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
          round);
 }
 
-// Of an f32 master copy and moments.
+// Runs an update with an f32 master copy and f32 moments.
 template <typename Step>
 void Run(const Update& u, const Step& step) {
   Visit(u.param.type, [&](auto param) {

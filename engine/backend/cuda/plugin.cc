@@ -1,4 +1,4 @@
-// What libdsat-cuda.so offers: which GPUs there are, their memory, their kernels.
+// The functions of libdsat-cuda.so: which GPUs there are, their memory, their kernels.
 #include "engine/backend/cuda/plugin.h"
 
 #include <cuda_runtime_api.h>

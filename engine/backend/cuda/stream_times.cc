@@ -1,4 +1,4 @@
-// When the streams of a GPU did what they were asked for.
+// Records when the streams of a GPU did their work.
 #include "engine/backend/cuda/stream_times.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ void StreamTimes::EndSpan(StreamEvent begin, TraceEvent event) {
       spans_.pop_front();
     }
   } catch (const Error&) {
-    // Whoever waits for the work meets it, too.
+    // The thread that waits for the work gets the same error.
   }
 }
 

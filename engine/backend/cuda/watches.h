@@ -1,4 +1,4 @@
-// What threads check while they wait for a device whose work may never end by itself, such as a
+// The checks of threads that wait for a device whose work may never end by itself, such as a
 // collective whose peer has ended.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_WATCHES_H_
 #define DSAT_ENGINE_BACKEND_CUDA_WATCHES_H_
@@ -31,7 +31,7 @@ inline bool Poll(const std::function<bool()>& is_done, const std::function<bool(
 // The checks of one device. Thread-safe.
 class Watches {
  public:
-  // `check` throws when work of its owner's has failed, and sees to it that the device goes on.
+  // `check` throws when work of its owner's has failed, and lets the device continue.
   void Add(const void* owner, std::function<void()> check) {
     const std::lock_guard lock(mutex_);
     checks_[owner] = std::move(check);
@@ -61,7 +61,7 @@ class Watches {
       return true;
     };
     Poll(is_done, check_all);
-    check_all();  // What has failed may have let the device go on.
+    check_all();  // A check that failed may have let the device continue.
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 

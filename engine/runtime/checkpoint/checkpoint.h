@@ -30,17 +30,17 @@ struct CheckpointNotes {
 // A checkpoint that is being saved. Whatever happens meanwhile (kill -9, a full disk, a power
 // failure), this tag loads as its old state or its new one, every other tag loads, and <dir>/latest
 // names a complete checkpoint. Only one save at a time may write to `dir`. The constructor and
-// Finish are collective calls, and throw by file name; the other ranks then throw kAborted, and
-// training can continue.
+// Finish are collective calls. If a rank fails, it throws an Error that names the file; the other
+// ranks then throw kAborted, and training can continue.
 class CheckpointSave {
  public:
-  // Hands the state to the file system's memory: training may continue at once. Throws also
+  // Writes the state into the file system's cache: training may continue at once. Throws also
   // kInvalidArgument naming the tag if it is invalid (CheckTag) or differs between ranks. A thread
   // flushes to the disk, if `beside` training; else Finish does.
   CheckpointSave(std::string dir, std::string tag, const Model& model, UnitStates& states,
                  const CheckpointNotes& notes, ProcessGroup& group, bool beside);
-  // Once the disks of all ranks have it, makes it a checkpoint and returns true; waits for them if
-  // `wait`. REQUIRES: it has neither returned true nor thrown.
+  // Once the state of all ranks is on disk, makes it a checkpoint and returns true; waits for that
+  // if `wait`. REQUIRES: it has neither returned true nor thrown.
   bool Finish(bool wait);
 
  private:
@@ -54,7 +54,7 @@ class CheckpointSave {
 
 // Overwrites `states`. Converts states that were saved in another dtype: moments, and master copies
 // from and to parameters without one. An empty `tag` is the one in <dir>/latest. A collective call;
-// each rank verifies the checksums of some of the files. Throws kNotFound by file name,
+// each rank verifies the checksums of some of the files. Throws kNotFound naming the file,
 // kInvalidArgument naming what does not fit this model, dtype or optimizer, kDataLoss naming a file
 // that is damaged, with both sums, or a parameter that is not whole; the other ranks then throw
 // kAborted. The states are undefined if it threw kDataLoss or kAborted.

@@ -16,8 +16,8 @@ namespace dsat::engine {
 // `exclude_frozen` leaves out the parameters of frozen layers. State that is sharded, on disk or on
 // other pipeline stages is sent to rank 0 unit by unit and block by block, so that a rank needs
 // memory for its part of one unit only. A collective call of `group`, all ranks. Throws
-// kInvalidArgument if `name` is no file's name, and by file name; the other ranks then throw
-// kAborted, and training can continue.
+// kInvalidArgument if `name` cannot be the name of a file, and Errors that name the file; the other
+// ranks then throw kAborted, and training can continue.
 void Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen,
                     const Model& model, UnitStates& states, int data_parallel_size,
                     ProcessGroup& group);

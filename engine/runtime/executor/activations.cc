@@ -1,4 +1,4 @@
-// What one micro-batch keeps from its forward to its backward.
+// The tensors that one micro-batch keeps from its forward to its backward.
 #include "engine/runtime/executor/activations.h"
 
 #include <utility>

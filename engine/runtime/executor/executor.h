@@ -1,4 +1,4 @@
-// The interpreter of plans. Nothing else issues collectives.
+// The interpreter of plans. During a step, nothing else issues collectives.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
 
@@ -85,7 +85,7 @@ class Executor {
   void set_on_work(std::function<void()> on_work) { on_work_ = std::move(on_work); }
 
  private:
-  // What Run has interpreted in one go.
+  // The instructions that one call of Run has interpreted.
   struct PhaseSpan {
     Phase phase;
     StreamEvent begin, end;  // Times.
@@ -105,7 +105,7 @@ class Executor {
   // Where the device puts the factor of the updates, and the loss of a micro-batch.
   StepScale* DeviceScale() const { return static_cast<StepScale*>(numbers_.data()); }
   double* DeviceLoss(int micro_batch) const;
-  // Brings both to the host, which waits for all that it has asked the device for.
+  // Copies both to the host, which waits for all work that it has given to the device.
   void ReadNumbers();
   void Norm();
   void Update(int sub_group);

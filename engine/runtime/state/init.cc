@@ -1,4 +1,4 @@
-// How parameters start.
+// The initial values of parameters.
 #include "engine/runtime/state/init.h"
 
 #include <algorithm>

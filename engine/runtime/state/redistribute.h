@@ -47,7 +47,7 @@ class Redistributor {
   void Pack(const Transfer& transfer, int unit);
   void Start(const Transfer& transfer);
   void Wait(const Transfer& transfer);
-  // From here on `trace` records collectives, on a lane of their own if they run beside computing,
+  // From here on `trace` records collectives, on a lane of their own if they run concurrently,
   // and the waiting for them. nullptr ends it. REQUIRES: no collective is under way.
   void set_trace(Trace* trace);
 

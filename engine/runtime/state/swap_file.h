@@ -31,8 +31,8 @@ class SwapFile {
   void Read(int region);
   // Starts to write the region to disk. REQUIRES: in memory.
   void Write(int region);
-  // Waits until the read or write has ended; frees the memory after a write. Throws by file name if
-  // the disk fails.
+  // Waits until the read or write has ended; frees the memory after a write. Throws an Error that
+  // names the file if the disk fails.
   void Await(int region);
   void Free(int region);
 

@@ -12,7 +12,7 @@
 namespace dsat::engine {
 namespace {
 
-// Of device memory that is shown at a time.
+// The bytes of device memory that are shown at a time.
 constexpr int64_t kShownBytes = int64_t{1} << 20;
 
 int64_t RoundUp(int64_t n, int64_t multiple) {

@@ -37,7 +37,7 @@ std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
 struct StateOptions {
   DType dtype = DType::kF32;       // Of parameters and activations.
   DType grad_dtype = DType::kF32;  // In which gradients of micro-batches accumulate.
-  // Of what the optimizer updates, and of its moments; the latter no wider.
+  // The types of what the optimizer updates and of its moments; the latter is not wider.
   DType master_dtype = DType::kF32;
   DType moment_dtype = DType::kF32;
   int num_moments = 0;
@@ -142,7 +142,7 @@ class UnitStates {
   void Visit(int u, Access access, const Visitor& visitor);
 
   SwapFile* state_swap() { return state_swap_ ? &*state_swap_ : nullptr; }
-  // Of both swap files (SwapFile::set_trace).
+  // Sets the trace of both swap files (SwapFile::set_trace).
   void set_trace(Trace* trace);
   AioTraffic disk_traffic() const;
   int64_t disk_bytes() const;  // Size of the swap files.

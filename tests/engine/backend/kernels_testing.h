@@ -1,4 +1,4 @@
-// What the kernel tests share: owned tensors, random numbers, comparisons and numeric derivatives.
+// Shared by the kernel tests: owned tensors, random numbers, comparisons and numeric derivatives.
 #ifndef DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
 #define DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
 

@@ -1,4 +1,4 @@
-// What a rank of a test computes on.
+// The device that a rank of a test computes on.
 #include "tests/engine/backend/test_device.h"
 
 #include <cstdlib>

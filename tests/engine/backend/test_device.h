@@ -1,5 +1,5 @@
-// What a rank of a test computes on: the CPU, or what DSAT_TEST_DEVICE names, so that whole suites
-// run once more on another device.
+// The device that a rank of a test computes on: the CPU, or what DSAT_TEST_DEVICE names, so that
+// whole suites run once more on another device.
 #ifndef DSAT_TESTS_ENGINE_BACKEND_TEST_DEVICE_H_
 #define DSAT_TESTS_ENGINE_BACKEND_TEST_DEVICE_H_
 

@@ -1,4 +1,4 @@
-// What the tests of ds_config share.
+// Shared by the tests of ds_config.
 #ifndef DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
 #define DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
 

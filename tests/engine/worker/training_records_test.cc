@@ -1,4 +1,5 @@
-// What a training leaves beside metrics.jsonl: checkpoints that stay, and the files of monitors.
+// The records of a training besides metrics.jsonl: checkpoints that stay, and the files of
+// monitors.
 #include <gmock/gmock.h>
 
 #include <cmath>

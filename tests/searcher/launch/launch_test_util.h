@@ -1,4 +1,4 @@
-// What the tests of launching share: folders, real processes and the search for survivors.
+// Shared by the tests of launching: folders, real processes and the search for survivors.
 #ifndef DSAT_TESTS_SEARCHER_LAUNCH_LAUNCH_TEST_UTIL_H_
 #define DSAT_TESTS_SEARCHER_LAUNCH_LAUNCH_TEST_UTIL_H_
 
