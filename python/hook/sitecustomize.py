@@ -20,8 +20,9 @@ _TARGETS = frozenset({
     "pytorch_lightning.strategies.deepspeed",
     "transformers.integrations.deepspeed",
 })
-# Others whose import, with all that they import, is worth a pause of the garbage collector.
-_LARGE = frozenset({"torch", "lightning", "pytorch_lightning"})
+# Packages whose import, with all that they import, is worth a pause of the garbage collector.
+_LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",
+                    "lightning", "pytorch_lightning"})
 # The module that dsat._hook.compiler loads later.
 _DEFERRED = "torch._dynamo"
 _reported = False
@@ -37,7 +38,7 @@ def _report(name, error):
 
 
 def _run_uncollected(loader, module):
-    """Imports create little garbage, and its collection takes a tenth of their time."""
+    """Imports create little garbage, and its collection takes up to a quarter of their time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -88,7 +89,9 @@ class _Finder:
     """Finds these modules with the other finders of sys.meta_path."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in _TARGETS | _LARGE | {_DEFERRED}:
+        # Within a pause there is nothing to do for the other modules of a package.
+        pauses = gc.isenabled() and name.partition(".")[0] in _LARGE
+        if not pauses and name not in _TARGETS and name != _DEFERRED:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
