@@ -5,6 +5,7 @@ DeepSpeed config is imported, and a handler of the process's end. Then it runs t
 that it hides, if there is one.
 """
 import atexit
+import gc
 import importlib.machinery
 import os
 import sys
@@ -19,6 +20,11 @@ _TARGETS = frozenset({
     "pytorch_lightning.strategies.deepspeed",
     "transformers.integrations.deepspeed",
 })
+# Packages whose import, with all that they import, is worth a pause of the garbage collector.
+_LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",
+                    "lightning", "pytorch_lightning"})
+# The module that dsat._hook.compiler loads later.
+_DEFERRED = "torch._dynamo"
 _reported = False
 
 
@@ -29,6 +35,19 @@ def _report(name, error):
         _reported = True
         print(f"dsat: the hook for {name} failed, the script goes on without it: "
               f"{type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _run_uncollected(loader, module):
+    """Imports create little garbage, and its collection takes up to a quarter of their time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        loader.exec_module(module)
+    finally:
+        if collects:
+            gc.freeze()
+            gc.unfreeze()  # Now all objects are old, as the collector leaves those that it keeps.
+            gc.enable()
 
 
 class _Loader:
@@ -45,7 +64,9 @@ class _Loader:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        _run_uncollected(self._loader, module)
+        if module.__name__ not in _TARGETS:
+            return
         try:
             from dsat import _hook
             _hook.change(module)
@@ -53,11 +74,24 @@ class _Loader:
             _report(module.__name__, error)
 
 
+def _loader_of(name, loader):
+    if name != _DEFERRED:
+        return _Loader(loader)
+    try:
+        from dsat._hook import compiler
+        return compiler.loader_of(loader)
+    except Exception as error:
+        _report(name, error)
+        return loader
+
+
 class _Finder:
-    """Finds the modules of _TARGETS with the other finders of sys.meta_path."""
+    """Finds these modules with the other finders of sys.meta_path."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in _TARGETS:
+        # Within a pause there is nothing to do for the other modules of a package.
+        pauses = gc.isenabled() and name.partition(".")[0] in _LARGE
+        if not pauses and name not in _TARGETS and name != _DEFERRED:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -65,7 +99,7 @@ class _Finder:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
+                    spec.loader = _loader_of(name, spec.loader)
                 return spec
         return None
 

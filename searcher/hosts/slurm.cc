@@ -224,7 +224,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
   if (IsBuiltin(spec) && spec.device == "cuda" && !NamesGpus(jobs->args))
     size.push_back(fmt::format("--gpus-per-node={}", each));
   jobs->args.insert(jobs->args.begin(), size.begin(), size.end());
-  jobs->slots_per_trial = slots;
+  jobs->spec = spec;
   const std::string nodes = NodesFor(jobs->args);
   const Answer answer = Ask(fmt::format(
       "scontrol show node $(scontrol show hostnames {} | head -n 1)", ShellWord(nodes)));

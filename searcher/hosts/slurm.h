@@ -19,7 +19,7 @@ namespace dsat {
 struct SlurmJobs {
   std::vector<std::string> args;  // Options of salloc; PlanJobs puts the size of a job before them.
   int64_t slots_per_node = 0;     // The most on one node; 0 = those of a trial.
-  int64_t slots_per_trial = 0;    // Set by PlanJobs.
+  ExperimentSpec spec = {};       // Of the trials; set by PlanJobs.
   HostAccess access = {};         // slurm_job is not set.
 };
 

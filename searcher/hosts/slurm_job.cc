@@ -102,10 +102,11 @@ std::optional<std::vector<LaunchHost>> SlurmJob::Poll() {
   if (!reached) return std::nullopt;
   impl_->reacher.reset();
   CountDevicesAsSlots(jobs_.slots_per_node, &reached->hosts);
-  if (FindSlots(reached->hosts, {}, jobs_.slots_per_trial).empty()) {
+  if (FindSlots(reached->hosts, {}, slots_per_trial()).empty()) {
     Throw(ErrorCode::kUnavailable, "job {} of Slurm has fewer slots than the {} of a trial",
-          number_, jobs_.slots_per_trial);
+          number_, slots_per_trial());
   }
+  CheckHosts(jobs_.spec, reached->hosts);
   return std::move(reached->hosts);
 }
 

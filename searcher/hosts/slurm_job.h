@@ -28,13 +28,13 @@ class SlurmJob {
 
   // The nodes when all have answered; nullopt before, and after they were returned. Does not block.
   // Throws kUnavailable with Slurm's words if the request was refused or the job has ended, or if a
-  // node does not answer; as ReachHosts.
+  // node does not answer; as ReachHosts. Throws as CheckHosts if trials cannot run there.
   std::optional<std::vector<LaunchHost>> Poll();
   // The job's number, "" until Slurm has given one.
   const std::string& number() const { return number_; }
   // Whether it has to wait for resources, so far as Poll knows.
   bool queued() const { return queued_; }
-  int64_t slots_per_trial() const { return jobs_.slots_per_trial; }
+  int64_t slots_per_trial() const { return jobs_.spec.slots_per_trial; }
   // Gives the job back without waiting.
   void Release();
 

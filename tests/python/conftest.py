@@ -20,6 +20,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def remove_buffers(port):
+    """Removes the shared memory that DeepSpeed's collectives leave."""
+    for left in pathlib.Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+        left.unlink()
+
+
 def interpreter_in(spec):
     """Lets an experiment file start this interpreter."""
     text = spec.read_text()
@@ -63,8 +69,7 @@ class RunningTrial:
                 "log": str(self.folder / f"rank{rank}.log")} for rank in range(ranks)]
         print(json.dumps(run), file=self.server.stdin, flush=True)
         codes = json.loads(self.server.stdout.readline())
-        for left in pathlib.Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
-            left.unlink()
+        remove_buffers(port)
         return codes
 
     def log(self, rank=0):

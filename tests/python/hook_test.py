@@ -41,6 +41,17 @@ def test_a_dict_in_the_code_is_replaced_and_its_loader_follows(run_trial):
     assert found["losses"][0] == pytest.approx(2.3, abs=0.5)  # Ten classes.
 
 
+def test_an_old_deepspeed_trains_with_the_trials_config(run_trial):
+    old = next(ROOT.glob("build-venv/deepspeed-*/complete"), None)
+    if old is None:
+        pytest.skip("no old DeepSpeed; scripts/setup --tests installs one")
+    run_trial.write_config(optimizer=ADAMW)
+    path = os.pathsep.join([run_trial.environment(0, 1, 0)["PYTHONPATH"], str(old.parent)])
+    found = expect_trial(run_trial, run_trial.run("old_deepspeed.py", PYTHONPATH=path), RAN)
+    assert len(found["losses"]) == 5
+    assert f"version={old.parent.name.split('-')[1]}" in run_trial.log()
+
+
 def test_a_loader_out_of_reach_is_named_with_the_way_out(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     assert run_trial.run("dict_config.py", "early", ranks=1) == [1]

@@ -107,7 +107,7 @@ def settings_of(engine: Any) -> Dict[str, Any]:
 
 def change(deepspeed: ModuleType) -> None:
     """Wraps deepspeed.initialize and the methods of the engines."""
-    from dsat._hook import pipeline
+    from dsat._hook import compiler, pipeline
 
     @wrap(deepspeed, "initialize")
     def _initialize(original: Any, *values: Any, **kwargs: Any) -> Any:
@@ -151,6 +151,7 @@ def change(deepspeed: ModuleType) -> None:
 
     _wrap_engine(deepspeed.DeepSpeedEngine)
     pipeline.change(deepspeed)
+    compiler.change(deepspeed)
 
 
 def _wrap_engine(engine_class: Any) -> None:

@@ -208,6 +208,24 @@ TEST_F(SlurmTest, InsideOfAJobItsNodesAreTheHosts) {
   EXPECT_THAT(nodes.hosts, ElementsAre(Host{"w0", {0}}, Host{"w1", {0}}));
 }
 
+// Which devices a job has is known only when it runs.
+TEST_F(SlurmTest, DevicesWithNamesAreRefusedWhereTheLauncherReadsNumbers) {
+  setenv("FAKE_DEVICES", "GPU-0a,GPU-0b", 1);
+  Touch("free");
+  ExperimentSpec spec;
+  spec.entrypoint = {"torchrun", "train.py"};
+  spec.slots_per_trial = 2;
+  spec.device_memory_bytes = 1;
+  SlurmJobs jobs{.args = {"--gpus-per-node=2"}};
+  PlanJobs(spec, &jobs);
+  SlurmJob accepted(jobs, "name", SelfBinary());
+  EXPECT_EQ(Granted(accepted).size(), 2u);
+  jobs.spec.entrypoint[0] = "deepspeed";
+  SlurmJob refused(jobs, "name", SelfBinary());
+  EXPECT_THAT(Refusal(refused), AllOf(HasSubstr("CUDA_VISIBLE_DEVICES has GPU-0a"),
+                                      HasSubstr("`deepspeed` reads numbers only")));
+}
+
 // What the job has set for itself would be options of srun, and what srun sets would be the numbers
 // of ranks for libraries.
 TEST_F(SlurmTest, RanksAndSrunSeeNoTasksOfTheJob) {
