@@ -130,7 +130,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
       ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_option("--end-profile-step", options.end_profile_step,
-                 "Optimizer step up to which is measured at least")
+                 "Measure at least up to this optimizer step")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
   app.add_flag(

@@ -78,7 +78,7 @@ std::vector<AutoObservation> AutoMethod::ObservationsOf(const Trial& trial,
     o.log_value = sign * std::log(metric->value);
     o.variance = VarianceOf(*metric);
     // Few steps, and the first ones.
-    if (trial.kind == TrialKind::kProfile) o.variance += 0.15 * 0.15;
+    if (trial.kind == TrialKind::kProfile) o.other_variance = 0.15 * 0.15;
     o.launch = trial.id;
     o.ended_s = trial.times.ended_s;
     AddParts(result.measurement, o);

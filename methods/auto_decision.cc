@@ -28,6 +28,8 @@ constexpr size_t kSampledPoints = 160;
 // Configurations whose difference has a smaller standard deviation are equally fast.
 constexpr double kEqual = 0.003;
 constexpr int kSamples = 256;
+// On simulated machines the errors of the model are this part of its standard deviations.
+constexpr double kErrors = 0.9;
 
 // The switches and other knobs of a combination as one number.
 uint64_t GroupOf(const AutoKnobs& knobs) {
@@ -306,7 +308,7 @@ double AutoMethod::ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick
     double best = INFINITY, picked = 0;
     for (Eigen::Index i = 0; i < n; ++i) {
       const auto index = static_cast<size_t>(points[static_cast<size_t>(i)]);
-      const double value = outlook.view.mean[points[static_cast<size_t>(i)]] + drawn[i];
+      const double value = outlook.view.mean[points[static_cast<size_t>(i)]] + kErrors * drawn[i];
       if (i == 0) picked = value;
       if (i == 0 || outlook.fits[index] > memory) best = std::min(best, value);
     }

@@ -18,6 +18,14 @@ constexpr double kPartSd = 0.1;
 // measurement is slower than the best one counts as noise.
 constexpr double kFarSd = 0.15;
 
+// A few steps say little of their own variance: so much of it counts, and of the mean over
+// launches.
+constexpr double kOwnVariance = 0.25, kUsual = 0.75;
+
+// This share of launches is slowed down, by about so much.
+constexpr double kSlowed = 0.03;
+constexpr double kSlowedBy = 0.2;
+
 }  // namespace
 
 // What correlations depend on.
@@ -176,10 +184,12 @@ void AutoRegression::Compare() {
     best[o.earlier] = std::min(best[o.earlier], o.log_value);
     traits.emplace_back(o.point.config);
   }
+  const double usual = VarianceWithinLaunches();
   for (Eigen::Index i = 0; i < n; ++i) {
     const AutoObservation& a = observations_[static_cast<size_t>(i)];
     const double far = kFarSd * (a.log_value - best[a.earlier]);
-    noise_[i] = a.variance + far * far + 1e-9;
+    const double within = a.earlier ? a.variance : kOwnVariance * a.variance + kUsual * usual;
+    noise_[i] = within + a.other_variance + far * far + 1e-9;
     for (Eigen::Index j = 0; j < n; ++j) {
       const AutoObservation& b = observations_[static_cast<size_t>(j)];
       const double alike = a.earlier == b.earlier ? 1 : earlier_->correlation;
@@ -199,7 +209,7 @@ double AutoRegression::LogEvidence(const Scales& scales) const {
   const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
   const auto squared = [](double x) { return x * x; };
   const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
-                       squared(std::log(scales.wide / 0.004) / 1.2) +
+                       squared(std::log(scales.wide / 0.0015) / 1.2) +
                        squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
   return -0.5 * (fit + determinant + prior);
 }
@@ -233,16 +243,24 @@ void AutoRegression::ChooseScales() {
   }
 }
 
-// Student's t with 4 degrees of freedom as a mixture of normals: a measurement far from what all
-// others say of it counts less.
+// A launch may be slowed down by something else, and none is sped up: a measurement that is much
+// slower than what all others say of it counts less, by the probability that this has happened.
 void AutoRegression::WeighOutliers() {
   const auto n = static_cast<Eigen::Index>(observations_.size());
   const Eigen::LLT<Matrix> factor(CovarianceWith(scales_));
   const Matrix inverse = factor.solve(Matrix::Identity(n, n));
   const Vector solution = factor.solve(differences_);
   for (Eigen::Index i = 0; i < n; ++i) {
-    const double z = solution[i] / std::sqrt(inverse(i, i));
-    weights_[i] = std::abs(z) < 2.5 ? 1 : 5 / (4 + z * z * z * z / 6);
+    // From what the others say, without its noise and with it.
+    const double difference = solution[i] / inverse(i, i);
+    const double noise = noise_[i] + scales_.launch * scales_.launch;
+    const double variance = std::max(1 / inverse(i, i) - noise / weights_[i], 0.0) + noise;
+    const auto density = [&](double of) {
+      return std::exp(-0.5 * difference * difference / of) / std::sqrt(of);
+    };
+    const double slowed = kSlowed * 2 * density(variance + kSlowedBy * kSlowedBy);
+    const double usual = (1 - kSlowed) * density(variance);
+    weights_[i] = difference <= 0 ? 1 : std::max(usual / (usual + slowed), 0.03);
   }
 }
 
@@ -434,11 +452,16 @@ std::optional<MachineDrift> AutoRegression::Drift() const {
                       .hours = (last_s - first_s) / 3600};
 }
 
+double AutoRegression::VarianceWithinLaunches() const {
+  double sum = 0, count = 0;
+  for (const AutoObservation& o : observations_) {
+    if (!o.earlier) sum += o.variance, ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
 double AutoRegression::NoiseVariance() const {
-  double within = 0;
-  for (const AutoObservation& o : observations_)
-    within += o.variance / static_cast<double>(observations_.size());
-  return scales_.launch * scales_.launch + within + 1e-6;
+  return scales_.launch * scales_.launch + VarianceWithinLaunches() + 1e-6;
 }
 
 }  // namespace dsat

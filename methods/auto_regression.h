@@ -29,7 +29,8 @@ struct AutoPoint {
 struct AutoObservation {
   AutoPoint point;
   double log_value = 0;                  // The objective, smaller is better.
-  double variance = 0;                   // Of log_value, within the launch.
+  double variance = 0;                   // Of log_value, by its steps,
+  double other_variance = 0;             // and besides that.
   int64_t launch = 0;                    // Measurements of one launch share its deviation.
   bool earlier = false;                  // Of an earlier search,
   size_t earlier_place = 0;              // whose space has the configuration in this place.
@@ -98,8 +99,8 @@ class AutoRegression {
 
   // What is chosen by the evidence.
   struct Scales {
-    double residual = 0.03;
-    double wide = 0.004;  // Of each knob of a wide space.
+    double residual = 0.025;
+    double wide = 0.0015;  // Of each knob of a wide space.
     double launch = 0.012;
     double drift = 0;  // Standard deviation over the whole search.
   };
@@ -113,6 +114,7 @@ class AutoRegression {
   void Compare();
   void LearnFromParts();
   void Linearize();
+  double VarianceWithinLaunches() const;
   Matrix CovarianceWith(const Scales& scales) const;
   double LogEvidence(const Scales& scales) const;
   void ChooseScales();

@@ -92,7 +92,7 @@ void AutoTimeModel::SetPrior() {
     set(kTraffic + stage, 0, 0.25);
     set(kStage + stage, 0, 0.02);
   }
-  set(kTrend, 0, 0.02);
+  set(kTrend, 0, 0.04);
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, 0.005, 0.015);
   set(kScattered, 0.005, 0.01);

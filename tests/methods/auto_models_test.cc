@@ -274,6 +274,60 @@ TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt)
   EXPECT_NEAR(regression.Covariance(view, 0, 1), regression.Covariance(view, 1, 0), 1e-12);
 }
 
+// Three launches of one configuration, the last one `last` slower than the others, among others.
+AutoRegression FitRepeats(const AutoSpace& space, double last, double last_variance = 1e-4) {
+  AutoRegression regression{AutoTimeModel(space.space(), "throughput")};
+  std::vector<AutoObservation> observations;
+  const auto add = [&](int64_t size, double slower, double variance) {
+    AutoObservation& o = observations.emplace_back();
+    o.point.config = ConfigOf(space, 0, 0, size);
+    o.log_value = std::log(0.002 * (1 + 3.0 / static_cast<double>(size))) + slower;
+    o.variance = variance;
+    o.launch = std::ssize(observations);
+  };
+  for (const int64_t size : {4, 8, 12, 20})
+    add(size, 0, 1e-4);
+  add(16, 0, 1e-4);
+  add(16, 0, 1e-4);
+  add(16, last, last_variance);
+  regression.Fit(observations);
+  return regression;
+}
+
+TEST(AutoRegressionTest, ALaunchMayBeSlowedDownButNoneIsSpedUp) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  const auto mean = [&](const AutoRegression& regression) {
+    return regression.Look({{ConfigOf(configs, 0, 0, 16)}}, {}).mean[0];
+  };
+  const double usual = mean(FitRepeats(configs, 0));
+  EXPECT_NEAR(mean(FitRepeats(configs, 0.25)), usual, 0.01);
+  EXPECT_LT(mean(FitRepeats(configs, -0.25)), usual - 0.04);
+}
+
+TEST(AutoRegressionTest, AFewEqualStepsDoNotMakeAMeasurementCertain) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  const auto mean = [&](double last_variance) {
+    return FitRepeats(configs, 0.03, last_variance)
+        .Look({{ConfigOf(configs, 0, 0, 16)}}, {})
+        .mean[0];
+  };
+  EXPECT_NEAR(mean(1e-10), mean(1e-4), 0.003);
+}
+
+TEST(AutoRegressionTest, OnlyTheVarianceOfStepsIsExpectedOfTheNextLaunch) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  AutoRegression regression{AutoTimeModel(space, "throughput")};
+  AutoObservation profile;
+  profile.point.config = ConfigOf(configs, 0, 0, 1);
+  profile.variance = 1e-4;
+  profile.other_variance = 0.15 * 0.15;
+  regression.Fit({profile});
+  EXPECT_LT(regression.NoiseVariance(), 1e-3);
+}
+
 TEST(AutoRegressionTest, OverlapMaySlowComputingDownMoreThanItHides) {
   const SearchSpace space = FourRanks(false);
   const AutoSpace configs(space, {});

@@ -69,12 +69,16 @@ TEST(AutoWarmStartTest, AMachineOfAnotherSpeedIsDetectedAndDoesNoHarm) {
   };
   const Json prior = EarlierOn(slower);
   const Machine machine = SmallMachine();
-  for (const uint64_t seed : {11, 12, 13}) {
+  size_t cold_launches = 0, warm_launches = 0;
+  for (const uint64_t seed : {11, 12, 13, 14, 15, 16}) {
     const Ended cold = SearchFrom(machine, Json(), seed), warm = SearchFrom(machine, prior, seed);
     EXPECT_THAT(warm.warm_start, HasSubstr("dropped after"));
     EXPECT_LT(warm.loss, std::max(cold.loss, 0.02) + 1e-9);
-    EXPECT_LE(warm.launches, cold.launches + 4);
+    cold_launches += cold.launches;
+    warm_launches += warm.launches;
   }
+  // The first two launches on average.
+  EXPECT_LE(warm_launches, cold_launches + size_t{6} * 2);
 }
 
 // Memory that was needed elsewhere is not needed here.
