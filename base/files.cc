@@ -190,6 +190,7 @@ std::string Printable(std::string_view text) {
 
 std::string ValidUtf8(const std::string& text) {
   using nlohmann::json;
+  if (std::ranges::all_of(text, [](unsigned char c) { return c < 0x80; })) return text;
   const std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
   return json::parse(quoted).get<std::string>();
 }
@@ -217,6 +218,8 @@ std::string NearestWord(std::string_view word, std::span<const std::string> cand
   std::string nearest;
   size_t best = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;
   for (const std::string& candidate : candidates) {
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
+    if (longer - shorter >= best) continue;  // A quick answer, also for words of any length.
     size_t distance = EditDistance(word, candidate);
     if (distance >= best) continue;
     best = distance;

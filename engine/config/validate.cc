@@ -11,6 +11,8 @@
 namespace dsat::engine {
 namespace {
 
+constexpr int kMostUnknownKeys = 1000;
+
 // A name as one part of a JSON pointer.
 std::string Escaped(const std::string& key) {
   std::string text;
@@ -77,11 +79,15 @@ class KeyChecker {
 
   void Unknown(const std::string& section, const std::string& name, const Json& value,
                const std::string& type) {
+    const bool is_open = IsOpen(section, type);
+    if (is_open && *keys_.Find(section)->members == '\0') return;
+    if (++num_unknown_ > kMostUnknownKeys)
+      Throw(ErrorCode::kInvalidArgument, "{}: more than {} keys are unknown; expected a ds_config",
+            source_, kMostUnknownKeys);
     const std::vector<std::string> names = keys_.Names(section, type);
     const std::string nearest = NearestWord(name, names);
-    if (IsOpen(section, type)) {
-      const Key* const row = keys_.Find(section);
-      if (*row->members == '\0' || std::ranges::find(names, name) != names.end()) return;
+    if (is_open) {
+      if (std::ranges::find(names, name) != names.end()) return;
       warnings_->push_back(
           fmt::format("{}: {}/{} is not a key that dsat knows of DeepSpeed{}", source_, section,
                       name, nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest)));
@@ -103,6 +109,7 @@ class KeyChecker {
   const KeyTable& keys_;
   const std::string& source_;
   std::vector<std::string>* warnings_;
+  int num_unknown_ = 0;
 };
 
 void CheckRules(const Settings& settings, const std::string& source,

@@ -69,7 +69,12 @@ class FilterReader {
  public:
   // `option` is the name of the filter in errors.
   FilterReader(std::string option, const std::string& filter, const std::vector<Host>& hosts)
-      : option_(std::move(option)), filter_(filter), hosts_(hosts) {}
+      : option_(std::move(option)), filter_(filter), hosts_(hosts) {
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      index_.emplace(hosts[i].name, i);
+      longest_name_ = std::max(longest_name_, hosts[i].name.size());
+    }
+  }
 
   Chosen Read() {
     Chosen chosen;
@@ -102,12 +107,11 @@ class FilterReader {
 
   size_t ReadHost() {
     size_t found = hosts_.size();
-    for (size_t i = 0; i < hosts_.size(); ++i) {
-      const std::string& name = hosts_[i].name;
-      const size_t end = at_ + name.size();
-      if (filter_.compare(at_, name.size(), name) != 0) continue;
+    const size_t last = std::min(filter_.size(), at_ + longest_name_);
+    for (size_t end = at_; end <= last; ++end) {
       if (end != filter_.size() && filter_[end] != ':' && filter_[end] != '@') continue;
-      if (found == hosts_.size() || name.size() > hosts_[found].name.size()) found = i;
+      const auto named = index_.find(filter_.substr(at_, end - at_));
+      if (named != index_.end()) found = named->second;
     }
     if (found == hosts_.size()) RefuseHost();
     at_ += hosts_[found].name.size();
@@ -149,6 +153,8 @@ class FilterReader {
   std::string option_;
   const std::string& filter_;
   const std::vector<Host>& hosts_;
+  std::map<std::string, size_t> index_;  // Of hosts_, by name.
+  size_t longest_name_ = 0;
   size_t at_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -60,14 +61,14 @@ std::string ValueOf(const std::string& text, const std::string& key) {
   return text.substr(begin, text.find_first_of(" \n", begin) - begin);
 }
 
-// The numbers of tasks in "4(x2),1"; empty if `text` is something else.
-std::vector<int64_t> TasksOf(const std::string& text) {
+// The first `most` numbers of tasks in "4(x2),1"; empty if `text` is something else.
+std::vector<int64_t> TasksOf(const std::string& text, size_t most) {
   std::vector<int64_t> tasks;
   if (text.find_first_not_of("0123456789(x),") != std::string::npos) return tasks;
   const std::regex part(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
   for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
     const size_t repeats = (*it)[2].matched ? std::stoul((*it)[2]) : 1;
-    tasks.insert(tasks.end(), repeats, std::stoll((*it)[1]));
+    tasks.insert(tasks.end(), std::min(repeats, most - tasks.size()), std::stoll((*it)[1]));
   }
   return tasks;
 }
@@ -169,13 +170,14 @@ std::vector<std::string> SplitSlurmArgs(const std::string& text) {
 
 SlurmNodes ParseNodes(const std::string& line) {
   std::istringstream words(line);
-  std::string mark, tasks, node;
+  std::string mark, tasks;
   SlurmNodes nodes;
   words >> mark >> nodes.job >> tasks;
   if (mark != "dsat-nodes") return {};
-  const std::vector<int64_t> counts = TasksOf(tasks);
-  for (size_t i = 0; words >> node && i < counts.size(); ++i)
-    nodes.hosts.push_back({.name = node, .slots = FirstSlots(counts[i])});
+  const std::vector<std::string> names{std::istream_iterator<std::string>(words), {}};
+  const std::vector<int64_t> counts = TasksOf(tasks, names.size());
+  for (size_t i = 0; i < counts.size(); ++i)
+    nodes.hosts.push_back({.name = names[i], .slots = FirstSlots(counts[i])});
   return nodes;
 }
 

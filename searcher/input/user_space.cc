@@ -23,6 +23,7 @@ using engine::KeyType;
 constexpr char kSection[] = "/search_space";
 constexpr char kArgument[] = "arguments.";
 constexpr char kVariable[] = "environment.";
+constexpr size_t kMostKeys = 100;
 constexpr size_t kMostValues = 1000;
 
 // Keys that a search never varies, and why.
@@ -147,6 +148,8 @@ class Reader {
   std::vector<Json> List(const Json& given) const {
     if (!given.is_array() || given.empty())
       Fail(fmt::format("is {}; expected a list of values or {{min: A, max: B}}", given.dump()));
+    if (given.size() > kMostValues)
+      Fail(fmt::format("has {} values; expected at most {}", given.size(), kMostValues));
     for (auto it = given.begin(); it != given.end(); ++it) {
       if (std::find(std::next(it), given.end(), *it) != given.end())
         Fail(fmt::format("has {} twice", it->dump()));
@@ -176,8 +179,8 @@ class Reader {
       const int64_t step = given.contains("divisible_by") ? Bound(given, "divisible_by") : 1;
       if ((max - min) / step >= static_cast<int64_t>(kMostValues))
         Fail(fmt::format("has more than {} sizes; expected a larger divisible_by", kMostValues));
-      for (int64_t size = (min + step - 1) / step * step; size <= max; size += step)
-        values.emplace_back(size);
+      for (int64_t factor = (min - 1) / step + 1; factor <= max / step; ++factor)
+        values.emplace_back(factor * step);
       if (values.empty()) Fail(fmt::format("has no multiple of {} from {} to {}", step, min, max));
       return values;
     }
@@ -238,6 +241,9 @@ Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
     document.Fail(kSection,
                   fmt::format("is {}; expected ds_config keys with their values", section.dump()));
   }
+  if (section.size() > kMostKeys)
+    document.Fail(kSection,
+                  fmt::format("has {} keys; expected at most {}", section.size(), kMostKeys));
   Json space = Json::object();
   Reader reader(document, spec, warnings);
   for (const auto& [name, given] : section.items()) {

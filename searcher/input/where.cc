@@ -17,6 +17,7 @@ using engine::Key;
 using engine::Settings;
 
 constexpr char kWhere[] = "/where";
+constexpr size_t kMostPairs = 100'000;  // Of values that conditions compare.
 
 // Keys whose values a search does not choose freely, and what to use in place of a condition.
 constexpr std::array<std::pair<const char*, const char*>, 4> kElsewhere = {{
@@ -104,7 +105,13 @@ class WhereReader {
   }
 
   void CheckValues(const Comparison& condition, const std::vector<Json>& left,
-                   const std::vector<Json>& right) const {
+                   const std::vector<Json>& right) {
+    num_pairs_ += left.size() * right.size();
+    if (num_pairs_ > kMostPairs)
+      Fail(
+          fmt::format("makes more than {} pairs of values; expected fewer conditions, or fewer "
+                      "values in search_space",
+                      kMostPairs));
     bool can_hold = false;
     for (const Json& a : left) {
       for (const Json& b : right) {
@@ -126,6 +133,7 @@ class WhereReader {
   Settings settings_;
   std::string place_;  // Of the entry that is read, and its text.
   std::string text_;
+  size_t num_pairs_ = 0;
 };
 
 }  // namespace

@@ -223,8 +223,10 @@ std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* 
     return value.is_number_integer() ? value.get<int64_t>() : 0;
   };
   const int64_t total = size("train_batch_size");
-  const int64_t of_one = size(kTrainerArguments[0].key) * size(kTrainerArguments[1].key);
-  if (of_one < 1 || total % of_one != 0) return std::nullopt;
+  int64_t of_one = 0;
+  const bool is_huge = __builtin_mul_overflow(size(kTrainerArguments[0].key),
+                                              size(kTrainerArguments[1].key), &of_one);
+  if (is_huge || of_one < 1 || total % of_one != 0) return std::nullopt;
   const int64_t ranks = total / of_one;
   if (ranks < 1 || ranks >= spec->slots_per_trial || spec->slots_per_trial % ranks != 0)
     return std::nullopt;

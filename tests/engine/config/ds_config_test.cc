@@ -154,6 +154,13 @@ TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
               Contains(HasSubstr("not a key of DeepSpeed")));
 }
 
+TEST(ValidateTest, AFileOfUnknownKeysIsRefused) {
+  Json config = With("{}");
+  for (int i = 0; i < 1001; ++i)
+    config[fmt::format("{:08}", i)] = i;
+  EXPECT_THAT(Refusal(config), HasSubstr("more than 1000 keys are unknown"));
+}
+
 TEST(ValidateTest, UnknownKeysOfOpenSectionsAreNamedInAWarning) {
   EXPECT_THAT(ValidateDsConfig(With("{'checkpoint': {'use_node_local_storag': true, 'writer': 1},"
                                     " 'comms_logger': {'verbos': true}, 'comet': {'x_y_z': 1}}"),

@@ -86,6 +86,7 @@ TEST_F(SlurmTest, TheNodesOfAJobAreHostsWithItsTasksAsSlots) {
   EXPECT_THAT(nodes.hosts, ElementsAre(Host{"n1", {0, 1}}, Host{"n2", {0, 1}}, Host{"n3", {0}}));
   EXPECT_THAT(ParseNodes("salloc: Granted job allocation 12").hosts, IsEmpty());
   EXPECT_THAT(ParseNodes("dsat-nodes 12").hosts, IsEmpty());
+  EXPECT_THAT(ParseNodes("dsat-nodes 12 1(x999999),1 n1").hosts, ElementsAre(Host{"n1", {0}}));
 }
 
 TEST_F(SlurmTest, AJobHasTheSizeOfATrial) {

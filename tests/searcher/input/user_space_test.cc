@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/error.h"
 
 namespace dsat {
@@ -91,6 +93,24 @@ TEST_F(UserSpaceTest, WrongRangesAreRefused) {
               HasSubstr("expected a larger divisible_by"));
   EXPECT_THAT(ErrorOf({{"/zero_optimization/overlap_comm", {{"min", 1}, {"max", 2}}}}),
               HasSubstr("is a range; expected a list of values"));
+}
+
+TEST_F(UserSpaceTest, ALongSpaceIsRefused) {
+  Json values, keys;
+  for (int i = 0; i < 1001; ++i)
+    values.push_back(i);
+  EXPECT_THAT(ErrorOf({{kBucket, values}}), HasSubstr("has 1001 values; expected at most 1000"));
+  for (int i = 0; i < 101; ++i)
+    keys[fmt::format("/own/{}", i)] = {1};
+  EXPECT_THAT(ErrorOf(keys, /*builtin=*/false), HasSubstr("has 101 keys; expected at most 100"));
+}
+
+TEST_F(UserSpaceTest, TheLargestNumbersAreMultiplesToo) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();  // 7 * 7 * 73 * ...
+  EXPECT_EQ(Read({{kSizes, {{"min", kMost - 8}, {"max", kMost}, {"divisible_by", 7}}}})[kSizes],
+            (Json{kMost - 7, kMost}));
+  EXPECT_EQ(Read({{kSizes, {{"min", 1}, {"max", kMost}, {"divisible_by", kMost}}}})[kSizes],
+            (Json{kMost}));
 }
 
 TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {

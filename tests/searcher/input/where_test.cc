@@ -83,6 +83,16 @@ TEST_F(WhereTest, ErrorsNameTheLineTheConditionAndTheWayOut) {
   EXPECT_THAT(ErrorOf({"/zero_optimization/stage < 3"}), HasSubstr("expected --zero-stages"));
 }
 
+TEST_F(WhereTest, PairsOfManyValuesAreRefused) {
+  Json values;
+  for (int i = 0; i < 400; ++i)
+    values.push_back(i);
+  spec_.search_space["/dsat/arguments/--a"] = spec_.search_space["/dsat/arguments/--b"] = values;
+  EXPECT_EQ(ErrorOf({"arguments.--a < 300"}), "");
+  EXPECT_THAT(ErrorOf({"arguments.--a <= arguments.--b"}),
+              HasSubstr("makes more than 100000 pairs of values"));
+}
+
 TEST_F(WhereTest, ValuesThatCannotBeComparedAreRefused) {
   EXPECT_THAT(ErrorOf({"arguments.--workers < many"}), HasSubstr("compares 2 with \"many\""));
   EXPECT_THAT(ErrorOf({"environment.ALGO < Tree"}), HasSubstr("expected two numbers"));
