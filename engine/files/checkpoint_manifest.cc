@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <regex>
 #include <set>
 
@@ -56,6 +57,32 @@ bool IsOurs(const std::string& name) {
   return std::regex_match(name, ours);
 }
 
+// Throws unless each parameter that has linears is a matrix of their columns side by side, and no
+// two published tensors share a name.
+void CheckLinears(const CheckpointManifest& manifest) {
+  for (const auto& [name, parts] : manifest.linears) {
+    const auto found = manifest.parameters.find(name);
+    const bool is_matrix = found != manifest.parameters.end() && found->second.size() == 2;
+    int64_t left = is_matrix ? found->second[1] : -1;
+    for (const LinearPart& part : parts)
+      left = part.outs < 1 || part.outs > left ? -1 : left - part.outs;
+    if (left != 0)
+      Throw(ErrorCode::kDataLoss, "/linears/{} does not fit /parameters/{}", Printable(name),
+            Printable(name));
+  }
+  std::set<std::string> names;
+  for (const auto& [name, shape] : manifest.parameters) {
+    const auto linears = manifest.linears.find(name);
+    std::vector<LinearPart> tensors = {{name, 0}};
+    if (linears != manifest.linears.end()) tensors = linears->second;
+    for (const LinearPart& tensor : tensors) {
+      if (!names.insert(tensor.name).second)
+        Throw(ErrorCode::kDataLoss, "/linears/{} has the name {} of another tensor",
+              Printable(name), Printable(tensor.name));
+    }
+  }
+}
+
 // REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
 CheckpointManifest Parse(const Json& json) {
   CheckpointManifest manifest;
@@ -74,6 +101,8 @@ CheckpointManifest Parse(const Json& json) {
     for (const Json& part : parts)
       manifest.linears[name].push_back({part.at(0), IntegerIn(part.at(1))});
   }
+  CheckLinears(manifest);
+  int64_t most_bytes = std::numeric_limits<int64_t>::max() / 2;  // So that twice their sum fits.
   for (const Json& file : json.at("files")) {
     if (!IsOurs(file.at("name")))
       Throw(ErrorCode::kDataLoss, "/files names {}; expected {}", file.at("name").dump(),
@@ -81,6 +110,10 @@ CheckpointManifest Parse(const Json& json) {
     const std::string crc = file.at("crc32");
     manifest.files.push_back({file.at("name"), IntegerIn(file.at("bytes")),
                               static_cast<uint32_t>(std::stoul(crc, nullptr, 16))});
+    const int64_t bytes = manifest.files.back().bytes;
+    if (bytes < 0 || bytes > most_bytes)
+      Throw(ErrorCode::kDataLoss, "/files has {} bytes; expected the size of a file", bytes);
+    most_bytes -= bytes;
   }
   manifest.engine = json.at("engine");
   manifest.client_state = json.at("client_state");
@@ -210,7 +243,7 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
     Throw(ErrorCode::kDataLoss, "{}: {} bytes, {} says {}: it was cut short or replaced", path,
           bytes, kManifest, file.bytes);
   }
-  std::vector<char> block(1 << 20);
+  std::vector<char> block(static_cast<size_t>(std::min<int64_t>(1 << 20, bytes)));
   uint32_t crc = 0;
   while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
     crc = Crc32(crc, {block.data(), static_cast<size_t>(in.gcount())});

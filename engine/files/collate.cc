@@ -80,10 +80,11 @@ std::vector<SavedPiece> FindParameter(const TensorSpec& spec, std::vector<Safete
   return pieces;
 }
 
-// Room for a block of elements.
+// Room for a block of at most `num_elems` elements.
 class Block {
  public:
-  explicit Block(DType dtype) : dtype_(dtype), bytes_(kBlockElems * BytesPerElem(dtype)) {}
+  Block(DType dtype, int64_t num_elems)
+      : dtype_(dtype), bytes_(std::min(kBlockElems, num_elems) * BytesPerElem(dtype)) {}
   Tensor First(int64_t num_elems) { return Tensor{bytes_.data(), num_elems, dtype_}; }
 
  private:
@@ -92,9 +93,10 @@ class Block {
 };
 
 // Writes a piece, converted; tells `on_bytes` of the bytes read.
-void CopyPiece(const SavedPiece& piece, Block& converted, PublishedWriter& out,
+void CopyPiece(const SavedPiece& piece, DType dtype, PublishedWriter& out,
                const std::function<void(int64_t)>& on_bytes) {
-  Block block(piece.entry->dtype);
+  Block converted(dtype, piece.entry->num_elems);
+  Block block(piece.entry->dtype, piece.entry->num_elems);
   for (int64_t begin = 0; begin < piece.entry->num_elems; begin += kBlockElems) {
     const int64_t count = std::min(kBlockElems, piece.entry->num_elems - begin);
     piece.file->Read(*piece.entry, begin, block.First(count));
@@ -148,10 +150,9 @@ CollateResult Collate(const CollateOptions& options,
   all_bytes = done_bytes + PieceBytes(parameters);
 
   PublishedWriter out(result.format, options.out, dtype, std::move(published));
-  Block converted(dtype);
   for (const std::vector<SavedPiece>& pieces : parameters) {
     for (const SavedPiece& piece : pieces)
-      CopyPiece(piece, converted, out, on_bytes);
+      CopyPiece(piece, dtype, out, on_bytes);
   }
   out.Commit();
   result.file_bytes = static_cast<int64_t>(fs::file_size(options.out));
