@@ -54,7 +54,8 @@ Json FilesToJson(const std::vector<CheckpointFile>& files) {
 bool IsOurs(const std::string& name) {
   static const std::regex ours(
       R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
-  return std::regex_match(name, ours);
+  constexpr size_t kMaxNameBytes = 255;  // Of file systems; std::regex recurses for each byte.
+  return name.size() <= kMaxNameBytes && std::regex_match(name, ours);
 }
 
 // Throws unless each parameter that has linears is a matrix of their columns side by side, and no
