@@ -6,11 +6,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <optional>
-#include <regex>
 #include <set>
+#include <sstream>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -59,25 +62,36 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
   return std::nullopt;
 }
 
+// The ds_config that accelerate's own config at `path` names; "" if it names none.
+std::string ConfigFileIn(const std::string& path) {
+  constexpr std::string_view kKey = "deepspeed_config_file:";
+  std::istringstream lines(ReadOrEmpty(path));
+  for (std::string raw; std::getline(lines, raw);) {
+    const std::string line = Trimmed(raw);
+    const size_t begin = line.find_first_not_of(" \t'\"", kKey.size());
+    if (line.starts_with(kKey) && begin != line.npos)
+      return line.substr(begin, line.find_first_of(" \t'\"#", begin) - begin);
+  }
+  return "";
+}
+
 // accelerate's own config may name the ds_config.
 std::optional<std::string> NameAcceleratesConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (!launcher || launcher->name != "accelerate" || NamesConfig(*spec)) return std::nullopt;
-  static const std::regex kConfigFile(R"((?:^|\n)\s*deepspeed_config_file:\s*['"]?([^\s'"#]+))");
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
     const auto value = ValueOfFlag(command, i, "--config_file");
     if (!value) continue;
     const std::string file = TextOf(command, *value);
-    const std::string text = ReadOrEmpty(std::filesystem::path(spec->model_dir) / file);
-    std::smatch match;
-    if (!std::regex_search(text, match, kConfigFile)) return std::nullopt;
-    command.InsertBehind(value->index, {"--deepspeed_config_file", match[1]});
+    const std::string config = ConfigFileIn(std::filesystem::path(spec->model_dir) / file);
+    if (config.empty()) return std::nullopt;
+    command.InsertBehind(value->index, {"--deepspeed_config_file", config});
     spec->entrypoint = command.Changed();
     return fmt::format(
         "--deepspeed_config_file {} of {} is given in the entrypoint, so that "
         "trials can have their own",
-        match[1].str(), file);
+        config, file);
   }
   return std::nullopt;
 }
@@ -113,12 +127,23 @@ std::optional<int64_t> NumberInScript(const std::string& script, const TrainerAr
   if (!Has(script, "TrainingArguments(")) return std::nullopt;
   const std::string name = argument.flag + 2;
   if (!Has(script, name.c_str())) return argument.fallback;
-  const std::regex assigned("\\b" + name + "\\s*=\\s*([0-9]{1,9})\\b");
-  std::smatch match;
-  if (!std::regex_search(script, match, assigned)) return std::nullopt;
-  const std::string rest = match.suffix();
-  if (Has(rest, name.c_str())) return std::nullopt;
-  return std::stoll(match.str(1));
+  constexpr std::string_view kBlanks = " \t\n\v\f\r", kDigits = "0123456789";
+  const auto is_word = [&](size_t i) {
+    return i < script.size() &&
+           (std::isalnum(static_cast<unsigned char>(script[i])) != 0 || script[i] == '_');
+  };
+  // Not by std::regex, which recurses once for each blank.
+  for (size_t at = script.find(name); at != script.npos; at = script.find(name, at + 1)) {
+    const size_t sign = script.find_first_not_of(kBlanks, at + name.size());
+    if ((at > 0 && is_word(at - 1)) || sign == script.npos || script[sign] != '=') continue;
+    const size_t begin = script.find_first_not_of(kBlanks, sign + 1);
+    if (begin == script.npos) continue;
+    const size_t end = std::min(script.find_first_not_of(kDigits, begin), script.size());
+    if (end == begin || end > begin + 9 || is_word(end)) continue;
+    if (script.find(name, end) != script.npos) return std::nullopt;
+    return std::stoll(script.substr(begin, end - begin));
+  }
+  return std::nullopt;
 }
 
 class Resolver {

@@ -119,6 +119,24 @@ TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
   EXPECT_EQ(spec_.entrypoint, (Argv{"python", "code.py"}));
   std::ofstream(folder_ / "code.py") << "TrainingArguments(per_device_train_batch_size=n)\n";
   EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see"));
+  for (const char* text : {"per_device_train_batch_size=1, per_device_train_batch_size=2",
+                           "my_per_device_train_batch_size=1", "per_device_train_batch_size=n1",
+                           "per_device_train_batch_size"}) {
+    std::ofstream(folder_ / "code.py") << "TrainingArguments(" << text;
+    EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see")) << text;
+  }
+}
+
+TEST_F(TrainerCommandTest, AMillionBlanksAreRead) {
+  const std::string blanks(1'000'000, ' '), lines(1'000'000, '\n');
+  std::ofstream(folder_ / "code.py")
+      << "TrainingArguments(per_device_train_batch_size" << blanks << "=" << lines << "4)";
+  Complete({"python", "code.py"}, kAuto);
+  EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 4);
+  std::ofstream(folder_ / "acc.yaml")
+      << lines << blanks << "deepspeed_config_file:" << blanks << "'ds.json'";
+  Complete({"accelerate", "launch", "--config_file", "acc.yaml", "plain.py"}, Json::object());
+  EXPECT_THAT(spec_.entrypoint, Contains("ds.json"));
 }
 
 TEST_F(TrainerCommandTest, ATotalOfFewerRanksIsLeftToDeepSpeed) {
