@@ -1,4 +1,4 @@
-// An experiment file and the ds_config that it names.
+// An experiment file and the files that it names.
 #include "searcher/input/experiment_file.h"
 
 #include <vector>
@@ -8,10 +8,12 @@
 
 namespace dsat::fuzz {
 
-// The YAML; the text of ds_config.json beside it.
+// The YAML; the texts of ds_config.json, train.py and accelerate.yaml beside it.
 void ExperimentFile(std::string_view input) {
-  const auto parts = Parts(input, 2);
+  const auto parts = Parts(input, 4);
   WriteInput("ds_config.json", parts[1].empty() ? "{\"train_batch_size\": 8}" : parts[1]);
+  WriteInput("train.py", parts[2]);
+  WriteInput("accelerate.yaml", parts[3]);
   std::vector<std::string> warnings;
   ExperimentSpec spec = ReadExperimentFile(WriteInput("deepspeed.yaml", parts[0]), "", &warnings);
   SetTrainBatchSize("", spec);

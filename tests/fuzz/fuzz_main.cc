@@ -1,4 +1,6 @@
 // libFuzzer's entry points: dsat_fuzz --target=NAME [libFuzzer's flags] CORPUS...; or --list.
+#include <malloc.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +24,9 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
     }
     if (word == "--list") std::exit(0);
   }
+  // Memory that is free stays with the process; the kernel takes longer to give it than an input.
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_MMAP_THRESHOLD, 256 << 20);
   if (target != nullptr) return 0;
   std::fputs("dsat_fuzz: expected --target=NAME with one of the names of --list\n", stderr);
   std::exit(2);

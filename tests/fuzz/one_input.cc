@@ -1,13 +1,15 @@
 // The table of targets, and the files that they read.
 #include "tests/fuzz/one_input.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <map>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 
 namespace dsat::fuzz {
 namespace {
@@ -39,6 +41,7 @@ const std::vector<Target>& Targets() {
                                               {"host_file", HostFile},
                                               {"hugging_face_config", HuggingFaceConfig},
                                               {"idx_files", IdxFiles},
+                                              {"machine_texts", MachineTexts},
                                               {"metrics_file", MetricsFile},
                                               {"model_block", ModelBlock},
                                               {"profile_file", ProfileFile},
@@ -59,11 +62,14 @@ void RunOne(const Target& target, std::string_view input) {
 
 std::string WriteInput(const std::string& name, std::string_view content) {
   static const Folder folder;
+  // A file stays open, because to open it takes longer than to write it.
+  static std::map<std::string, UniqueFd> files;
   const std::string path = folder.path + "/" + name;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  DSAT_CHECK(file.good(), "{}", path);
+  UniqueFd& file = files[name];
+  if (!file) file = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const auto bytes = static_cast<ssize_t>(content.size());
+  DSAT_CHECK(pwrite(file.get(), content.data(), content.size(), 0) == bytes, "{}", path);
+  DSAT_CHECK(ftruncate(file.get(), bytes) == 0, "{}", path);
   return path;
 }
 
@@ -77,6 +83,12 @@ std::vector<std::string_view> Parts(std::string_view input, size_t count) {
   }
   parts.push_back(input);
   return parts;
+}
+
+std::string SafetensorsBytes(std::string_view header, std::string_view data) {
+  const uint64_t bytes = header.size();
+  std::string content(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  return content.append(header).append(data);
 }
 
 }  // namespace dsat::fuzz

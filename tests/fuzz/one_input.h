@@ -26,6 +26,7 @@ void ExperimentFile(std::string_view input);
 void HostFile(std::string_view input);
 void HuggingFaceConfig(std::string_view input);
 void IdxFiles(std::string_view input);
+void MachineTexts(std::string_view input);
 void MetricsFile(std::string_view input);
 void ModelBlock(std::string_view input);
 void ProfileFile(std::string_view input);
@@ -52,6 +53,9 @@ std::string WriteInput(const std::string& name, std::string_view content);
 
 // The input's `count` parts, which lines of "%%" separate; the last ones may be empty.
 std::vector<std::string_view> Parts(std::string_view input, size_t count);
+
+// A safetensors file: the size of the header, the header, the data.
+std::string SafetensorsBytes(std::string_view header, std::string_view data);
 
 }  // namespace dsat::fuzz
 

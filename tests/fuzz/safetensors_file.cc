@@ -13,9 +13,7 @@ namespace dsat::fuzz {
 // shards, which names model.safetensors.
 void SafetensorsFile(std::string_view input) {
   const auto parts = Parts(input, 3);
-  uint64_t bytes = parts[0].size();
-  std::string content(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
-  content.append(parts[0]).append(parts[1]);
+  const std::string content = SafetensorsBytes(parts[0], parts[1]);
   // An input without parts is the whole file.
   const std::string path =
       WriteInput("model.safetensors", parts[1].empty() ? input : std::string_view(content));

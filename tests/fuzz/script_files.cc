@@ -6,6 +6,7 @@
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/script_losses.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {
@@ -18,6 +19,7 @@ void ScriptFiles(std::string_view input) {
   NormalizeMetrics(file, 2, 8, 1.5);
   NormalizeModelInfo(file, 2);
   ReadHookReport(text);
+  LossesInLog(WriteInput("rank0.log", log), "loss: *([^ ,]*)");
   CountStepLines(log);
   MaxMemAllocated(log);
   ReadConfigDump(log);
