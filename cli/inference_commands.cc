@@ -68,15 +68,19 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
 class TaskFile {
  public:
   explicit TaskFile(const TrialTask& task)
-      : path_(fs::temp_directory_path() / fmt::format("dsat-task-{}.json", getpid())) {
+      : folder_(MakeTemporaryFolder()), path_(folder_ + "/task.json") {
     WriteJsonFile(path_, ToJson(task));
   }
-  ~TaskFile() { unlink(path_.c_str()); }
+  ~TaskFile() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
   TaskFile(const TaskFile&) = delete;
   TaskFile& operator=(const TaskFile&) = delete;
   const std::string& path() const { return path_; }
 
  private:
+  std::string folder_;
   std::string path_;
 };
 
