@@ -2,6 +2,9 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,12 +25,20 @@
 namespace dsat {
 namespace {
 
-// Repeats read() until it is not interrupted. Throws on errors.
+// Waits until a pipe has content or an end.
+void Await(int pipe, int timeout_ms) {
+  pollfd news = {pipe, POLLIN, 0};
+  ::poll(&news, 1, timeout_ms);
+}
+
+// Repeats read() until it is not interrupted and a pipe that has a writer has content. Throws on
+// errors.
 size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
   for (;;) {
     ssize_t count = ::read(fd, data, size);
     if (count >= 0) return static_cast<size_t>(count);
-    if (errno != EINTR) ThrowErrno("cannot read " + path, errno);
+    if (errno != EINTR && errno != EAGAIN) ThrowErrno("cannot read " + path, errno);
+    if (errno == EAGAIN) Await(fd, -1);
   }
 }
 
@@ -72,14 +83,27 @@ int64_t UnitBytes(std::string_view unit) {
 
 }  // namespace
 
-std::string ReadFile(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) ThrowErrno("cannot read " + path, errno);
+std::string ReadFile(const std::string& path, int64_t max_bytes) {
+  constexpr int kWriterWaitMs = 2000;
+  constexpr int64_t kMostUnsizedBytes = int64_t{64} << 20;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) ThrowErrno("cannot read " + path, errno);
+  const bool is_pipe = S_ISFIFO(status.st_mode);
+  // A device or a pipe may have no end.
+  if (!S_ISREG(status.st_mode)) max_bytes = std::min(max_bytes, kMostUnsizedBytes);
+  if (is_pipe) Await(fd.get(), kWriterWaitMs);
   std::string content;
   std::array<char, 1 << 14> buffer;
   while (size_t count = ReadSome(fd.get(), buffer.data(), buffer.size(), path)) {
     content.append(buffer.data(), count);
+    if (std::ssize(content) > max_bytes) {
+      Throw(ErrorCode::kInvalidArgument, "cannot read {}: it has more than {}", path,
+            HumanBytes(max_bytes));
+    }
   }
+  if (is_pipe && content.empty())
+    Throw(ErrorCode::kInvalidArgument, "cannot read {}: nobody has written to this pipe", path);
   return content;
 }
 
@@ -105,9 +129,20 @@ void MakeWritableFolder(const std::string& path) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) ThrowErrno("cannot write to folder " + path, errno);
 }
 
+std::string MakeTemporaryFolder() {
+  std::error_code error;
+  std::string path = std::filesystem::temp_directory_path(error) / "dsat-XXXXXX";
+  if (error || ::mkdtemp(path.data()) == nullptr) {
+    ThrowErrno(fmt::format("cannot create a folder for temporary files{} (set TMPDIR to a folder)",
+                           error ? "" : ", " + path),
+               error ? error.value() : errno);
+  }
+  return path;
+}
+
 std::string TailLines(const std::string& path, int max_lines) {
   if (max_lines <= 0) return "";
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd && errno == ENOENT) return "";
   if (!fd) ThrowErrno("cannot read " + path, errno);
   off_t begin = ::lseek(fd.get(), 0, SEEK_END);

@@ -3,6 +3,7 @@
 #define DSAT_BASE_FILES_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,9 +11,11 @@
 
 namespace dsat {
 
-// The whole content of a file. Throws kNotFound, kPermissionDenied or kUnavailable, naming the
-// file.
-std::string ReadFile(const std::string& path);
+// The whole content of a file or a pipe. Throws kNotFound, kPermissionDenied, kUnavailable or, for
+// a pipe that gets no content and what has more than `max_bytes` (at most 64 MiB if it is no
+// regular file), kInvalidArgument, naming the file.
+std::string ReadFile(const std::string& path,
+                     int64_t max_bytes = std::numeric_limits<int64_t>::max());
 // The same, but "" if the file cannot be read.
 std::string ReadOrEmpty(const std::string& path);
 
@@ -22,6 +25,10 @@ void WriteFileAtomic(const std::string& path, std::string_view content);
 
 // Creates a folder and its parents. Throws if the folder is not writable, naming it.
 void MakeWritableFolder(const std::string& path);
+
+// Creates a folder for temporary files that only this user may open, and returns its path. Throws
+// if there is no place for it.
+std::string MakeTemporaryFolder();
 
 // The last `max_lines` lines of a file, "" if it does not exist.
 std::string TailLines(const std::string& path, int max_lines);

@@ -260,7 +260,8 @@ Json ParseTolerantJson(std::string_view text, const std::string& source) {
 }
 
 Json ReadJsonFile(const std::string& path) {
-  return ParseTolerantJson(ReadFile(path), path);
+  constexpr int64_t kMaxBytes = int64_t{256} << 20;
+  return ParseTolerantJson(ReadFile(path, kMaxBytes), path);
 }
 
 void WriteJsonFile(const std::string& path, const Json& value) {

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/disk_speed.h"
+#include "cli/status_line.h"
 #include "engine/io/async_file.h"
 
 namespace dsat::cli {
@@ -116,8 +117,9 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   for (const AioOptions& options : sweep) {
     results.push_back(Measure(bench, bytes, options, engine, memory.get()));
     const Measured& last = results.back();
-    fmt::print(stderr, "{}/{}  {}  read {:.2f} GB/s  write {:.2f} GB/s\n", results.size(),
-               sweep.size(), AioBlock(options).dump(), last.read_gbps, last.write_gbps);
+    Say(stderr,
+        fmt::format("{}/{}  {}  read {:.2f} GB/s  write {:.2f} GB/s\n", results.size(),
+                    sweep.size(), AioBlock(options).dump(), last.read_gbps, last.write_gbps));
   }
   std::stable_sort(results.begin(), results.end(), [](const Measured& a, const Measured& b) {
     return a.GbpsBothWays() > b.GbpsBothWays();

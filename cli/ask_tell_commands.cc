@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/read_spec.h"
+#include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
@@ -65,9 +66,9 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else {
-    fmt::print(stderr, "{}\n",
-               finished ? "finished: there are no more trials"
-                        : "no trial now: first tell how a running trial ended");
+    Say(stderr,
+        fmt::format("{}\n", finished ? "finished: there are no more trials"
+                                     : "no trial now: first tell how a running trial ended"));
   }
   return 0;
 }

@@ -111,6 +111,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   CheckSpec(spec, AreElsewhere(options.machines.hosts));
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
+  CheckRunnable(spec, check.run, options);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
   options.out_dir = OutDir(check.run, experiment);

@@ -63,7 +63,7 @@ int RunCommand(const Flags& flags, const CollateFlags& collate) {
                              });
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCancelled) throw;
-    fmt::print(stderr, "interrupted; {} was not written\n", Printable(collate.out));
+    Say(stderr, fmt::format("interrupted; {} was not written\n", Printable(collate.out)));
     return kExitInterrupted;
   }
   if (flags.json) {

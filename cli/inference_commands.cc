@@ -3,13 +3,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -64,21 +68,26 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
   return task;
 }
 
-// A file that is gone with this object.
-class TaskFile {
- public:
-  explicit TaskFile(const TrialTask& task)
-      : path_(fs::temp_directory_path() / fmt::format("dsat-task-{}.json", getpid())) {
-    WriteJsonFile(path_, ToJson(task));
-  }
-  ~TaskFile() { unlink(path_.c_str()); }
-  TaskFile(const TaskFile&) = delete;
-  TaskFile& operator=(const TaskFile&) = delete;
-  const std::string& path() const { return path_; }
+std::string PathOf(const UniqueFd& fd) {
+  return fmt::format("/proc/self/fd/{}", fd.get());
+}
 
- private:
-  std::string path_;
-};
+// A file without a name, which our child inherits.
+UniqueFd TaskFile(const TrialTask& task) {
+  UniqueFd file(memfd_create("dsat-task", 0));
+  if (!file) ThrowErrno("memfd_create", errno);
+  std::ofstream(PathOf(file)) << ToJson(task);
+  return file;
+}
+
+// Becomes dsat-trial, which ends with `parent`, however that ends.
+[[noreturn]] void BecomeTrial(const std::string& program, const std::string& task, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kExitError);  // It ended before prctl.
+  execl(program.c_str(), program.c_str(), task.c_str(), nullptr);
+  fmt::print(stderr, "dsat: {}: {}\n", program, std::strerror(errno));
+  _exit(kExitError);
+}
 
 std::string ReadAll(int fd) {
   std::string text;
@@ -94,22 +103,20 @@ std::string ReadAll(int fd) {
 // both. Gives what it has printed if `capture`; nothing if it failed, after it has said why. Throws
 // kAborted if a signal has ended it.
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
-  const TaskFile file(task);
+  const UniqueFd file = TaskFile(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
   setenv(engine::kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);
   UniqueFd in(ends[1]);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  if (capture) posix_spawn_file_actions_adddup2(&actions, in.get(), STDOUT_FILENO);
-  char* argv[] = {const_cast<char*>(program.c_str()), const_cast<char*>(file.path().c_str()),
-                  nullptr};
-  pid_t pid = 0;
-  const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) ThrowErrno(program, error);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) ThrowErrno("fork", errno);
+  if (pid == 0) {
+    if (capture) dup2(in.get(), STDOUT_FILENO);
+    BecomeTrial(program, PathOf(file), parent);
+  }
   in.Reset();
   const std::string printed = capture ? ReadAll(out.get()) : "";
   int status = 0;

@@ -28,8 +28,11 @@ int main(int argc, char** argv) {
     const Flags& flags = std::get<Flags>(parsed);
     const int exit_code =
         std::visit([&](const auto& command) { return RunCommand(flags, command); }, flags.command);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      dsat::ThrowErrno("cannot write to standard output", errno);
+    if (std::fflush(stdout) != 0) dsat::ThrowErrno("cannot write to standard output", errno);
+    if (std::ferror(stdout) != 0) {  // The reason was seen earlier.
+      dsat::Throw(dsat::ErrorCode::kUnavailable,
+                  "cannot write to standard output: it does not have the whole result");
+    }
     return exit_code;
   } catch (const std::filesystem::filesystem_error& error) {
     const dsat::Error shown(dsat::ErrorCode::kUnavailable,

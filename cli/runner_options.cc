@@ -10,9 +10,11 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cli/status_line.h"
 #include "searcher/hosts/host_environment.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slurm.h"
+#include "searcher/runner_lock.h"
 
 namespace dsat::cli {
 namespace {
@@ -65,7 +67,7 @@ void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
   access.slurm_job = nodes.job;
   options->machines = ReachHosts(nodes.hosts, access, options->dsat_binary);
   CountDevicesAsSlots(flags.slurm_slots_per_node, &options->machines.hosts);
-  fmt::print(stderr, "job {} of Slurm, {}\n", nodes.job, HostsLine(options->machines.hosts));
+  Say(stderr, fmt::format("job {} of Slurm, {}\n", nodes.job, HostsLine(options->machines.hosts)));
 }
 
 }  // namespace
@@ -101,8 +103,14 @@ RunnerOptions MakeRunnerOptions(const RunFlags& run) {
                                  .master_addr = run.hosts.master_addr,
                                  .environment = HostEnvironment()},
                                 options.dsat_binary);
-  fmt::print(stderr, "{}\n", HostsLine(options.machines.hosts));
+  Say(stderr, fmt::format("{}\n", HostsLine(options.machines.hosts)));
   return options;
+}
+
+void CheckRunnable(const ExperimentSpec& spec, const RunFlags& run, const RunnerOptions& options) {
+  if (options.machines.hosts.empty()) ThisMachine(spec, options.num_slots);
+  MakeWritableFolder(run.out_dir.empty() ? "dsat-out" : run.out_dir);
+  if (!run.out_dir.empty()) RunnerLock::CheckUnclaimed(run.out_dir);
 }
 
 void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options) {
@@ -110,8 +118,8 @@ void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options) {
   options->machines = PlanJobs(spec, &*options->jobs);
   const size_t nodes = options->machines.hosts.size();
   const size_t slots = options->machines.hosts[0].slots.size();
-  fmt::print(stderr, "each attempt is a job of Slurm: {} node{} with {} slot{}\n", nodes,
-             nodes == 1 ? "" : "s", slots, slots == 1 ? "" : "s");
+  Say(stderr, fmt::format("each attempt is a job of Slurm: {} node{} with {} slot{}\n", nodes,
+                          nodes == 1 ? "" : "s", slots, slots == 1 ? "" : "s"));
 }
 
 }  // namespace dsat::cli

@@ -14,6 +14,10 @@ namespace dsat::cli {
 // called before anything is recorded or started.
 RunnerOptions MakeRunnerOptions(const RunFlags& run);
 
+// Refuses what a runner would refuse: called before an experiment is recorded. Creates the folder
+// of the results.
+void CheckRunnable(const ExperimentSpec& spec, const RunFlags& run, const RunnerOptions& options);
+
 // A line that names --slots and what to do if trials of `spec` would run at the same time on more
 // slots than this machine has; "" if they would not.
 std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options);

@@ -201,8 +201,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   Experiment::Check(spec);
-  // Checked before anything is recorded.
-  MakeWritableFolder(search.run.out_dir.empty() ? "dsat-out" : search.run.out_dir);
+  CheckRunnable(spec, search.run, options);
 
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);

@@ -62,8 +62,7 @@ class LogFolder {
       path_ = fs::absolute(given).string();
       return;
     }
-    path_ = (fs::temp_directory_path() / "dsat-space-XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) ThrowErrno("cannot create the folder " + path_, errno);
+    path_ = MakeTemporaryFolder();
   }
   ~LogFolder() {
     std::error_code ignored;

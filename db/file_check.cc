@@ -177,6 +177,11 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   return content;
 }
 
+bool HasSeveralNames(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && status.st_nlink > 1;
+}
+
 bool MayWrite(const std::string& path) {
   return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }

@@ -144,7 +144,7 @@ void Database::ThrowCode(int code, const std::string& what) const {
     Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",
           path_, busy_timeout_.count());
   }
-  if (error == ErrorCode::kResourceExhausted && (code & 0xff) != SQLITE_NOMEM) {
+  if ((code & 0xff) == SQLITE_FULL) {
     Throw(error, "{}: the disk is full; nothing was written, free some space and try again", path_);
   }
   // The message is read last: the calls above do not change it.

@@ -67,7 +67,7 @@ Database OpenWritable(const std::string& path, bool create,
 }
 
 Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_timeout) {
-  if (MayWrite(path) && MayWrite(FolderOf(path))) {
+  if (MayWrite(path) && MayWrite(FolderOf(path)) && !HasSeveralNames(path)) {
     // Opened for writing, the last connection that closes removes the -wal and -shm files.
     Database db = Database::Open(path, Database::Access::kReadWrite, busy_timeout);
     db.Execute("PRAGMA query_only = ON");
@@ -82,6 +82,12 @@ Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_ti
 
 // Throws if the file at `path` cannot be opened in this mode.
 void CheckContent(const std::string& path, FileContent content, Store::Mode mode) {
+  if (mode != Store::Mode::kReadOnly && HasSeveralNames(path)) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: the file has several names (hard links), and SQLite would keep separate logs beside "
+          "each; remove the other names, or work on a copy",
+          path);
+  }
   if (content == FileContent::kDatabase || content == FileContent::kMayBeOld) return;
   if (mode == Store::Mode::kCreate) {
     struct stat status {};

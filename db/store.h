@@ -46,8 +46,8 @@ class Store {
   // Opens a database file; kCreate creates it if it is missing. In every mode, a database of an
   // older schema version is migrated first (db/migrate.h). Throws kNotFound, kPermissionDenied,
   // kDataLoss (not a database, corrupt), kFailedPrecondition (made by a newer dsat or by another
-  // program) or kUnavailable (a migration that other processes prevent), naming the file; the file
-  // is then unchanged, and no new file is beside it.
+  // program; to write: a file with several hard links) or kUnavailable (a migration that other
+  // processes prevent), naming the file; the file is then unchanged, and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.

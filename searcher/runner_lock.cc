@@ -86,6 +86,15 @@ bool IsFree(const std::string& dir, const Json& owner) {
   return there.is_null() || there == owner;
 }
 
+void RefuseUnlessFree(const std::string& dir, const Json& owner) {
+  if (IsFree(dir, owner)) return;
+  const Json there = OwnerOf(dir);
+  Throw(ErrorCode::kFailedPrecondition,
+        "{}: this folder has the results of experiment {} of {}; expected --out with another "
+        "folder",
+        dir, there.value("experiment", Json()).dump(), there.value("database", Json()).dump());
+}
+
 }  // namespace
 
 RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
@@ -97,16 +106,15 @@ RunnerLock RunnerLock::LockFolder(const std::string& dir) {
   return Lock(dir + "/.lock", fmt::format("{} is in use by", dir));
 }
 
+void RunnerLock::CheckUnclaimed(const std::string& dir) {
+  const RunnerLock lock = LockFolder(dir);
+  RefuseUnlessFree(dir, nullptr);
+}
+
 RunnerLock RunnerLock::ClaimFolder(const std::string& dir, const Json& owner) {
   RunnerLock lock = LockFolder(dir);
   if (owner.is_null()) return lock;
-  if (!IsFree(dir, owner)) {
-    const Json there = OwnerOf(dir);
-    Throw(ErrorCode::kFailedPrecondition,
-          "{}: this folder has the results of experiment {} of {}; expected --out with another "
-          "folder",
-          dir, there.value("experiment", Json()).dump(), there.value("database", Json()).dump());
-  }
+  RefuseUnlessFree(dir, owner);
   if (!fs::exists(OwnerPath(dir))) WriteJsonFile(OwnerPath(dir), owner);
   return lock;
 }

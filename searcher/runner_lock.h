@@ -22,6 +22,9 @@ class RunnerLock {
   // Locks a folder, which exists. Throws kFailedPrecondition naming the process that has locked it.
   static RunnerLock LockFolder(const std::string& dir);
 
+  // Throws as ClaimFolder for an experiment that is yet to be recorded.
+  static void CheckUnclaimed(const std::string& dir);
+
   // Locks a folder, which then belongs to `owner` (FolderOwner) for good. Throws as LockFolder, and
   // kFailedPrecondition if it belongs to another experiment.
   static RunnerLock ClaimFolder(const std::string& dir, const Json& owner);

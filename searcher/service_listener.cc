@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/unique_fd.h"
 #include "proto/wire.h"
 
@@ -142,8 +143,7 @@ UniqueFd BindPort(std::string& address) {
 // A socket that has no name: others reach it through the descriptor `*path` of this process, which
 // only this user may open, and which ends with this process however that ends.
 UniqueFd BindUnnamed(UniqueFd* path, std::string* address) {
-  std::string folder = fs::temp_directory_path() / "dsat-XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) ThrowErrno(folder, errno);
+  const std::string folder = MakeTemporaryFolder();
   const std::string name = folder + "/socket";
   UniqueFd fd;
   try {

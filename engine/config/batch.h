@@ -10,6 +10,9 @@
 
 namespace dsat::engine {
 
+// The largest number of micro-batches in a step: it bounds the number of instructions.
+inline constexpr int64_t kMostAccumulation = 100'000;
+
 // train_batch_size = micro_batch_size * accumulation_steps * data-parallel size.
 struct BatchSizes {
   int64_t train_batch_size = 0;

@@ -189,7 +189,10 @@ constexpr Key kBehindZero[] = {
     Flag("/fp16/consecutive_hysteresis", "0.1.0", "false", kHonors),
     Number("/fp16/min_loss_scale", "0.1.0", "1", kHonors).From(0),
     Flag("/fp16/fp16_master_weights_and_grads", "0.5.0", "false", kRefuses),
-    Open("/amp", "0.3.0"),
+    Open("/amp", "0.3.0")
+        .Holds("opt_level cast_model_type cast_model_outputs patch_torch_functions "
+               "keep_batchnorm_fp32 master_weights loss_scale min_loss_scale max_loss_scale "
+               "num_losses verbosity"),
     Flag("/amp/enabled", "0.3.0", "false", kRefuses),
     Section("/torch_autocast", "0.17.2"),
     Flag("/torch_autocast/enabled", "0.17.2", "false", kRefuses),
@@ -265,9 +268,10 @@ constexpr Key kBehindZero[] = {
     Flag("/checkpoint/parallel_write/pipeline_stage", "0.7.4", "false", kWarns).Exact(),
 
     // Training techniques.
-    Open("/curriculum_learning", "0.5.0"),
+    Open("/curriculum_learning", "0.5.0")
+        .Holds("curriculum_type min_difficulty max_difficulty schedule_type schedule_config"),
     Flag("/curriculum_learning/enabled", "0.5.0", "false", kRefuses),
-    Open("/data_efficiency", "0.8.0"),
+    Open("/data_efficiency", "0.8.0").Holds("seed data_sampling data_routing"),
     Flag("/data_efficiency/enabled", "0.8.0", "false", kRefuses),
     Open("/compression_training", "0.7.0", kRefuses),
     Open("/progressive_layer_drop", "0.3.1").Holds("theta gamma"),

@@ -94,7 +94,8 @@ MappedText::~MappedText() {
 }
 
 void MappedText::Map(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK, a pipe would wait for a writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) ThrowErrno(path, errno);
   struct stat info {};
   void* data = nullptr;

@@ -121,6 +121,25 @@ CheckpointManifest Parse(const Json& json) {
   return manifest;
 }
 
+// The end of an error about a checkpoint that cannot be used, which names the newest other one; ""
+// if there is none.
+std::string WayOut(const std::string& folder) {
+  const fs::path dir = fs::path(folder).parent_path();
+  std::error_code error;
+  fs::path newest;
+  fs::file_time_type newest_time;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    const auto time = fs::last_write_time(entry.path() / kManifest, error);
+    if (error || entry.path() == folder || (!newest.empty() && time <= newest_time)) continue;
+    newest = entry.path();
+    newest_time = time;
+  }
+  if (newest.empty()) return "";
+  const std::string name = newest.filename();
+  return fmt::format("; the newest other one is {}: write this name to {} to continue from it",
+                     name, (dir / "latest").string());
+}
+
 void CheckSum(const Json& json, const std::string& path) {
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
     Throw(ErrorCode::kInvalidArgument, "{}: not a checkpoint; expected /format to be \"{}\"", path,
@@ -128,8 +147,8 @@ void CheckSum(const Json& json, const std::string& path) {
   }
   const std::string sum = SumOf(json), expected = json.value("crc32", Json()).dump();
   if ('"' + sum + '"' != expected) {
-    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, /crc32 says {}", path,
-          sum, expected);
+    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, /crc32 says {}{}",
+          path, sum, expected, WayOut(fs::path(path).parent_path()));
   }
 }
 
@@ -201,9 +220,9 @@ int FreeRevision(const std::string& folder) {
 CheckpointManifest ReadManifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifest;
   if (!fs::exists(path)) {
-    Throw(
-        ErrorCode::kNotFound, "{}: no such file: {}", path,
-        fs::exists(folder) ? "saving this checkpoint never ended" : "there is no such checkpoint");
+    Throw(ErrorCode::kNotFound, "{}: no such file: {}{}", path,
+          fs::exists(folder) ? "saving this checkpoint never ended" : "there is no such checkpoint",
+          WayOut(folder));
   }
   const Json json = ReadJsonFile(path);
   CheckSum(json, path);
@@ -237,12 +256,13 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
   const std::string path = folder + "/" + file.name;
   std::ifstream in(path, std::ios::binary);
   if (!in || !fs::is_regular_file(path)) {
-    Throw(ErrorCode::kNotFound, "{}: no such file, or not readable; {} names it", path, kManifest);
+    Throw(ErrorCode::kNotFound, "{}: no such file, or not readable; {} names it{}", path, kManifest,
+          WayOut(folder));
   }
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes != file.bytes) {
-    Throw(ErrorCode::kDataLoss, "{}: {} bytes, {} says {}: it was cut short or replaced", path,
-          bytes, kManifest, file.bytes);
+    Throw(ErrorCode::kDataLoss, "{}: {} bytes, {} says {}: it was cut short or replaced{}", path,
+          bytes, kManifest, file.bytes, WayOut(folder));
   }
   std::vector<char> block(static_cast<size_t>(std::min<int64_t>(1 << 20, bytes)));
   uint32_t crc = 0;
@@ -251,8 +271,8 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
     on_read(in.gcount());
   }
   if (crc != file.crc32) {
-    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}", path,
-          Hex(crc), kManifest, Hex(file.crc32));
+    Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}{}", path,
+          Hex(crc), kManifest, Hex(file.crc32), WayOut(folder));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -82,11 +83,12 @@ void SafetensorsWriter::Append(std::string_view bytes) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   if (!file_) Throw(ErrorCode::kNotFound, "{}: no such file, or not readable", path);
-  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  std::error_code is_no_file;
+  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path, is_no_file));
   uint64_t header_bytes = 0;
-  if (!ReadAt(file_.get(), 0, &header_bytes, sizeof(header_bytes)) ||
+  if (is_no_file || !ReadAt(file_.get(), 0, &header_bytes, sizeof(header_bytes)) ||
       header_bytes > kMaxHeaderBytes || static_cast<int64_t>(header_bytes) > file_bytes - 8) {
     Throw(ErrorCode::kDataLoss, "{}: not a whole safetensors file", path);
   }

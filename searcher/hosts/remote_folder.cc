@@ -32,12 +32,6 @@ bool SeesRunnersFiles(const SuperviseOrder& order) {
   return !order.files.empty() && std::all_of(order.files.begin(), order.files.end(), is_there);
 }
 
-std::string MakeTemporaryFolder() {
-  std::string path = (fs::temp_directory_path() / "dsat-XXXXXX").string();
-  if (mkdtemp(path.data()) == nullptr) ThrowErrno(path, errno);
-  return path;
-}
-
 }  // namespace
 
 RemoteFolder::RemoteFolder(const SuperviseOrder& order)

@@ -20,7 +20,7 @@ namespace dsat {
 namespace {
 
 // Limits on a file, and on the values that it expands to through aliases.
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 constexpr int kMaxNodes = 100'000;
 constexpr int kMaxDepth = 50;
 constexpr size_t kMaxPointerBytes = size_t{32} << 20;  // Of the names of all values.
@@ -182,12 +182,7 @@ class Converter {
 ExperimentDocument ReadDocument(const std::string& path) {
   ExperimentDocument document;
   document.path = path;
-  std::error_code ignored;
-  if (std::filesystem::file_size(path, ignored) > kMaxFileBytes && !ignored) {
-    Throw(ErrorCode::kInvalidArgument, "{}: the file has more than {}; expected an experiment file",
-          path, HumanBytes(kMaxFileBytes));
-  }
-  const std::string text = ReadFile(path);
+  const std::string text = ReadFile(path, kMaxFileBytes);
   YAML::Node root;
   bool is_one = false;
   try {

@@ -27,7 +27,21 @@ int64_t ParseBatch(const std::string& text) {
         "{}: \"{}\"; expected a whole number of 1 or more, keep or any", kFlag, text);
 }
 
-void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
+// The submitted micro-batch size must reach the batch in the micro-batches that a step may have.
+void CheckAccumulation(int64_t batch, int64_t ranks, const std::string& source,
+                       const ExperimentSpec& spec) {
+  const int64_t micro =
+      engine::ResolveBatchSizes(spec.ds_config, source, spec.slots_per_trial).micro_batch_size;
+  if (batch / ranks / micro <= engine::kMostAccumulation) return;
+  Throw(
+      ErrorCode::kInvalidArgument,
+      "{}: {} samples are {} micro-batches of {} samples on each of {} ranks; expected at most {} "
+      "micro-batches",
+      kFlag, batch, batch / ranks / micro, micro, ranks, engine::kMostAccumulation);
+}
+
+void CheckBatch(int64_t batch, int64_t ranks, const std::string& source,
+                const ExperimentSpec& spec) {
   if (batch % ranks != 0) {
     Throw(ErrorCode::kInvalidArgument,
           "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} ({} "
@@ -35,11 +49,12 @@ void CheckBatch(int64_t batch, int64_t ranks, const ExperimentSpec& spec) {
           kFlag, batch, ranks, spec.slots_per_trial, spec.slots_per_trial / ranks,
           (batch / ranks + 1) * ranks, kFlag);
   }
+  CheckAccumulation(batch, ranks, source, spec);
   SearchSpace space;
   space.samples_per_step = batch / ranks;
   space.divisible_by = spec.options.divisible_by;
   if (spec.search_space.contains(kMicroBatchKey)) return;
-  if (LegalMicroBatch(space, space.samples_per_step) > 0) return;
+  if (LegalMicroBatch(space, 1) > 0) return;
   Throw(ErrorCode::kInvalidArgument,
         "--divisible-by: no micro-batch size is a multiple of {} and divides {}, the samples per "
         "rank of the fixed train_batch_size {} (data-parallel size {}); expected a divisor of {}, "
@@ -90,7 +105,7 @@ void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
       keep
           ? engine::ResolveBatchSizes(spec.ds_config, source, spec.slots_per_trial).train_batch_size
           : ParseBatch(rule);
-  CheckBatch(batch, ranks, spec);
+  CheckBatch(batch, ranks, source, spec);
   spec.options.train_batch_size = batch;
   CheckOwnSizes(spec);
 }

@@ -23,6 +23,9 @@ namespace {
 
 // Longer than a supervisor tries to kill a process that hangs in the kernel.
 constexpr int kLastWaitMs = 25000;
+// Longer than a supervisor that is continued (SIGCONT) stays stopped, unless somebody stops it
+// again.
+constexpr int kContinueMs = 2000;
 // Much less than GraceTimes::silence.
 constexpr std::chrono::seconds kAlivePeriod{10};
 // The size of the error output of the command that reaches a host which is shown.
@@ -45,6 +48,21 @@ void KillTree(pid_t pid) {
     KillBelow(pid);
   kill(-pid, SIGKILL);  // It leads its group.
   kill(pid, SIGKILL);
+}
+
+bool IsStopped(pid_t pid) {
+  const std::optional<ProcessStat> stat = StatOf(pid);
+  return stat && stat->state == 'T';
+}
+
+// Waits for a process that was continued; false if it does not end, or is stopped again.
+bool EndsByItself(pid_t pid, int pidfd) {
+  pollfd end = {pidfd, POLLIN, 0};
+  for (int waited = 0; waited < kLastWaitMs; waited += kContinueMs) {
+    if (poll(&end, 1, kContinueMs) != 0) return true;
+    if (IsStopped(pid)) return false;
+  }
+  return false;
 }
 
 UniqueFd MakeErrorFile(bool remote) {
@@ -86,6 +104,7 @@ HostProcess::HostProcess(HostProcess&& other) noexcept
       other_text_bytes_(other.other_text_bytes_),
       refused_(std::move(other.refused_)),
       kill_at_(other.kill_at_),
+      kill_if_stopped_at_(other.kill_if_stopped_at_),
       said_alive_(other.said_alive_) {}
 
 HostProcess::~HostProcess() {
@@ -97,7 +116,10 @@ HostProcess::~HostProcess() {
 void HostProcess::Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen) {
   kill(pid_, SIGCONT);
   Send({{"stop_grace_ms", grace.count()}});
-  kill_at_ = std::min(kill_at_, std::chrono::steady_clock::now() + grace + frozen);
+  const auto stopped_at = std::chrono::steady_clock::now() + grace;
+  kill_at_ = std::min(kill_at_, stopped_at + frozen);
+  kill_if_stopped_at_ =
+      std::min(kill_if_stopped_at_, stopped_at + std::chrono::milliseconds(kContinueMs));
 }
 
 void HostProcess::SayAlive() {
@@ -109,7 +131,8 @@ void HostProcess::SayAlive() {
 
 void HostProcess::Receive() {
   if (ended_) return;
-  if (std::chrono::steady_clock::now() > kill_at_) KillTree(pid_);
+  const auto now = std::chrono::steady_clock::now();
+  if (now > kill_at_ || (now > kill_if_stopped_at_ && IsStopped(pid_))) KillTree(pid_);
   if (line_.Receive()) return;
   ended_ = true;
   if (line_.IsTooLong())
@@ -137,8 +160,7 @@ int HostProcess::Collect() {
   if (pid_ < 0) return exit_code_;
   kill(pid_, SIGCONT);
   const UniqueFd process = OpenProcess(pid_);
-  pollfd end = {process.get(), POLLIN, 0};
-  if (!refused_.empty() || (process && poll(&end, 1, kLastWaitMs) == 0)) KillTree(pid_);
+  if (!refused_.empty() || (process && !EndsByItself(pid_, process.get()))) KillTree(pid_);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }

@@ -30,8 +30,8 @@ class HostProcess {
   int fd() const { return line_.fd(); }
   void Send(const Json& message) { line_.Send(message); }
   // Tells the supervisor to end its ranks within `grace`. A supervisor that was stopped (SIGSTOP)
-  // is continued; one that has not ended after a further `frozen` is killed by Next, with all
-  // processes below it.
+  // is continued; one that stays stopped, or has not ended after a further `frozen`, is killed by
+  // Receive, with all processes below it.
   void Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen);
   // Tells a supervisor on another host, from time to time, that its runner is alive.
   void SayAlive();
@@ -62,6 +62,7 @@ class HostProcess {
   size_t other_text_bytes_ = 0;  // Received that is no message.
   std::string refused_;          // Why the connection was ended here; "" if it was not.
   std::chrono::steady_clock::time_point kill_at_ = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point kill_if_stopped_at_ = kill_at_;
   std::chrono::steady_clock::time_point said_alive_ = std::chrono::steady_clock::now();
 };
 

@@ -73,9 +73,9 @@ std::optional<ProcessStat> ParseProcessStat(const std::string& text) {
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
-  std::string state, skipped;
+  std::string skipped;
   ProcessStat stat;
-  fields >> state >> stat.parent >> stat.group;
+  fields >> stat.state >> stat.parent >> stat.group;
   constexpr int kFieldsBeforeTimes = 8;  // From the session to cmajflt.
   for (int i = 0; i < kFieldsBeforeTimes; ++i)
     fields >> skipped;

@@ -14,6 +14,7 @@
 namespace dsat {
 
 struct ProcessStat {
+  char state = 0;  // As in ps: T is stopped by a signal.
   pid_t parent = 0;
   pid_t group = 0;
   // Processor time of the process, and of its ended children that it has waited for, in ticks of

@@ -147,6 +147,8 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
       "zero_optimiztion": {"stage": 1}})");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
   work.Write("ds_config.json", kDsConfig);
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "2147483648"}),
+                "expected at most 100000 micro-batches");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9"}),
                 "not a multiple of the data-parallel size 2");
   ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
@@ -156,6 +158,11 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "missing.txt");
   work.Write("deepspeed.yaml", ExperimentFile());
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "/proc/nowhere"}), "/proc/nowhere");
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--slots", "5000"}), "--slots 5000: expected");
+  std::filesystem::create_directory(work.Path("theirs"));
+  work.Write("theirs/experiment.json", R"({"database": "other.db", "experiment": 1})");
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "theirs"}),
+                "this folder has the results of experiment 1 of \"other.db\"");
   ExpectRefused(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "nowhere.json"}),
                 "nowhere.json");
 

@@ -80,6 +80,15 @@ TEST_F(ResumeTest, ASearchGoesOnWithoutItsTerminal) {
   EXPECT_THAT(ReadFile(work.Path("search.out")), HasSubstr("out/ds_config.json"));
 }
 
+TEST_F(ResumeTest, ATrainingWhoseOutputCannotBeWrittenEndsAndSaysSo) {
+  std::filesystem::create_symlink("/dev/full", work.Path("train.out"));
+  const pid_t train = work.StartDsat({"train", "deepspeed.yaml", "--steps", "2"}, "train");
+  EXPECT_EQ(WaitFor(train), 1);
+  const std::string said = ReadFile(work.Path("train.err"));
+  EXPECT_THAT(said, HasSubstr("done; the checkpoint is in "));
+  EXPECT_THAT(said, HasSubstr("cannot write to standard output: it does not have the whole"));
+}
+
 TEST_F(ResumeTest, TwoDatabasesInOneFolderDoNotShareResults) {
   for (const std::string db : {"a.db", "b.db"}) {
     const Finished search =

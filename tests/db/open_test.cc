@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <fstream>
@@ -255,6 +256,23 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
   EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }), ErrorCode::kPermissionDenied);
   EXPECT_EQ(CodeOf([&] { store.Append(1, 6, std::array{AskedEvent(SampleTrial(3))}); }),
             ErrorCode::kPermissionDenied);
+}
+
+TEST_F(OpenTest, AFileWithTwoNamesCanBeReadOnly) {
+  MakeDatabase(3);
+  const std::string link = folder_.File("link.db");
+  ASSERT_EQ(::link(path().c_str(), link.c_str()), 0);
+  for (const std::string& name : {path(), link}) {
+    for (const Mode mode : {Mode::kReadWrite, Mode::kCreate}) {
+      std::string message;
+      EXPECT_EQ(CodeOf([&] { Store::Open(name, mode); }, &message), ErrorCode::kFailedPrecondition);
+      EXPECT_THAT(message, HasSubstr(name + ": the file has several names (hard links)"));
+    }
+    EXPECT_EQ(Store::Open(name, Mode::kReadOnly).Trials(1).size(), 3);
+  }
+  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db", "link.db"));
+  ASSERT_EQ(::unlink(link.c_str()), 0);
+  Store::Open(path(), Mode::kReadWrite);
 }
 
 TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {

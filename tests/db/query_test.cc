@@ -55,7 +55,9 @@ TEST_F(QueryTest, NoFunctionTellsAnAddressOrMakesAHugeText) {
   EXPECT_EQ(CodeOf([&] { store_.Query("SELECT fts3_tokenizer('simple')"); }, &message),
             ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("not authorized to use function: fts3_tokenizer"));
-  EXPECT_ANY_THROW(store_.Query("SELECT zeroblob(500000000)"));
+  EXPECT_EQ(CodeOf([&] { store_.Query("SELECT zeroblob(500000000)"); }, &message),
+            ErrorCode::kResourceExhausted);
+  EXPECT_THAT(message, HasSubstr("string or blob too big"));
 }
 
 TEST_F(QueryTest, AQueryWithoutRowsHasColumns) {

@@ -80,6 +80,7 @@ TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
   EXPECT_EQ(CodeOf([&] { RunnerLock::ClaimFolder(dir, other); }, &message),
             ErrorCode::kFailedPrecondition);
   EXPECT_THAT(message, HasSubstr("experiment 1 of \"" + path()));
+  EXPECT_EQ(CodeOf([&] { RunnerLock::CheckUnclaimed(dir); }), ErrorCode::kFailedPrecondition);
   RunnerLock::ClaimFolder(dir, mine);  // Again, for dsat resume.
   EXPECT_EQ(FreeFolder(dir, mine), dir);
   EXPECT_EQ(FreeFolder(dir, other), dir + "-2");

@@ -41,7 +41,7 @@ TEST(ValidateTest, OrdinaryConfigsPassWithoutWarnings) {
            "{'train_batch_size': 4, 'scheduler': {'type': 'OneCycle',"
            " 'params': {'cycle_min_lr': 1e-4, 'cycle_max_lr': 1e-3}}}",
            "{'train_batch_size': 4, 'wandb': {'enabled': true, 'team': 'x'}}",
-           "{'train_batch_size': 4, 'data_efficiency': {'any_key': [1]}}",
+           "{'train_batch_size': 4, 'autotuning': {'any_key': [1]}}",
            "{'train_batch_size': 4, 'autotuning': {'enabled': true, 'fast': false}}",
            "{'train_batch_size': 4, 'gradient_clipping': 'auto'}",
            "{'train_batch_size': 4, 'zero_optimization': {'cpu_offload': false}}",
@@ -163,14 +163,20 @@ TEST(ValidateTest, AFileOfUnknownKeysIsRefused) {
 
 TEST(ValidateTest, UnknownKeysOfOpenSectionsAreNamedInAWarning) {
   EXPECT_THAT(ValidateDsConfig(With("{'checkpoint': {'use_node_local_storag': true, 'writer': 1},"
-                                    " 'comms_logger': {'verbos': true}, 'comet': {'x_y_z': 1}}"),
+                                    " 'comms_logger': {'verbos': true}, 'comet': {'x_y_z': 1},"
+                                    " 'amp': {'enabeld': true, 'opt_level': 'O1'},"
+                                    " 'curriculum_learning': {'schedule_typ': 'fixed_root'},"
+                                    " 'data_efficiency': {'seed': 1, 'data_samplin': {}}}"),
                                "ds.json", 2),
               testing::UnorderedElementsAre(
                   HasSubstr("/checkpoint/use_node_local_storag is not a key that dsat knows of "
                             "DeepSpeed; did you mean \"use_node_local_storage\"?"),
                   HasSubstr("/comms_logger/verbos is not a key that dsat knows of DeepSpeed; did "
                             "you mean \"verbose\"?"),
-                  EndsWith("/comet/x_y_z is not a key that dsat knows of DeepSpeed")));
+                  EndsWith("/comet/x_y_z is not a key that dsat knows of DeepSpeed"),
+                  HasSubstr("/amp/enabeld is not a key"),
+                  HasSubstr("/curriculum_learning/schedule_typ is not a key"),
+                  HasSubstr("/data_efficiency/data_samplin is not a key")));
 }
 
 // Combinations.

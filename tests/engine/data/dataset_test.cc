@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -175,6 +176,9 @@ TEST_F(DatasetTest, TooShortTextsAreRefused) {
   ExpectError({{"type", "text"}, {"path", "nothing"}}, ErrorCode::kInvalidArgument,
               "/data/path (0 files): 0 bytes of text");
   EXPECT_THROW((void)Draw(*OpenPath("short.txt"), 0, 10), Error);
+  ASSERT_EQ(mkfifo((folder_ / "pipe.txt").c_str(), 0600), 0);  // To which nobody writes.
+  ExpectError({{"type", "text"}, {"path", "pipe.txt"}}, ErrorCode::kInvalidArgument,
+              "pipe.txt: 0 bytes of text; expected at least 2");
 }
 
 TEST_F(DatasetTest, MistakesInTheBlockAreNamed) {

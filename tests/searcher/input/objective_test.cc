@@ -76,6 +76,14 @@ TEST_F(ObjectiveTest, ABatchWithoutALegalMicroBatchIsRefused) {
   EXPECT_EQ(BatchBy("any"), std::nullopt);
 }
 
+TEST_F(ObjectiveTest, ABatchOfTooManyMicroBatchesIsRefusedAtOnce) {
+  for (const int64_t divisible_by : {1, 7}) {
+    spec_.options.divisible_by = divisible_by;
+    EXPECT_THAT(RefusalOf("4611686018427387904"),
+                HasSubstr("on each of 4 ranks; expected at most 100000 micro-batches"));
+  }
+}
+
 TEST_F(ObjectiveTest, OwnSizesOfWhichNoneIsLegalAreRefused) {
   spec_.search_space["/train_micro_batch_size_per_gpu"] = {4, 5};
   EXPECT_THAT(RefusalOf("keep"), HasSubstr("has no size that divides 6, the samples per rank of"));

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "searcher/scripts/oom_evidence.h"
+
 namespace dsat {
 namespace {
 
@@ -145,6 +147,25 @@ TEST(CrashedTest, IsWhatASignalFromOutsideOrAFaultDoes) {
     EXPECT_FALSE(Crashed(128 + signal_number)) << signal_number;
   for (const int exit_code : {0, 1, 128, 255})  // sys.exit(-1) in Python is 255.
     EXPECT_FALSE(Crashed(exit_code)) << exit_code;
+}
+
+TEST(OomEvidenceTest, FindsCountersByTheirWholeName) {
+  const std::string events = "low 0\noom 7\noom_kill 3\noom_group_kill 9\n";
+  EXPECT_EQ(FindCounter(events, "oom_kill"), 3);
+  EXPECT_EQ(FindCounter(events, "oom"), 7);
+  EXPECT_EQ(FindCounter(events, "kill"), std::nullopt);
+  EXPECT_EQ(FindCounter("oom_kill x", "oom_kill"), std::nullopt);
+  EXPECT_EQ(FindCounter("", "oom_kill"), std::nullopt);
+}
+
+TEST(OomEvidenceTest, FindsTheMemoryControlGroup) {
+  EXPECT_EQ(FindMemoryCgroup("0::/user.slice/a\n")->path, "/user.slice/a");
+  EXPECT_FALSE(FindMemoryCgroup("0::/user.slice/a\n")->v1);
+  // Of a mixed system the memory controller counts, wherever its line stands.
+  const auto mixed = FindMemoryCgroup("9:memory:/docker/b\n1:cpu:/c\n0::/\n");
+  EXPECT_EQ(mixed->path, "/docker/b");
+  EXPECT_TRUE(mixed->v1);
+  EXPECT_EQ(FindMemoryCgroup("1:cpu:/c\n"), std::nullopt);
 }
 
 }  // namespace

@@ -309,6 +309,22 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
   EXPECT_THAT(message_, testing::HasSubstr("param/"));
 }
 
+TEST_F(CheckpointTest, TheErrorOfABrokenCheckpointNamesAnotherOne) {
+  const std::string path = dir_ + "/step_2/manifest.json";
+  for (int i = 0; i < 2; ++i)
+    Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, /*load=*/i > 0, true);
+  const auto way_out = testing::HasSubstr("; the newest other one is step_1: write this name to " +
+                                          dir_ + "/latest to continue from it");
+  std::ofstream(dir_ + "/step_2/rank_00000.safetensors", std::ios::trunc) << "no";
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_THAT(message_, way_out);
+  fs::remove(path);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kNotFound);
+  EXPECT_THAT(message_, way_out);
+  WriteFileAtomic(dir_ + "/latest", "step_1\n");
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
+}
+
 TEST_F(CheckpointTest, SizesThatNoFileHasAreFoundOut) {
   Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, false, true);
   const std::string folder = dir_ + "/step_1";
