@@ -1,18 +1,20 @@
 // Measures how fast and how well the search methods find the best configuration, on simulated
 // machines and a recorded one whose best is known (bench/search_surfaces.h). Usage:
 //   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
-//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--trace 1]
+//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--confirm 3] [--trace 1]
 //                  [--space published|wide] [--warm-start off|same|other-seed|other-model|slower]
 //   search_quality --serve    for bench/search_quality_peers.py
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
-// slower the recommended configuration is than the best one, without noise. "Launches to 2 %" are
-// the launches after which the loss stays at most 2 %. With a warm start each search of auto has
+// slower the recommended configuration is than the best one, without noise, at the end after
+// --confirm rounds of confirmation. "Launches" are those of the search, and "to 2 %" those after
+// which the loss stays at most 2 %. With a warm start each search of auto has
 // the log of an earlier one as a prior: of the same model and machine ("same"), of a machine with
 // other roughness and fragmentation ("other-seed"), of a model whose samples have three times the
 // FLOPs ("other-model"), or of a machine that computes at a third of the speed but has the same
 // links, and is wrongly said to be the same ("slower"). In a wide space most configurations differ
-// in keys that change nothing here. At last it compares the stated probabilities of being within
-// 1 % with the shares that are, for developed and held-out families each.
+// in keys that change nothing here. At last it compares, for developed and held-out families each,
+// the intervals of factors with the true factors, and the stated probabilities of being within 1 %
+// with the shares that are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,11 +29,10 @@
 #include "base/error.h"
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
-#include "methods/methods.h"
-#include "methods/micro_batch.h"
 #include "methods/warm_start.h"
-#include "profiler/effective_key.h"
 #include "profiler/tuning_space.h"
+#include "searcher/search.h"
+#include "searcher/verdict.h"
 
 namespace dsat {
 namespace {
@@ -47,8 +48,10 @@ struct Moment {
 
 struct RunResult {
   std::vector<Moment> moments;
-  double launches = 0, out_of_memory = 0, ask_ms = 0, asks = 0;
+  double launches = 0, confirming = 0, out_of_memory = 0, ask_ms = 0, asks = 0;
   std::optional<double> probability;
+  bool nothing_better = false;
+  std::optional<bool> factor_holds;  // The interval has the true factor.
 
   // The first moment from which on the loss stays at most this; nullptr if there is none.
   const Moment* Reached(double loss) const {
@@ -62,173 +65,103 @@ struct RunResult {
   double loss() const { return moments.empty() ? kNever : moments.back().loss; }
 };
 
-// One search: what runs, ends and is told, as searcher/proposer.h folds it.
+// One search of the product's own state machine, whose trials run on a surface.
 class Simulation {
  public:
-  Simulation(const Surface& surface, const std::string& method, size_t concurrency, int64_t seed,
-             int64_t max_launches, bool trace, const Json& prior = {}, int64_t first_launch = 0)
+  Simulation(const Surface& surface, const ExperimentSpec& spec, bool trace = false,
+             int64_t first_launch = 0)
       : surface_(surface),
-        spec_(WithPrior(surface.Spec(method, seed), prior)),
-        predictor_(surface.MakeSurfacePredictor(spec_)),
-        space_(MakeSearchSpace(*predictor_, surface.Profile(), spec_)),
-        method_(FindMethod(method).make(space_, spec_.options)),
-        concurrency_(concurrency),
+        search_(spec, surface.MakeSurfacePredictor(spec)),
         first_launch_(first_launch),
-        max_launches_(max_launches),
-        trace_(trace) {
-    best_ms_ = surface.BestSampleMs(space_, spec_);
-  }
+        trace_(trace) {}
 
   // What it says to a later search. REQUIRES: it has run.
   Json Earlier() const {
-    EarlierSearch earlier{.experiment = 1, .same_machine = true, .space = space_, .trials = {}};
-    for (const auto& [key, trial] : ended_) {
-      if (trial.id >= 0) earlier.trials.push_back(trial);
+    EarlierSearch earlier{
+        .experiment = 1, .same_machine = true, .space = *search_.space(), .trials = {}};
+    for (const auto& [id, trial] : search_.trials()) {
+      if (trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch)
+        earlier.trials.push_back(trial);
     }
     return ToJson(earlier);
   }
 
   RunResult Run() {
-    // The profiling trial and the submitted configuration.
-    Launch({}, -1);
-    EndNext();
-    ++launches_;
+    const ExperimentSpec& spec = search_.spec();
+    const std::unique_ptr<Predictor> predictor = surface_.MakeSurfacePredictor(spec);
+    const ModelProfile profile = surface_.Profile();
+    const SearchSpace space = MakeSearchSpace(*predictor, profile, spec);
+    best_ms_ = surface_.BestSampleMs(space, spec);
+    search_.Tell(search_.Ask()->id, {TrialState::kSucceeded, ""}, {}, profile, space);
     while (true) {
-      while (running_.size() < concurrency_ && launches_ < max_launches_ && AskOne()) {
+      while (std::optional<Trial> trial = AskOne()) {
+        surface_.Run(*trial, now_s_, first_launch_ + trial->id);
+        running_.push_back(*std::move(trial));
       }
       if (running_.empty()) break;
       EndNext();
     }
-    result_.launches = static_cast<double>(launches_);
-    result_.probability = method_->Conclude().probability_near_best;
+    const Verdict verdict = VerdictOf(search_);
+    result_.probability = verdict.probability_near_best;
+    result_.nothing_better = verdict.nothing_better;
+    if (verdict.factor && verdict.factor->has_interval() && !verdict.nothing_better) {
+      const double truth = SampleMsOf(*search_.Submitted()) / SampleMsOf(*verdict.pick);
+      result_.factor_holds = verdict.factor->low <= truth && truth <= verdict.factor->high;
+    }
     return result_;
   }
 
  private:
-  static ExperimentSpec WithPrior(ExperimentSpec spec, const Json& prior) {
-    spec.options.prior = prior;
-    return spec;
+  std::optional<Trial> AskOne() {
+    const auto start = std::chrono::steady_clock::now();
+    std::optional<Trial> trial = search_.Ask();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    result_.ask_ms += took.count();
+    ++result_.asks;
+    return trial;
   }
 
-  struct Running {
-    Trial trial;
-    int64_t tag;
-    std::string key;
-    std::vector<int64_t> waiting;
-  };
-
-  // Asks until there is a launch.
-  bool AskOne() {
-    for (int i = 0; i < 200; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      const std::optional<Proposal> proposal = method_->Ask();
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - start;
-      result_.ask_ms += took.count();
-      ++result_.asks;
-      if (!proposal) return false;
-      Assignment assignment = proposal->assignment;
-      const auto size = assignment.find("/train_micro_batch_size_per_gpu");
-      if (size != assignment.end())
-        size->second = LegalMicroBatch(space_, size->second.get<int64_t>());
-      assignments_[proposal->tag] = assignment;
-      const Json config =
-          engine::ConfigForTrial(spec_.ds_config, assignment, spec_.slots_per_trial);
-      const std::string key = EffectiveKey(config, spec_.slots_per_trial,
-                                           static_cast<int64_t>(surface_.family().params));
-      const auto found = ended_.find(key);
-      const auto runs = std::find_if(running_.begin(), running_.end(),
-                                     [&](const Running& r) { return r.key == key; });
-      if (runs != running_.end()) {
-        runs->waiting.push_back(proposal->tag);
-      } else if (found != ended_.end() && !proposal->repeat) {
-        method_->Tell(proposal->tag, found->second);
-      } else if (!WhyInfeasible(*predictor_, config).empty()) {
-        Trial refused;
-        refused.id = -1;
-        refused.state = TrialState::kInfeasible;
-        ended_[key] = refused;
-        method_->Tell(proposal->tag, refused);
-      } else {
-        Launch(assignment, proposal->tag);
-        return true;
-      }
-    }
-    return false;
-  }
-
-  void Launch(const Assignment& assignment, int64_t tag) {
-    Trial trial;
-    trial.id = ++launches_;
-    trial.assignment = assignment;
-    trial.kind = tag < 0 ? TrialKind::kSubmitted : TrialKind::kSearch;
-    trial.ds_config = engine::ConfigForTrial(spec_.ds_config, assignment, spec_.slots_per_trial);
-    surface_.Run(trial, now_s_, first_launch_ + trial.id);
-    const std::string key = EffectiveKey(trial.ds_config, spec_.slots_per_trial,
-                                         static_cast<int64_t>(surface_.family().params));
-    running_.push_back({trial, tag, key, {}});
-  }
+  double SampleMsOf(TrialId id) const { return surface_.SampleMs(search_.BestConfigOf(id)); }
 
   void EndNext() {
     const auto next =
-        std::min_element(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
-          return a.trial.times.ended_s < b.trial.times.ended_s;
-        });
-    const Running ended = *next;
+        std::ranges::min_element(running_, {}, [](const Trial& t) { return t.times.ended_s; });
+    const Trial trial = *next;
     running_.erase(next);
-    const Trial& trial = ended.trial;
     now_s_ = trial.times.ended_s;
-    device_s_ +=
-        static_cast<double>(spec_.slots_per_trial) * (trial.times.ended_s - trial.times.started_s);
-    ended_[ended.key] = trial;
-    if (trial.state == TrialState::kInfeasible) result_.out_of_memory += ended.tag >= 0;
-    if (ended.tag >= 0) {
-      method_->Tell(ended.tag, trial);
-      for (const int64_t tag : ended.waiting)
-        method_->Tell(tag, trial);
+    device_s_ += static_cast<double>(search_.spec().slots_per_trial) *
+                 (trial.times.ended_s - trial.times.started_s);
+    search_.Tell(trial.id, {trial.state, trial.reason}, trial.points, std::nullopt, std::nullopt,
+                 trial.times);
+    if (RunsAgain(trial.kind)) {
+      ++result_.confirming;
     } else {
-      method_->Observe(trial);
+      result_.launches = static_cast<double>(search_.trials().size() - running_.size());
     }
-    const std::optional<double> metric = MetricValue(trial, "throughput");
-    if (metric && *metric > best_metric_) {
-      best_metric_ = *metric;
-      best_config_ = trial.ds_config;
-    }
-    Json pick = best_config_;
-    const Conclusion conclusion = method_->Conclude();
-    if (!conclusion.finalists.empty())
-      pick = engine::ConfigForTrial(spec_.ds_config, assignments_.at(conclusion.finalists[0]),
-                                    spec_.slots_per_trial);
-    const double loss = pick.is_null() ? kNever : surface_.SampleMs(pick) / best_ms_ - 1;
+    if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kInfeasible)
+      ++result_.out_of_memory;
+    const std::optional<TrialId> pick = VerdictOf(search_).pick;
+    const double loss = pick ? SampleMsOf(*pick) / best_ms_ - 1 : kNever;
     if (trace_) {
       std::string text;
       for (const auto& [pointer, value] : trial.assignment)
         text += fmt::format(" {}={}", pointer.substr(pointer.rfind('/') + 1), value.dump());
-      fmt::print("{:>3} {:<10} at {:+.2f} %, pick at {:+.2f} %:{}\n", trial.id,
-                 ToString(trial.state), 100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1),
-                 100 * loss, text);
+      fmt::print("{:>3} {:<9} {:<10} at {:+.2f} %, pick at {:+.2f} %:{}\n", trial.id,
+                 ToString(trial.kind), ToString(trial.state),
+                 100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1), 100 * loss, text);
     }
-    result_.moments.push_back(
-        {static_cast<double>(launches_ - std::ssize(running_)), device_s_, loss});
+    // A confirmation counts when it is over.
+    if (RunsAgain(trial.kind) && !search_.Finished()) return;
+    result_.moments.push_back({result_.launches, device_s_, loss});
   }
 
   const Surface& surface_;
-  ExperimentSpec spec_;
-  std::unique_ptr<Predictor> predictor_;
-  SearchSpace space_;
-  std::unique_ptr<Method> method_;
-  size_t concurrency_;
+  Search search_;
   int64_t first_launch_;  // The noise of launches is drawn by their number.
-  int64_t max_launches_;
   bool trace_;
   double best_ms_ = 0;
   double now_s_ = 0, device_s_ = 0;
-  int64_t launches_ = 0;
-  std::vector<Running> running_;
-  std::map<std::string, Trial> ended_;
-  std::map<int64_t, Assignment> assignments_;
-  double best_metric_ = 0;
-  Json best_config_;
+  std::vector<Trial> running_;
   RunResult result_;
 };
 
@@ -269,6 +202,23 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
              Number(Quantile(device2, 0.5), "{:.0f}"),
              num_stated > 0 ? fmt::format("{:.2f}", stated / num_stated) : "-", ask_ms / asks);
   std::fflush(stdout);
+}
+
+// How often the 95 % interval of a factor has the true factor.
+void ReportFactors(const std::vector<RunResult>& runs) {
+  double confirming = 0, nothing_better = 0, intervals = 0, right = 0;
+  for (const RunResult& run : runs) {
+    confirming += run.confirming / static_cast<double>(runs.size());
+    nothing_better += run.nothing_better;
+    if (!run.factor_holds) continue;
+    ++intervals;
+    right += *run.factor_holds;
+  }
+  fmt::print(
+      "\nAfter {:.1f} launches that confirm, {} of {} factors are in their intervals; {} of {} "
+      "runs "
+      "found nothing better.\n",
+      confirming, right, intervals, nothing_better, runs.size());
 }
 
 // Of runs that state similar probabilities for being within 1 %, the share that is.
@@ -365,7 +315,10 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
   if (warm_start == "slower") other.matmul_flops_per_s /= 3;
   const auto surface =
       MakeSurface(other, static_cast<uint64_t>(warm_start == "other-seed" ? 1000 + seed : seed));
-  Simulation earlier(*surface, "auto", 1, seed, max_launches, false, nullptr, 1000);
+  ExperimentSpec spec = surface->Spec("auto", seed);
+  spec.options.max_trials = max_launches;
+  spec.options.max_concurrent_trials = 1;
+  Simulation earlier(*surface, spec, false, 1000);
   earlier.Run();
   return earlier.Earlier();
 }
@@ -376,6 +329,7 @@ int Main(int argc, char** argv) {
                                               {"--concurrency", "1,4,16"},
                                               {"--seeds", "20"},
                                               {"--trials", "64"},
+                                              {"--confirm", "3"},
                                               {"--space", "published"},
                                               {"--warm-start", "off"},
                                               {"--trace", "0"}};
@@ -385,7 +339,8 @@ int Main(int argc, char** argv) {
       fmt::print(
           stderr,
           "search_quality: {}: expected one of --methods, --families, --concurrency, "
-          "--seeds, --trials, --space, --trace, --warm-start, each with a value, or --serve\n",
+          "--seeds, --trials, --confirm, --space, --trace, --warm-start, each with a value, or "
+          "--serve\n",
           argv[i]);
       return 2;
     }
@@ -404,11 +359,14 @@ int Main(int argc, char** argv) {
         std::vector<RunResult> runs;
         for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
           const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
-          const int64_t trials = std::stoll(flags["--trials"]);
-          const Json prior = EarlierLog(flags["--warm-start"], family, seed, trials);
-          runs.push_back(Simulation(*surface, method, std::stoull(concurrency), seed, trials,
-                                    flags["--trace"] == "1", prior)
-                             .Run());
+          ExperimentSpec spec = surface->Spec(method, seed);
+          spec.options.max_trials = std::stoll(flags["--trials"]);
+          spec.options.max_concurrent_trials = std::stoll(concurrency);
+          spec.options.confirm_rounds = std::stoll(flags["--confirm"]);
+          spec.options.confirm_looks = 3;
+          spec.options.prior =
+              EarlierLog(flags["--warm-start"], family, seed, spec.options.max_trials);
+          runs.push_back(Simulation(*surface, spec, flags["--trace"] == "1").Run());
         }
         Report(fmt::format("{} | {} | {}", method, concurrency, family.name), runs);
         all[family.held_out].insert(all[family.held_out].end(), runs.begin(), runs.end());
@@ -418,8 +376,10 @@ int Main(int argc, char** argv) {
                            held_out ? "held out" : "developed"),
                runs);
       }
-      for (const auto& [held_out, runs] : all)
+      for (const auto& [held_out, runs] : all) {
+        ReportFactors(runs);
         ReportCalibration(runs);
+      }
     }
   }
   return 0;

@@ -223,7 +223,7 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
-    if (*verdict.probability_near_best < Conclusion::kSure && !search.spec().options.run_steps)
+    if (*verdict.probability_near_best < Method::kSure && !search.spec().options.run_steps)
       text += " (--run-steps N searches longer for a longer training)";
   }
   if (!verdict.ties.empty()) {

@@ -293,21 +293,22 @@ Conclusion AutoMethod::Conclude() const {
   std::stable_sort(ranked.begin(), ranked.end(),
                    [&](size_t a, size_t b) { return mean(a) < mean(b); });
   if (ranked.empty()) return conclusion;
-  const AutoConfig best = measured_[ranked[0]].point.config;
-  const auto other_stage = [&](size_t i) {
-    return measured_[i].point.config.stage != best.stage && mean(i) < mean(ranked[0]) + 0.03;
-  };
-  // The last of three is another stage if one is close: its speed hangs on other things.
-  if (ranked.size() > 3 && !other_stage(ranked[1]) && !other_stage(ranked[2])) {
-    const auto found = std::find_if(ranked.begin() + 3, ranked.end(), other_stage);
-    if (found != ranked.end()) std::swap(ranked[2], *found);
-  }
-  for (size_t i = 0; i < std::min<size_t>(ranked.size(), 3); ++i)
-    conclusion.finalists.push_back(measured_[ranked[i]].tag);
-  conclusion.probability_near_best =
-      copy.ProbabilityNearBest(outlook, static_cast<Eigen::Index>(ranked[0]));
-  conclusion.bound = copy.BoundOf(best);
+  for (const size_t i : copy.Finalists(outlook, ranked))
+    conclusion.finalists.push_back(measured_[i].tag);
+  conclusion.bound = copy.BoundOf(measured_[ranked[0]].point.config);
   return conclusion;
+}
+
+std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
+  const PointResult* best = BestPoint(pick, options_.metric);
+  if (best == nullptr) return std::nullopt;
+  const std::optional<AutoConfig> config = space_.ConfigOf(pick, best->point);
+  const auto found = std::ranges::find_if(
+      measured_, [&](const Measured& m) { return config && m.point.config == *config; });
+  if (found == measured_.end()) return std::nullopt;
+  AutoMethod copy = *this;  // Whose caches may change.
+  copy.Refresh();
+  return copy.ProbabilityNearBest(copy.LookAround(), found - measured_.begin());
 }
 
 std::vector<AutoMethod::Expected> AutoMethod::BestExpected(size_t count) const {

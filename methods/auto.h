@@ -33,6 +33,7 @@ class AutoMethod : public Method {
   void Observe(const Trial& finished) override;
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
+  std::optional<double> ProbabilityNearBest(const Trial& pick) const override;
 
   // A configuration that would be proposed if everything that promises less were left out.
   struct Expected {
@@ -108,6 +109,7 @@ class AutoMethod : public Method {
                                      const std::vector<Eigen::Index>& points) const;
   double ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const;
   bool IsEnough(const Outlook& outlook, const Choice& choice) const;
+  std::vector<size_t> Finalists(const Outlook& outlook, const std::vector<size_t>& ranked) const;
   double GiveUpBelow(const Outlook& outlook) const;
   std::string BoundOf(const AutoConfig& config) const;
 
@@ -134,7 +136,7 @@ class AutoMethod : public Method {
   // Measured costs.
   double launch_s_ = 20;
   double num_launch_s_ = 0;
-  double spent_s_ = 0;  // By all trials that have ended.
+  double spent_s_ = 0;                // By all trials that have ended.
   std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
 
   bool fresh_ = false;  // regression_ and screened_ know everything that was told.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <span>
 
 #include "base/rng.h"
 #include "methods/auto.h"
@@ -28,8 +29,9 @@ constexpr size_t kSampledPoints = 160;
 // Configurations whose difference has a smaller standard deviation are equally fast.
 constexpr double kEqual = 0.003;
 constexpr int kSamples = 256;
-// On simulated machines the errors of the model are this part of its standard deviations.
-constexpr double kErrors = 0.9;
+// On simulated machines the errors of the model are this part of its standard deviations, after a
+// confirmation.
+constexpr double kErrors = 0.75;
 
 // The switches and other knobs of a combination as one number.
 uint64_t GroupOf(const AutoKnobs& knobs) {
@@ -321,7 +323,36 @@ bool AutoMethod::IsEnough(const Outlook& outlook, const Choice& choice) const {
   if (!outlook.incumbent || successes_ < kLeastLaunches) return false;
   if (choice.gain < kLeastGain || choice.gain * TrainingSeconds(outlook) < choice.cost_s)
     return true;
-  return ProbabilityNearBest(outlook, *outlook.incumbent) >= Conclusion::kSure;
+  return ProbabilityNearBest(outlook, *outlook.incumbent) >= kSure;
+}
+
+// The best of the measured configurations `ranked`, and those that gain the most by being confirmed
+// beside it: one in any case, so that there is another answer if the best one drops out, and a
+// further one if the training to come gains what its launches cost.
+std::vector<size_t> AutoMethod::Finalists(const Outlook& outlook,
+                                          const std::vector<size_t>& ranked) const {
+  const auto pick = static_cast<Eigen::Index>(ranked[0]);
+  const auto rounds = static_cast<double>(std::max<int64_t>(options_.confirm_rounds, 1));
+  std::vector<std::pair<double, size_t>> others;
+  for (const size_t i : std::span(ranked).subspan(1)) {
+    const auto index = static_cast<Eigen::Index>(i);
+    const double variance = std::max(outlook.view.variance[index] + outlook.view.variance[pick] -
+                                         2 * regression_.Covariance(outlook.view, index, pick),
+                                     0.0);
+    const double noise = 2 * regression_.NoiseVariance() / rounds;
+    const double gain = ExpectedGain(outlook.view.mean[pick] - outlook.view.mean[index],
+                                     variance / std::sqrt(variance + noise));
+    const double cost_s =
+        rounds * CostOf(outlook.view.mean[index], outlook.view.points[i].config, 1, true);
+    others.emplace_back(gain - cost_s / TrainingSeconds(outlook), i);
+  }
+  std::ranges::stable_sort(others, std::greater(), &std::pair<double, size_t>::first);
+  std::vector<size_t> finalists = {ranked[0]};
+  for (const auto& [profit, i] : others) {
+    if (finalists.size() == 3 || (finalists.size() == 2 && profit <= 0)) break;
+    finalists.push_back(i);
+  }
+  return finalists;
 }
 
 // A measurement clearly below the best one's throughput cannot win.

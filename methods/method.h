@@ -37,11 +37,6 @@ struct MachineDrift {
 struct Conclusion {
   // The proposals with the best configurations, best first. Empty: those with the best metric.
   std::vector<int64_t> finalists;
-  // The probability that no configuration of the space is more than 1 % faster than the first
-  // finalist; nullopt if the method does not know.
-  std::optional<double> probability_near_best;
-  // A method that knows it needs no more.
-  static constexpr double kSure = 0.95;
   double num_considered = 0;  // Configurations of the space; 0 if unknown.
   // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
   std::string bound;
@@ -76,6 +71,15 @@ class Method {
 
   // By default nothing: the trials with the best metric are the finalists.
   virtual Conclusion Conclude() const { return {}; }
+
+  // The probability that no configuration of the space is more than 1 % faster than that of `pick`,
+  // a trial that was told or observed, at its best point. nullopt, the default, if the method does
+  // not know.
+  virtual std::optional<double> ProbabilityNearBest(const Trial& /*pick*/) const {
+    return std::nullopt;
+  }
+  // A method that is so sure of its pick needs no further trial.
+  static constexpr double kSure = 0.95;
 
   // An independent copy of this method in its present state.
   virtual std::unique_ptr<Method> Clone() const = 0;

@@ -81,6 +81,9 @@ class Proposer {
   Draft DraftAt(const Trial& trial, const Point& point) const;
 
   Conclusion Conclude() const { return method_->Conclude(); }
+  std::optional<double> ProbabilityNearBest(const Trial& pick) const {
+    return method_->ProbabilityNearBest(pick);
+  }
   // The trial that answered the proposal with this tag; nullopt if none did.
   std::optional<TrialId> TrialOf(int64_t tag) const;
 

@@ -274,9 +274,11 @@ Trial& Search::State::RunningTrial(TrialId id) {
   return found->second;
 }
 
-Search::Search(ExperimentSpec spec) : state_(std::make_unique<State>()) {
+Search::Search(ExperimentSpec spec, std::unique_ptr<Predictor> predictor)
+    : state_(std::make_unique<State>()) {
   CheckSearchSpec(spec);
   state_->spec = state_->tuned = std::move(spec);
+  state_->predictor = std::move(predictor);
   if (state_->spec.profile) state_->SetProfile(*state_->spec.profile, std::nullopt);
 }
 
@@ -435,6 +437,10 @@ const std::string& Search::SubmittedMisfit() const {
 }
 Findings Search::Find() const {
   return state_->Find();
+}
+std::optional<double> Search::ProbabilityNearBest(TrialId pick) const {
+  if (!state_->proposer) return std::nullopt;
+  return state_->proposer->ProbabilityNearBest(state_->trials.at(pick));
 }
 Json Search::BestConfigOf(TrialId id) const {
   return state_->BestConfigOf(id);

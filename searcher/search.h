@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "methods/method.h"
+#include "profiler/predictor.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 #include "searcher/confirm.h"
@@ -40,7 +41,8 @@ class Search {
  public:
   // Throws kInvalidArgument if an option is out of range (ValidateOptions), the method is unknown,
   // or the submitted ds_config breaks a rule.
-  explicit Search(ExperimentSpec spec);
+  // `predictor` replaces that of MakePredictor: a simulated machine has its own.
+  explicit Search(ExperimentSpec spec, std::unique_ptr<Predictor> predictor = nullptr);
   ~Search();
   Search(Search&&) noexcept;
 
@@ -105,6 +107,9 @@ class Search {
   // Why there is no such trial: the profiling trial did not fit as submitted. "" if it fit.
   const std::string& SubmittedMisfit() const;
   Findings Find() const;
+  // The probability that no configuration of the space is more than 1 % faster than that of a trial
+  // that has succeeded; nullopt if the method does not know.
+  std::optional<double> ProbabilityNearBest(TrialId pick) const;
   // The config of a trial with the batch sizes of its best point. REQUIRES: it has succeeded.
   Json BestConfigOf(TrialId id) const;
   // nullptr before the confirmation starts, and if there is none.

@@ -48,12 +48,25 @@ TrialId LeastChanged(const Search& search, const Confirmation& confirmation, Tri
   return least;
 }
 
+// Of the arms that the rounds cannot tell from `best`, the one that the method likes best: it also
+// knows what was measured before. `best` if the method has no opinion.
+TrialId Favorite(const Search& search, const Confirmation& confirmation, TrialId best) {
+  const Findings found = search.Find();
+  if (found.conclusion.finalists.empty()) return best;
+  const TrialId favorite = found.finalists.front();
+  const std::vector<TrialId> arms = confirmation.Arms();
+  const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
+  if (!is_arm || favorite == search.Submitted()) return best;
+  return IsTie(confirmation.Compare(favorite, best)) ? favorite : best;
+}
+
 // The pick by the rounds of the confirmation. REQUIRES: a round is complete.
 void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
   std::optional<TrialId> best = confirmation.BestOther();
+  if (best) best = Favorite(search, confirmation, *best);
   if (best) best = LeastChanged(search, confirmation, *best, has_submitted);
   verdict.num_rounds = confirmation.NumRounds();
   verdict.pick = best ? best : submitted;
@@ -189,13 +202,13 @@ Verdict VerdictOf(const Search& search) {
   }
   for (const auto& dropped : DroppedOut(search))
     verdict.left_out.emplace_back(dropped);
-  verdict.probability_near_best = conclusion.probability_near_best;
   verdict.num_considered = conclusion.num_considered;
   verdict.bound = conclusion.bound;
   verdict.drift = conclusion.drift;
   verdict.warm_start = conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
+  verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
   AddAlternatives(search, verdict);

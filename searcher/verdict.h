@@ -27,7 +27,8 @@ struct Alternative {
 
 struct Verdict {
   // The trial with the configuration to use: the submitted one if nothing is certainly faster. With
-  // a confirmation only its rounds decide; without one, the best measurement does.
+  // a confirmation its rounds decide, and where they cannot tell configurations apart, the method
+  // and what changes least do; without one, the best measurement does.
   std::optional<TrialId> pick;
   // The best other configuration against the submitted one; nullopt if either was not measured. It
   // has no interval unless it was confirmed.
@@ -51,7 +52,7 @@ struct Verdict {
   double device_seconds = 0;  // Slots times the time that trials ran.
   // Optimizer steps after which the pick has repaid the search; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
-  std::optional<double> probability_near_best;  // As the method's Conclusion.
+  std::optional<double> probability_near_best;  // Of the pick (methods/method.h).
   double num_considered = 0;
   std::string bound;
   std::optional<MachineDrift> drift;

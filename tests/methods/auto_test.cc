@@ -23,11 +23,30 @@ TEST(AutoTest, FindsTheBestAndStopsByItself) {
     EXPECT_FALSE(method.Ask());
     const Conclusion conclusion = method.Conclude();
     EXPECT_LE(conclusion.finalists.size(), 3u);
-    ASSERT_TRUE(conclusion.probability_near_best);
-    EXPECT_GT(*conclusion.probability_near_best, 0.3);
+    const auto probability = [&](int64_t tag) {
+      const auto trial = std::ranges::find(run.trials, 1 + tag, &Trial::id);
+      return trial == run.trials.end() ? std::nullopt : method.ProbabilityNearBest(*trial);
+    };
+    ASSERT_GE(conclusion.finalists.size(), 1u);
+    EXPECT_GT(probability(conclusion.finalists[0]).value_or(0), 0.3);
+    EXPECT_LT(probability(0).value_or(1), probability(conclusion.finalists[0]).value_or(0));
     EXPECT_EQ(conclusion.num_considered, AutoSpace(machine.space, machine.options).num_configs());
     EXPECT_NE(conclusion.bound.find("bound by"), std::string::npos) << conclusion.bound;
   }
+}
+
+TEST(AutoTest, AThirdFinalistMustBeWorthItsLaunches) {
+  const auto num_finalists = [](int64_t run_steps) {
+    Machine machine = SmallMachine();
+    machine.noise = 0.02;
+    machine.options.confirm_rounds = 3;
+    machine.options.run_steps = run_steps;
+    AutoMethod method(machine.space, machine.options);
+    Search(machine, method, 1);
+    return method.Conclude().finalists.size();
+  };
+  EXPECT_EQ(num_finalists(1000), 2u);
+  EXPECT_EQ(num_finalists(100'000'000), 3u);
 }
 
 TEST(AutoTest, TheFirstProposalIsPredictedToBeTheBestThatFits) {
@@ -140,7 +159,10 @@ TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {
   AutoMethod method(machine.space, machine.options);
   const Searched run = Search(machine, method, 4);
   EXPECT_EQ(run.proposals.size(), 1u);
-  EXPECT_EQ(method.Conclude().probability_near_best, 1);
+  EXPECT_EQ(method.ProbabilityNearBest(run.trials.at(0)), 1);
+  Trial unknown = run.trials[0];
+  unknown.points[0].point.micro_batch_size = 2;
+  EXPECT_EQ(method.ProbabilityNearBest(unknown), std::nullopt);
 }
 
 TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -60,6 +61,49 @@ TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
   EXPECT_TRUE(verdict.factor->is_gain());
   EXPECT_EQ(verdict.num_rounds, 3);
   EXPECT_NEAR(*verdict.speed, 150, 1);
+}
+
+TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
+  ExperimentSpec spec = ConfirmedSpec();
+  spec.method = "auto";
+  Search search(spec);
+  // What the search likes best turns out to be slow.
+  std::optional<TrialId> favorite;
+  RunToEnd(search, Device(
+                       [](const Trial& t) {
+                         return t.kind == TrialKind::kSubmitted
+                                    ? 50.0
+                                    : 100.0 + 0.1 * static_cast<double>(t.id);
+                       },
+                       [&](const Trial& t) {
+                         if (!favorite) favorite = search.Find().finalists.at(0);
+                         if (t.confirms == search.Submitted()) return 50.0;
+                         return t.confirms == favorite ? 90.0 : 101.0;
+                       }));
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_TRUE(verdict.pick && favorite);
+  ASSERT_NE(verdict.pick, favorite);
+  const double of_favorite = search.ProbabilityNearBest(*favorite).value();
+  EXPECT_GT(verdict.probability_near_best.value(), of_favorite);
+}
+
+TEST(VerdictTest, WhereTheRoundsCannotTellTheMethodDecides) {
+  ExperimentSpec spec = ConfirmedSpec();
+  spec.method = "auto";
+  spec.options.max_trials = 5;
+  Search search(spec);
+  std::optional<TrialId> favorite;
+  std::map<TrialId, size_t> rounds;
+  RunToEnd(search, Device([](const Trial& t) { return 100.0 + 50 * static_cast<double>(t.id); },
+                          [&](const Trial& t) {
+                            if (!favorite) favorite = search.Find().finalists.at(0);
+                            if (t.confirms == search.Submitted()) return 50.0;
+                            const size_t round = rounds[*t.confirms]++ % 3;
+                            return t.confirms == favorite ? std::array{110., 119., 126.}[round]
+                                                          : std::array{118., 121., 122.}[round];
+                          }));
+  ASSERT_NE(search.confirmation()->BestOther(), favorite);
+  EXPECT_EQ(VerdictOf(search).pick, favorite);
 }
 
 TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
