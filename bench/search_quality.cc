@@ -7,14 +7,14 @@
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise, at the end after
 // --confirm rounds of confirmation. "Launches" are those of the search, and "to 2 %" those after
-// which the loss stays at most 2 %. With a warm start each search of auto has
-// the log of an earlier one as a prior: of the same model and machine ("same"), of a machine with
-// other roughness and fragmentation ("other-seed"), of a model whose samples have three times the
-// FLOPs ("other-model"), or of a machine that computes at a third of the speed but has the same
-// links, and is wrongly said to be the same ("slower"). In a wide space most configurations differ
-// in keys that change nothing here. At last it compares, for developed and held-out families each,
-// the intervals of factors with the true factors, and the stated probabilities of being within 1 %
-// with the shares that are.
+// which the loss stays at most 2 %. With a warm start each search of auto has the log of an earlier
+// one as a prior: of the same model and machine ("same"), of a machine with other roughness and
+// fragmentation ("other-seed"), of a model whose samples have three times the FLOPs
+// ("other-model"), or of a machine that computes at a third of the speed but has the same links,
+// and is wrongly said to be the same ("slower"). In a wide space most configurations differ in keys
+// that change nothing here. At last it compares, for developed and held-out families each, the
+// intervals of factors with the true factors, and the stated probabilities of being within 1 % with
+// the shares that are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -87,11 +87,9 @@ class Simulation {
   }
 
   RunResult Run() {
-    const ExperimentSpec& spec = search_.spec();
-    const std::unique_ptr<Predictor> predictor = surface_.MakeSurfacePredictor(spec);
     const ModelProfile profile = surface_.Profile();
-    const SearchSpace space = MakeSearchSpace(*predictor, profile, spec);
-    best_ms_ = surface_.BestSampleMs(space, spec);
+    const SearchSpace space = search_.SpaceFor(profile);
+    best_ms_ = surface_.BestSampleMs(space, search_.spec());
     search_.Tell(search_.Ask()->id, {TrialState::kSucceeded, ""}, {}, profile, space);
     while (true) {
       while (std::optional<Trial> trial = AskOne()) {
@@ -215,9 +213,8 @@ void ReportFactors(const std::vector<RunResult>& runs) {
     right += *run.factor_holds;
   }
   fmt::print(
-      "\nAfter {:.1f} launches that confirm, {} of {} factors are in their intervals; {} of {} "
-      "runs "
-      "found nothing better.\n",
+      "\nAfter {:.1f} launches that confirm, {} of {} factors are in their intervals; "
+      "{} of {} runs found nothing better.\n",
       confirming, right, intervals, nothing_better, runs.size());
 }
 

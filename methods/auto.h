@@ -101,6 +101,8 @@ class AutoMethod : public Method {
   double TrainingSeconds(const Outlook& outlook) const;
   double CostOf(double log_value, const AutoConfig& config, double fits, bool new_launch) const;
   double GainOf(const Outlook& outlook, Eigen::Index i) const;
+  // Of the difference of the logarithms of two points.
+  double DifferenceVariance(const Outlook& outlook, Eigen::Index i, Eigen::Index j) const;
   double GainOfIncumbent(const Outlook& outlook) const;
   bool MayAsk(const Outlook& outlook, Eigen::Index i) const;
   std::optional<Choice> First(const Outlook& outlook) const;

@@ -251,6 +251,12 @@ std::optional<AutoMethod::Choice> AutoMethod::Best(const Outlook& outlook) const
   return best;
 }
 
+double AutoMethod::DifferenceVariance(const Outlook& outlook, Eigen::Index i,
+                                      Eigen::Index j) const {
+  return outlook.view.variance[i] + outlook.view.variance[j] -
+         2 * regression_.Covariance(outlook.view, i, j);
+}
+
 // The pick and the first of these points, one of those that are alike and equally fast.
 std::vector<Eigen::Index> AutoMethod::Distinct(const Outlook& outlook, Eigen::Index pick,
                                                const std::vector<Eigen::Index>& points) const {
@@ -262,9 +268,7 @@ std::vector<Eigen::Index> AutoMethod::Distinct(const Outlook& outlook, Eigen::In
     if (chosen.size() == kSampledPoints) break;
     const bool is_known = std::ranges::any_of(chosen, [&](Eigen::Index other) {
       if (!config(i).IsLike(config(other))) return false;
-      const double variance = outlook.view.variance[i] + outlook.view.variance[other] -
-                              2 * regression_.Covariance(outlook.view, i, other);
-      return variance < kEqual * kEqual;
+      return DifferenceVariance(outlook, i, other) < kEqual * kEqual;
     });
     if (!is_known) chosen.push_back(i);
   }
@@ -333,13 +337,11 @@ std::vector<size_t> AutoMethod::Finalists(const Outlook& outlook,
                                           const std::vector<size_t>& ranked) const {
   const auto pick = static_cast<Eigen::Index>(ranked[0]);
   const auto rounds = static_cast<double>(std::max<int64_t>(options_.confirm_rounds, 1));
+  const double noise = 2 * regression_.NoiseVariance() / rounds;
   std::vector<std::pair<double, size_t>> others;
   for (const size_t i : std::span(ranked).subspan(1)) {
     const auto index = static_cast<Eigen::Index>(i);
-    const double variance = std::max(outlook.view.variance[index] + outlook.view.variance[pick] -
-                                         2 * regression_.Covariance(outlook.view, index, pick),
-                                     0.0);
-    const double noise = 2 * regression_.NoiseVariance() / rounds;
+    const double variance = std::max(DifferenceVariance(outlook, index, pick), 0.0);
     const double gain = ExpectedGain(outlook.view.mean[pick] - outlook.view.mean[index],
                                      variance / std::sqrt(variance + noise));
     const double cost_s =

@@ -414,7 +414,9 @@ std::string Search::FailureReason() const {
 SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
   ExperimentSpec tuned = state_->spec;
   tuned.ds_config = ProfileLadder(tuned)[state_->num_misfits];
-  return MakeSearchSpace(*MakePredictor(tuned, profile), profile, tuned);
+  const std::unique_ptr<Predictor> made =
+      state_->predictor ? nullptr : MakePredictor(tuned, profile);
+  return MakeSearchSpace(made ? *made : *state_->predictor, profile, tuned);
 }
 
 const std::vector<Refusal>& Search::LastRefused() const {

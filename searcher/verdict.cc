@@ -50,9 +50,9 @@ TrialId LeastChanged(const Search& search, const Confirmation& confirmation, Tri
 
 // Of the arms that the rounds cannot tell from `best`, the one that the method likes best: it also
 // knows what was measured before. `best` if the method has no opinion.
-TrialId Favorite(const Search& search, const Confirmation& confirmation, TrialId best) {
-  const Findings found = search.Find();
-  if (found.conclusion.finalists.empty()) return best;
+TrialId Favorite(const Search& search, const Findings& found, const Confirmation& confirmation,
+                 TrialId best) {
+  if (found.conclusion.finalists.empty() || found.finalists.empty()) return best;
   const TrialId favorite = found.finalists.front();
   const std::vector<TrialId> arms = confirmation.Arms();
   const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
@@ -61,12 +61,13 @@ TrialId Favorite(const Search& search, const Confirmation& confirmation, TrialId
 }
 
 // The pick by the rounds of the confirmation. REQUIRES: a round is complete.
-void PickConfirmed(const Search& search, const Confirmation& confirmation, Verdict& verdict) {
+void PickConfirmed(const Search& search, const Findings& found, const Confirmation& confirmation,
+                   Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
   std::optional<TrialId> best = confirmation.BestOther();
-  if (best) best = Favorite(search, confirmation, *best);
+  if (best) best = Favorite(search, found, confirmation, *best);
   if (best) best = LeastChanged(search, confirmation, *best, has_submitted);
   verdict.num_rounds = confirmation.NumRounds();
   verdict.pick = best ? best : submitted;
@@ -191,21 +192,21 @@ std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict)
 
 Verdict VerdictOf(const Search& search) {
   Verdict verdict;
-  const auto [finalists, conclusion] = search.Find();
+  const Findings found = search.Find();
   const Confirmation* confirmation = search.confirmation();
   const bool confirmed =
       confirmation != nullptr && !confirmation->Arms().empty() && confirmation->NumRounds() > 0;
   if (confirmed) {
-    PickConfirmed(search, *confirmation, verdict);
+    PickConfirmed(search, found, *confirmation, verdict);
   } else {
-    PickMeasured(search, finalists, verdict);
+    PickMeasured(search, found.finalists, verdict);
   }
   for (const auto& dropped : DroppedOut(search))
     verdict.left_out.emplace_back(dropped);
-  verdict.num_considered = conclusion.num_considered;
-  verdict.bound = conclusion.bound;
-  verdict.drift = conclusion.drift;
-  verdict.warm_start = conclusion.warm_start;
+  verdict.num_considered = found.conclusion.num_considered;
+  verdict.bound = found.conclusion.bound;
+  verdict.drift = found.conclusion.drift;
+  verdict.warm_start = found.conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
   verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
