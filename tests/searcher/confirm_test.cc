@@ -92,15 +92,15 @@ class Noise {
 };
 
 // Of 2000 simulated confirmations, three rounds a look.
-struct Simulated {
+struct Confirmations {
   double gains = 0;    // The share in which the best other arm is said to be faster,
   double misses = 0;   // in which its interval does not contain its factor,
   int64_t rounds = 0;  // and all of their rounds.
 };
-Simulated Simulate(const std::vector<TrialId>& arms, int64_t looks, double sd,
-                   const std::map<TrialId, double>& factors) {
+Confirmations SimulateRounds(const std::vector<TrialId>& arms, int64_t looks, double sd,
+                             const std::map<TrialId, double>& factors) {
   constexpr int kRuns = 2000;
-  Simulated result;
+  Confirmations result;
   for (int run = 0; run < kRuns; ++run) {
     Confirmation confirmation(arms, arms[0], 3, looks, "throughput");
     RunRounds(confirmation, Noise(run, sd, factors));
@@ -118,7 +118,7 @@ TEST(ConfirmationTest, EqualArmsAreRarelyCalledFasterAlsoWithExtension) {
   for (const int64_t looks : {1, 3}) {
     for (const double sd : {0.02, 0.3}) {
       for (const std::vector<TrialId>& arms : {std::vector<TrialId>{0, 1}, {0, 1, 2, 3}}) {
-        const Simulated result = Simulate(arms, looks, sd, {});
+        const Confirmations result = SimulateRounds(arms, looks, sd, {});
         SCOPED_TRACE(testing::Message()
                      << looks << " looks, noise " << sd << ", " << arms.size() << " arms");
         EXPECT_LE(result.gains, 0.03);  // The intervals have two sides of 2.5 % in all.
@@ -137,8 +137,8 @@ TEST(ConfirmationTest, EqualArmsAreRarelyCalledFasterAlsoWithExtension) {
 TEST(ConfirmationTest, AnExtensionFindsAGainThatThreeRoundsCannotShow) {
   const std::vector<TrialId> arms = {0, 1, 2};
   const std::map<TrialId, double> factors = {{1, 1.10}, {2, 0.98}};
-  const Simulated fixed = Simulate(arms, 1, 0.05, factors);
-  const Simulated extended = Simulate(arms, 3, 0.05, factors);
+  const Confirmations fixed = SimulateRounds(arms, 1, 0.05, factors);
+  const Confirmations extended = SimulateRounds(arms, 3, 0.05, factors);
   EXPECT_LT(fixed.gains, 0.5);
   EXPECT_GT(extended.gains, 0.75);
   EXPECT_LE(extended.misses, 0.05);
