@@ -84,6 +84,21 @@ void CheckLinears(const CheckpointManifest& manifest) {
   }
 }
 
+// What the engine continues from has to be known before a checkpoint overwrites a state.
+void CheckEngine(const Json& engine) {
+  for (const char* key :
+       {"/num_steps", "/num_skipped_steps", "/loss_scaler/scale", "/loss_scaler/iteration",
+        "/loss_scaler/last_overflow", "/loss_scaler/hysteresis"}) {
+    const Json::json_pointer pointer(key);
+    const bool found = engine.contains(pointer);
+    if (!found || !engine.at(pointer).is_number())
+      Throw(ErrorCode::kDataLoss, "/engine{} is {}; expected a number", key,
+            found ? engine.at(pointer).dump() : "missing");
+  }
+  if (const Json lr = engine.value("lr", Json()); !lr.is_null() && !lr.is_number())
+    Throw(ErrorCode::kDataLoss, "/engine/lr is {}; expected a number", lr.dump());
+}
+
 // REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
 CheckpointManifest Parse(const Json& json) {
   CheckpointManifest manifest;
@@ -117,6 +132,7 @@ CheckpointManifest Parse(const Json& json) {
     most_bytes -= bytes;
   }
   manifest.engine = json.at("engine");
+  CheckEngine(manifest.engine);
   manifest.client_state = json.at("client_state");
   return manifest;
 }

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
-#include <regex>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -22,6 +23,20 @@
 
 namespace dsat {
 namespace {
+
+// True if `text` is "module.file:Trial", a trial class. Not by std::regex, which recurses once for
+// each character.
+bool NamesTrialClass(std::string_view text) {
+  const auto is_name = [](std::string_view name, std::string_view others) {
+    return !name.empty() && (std::isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_') &&
+           std::ranges::all_of(name, [&](unsigned char c) {
+             return std::isalnum(c) || others.find(static_cast<char>(c)) != others.npos;
+           });
+  };
+  const size_t colon = text.find(':');
+  return colon != text.npos && is_name(text.substr(0, colon), "_.") &&
+         is_name(text.substr(colon + 1), "_");
+}
 
 // The keys of each section: those that dsat reads, and those of a cluster that have no meaning
 // here.
@@ -269,8 +284,7 @@ class SpecReader {
   }
 
   std::vector<std::string> Command(const std::string& pointer, const std::string& text) const {
-    static const std::regex kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)");
-    if (std::regex_match(text, kTrialClass)) {
+    if (NamesTrialClass(text)) {
       Expect(pointer, text,
              "a command such as \"python3 train.py\", because trial classes are not supported");
     }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -91,7 +92,11 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
   const auto count = [&](std::string_view flag) { return LauncherCount(command, *launcher, flag); };
   launcher->num_ranks = count(known.ranks_flag);
   if (!launcher->num_ranks) launcher->num_ranks = count(known.other_ranks_flag);
-  if (launcher->num_ranks) *launcher->num_ranks *= count(known.nodes_flag).value_or(1);
+  if (launcher->num_ranks) {
+    int64_t& ranks = *launcher->num_ranks;
+    if (__builtin_mul_overflow(ranks, count(known.nodes_flag).value_or(1), &ranks))
+      ranks = std::numeric_limits<int64_t>::max();
+  }
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
     for (const std::string_view flag : {"--include", "-i"}) {
       const auto filter = ValueOfFlag(command, i, flag);
@@ -109,14 +114,15 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
   }
 }
 
-// The program of the command that begins at words()[i], behind variables and prefixes.
+// The program of the command that begins at words()[i], behind variables and prefixes; the last of
+// these if it has none.
 size_t ProgramAt(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
   const auto is_prefix = [](const std::string& word) {
     return word.find('=') != std::string::npos ||
            std::ranges::find(kPrefixes, BaseName(word)) != kPrefixes.end();
   };
-  while (i + 1 < words.size() && is_prefix(words[i].text))
+  while (i + 1 < words.size() && !words[i + 1].first && is_prefix(words[i].text))
     ++i;
   return i;
 }
@@ -189,8 +195,9 @@ std::optional<std::string> ValueOfVariable(const CommandWords& command, size_t b
 void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
   const std::vector<CommandWord>& words = command.words();
   for (size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].first) continue;
     const size_t program = ProgramAt(command, i);
-    if (!words[i].first || !words[program].expands) continue;
+    if (!words[program].expands) continue;
     const std::string value = ValueOfVariable(command, program, spec).value_or("");
     const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
     if (hidden) RefuseVariable(command, program, program, value, hidden->name);

@@ -248,6 +248,24 @@ TEST_F(ExportTest, APieceThatIsMissingIsNotFilledUp) {
   EXPECT_FALSE(fs::exists(Path("model.bin")));
 }
 
+TEST_F(ExportTest, AManifestWithoutTheStateOfTheEngineIsRefused) {
+  Train(TinyMlp(), TinyConfig(0, 1, 1), 1);
+  const std::string folder = Checkpoint() + "/global_step2";
+  const CheckpointManifest manifest = ReadManifest(folder);
+  const auto error_of = [&](const Json& patch) {
+    CheckpointManifest crafted = manifest;
+    crafted.engine.merge_patch(patch);
+    WriteManifest(folder, crafted);
+    return CollateError({.out = Path("model.bin")});
+  };
+  EXPECT_THAT(error_of({{"num_steps", nullptr}}),
+              HasSubstr("manifest.json: not a whole manifest: /engine/num_steps is missing"));
+  EXPECT_THAT(error_of({{"loss_scaler", {{"scale", "1"}}}}),
+              HasSubstr("/engine/loss_scaler/scale is \"1\"; expected a number"));
+  EXPECT_THAT(error_of({{"lr", true}}), HasSubstr("/engine/lr is true; expected a number"));
+  EXPECT_THAT(error_of({{"loss_scaler", 1}}), HasSubstr("/engine/loss_scaler/scale is missing"));
+}
+
 TEST_F(ExportTest, StoppingLeavesNothing) {
   Train(TinyMlp(), TinyConfig(0, 1, 1), 1);
   EXPECT_THROW(Collate({.dir = Checkpoint(), .out = Path("model.bin")},

@@ -125,6 +125,24 @@ TEST(CheckVariablesTest, AValueOfAFlagAndTheScriptMayBeInVariables) {
   EXPECT_EQ(RefusalOf({"sh", "-c", "PYTHON=python3; $PYTHON t.py --ds_config a"}), "");
 }
 
+// Its time is linear: looking through all assignments from each of them would exceed the time
+// limit.
+TEST(FindRankLauncherTest, ManyAssignmentsMayStandBeforeALauncher) {
+  std::string script;
+  for (int i = 0; i < 200'000; ++i)
+    script += "a=;";
+  const auto launcher = FindRankLauncher(Argv{"sh", "-c", script + "exec b= torchrun t.py"});
+  ASSERT_TRUE(launcher);
+  EXPECT_EQ(launcher->name, "torchrun");
+  EXPECT_EQ(RefusalOf({"sh", "-c", script + "$RUN t.py --ds_config a"}), "");
+}
+
+TEST(FindRankLauncherTest, MoreRanksThanANumberHoldsAreRefused) {
+  EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4611686018427387904", "--num_nodes", "4",
+                         "t.py", "--ds_config", "a"}),
+              HasSubstr("deepspeed would start 9223372036854775807 ranks, expected 2"));
+}
+
 TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
   for (const char* filter : {"localhost:0,1,2", "a:0@b:0,3"}) {
     EXPECT_THAT(RefusalOf({"deepspeed", "--include", filter, "t.py"}),
