@@ -5,10 +5,19 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <string_view>
+
 namespace dsat::cli {
 namespace {
 
 constexpr char kClear[] = "\r\x1b[K";
+
+// Whether the terminal, such as Emacs's shell, cannot clear a line.
+bool IsDumb() {
+  const char* const term = std::getenv("TERM");
+  return term != nullptr && std::string_view(term) == "dumb";
+}
 
 }  // namespace
 
@@ -17,7 +26,7 @@ void Say(std::FILE* out, const std::string& text) {
   std::fflush(out);
 }
 
-StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0) {}
+StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0 && !IsDumb()) {}
 
 void StatusLine::Draw(const std::vector<std::string>& parts) {
   if (!live_) return;

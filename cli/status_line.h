@@ -14,7 +14,7 @@ namespace dsat::cli {
 // main() notices if standard output did not take everything.
 void Say(std::FILE* out, const std::string& text);
 
-// On stderr. Does nothing if that is not a terminal.
+// On stderr. Does nothing if that is not a terminal, or a dumb one.
 class StatusLine {
  public:
   StatusLine();

@@ -125,11 +125,9 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   request.dir = options.out_dir;
   request.report_address = server.address();
   request.token = server.token();
-  if (options.jobs) {
-    CheckHosts(spec, options.machines.hosts);
-  } else if (!options.machines.hosts.empty()) {
+  CheckHosts(spec, options.machines.hosts);
+  if (!options.jobs && !options.machines.hosts.empty()) {
     request.hosts = options.machines.hosts;
-    CheckHosts(spec, request.hosts);
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
   }
   return request;

@@ -144,9 +144,12 @@ class ProcessGroup {
   Traffic traffic_;
 };
 
+inline constexpr int kMaxShmRanks = 256;
+
 // A group of ranks on one host that share a memory file (memfd, initially empty), which all of them
-// have open; it is not closed. Returns when all ranks have joined. One file may serve several
-// groups in turn if each ended without an error. A group of size 1 needs no file (`shared_fd` -1).
+// have open; it is not closed. REQUIRES: size <= kMaxShmRanks. Returns when all ranks have joined.
+// One file may serve several groups in turn if each ended without an error. A group of size 1 needs
+// no file (`shared_fd` -1).
 //
 // Send returns when the message has been copied to the mailbox of the pair, which holds one message
 // of any size in shared memory. It waits only while the peer has not received the previous message,

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/num_cores.h"
+#include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 namespace {
@@ -24,7 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxRanks = 256;
 // How often a waiting rank checks that its peers are alive.
 constexpr milliseconds kWatchPeriod{50};
 // Some microseconds: enough for two running ranks, and too short to keep a core from a peer.
@@ -72,7 +72,7 @@ struct Rendezvous::Header {
   std::atomic<uint32_t> broken;
   alignas(64) std::atomic<uint32_t> arrivals;   // Of all ranks at all barriers.
   alignas(64) std::atomic<uint32_t> completed;  // Number of the last barrier that all have reached.
-  std::array<Slot, kMaxRanks> slots;
+  std::array<Slot, kMaxShmRanks> slots;
 };
 
 int64_t Rendezvous::HeaderBytes() {
@@ -88,7 +88,7 @@ Rendezvous::Rendezvous(const SharedFile& file, int64_t offset, int rank, int siz
       mapping_(file.Map(offset, HeaderBytes())),
       header_(reinterpret_cast<Header*>(mapping_.data())),
       pid_fds_(static_cast<size_t>(size)) {
-  DSAT_CHECK(rank >= 0 && rank < size && size <= kMaxRanks, "rank {} of {}", rank, size);
+  DSAT_CHECK(rank >= 0 && rank < size && size <= kMaxShmRanks, "rank {} of {}", rank, size);
   Announce();
   Synchronize({.kind = Call::Kind::kJoin, .count = size});
 }

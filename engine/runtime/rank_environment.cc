@@ -21,6 +21,7 @@ namespace {
 constexpr std::chrono::minutes kPeerTimeout{5};
 constexpr char kEnvMasterAddress[] = "MASTER_ADDR";
 constexpr char kEnvMasterPort[] = "MASTER_PORT";
+static_assert(kMostRanksOfHost <= kMaxShmRanks);
 
 int EnvInt(const char* name, int default_value, int min, int max = INT_MAX) {
   const char* text = std::getenv(name);
@@ -68,6 +69,10 @@ RankEnvironment ReadRankEnvironment() {
   environment.rank = EnvInt("RANK", 0, 0);
   environment.local_rank = EnvInt("LOCAL_RANK", environment.rank, 0);
   environment.local_world_size = EnvInt("LOCAL_WORLD_SIZE", environment.world_size, 1);
+  if (!HasSeveralHosts(environment) && environment.world_size > kMostRanksOfHost) {
+    Throw(ErrorCode::kInvalidArgument, "WORLD_SIZE is {}; expected at most {} ranks on one host",
+          environment.world_size, kMostRanksOfHost);
+  }
   environment.num_threads = EnvInt(kEnvNumThreads, 1, 1);
   environment.group_fd = EnvInt(kEnvGroupFd, -1, 0);
   if (HasSeveralHosts(environment)) {

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "base/rng.h"
+#include "engine/runtime/rank_variables.h"
 #include "searcher/hosts/hosts.h"
 #include "searcher/scripts/deepspeed_command.h"
 
@@ -98,6 +99,15 @@ void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
   }
 }
 
+// Refuses more ranks on a host than those of the built-in engine can share memory.
+void CheckRanksOfHost(const ExperimentSpec& spec, int64_t num_ranks) {
+  if (!IsBuiltin(spec) || num_ranks <= engine::kMostRanksOfHost) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "resources.slots_per_trial: {} would start {} ranks on one host; expected at most {}: "
+        "lower it, or list more hosts",
+        spec.slots_per_trial, num_ranks, engine::kMostRanksOfHost);
+}
+
 }  // namespace
 
 int64_t NumDevicesIn(const std::string& visible) {
@@ -160,18 +170,23 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
   const std::vector<LaunchHost> here = {{}};
   for (const LaunchHost& host : hosts.empty() ? here : hosts)
     if (!IsBuiltin(spec)) CheckDeviceNames(spec, host);
-  if (!AreElsewhere(hosts)) return;
+  if (!AreElsewhere(hosts)) {
+    CheckRanksOfHost(spec, spec.slots_per_trial);
+    return;
+  }
   const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
   if (slots.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "resources.slots_per_trial: {}; the hosts have fewer slots: list more hosts, or lower it",
           spec.slots_per_trial);
   }
-  if (IsBuiltin(spec)) return;
-  const auto launcher = FindRankLauncher(spec.entrypoint);
   std::map<int64_t, int64_t> ranks_of_host;
   for (const Slot& slot : slots)
     ++ranks_of_host[slot.host];
+  for (const auto& [host, num_ranks] : ranks_of_host)
+    CheckRanksOfHost(spec, num_ranks);
+  if (IsBuiltin(spec)) return;
+  const auto launcher = FindRankLauncher(spec.entrypoint);
   const auto is_like_first = [&](const auto& host) {
     return host.second == ranks_of_host.begin()->second;
   };

@@ -13,6 +13,7 @@ namespace dsat {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class CollateCommandTest : public testing::Test {
  protected:
@@ -88,6 +89,12 @@ TEST_F(CollateCommandTest, ATerminalSeesProgress) {
   const std::string shown =
       work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin", "--force"}, 80);
   EXPECT_THAT(shown, HasSubstr("collate: 100 % of "));
+  EXPECT_THAT(shown, HasSubstr("\x1b"));
+  setenv("TERM", "dumb", 1);  // A terminal that cannot clear a line.
+  std::filesystem::remove(work.Path("model.bin"));
+  EXPECT_THAT(work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin"}, 80),
+              Not(HasSubstr("\x1b")));
+  EXPECT_TRUE(std::filesystem::exists(work.Path("model.bin")));
 }
 
 }  // namespace

@@ -181,8 +181,14 @@ TEST(ThisMachineTest, SlotsAreWhatTrialsRunOn) {
 TEST(CheckHostsTest, ThisMachineMayLackSlotsBecauseRanksCanShareIt) {
   ExperimentSpec spec;
   spec.entrypoint = {"builtin"};
-  spec.slots_per_trial = 4096;
+  spec.slots_per_trial = 256;
   EXPECT_EQ(ErrorText(spec, {ThisMachine(spec, 1)}), "");
+  spec.slots_per_trial = 257;
+  EXPECT_THAT(
+      ErrorText(spec, {}),
+      HasSubstr("slots_per_trial: 257 would start 257 ranks on one host; expected at most"));
+  std::vector<int64_t> many(300);
+  EXPECT_THAT(ErrorText(spec, {HostWith("a", many)}), HasSubstr("257 ranks on one host"));
 }
 
 }  // namespace
