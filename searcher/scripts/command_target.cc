@@ -108,6 +108,7 @@ class CommandTarget : public LaunchTarget {
   std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
   std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
   std::optional<Outcome> OutcomeOfFiles(const LaunchRequest& request) const;
+  std::string UnusableResult(const LaunchRequest& request) const;
   Outcome WhyNothing(const LaunchRequest& request) const;
 
   ExperimentSpec spec_;
@@ -375,8 +376,22 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
                              metrics->train_batch_size, BatchOf(request))};
 }
 
+// What is wrong with the file of the result, which is none; "" if there is no such file.
+std::string CommandTarget::UnusableResult(const LaunchRequest& request) const {
+  const AttemptFiles files = FilesOf(request);
+  const std::string& path = request.kind == TrialKind::kProfile ? files.model_info : files.metrics;
+  if (!fs::exists(path)) return "";
+  constexpr size_t kMostQuoted = 100;
+  return fmt::format(
+      "{}: holds \"{}\"; expected the JSON object that DeepSpeed's hooks or dsat.report() write, "
+      "with the keys in docs/python.md",
+      path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
+}
+
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
+  if (const std::string unusable = UnusableResult(request); !unusable.empty())
+    return {TrialState::kFailed, unusable};
   const auto steps = static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
   const int64_t needed = LastStep(request) + 1;
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);

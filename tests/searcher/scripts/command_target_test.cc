@@ -325,6 +325,8 @@ INSTANTIATE_TEST_SUITE_P(
         Ending{"port", TrialState::kFailed, "a port, the network or the disk failed"},
         Ending{"never", TrialState::kFailed, "hooks never ran"},
         Ending{"short", TrialState::kFailed, "ended after 2 optimizer steps and 7 are needed"},
+        Ending{"garbage", TrialState::kFailed,
+               "/metrics.json: holds \"0.25 s\\n\uFFFD\"; expected the JSON object"},
         Ending{"ignores-config", TrialState::kFailed,
                "it trained with train_batch_size 32, the config says 24"},
         Ending{"hook-rewrites", TrialState::kFailed,

@@ -4,16 +4,26 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
 #include <regex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "searcher/attempt.h"
+#include "searcher/scripts/command_target.h"
 #include "searcher/scripts/torch_extensions.h"
 #include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
+#include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
 namespace {
@@ -202,6 +212,88 @@ TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
                 testing::HasSubstr("ranks: w0 0 0 2 127.0.0.2"));
     EXPECT_THAT(ReadFile(work_.Path(launcher + "/host1.log")),
                 testing::HasSubstr("ranks: w1 1 0 2 127.0.0.2"));
+  }
+}
+
+// failing_train.py as one launch of a trial.
+class FailingScript {
+ public:
+  FailingScript(const Workspace& work, const std::string& how, int64_t num_ranks) {
+    spec_.entrypoint = {Python(), work.Path("failing_train.py"), how, "--deepspeed_config",
+                        "ds_config.json"};
+    spec_.model_dir = work.Path(".");
+    spec_.slots_per_trial = num_ranks;
+    spec_.options.end_profile_step = 8;
+    LaunchRequest request;
+    request.dir = work.Path("trials/" + how);
+    request.ds_config = {{"train_micro_batch_size_per_gpu", 4},
+                         {"gradient_accumulation_steps", 1},
+                         {"train_batch_size", 4 * num_ranks},
+                         {"optimizer", {{"type", "AdamW"}, {"params", {{"torch_adam", true}}}}}};
+    std::filesystem::create_directories(request.dir);
+    target_ = MakeCommandTarget(spec_);
+    AttemptLimits limits;
+    if (how == "hang" || how == "swallow") limits.hang = std::chrono::seconds(8);
+    attempt_.emplace(BuildFolder() + "/dsat", target_.get(), request, limits);
+  }
+
+  // nullopt while it runs.
+  std::optional<Outcome> Poll() {
+    const AttemptNews news = attempt_->Observe();
+    if (news.measured) attempt_->OnMeasured(/*point=*/true, /*profile=*/false);
+    const std::optional<AttemptEnd> end = attempt_->End();
+    return end ? std::optional(end->outcome) : std::nullopt;
+  }
+
+ private:
+  ExperimentSpec spec_;
+  std::unique_ptr<LaunchTarget> target_;
+  std::optional<Attempt> attempt_;
+};
+
+// All at the same time, since most of it is the start of Python. PyTorch may abort a process that
+// ends by an exception.
+TEST_F(RealDeepSpeedTest, EachWayToFailEndsInItsClassWithTheScriptsOwnWords) {
+  work_.Write("failing_train.py",
+              ReadFile(DSAT_SOURCE_DIR "/tests/searcher/scripts/failing_train.py"));
+  struct Case {
+    std::string how;
+    int64_t num_ranks;
+    TrialState state;
+    std::vector<std::string> words;
+    std::optional<Outcome> outcome = {};
+  };
+  std::vector<Case> cases = {
+      {"import", 2, TrialState::kFailed, {"No module named 'a_module_that_is_not_there'"}},
+      {"exception", 2, TrialState::kFailed, {"rank 1 ", "ValueError: sample 7 is broken"}},
+      {"hang",
+       1,
+       TrialState::kFailed,
+       {"no progress for 8 s (hang time-out), the last step was 2"}},
+      {"nan", 1, TrialState::kFailed, {"the loss of rank 0 is not finite after 9 steps"}},
+      {"memory", 1, TrialState::kInfeasible, {"out of host memory: ", "can't allocate memory"}},
+      {"garbage",
+       1,
+       TrialState::kFailed,
+       {"garbage/metrics.json", "0.25 s per step", "dsat.report()"}},
+      {"swallow", 1, TrialState::kSucceeded, {}}};
+  std::map<std::string, FailingScript> running;
+  for (const Case& one : cases)
+    running.try_emplace(one.how, work_, one.how, one.num_ranks);
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  const auto is_over = [](const Case& one) { return one.outcome.has_value(); };
+  while (!std::all_of(cases.begin(), cases.end(), is_over)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), latest);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (Case& one : cases)
+      if (!one.outcome) one.outcome = running.at(one.how).Poll();
+  }
+  EXPECT_THAT(ProcessesNaming(work_.Path("failing_train.py")), testing::IsEmpty());
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.how);
+    EXPECT_EQ(one.outcome->state, one.state) << one.outcome->reason;
+    for (const std::string& words : one.words)
+      EXPECT_THAT(one.outcome->reason, testing::HasSubstr(words));
   }
 }
 
