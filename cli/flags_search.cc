@@ -65,10 +65,11 @@ void AddLimits(CLI::App& app, Limits& limits) {
           ->check(WholeNumberFrom1());
   if constexpr (std::same_as<Limits, SearchOptions>) max_trials->capture_default_str();
   app.add_option("--max-time", limits.max_time_s,
-                 "End the search after this time (90s, 10m, 2h), before it confirms")
+                 "End the search when it and the first rounds of its confirmation take this time "
+                 "(90s, 10m, 2h)")
       ->transform(Duration());
   app.add_option("--max-device-hours", limits.max_device_hours,
-                 "End the search when its trials have used this many slot hours")
+                 "End the search when its trials and these rounds use this many slot hours")
       ->check(NumberAbove0());
 }
 

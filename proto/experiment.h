@@ -50,7 +50,7 @@ struct SearchOptions {
   // For the user's command, a regular expression whose first group matches the loss of a step in
   // the output of rank 0; "": the losses are those that the Python helper reports.
   std::string loss_pattern;
-  // Budgets of the search without its confirmation; nullopt: none.
+  // Budgets of the search with the first rounds of its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
   std::optional<int64_t> run_steps;        // Optimizer steps of the training to come.

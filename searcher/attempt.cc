@@ -33,7 +33,10 @@ Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const Lau
   const std::string name = request.full_run
                                ? "dsat-train"
                                : fmt::format("dsat-{}-trial-{}", request.experiment, request.trial);
-  job_ = std::make_unique<SlurmJob>(*jobs, name, dsat_binary);
+  // The same for each attempt of a trial, and of a training.
+  const std::filesystem::path dir = std::filesystem::absolute(request.dir);
+  job_ = std::make_unique<SlurmJob>(*jobs, name, dsat_binary,
+                                    (request.full_run ? dir : dir.parent_path()) / "slurm");
 }
 
 void Attempt::Launch() {
@@ -59,10 +62,12 @@ void Attempt::AwaitJob() {
   Launch();
 }
 
-std::string Attempt::NewInQueue() {
-  if (told_queue_ || !job_ || !job_->queued()) return "";
-  told_queue_ = true;
-  return job_->number();
+std::string Attempt::NewsOfJob() {
+  if (told_job_ || !job_ || !(job_->queued() || (job_->taken_up() && started()))) return "";
+  told_job_ = true;
+  return job_->queued()
+             ? fmt::format("waits in Slurm's queue as job {}", job_->number())
+             : fmt::format("runs in job {} of Slurm, which was kept for it", job_->number());
 }
 
 void Attempt::OnProgress(int64_t step) {

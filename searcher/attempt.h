@@ -45,8 +45,8 @@ class Attempt {
   const LaunchRequest& request() const { return request_; }
   // Whether its processes have been started.
   bool started() const { return process_.has_value(); }
-  // The number of its job if that has entered Slurm's queue since the last call, else "".
-  std::string NewInQueue();
+  // "waits in Slurm's queue as job 12" and the like, once; "" before and after.
+  std::string NewsOfJob();
   // Readable when Observe may have new results; -1 until it has started.
   int fd() const { return process_ ? process_->fd() : -1; }
   // The last reported optimizer step, if it has changed since the last call.
@@ -84,7 +84,7 @@ class Attempt {
   LaunchRequest request_;
   AttemptLimits limits_;
   std::unique_ptr<SlurmJob> job_;  // Null if it runs on given hosts.
-  bool told_queue_ = false;
+  bool told_job_ = false;
   std::optional<SupervisedProcess> process_;  // Destroyed before its job.
 
   Clock::time_point started_ = Clock::now();

@@ -177,8 +177,8 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
     const bool at_once = cancels > 1 || (cancels == 1 && !can_save);
     if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
     attempt.Observe();
-    if (const std::string job = attempt.NewInQueue(); !job.empty())
-      Log(LogLevel::kInfo, "the training waits in Slurm's queue", {{"job", job}});
+    if (const std::string news = attempt.NewsOfJob(); !news.empty())
+      Log(LogLevel::kInfo, "the training " + news);
     listener.Hear();
     history.Follow();
     const std::optional<AttemptEnd> end = attempt.End();

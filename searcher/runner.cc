@@ -346,10 +346,10 @@ void Runner::Impl::Launch(const Trial& trial) {
 void Runner::Impl::NoteStart(Attempt& attempt) {
   const TrialId id = attempt.request().trial;
   if (attempt.started()) started_s.try_emplace(id, Clock() - spent_s[id]);
-  const std::string job = attempt.NewInQueue();
-  if (job.empty()) return;
-  Notify(RunnerEvent::Kind::kNote, id, attempt.request().attempt, 0,
-         fmt::format("trial {} waits in Slurm's queue as job {}", id, job));
+  if (const std::string news = attempt.NewsOfJob(); !news.empty()) {
+    Notify(RunnerEvent::Kind::kNote, id, attempt.request().attempt, 0,
+           fmt::format("trial {} {}", id, news));
+  }
 }
 
 void Runner::Impl::Wait() {

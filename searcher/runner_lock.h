@@ -3,16 +3,18 @@
 #ifndef DSAT_SEARCHER_RUNNER_LOCK_H_
 #define DSAT_SEARCHER_RUNNER_LOCK_H_
 
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "base/file_lock.h"
 #include "base/json.h"
 #include "proto/trial.h"
 
 namespace dsat {
 
-// Held from Acquire to destruction. The lock is flock on "<database>.exp<id>.lock", without
-// symbolic links in the name, so that it is released however the process ends. The destructor
-// removes the file; a file left by a killed process is reused. Not thread-safe.
+// A FileLock on "<database>.exp<id>.lock", without symbolic links in the name, or on a file in a
+// folder.
 class RunnerLock {
  public:
   // Throws kFailedPrecondition naming the experiment and the process that holds the lock. A
@@ -32,18 +34,12 @@ class RunnerLock {
   // Whether a process holds it.
   static bool IsHeld(const std::string& store_path, ExperimentId id);
 
-  RunnerLock(RunnerLock&& other) noexcept;
-  RunnerLock& operator=(RunnerLock&& other) noexcept;
-  ~RunnerLock();
-
  private:
-  RunnerLock(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  explicit RunnerLock(std::optional<FileLock> lock) : lock_(std::move(lock)) {}
   // `taken`: how the error begins if another process holds the lock.
   static RunnerLock Lock(const std::string& path, const std::string& taken);
-  void Release();
 
-  std::string path_;
-  int fd_ = -1;  // -1: nothing is held.
+  std::optional<FileLock> lock_;
 };
 
 // The name of an experiment in its folder's experiment.json. Two databases at one path, one after

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -244,6 +245,18 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
                           .slots = FirstSlots(each)});
   }
   return plan;
+}
+
+bool HasSteps(const std::string& job) {
+  // Numbered ones: "12.extern" lasts as long as the job.
+  const Answer answer =
+      Ask(fmt::format("squeue --noheader --steps --jobs={} --format=%i", ShellWord(job)));
+  std::istringstream lines(answer.text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t step = job.size() + 1;
+    if (line.starts_with(job + ".") && line.size() > step && std::isdigit(line[step])) return true;
+  }
+  return false;
 }
 
 std::string WhySlurmEnded(const std::string& job) {

@@ -5,6 +5,7 @@
 #ifndef DSAT_SEARCHER_HOSTS_SLURM_H_
 #define DSAT_SEARCHER_HOSTS_SLURM_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,8 +20,9 @@ namespace dsat {
 struct SlurmJobs {
   std::vector<std::string> args;  // Options of salloc; PlanJobs puts the size of a job before them.
   int64_t slots_per_node = 0;     // The most on one node; 0 = those of a trial.
-  ExperimentSpec spec = {};       // Of the trials; set by PlanJobs.
-  HostAccess access = {};         // slurm_job is not set.
+  std::chrono::seconds keep{600};  // How long a job outlives a runner that was killed.
+  ExperimentSpec spec = {};        // Of the trials; set by PlanJobs.
+  HostAccess access = {};          // slurm_job is not set.
 };
 
 // The words of --slurm-args. Throws kInvalidArgument if they need a shell.
@@ -54,6 +56,9 @@ void CountDevicesAsSlots(int64_t slots_per_node, std::vector<LaunchHost>* hosts)
 // as the nodes see it. Throws kFailedPrecondition with Slurm's words if Slurm refuses the job,
 // cannot be reached, or is not installed.
 ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs);
+
+// Whether steps of a job run on its nodes.
+bool HasSteps(const std::string& job);
 
 // Why Slurm has ended a job, such as "Slurm ended job 12: TIMEOUT (TimeLimit)"; "" if it runs or is
 // unknown. Waits up to 5 s for a job that is ending.

@@ -14,33 +14,41 @@
 namespace dsat {
 
 // Waits in Slurm's queue, then holds the nodes. Slurm gets the job back, queued or running, when
-// this object is destroyed and when this process ends in whatever way: salloc runs beside a shell
-// that cancels it at the end of its standard input, which is a socket of this process. Not
-// thread-safe.
+// this object is destroyed. When this process ends in another way, the job stays for `keep` of
+// SlurmJobs, and the next SlurmJob with the same path takes it up. Not thread-safe.
 class SlurmJob {
  public:
-  // Requests a job called `name`. Throws if no process can be started.
-  SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::string& dsat_binary);
+  // Requests a job called `name`, or takes up the one that an ended process has requested with the
+  // same path and words. PATH.log has the words of salloc, PATH.lock is there while the job is
+  // wanted. Throws if no process can be started, and kFailedPrecondition if another process has the
+  // job.
+  SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::string& dsat_binary,
+           const std::string& path);
   // Waits a few seconds for Slurm to get the job back.
   ~SlurmJob();
   SlurmJob(const SlurmJob&) = delete;
   SlurmJob& operator=(const SlurmJob&) = delete;
 
-  // The nodes when all have answered; nullopt before, and after they were returned. Does not block.
-  // Throws kUnavailable with Slurm's words if the request was refused or the job has ended, or if a
-  // node does not answer; as ReachHosts. Throws as CheckHosts if trials cannot run there.
+  // The nodes when all have answered; nullopt before, and after they were returned. Does not wait
+  // for nodes. Throws kUnavailable with Slurm's words if the request was refused or the job has
+  // ended, or if a node does not answer; as ReachHosts. Throws as CheckHosts if trials cannot run
+  // there.
   std::optional<std::vector<LaunchHost>> Poll();
   // The job's number, "" until Slurm has given one.
   const std::string& number() const { return number_; }
   // Whether it has to wait for resources, so far as Poll knows.
   bool queued() const { return queued_; }
   int64_t slots_per_trial() const { return jobs_.spec.slots_per_trial; }
+  // Whether it was requested by an ended process.
+  bool taken_up() const;
   // Gives the job back without waiting.
   void Release();
 
  private:
   struct Impl;
   void Hear(const std::string& line);
+  void HearLog();
+  bool StepsEnded();
 
   SlurmJobs jobs_;
   std::string dsat_binary_;

@@ -35,7 +35,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::array kPrograms = {"munged", "slurmctld", "slurmd", "salloc", "srun", "scontrol"};
+constexpr std::array kPrograms = {"munged", "slurmctld", "slurmd", "salloc",
+                                  "srun",   "scontrol",  "squeue"};
 
 const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin
@@ -278,12 +279,20 @@ TEST_F(RealSlurmTest, AnInterruptSavesACheckpointAndLeavesNoJob) {
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 
-TEST_F(RealSlurmTest, AKilledRunnerLeavesNoJob) {
+TEST_F(RealSlurmTest, ARunnerTakesUpTheJobOfAKilledOne) {
+  const pid_t killed = StartTraining();
+  ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
+  const std::string job = OutputOf("squeue -h -o %i");
+  kill(killed, SIGKILL);
+  WaitFor(killed);
+  fs::remove(work.Path("train.out"));
   const pid_t pid = StartTraining();
   ASSERT_TRUE(work.WaitUntilSaid("train.out", "step"));
-  EXPECT_THAT(Jobs(), HasSubstr("dsat-train RUNNING"));
-  kill(pid, SIGKILL);
-  WaitFor(pid);
+  EXPECT_THAT(ReadFile(work.Path("train.err")),
+              HasSubstr(fmt::format("runs in job {} of Slurm, which was kept for it", job)));
+  EXPECT_EQ(Jobs(), job + " dsat-train RUNNING None");
+  kill(pid, SIGINT);
+  EXPECT_EQ(WaitFor(pid), 130);
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 
@@ -313,14 +322,21 @@ TEST_F(RealSlurmTest, ATrialThatWaitsInTheQueueIsNamedAndCanBeInterrupted) {
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 
-TEST_F(RealSlurmTest, AKilledRunnerLeavesNoRequestInTheQueue) {
+TEST_F(RealSlurmTest, AKilledSearchKeepsItsPlaceInTheQueue) {
   const std::string other = TakeAllNodes();
-  const pid_t pid = StartTraining();
-  ASSERT_TRUE(work.WaitUntilSaid("train.err", "the training waits in Slurm's queue"));
-  kill(pid, SIGKILL);
-  WaitFor(pid);
-  EXPECT_TRUE(Eventually([] { return Jobs().find("dsat") == std::string::npos; })) << Jobs();
+  const pid_t killed = work.StartDsat(
+      OnSlurm({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--soak", "0"}),
+      "search");
+  ASSERT_TRUE(work.WaitUntilSaid("search.err", "trial 0 waits in Slurm's queue as job "))
+      << ReadFile(work.Path("search.err"));
+  const std::string jobs = Jobs();
+  kill(killed, SIGKILL);
+  WaitFor(killed);
+  const pid_t pid = work.StartDsat(OnSlurm({"resume", "1"}), "resume");
+  ASSERT_TRUE(work.WaitUntilSaid("resume.err", "trial 0 waits in Slurm's queue as job "));
+  EXPECT_EQ(Jobs(), jobs);
   OutputOf("scancel " + other);
+  EXPECT_EQ(WaitFor(pid), 0) << ReadFile(work.Path("resume.err"));
   EXPECT_TRUE(NoJobIsLeft()) << Jobs();
 }
 

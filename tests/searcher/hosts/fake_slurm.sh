@@ -1,7 +1,8 @@
 #!/bin/sh
-# Stands in for salloc, srun and scontrol, by the name of the link that starts it. The words of each
+# Stands in for salloc, srun, scontrol and squeue, by the name of the link that starts it. The words of each
 # call are appended to $FAKE_SLURM/calls. salloc gives two nodes, w0 and w1 of fake_ssh.sh, when
-# $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is.
+# $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is. squeue prints
+# $FAKE_SLURM/steps.
 name=${0##*/}
 echo "$name $*" >> "$FAKE_SLURM/calls"
 case $name in
@@ -32,6 +33,7 @@ case $name in
     export DSAT_TEST_HOST CUDA_VISIBLE_DEVICES SLURM_NTASKS SLURM_PROCID SLURM_LAUNCH_NODE_IPADDR
     exec "$@"
     ;;
+  squeue) cat "$FAKE_SLURM/steps" 2>/dev/null ;;
   scontrol)
     case $2 in
       hostnames) echo w0; echo w1 ;;

@@ -3,15 +3,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slurm_job.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -28,7 +34,7 @@ using testing::Pair;
 class SlurmTest : public testing::Test {
  protected:
   SlurmTest() {
-    for (const char* name : {"salloc", "srun", "scontrol"})
+    for (const char* name : {"salloc", "srun", "scontrol", "squeue"})
       fs::create_symlink(std::string(DSAT_SOURCE_DIR) + "/tests/searcher/hosts/fake_slurm.sh",
                          folder / name);
     setenv("PATH", (folder.path() + ":" + path_).c_str(), 1);
@@ -44,6 +50,15 @@ class SlurmTest : public testing::Test {
 
   void Touch(const std::string& name, const std::string& text = "") const {
     std::ofstream(folder / name) << text;
+  }
+
+  // How often a command has been called.
+  int64_t Calls(const std::string& command) const {
+    std::istringstream lines(ReadOrEmpty(folder / "calls"));
+    int64_t calls = 0;
+    for (std::string line; std::getline(lines, line);)
+      calls += line.starts_with(command + " ") ? 1 : 0;
+    return calls;
   }
 
   // The jobs of trials of `slots` slots.
@@ -76,7 +91,24 @@ class SlurmTest : public testing::Test {
     return words;
   }
 
+  std::string NewPath() { return folder / ("job" + std::to_string(num_jobs_++)); }
+
+  // Has a process request a job with `path` and kill itself when that has a number.
+  void RequestAndDie(const SlurmJobs& jobs, const std::string& path) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      SlurmJob job(jobs, "name", SelfBinary(), path);
+      while (job.number().empty())
+        job.Poll();
+      raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_TRUE(WIFSIGNALED(status));
+  }
+
   TestFolder folder;
+  int num_jobs_ = 0;
   std::string path_ = std::getenv("PATH");
 };
 
@@ -134,7 +166,7 @@ TEST_F(SlurmTest, ArgsThatNeedAShellAreRefused) {
 
 TEST_F(SlurmTest, AJobWaitsIsGrantedAndIsGivenBack) {
   {
-    SlurmJob job(Planned(4, 2, "--account=a"), "name", SelfBinary());
+    SlurmJob job(Planned(4, 2, "--account=a"), "name", SelfBinary(), NewPath());
     ASSERT_TRUE(Eventually([&] { return !job.Poll() && job.queued(); }));
     EXPECT_EQ(job.number(), "7");
     Touch("free");
@@ -155,16 +187,60 @@ TEST_F(SlurmTest, AJobWaitsIsGrantedAndIsGivenBack) {
 
 TEST_F(SlurmTest, AJobInTheQueueIsGivenBack) {
   {
-    SlurmJob job(Planned(2, 0), "name", SelfBinary());
+    SlurmJob job(Planned(2, 0), "name", SelfBinary(), NewPath());
     ASSERT_TRUE(Eventually([&] { return !job.Poll() && job.queued(); }));
   }
   EXPECT_TRUE(Eventually([&] { return fs::exists(folder / "returned"); }));
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
+TEST_F(SlurmTest, TheJobOfAKilledProcessIsTakenUp) {
+  const SlurmJobs jobs = Planned(2, 0);
+  RequestAndDie(jobs, NewPath());
+  Touch("free");
+  ASSERT_TRUE(Eventually(
+      [&] { return ReadFile(folder / "job0.log").find("dsat-nodes 7") != std::string::npos; }));
+  Touch("steps", "7.extern\n7.0\n");
+  {
+    SlurmJob job(jobs, "name", SelfBinary(), folder / "job0");
+    EXPECT_TRUE(job.taken_up());
+    EXPECT_EQ(CodeOf([&] { SlurmJob(jobs, "name", SelfBinary(), folder / "job0"); }),
+              ErrorCode::kFailedPrecondition);
+    EXPECT_TRUE(Eventually([&] { return !job.Poll() && Calls("squeue") > 1; }));
+    EXPECT_EQ(job.number(), "7");
+    EXPECT_EQ(Calls("srun"), 1);  // That of PlanJobs: steps of the killed process still run.
+    Touch("steps", "7.extern\n");
+    EXPECT_EQ(Granted(job).size(), 2u);
+    EXPECT_FALSE(fs::exists(folder / "returned"));
+  }
+  EXPECT_TRUE(fs::exists(folder / "returned"));
+  EXPECT_EQ(Calls("salloc"), 1);
+  EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+}
+
+TEST_F(SlurmTest, AJobOfOtherWordsIsGivenBack) {
+  RequestAndDie(Planned(2, 0), NewPath());
+  SlurmJob job(Planned(2, 0, "--account=a"), "name", SelfBinary(), folder / "job0");
+  EXPECT_FALSE(job.taken_up());
+  EXPECT_TRUE(fs::exists(folder / "returned"));
+  EXPECT_TRUE(Eventually([&] { return Calls("salloc") == 2; }));
+}
+
+TEST_F(SlurmTest, AJobThatNobodyTakesUpIsGivenBack) {
+  for (const bool is_granted : {false, true}) {
+    if (is_granted) Touch("free");
+    SlurmJobs jobs = Planned(2, 0);
+    jobs.keep = std::chrono::seconds(1);
+    RequestAndDie(jobs, NewPath());
+    EXPECT_TRUE(Eventually([&] { return fs::exists(folder / "returned"); })) << is_granted;
+    EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
+    fs::remove(folder / "returned");
+  }
+}
+
 TEST_F(SlurmTest, WhatGoesWrongIsSaidInSlurmsWords) {
   Touch("refused");
-  SlurmJob refused(Planned(2, 0), "name", SelfBinary());
+  SlurmJob refused(Planned(2, 0), "name", SelfBinary(), NewPath());
   EXPECT_THAT(Refusal(refused),
               HasSubstr("Slurm gives no job: salloc: error: Job submit/allocate failed: no such"));
   fs::remove(folder / "refused");
@@ -172,7 +248,7 @@ TEST_F(SlurmTest, WhatGoesWrongIsSaidInSlurmsWords) {
   EXPECT_EQ(WhySlurmEnded("7"), "");
   Touch("state", "TIMEOUT");
   EXPECT_EQ(WhySlurmEnded("7"), "Slurm ended job 7: TIMEOUT (TimeLimit)");
-  SlurmJob elsewhere(Planned(2, 0), "name", "/nowhere/dsat");
+  SlurmJob elsewhere(Planned(2, 0), "name", "/nowhere/dsat", NewPath());
   EXPECT_THAT(Refusal(elsewhere), AllOf(HasSubstr("job 7 of Slurm: host w0: "),
                                         HasSubstr("expected dsat there at /nowhere/dsat"),
                                         HasSubstr("expected nodes on which srun starts dsat")));
@@ -181,7 +257,7 @@ TEST_F(SlurmTest, WhatGoesWrongIsSaidInSlurmsWords) {
 TEST_F(SlurmTest, TheDevicesOfAJobAreItsSlots) {
   setenv("FAKE_DEVICES", "2,5,6", 1);
   Touch("free");
-  SlurmJob job(Planned(2, 0), "name", SelfBinary());
+  SlurmJob job(Planned(2, 0), "name", SelfBinary(), NewPath());
   LaunchRequest request;
   request.hosts = Granted(job);
   ASSERT_EQ(request.hosts.size(), 2u);
@@ -193,7 +269,7 @@ TEST_F(SlurmTest, TheDevicesOfAJobAreItsSlots) {
 TEST_F(SlurmTest, FewerDevicesThanTheTrialNeedsAreRefused) {
   setenv("FAKE_DEVICES", "2", 1);
   Touch("free");
-  SlurmJob job(Planned(3, 0), "name", SelfBinary());
+  SlurmJob job(Planned(3, 0), "name", SelfBinary(), NewPath());
   EXPECT_EQ(Refusal(job), "job 7 of Slurm has fewer slots than the 3 of a trial");
 }
 
@@ -219,10 +295,10 @@ TEST_F(SlurmTest, DevicesWithNamesAreRefusedWhereTheLauncherReadsNumbers) {
   spec.device_memory_bytes = 1;
   SlurmJobs jobs{.args = {"--gpus-per-node=2"}};
   PlanJobs(spec, &jobs);
-  SlurmJob accepted(jobs, "name", SelfBinary());
+  SlurmJob accepted(jobs, "name", SelfBinary(), NewPath());
   EXPECT_EQ(Granted(accepted).size(), 2u);
   jobs.spec.entrypoint[0] = "deepspeed";
-  SlurmJob refused(jobs, "name", SelfBinary());
+  SlurmJob refused(jobs, "name", SelfBinary(), NewPath());
   EXPECT_THAT(Refusal(refused), AllOf(HasSubstr("CUDA_VISIBLE_DEVICES has GPU-0a"),
                                       HasSubstr("`deepspeed` reads numbers only")));
 }

@@ -1,0 +1,67 @@
+// Tests when budgets end a search.
+#include "searcher/budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "tests/searcher/simulated_trials.h"
+
+namespace dsat {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An experiment whose profiling trial has taken 10 s on its two slots.
+class BudgetTest : public ::testing::Test {
+ protected:
+  Experiment Profiled(int64_t confirm_rounds, std::optional<double> max_time_s,
+                      std::optional<double> max_device_hours = std::nullopt) {
+    ExperimentSpec spec = SearchSpec("random", 6);
+    spec.slots_per_trial = 2;
+    spec.options.confirm_rounds = confirm_rounds;
+    spec.options.max_time_s = max_time_s;
+    spec.options.max_device_hours = max_device_hours;
+    Experiment experiment = Experiment::Create(store_, spec);
+    const TrialId profile = experiment.Ask().value().id;
+    const int64_t attempt = experiment.StartAttempt(profile, "/logs");
+    experiment.RecordMeasured(profile, attempt, std::nullopt, SampleProfile());
+    experiment.EndAttempt(profile, attempt, {TrialState::kSucceeded, ""}, "");
+    experiment.Tell(profile, {TrialState::kSucceeded, ""}, {.started_s = 1, .ended_s = 11});
+    return experiment;
+  }
+
+  Store store_ = Store::InMemory();
+};
+
+TEST_F(BudgetTest, WithoutAConfirmationTheSearchHasAllOfIt) {
+  const Experiment experiment = Profiled(0, 300);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 299}), std::nullopt);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 300}),
+            "--max-time: the search has run for 300 s");
+}
+
+TEST_F(BudgetTest, TheConfirmationHasTheTimeOfItsLaunches) {
+  const Experiment experiment = Profiled(2, 300);  // Four arms, two rounds.
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 219}), std::nullopt);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 220}),
+            "--max-time: the search has run for 220 s, and its confirmation takes about 80 s");
+}
+
+TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
+  const Experiment experiment = Profiled(2, 100);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 49}), std::nullopt);
+  EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
+}
+
+TEST_F(BudgetTest, DeviceHoursCountSlots) {
+  const Experiment experiment = Profiled(2, std::nullopt, 600.0 / 3600);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 9999, .slot_seconds = 439}), std::nullopt);
+  EXPECT_THAT(WhySearchIsOver(experiment, {.slot_seconds = 440}).value(),
+              HasSubstr("--max-device-hours: trials have used 0.122 hours, and its confirmation"));
+}
+
+}  // namespace
+}  // namespace dsat
