@@ -55,8 +55,9 @@ MachineTicks ParseMachineTicks(const std::string& proc_stat, const std::set<int>
   std::istringstream lines(proc_stat);
   for (std::string line; std::getline(lines, line);) {
     int cpu = -1;
-    if (std::sscanf(line.c_str(), "cpu%d ", &cpu) != 1 || !cpus.contains(cpu)) continue;
-    std::istringstream fields(line.substr(line.find(' ')));
+    int length = 0;
+    if (std::sscanf(line.c_str(), "cpu%d%n", &cpu, &length) != 1 || !cpus.contains(cpu)) continue;
+    std::istringstream fields(line.substr(static_cast<size_t>(length)));
     // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user and nice.
     std::array<int64_t, 8> ticks{};
     for (int64_t& field : ticks)

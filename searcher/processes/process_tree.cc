@@ -6,8 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <string_view>
 
@@ -79,12 +82,14 @@ std::optional<ProcessStat> ParseProcessStat(const std::string& text) {
   constexpr int kFieldsBeforeTimes = 8;  // From the session to cmajflt.
   for (int i = 0; i < kFieldsBeforeTimes; ++i)
     fields >> skipped;
-  for (int i = 0; i < 4; ++i) {  // User and system time, its own and its children's.
-    int64_t ticks = 0;
-    fields >> ticks;
-    stat.ticks += ticks;
-  }
-  if (!fields) return std::nullopt;
+  std::array<int64_t, 4> ticks{};  // User and system time, its own and its children's.
+  for (int64_t& part : ticks)
+    fields >> part;
+  constexpr int64_t kMostTicks = int64_t{1} << 60;
+  const bool is_sum = std::ranges::all_of(
+      ticks, [](int64_t part) { return part >= -kMostTicks && part <= kMostTicks; });
+  if (!fields || !is_sum) return std::nullopt;
+  stat.ticks = std::accumulate(ticks.begin(), ticks.end(), int64_t{0});
   return stat;
 }
 

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -156,27 +158,44 @@ std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
 std::string VariableIn(std::string_view word) {
   if (!word.starts_with('$')) return "";
   word.remove_prefix(word.starts_with("${") ? 2 : 1);
-  size_t end = 0;
-  while (end < word.size() && IsVariableName(word.substr(0, end + 1)))
-    ++end;
-  return std::string(word.substr(0, end));
+  constexpr std::string_view kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  const std::string name(word.substr(0, word.find_first_not_of(kLetters)));
+  return IsVariableName(name) ? name : "";
 }
 
-// The value that a shell's word "$NAME" has at the word `before`, as far as the script, the
-// experiment and our environment show it.
-std::optional<std::string> ValueOfVariable(const CommandWords& command, size_t before,
-                                           const ExperimentSpec& spec) {
-  const std::string name = VariableIn(command.words()[before].text);
-  if (name.empty()) return std::nullopt;
-  for (size_t i = before; i-- > 0;) {
-    const std::string& text = command.words()[i].text;
-    if (text.starts_with(name + "=")) return text.substr(name.size() + 1);
+// The values that words "$NAME" have, as far as the script, the experiment and our environment show
+// them.
+class Variables {
+ public:
+  Variables(const CommandWords& command, const ExperimentSpec& spec)
+      : command_(command), spec_(spec) {
+    for (size_t i = 0; i < command.words().size(); ++i) {
+      const std::string& text = command.words()[i].text;
+      const size_t equals = text.find('=');
+      if (equals != text.npos) assigned_[text.substr(0, equals)].push_back(i);
+    }
   }
-  if (const auto found = spec.environment.find(name); found != spec.environment.end())
-    return found->second;
-  const char* const ours = std::getenv(name.c_str());
-  return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
-}
+
+  std::optional<std::string> ValueAt(size_t index) const {
+    const std::string name = VariableIn(command_.words()[index].text);
+    if (name.empty()) return std::nullopt;
+    if (const auto found = assigned_.find(name); found != assigned_.end()) {
+      const auto after = std::ranges::lower_bound(found->second, index);
+      if (after != found->second.begin())
+        return command_.words()[*std::prev(after)].text.substr(name.size() + 1);
+    }
+    if (const auto found = spec_.environment.find(name); found != spec_.environment.end())
+      return found->second;
+    const char* const ours = std::getenv(name.c_str());
+    return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
+  }
+
+ private:
+  const CommandWords& command_;
+  const ExperimentSpec& spec_;
+  std::map<std::string, std::vector<size_t>> assigned_;  // The words "NAME=VALUE", in their order.
+};
 
 [[noreturn]] void RefuseVariable(const CommandWords& command, size_t begin, size_t index,
                                  const std::string& value, const std::string& launcher) {
@@ -194,11 +213,12 @@ std::optional<std::string> ValueOfVariable(const CommandWords& command, size_t b
 // its value, unless it is known to hold options, and another value without a hyphen is the script.
 void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
   const std::vector<CommandWord>& words = command.words();
+  const Variables variables(command, spec);
   for (size_t i = 0; i < words.size(); ++i) {
     if (!words[i].first) continue;
     const size_t program = ProgramAt(command, i);
     if (!words[program].expands) continue;
-    const std::string value = ValueOfVariable(command, program, spec).value_or("");
+    const std::string value = variables.ValueAt(program).value_or("");
     const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
     if (hidden) RefuseVariable(command, program, program, value, hidden->name);
   }
@@ -206,7 +226,7 @@ void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
   if (!launcher) return;
   for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
     if (!words[i].expands || (words[i].text[0] != '$' && words[i].text[0] != '`')) continue;
-    const auto value = ValueOfVariable(command, i, spec);
+    const auto value = variables.ValueAt(i);
     const bool behind_flag = words[i - 1].text.starts_with('-');
     const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
     if (is_script) return;

@@ -40,6 +40,7 @@ TEST(LoadWatchTest, TheTicksOfTheProcessorsAreThoseOfTheUsableOnes) {
   EXPECT_EQ(two.total, one.total + 300 + 30 + 150 + 2000 + 20 + 2 + 2 + 40);
   EXPECT_EQ(ParseMachineTicks("", {0}).total, 0);
   EXPECT_EQ(ParseMachineTicks("no such thing\n", {0}).total, 0);
+  EXPECT_EQ(ParseMachineTicks("cpu0\n", {0}).total, 0);
 }
 
 TEST(LoadWatchTest, TheTicksOfAProcessAreItsOwnAndThoseOfItsEndedChildren) {
@@ -51,6 +52,8 @@ TEST(LoadWatchTest, TheTicksOfAProcessAreItsOwnAndThoseOfItsEndedChildren) {
   EXPECT_EQ(process->ticks, 3520);
   EXPECT_FALSE(ParseProcessStat("").has_value());
   EXPECT_FALSE(ParseProcessStat("4711 (short) S 17 4711").has_value());
+  EXPECT_FALSE(
+      ParseProcessStat("1 (a) S 1 1 1 0 -1 4 5 6 7 8 9223372036854775807 1 1 1 20 0").has_value());
 }
 
 // A process that keeps one processor of this test busy until it is destroyed.

@@ -137,6 +137,16 @@ TEST(FindRankLauncherTest, ManyAssignmentsMayStandBeforeALauncher) {
   EXPECT_EQ(RefusalOf({"sh", "-c", script + "$RUN t.py --ds_config a"}), "");
 }
 
+TEST(CheckVariablesTest, ManyVariablesMayFollowALauncher) {
+  std::string script, words;
+  for (int i = 0; i < 200'000; ++i) {
+    script += "A=1;";
+    words += " -x $B";
+  }
+  const std::string name(1'000'000, 'N');
+  EXPECT_EQ(RefusalOf({"sh", "-c", script + "torchrun" + words + " -x $" + name + " t.py"}), "");
+}
+
 TEST(FindRankLauncherTest, MoreRanksThanANumberHoldsAreRefused) {
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4611686018427387904", "--num_nodes", "4",
                          "t.py", "--ds_config", "a"}),

@@ -1,0 +1,36 @@
+// The user's command.
+#include <string>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+#include "searcher/input/shell_words.h"
+#include "searcher/launch/launch_request.h"
+#include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/node_command.h"
+#include "searcher/scripts/trainer_command.h"
+#include "tests/fuzz/one_input.h"
+
+namespace dsat::fuzz {
+
+// The command line; the texts of its ds_config.json and of train.py.
+void CommandLine(std::string_view input) {
+  const auto parts = Parts(input, 3);
+  ExperimentSpec spec;
+  spec.entrypoint = SplitCommand(std::string(parts[0]));
+  if (spec.entrypoint.empty()) return;
+  spec.ds_config_path = WriteInput("ds_config.json", parts[1]);
+  spec.ds_config = ParseTolerantJson(parts[1], spec.ds_config_path);
+  const std::string script = WriteInput("train.py", parts[2]);
+  spec.model_dir = script.substr(0, script.rfind('/'));
+  spec.slots_per_trial = 2;
+  CheckCommandConfig(spec.ds_config_path, &spec);
+  CheckDeepSpeedCommand(spec, false);
+  ArgvForTrial(spec, spec.ds_config, "trial.json", 29500);
+  if (!FindRankLauncher(spec.entrypoint)) return;
+  LaunchRequest request;
+  request.hosts = {{.name = "a", .slots = {0}}, {.name = "b", .slots = {0}}};
+  request.slots = {{0, 0}, {1, 0}};
+  ArgvOfHosts(spec.entrypoint, request, spec.model_dir + "/hostfile");
+}
+
+}  // namespace dsat::fuzz
