@@ -30,7 +30,7 @@ void CommandLine(std::string_view input) {
   LaunchRequest request;
   request.hosts = {{.name = "a", .slots = {0}}, {.name = "b", .slots = {0}}};
   request.slots = {{0, 0}, {1, 0}};
-  ArgvOfHosts(spec.entrypoint, request, spec.model_dir + "/hostfile");
+  ArgvOfHosts(spec.entrypoint, request, spec.model_dir + "/hosts_of_launcher");
 }
 
 }  // namespace dsat::fuzz

@@ -167,7 +167,7 @@ TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {
 
 TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {
   Machine machine = SmallMachine();
-  machine.noise = 0.02;
+  machine.noise = 0.05;
   const auto num_proposals = [&](std::optional<int64_t> run_steps) {
     machine.options.run_steps = run_steps;
     AutoMethod method(machine.space, machine.options);
