@@ -34,8 +34,7 @@ const std::vector<Family>& Families() {
        .link_gb_s = 60,
        .memory_bytes_per_s = 8e11,
        .memory_gb = 16,
-       .sample_gb = 0.11,
-       .speed_error = 0},
+       .sample_gb = 0.11},
       {.name = "two-nodes-6.7b",
        .ranks = 16,
        .params = 6.7e9,
@@ -81,7 +80,6 @@ const std::vector<Family>& Families() {
        .sample_gb = 0.5,
        .profile_error = 0.5,
        .gather_factor = 2,
-       .speed_error = 2,
        .reports_peak = false},
       {.name = "room-for-two",
        .ranks = 2,
@@ -215,11 +213,11 @@ ModelProfile SimulatedSurface::Profile() const {
   profile.num_params = profile.trainable_num_params = static_cast<int64_t>(f.params);
   profile.activation_bytes_per_sample = static_cast<int64_t>(f.sample_gb * 1e9 * f.profile_error);
   profile.device_memory_bytes = static_cast<int64_t>(f.memory_gb * 1e9);
-  if (f.speed_error > 0) {
+  if (f.exact) {  // A script's profile has no speeds.
     profile.matmul_flops_per_s = static_cast<int64_t>(f.matmul_flops_per_s);
     profile.forward_flops_per_sample =
-        static_cast<int64_t>(f.sample_ms * f.speed_error / 1e3 * f.matmul_flops_per_s * 0.5 / 3);
-    profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s / f.speed_error);
+        static_cast<int64_t>(f.sample_ms / 1e3 * f.matmul_flops_per_s * 0.5 / 3);
+    profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s);
   }
   return profile;
 }

@@ -48,7 +48,6 @@ struct Family {
   double outliers = 0.02;       // Share of launches that are 10 to 30 % slower.
   double drift = 0.005;         // Per hour.
   double launch_s = 25;
-  double speed_error = 1;  // Of the speeds in the profile; 0: the profile has none.
   double matmul_flops_per_s = 2e14;
   bool reports_peak = true;
   bool exact = false;  // The built-in engine: predicted bytes are exact.

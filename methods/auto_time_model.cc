@@ -94,7 +94,7 @@ void AutoTimeModel::SetPrior() {
   }
   // Of scripts no speeds are known. DeepSpeed's stage 3 runs Python code for each module, which
   // nothing hides (docs/benchmarks.md has measurements).
-  if (!known) set(kStage + 3, 0.2, 0.2);
+  if (!known) set(kStage + 3, 0.15, 0.15);
   set(kTrend, 0, 0.04);
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, 0.005, 0.015);
