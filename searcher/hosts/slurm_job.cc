@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <regex>
 #include <thread>
 #include <utility>
@@ -113,9 +114,11 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
   std::string request = "salloc";
   for (const std::string& word : words)
     request += " " + ShellWord(Printable(word));
+  // Whoever gives a job back removes the file; the job may end later.
+  const bool was_left = std::filesystem::exists(lock);
   impl_->lock = LockJob(lock);
   if (FileLock::IsHeld(impl_->log)) {
-    if (FirstLine(ReadFile(impl_->log)) == request) return;
+    if (was_left && FirstLine(ReadFile(impl_->log)) == request) return;
     impl_->lock.reset();
     WaitForEnd(impl_->log);
     impl_->lock = LockJob(lock);
