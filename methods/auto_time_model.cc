@@ -105,10 +105,23 @@ void AutoTimeModel::SetPrior() {
   set(kOthers, 1, 0.5);
 }
 
-// Of the forecasts of a place, what the cheapest place does not have.
+// Of the forecasts of a place, what the cheapest place does not have; without them, a guess of what
+// offload takes.
 void AutoTimeModel::SetExtras(double sample_ms) {
   extras_.resize(space_.stages.size());
-  if (sample_ms <= 0) return;
+  if (sample_ms <= 0) {
+    constexpr double kOffloadSamples = 8;
+    for (size_t i = 0; i < space_.stages.size(); ++i) {
+      for (const char* const key : {"/zero_optimization/offload_optimizer/device",
+                                    "/zero_optimization/offload_param/device"}) {
+        const Assignment& settings = space_.stages[i].settings;
+        const auto device = settings.find(key);
+        if (device != settings.end() && device->second != "none")
+          extras_[i].updated += kOffloadSamples / ranks_;
+      }
+    }
+    return;
+  }
   std::map<int, double> least_update_ms;
   for (const StageSpace& place : space_.stages) {
     if (place.forecasts.empty()) continue;
