@@ -25,6 +25,12 @@ bool StillNamed(int fd, const std::string& path) {
          by_fd.st_dev == by_path.st_dev && by_fd.st_ino == by_path.st_ino;
 }
 
+std::string ReadPid(int fd) {
+  std::array<char, 32> text{};
+  const ssize_t size = pread(fd, text.data(), text.size(), 0);
+  return size > 0 ? std::string(text.data(), static_cast<size_t>(size)) : "unknown";
+}
+
 void WritePid(int fd, const std::string& path) {
   const std::string pid = std::to_string(getpid());
   if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) ThrowErrno(path, errno);
@@ -50,13 +56,14 @@ int TryLockRepeatedly(int fd) {
 
 }  // namespace
 
-std::optional<FileLock> FileLock::Acquire(const std::string& path) {
+FileLock FileLock::Acquire(const std::string& path, const std::string& taken) {
   while (true) {
     UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (!file) ThrowErrno(path, errno);
     if (TryLockRepeatedly(file.get()) != 0) {
       if (errno != EWOULDBLOCK) ThrowErrno(path, errno);
-      return std::nullopt;
+      Throw(ErrorCode::kFailedPrecondition, "{} process {}; wait for it, or stop it first", taken,
+            ReadPid(file.get()));
     }
     if (!StillNamed(file.get(), path)) continue;
     FileLock lock(path, std::move(file));  // This process now removes the file.
@@ -68,13 +75,6 @@ std::optional<FileLock> FileLock::Acquire(const std::string& path) {
 bool FileLock::IsHeld(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   return file && TryLock(file.get(), LOCK_SH) != 0 && errno == EWOULDBLOCK;
-}
-
-std::string FileLock::Holder(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 32> text{};
-  const ssize_t size = file ? pread(file.get(), text.data(), text.size(), 0) : 0;
-  return size > 0 ? std::string(text.data(), static_cast<size_t>(size)) : "unknown";
 }
 
 FileLock::~FileLock() {

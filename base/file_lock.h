@@ -2,7 +2,6 @@
 #ifndef DSAT_BASE_FILE_LOCK_H_
 #define DSAT_BASE_FILE_LOCK_H_
 
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,12 +14,11 @@ namespace dsat {
 // process is reused. Not thread-safe.
 class FileLock {
  public:
-  // Returns nullopt if another process holds the lock. Throws if the file cannot be opened.
-  static std::optional<FileLock> Acquire(const std::string& path);
+  // Throws if the file cannot be opened, and kFailedPrecondition if another process holds the lock:
+  // `taken`, such as "the folder is in use by", and the id of that process.
+  static FileLock Acquire(const std::string& path, const std::string& taken);
   // Whether a process holds a lock on the file, also by another program.
   static bool IsHeld(const std::string& path);
-  // The id of the process that has acquired the lock, "unknown" if there is none.
-  static std::string Holder(const std::string& path);
 
   FileLock(FileLock&& other) noexcept
       : path_(std::exchange(other.path_, "")), fd_(std::move(other.fd_)) {}

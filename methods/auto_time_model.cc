@@ -17,6 +17,20 @@ double SampleMs(const Forecast& forecast) {
          static_cast<double>(forecast.micro_batch_size * forecast.accumulation_steps);
 }
 
+// A guess of what offloading states or parameters takes in a step, in samples for all ranks.
+constexpr double kOffloadSamples = 8;
+
+// How many of the two a place offloads.
+double NumOffloaded(const StageSpace& place) {
+  double count = 0;
+  for (const char* const key :
+       {"/zero_optimization/offload_optimizer/device", "/zero_optimization/offload_param/device"}) {
+    const auto device = place.settings.find(key);
+    if (device != place.settings.end() && device->second != "none") ++count;
+  }
+  return count;
+}
+
 // The larger of x and 0, smoothed over `width`, and its derivative.
 struct Soft {
   double value;
@@ -105,21 +119,13 @@ void AutoTimeModel::SetPrior() {
   set(kOthers, 1, 0.5);
 }
 
-// Of the forecasts of a place, what the cheapest place does not have; without them, a guess of what
-// offload takes.
+// Of the forecasts of a place, what the cheapest place does not have; without times in them, a
+// guess.
 void AutoTimeModel::SetExtras(double sample_ms) {
   extras_.resize(space_.stages.size());
   if (sample_ms <= 0) {
-    constexpr double kOffloadSamples = 8;
-    for (size_t i = 0; i < space_.stages.size(); ++i) {
-      for (const char* const key : {"/zero_optimization/offload_optimizer/device",
-                                    "/zero_optimization/offload_param/device"}) {
-        const Assignment& settings = space_.stages[i].settings;
-        const auto device = settings.find(key);
-        if (device != settings.end() && device->second != "none")
-          extras_[i].updated += kOffloadSamples / ranks_;
-      }
-    }
+    for (size_t i = 0; i < space_.stages.size(); ++i)
+      extras_[i].updated = NumOffloaded(space_.stages[i]) * kOffloadSamples / ranks_;
     return;
   }
   std::map<int, double> least_update_ms;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "searcher/confirm.h"
+
 namespace dsat {
 namespace {
 
@@ -26,7 +28,7 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
 // The seconds that the first rounds of the confirmation will take if it has as many arms as it can
 // and launches take as long as so far; 0 once it has begun.
 double SecondsToConfirm(const Search& search) {
-  constexpr double kMostArms = 4;
+  constexpr double kMostArms = kMostFinalists + 1;  // With the submitted configuration.
   if (search.confirmation() != nullptr) return 0;
   double seconds = 0, launches = 0;
   for (const auto& [id, trial] : search.trials()) {

@@ -13,7 +13,6 @@ namespace {
 
 constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
-constexpr size_t kMostFinalists = 3;
 // A configuration whose search measurement is slower than this part of the best is no finalist.
 constexpr double kMayWin = 0.9;
 

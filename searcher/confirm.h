@@ -40,9 +40,11 @@ inline constexpr double kWorthMore = 1.05;
 // has no such measurement.
 std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
 
+inline constexpr size_t kMostFinalists = 3;
+
 // The finalists of a search whose method names none, fastest first: of trials that have succeeded,
 // those whose measurement is at most a tenth slower than the best, and one other than the submitted
-// one in any case; three at most.
+// one in any case; kMostFinalists at most.
 std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
                                    std::optional<TrialId> submitted, const std::string& metric);
 

@@ -51,11 +51,12 @@ void RefuseUnlessFree(const std::string& dir, const Json& owner) {
 
 RunnerLock RunnerLock::Acquire(const std::string& store_path, ExperimentId id) {
   if (store_path == ":memory:") return RunnerLock(std::nullopt);
-  return Lock(LockPath(store_path, id), fmt::format("experiment {} is being run by", id));
+  return RunnerLock(FileLock::Acquire(LockPath(store_path, id),
+                                      fmt::format("experiment {} is being run by", id)));
 }
 
 RunnerLock RunnerLock::LockFolder(const std::string& dir) {
-  return Lock(dir + "/.lock", fmt::format("{} is in use by", dir));
+  return RunnerLock(FileLock::Acquire(dir + "/.lock", fmt::format("{} is in use by", dir)));
 }
 
 void RunnerLock::CheckUnclaimed(const std::string& dir) {
@@ -69,15 +70,6 @@ RunnerLock RunnerLock::ClaimFolder(const std::string& dir, const Json& owner) {
   RefuseUnlessFree(dir, owner);
   if (!fs::exists(OwnerPath(dir))) WriteJsonFile(OwnerPath(dir), owner);
   return lock;
-}
-
-RunnerLock RunnerLock::Lock(const std::string& path, const std::string& taken) {
-  std::optional<FileLock> lock = FileLock::Acquire(path);
-  if (!lock) {
-    Throw(ErrorCode::kFailedPrecondition, "{} process {}; wait for it, or stop it first", taken,
-          FileLock::Holder(path));
-  }
-  return RunnerLock(std::move(lock));
 }
 
 bool RunnerLock::IsHeld(const std::string& store_path, ExperimentId id) {

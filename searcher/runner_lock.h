@@ -36,8 +36,6 @@ class RunnerLock {
 
  private:
   explicit RunnerLock(std::optional<FileLock> lock) : lock_(std::move(lock)) {}
-  // `taken`: how the error begins if another process holds the lock.
-  static RunnerLock Lock(const std::string& path, const std::string& taken);
 
   std::optional<FileLock> lock_;
 };

@@ -6,7 +6,8 @@ string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." suites "${listed}")  # Tests are
 list(TRANSFORM suites STRIP)
 set(commands "")
 foreach(suite ${suites})
-  string(APPEND commands "add_test([==[${suite}*]==] [==[${PROGRAM}]==] [==[--gtest_filter=${suite}*]==])\n"
+  string(APPEND commands "add_test([==[${suite}*]==] [==[${PROGRAM}]==]"
+                         " [==[--gtest_filter=${suite}*]==])\n"
                          "set_tests_properties([==[${suite}*]==] PROPERTIES ${PROPERTIES})\n")
 endforeach()
 file(WRITE ${OUTPUT} "${commands}")

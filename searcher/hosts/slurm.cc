@@ -254,7 +254,9 @@ bool HasSteps(const std::string& job) {
   std::istringstream lines(answer.text);
   for (std::string line; std::getline(lines, line);) {
     const size_t step = job.size() + 1;
-    if (line.starts_with(job + ".") && line.size() > step && std::isdigit(line[step])) return true;
+    if (line.starts_with(job + ".") && line.size() > step &&
+        std::isdigit(static_cast<unsigned char>(line[step])) != 0)
+      return true;
   }
   return false;
 }

@@ -68,11 +68,7 @@ bool WaitForEnd(const std::string& log) {
 }
 
 FileLock LockJob(const std::string& path) {
-  std::optional<FileLock> lock = FileLock::Acquire(path);
-  if (lock) return std::move(*lock);
-  Throw(ErrorCode::kFailedPrecondition,
-        "{}: the job of this trial is that of process {}; wait for it, or stop it first", path,
-        FileLock::Holder(path));
+  return FileLock::Acquire(path, path + ": the job of this trial is that of");
 }
 
 // A new file that is locked for as long as it is open, also by processes that inherit it.
@@ -95,8 +91,7 @@ std::string FirstLine(const std::string& text) {
 struct SlurmJob::Impl {
   std::string log;
   std::optional<FileLock> lock;
-  pid_t pid = -1;  // -1: an ended process has started it.
-  UniqueFd socket = UniqueFd();
+  pid_t pid = -1;                // -1: an ended process has started it.
   size_t num_heard = 0;          // The bytes of the log that have been read.
   std::string said = {};         // The last line of salloc.
   std::vector<Host> nodes = {};  // Until they are reached.
@@ -127,9 +122,7 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
   const std::string hold = fmt::format("{}; {}", kPrintNodes, kAwaitRelease);
   words.insert(words.begin(), {"/bin/sh", "-c", kHoldJob, lock, keep, kAwaitRelease});
   words.insert(words.end(), {"--kill-command=TERM", "/bin/sh", "-c", hold, lock, keep});
-  Spawned spawned = Spawn(std::move(words), log.get(), "/bin/sh, to run salloc");
-  impl_->pid = spawned.pid;
-  impl_->socket = std::move(spawned.socket);
+  impl_->pid = Spawn(std::move(words), log.get(), "/bin/sh, to run salloc").pid;
 }
 
 SlurmJob::~SlurmJob() {

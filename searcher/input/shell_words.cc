@@ -160,9 +160,13 @@ std::vector<std::string> SplitCommand(const std::string& command) {
 }
 
 bool IsVariableName(std::string_view name) {
+  return !name.empty() && LeadingVariableName(name) == name;
+}
+
+std::string_view LeadingVariableName(std::string_view text) {
   const auto fits = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
-  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-         std::all_of(name.begin(), name.end(), fits);
+  if (!text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0) return "";
+  return text.substr(0, static_cast<size_t>(std::ranges::find_if_not(text, fits) - text.begin()));
 }
 
 }  // namespace dsat

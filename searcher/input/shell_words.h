@@ -35,6 +35,8 @@ std::vector<std::string> SplitCommand(const std::string& command);
 
 // Whether a shell takes `name` for the name of a variable.
 bool IsVariableName(std::string_view name);
+// The longest name of a variable with which `text` begins; "" if there is none.
+std::string_view LeadingVariableName(std::string_view text);
 
 }  // namespace dsat
 

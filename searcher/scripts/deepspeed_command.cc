@@ -158,10 +158,7 @@ std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
 std::string VariableIn(std::string_view word) {
   if (!word.starts_with('$')) return "";
   word.remove_prefix(word.starts_with("${") ? 2 : 1);
-  constexpr std::string_view kLetters =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-  const std::string name(word.substr(0, word.find_first_not_of(kLetters)));
-  return IsVariableName(name) ? name : "";
+  return std::string(LeadingVariableName(word));
 }
 
 // The values that words "$NAME" have, as far as the script, the experiment and our environment show

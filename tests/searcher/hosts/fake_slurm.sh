@@ -1,7 +1,7 @@
 #!/bin/sh
-# Stands in for salloc, srun, scontrol and squeue, by the name of the link that starts it. The words of each
-# call are appended to $FAKE_SLURM/calls. salloc gives two nodes, w0 and w1 of fake_ssh.sh, when
-# $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is. squeue prints
+# Stands in for salloc, srun, scontrol and squeue, by the name of the link that starts it. The words
+# of each call are appended to $FAKE_SLURM/calls. salloc gives two nodes, w0 and w1 of fake_ssh.sh,
+# when $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is. squeue prints
 # $FAKE_SLURM/steps.
 name=${0##*/}
 echo "$name $*" >> "$FAKE_SLURM/calls"
