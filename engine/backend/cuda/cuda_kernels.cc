@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/cuda_kernels.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "engine/backend/any_kernels.h"
@@ -233,11 +234,15 @@ op::Matmul ProductOf(const op::Matmul& args) {
   return product;
 }
 
-// Measures all of it by one call of cuBLASLt, and by as many as it takes. What is added to is
-// another buffer meanwhile; if the GPU has no memory for that, nothing is measured.
+// Measures all of it by one call of cuBLASLt, and by as many as it takes, unless another thread of
+// the process has. What is added to is another buffer meanwhile; if the GPU has no memory for that,
+// nothing is measured.
 void CudaLayers::Choose(const op::Matmul& args) {
   constexpr int64_t kSlack = 64;
-  workspace_->stream().WaitWatched();
+  static std::mutex choosing;
+  workspace_->stream().WaitWatched();  // Not while others wait: it may be for what they do next.
+  const std::lock_guard lock(choosing);
+  if (!matmul_.IsNew(FusedOf(args))) return;
   op::Matmul trial = args;
   const bool in_place = args.addend.num_elems > 0 && args.addend.data == args.c.data;
   const int64_t sum_bytes = args.column_sums.bytes();
@@ -260,11 +265,16 @@ void CudaLayers::Choose(const op::Matmul& args) {
   const double fused_ms = matmul_.Measure(fused);
   const op::Matmul product = ProductOf(trial);
   const bool has_more = trial.before_gelu.num_elems + trial.gelu_input.num_elems + sum_bytes > 0;
+  bool is_slower = false;
   if (fused_ms > 0 && has_more) {
-    if (matmul_.IsNew(product)) matmul_.Measure(product);
+    if (matmul_.IsNew(product)) {
+      matmul_.Measure(product);
+      matmul_.Keep(product);
+    }
     const double apart_ms = MeasureOnGpu([&] { MultiplyApart(trial); });
-    if (apart_ms < CudaMatmul::kClearly * fused_ms) matmul_.Avoid(fused);
+    is_slower = apart_ms < CudaMatmul::kClearly * fused_ms;
   }
+  is_slower ? matmul_.Avoid(fused) : matmul_.Keep(fused);
   CheckCuda(cudaFree(scratch), "cudaFree");
 }
 

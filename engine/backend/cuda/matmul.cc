@@ -79,7 +79,7 @@ struct CudaMatmul::Choices {
   std::map<Key, std::vector<cublaslt::Algorithm>> algorithms;
 };
 
-CudaMatmul::Choices& CudaMatmul::MeasuredChoices() {
+CudaMatmul::Choices& CudaMatmul::KeptChoices() {
   static Choices choices;
   return choices;
 }
@@ -128,15 +128,23 @@ CudaMatmul::Plan* CudaMatmul::PlanFor(const op::Matmul& args) {
   if (!epilogue) return nullptr;
   Open();
   const Key key = KeyOf(args, *epilogue);
-  if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
-  Plan& plan = plans_[key] = MakePlan(args, key);
-  if (plan.state != 0) return &plan;
-  Choices& choices = MeasuredChoices();
-  const std::lock_guard lock(choices.mutex);
-  if (const auto found = choices.algorithms.find(key); found != choices.algorithms.end())
-    plan.algorithms = found->second;
-  if (plan.algorithms.empty()) plan.state = cublaslt::kNotSupported;
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, MakePlan(args, key)).first;
+  Plan& plan = found->second;
+  if (!plan.is_kept) TakeKept(key, plan);
   return &plan;
+}
+
+// Another thread may have kept a choice since the plan was made.
+void CudaMatmul::TakeKept(const Key& key, Plan& plan) {
+  Choices& choices = KeptChoices();
+  const std::lock_guard lock(choices.mutex);
+  const auto kept = choices.algorithms.find(key);
+  if (kept == choices.algorithms.end()) return;
+  plan.is_kept = true;
+  if (plan.state != 0) return;
+  plan.algorithms = kept->second;
+  if (plan.algorithms.empty()) plan.state = cublaslt::kNotSupported;
 }
 
 CudaMatmul::Plan CudaMatmul::MakePlan(const op::Matmul& args, const Key& key) const {
@@ -234,10 +242,8 @@ void CudaMatmul::Run(const op::Matmul& args) {
 }
 
 bool CudaMatmul::IsNew(const op::Matmul& args) {
-  if (PlanFor(args) == nullptr) return false;
-  Choices& choices = MeasuredChoices();
-  const std::lock_guard lock(choices.mutex);
-  return !choices.algorithms.contains(KeyOf(args, *EpilogueOf(args)));
+  const Plan* plan = PlanFor(args);
+  return plan != nullptr && !plan->is_kept;
 }
 
 double CudaMatmul::Measure(const op::Matmul& args) {
@@ -258,19 +264,19 @@ double CudaMatmul::Measure(const op::Matmul& args) {
     if (wins) best_ms = ms;
   }
   plan.algorithms = algorithms;
-  Store(args, algorithms);
   return best_ms;
 }
 
+void CudaMatmul::Keep(const op::Matmul& args) {
+  Store(args, PlanFor(args)->algorithms);
+}
+
 void CudaMatmul::Avoid(const op::Matmul& args) {
-  Plan& plan = *PlanFor(args);
-  plan.algorithms.clear();
-  plan.state = cublaslt::kNotSupported;
   Store(args, {});
 }
 
 void CudaMatmul::Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms) {
-  Choices& choices = MeasuredChoices();
+  Choices& choices = KeptChoices();
   const std::lock_guard lock(choices.mutex);
   choices.algorithms[KeyOf(args, *EpilogueOf(args))] = algorithms;
 }

@@ -28,16 +28,16 @@ class CudaMatmul {
   // As TryRun, but throws kUnavailable with the status.
   void Run(const op::Matmul& args);
 
-  // Whether no choice of an algorithm has been measured in this process.
+  // Whether this process has kept no choice of an algorithm.
   bool IsNew(const op::Matmul& args);
   // Runs the algorithms that the library recommends, and takes its first one unless another takes
-  // less than `kClearly` of the time. The choice is the process's, so that all its products of a
-  // shape have the same bits. Returns the milliseconds of a product; 0 if there is no algorithm.
-  // REQUIRES: c is not the addend.
+  // less than `kClearly` of the time. Returns the milliseconds of a product; 0 if there is no
+  // algorithm. REQUIRES: c is not the addend.
   double Measure(const op::Matmul& args);
-  // The choice is the library's own.
-  void Keep(const op::Matmul& args) { Store(args, PlanFor(args)->algorithms); }
-  // From now on TryRun refuses to compute such a product together with its epilogue.
+  // Keep makes the choice, which is the library's own before Measure, that of all threads, so that
+  // all products of a shape have the same bits in a process. Avoid makes their TryRun refuse such a
+  // product. REQUIRES: one thread at a time chooses, and only what is new.
+  void Keep(const op::Matmul& args);
   void Avoid(const op::Matmul& args);
   static constexpr double kClearly = 0.97;
 
@@ -57,16 +57,18 @@ class CudaMatmul {
     cublaslt::Descriptor first = nullptr, second = nullptr, result = nullptr;
     std::vector<cublaslt::Algorithm> algorithms = {};  // The one to use comes first.
     cublaslt::Status state = 0;  // The last status of the choice or of a product that failed.
+    bool is_kept = false;        // `algorithms` are the process's choice.
   };
-  // What a process has measured.
+  // Those of the process.
   struct Choices;
 
-  static Choices& MeasuredChoices();
+  static Choices& KeptChoices();
   static void Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms);
   void Open();
   static Key KeyOf(const op::Matmul& args, cublaslt::Epilogue epilogue);
   // nullptr if no epilogue does all of it.
   Plan* PlanFor(const op::Matmul& args);
+  static void TakeKept(const Key& key, Plan& plan);
   cublaslt::Status Multiply(const Plan& plan, const cublaslt::Algorithm& algorithm,
                             const op::Matmul& args) const;
   Plan MakePlan(const op::Matmul& args, const Key& key) const;

@@ -280,6 +280,29 @@ TEST(HostWaitsTest, EachOfSeveralRanksWaitsOncePerStepWithNccl) {
   }
 }
 
+// A GPU does work at any time after it is asked to, and what is measured takes more or less time.
+TEST(AnyTimeTest, WorkGivesTheSameBitsWheneverItIsDone) {
+  setenv("DSAT_TEST_DEVICE", "emulated-nccl", 1);
+  DsConfig config = TinyConfig(1, 2, 2);
+  config.batch = {.train_batch_size = 20, .micro_batch_size = 5, .accumulation_steps = 2};
+  config.pipeline.num_stages = 2;
+  const auto train = [&] { return Train(TinyMlp(), config, 4, 2); };
+  std::vector<RankRun> runs;
+  {
+    const std::jthread gpu([](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); std::this_thread::sleep_for(std::chrono::microseconds{100}))
+        emulated_cuda::Gpu::Get().FinishAll();
+    });
+    runs = train();
+  }
+  const std::vector<RankRun> late = train();
+  for (size_t rank = 0; rank < runs.size(); ++rank) {
+    EXPECT_EQ(runs[rank].steps[1].loss, late[rank].steps[1].loss);
+    EXPECT_TRUE(runs[rank].params == late[rank].params) << rank;
+  }
+  unsetenv("DSAT_TEST_DEVICE");
+}
+
 TEST(PhaseTimesTest, AStepsPhasesLastAsLongAsTheGpuWorks) {
   const Model model = TinyMlp();
   RunRanks(1, [&](ProcessGroup& group) {
