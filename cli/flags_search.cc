@@ -174,9 +174,10 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
                          ? fmt::format("{}, but no longer than the confirmation took", kSoakSteps)
                          : "0"))
       ->check(WholeNumberFrom0());
-  app.add_option("--loss-pattern", options.loss_pattern,
-                 "A regular expression whose first group matches the loss of a step in the output "
-                 "of rank 0 (default: the losses that the Python helper reports)")
+  app.add_option(
+         "--loss-pattern", options.loss_pattern,
+         "A regular expression (of RE2) whose first group matches the loss of a step in the "
+         "output of rank 0 (default: the losses that the Python helper reports)")
       ->type_name("REGEX");
 }
 

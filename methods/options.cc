@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 #include <set>
 #include <string>
 
 #include "base/error.h"
+#include "base/regex.h"
 
 namespace dsat {
 namespace {
@@ -48,18 +48,16 @@ void CheckStages(const std::vector<int>& stages) {
 }
 
 void CheckLossPattern(const std::string& pattern) {
-  const auto fail = [&](const char* what) {
+  const auto fail = [&](const std::string& what) {
     Throw(ErrorCode::kInvalidArgument,
-          "--loss-pattern: \"{}\" {}; expected a regular expression whose first group matches the "
-          "loss, such as \"loss: ([0-9.]+)\"",
+          "--loss-pattern: \"{}\" {}; expected a regular expression (of RE2) whose first group "
+          "matches the loss, such as \"loss: ([0-9.]+)\"",
           pattern, what);
   };
   if (pattern.empty()) return;
-  try {
-    if (std::regex(pattern).mark_count() < 1) fail("has no group");
-  } catch (const std::regex_error&) {
-    fail("is no regular expression");
-  }
+  const RE2 regex(pattern, RegexOptions());
+  if (!regex.ok()) fail(fmt::format("is no regular expression ({})", regex.error()));
+  if (regex.NumberOfCapturingGroups() < 1) fail("has no group");
 }
 
 void CheckSpace(const SearchOptions& options) {

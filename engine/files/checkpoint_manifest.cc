@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <regex>
 #include <set>
 
 #include "base/files.h"
 #include "base/json_integers.h"
+#include "base/regex.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 
@@ -52,10 +52,8 @@ Json FilesToJson(const std::vector<CheckpointFile>& files) {
 
 // What a save writes into a tag's folder, finished or not.
 bool IsOurs(const std::string& name) {
-  static const std::regex ours(
-      R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
-  constexpr size_t kMaxNameBytes = 255;  // Of file systems; std::regex recurses for each byte.
-  return name.size() <= kMaxNameBytes && std::regex_match(name, ours);
+  static const RE2 ours(R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
+  return RE2::FullMatch(name, ours);
 }
 
 // Throws unless each parameter that has linears is a matrix of their columns side by side, and no

@@ -14,12 +14,12 @@
 #include <limits>
 #include <numeric>
 #include <optional>
-#include <regex>
 #include <sstream>
 #include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/regex.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/scripts/exit_classifier.h"
@@ -66,10 +66,12 @@ std::string ValueOf(const std::string& text, const std::string& key) {
 std::vector<int64_t> TasksOf(const std::string& text, size_t most) {
   std::vector<int64_t> tasks;
   if (text.find_first_not_of("0123456789(x),") != std::string::npos) return tasks;
-  const std::regex part(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
-  for (std::sregex_iterator it(text.begin(), text.end(), part), end; it != end; ++it) {
-    const size_t repeats = (*it)[2].matched ? std::stoul((*it)[2]) : 1;
-    tasks.insert(tasks.end(), std::min(repeats, most - tasks.size()), std::stoll((*it)[1]));
+  static const RE2 kPart(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
+  re2::StringPiece rest(text);
+  int64_t count = 0;
+  for (std::string repeats; RE2::FindAndConsume(&rest, kPart, &count, &repeats);) {
+    const size_t times = repeats.empty() ? 1 : std::stoul(repeats);
+    tasks.insert(tasks.end(), std::min(times, most - tasks.size()), count);
   }
   return tasks;
 }
@@ -105,13 +107,16 @@ std::string OptionIn(const std::vector<std::string>& args, const std::string& na
 std::optional<double> SecondsOf(const std::string& text) {
   if (text == "0" || text == "UNLIMITED" || text == "INFINITE")
     return std::numeric_limits<double>::infinity();
-  static const std::regex kForm(R"((?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,4}))?(?::(\d{1,4}))?)");
-  std::smatch match;
-  if (!std::regex_match(text, match, kForm)) return std::nullopt;
-  const auto number = [&](int i) { return match[i].matched ? std::stod(match[i]) : 0; };
-  if (match[1].matched) return ((number(1) * 24 + number(2)) * 60 + number(3)) * 60 + number(4);
-  if (match[4].matched) return (number(2) * 60 + number(3)) * 60 + number(4);
-  return number(2) * 60 + number(3);
+  static const RE2 kForm(R"((?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,4}))?(?::(\d{1,4}))?)");
+  std::string days, first, second, third;
+  if (!RE2::FullMatch(text, kForm, &days, &first, &second, &third)) return std::nullopt;
+  const auto number = [](const std::string& digits) {
+    return digits.empty() ? 0 : std::stod(digits);
+  };
+  if (!days.empty())
+    return ((number(days) * 24 + number(first)) * 60 + number(second)) * 60 + number(third);
+  if (!third.empty()) return (number(first) * 60 + number(second)) * 60 + number(third);
+  return number(first) * 60 + number(second);
 }
 
 // Slurm accepts a job whose time limit is above its partition's, and lets it wait.

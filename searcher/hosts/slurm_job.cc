@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <regex>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file_lock.h"
 #include "base/files.h"
+#include "base/regex.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/processes/spawn.h"
 
@@ -150,12 +150,9 @@ bool SlurmJob::StepsEnded() {
 }
 
 void SlurmJob::Hear(const std::string& line) {
-  static const std::regex kNumber("^salloc: (Pending|Granted) job allocation ([0-9]{1,18})\\b");
-  std::smatch match;
-  if (std::regex_search(line, match, kNumber)) {
-    number_ = match[2];
-    queued_ = match[1] == "Pending";
-  }
+  static const RE2 kNumber("^salloc: (Pending|Granted) job allocation ([0-9]{1,18})\\b");
+  std::string state;
+  if (RE2::PartialMatch(line, kNumber, &state, &number_)) queued_ = state == "Pending";
   SlurmNodes nodes = ParseNodes(line);
   if (nodes.hosts.empty()) {
     if (!Trimmed(line).empty()) impl_->said = Trimmed(line);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/regex.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
@@ -24,18 +24,10 @@
 namespace dsat {
 namespace {
 
-// True if `text` is "module.file:Trial", a trial class. Not by std::regex, which recurses once for
-// each character.
+// True if `text` is "module.file:Trial", a trial class.
 bool NamesTrialClass(std::string_view text) {
-  const auto is_name = [](std::string_view name, std::string_view others) {
-    return !name.empty() && (std::isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_') &&
-           std::ranges::all_of(name, [&](unsigned char c) {
-             return std::isalnum(c) || others.find(static_cast<char>(c)) != others.npos;
-           });
-  };
-  const size_t colon = text.find(':');
-  return colon != text.npos && is_name(text.substr(0, colon), "_.") &&
-         is_name(text.substr(colon + 1), "_");
+  static const RE2 kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)", RegexOptions());
+  return RE2::FullMatch(text, kTrialClass);
 }
 
 // The keys of each section: those that dsat reads, and those of a cluster that have no meaning

@@ -11,7 +11,9 @@
 #include <cctype>
 #include <csignal>
 #include <cstring>
-#include <regex>
+#include <deque>
+
+#include "base/regex.h"
 
 namespace dsat {
 namespace {
@@ -24,7 +26,7 @@ struct Rule {
   const char* pattern;
 };
 
-// The first match counts. REQUIRES: no pattern matches across lines.
+// The first match counts.
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
          "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"
@@ -61,9 +63,10 @@ std::string Quote(std::string_view line) {
   return std::string(line.substr(0, kMaxQuoteBytes));
 }
 
-// The line at [begin, end) of `text` and the items of the list below it: "- ds a=1 vs hf b=2".
-std::string QuoteWithItems(std::string_view text, size_t begin, size_t end) {
-  std::string quote = Quote(text.substr(begin, end - begin));
+// The line around `position` and the items of the list below it: "- ds a=1 vs hf b=2".
+std::string QuoteWithItems(std::string_view text, size_t position) {
+  std::string quote = Quote(LineAround(text, position));
+  size_t end = std::min(text.find('\n', position), text.size());
   while (end + 1 < text.size() && quote.size() < kMaxQuoteBytes) {
     const size_t next = end + 1;
     end = std::min(text.find('\n', next), text.size());
@@ -76,8 +79,8 @@ std::string QuoteWithItems(std::string_view text, size_t begin, size_t end) {
 
 // The last line that reports an exception or a crash; "" if there is none.
 std::string LastError(std::string_view text) {
-  static const std::regex kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
-                                 std::regex::optimize);
+  static const RE2 kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
+                          RegexOptions());
   std::string last;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -85,7 +88,7 @@ std::string LastError(std::string_view text) {
     // Launchers repeat that their ranks have failed.
     const bool echo = line.find("ChildFailedError") != std::string::npos ||
                       line.find("CalledProcessError") != std::string::npos;
-    if (!echo && std::regex_search(line, kError)) last = line;
+    if (!echo && RE2::PartialMatch(line, kError)) last = line;
     begin = end + 1;
   }
   return last;
@@ -94,39 +97,33 @@ std::string LastError(std::string_view text) {
 }  // namespace
 
 std::optional<LogFinding> ClassifyLog(std::string_view text) {
-  static const std::vector<std::regex> patterns = [] {
-    std::vector<std::regex> compiled;
+  static const std::deque<RE2> patterns = [] {
+    std::deque<RE2> compiled;
     for (const Rule& rule : kRules)
-      compiled.emplace_back(rule.pattern, std::regex::optimize);
+      compiled.emplace_back(rule.pattern, RegexOptions());
     return compiled;
   }();
   for (size_t i = 0; i < kRules.size(); ++i) {
-    const Rule& rule = kRules[i];
-    // Line by line: std::regex recurses once per character matched by ".*".
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, std::min<size_t>(end - begin, 4096));
-      if (std::regex_search(line.begin(), line.end(), patterns[i])) {
-        return LogFinding{rule.state,
-                          fmt::format("{}: {}", rule.what, QuoteWithItems(text, begin, end))};
-      }
-      begin = end + 1;
-    }
+    re2::StringPiece match;
+    if (!patterns[i].Match(text, 0, text.size(), RE2::UNANCHORED, &match, 1)) continue;
+    const auto position = static_cast<size_t>(match.data() - text.data());
+    return LogFinding{kRules[i].state,
+                      fmt::format("{}: {}", kRules[i].what, QuoteWithItems(text, position))};
   }
   return std::nullopt;
 }
 
 std::string DivergedLoss(std::string_view log) {
   // "loss: nan", "loss=nan", "{'loss': nan, ..."; not "val_loss_scale".
-  static const std::regex kLoss(R"(\bloss\b['"]?\s*[:=]?\s*['"]?(-?nan\b|[-+]?[0-9]))",
-                                std::regex::icase | std::regex::optimize);
+  static const RE2 kLoss(R"(\bloss\b['"]?\s*[:=]?\s*['"]?(-?nan\b|[-+]?[0-9]))",
+                         RegexOptions(/*ignores_case=*/true));
   std::string last;
   for (size_t begin = 0; begin < log.size();) {
     const size_t end = std::min(log.find('\n', begin), log.size());
-    const std::string line(log.substr(begin, std::min<size_t>(end - begin, 4096)));
-    std::smatch match;
-    if (std::regex_search(line, match, kLoss))
-      last = std::tolower(match.str(1).back()) == 'n' ? Quote(line) : "";
+    const std::string_view line = log.substr(begin, end - begin);
+    std::string value;
+    if (RE2::PartialMatch(line, kLoss, &value))
+      last = std::tolower(value.back()) == 'n' ? Quote(line) : "";
     begin = end + 1;
   }
   return last.empty() ? "" : fmt::format("training diverges: {}", last);

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <fstream>
 #include <limits>
-#include <regex>
 
+#include "base/regex.h"
 #include "searcher/processes/line_stamper.h"
 
 namespace dsat {
@@ -31,13 +31,12 @@ std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
 }
 
 std::vector<double> LossesInLog(const std::string& path, const std::string& pattern) {
-  const std::regex regex(pattern);
+  const RE2 regex(pattern, RegexOptions());
   std::ifstream log(path);
   std::vector<double> losses;
   for (std::string line; std::getline(log, line);) {
-    std::smatch match;
-    if (line.size() > kMaxStampedLineBytes || !std::regex_search(line, match, regex)) continue;
-    const std::string text = match[1];
+    std::string text;
+    if (line.size() > kMaxStampedLineBytes || !RE2::PartialMatch(line, regex, &text)) continue;
     double loss = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
     losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <optional>
@@ -17,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/regex.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "searcher/scripts/command_words.h"
@@ -127,23 +127,12 @@ std::optional<int64_t> NumberInScript(const std::string& script, const TrainerAr
   if (!Has(script, "TrainingArguments(")) return std::nullopt;
   const std::string name = argument.flag + 2;
   if (!Has(script, name.c_str())) return argument.fallback;
-  constexpr std::string_view kBlanks = " \t\n\v\f\r", kDigits = "0123456789";
-  const auto is_word = [&](size_t i) {
-    return i < script.size() &&
-           (std::isalnum(static_cast<unsigned char>(script[i])) != 0 || script[i] == '_');
-  };
-  // Not by std::regex, which recurses once for each blank.
-  for (size_t at = script.find(name); at != script.npos; at = script.find(name, at + 1)) {
-    const size_t sign = script.find_first_not_of(kBlanks, at + name.size());
-    if ((at > 0 && is_word(at - 1)) || sign == script.npos || script[sign] != '=') continue;
-    const size_t begin = script.find_first_not_of(kBlanks, sign + 1);
-    if (begin == script.npos) continue;
-    const size_t end = std::min(script.find_first_not_of(kDigits, begin), script.size());
-    if (end == begin || end > begin + 9 || is_word(end)) continue;
-    if (script.find(name, end) != script.npos) return std::nullopt;
-    return std::stoll(script.substr(begin, end - begin));
-  }
-  return std::nullopt;
+  const RE2 assignment("\\b" + name + R"(\s*=\s*(\d{1,9})\b)", RegexOptions());
+  re2::StringPiece rest(script);
+  int64_t number = 0;
+  if (!RE2::FindAndConsume(&rest, assignment, &number) || rest.find(name) != rest.npos)
+    return std::nullopt;
+  return number;
 }
 
 class Resolver {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <regex>
 
+#include "base/regex.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/stream.h"
 
@@ -19,12 +19,10 @@ int64_t NumParamsOf(const Layer& layer) {
 }
 
 bool Matches(const std::string& name, const std::string& pattern, const std::string& what) {
-  try {
-    return std::regex_search(name, std::regex(pattern, std::regex::icase));
-  } catch (const std::regex_error& e) {
-    Throw(ErrorCode::kInvalidArgument, "{} is \"type:{}\": {}; expected a regular expression", what,
-          pattern, e.what());
-  }
+  const RE2 regex(pattern, RegexOptions(/*ignores_case=*/true));
+  if (regex.ok()) return RE2::PartialMatch(name, regex);
+  Throw(ErrorCode::kInvalidArgument, "{} is \"type:{}\": {}; expected a regular expression", what,
+        pattern, regex.error());
 }
 
 std::vector<int64_t> WeightsOf(const Model& model, const std::string& method,

@@ -1,0 +1,38 @@
+// Tests reading the losses that a script has printed.
+#include "searcher/scripts/script_losses.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace dsat {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<double> LossesOf(const std::string& log, const std::string& pattern) {
+  const std::filesystem::path path =
+      std::filesystem::path(testing::TempDir()) / "script_losses.log";
+  std::ofstream(path) << log;
+  std::vector<double> losses = LossesInLog(path, pattern);
+  std::filesystem::remove(path);
+  return losses;
+}
+
+TEST(ScriptLossesTest, TextInAnyEncodingIsSearched) {
+  EXPECT_THAT(
+      LossesOf("\xff\xfeloss\xe9: 1.5\nno\nloss\xc3\xa9: 2e-1\n", "loss.{1,2}: ([-.0-9e]+)"),
+      ElementsAre(1.5, 0.2));
+}
+
+TEST(ScriptLossesTest, APatternThatCouldBacktrackForeverDoesNot) {
+  const std::string log = "loss 3 " + std::string(8000, 'x') + "\nloss 4 xxxy\n";
+  EXPECT_THAT(LossesOf(log, "loss ([0-9]+) (x+x+)+y"), ElementsAre(4));
+}
+
+}  // namespace
+}  // namespace dsat
