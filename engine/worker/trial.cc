@@ -458,7 +458,12 @@ void Trial::Train() {
     Record(record);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
-    divergence.OnStep(step, engine.num_steps());
+    try {
+      divergence.OnStep(step, engine.num_steps());
+    } catch (const Diverged&) {
+      checkpoints_.Finish(/*wait=*/true);  // It holds parameters that gave finite losses.
+      throw;
+    }
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     checkpoints_.Finish(/*wait=*/false);
     // Parameters that give no finite loss do not replace those that did.

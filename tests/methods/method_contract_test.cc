@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "methods/methods.h"
 #include "tests/methods/method_testing.h"
+#include "tests/sanitizers.h"
 
 namespace dsat {
 namespace {
@@ -94,7 +95,10 @@ class MethodContract : public testing::TestWithParam<Case> {
     return FindMethod(GetParam().method).make(Space(), options);
   }
   // Of `count` proposals as many as are worth their time: a decision of auto takes long.
-  static int UpTo(int count) { return GetParam().method == "auto" ? count / 5 : count; }
+  static int UpTo(int count) {
+    const int part = IsSanitized() ? 10 : 5;
+    return GetParam().method == "auto" ? count / part : count;
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(, MethodContract, testing::ValuesIn(AllCases()), [](const auto& info) {

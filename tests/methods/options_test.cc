@@ -69,7 +69,7 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
       {"--train-batch-size: 0", [](SearchOptions& o) { o.train_batch_size = 0; }},
       {"--divisible-by: 0", [](SearchOptions& o) { o.divisible_by = 0; }},
       {"--loss-pattern: \"loss\" has no group", [](SearchOptions& o) { o.loss_pattern = "loss"; }},
-      {"--loss-pattern: \"loss (\" is no regular expression (missing ))",
+      {"--loss-pattern: \"loss (\" is no regular expression (missing )",
        [](SearchOptions& o) { o.loss_pattern = "loss ("; }},
       {"--loss-pattern: \"(l)\\1\" is no regular",
        [](SearchOptions& o) { o.loss_pattern = "(l)\\1"; }},

@@ -64,7 +64,7 @@ TEST_P(SearchReplay, EveryPrefixOfTheEventsLeadsToTheSameTrials) {
           live, [](const Trial& trial) { return OnDevice(trial, true); },
           static_cast<uint64_t>(seed));
       ASSERT_GE(events.size(), 12u);
-      const size_t stride = IsSanitized() ? 5 : 1;
+      const size_t stride = IsSanitized() ? 10 : 1;
       for (size_t prefix = 0; prefix <= events.size(); prefix += stride * (1 + prefix % 2)) {
         Search rebuilt(spec);
         ASSERT_NO_FATAL_FAILURE(Apply(rebuilt, events, 0, prefix, false));
