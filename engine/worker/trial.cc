@@ -458,14 +458,10 @@ void Trial::Train() {
     Record(record);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
-    try {
-      divergence.OnStep(step, engine.num_steps());
-    } catch (const Diverged&) {
-      checkpoints_.Finish(/*wait=*/true);  // It holds parameters that gave finite losses.
-      throw;
-    }
+    // The training may have diverged, and what is being saved be its last good state.
+    checkpoints_.Finish(/*wait=*/!std::isfinite(step.loss + step.grad_norm));
+    divergence.OnStep(step, engine.num_steps());
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
-    checkpoints_.Finish(/*wait=*/false);
     // Parameters that give no finite loss do not replace those that did.
     if (last || (is_due && std::isfinite(step.loss))) {
       Save(engine, step, last);
