@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <vector>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -50,20 +49,14 @@ class MarkovTokens final : public Dataset {
 class PatternImages final : public Dataset {
  public:
   PatternImages(const ImageShape& shape, int64_t classes, const SyntheticDraws& draws)
-      : shape_(shape), classes_(classes), draws_(draws) {
-    for (int64_t label = 0; label < classes; ++label) {
-      Rng rng(0, static_cast<uint64_t>(label), "pattern");
-      for (int64_t i = 0; i < shape.NumElems(); ++i)
-        patterns_.push_back(static_cast<float>(0.2 * rng.Normal()));
-    }
-  }
+      : shape_(shape), classes_(classes), draws_(draws) {}
 
   void Image(int64_t index, float* pixels, int32_t* target) const override {
     Rng rng = RngOf(draws_, index);
     *target = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(classes_)));
-    const float* pattern = patterns_.data() + *target * shape_.NumElems();
+    Rng pattern(0, static_cast<uint64_t>(*target), "pattern");
     for (int64_t i = 0; i < shape_.NumElems(); ++i) {
-      const double value = double{pattern[i]} + 0.4 * rng.Normal();
+      const double value = double{static_cast<float>(0.2 * pattern.Normal())} + 0.4 * rng.Normal();
       pixels[i] = static_cast<float>(std::clamp(value, -1.0, 1.0));
     }
   }
@@ -76,7 +69,6 @@ class PatternImages final : public Dataset {
   ImageShape shape_;
   int64_t classes_;
   SyntheticDraws draws_;
-  std::vector<float> patterns_;  // (classes, height, width, channels)
 };
 
 }  // namespace

@@ -13,9 +13,11 @@ namespace {
 
 constexpr int64_t kSamples = 4;
 constexpr int64_t kSeqLen = 3;
+constexpr int64_t kMostPixels = 1 << 16;  // A model of such images is refused by its memory.
 
 void ReadSamples(const engine::Dataset& data) {
   const engine::ImageShape shape = data.image();
+  if (shape.NumElems() > kMostPixels) return;
   const int64_t count = std::min(kSamples, data.NumSamples(shape.NumElems() > 0 ? 1 : kSeqLen));
   std::vector<float> pixels(static_cast<size_t>(shape.NumElems()));
   std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen);
