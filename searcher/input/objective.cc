@@ -45,7 +45,7 @@ void CheckBatch(int64_t batch, int64_t ranks, const std::string& source,
   if (batch % ranks != 0) {
     Throw(ErrorCode::kInvalidArgument,
           "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} ({} "
-          "ranks, {} pipeline stages); expected such as {}, or {} any",
+          "ranks, {} pipeline stages); expected one, such as {}, or {} any",
           kFlag, batch, ranks, spec.slots_per_trial, spec.slots_per_trial / ranks,
           (batch / ranks + 1) * ranks, kFlag);
   }

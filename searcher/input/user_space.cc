@@ -86,13 +86,14 @@ class Reader {
     if (name.starts_with(kVariable)) CheckVariable(name.substr(sizeof(kVariable) - 1));
     if (!pointer.empty()) return pointer;
     Fail(
-        "is no ds_config key; expected such as /zero_optimization/reduce_bucket_size, "
+        "is no ds_config key; expected one, such as /zero_optimization/reduce_bucket_size, "
         "arguments.--flag or environment.NAME");
   }
 
   void CheckArgument(const std::string& flag) const {
     if (IsBuiltin(spec_)) Fail("is an argument, and the builtin engine takes none");
-    if (!flag.starts_with('-')) Fail("names no flag; expected such as arguments.--num-workers");
+    if (!flag.starts_with('-'))
+      Fail("names no flag; expected one, such as arguments.--num-workers");
     if (flag == "--per_device_train_batch_size" || flag == "--gradient_accumulation_steps")
       Fail("follows the micro-batch size; expected /train_micro_batch_size_per_gpu");
     const CommandWords command(spec_.entrypoint);

@@ -181,7 +181,7 @@ TEST_F(UserSpaceTest, ArgumentsAndVariablesHaveTheirPlaceInTheConfig) {
   EXPECT_THAT(ErrorOf({{"environment.A-B", {1}}}), HasSubstr("names no environment variable"));
   EXPECT_THAT(ErrorOf({{"arguments.--x", {1}}}), HasSubstr("the builtin engine takes none"));
   EXPECT_THAT(ErrorOf({{"arguments.x", {1}}}, false),
-              HasSubstr("expected such as arguments.--num"));
+              HasSubstr("expected one, such as arguments.--num"));
   EXPECT_THAT(ErrorOf({{"arguments.--per_device_train_batch_size", {1}}}, false),
               HasSubstr("expected /train_micro_batch_size_per_gpu"));
   EXPECT_THAT(ErrorOf({{"arguments.--x", Json::array({Json::array({1})})}}, false),
