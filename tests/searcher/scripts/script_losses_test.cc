@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,8 +16,7 @@ namespace {
 using testing::ElementsAre;
 
 std::vector<double> LossesOf(const std::string& log, const std::string& pattern) {
-  const std::filesystem::path path =
-      std::filesystem::path(testing::TempDir()) / "script_losses.log";
+  const std::string path = testing::TempDir() + "dsat-losses-" + std::to_string(getpid());
   std::ofstream(path) << log;
   std::vector<double> losses = LossesInLog(path, pattern);
   std::filesystem::remove(path);
