@@ -28,7 +28,7 @@ def fail():
     if how == "garbage":
         with open(os.environ["DSAT_TRIAL_DIR"] + "/metrics.json", "w", encoding="ascii") as file:
             file.write("0.25 s per step\n")
-        sys.exit(0)
+        os._exit(0)  # PyTorch may abort a process that ends with a process group.
 
 
 model = torch.nn.Linear(16, 16)
