@@ -52,7 +52,8 @@ Json FilesToJson(const std::vector<CheckpointFile>& files) {
 
 // What a save writes into a tag's folder, finished or not.
 bool IsOurs(const std::string& name) {
-  static const RE2 ours(R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)");
+  static const RE2 ours(R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)",
+                        RegexOptions());
   return RE2::FullMatch(name, ours);
 }
 

@@ -66,7 +66,7 @@ std::string ValueOf(const std::string& text, const std::string& key) {
 std::vector<int64_t> TasksOf(const std::string& text, size_t most) {
   std::vector<int64_t> tasks;
   if (text.find_first_not_of("0123456789(x),") != std::string::npos) return tasks;
-  static const RE2 kPart(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))");
+  static const RE2 kPart(R"((\d{1,9})(?:\(x(\d{1,6})\))?(?:,|$))", RegexOptions());
   re2::StringPiece rest(text);
   int64_t count = 0;
   for (std::string repeats; RE2::FindAndConsume(&rest, kPart, &count, &repeats);) {
@@ -107,7 +107,8 @@ std::string OptionIn(const std::vector<std::string>& args, const std::string& na
 std::optional<double> SecondsOf(const std::string& text) {
   if (text == "0" || text == "UNLIMITED" || text == "INFINITE")
     return std::numeric_limits<double>::infinity();
-  static const RE2 kForm(R"((?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,4}))?(?::(\d{1,4}))?)");
+  static const RE2 kForm(R"((?:(\d{1,6})-)?(\d{1,8})(?::(\d{1,4}))?(?::(\d{1,4}))?)",
+                         RegexOptions());
   std::string days, first, second, third;
   if (!RE2::FullMatch(text, kForm, &days, &first, &second, &third)) return std::nullopt;
   const auto number = [](const std::string& digits) {

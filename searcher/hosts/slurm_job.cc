@@ -150,7 +150,8 @@ bool SlurmJob::StepsEnded() {
 }
 
 void SlurmJob::Hear(const std::string& line) {
-  static const RE2 kNumber("^salloc: (Pending|Granted) job allocation ([0-9]{1,18})\\b");
+  static const RE2 kNumber("^salloc: (Pending|Granted) job allocation ([0-9]{1,18})\\b",
+                           RegexOptions());
   std::string state;
   if (RE2::PartialMatch(line, kNumber, &state, &number_)) queued_ = state == "Pending";
   SlurmNodes nodes = ParseNodes(line);

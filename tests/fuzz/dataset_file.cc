@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSamples = 4;
 constexpr int64_t kSeqLen = 3;
-constexpr int64_t kMostPixels = 1 << 16;  // A model of such images is refused by its memory.
+constexpr int64_t kMostPixels = 1 << 16;  // Larger images only run the same code for longer.
 
 void ReadSamples(const engine::Dataset& data) {
   const engine::ImageShape shape = data.image();
