@@ -40,11 +40,16 @@ enum Epilogue : uint32_t {
 };
 enum PreferenceAttribute : int {
   kMaxWorkspaceBytes = 1,
+  kReductionSchemes = 3,  // A mask of 32 bits.
   kMinAlignmentA = 5,
   kMinAlignmentB = 6,
   kMinAlignmentC = 7,
   kMinAlignmentD = 8
 };
+
+// How the parts of a product whose sums are split are added: in the type that products are computed
+// in. The library's other schemes add in the result's type and round each part to it.
+constexpr uint32_t kInComputeType = 2;
 
 struct Algorithm {
   uint64_t data[8];

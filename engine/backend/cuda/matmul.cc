@@ -193,6 +193,7 @@ void CudaMatmul::Choose(const Key& key, Plan& plan) const {
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(cublaslt::kMaxWorkspaceBytes, uint64_t{kWorkspaceBytes});
+  set(cublaslt::kReductionSchemes, cublaslt::kInComputeType);
   set(cublaslt::kMinAlignmentA, key.align_b);  // b is first.
   set(cublaslt::kMinAlignmentB, key.align_a);
   set(cublaslt::kMinAlignmentC, key.align_addend);

@@ -33,6 +33,7 @@ namespace cublaslt = dsat::engine::cublaslt;
 using cublaslt::kNotSupported;
 
 enum : Status { kSuccess = 0, kInvalidValue = 7 };
+constexpr uint64_t kRoundsParts = uint64_t{1} << 32;  // In an algorithm, beside its index.
 
 struct Product {
   int32_t transpose_a = cublaslt::kNormal, transpose_b = cublaslt::kNormal;
@@ -57,11 +58,19 @@ struct Matrix {
 };
 struct Preference {
   uint64_t workspace_bytes = 0;
-  std::map<int, uint32_t> alignments;  // By attribute; 256 bytes where it is not told.
+  std::map<int, uint32_t> words;  // By attribute.
 
-  uint32_t Alignment(int attribute) const {
-    const auto found = alignments.find(attribute);
-    return found == alignments.end() ? 256 : found->second;
+  uint32_t Alignment(int attribute) const { return Word(attribute, 256); }
+  // Whether sums may be split into parts that are each rounded to the result's type.
+  bool RoundsParts() const {
+    constexpr uint32_t kAllSchemes = 7;
+    return (Word(cublaslt::kReductionSchemes, kAllSchemes) & ~cublaslt::kInComputeType) != 0;
+  }
+
+ private:
+  uint32_t Word(int attribute, uint32_t otherwise) const {
+    const auto found = words.find(attribute);
+    return found == words.end() ? otherwise : found->second;
   }
 };
 struct Operand {
@@ -114,6 +123,7 @@ struct Problem {
   float alpha = 1, beta = 0;
   const void *a_data = nullptr, *b_data = nullptr, *c_data = nullptr;
   void* d_data = nullptr;
+  bool rounds_parts = false;
 
   // As the library sees the epilogue's.
   Matrix Vector() const { return {result.type, result.rows, 1, result.rows}; }
@@ -143,15 +153,29 @@ float Finish(const Problem& p, int64_t row, int64_t col, float value) {
   return product.HasAux() ? value * GeluGradient(Load(product.aux, aux_at, type)) : value;
 }
 
+float Rounded(float value, int type) {
+  float rounded = 0;
+  Store(&rounded, 0, type, value);
+  return Load(&rounded, 0, type);
+}
+
+// Like kernels of the library on an H200, it rounds a product before the next term is added.
 void Multiply(const Problem& p) {
   const Eigen::MatrixXf a = Gather({&p.a, p.a_data}, p.product.transpose_a != 0);
-  const Eigen::MatrixXf sums = a * Gather({&p.b, p.b_data}, p.product.transpose_b != 0);
+  const Eigen::MatrixXf b = Gather({&p.b, p.b_data}, p.product.transpose_b != 0);
   const int type = p.result.type;
+  const int64_t part = p.rounds_parts ? a.cols() / 2 : 0;
+  const Eigen::MatrixXf first = a.leftCols(part) * b.topRows(part);
+  const Eigen::MatrixXf sums = a.rightCols(a.cols() - part) * b.bottomRows(b.rows() - part);
   for (int64_t col = 0; col < sums.cols(); ++col) {
     for (int64_t row = 0; row < sums.rows(); ++row) {
       const int64_t at = col * p.result.stride + row;
       float value = p.alpha * sums(row, col);
-      if (p.beta != 0) value += p.beta * Load(p.c_data, at, type);
+      if (part > 0) value = Rounded(value, type) + Rounded(p.alpha * first(row, col), type);
+      if (p.beta != 0) {
+        value = Rounded(value, type) + p.beta * Load(p.c_data, at, type);
+      }
+      if (p.beta != 0 && p.product.AddsBias()) value = Rounded(value, type);
       Store(p.d_data, at, type, Finish(p, row, col, value));
     }
   }
@@ -300,11 +324,11 @@ Status cublasLtMatmulPreferenceSetAttribute(Descriptor descriptor, int attribute
     Read(preference.workspace_bytes, value);
     return kSuccess;
   }
-  if (attribute < cublaslt::kMinAlignmentA || attribute > cublaslt::kMinAlignmentD ||
-      bytes != sizeof(uint32_t)) {
+  const bool is_alignment =
+      attribute >= cublaslt::kMinAlignmentA && attribute <= cublaslt::kMinAlignmentD;
+  if ((!is_alignment && attribute != cublaslt::kReductionSchemes) || bytes != sizeof(uint32_t))
     return kInvalidValue;
-  }
-  Read(preference.alignments[attribute], value);
+  Read(preference.words[attribute], value);
   return kSuccess;
 }
 Status cublasLtMatmulPreferenceDestroy(Descriptor preference) {
@@ -334,7 +358,8 @@ Status cublasLtMatmulAlgoGetHeuristic(Handle, Descriptor product, Descriptor a, 
                             preference.Alignment(cublaslt::kMinAlignmentC),
                             preference.Alignment(cublaslt::kMinAlignmentD),
                             preference.workspace_bytes, AlignmentOf(asked.vector),
-                            AlignmentOf(asked.aux), static_cast<uint64_t>(i)}};
+                            AlignmentOf(asked.aux),
+                            static_cast<uint64_t>(i) | (preference.RoundsParts() ? kRoundsParts : 0)}};
   }
   return kSuccess;
 }
@@ -364,6 +389,7 @@ Status cublasLtMatmul(Handle, Descriptor product, const void* alpha, const void*
       (!p.product.HasVector() || IsThere(p.Vector(), p.product.vector)) &&
       (!p.product.HasAux() || IsThere(p.Aux(), p.product.aux)) && workspace_bytes >= relied[4] &&
       Memory::Get().Holds(workspace, workspace_bytes);
+  p.rounds_parts = (relied[7] & kRoundsParts) != 0;
   // What the documentation demands, and the library may not look at.
   const bool defined = !p.product.HasAux() || p.product.aux_stride % 8 == 0;
   const auto queue = emulated_cuda::Gpu::Get().Find(stream);
@@ -371,9 +397,10 @@ Status cublasLtMatmul(Handle, Descriptor product, const void* alpha, const void*
       queue == nullptr)
     return kInvalidValue;
   const std::lock_guard lock(algorithms.mutex);
-  const emulated_cuda::Algorithm& chosen = algorithms.known.at(relied[7]);
+  const uint64_t index = relied[7] & ~kRoundsParts;
+  const emulated_cuda::Algorithm& chosen = algorithms.known.at(index);
   if (chosen.fails) return kNotSupported;
-  algorithms.last = static_cast<int>(relied[7]);
+  algorithms.last = static_cast<int>(index);
   emulated_cuda::Gpu::Get().Enqueue(queue, [p] { Multiply(p); });
   const bool is_more = p.product.epilogue > cublaslt::kAddBias;
   for (int i = 1; i < (is_more ? chosen.epilogue_work : chosen.work); ++i)
