@@ -46,6 +46,8 @@ def make_task(args, model, micro_batch):
     }
     if args.offload:
         ds_config["zero_optimization"] = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    else:  # As dsat auto does where there is memory.
+        ds_config["activation_checkpointing"] = {"keep_norms_and_activations": True}
     return {
         "fixed_window": True,
         "mode": "measure",

@@ -180,8 +180,13 @@ std::string AlternativeTrainingText(const Search& search, const Alternative& alt
 
 // What the soak has shown.
 std::string SoakText(const Search& search, const Verdict& verdict) {
-  if (!verdict.no_soak.empty())
-    return "not run, the budget is used up (" + Printable(verdict.no_soak) + ")";
+  if (!verdict.no_soak.empty()) {
+    return fmt::format("{}, the budget is used up ({})",
+                       verdict.soak ? fmt::format("only {} steps, to compare losses",
+                                                  search.trials().at(*verdict.soak).steps)
+                                    : "not run",
+                       Printable(verdict.no_soak));
+  }
   if (!verdict.soak || search.spec().options.soak_steps == 0) return "";
   const Trial& soak = search.trials().at(*verdict.soak);
   if (soak.state != TrialState::kSucceeded) {

@@ -17,7 +17,10 @@ namespace dsat::engine {
 namespace {
 
 // More than the caches, of a processor's core and of a GPU.
-constexpr int64_t kMostHostBytes = int64_t{64} << 20, kMostBytes = int64_t{256} << 20;
+// Of a copy in host memory, between host and device, and within a device, which takes half a
+// millisecond of an H200.
+constexpr int64_t kMostHostBytes = int64_t{64} << 20, kMostTransferBytes = int64_t{256} << 20;
+constexpr int64_t kMostDeviceBytes = int64_t{1} << 30;
 constexpr const char* kUse = "a measurement of speed";
 
 int64_t BytesLeft(const Arena& arena) {
@@ -97,24 +100,29 @@ double BestMatmulFlops(Kernels& kernels, Arena& device, Arena& host, DType dtype
 DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DType dtype) {
   DeviceSpeed speed;
   speed.matmul_flops = BestMatmulFlops(kernels, device, host, dtype);
-  const int64_t most = device.host_visible() ? kMostHostBytes : kMostBytes;
-  const int64_t bytes = std::min({most, BytesLeft(device) / 2, BytesLeft(host)}) / 64 * 64;
-  if (bytes == 0) return speed;
+  constexpr int64_t kLine = 64;
+  const int64_t most = device.host_visible() ? kMostHostBytes : kMostDeviceBytes;
+  const int64_t bytes = std::min(most, BytesLeft(device) / 2) / kLine * kLine;
+  const int64_t moved = std::min({bytes, kMostTransferBytes, BytesLeft(host)}) / kLine * kLine;
+  if (moved == 0) return speed;
   const Buffer from = device.Allocate(bytes, kUse), to = device.Allocate(bytes, kUse);
-  const Buffer other = host.Allocate(bytes, kUse);
-  std::memset(other.data(), 0, static_cast<size_t>(bytes));
-  const auto rate = [bytes](const std::function<void()>& copy) {
-    return static_cast<double>(bytes) / BestSeconds(copy);
+  const Buffer other = host.Allocate(moved, kUse);
+  std::memset(other.data(), 0, static_cast<size_t>(moved));
+  const auto rate = [](int64_t copied, const std::function<void()>& copy) {
+    return static_cast<double>(copied) / BestSeconds(copy);
   };
-  const double to_device = rate([&] { kernels.stream().Upload(from.data(), other.data(), bytes); });
-  const double to_host = rate([&] { kernels.stream().Download(other.data(), from.data(), bytes); });
+  Stream& stream = kernels.stream();
+  const double to_device = rate(moved, [&] { stream.Upload(from.data(), other.data(), moved); });
+  const double to_host = rate(moved, [&] { stream.Download(other.data(), from.data(), moved); });
   if (!device.host_visible()) {
     speed.to_device = to_device;
     speed.to_host = to_host;
   }
-  speed.copy = rate([&] {
-    kernels.Run(op::Cast{to.AsTensor(DType::kF32), from.AsTensor(DType::kF32)});
-    Finish(kernels, to.AsTensor(DType::kF32));
+  // In the type in which a device's kernels copy fastest.
+  const DType copied = device.host_visible() ? DType::kF32 : DType::kBF16;
+  speed.copy = rate(bytes, [&] {
+    kernels.Run(op::Cast{to.AsTensor(copied), from.AsTensor(copied)});
+    Finish(kernels, to.AsTensor(copied));
   });
   return speed;
 }

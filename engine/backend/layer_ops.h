@@ -127,9 +127,10 @@ struct Add {
   }
 };
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) + bias + addend, rounded once, and what else can be
-// computed before the result goes to memory. An empty tensor leaves its term out. The epilogue does
-// not count.
+// c (M, N) = op(a) (M, K) * op(b) (K, N) + bias + addend, summed in f32, and what else can be
+// computed before the result goes to memory. The result is rounded once on a CPU; a GPU may round
+// the product, and its sum with the bias or the addend, on the way. An empty tensor leaves its term
+// out. The epilogue does not count.
 struct Matmul {
   int64_t M = 0, N = 0, K = 0;
   Tensor a{};  // (M, K), or (K, M) if transpose_a

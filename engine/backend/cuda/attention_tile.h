@@ -11,7 +11,6 @@
 
 namespace dsat::engine::cuda {
 
-constexpr float kLog2E = 1.44269504089F;
 constexpr int kChunk = 8;  // Elements in 16 bytes.
 // A block's shared memory consists of these, so that tiles begin at multiples of their row size.
 struct alignas(256) SharedLine {

@@ -334,7 +334,7 @@ void CudaLayers::FinishProduct(const op::Matmul& args) {
     cuda::GeluBackward(matrix(args.c), matrix(args.c), matrix(args.gelu_input));
   if (args.column_sums.num_elems > 0) {
     cuda::BiasGrad(ViewOf(args.column_sums), ViewOf(args.b), args.K, args.N,
-                   ColumnWorkspace(args.K, args.N));
+                   Workspace(cuda::BiasGradWorkspaceBytes(args.K, args.N)));
   }
 }
 

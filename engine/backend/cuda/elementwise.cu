@@ -49,11 +49,17 @@ __global__ void AddKernel(T* out, const T* a, const T* b, int64_t n) {
 
 template <typename T>
 __global__ void SquaresKernel(double* parts, const T* data, int64_t n) {
+  constexpr int kUnderWay = 4;  // Octets that are loaded at once.
   double sum = 0;
-  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
-    const Octet values = LoadOctet(data, i, n);
-    for (const double x : values.x)
-      sum += x * x;
+  for (int64_t i = FirstOctet(); i < n; i += kUnderWay * OctetStride()) {
+    PackedOctet<T> octets[kUnderWay];
+    for (int k = 0; k < kUnderWay; ++k)
+      octets[k] = LoadPacked(data, i + k * OctetStride(), n);
+    for (const PackedOctet<T>& octet : octets) {
+      const Octet values = Unpack(octet);
+      for (const double x : values.x)
+        sum += x * x;
+    }
   }
   sum = BlockReduce(sum, Plus());
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;

@@ -43,8 +43,9 @@ void ReluBackward(const View& dx, const View& dy, const View& x);
 void SwigluForward(const View& y, const View& x, int64_t N, int64_t F);
 void SwigluBackward(const View& dx, const View& dy, const View& x, int64_t N, int64_t F);
 
-// linear.cu
+// linear.cu; ColumnWorkspaceBytes is that of SumColumns (column_sums.h).
 int64_t ColumnWorkspaceBytes(int64_t N, int64_t C);
+int64_t BiasGradWorkspaceBytes(int64_t M, int64_t N);
 void BiasGrad(const View& db, const View& dy, int64_t M, int64_t N, void* workspace);
 // y (M, N) += bias (N).
 void AddBias(const View& y, const View& bias, int64_t M, int64_t N);

@@ -185,7 +185,7 @@ void CudaMatmul::Set(cublaslt::Descriptor product, int attribute, T value) const
 }
 
 void CudaMatmul::Choose(const Key& key, Plan& plan) const {
-  constexpr int kMostCandidates = 4;
+  constexpr int kMostCandidates = 8;
   cublaslt::Descriptor preference = nullptr;
   Check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](int attribute, auto value) {

@@ -1,5 +1,7 @@
-// Layer norm and RMS norm: a warp per row, which it reads again from the first-level cache: sums
-// over deviations from a mean that is known are exact where sums of squares are not.
+// Layer norm and RMS norm. Rows are held in registers, so that memory is read once and many reads
+// are under way: forward by a warp for each, backward four by a block. What does not fit there is
+// read again from the cache. Sums over deviations from a mean that is known are exact where sums of
+// squares are not.
 #include "engine/backend/cuda/column_sums.h"
 #include "engine/backend/cuda/octet.h"
 
@@ -21,7 +23,7 @@ struct Rows {
   }
 };
 
-constexpr int kRowsAtOnce = kThreads / kWarp;  // Of a block.
+constexpr int kRowsAtOnce = kThreads / kWarp;  // Of a block, a warp for each.
 
 __device__ int64_t WarpRow() {
   return int64_t{blockIdx.x} * kRowsAtOnce + threadIdx.x / kWarp;
@@ -35,135 +37,206 @@ __device__ int FirstColumn() {
 }
 constexpr int kColumnStride = kWarp * kOctet;
 
+// A lane's part of a row: the first octets in registers, the rest in memory.
+template <typename T>
+struct LaneRow {
+  static constexpr int kHeld = 16 / sizeof(T);
+  const T* data;
+  int64_t C;
+  PackedOctet<T> held[kHeld];
+
+  __device__ LaneRow(const T* row, int64_t C) : data(row), C(C) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      held[k] = LoadPacked(data, FirstColumn() + k * kColumnStride, C);
+  }
+  // Calls fn(column, octet) for each octet.
+  template <typename Fn>
+  __device__ void ForEach(const Fn& fn) const {
+    int64_t c = FirstColumn();
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k, c += kColumnStride)
+      if (c < C) fn(c, Unpack(held[k]));
+    for (; c < C; c += kColumnStride)
+      fn(c, LoadOctet(data, c, C));
+  }
+};
+
 template <typename T>
 __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const T* weight,
                               const T* bias, int64_t N, int64_t C, float eps) {
   const int64_t row = WarpRow();
   if (row >= N) return;
-  const T* in = x + row * C;
-  float m = 0.0F;
+  const LaneRow<T> in(x + row * C, C);
+  float m = 0.0F, squares = 0.0F;
   if (mean != nullptr) {
     float sum = 0.0F;
-    for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
-      for (const float value : LoadOctet(in, c, C).x)
+    in.ForEach([&](int64_t, const Octet& values) {
+      for (const float value : values.x)
         sum += value;
-    }
+    });
     m = WarpReduce(sum, Plus()) / static_cast<float>(C);
   }
-  float squares = 0.0F;
-  for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
-    const Octet values = LoadOctet(in, c, C);
+  in.ForEach([&](int64_t c, const Octet& values) {
     for (int j = 0; j < kOctet; ++j) {
       const float centered = c + j < C ? values[j] - m : 0.0F;
       squares += centered * centered;
     }
-  }
-  squares = WarpReduce(squares, Plus());
-  const float r = 1.0F / sqrtf(squares / static_cast<float>(C) + eps);
-  for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
-    Octet values = LoadOctet(in, c, C);
+  });
+  const float r = 1.0F / sqrtf(WarpReduce(squares, Plus()) / static_cast<float>(C) + eps);
+  in.ForEach([&](int64_t c, Octet values) {
     const Octet w = LoadOctet(weight, c, C);
     Octet b = {};
     if (bias != nullptr) b = LoadOctet(bias, c, C);
     for (int j = 0; j < kOctet; ++j)
       values[j] = (values[j] - m) * r * w[j] + b[j];
     StoreOctet(y + row * C, c, C, values);
-  }
+  });
   if (threadIdx.x % kWarp != 0) return;
   if (mean != nullptr) mean[row] = m;
   rstd[row] = r;
 }
 
-// The means over a row of dy * weight, 0 for RMS norm, and of that times x normalized. A lane's
-// part of a warp's work.
+// Rows that a block holds at once, four in 16 bit, and the threads and columns that it has at most.
 template <typename T>
-__device__ float2 RowMeans(const T* dy, const Rows<T>& rows, int64_t row) {
-  const int64_t C = rows.C;
+constexpr int kHeldRows = 8 / sizeof(T);
+constexpr int kMostThreads = 512;
+constexpr int64_t kMostHeldColumns = kMostThreads * kOctet;
+
+// An octet of each of the rows; zeros where the columns or the rows end.
+template <typename T>
+struct HeldRows {
+  static constexpr int kRows = kHeldRows<T>;
+  PackedOctet<T> octets[kRows];
+
+  __device__ HeldRows(const T* data, int64_t first, int64_t num_rows, int64_t C) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t columns = i < num_rows ? C : 0;
+      octets[i] = LoadPacked(data + (first + i) * C, threadIdx.x * kOctet, columns);
+    }
+  }
+  __device__ Octet operator[](int i) const {
+    return Unpack(octets[i]);
+  }
+  // Makes the compiler unpack them once more from here on, so that no registers are taken by what
+  // it has unpacked before.
+  __device__ void Forget() {
+    for (PackedOctet<T>& octet : octets) {
+      for (uint4& words : octet.words)
+        asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+    }
+  }
+};
+
+// Replaces each of the numbers by its sum over the block, in an order that only the number of
+// threads decides. All threads must call it.
+template <int kNumbers>
+__device__ void SumOverBlock(float (&numbers)[kNumbers]) {
+  __shared__ float parts[kMostThreads / kWarp][kNumbers];
+  for (float& number : numbers)
+    number = WarpReduce(number, Plus());
+  __syncthreads();  // All threads have read the sums of the call before.
+  if (threadIdx.x % kWarp == 0) {
+    for (int i = 0; i < kNumbers; ++i)
+      parts[threadIdx.x / kWarp][i] = numbers[i];
+  }
+  __syncthreads();
+  for (int i = 0; i < kNumbers; ++i) {
+    numbers[i] = 0.0F;
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp)
+      numbers[i] += parts[warp][i];
+  }
+}
+
+unsigned HeldThreads(int64_t C) {
+  constexpr int64_t kColumns = kWarp * kOctet;
+  return static_cast<unsigned>((C + kColumns - 1) / kColumns * kWarp);
+}
+
+// Blocks, which divide the rows: as many as the 132 multiprocessors of an H200 run at once, on
+// every device, so that all sum alike.
+int64_t NumParts(int64_t N, int64_t C) {
+  constexpr int64_t kMultiprocessors = 132, kLeastRows = 4;
+  constexpr unsigned kLeastThreads = 128;  // With fewer, adding up the parts would take longest.
+  const int64_t most = kMultiprocessors * (kMostThreads / std::max(kLeastThreads, HeldThreads(C)));
+  return std::min(most, (N + kLeastRows - 1) / kLeastRows);
+}
+
+// dx, and a part's sums of the gradients of weight and bias, partial (parts, C, 2). dx may be dy.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    BackwardKernel(T* dx, float2* partial, const T* dy, Rows<T> rows, int64_t N, bool accumulate) {
+  constexpr int kRows = kHeldRows<T>;
+  const int64_t C = rows.C, part_rows = (N + gridDim.x - 1) / gridDim.x;
+  const int64_t begin = blockIdx.x * part_rows, end = min(N, begin + part_rows);
+  const int64_t c = threadIdx.x * kOctet;
+  const PackedOctet<T> weight = LoadPacked(rows.weight, c, C);
+  float2 sums[kOctet] = {};
+  for (int64_t first = begin; first < end; first += kRows) {
+    const int64_t num_rows = end - first;
+    HeldRows<T> grads(dy, first, num_rows, C), in(rows.x, first, num_rows, C);
+    const HeldRows<T> before(dx, first, accumulate ? num_rows : 0, C);
+    float m[kRows] = {}, r[kRows] = {};
+    float means[2 * kRows] = {};  // Of dy * weight, and of that times x normalized.
+    for (int i = 0; i < kRows; ++i) {
+      if (i < num_rows) {
+        if (rows.mean != nullptr) m[i] = rows.mean[first + i];
+        r[i] = rows.rstd[first + i];
+      }
+      const Octet g = grads[i], values = in[i], w = Unpack(weight);
+      for (int j = 0; j < kOctet; ++j) {
+        const float normed = (values[j] - m[i]) * r[i];
+        means[2 * i] += g[j] * w[j];
+        means[2 * i + 1] += g[j] * w[j] * normed;
+        sums[j].x += g[j] * normed;
+        sums[j].y += g[j];
+      }
+    }
+    SumOverBlock(means);
+    grads.Forget();
+    in.Forget();
+    for (int i = 0; i < kRows && i < num_rows; ++i) {
+      const float mean = rows.mean == nullptr ? 0.0F : means[2 * i] / static_cast<float>(C);
+      const float mean_normed = means[2 * i + 1] / static_cast<float>(C);
+      const Octet g = grads[i], values = in[i], w = Unpack(weight);
+      Octet grad = before[i];
+      for (int j = 0; j < kOctet; ++j)
+        grad[j] += (g[j] * w[j] - mean - (values[j] - m[i]) * r[i] * mean_normed) * r[i];
+      StoreOctet(dx + (first + i) * C, c, C, grad);
+    }
+  }
+  for (int j = 0; j < kOctet; ++j)
+    if (c + j < C) partial[blockIdx.x * C + c + j] = sums[j];
+}
+
+template <typename T>
+__global__ void WideInputGradKernel(T* dx, const T* dy, Rows<T> rows, int64_t N, bool accumulate) {
+  const int64_t row = WarpRow(), C = rows.C;
+  if (row >= N) return;
   const T *grad = dy + row * C, *in = rows.x + row * C;
   const float m = rows.mean == nullptr ? 0.0F : rows.mean[row];
   const float r = rows.rstd[row];
-  float sum = 0.0F, sum_norm = 0.0F;
+  float mean = 0.0F, mean_normed = 0.0F;
   for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
     const Octet g = LoadOctet(grad, c, C), w = LoadOctet(rows.weight, c, C);
     const Octet values = LoadOctet(in, c, C);
     for (int j = 0; j < kOctet; ++j) {
-      const float dnorm = g[j] * w[j];
-      sum += dnorm;
-      sum_norm += dnorm * (values[j] - m) * r;
+      mean += g[j] * w[j];
+      mean_normed += g[j] * w[j] * (values[j] - m) * r;
     }
   }
-  const float count = static_cast<float>(C);
-  return {rows.mean == nullptr ? 0.0F : WarpReduce(sum, Plus()) / count,
-          WarpReduce(sum_norm, Plus()) / count};
-}
-
-// An octet of dx, at column c; returns that of x normalized.
-template <typename T>
-__device__ Octet GiveInputGrad(T* dx, const Octet& g, const Octet& w, const Rows<T>& rows,
-                               int64_t row, int64_t c, float2 means, bool accumulate) {
-  const int64_t C = rows.C;
-  const float m = rows.mean == nullptr ? 0.0F : rows.mean[row];
-  const float r = rows.rstd[row];
-  Octet normed = LoadOctet(rows.x + row * C, c, C), grad = {};
-  if (accumulate) grad = LoadOctet(dx + row * C, c, C);
-  for (int j = 0; j < kOctet; ++j) {
-    normed[j] = (normed[j] - m) * r;
-    grad[j] += (g[j] * w[j] - means.x - normed[j] * means.y) * r;
-  }
-  StoreOctet(dx + row * C, c, C, grad);
-  return normed;
-}
-
-template <typename T>
-__global__ void InputGradKernel(T* dx, const T* dy, Rows<T> rows, int64_t N, bool accumulate) {
-  const int64_t row = WarpRow(), C = rows.C;
-  if (row >= N) return;
-  const float2 means = RowMeans(dy, rows, row);
+  mean = rows.mean == nullptr ? 0.0F : WarpReduce(mean, Plus()) / static_cast<float>(C);
+  mean_normed = WarpReduce(mean_normed, Plus()) / static_cast<float>(C);
   for (int64_t c = FirstColumn(); c < C; c += kColumnStride) {
-    const Octet g = LoadOctet(dy + row * C, c, C), w = LoadOctet(rows.weight, c, C);
-    GiveInputGrad(dx, g, w, rows, row, c, means, accumulate);
+    const Octet g = LoadOctet(grad, c, C), w = LoadOctet(rows.weight, c, C);
+    const Octet values = LoadOctet(in, c, C);
+    Octet sum = {};
+    if (accumulate) sum = LoadOctet(dx + row * C, c, C);
+    for (int j = 0; j < kOctet; ++j)
+      sum[j] += (g[j] * w[j] - mean - (values[j] - m) * r * mean_normed) * r;
+    StoreOctet(dx + row * C, c, C, sum);
   }
-}
-
-// Rows whose columns a block's threads divide among themselves, an octet each.
-constexpr int64_t kMostSharedColumns = kThreads * kOctet;
-// Blocks, which divide the rows: some three for each multiprocessor of an H200.
-constexpr int64_t kMaxNormParts = 384;
-int64_t NumNormParts(int64_t N) {
-  return std::min(kMaxNormParts, (N + kRowsAtOnce - 1) / kRowsAtOnce);
-}
-
-// dx, and a part's sums of the gradients of weight and bias, partial (parts, C, 2). A warp reads a
-// row for its means; then each thread does its columns of the block's rows, from the cache.
-template <typename T>
-__global__ void BackwardKernel(T* dx, float2* partial, const T* dy, Rows<T> rows, int64_t N,
-                               bool accumulate) {
-  __shared__ float2 means[kRowsAtOnce];
-  const int64_t C = rows.C, part_rows = (N + gridDim.x - 1) / gridDim.x;
-  const int64_t begin = blockIdx.x * part_rows, end = min(N, begin + part_rows);
-  const int64_t c = threadIdx.x * kOctet;
-  const Octet w = LoadOctet(rows.weight, c, C);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  float2 sums[kOctet] = {};
-  for (int64_t first = begin; first < end; first += kRowsAtOnce) {
-    if (first + warp < end) {
-      const float2 own = RowMeans(dy, rows, first + warp);
-      if (threadIdx.x % kWarp == 0) means[warp] = own;
-    }
-    __syncthreads();
-    for (int i = 0; c < C && i < kRowsAtOnce && first + i < end; ++i) {
-      const int64_t row = first + i;
-      const Octet g = LoadOctet(dy + row * C, c, C);
-      const Octet normed = GiveInputGrad(dx, g, w, rows, row, c, means[i], accumulate);
-      for (int j = 0; j < kOctet; ++j) {
-        sums[j].x += g[j] * normed[j];
-        sums[j].y += g[j];
-      }
-    }
-    __syncthreads();
-  }
-  for (int j = 0; j < kOctet; ++j)
-    if (c + j < C) partial[blockIdx.x * C + c + j] = sums[j];
 }
 
 template <typename T>
@@ -189,8 +262,8 @@ void NormForward(const NormArgs& args) {
 }
 
 int64_t NormWorkspaceBytes(int64_t N, int64_t C) {
-  if (C > kMostSharedColumns) return ColumnWorkspaceBytes(N, C);
-  return NumNormParts(N) * C * static_cast<int64_t>(sizeof(float2));
+  if (C > kMostHeldColumns) return ColumnWorkspaceBytes(N, C);
+  return NumParts(N, C) * C * static_cast<int64_t>(sizeof(float2));
 }
 
 void NormBackward(const NormGradArgs& args, void* workspace) {
@@ -200,16 +273,16 @@ void NormBackward(const NormGradArgs& args, void* workspace) {
     const Rows<T> rows{Data<T>(args.x), Data<T>(args.weight), args.mean.f32(), args.rstd.f32(),
                        args.C};
     T *dx = Data<T>(args.dx), *dy = Data<T>(args.dy);
-    if (args.C <= kMostSharedColumns) {
+    if (args.C <= kMostHeldColumns) {
       auto* partial = static_cast<float2*>(workspace);
-      const int64_t parts = NumNormParts(args.N);
-      Launch(BackwardKernel<T>, {static_cast<unsigned>(parts), kThreads}, dx, partial, dy, rows,
-             args.N, args.accumulate_dx);
+      const int64_t parts = NumParts(args.N, args.C);
+      Launch(BackwardKernel<T>, {static_cast<unsigned>(parts), HeldThreads(args.C)}, dx, partial,
+             dy, rows, args.N, args.accumulate_dx);
       return AddPartialSums<T>(args.dweight, args.dbias, partial, parts, args.C);
     }
     // First: dx may take dy's place.
     SumColumns<T>(args.dweight, args.dbias, args.N, args.C, ParamGrads<T>{rows, dy}, workspace);
-    Launch(InputGradKernel<T>, {RowBlocks(args.N), kThreads}, dx, dy, rows, args.N,
+    Launch(WideInputGradKernel<T>, {RowBlocks(args.N), kThreads}, dx, dy, rows, args.N,
            args.accumulate_dx);
   });
 }

@@ -34,16 +34,27 @@ __device__ bool TakesWords(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
 }
 
+// An octet as it is in memory, which takes half the registers in 16 bit.
+template <typename T>
+struct PackedOctet {
+  static constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
+  uint4 words[kWords];
+};
+
 // data[0, 8). REQUIRES: TakesWords(data).
 template <typename T>
-__device__ Octet LoadWords(const T* data) {
-  constexpr int kWords = kOctet * sizeof(T) / sizeof(uint4);
-  uint4 words[kWords];
+__device__ PackedOctet<T> LoadPackedWords(const T* data) {
+  PackedOctet<T> octet;
 #pragma unroll
-  for (int k = 0; k < kWords; ++k)
-    words[k] = reinterpret_cast<const uint4*>(data)[k];
+  for (int k = 0; k < PackedOctet<T>::kWords; ++k)
+    octet.words[k] = reinterpret_cast<const uint4*>(data)[k];
+  return octet;
+}
+
+template <typename T>
+__device__ Octet Unpack(const PackedOctet<T>& packed) {
   T values[kOctet];
-  memcpy(values, words, sizeof(values));
+  memcpy(values, packed.words, sizeof(values));
   Octet octet;
 #pragma unroll
   for (int j = 0; j < kOctet; ++j)
@@ -53,13 +64,25 @@ __device__ Octet LoadWords(const T* data) {
 
 // Returns data[i, i + 8), with 0 from n on. Loads them one by one if the address is not aligned.
 template <typename T>
-__device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
-  if (TakesWords(data + i) && i + kOctet <= n) return LoadWords(data + i);
-  Octet octet;
+__device__ PackedOctet<T> LoadPacked(const T* data, int64_t i, int64_t n) {
+  if (TakesWords(data + i) && i + kOctet <= n) return LoadPackedWords(data + i);
+  T values[kOctet];
 #pragma unroll
   for (int j = 0; j < kOctet; ++j)
-    octet[j] = i + j < n ? ToFloat(data[i + j]) : 0.0F;
+    values[j] = i + j < n ? data[i + j] : FromFloat<T>(0.0F);
+  PackedOctet<T> octet;
+  memcpy(octet.words, values, sizeof(values));
   return octet;
+}
+
+// As LoadPackedWords and LoadPacked.
+template <typename T>
+__device__ Octet LoadWords(const T* data) {
+  return Unpack(LoadPackedWords(data));
+}
+template <typename T>
+__device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
+  return Unpack(LoadPacked(data, i, n));
 }
 
 // Stores an octet at data[i, i + 8), but nothing from n on.

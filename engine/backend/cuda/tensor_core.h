@@ -13,6 +13,8 @@
 
 namespace dsat::engine::cuda {
 
+constexpr float kLog2E = 1.44269504089F;  // For Exp2.
+
 // The types that the kernels multiply on tensor cores.
 template <typename Elem>
 inline constexpr bool kIsTensorType =

@@ -126,5 +126,56 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
   }
 }
 
+// Rows that take several warps of a GPU's block, and rows that are too wide for one; by the formula
+// of the derivative.
+TEST_P(KernelsTest, LayerNormsOfWideRowsAreRight) {
+  constexpr int64_t kN = 11;
+  for (const int64_t C : {520, 523, 4104}) {
+    SCOPED_TRACE(C);
+    const auto columns = static_cast<size_t>(C);
+    Random random(1);
+    TestTensor x = random.Normal(dtype(), kN * C, 2), weight = random.Normal(dtype(), C);
+    TestTensor bias = random.Normal(dtype(), C), dy = random.Normal(dtype(), kN * C);
+    TestTensor y = TestTensor::Poisoned(dtype(), kN * C);
+    TestTensor mean = TestTensor::Poisoned(DType::kF32, kN);
+    TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
+    kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight.get(),
+                                       bias.get(), kN, C});
+    const LayerNormOutput expected = LayerNorm({x.Values(), weight.Values(), bias.Values()});
+    ExpectClose(y, expected.y, dtype());
+    ExpectClose(mean, expected.mean, DType::kF32);
+    ExpectClose(rstd, expected.rstd, DType::kF32);
+
+    TestTensor dx = random.Normal(dtype(), kN * C);
+    TestTensor dweight = TestTensor::Zeros(dtype(), C), dbias = TestTensor::Zeros(dtype(), C);
+    Doubles expected_dx = dx.Values(), expected_dweight(columns), expected_dbias(columns);
+    const Doubles grads = dy.Values(), values = x.Values(), weights = weight.Values();
+    for (size_t row = 0; row < kN; ++row) {
+      const double r = expected.rstd[row];
+      const auto normed = [&](size_t c) {
+        return (values[row * columns + c] - expected.mean[row]) * r;
+      };
+      double sum = 0, sum_normed = 0;
+      for (size_t c = 0; c < columns; ++c) {
+        const double grad = grads[row * columns + c];
+        sum += grad * weights[c];
+        sum_normed += grad * weights[c] * normed(c);
+        expected_dweight[c] += grad * normed(c);
+        expected_dbias[c] += grad;
+      }
+      for (size_t c = 0; c < columns; ++c) {
+        const double centered = grads[row * columns + c] * weights[c] -
+                                (sum + normed(c) * sum_normed) / static_cast<double>(C);
+        expected_dx[row * columns + c] += centered * r;
+      }
+    }
+    kernels().Run(op::LayerNormBackward{dx.get(), dweight.get(), dbias.get(), dy.get(), x.get(),
+                                        weight.get(), mean.get(), rstd.get(), kN, C, true});
+    ExpectClose(dx, expected_dx, dtype(), 4);
+    ExpectClose(dweight, expected_dweight, dtype(), 4);
+    ExpectClose(dbias, expected_dbias, dtype(), 4);
+  }
+}
+
 }  // namespace
 }  // namespace dsat::engine

@@ -52,13 +52,11 @@ Sums SumsOf(const Product& p, const Doubles& a, const Doubles& b, const Doubles&
         product += left * right;
       }
       const double more = p.bias ? bias[static_cast<size_t>(n)] : 0;
-      const double other =
-          p.addend == Addend::kNone ? 0 : addend[static_cast<size_t>(m * N + n)];
+      const double other = p.addend == Addend::kNone ? 0 : addend[static_cast<size_t>(m * N + n)];
       sums.values.push_back(product + more + other);
-      sums.rounded.push_back(rounds_early
-                                 ? std::abs(product) + std::max(std::abs(product + more),
-                                                                std::abs(product + other))
-                                 : 0);
+      sums.rounded.push_back(rounds_early ? std::abs(product) + std::max(std::abs(product + more),
+                                                                         std::abs(product + other))
+                                          : 0);
     }
   }
   return sums;
@@ -96,8 +94,7 @@ void CheckProduct(Kernels& kernels, const Product& p) {
   TestTensor before_gelu = TestTensor::Poisoned(p.c, M * N);
   TestTensor poisoned = TestTensor::Poisoned(p.c, M * N);
   TestTensor& c = p.addend == Addend::kInPlace ? addend : poisoned;
-  const auto [sums, rounded] =
-      SumsOf(p, a.Values(), b.Values(), bias.Values(), addend.Values());
+  const auto [sums, rounded] = SumsOf(p, a.Values(), b.Values(), bias.Values(), addend.Values());
   Doubles expected = sums, columns = column_sums.Values(), column = Doubles(columns.size());
 
   op::Matmul args{.M = M, .N = N, .K = K, .a = a.get(), .b = b.get(), .c = c.get()};

@@ -328,6 +328,34 @@ TEST_P(KernelsTest, CrossEntropyAndItsGradient) {
   }
 }
 
+// Rows of which each thread of a GPU's block has several parts; by the formula of the gradient.
+TEST_P(KernelsTest, CrossEntropyOfALargeVocabularyIsRight) {
+  constexpr int64_t kN = 3, kV = 13008;
+  for (const int64_t V_used : {kV, kV - 5}) {
+    Random random(11);
+    TestTensor logits = random.Normal(dtype(), kN * kV, 4);
+    const auto targets = random.Tokens(kN, static_cast<int32_t>(V_used));
+    const Doubles x = logits.Values();
+    const double loss = CrossEntropy(x, targets, kV, V_used);
+    Doubles expected(x.size());
+    for (size_t row = 0; row < targets.size(); ++row) {
+      const size_t begin = row * static_cast<size_t>(kV);
+      const size_t end = begin + static_cast<size_t>(V_used);
+      double sum = 0;
+      for (size_t i = begin; i < end; ++i)
+        sum += std::exp(x[i]);
+      for (size_t i = begin; i < end; ++i)
+        expected[i] = 16 * std::exp(x[i]) / sum;
+      expected[begin + static_cast<size_t>(targets[row])] -= 16;
+    }
+    double mean = 0;
+    kernels().Run(
+        op::CrossEntropyInPlace{&mean, logits.get(), targets.data(), kN, kV, V_used, 16.0F});
+    EXPECT_NEAR(mean * kN, loss, 1e-5 * loss);
+    ExpectClose(logits, expected, dtype(), dtype() == DType::kF16 ? 0.01 : 1e-6);
+  }
+}
+
 TEST_P(KernelsTest, CrossEntropyOfHugeLogitsIsFinite) {
   TestTensor logits(dtype(), {32768, -32768, 0, -32768, 32768, 0});  // Powers of 2: exact in bf16.
   const std::vector<int32_t> targets = {0, 0};

@@ -353,13 +353,13 @@ Status cublasLtMatmulAlgoGetHeuristic(Handle, Descriptor product, Descriptor a, 
   for (int i = 0; i < *found; ++i) {
     choice[i] = {};
     choice[i].workspace_bytes = preference.workspace_bytes;
-    choice[i].algorithm = {{preference.Alignment(cublaslt::kMinAlignmentA),
-                            preference.Alignment(cublaslt::kMinAlignmentB),
-                            preference.Alignment(cublaslt::kMinAlignmentC),
-                            preference.Alignment(cublaslt::kMinAlignmentD),
-                            preference.workspace_bytes, AlignmentOf(asked.vector),
-                            AlignmentOf(asked.aux),
-                            static_cast<uint64_t>(i) | (preference.RoundsParts() ? kRoundsParts : 0)}};
+    choice[i].algorithm = {
+        {preference.Alignment(cublaslt::kMinAlignmentA),
+         preference.Alignment(cublaslt::kMinAlignmentB),
+         preference.Alignment(cublaslt::kMinAlignmentC),
+         preference.Alignment(cublaslt::kMinAlignmentD), preference.workspace_bytes,
+         AlignmentOf(asked.vector), AlignmentOf(asked.aux),
+         static_cast<uint64_t>(i) | (preference.RoundsParts() ? kRoundsParts : 0)}};
   }
   return kSuccess;
 }

@@ -79,6 +79,9 @@ unsigned __match_any_sync(unsigned mask, T value, Site site = Site::current()) {
 inline int __popc(unsigned x) {
   return std::popcount(x);
 }
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
 
 struct cudaLaunchAttribute;
 struct cudaLaunchConfig_t {
