@@ -155,7 +155,8 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
   AddAllowOption(app, options);
   app.add_option("--confirm", options.confirm_rounds,
                  "Rounds in which the best configurations and the submitted one are measured again "
-                 "after the search; up to 3 times as many while they decide nothing")
+                 "after the search; up to 3 times as many (6 where launches are short) "
+                 "while they decide nothing")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
 }
@@ -201,7 +202,7 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
   if (method == "auto") {
     app.add_option("--run-steps", options.run_steps,
                    "Optimizer steps of the training to come: the search ends when further trials "
-                   "would take longer than they could save (default: a training that takes 300 "
+                   "would take longer than they could save (default: a training that takes 600 "
                    "times as long as its search)")
         ->check(WholeNumberFrom1());
     app.add_option("--warm-start", options.warm_start,

@@ -17,7 +17,7 @@ constexpr double kNear = 0.01;
 // An expected gain below this share of a step ends the search.
 constexpr double kLeastGain = 3e-5;
 // How much longer than its search a training is assumed to take, if nothing is known of it.
-constexpr double kTrainingPerSearch = 300;
+constexpr double kTrainingPerSearch = 600;
 // Before so many launches have succeeded, the model may be sure of what is wrong.
 constexpr int64_t kLeastLaunches = 8;
 // Out of memory is as bad as losing this share of a step.

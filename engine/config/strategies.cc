@@ -82,7 +82,12 @@ Json ReadDsConfig(const std::string& name_or_path) {
           "{}: no such file, and no strategy; expected a ds_config file or {}", name_or_path,
           Names());
   }
-  return ReadJsonFile(name_or_path);
+  Json config = ReadJsonFile(name_or_path);
+  if (!config.is_object()) {
+    Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", name_or_path,
+          JsonTypeName(config));
+  }
+  return config;
 }
 
 }  // namespace dsat::engine

@@ -35,8 +35,8 @@ Json WithStrategy(const Json& ds_config, const Strategy& strategy);
 // elements, overlap_comm.
 Json StrategyConfig(const Strategy& strategy);
 
-// The config of the strategy of this name, else of the file. Throws kNotFound naming the file and
-// all strategies, or what ReadJsonFile throws.
+// The config of the strategy of this name, else of the file, which is an object. Throws kNotFound
+// naming the file and all strategies, kInvalidArgument, or what ReadJsonFile throws.
 Json ReadDsConfig(const std::string& name_or_path);
 
 }  // namespace dsat::engine

@@ -51,7 +51,7 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
   // On a busy machine the confirmation is extended.
   const int64_t rounds = metrics["verdict"]["confirm_rounds"];
-  EXPECT_THAT(rounds, AnyOf(2, 4, 6));
+  EXPECT_THAT(rounds, AnyOf(2, 4, 6, 8, 10, 12));
   EXPECT_THAT(search.out, HasSubstr("in " + std::to_string(rounds) + " alternating rounds"));
   EXPECT_LT(metrics["factor_over_submitted"]["low"], metrics["factor_over_submitted"]["high"]);
   EXPECT_EQ(ReadFile(work.Path("out/command.txt")), "dsat train " + work.Path("deepspeed.yaml") +

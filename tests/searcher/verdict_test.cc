@@ -236,22 +236,25 @@ EndTrial NoisyDevice(double factor) {
 TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
   ExperimentSpec spec = ConfirmedSpec(2);
   spec.options.confirm_looks = 3;
-  Search extended(spec);
-  EXPECT_TRUE(extended.MayGoOn());
-  RunToEnd(extended, NoisyDevice(3));
-  EXPECT_EQ(VerdictOf(extended).num_rounds, 6);
-  EXPECT_FALSE(extended.MayGoOn());
-
-  // Nor does one begin after a confirmation that took longer than the search.
-  Search costly(spec);
-  double clock_s = 0;
-  while (const std::optional<Trial> trial = costly.Ask()) {
-    const EndTrial end_of = NoisyDevice(3);
-    const double begin_s = std::exchange(clock_s, clock_s + (RunsAgain(trial->kind) ? 100 : 1));
-    const Ending result = end_of(*trial);
-    costly.Tell(trial->id, result.outcome, result.points, result.profile, {}, {begin_s, clock_s});
-  }
-  EXPECT_EQ(VerdictOf(costly).num_rounds, 2);
+  const auto run = [&spec](double launch_s, double confirm_s) {
+    Search search(spec);
+    EXPECT_TRUE(search.MayGoOn());
+    double clock_s = 0;
+    while (const std::optional<Trial> trial = search.Ask()) {
+      const EndTrial end_of = NoisyDevice(3);
+      const double begin_s =
+          std::exchange(clock_s, clock_s + (RunsAgain(trial->kind) ? confirm_s : launch_s));
+      const Ending result = end_of(*trial);
+      search.Tell(trial->id, result.outcome, result.points, result.profile, {}, {begin_s, clock_s});
+    }
+    EXPECT_FALSE(search.MayGoOn());
+    return VerdictOf(search).num_rounds;
+  };
+  EXPECT_EQ(run(100, 10), 6);
+  // Short launches are looked at twice as often.
+  EXPECT_EQ(run(0.5, 0.5), 12);
+  // No extension begins after a confirmation that took longer than the search.
+  EXPECT_EQ(run(1, 100), 2);
 
   Search ended(spec);
   const EndTrial end = NoisyDevice(3);

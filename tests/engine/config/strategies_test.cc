@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
 #include "engine/config/ds_config.h"
 #include "tests/base/error_code.h"
 
@@ -49,6 +52,17 @@ TEST(StrategiesTest, UnknownNamesAreRefusedWithTheList) {
     EXPECT_THAT(error.what(),
                 testing::HasSubstr("stage_1, stage_2, stage_2_offload, stage_3, stage_3_offload, "
                                    "stage_3_nvme"));
+  }
+}
+
+TEST(StrategiesTest, AFileThatHoldsNoObjectIsRefused) {
+  const std::string path = testing::TempDir() + "config_that_is_a_text.json";
+  std::ofstream(path) << "\"stage_2\"";
+  try {
+    ReadDsConfig(path);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), path + ": the config is a string; expected an object");
   }
 }
 
