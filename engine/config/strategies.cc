@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -77,7 +78,8 @@ Json StrategyConfig(const Strategy& strategy) {
 Json ReadDsConfig(const std::string& name_or_path) {
   const Strategy* strategy = FindStrategy(name_or_path);
   if (strategy != nullptr) return StrategyConfig(*strategy);
-  if (!std::filesystem::exists(name_or_path)) {
+  std::error_code error;  // A name may be too long for the file system.
+  if (!std::filesystem::exists(name_or_path, error)) {
     Throw(ErrorCode::kNotFound,
           "{}: no such file, and no strategy; expected a ds_config file or {}", name_or_path,
           Names());

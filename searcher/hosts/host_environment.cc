@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -40,7 +41,8 @@ std::map<std::string, std::string> ReadDeepSpeedEnv(const std::string& name,
   std::map<std::string, std::string> variables;
   for (const std::string& dir : dirs) {
     const std::filesystem::path path = std::filesystem::path(dir) / name;
-    if (!std::filesystem::is_regular_file(path)) continue;
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
     std::istringstream lines(ReadFile(path.string()));
     int64_t number = 0;
     for (std::string raw; std::getline(lines, raw);) {

@@ -208,7 +208,8 @@ ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& mo
   std::filesystem::path folder = model_dir.empty()
                                      ? file.parent_path()
                                      : std::filesystem::absolute(model_dir).lexically_normal();
-  if (!std::filesystem::is_directory(folder)) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
     Throw(ErrorCode::kNotFound, "model folder {}: no such folder", folder.string());
   }
   ExperimentSpec spec = SpecFromDocument(document, folder.string(), warnings);

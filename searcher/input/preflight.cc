@@ -2,6 +2,7 @@
 #include "searcher/input/preflight.h"
 
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "engine/backend/cuda/cuda_status.h"
@@ -59,7 +60,8 @@ void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
 // Checks the folders of swap files, which a run would check only after its start.
 void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source) {
   const auto check = [&](engine::Tier tier, const std::string& path, const char* block) {
-    if (tier != engine::Tier::kNvme || std::filesystem::is_directory(path)) return;
+    std::error_code error;
+    if (tier != engine::Tier::kNvme || std::filesystem::is_directory(path, error)) return;
     Throw(ErrorCode::kNotFound,
           "{}: /zero_optimization/{}/nvme_path is \"{}\": no such folder; expected one on a fast "
           "disk of this machine",

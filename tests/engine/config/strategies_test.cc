@@ -44,14 +44,16 @@ TEST(StrategiesTest, LightningsSpellingIsTheSame) {
 
 TEST(StrategiesTest, UnknownNamesAreRefusedWithTheList) {
   EXPECT_EQ(FindStrategy("stage_4"), nullptr);
-  try {
-    ReadDsConfig("stage_2_nvme");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_THAT(error.what(),
-                testing::HasSubstr("stage_1, stage_2, stage_2_offload, stage_3, stage_3_offload, "
-                                   "stage_3_nvme"));
+  const std::string too_long_for_a_file(5000, 'x');
+  for (const std::string& name : {std::string("stage_2_nvme"), too_long_for_a_file}) {
+    try {
+      ReadDsConfig(name);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+      EXPECT_THAT(error.what(), testing::HasSubstr("stage_1, stage_2, stage_2_offload, stage_3, "
+                                                   "stage_3_offload, stage_3_nvme"));
+    }
   }
 }
 
