@@ -21,7 +21,10 @@ const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
   void* opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   const std::string name = library.filename();
   if (opened == nullptr) {
-    Throw(ErrorCode::kUnavailable, "{}; expected {} beside the program", dlerror(), name);
+    Throw(ErrorCode::kUnavailable,
+          "{}; expected {} beside the program, where a whole build puts it (cmake --build, with nvcc "
+          "in PATH; docs/gpu.md)",
+          dlerror(), name);
   }
   const auto plugin = reinterpret_cast<const CudaPlugin* (*)()>(dlsym(opened, kCudaPluginSymbol));
   if (plugin == nullptr)
