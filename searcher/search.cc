@@ -181,7 +181,7 @@ int64_t Search::State::NumLooks(const std::vector<TrialId>& arms) const {
 }
 
 // A script that starts slowly makes each round costly: no extension begins after a confirmation
-// that took longer than the search.
+// that took longer than the search, and than a minute.
 bool Search::State::ConfirmsLongerThanItSearched() const {
   double confirm_s = 0, search_s = 0;
   for (const auto& [id, trial] : trials) {

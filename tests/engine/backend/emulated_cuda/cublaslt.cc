@@ -172,9 +172,7 @@ void Multiply(const Problem& p) {
       const int64_t at = col * p.result.stride + row;
       float value = p.alpha * sums(row, col);
       if (part > 0) value = Rounded(value, type) + Rounded(p.alpha * first(row, col), type);
-      if (p.beta != 0) {
-        value = Rounded(value, type) + p.beta * Load(p.c_data, at, type);
-      }
+      if (p.beta != 0) value = Rounded(value, type) + p.beta * Load(p.c_data, at, type);
       if (p.beta != 0 && p.product.AddsBias()) value = Rounded(value, type);
       Store(p.d_data, at, type, Finish(p, row, col, value));
     }
