@@ -352,7 +352,11 @@ TEST_P(KernelsTest, CrossEntropyOfALargeVocabularyIsRight) {
     kernels().Run(
         op::CrossEntropyInPlace{&mean, logits.get(), targets.data(), kN, kV, V_used, 16.0F});
     EXPECT_NEAR(mean * kN, loss, 1e-5 * loss);
-    ExpectClose(logits, expected, dtype(), dtype() == DType::kF16 ? 0.01 : 1e-6);
+    // The sum of 13000 numbers in f32 has an error of its own.
+    const double relative = RelativeTolerance(dtype(), 1e-4);
+    const Doubles gradient = logits.Values();
+    for (size_t i = 0; i < gradient.size(); ++i)
+      ASSERT_NEAR(gradient[i], expected[i], relative * std::abs(expected[i]) + 1e-7) << i;
   }
 }
 
