@@ -47,6 +47,27 @@ std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
   return fastest;
 }
 
+int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
+                 const SearchOptions& options) {
+  constexpr double kShortSeconds = 10;
+  constexpr int64_t kTimesAsMany = 2;
+  double round_s = 0;
+  for (const TrialId arm : arms)
+    round_s += trials.at(arm).times.ended_s - trials.at(arm).times.started_s;
+  const bool is_short = round_s * static_cast<double>(options.confirm_rounds) < kShortSeconds;
+  return options.confirm_looks * (is_short && options.confirm_looks > 1 ? kTimesAsMany : 1);
+}
+
+bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials) {
+  constexpr double kNeverTooLongSeconds = 60;
+  double confirm_s = 0, search_s = 0;
+  for (const auto& [id, trial] : trials) {
+    double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
+    sum += trial.times.ended_s - trial.times.started_s;
+  }
+  return confirm_s > std::max(search_s, kNeverTooLongSeconds);
+}
+
 Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
                            int64_t looks, std::string metric)
     : base_(base), rounds_(rounds), looks_(looks), metric_(std::move(metric)) {

@@ -12,11 +12,13 @@
 #define DSAT_SEARCHER_CONFIRM_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "proto/experiment.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -47,6 +49,15 @@ inline constexpr size_t kMostFinalists = 3;
 // one in any case; kMostFinalists at most.
 std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
                                    std::optional<TrialId> submitted, const std::string& metric);
+
+// How many looks a confirmation of these arms has at the most: options.confirm_looks, or twice as
+// many if a look is expected to take less than ten seconds. Short launches often vary most, and
+// further rounds of them cost little.
+int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
+                 const SearchOptions& options);
+// A script that starts slowly makes each round costly: no extension begins after a confirmation
+// that took longer than the other trials, and than a minute.
+bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials);
 
 // A deterministic function of its arms and what was added.
 class Confirmation {

@@ -59,8 +59,6 @@ struct Search::State {
   std::optional<Next> NextToCompare();
   std::optional<Next> NextProfile();
   std::optional<Next> NextConfirm(const RecordedAsk* recorded);
-  int64_t NumLooks(const std::vector<TrialId>& arms) const;
-  bool ConfirmsLongerThanItSearched() const;
   std::vector<TrialId> Arms() const;
   Findings Find() const;
   Json BestConfigOf(TrialId id) const;
@@ -154,8 +152,9 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
   if (!confirmation) {
     const std::vector<TrialId> arms = Arms();
     const bool has_submitted = !arms.empty() && arms.front() == submitted;
-    confirmation.emplace(arms, has_submitted ? submitted : std::nullopt,
-                         spec.options.confirm_rounds, NumLooks(arms), spec.options.metric);
+    confirmation.emplace(
+        arms, has_submitted ? submitted : std::nullopt, spec.options.confirm_rounds,
+        end_reason.empty() ? NumLooks(trials, arms, spec.options) : 1, spec.options.metric);
   }
   if (recorded != nullptr && !confirmation->Next()) confirmation->Extend();
   const std::optional<TrialId> arm = confirmation->Next();
@@ -164,32 +163,6 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
   next.draft.assignment = trials.at(*arm).assignment;
   next.draft.ds_config = BestConfigOf(*arm);
   return next;
-}
-
-// How often a confirmation of these arms may be looked at. Where launches are short they often vary
-// most, and further rounds cost little.
-int64_t Search::State::NumLooks(const std::vector<TrialId>& arms) const {
-  constexpr double kShortSeconds = 10;
-  constexpr int64_t kTimesAsMany = 2;
-  const SearchOptions& options = spec.options;
-  if (!end_reason.empty()) return 1;
-  double round_s = 0;
-  for (const TrialId arm : arms)
-    round_s += trials.at(arm).times.ended_s - trials.at(arm).times.started_s;
-  const bool is_short = round_s * static_cast<double>(options.confirm_rounds) < kShortSeconds;
-  return options.confirm_looks * (is_short && options.confirm_looks > 1 ? kTimesAsMany : 1);
-}
-
-// A script that starts slowly makes each round costly: no extension begins after a confirmation
-// that took longer than the search, and than a minute.
-bool Search::State::ConfirmsLongerThanItSearched() const {
-  double confirm_s = 0, search_s = 0;
-  for (const auto& [id, trial] : trials) {
-    double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
-    sum += trial.times.ended_s - trial.times.started_s;
-  }
-  constexpr double kNeverLongSeconds = 60;
-  return confirm_s > std::max(search_s, kNeverLongSeconds);
 }
 
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
@@ -341,7 +314,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   --s.num_running;
   if (trial.kind == TrialKind::kConfirm) {
     s.confirmation->Add(*trial.confirms, trial);
-    if (s.confirmation->GoesOn() && s.ConfirmsLongerThanItSearched()) s.confirmation->DoNotExtend();
+    if (s.confirmation->GoesOn() && ConfirmsTooLong(s.trials)) s.confirmation->DoNotExtend();
     if (s.proposer) s.proposer->Observe(trial);
   } else if (RunsAgain(trial.kind)) {
     const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;

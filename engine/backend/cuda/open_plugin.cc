@@ -22,8 +22,8 @@ const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
   const std::string name = library.filename();
   if (opened == nullptr) {
     Throw(ErrorCode::kUnavailable,
-          "{}; expected {} beside the program, where a whole build puts it (cmake --build, with nvcc "
-          "in PATH; docs/gpu.md)",
+          "{}; expected {} beside the program, where a whole build puts it (cmake --build, with "
+          "nvcc in PATH; docs/gpu.md)",
           dlerror(), name);
   }
   const auto plugin = reinterpret_cast<const CudaPlugin* (*)()>(dlsym(opened, kCudaPluginSymbol));
