@@ -120,10 +120,11 @@ bool Load() {
 extern "C" int InitializeInjection() {
   const char* path = std::getenv("DSAT_KERNEL_TIMES");
   if (path == nullptr) return 1;
-  out = std::fopen((std::string(path) + "." + std::to_string(getpid())).c_str(), "w");
-  if (out == nullptr || !Load()) {
+  const bool loaded = Load();
+  if (loaded) out = std::fopen((std::string(path) + "." + std::to_string(getpid())).c_str(), "w");
+  if (out == nullptr) {
     std::fprintf(stderr, "kernel_times: %s; no times are written\n",
-                 out == nullptr ? "DSAT_KERNEL_TIMES cannot be written" : dlerror());
+                 loaded ? "DSAT_KERNEL_TIMES cannot be written" : dlerror());
     return 1;
   }
   bool ok = cupti.register_callbacks(GiveBuffer, WriteRecords) == 0;

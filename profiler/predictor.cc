@@ -77,7 +77,8 @@ engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& 
   cluster.device_memory_bytes = profile.device_memory_bytes + kernels->WorkspaceBytes();
   cluster.rank_host_memory_bytes = spec.host_memory_bytes;
   cluster.flops_16bit = cluster.flops_f32 = static_cast<double>(profile.matmul_flops_per_s);
-  // A GPU's memory reads and writes each byte of a copy. A CPU's kernels compute more per byte.
+  // The rate of a GPU counts what is read and what is written, that of a CPU what is copied, as
+  // those of engine::ClusterOf do.
   const int moves_per_copy = profile.device == "cpu" ? 1 : 2;
   cluster.device_bytes = moves_per_copy * static_cast<double>(profile.copy_bytes_per_s);
   if (const double copies = MeasuredCopies(profile); copies > 0) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 namespace {
@@ -85,10 +86,7 @@ Json ReadDsConfig(const std::string& name_or_path) {
           Names());
   }
   Json config = ReadJsonFile(name_or_path);
-  if (!config.is_object()) {
-    Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", name_or_path,
-          JsonTypeName(config));
-  }
+  CheckIsObject(config, name_or_path);
   return config;
 }
 

@@ -173,12 +173,15 @@ void RefuseOwnKeys(const Json& ds_config, const std::string& source) {
   }
 }
 
+void CheckIsObject(const Json& ds_config, const std::string& source) {
+  if (ds_config.is_object()) return;
+  Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", source,
+        JsonTypeName(ds_config));
+}
+
 CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                             const KeyTable& keys) {
-  if (!ds_config.is_object()) {
-    Throw(ErrorCode::kInvalidArgument, "{}: the config is {}; expected an object", source,
-          JsonTypeName(ds_config));
-  }
+  CheckIsObject(ds_config, source);
   std::vector<std::string> warnings;
   KeyChecker(keys, source, &warnings).Check(ds_config, "", "");
   Settings settings(ds_config, source, keys);

@@ -25,6 +25,9 @@ struct CheckedConfig {
 CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                             const KeyTable& keys = Keys());
 
+// Throws kInvalidArgument if the config is no object. CheckDsConfig does so first.
+void CheckIsObject(const Json& ds_config, const std::string& source);
+
 // CheckDsConfig for its warnings.
 std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
                                           int64_t world_size, const KeyTable& keys = Keys());

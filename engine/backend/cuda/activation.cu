@@ -1,6 +1,5 @@
 // Activation functions, element by element.
 #include "engine/backend/cuda/octet.h"
-#include "engine/backend/cuda/tensor_core.h"
 
 namespace dsat::engine::cuda {
 namespace {

@@ -3,7 +3,6 @@
 // Three blocks share a multiprocessor: the rows that all blocks of an H200 work on at a time (396
 // of 100 KB for GPT-2 in 16 bit) fit into its 50 MB.
 #include "engine/backend/cuda/octet.h"
-#include "engine/backend/cuda/tensor_core.h"
 
 namespace dsat::engine::cuda {
 namespace {

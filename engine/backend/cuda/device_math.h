@@ -80,6 +80,20 @@ __device__ inline int64_t IndexStride() {
   return int64_t{gridDim.x} * blockDim.x;
 }
 
+constexpr float kLog2E = 1.44269504089F;
+
+// 2^x within 2 units of the last place; 0 for -inf. A program that is compiled without nvcc must
+// define it.
+#ifdef __CUDACC__
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#else
+float Exp2(float x);
+#endif
+
 struct Plus {
   template <typename T>
   __device__ T operator()(T a, T b) const {

@@ -97,16 +97,14 @@ __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const 
   rstd[row] = r;
 }
 
-// Rows that a block holds at once, four in 16 bit, and the threads and columns that it has at most.
-template <typename T>
-constexpr int kHeldRows = 8 / sizeof(T);
+// The threads and columns that a block has at most whose rows are held.
 constexpr int kMostThreads = 512;
 constexpr int64_t kMostHeldColumns = kMostThreads * kOctet;
 
 // An octet of each of the rows; zeros where the columns or the rows end.
 template <typename T>
 struct HeldRows {
-  static constexpr int kRows = kHeldRows<T>;
+  static constexpr int kRows = 8 / sizeof(T);  // Of a block at once.
   PackedOctet<T> octets[kRows];
 
   __device__ HeldRows(const T* data, int64_t first, int64_t num_rows, int64_t C) {
@@ -167,7 +165,7 @@ int64_t NumParts(int64_t N, int64_t C) {
 template <typename T>
 __global__ void __launch_bounds__(kMostThreads)
     BackwardKernel(T* dx, float2* partial, const T* dy, Rows<T> rows, int64_t N, bool accumulate) {
-  constexpr int kRows = kHeldRows<T>;
+  constexpr int kRows = HeldRows<T>::kRows;
   const int64_t C = rows.C, part_rows = (N + gridDim.x - 1) / gridDim.x;
   const int64_t begin = blockIdx.x * part_rows, end = min(N, begin + part_rows);
   const int64_t c = threadIdx.x * kOctet;

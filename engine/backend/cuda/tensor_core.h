@@ -13,8 +13,6 @@
 
 namespace dsat::engine::cuda {
 
-constexpr float kLog2E = 1.44269504089F;  // For Exp2.
-
 // The types that the kernels multiply on tensor cores.
 template <typename Elem>
 inline constexpr bool kIsTensorType =
@@ -112,13 +110,6 @@ __device__ inline void FinishCopies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// 2^x within 2 units of the last place; 0 for -inf. Any lane.
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 #else
 
 SharedAddress AddressOf(const void* shared);
@@ -131,7 +122,6 @@ void LoadTransposed(uint32_t (&words)[4], SharedAddress row);
 template <int kBytes>
 void BeginCopy(SharedAddress shared, const void* global, bool valid);
 void FinishCopies();
-float Exp2(float x);
 
 #endif
 
