@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/rng.h"
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
+#include "engine/worker/step_window.h"
+#include "proto/summarize.h"
 
 namespace dsat {
 
@@ -394,17 +397,23 @@ void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const
   }
   double slow = std::exp(f.launch_noise * rng.Normal() + f.drift * started_s / 3600);
   if (rng.Uniform() < f.outliers) slow *= 1.1 + 0.2 * rng.Uniform();
-  constexpr int kSteps = 3;
-  std::vector<double> steps;
-  for (int i = 0; i < kSteps; ++i)
-    steps.push_back(slow * std::exp(f.noise * rng.Normal()));
-  std::sort(steps.begin(), steps.end());
-  const double median = steps[1], spread = 0.25 * (steps[2] - steps[0]);
-  const Times times = TimesOf(c);
-  const double measured_ms = step_ms * median;
+  // As many steps as the engine measures, or dsat's hook in a script.
+  constexpr int kFirst = 3;
+  std::vector<double> steps_ms(kFirst, slow * step_ms);
+  engine::StepWindow window({.first = kFirst, .least = f.exact ? 3 : 2});
+  for (const double ms : steps_ms)
+    window.Add(ms);
+  do {
+    steps_ms.push_back(slow * step_ms * std::exp(f.noise * rng.Normal()));
+  } while (window.Add(steps_ms.back()));
+  const Metric counted = Summarize({steps_ms.begin() + window.first(), steps_ms.end()});
+  const double measured_ms = counted.value;
   const auto metric = [&](double value) {
-    return Metric{.value = value, .spread = value * spread / median, .samples = kSteps};
+    return Metric{.value = value,
+                  .spread = value * counted.spread / measured_ms,
+                  .samples = counted.samples};
   };
+  const Times times = TimesOf(c);
   Measurement measurement;
   const double samples = c.size * c.steps * static_cast<double>(f.ranks);
   measurement["latency"] = metric(measured_ms);
@@ -417,7 +426,8 @@ void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const
   if (f.reports_peak) measurement["peak_bytes"] = {.value = NeedGb(c, true) * 1e9, .samples = 1};
   trial.points = {{.point = ConfigPoint(trial), .measurement = measurement}};
   trial.state = TrialState::kSucceeded;
-  trial.times.ended_s = started_s + run_s + 6 * measured_ms / 1e3;
+  trial.times.ended_s =
+      started_s + run_s + std::accumulate(steps_ms.begin(), steps_ms.end(), 0.0) / 1e3;
 }
 
 namespace {

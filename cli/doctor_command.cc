@@ -33,7 +33,7 @@ struct UsableGpu {
 struct Findings {
   Machine machine;
   engine::Cudnn cudnn;
-  double copy_bytes_per_s = 0;
+  std::optional<double> copy_bytes_per_s;
   bool io_uring = false;
   CudaStatus cuda;
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
@@ -106,7 +106,7 @@ Json ToJson(const Findings& found) {
           {"memory",
            {{"bytes", machine.memory_bytes},
             {"available_bytes", machine.available_bytes},
-            {"copy_bytes_per_s", found.copy_bytes_per_s}}},
+            {"copy_bytes_per_s", found.copy_bytes_per_s ? Json(*found.copy_bytes_per_s) : Json()}}},
           {"io_uring", found.io_uring},
           {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
           {"nccl_library", path_or_null(machine.nccl_path)},
@@ -154,9 +154,12 @@ void Print(const Findings& found) {
   if (!engine::MultipliesBf16(machine)) {
     Line("", "no bf16 instructions: bf16 is multiplied in f32, which saves memory but no time");
   }
-  Line("memory",
-       fmt::format("{}, {} available; {:.1f} GB/s copied", HumanBytes(machine.memory_bytes),
-                   HumanBytes(machine.available_bytes), found.copy_bytes_per_s / 1e9));
+  const std::string copied =
+      found.copy_bytes_per_s
+          ? fmt::format("{:.1f} GB/s copied", *found.copy_bytes_per_s / 1e9)
+          : "copying is not measured, because a limit of this process refuses memory or threads";
+  Line("memory", fmt::format("{}, {} available; {}", HumanBytes(machine.memory_bytes),
+                             HumanBytes(machine.available_bytes), copied));
   Line("oneDNN", machine.onednn_version);
   Line("io_uring",
        found.io_uring

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/version.h"
 #include "cli/flags_hosts.h"
 #include "cli/flags_numbers.h"
@@ -136,6 +137,15 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   AddTrainingCommands(parser);
   AddResultCommands(parser);
   AddAskTellCommands(parser);
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = ValidUtf8(argv[i]);
+    if (word == argv[i]) continue;
+    std::fprintf(stderr,
+                 "dsat: the argument \"%s\" is not UTF-8, which results are written in; rename the "
+                 "file or folder\n",
+                 Printable(word).c_str());
+    return kExitUsage;
+  }
   try {
     parser.app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

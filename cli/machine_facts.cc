@@ -35,12 +35,12 @@ for name in ("deepspeed", "torch", "transformers"):
 print(json.dumps(versions)))";
 
 // The packages that decide how fast a script trains, as its interpreter finds them; null if there
-// is no interpreter.
+// is no interpreter, or it takes longer than 10 s.
 Json PackageVersions(const ExperimentSpec& spec) {
   const std::string& program = spec.entrypoint.at(0);
   const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
   const std::string command =
-      fmt::format("cd {} && {} -c {} 2>/dev/null </dev/null", ShellWord(spec.model_dir),
+      fmt::format("cd {} && timeout 10 {} -c {} 2>/dev/null </dev/null", ShellWord(spec.model_dir),
                   ShellWord(is_python ? program : "python3"), ShellWord(kPrintVersions));
   FILE* const pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) return nullptr;

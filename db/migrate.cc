@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <thread>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -81,16 +80,10 @@ int32_t SchemaVersion(const std::string& path, milliseconds busy_timeout) {
   return SchemaVersion(Database::Open(path, Database::Access::kReadWrite, busy_timeout));
 }
 
-void DropViews(Database& db) {
-  std::vector<std::string> views;
-  {
-    Statement rows(db, "SELECT name FROM sqlite_schema WHERE type = 'view'");
-    while (rows.Step())
-      views.push_back(rows.Text(0));
-  }
-  for (const std::string& view : views)
-    db.Execute("DROP VIEW " + view);
-}
+// The views that any version has made; those that users have added stay.
+constexpr const char* kDropViews =
+    "DROP VIEW IF EXISTS best_trials; DROP VIEW IF EXISTS step_losses;"
+    " DROP VIEW IF EXISTS trial_metrics";
 
 // Locks the folder of the file, so that of several processes that open an old file one migrates it
 // and the others wait. Not the file: closing it would release SQLite's own locks. Throws
@@ -117,7 +110,7 @@ void MigrateExclusively(const std::string& path) {
   Transaction transaction(db);
   const int32_t version = SchemaVersion(db);
   if (version == kSchemaVersion) return;
-  DropViews(db);
+  db.Execute(kDropViews);
   for (const Step& step : kSteps) {
     if (step.version > version) db.Execute(step.sql);
   }

@@ -6,10 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <new>
+#include <numeric>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 #include "engine/backend/open_library.h"
@@ -87,16 +91,21 @@ bool MultipliesBf16(const Machine& machine) {
          machine.instruction_sets.end();
 }
 
-double MeasureCopyBandwidth(const Machine& machine) {
+std::optional<double> MeasureCopyBandwidth(const Machine& machine) try {
   constexpr int64_t kMostBytes = int64_t{64} << 20;  // Of a core: more than its caches.
   constexpr auto kDuration = std::chrono::milliseconds(400);
   const int64_t bytes = std::max<int64_t>(
       4096, std::min(kMostBytes, machine.available_bytes / 16 / machine.num_cores));
   std::vector<double> rates(static_cast<size_t>(machine.num_cores));
-  std::vector<std::thread> threads;
-  for (double& rate : rates) {
-    threads.emplace_back([&rate, bytes, kDuration] {
-      std::vector<char> from(static_cast<size_t>(bytes), 1), to(static_cast<size_t>(bytes), 2);
+  std::vector<std::array<std::vector<char>, 2>> blocks(rates.size());
+  for (auto& [from, to] : blocks) {
+    from.assign(static_cast<size_t>(bytes), 1);
+    to.assign(static_cast<size_t>(bytes), 2);
+  }
+  std::vector<std::jthread> threads;
+  for (size_t core = 0; core < rates.size(); ++core) {
+    threads.emplace_back([&rate = rates[core], &block = blocks[core], bytes, kDuration] {
+      auto& [from, to] = block;
       const auto start = std::chrono::steady_clock::now();
       double copied = 0;
       std::chrono::duration<double> elapsed{};
@@ -109,12 +118,12 @@ double MeasureCopyBandwidth(const Machine& machine) {
       rate = copied / elapsed.count();
     });
   }
-  for (std::thread& thread : threads)
-    thread.join();
-  double sum = 0;
-  for (const double rate : rates)
-    sum += rate;
-  return sum;
+  threads.clear();  // Waits for them.
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+} catch (const std::bad_alloc&) {
+  return std::nullopt;
+} catch (const std::system_error&) {
+  return std::nullopt;
 }
 
 }  // namespace dsat::engine

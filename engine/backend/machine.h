@@ -3,6 +3,7 @@
 #define DSAT_ENGINE_BACKEND_MACHINE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,10 @@ Cudnn FindCudnn();
 // bf16 matrices and multiplies them in f32.
 bool MultipliesBf16(const Machine& machine);
 
-// Returns the bytes per second that all cores together copy from memory to memory. Takes half a
-// second, and uses at most an eighth of the available memory.
-double MeasureCopyBandwidth(const Machine& machine);
+// Returns the bytes per second that all cores together copy from memory to memory; nullopt if a
+// limit of the process refuses the memory or the threads for it. Takes half a second, and uses at
+// most an eighth of the available memory.
+std::optional<double> MeasureCopyBandwidth(const Machine& machine);
 
 }  // namespace dsat::engine
 

@@ -1,12 +1,15 @@
 """Measures optimizer steps where DeepSpeed's hooks do not, and writes the files that they write."""
 from __future__ import annotations
 
+import atexit
+import functools
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from dsat._trial import Trial, note_result, rank, rank_file, write_json
+from dsat._trial import Trial, has_result, note_result, rank, rank_file, write_json
+from dsat._window import StepWindow
 
 
 def uses_gpu() -> bool:
@@ -86,10 +89,11 @@ class StepLog:
     def __init__(self, of: Trial) -> None:
         self._trial = of
         self.num_steps = 0
+        self.window = StepWindow(of.start_profile_step + 1, of.end_profile_step, of.has_fixed_steps)
         self._losses: List[float] = []
-        self.durations: List[float] = []
         self._waits: List[float] = []
         self.ended_at: Optional[float] = None
+        self._finishes_at_exit = False
 
     def end_step(self, loss: Any, wait_s: float) -> None:
         """Notes the end of an optimizer step, in which `wait_s` seconds were spent on data."""
@@ -98,17 +102,29 @@ class StepLog:
         if value is not None:
             self._losses.append(value)
         if self.num_steps > self._trial.start_profile_step and self.ended_at is not None:
-            self.durations.append(now - self.ended_at)
+            self.window.seconds.append(now - self.ended_at)
             self._waits.append(wait_s)
         self.num_steps += 1
         self.ended_at = now
+
+    def finish_at_exit(self, finish: Callable[[], None]) -> None:
+        """If the script ends before further steps were measured, those that were count."""
+        def run() -> None:
+            failed = hasattr(sys, "last_type")  # By an exception that nothing caught.
+            if not failed and not has_result():
+                finish()
+        if not self._finishes_at_exit:
+            atexit.register(run)
+        self._finishes_at_exit = True
 
     def write(self) -> None:
         """Adds everything to the rank's file."""
         content: Dict[str, Any] = dict(peak_memory())
         content["losses"] = self._losses
-        if sum(self.durations) > 0:
-            content["data_wait_share"] = min(1.0, sum(self._waits) / sum(self.durations))
+        if sum(self.window.seconds) > 0:
+            content["data_wait_share"] = min(1.0, sum(self._waits) / sum(self.window.seconds))
+            content["first_counted_step"] = self.window.first_counted
+            content["step_seconds"] = self.window.counted
         rank_file(self._trial).add(content)
 
 
@@ -128,9 +144,9 @@ class Meter:
             self._flops.start()
 
     @property
-    def is_last_step(self) -> bool:
-        """Whether the process ends after the current step."""
-        return self._log.num_steps >= self._trial.end_profile_step
+    def may_be_last_step(self) -> bool:
+        """Whether the process may end after the current step."""
+        return self._log.num_steps >= self._log.window.last
 
     @property
     def num_steps(self) -> int:
@@ -150,7 +166,7 @@ class Meter:
         if not of.measures:
             return
         synchronize()
-        step, is_last_step = self._log.num_steps, self.is_last_step
+        step, may_be_last_step = self._log.num_steps, self.may_be_last_step
         begun = self._log.ended_at
         self._log.end_step(loss, wait_s)
         total_s = 0.0 if begun is None else time.perf_counter() - begun
@@ -158,8 +174,11 @@ class Meter:
             self._flops.stop()
         if of.start_profile_step < step:
             self._phases.append([forward_s, backward_s])
-        if is_last_step:
-            self._finish(samples)
+        if may_be_last_step:
+            if not self._log.window.goes_on():
+                self._write_result(samples)
+                sys.exit(0)
+            self._log.finish_at_exit(functools.partial(self._write_result, samples))
         if rank() == 0:
             rest_s = max(0.0, total_s - forward_s - backward_s)
             print(f"[Rank 0] time (ms) | fwd: {forward_s * 1e3:.2f} | bwd: {backward_s * 1e3:.2f}"
@@ -167,23 +186,22 @@ class Meter:
         if step + 1 == of.start_profile_step:
             self._flops.start()
 
-    def _finish(self, samples: Optional[int]) -> None:
-        of = self._trial
+    def _write_result(self, samples: Optional[int]) -> None:
         self._log.write()
         if rank() == 0:
-            write_json(of.metric_path, self._metrics(samples))
+            write_json(self._trial.metric_path, self._metrics(samples))
         note_result()
-        sys.exit(0)
 
     def _metrics(self, samples: Optional[int]) -> Dict[str, float]:
         """What DeepSpeed writes: microseconds per micro-batch, and of a step as "latency".
 
         "step" is the rest of the time: the update, communication and bubbles.
         """
-        of = self._trial
-        latency_s = statistics.median(self._log.durations)
+        of, counted = self._trial, self._log.window.counted
+        latency_s = statistics.median(counted)
         accumulation = of.accumulation_steps or 1
-        forward_s, backward_s = (statistics.median(times) for times in zip(*self._phases))
+        forward_s, backward_s = (
+            statistics.median(times) for times in zip(*self._phases[-len(counted):]))
         rest_s = max(0.0, latency_s - forward_s - backward_s)
         samples = samples or of.batch("train_batch_size")
         if not samples:

@@ -17,8 +17,9 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
 
     Call it after each optimizer step, on every rank, in a script whose trainer is not DeepSpeed.
     In a trial it measures the steps, writes the metrics file after the step
-    `autotuning.end_profile_step` of the config, and ends the process with exit code 0. In the
-    profiling trial it writes the model info file after the first step and ends the process.
+    `autotuning.end_profile_step` of the config, or later if the steps vary much, and ends the
+    process with exit code 0. In the profiling trial it writes the model info file after the first
+    step and ends the process.
 
     Args:
         loss: of the step, a number or a tensor of one element.

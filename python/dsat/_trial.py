@@ -61,8 +61,13 @@ class Trial:
 
     @property
     def end_profile_step(self) -> int:
-        """The last step that is measured."""
+        """The last step that is measured at least."""
         return int(self._hooks().get("end_profile_step", 5))
+
+    @property
+    def has_fixed_steps(self) -> bool:
+        """Whether exactly these steps are measured; else more of them if they vary much."""
+        return os.environ.get("DSAT_FIXED_STEPS") == "1"
 
     @property
     def metric_path(self) -> Path:
@@ -89,14 +94,18 @@ class Trial:
 
 
 _current: Optional[Trial] = None
-# True once this rank has measured and written all that dsat wants from it.
-has_result = False
+_has_result = False
 
 
 def note_result() -> None:
     """This rank has measured and written everything. hook/sitecustomize.py then ends it faster."""
-    global has_result
-    has_result = True
+    global _has_result
+    _has_result = True
+
+
+def has_result() -> bool:
+    """True once this rank has measured and written all that dsat wants from it."""
+    return _has_result
 
 
 def trial() -> Optional[Trial]:
@@ -162,4 +171,7 @@ _files: Dict[str, RankFile] = {}
 
 def rank_file(of: Trial) -> RankFile:
     """The only file of this rank."""
-    return _files.setdefault(str(of.dir), RankFile(of))
+    path = str(of.dir)
+    if path not in _files:
+        _files[path] = RankFile(of)
+    return _files[path]

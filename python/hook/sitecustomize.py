@@ -119,7 +119,7 @@ def _run_hidden_sitecustomize():
 def _leave():
     """Ends a process that is measured before Python frees its modules: PyTorch's take a second."""
     trial = sys.modules.get("dsat._trial")
-    if trial is None or not trial.has_result:
+    if trial is None or not trial.has_result():
         return
     for stream in (sys.stdout, sys.stderr):
         try:

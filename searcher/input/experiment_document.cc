@@ -218,11 +218,13 @@ class SpecReader {
   void ReadEnvironment() {
     const std::string pointer = "/environment/environment_variables";
     ReadVariables(pointer);
-    const bool has_gpu = std::filesystem::exists("/dev/nvidiactl");
-    for (const char* kind : {"cpu", "cuda", "gpu", "rocm"}) {
+    const bool has_cuda = std::filesystem::exists("/dev/nvidiactl");
+    const bool has_rocm = std::filesystem::exists("/dev/kfd");
+    for (const auto& [kind, is_here] : {std::pair("cpu", !has_cuda && !has_rocm),
+                                        std::pair("gpu", has_cuda || has_rocm),
+                                        std::pair("rocm", has_rocm), std::pair("cuda", has_cuda)}) {
       const Json* variables = Find(fmt::format("{}/{}", pointer, kind));
-      const bool is_kind = variables != nullptr && variables->is_structured();
-      if (is_kind && has_gpu == (std::string_view(kind) != "cpu"))
+      if (is_here && variables != nullptr && variables->is_structured())
         ReadVariables(fmt::format("{}/{}", pointer, kind));
     }
   }

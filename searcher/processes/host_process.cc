@@ -113,6 +113,11 @@ HostProcess::~HostProcess() {
   Collect();
 }
 
+void HostProcess::Send(const Json& message) {
+  if (ended_ || line_.Send(message) || !line_.IsStuck()) return;
+  Refuse(fmt::format("it has read nothing for {} s", kSendTimeout / std::chrono::seconds(1)));
+}
+
 void HostProcess::Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen) {
   kill(pid_, SIGCONT);
   Send({{"stop_grace_ms", grace.count()}});

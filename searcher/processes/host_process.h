@@ -28,7 +28,7 @@ class HostProcess {
 
   // Readable when Next may return a message.
   int fd() const { return line_.fd(); }
-  void Send(const Json& message) { line_.Send(message); }
+  void Send(const Json& message);
   // Tells the supervisor to end its ranks within `grace`. A supervisor that was stopped (SIGSTOP)
   // is continued; one that stays stopped, or has not ended after a further `frozen`, is killed by
   // Receive, with all processes below it.

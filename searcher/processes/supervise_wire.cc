@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <utility>
 
 #include "base/error.h"
@@ -132,9 +134,17 @@ void LineChannel::Close() {
 bool LineChannel::Send(const Json& message) {
   // Paths and arguments may not be UTF-8; invalid characters are replaced.
   const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // So much never blocks once the stream is writable.
+  constexpr size_t kMostBytes = PIPE_BUF;
   size_t sent = 0;
   while (sent < line.size()) {
-    const ssize_t n = WriteSome(out_.get(), line.data() + sent, line.size() - sent);
+    pollfd writable = {out_.get(), POLLOUT, 0};
+    const int ready = poll(&writable, 1, static_cast<int>(kSendTimeout.count()));
+    if (ready < 0 && errno == EINTR) continue;
+    is_stuck_ = ready == 0;
+    if (ready <= 0) return false;
+    const size_t part = std::min(line.size() - sent, kMostBytes);
+    const ssize_t n = WriteSome(out_.get(), line.data() + sent, part);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
     sent += static_cast<size_t>(n);

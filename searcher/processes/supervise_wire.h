@@ -9,6 +9,7 @@
 #ifndef DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
 #define DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -56,6 +57,7 @@ SuperviseReport SuperviseReportFromJson(const Json& json);
 
 // Above the size of a report with the ends of all logs (remote_folder.cc).
 inline constexpr size_t kMaxLineBytes = size_t{32} << 20;
+inline constexpr std::chrono::milliseconds kSendTimeout{10'000};
 
 // Reads lines from one stream and writes lines to another, which are sockets or pipes. Not
 // thread-safe.
@@ -68,8 +70,11 @@ class LineChannel {
   // Readable when data has arrived; -1 after Close.
   int fd() const { return in_.get(); }
   void Close();
-  // Sends a line; blocks while the buffer is full. Returns false if the peer is gone.
+  // Sends a line; blocks while the buffer is full. Returns false if the peer is gone or has read
+  // nothing for kSendTimeout.
   bool Send(const Json& message);
+  // Whether the last Send has returned false because the peer reads nothing.
+  bool IsStuck() const { return is_stuck_; }
   // Reads a limited amount of the data that has arrived. Does not block. Returns false at the end
   // of the stream, and if a line has more than kMaxLineBytes.
   bool Receive();
@@ -84,6 +89,7 @@ class LineChannel {
   std::string received_;
   size_t begin_ = 0;     // Of the first line of `received_` that NextLine has not given,
   size_t searched_ = 0;  // which does not end before this position.
+  bool is_stuck_ = false;
 };
 
 }  // namespace dsat

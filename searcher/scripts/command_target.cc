@@ -20,6 +20,7 @@
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "proto/launch_settings.h"
+#include "proto/search_policy.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/attempt_files.h"
@@ -101,7 +102,7 @@ class CommandTarget : public LaunchTarget {
   int64_t BatchOf(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
   void AddReports(const LaunchRequest& request, PointResult* result) const;
-  // After which the script ends, counted from 0.
+  // After which the script ends at the earliest, counted from 0.
   int64_t LastStep(const LaunchRequest& request) const {
     return std::max(spec_.options.end_profile_step, request.steps - 1);
   }
@@ -142,6 +143,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)},
                                             {"DSAT_TRIAL_DIR", files.dir},
                                             {kConfigVariable, files.config}};
+  if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
   // A folder given by the user has precedence, and a full run uses the same folder as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
@@ -220,7 +222,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.files = {files.config};
     command.shares_folder = true;  // For the files of the hooks and the logs.
     command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
-    if (rank == 0) command.stamp_marker = kStepLineMarker;  // Only rank 0 is timed.
+    // Only rank 0 is timed.
+    if (rank == 0 && !request.full_run) command.stamp_marker = kStepLineMarker;
     if (launcher_) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
@@ -330,14 +333,16 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
       !have_exited && !HaveEnded(FilesOf(request).ReadReports(spec_.slots_per_trial));
   if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
   given.measurement = true;
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   std::set<int64_t> partial;
-  for (const HookReport& report : FilesOf(request).ReadReports(spec_.slots_per_trial))
+  for (const HookReport& report : reports)
     partial.insert(report.partial_steps.begin(), report.partial_steps.end());
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
   result.measurement =
       MeasurementOf(*metrics, lines, spec_.options.start_profile_step, LastStep(request),
-                    result.point.accumulation_steps, BatchOf(request), partial);
+                    result.point.accumulation_steps, BatchOf(request), partial,
+                    reports.empty() ? CountedSteps{} : reports[0].counted);
   if (const auto peak = MaxMemAllocated(log)) {
     result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
   }
@@ -354,6 +359,7 @@ std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& requ
 }
 
 int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
+  if (request.full_run) return 0;  // Its lines have no stamps.
   return static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
 }
 

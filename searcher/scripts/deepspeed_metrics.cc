@@ -50,13 +50,25 @@ std::optional<RawMetrics> ReadRaw(const Json& file) {
   return sensible ? std::optional(raw) : std::nullopt;
 }
 
-// One optimizer step between the arrivals of two lines.
 struct TimedStep {
-  StepLine line;
+  std::optional<StepLine> line;  // The last step ends in the hook and prints nothing.
   double latency_ms = 0;
 };
 
-// The full steps after the profiled one. The last step ends in the hook and prints nothing.
+std::vector<TimedStep> StepsOf(const CountedSteps& counted, const std::vector<StepLine>& lines,
+                               const std::set<int64_t>& partial) {
+  std::vector<TimedStep> steps;
+  for (size_t i = 0; i < counted.latencies_ms.size(); ++i) {
+    const int64_t k = counted.first + static_cast<int64_t>(i);
+    if (partial.contains(k)) continue;
+    TimedStep& step = steps.emplace_back();
+    step.latency_ms = counted.latencies_ms[i];
+    if (k < std::ssize(lines)) step.line = lines[static_cast<size_t>(k)];
+  }
+  return steps;
+}
+
+// The full steps after the profiled one, between the arrivals of two lines.
 std::vector<TimedStep> UsableSteps(const std::vector<StepLine>& lines, int64_t start, int64_t end,
                                    const std::set<int64_t>& partial) {
   std::vector<TimedStep> steps;
@@ -88,17 +100,24 @@ Measurement FromFile(const HookMetrics& metrics, int64_t train_batch_size) {
   return result;
 }
 
-Measurement FromLines(const HookMetrics& metrics, const std::vector<TimedStep>& steps,
+// The parts of a step come from the file if none has printed them.
+Measurement FromSteps(const HookMetrics& metrics, const std::vector<TimedStep>& steps,
                       int64_t train_batch_size) {
   const double samples_ms = static_cast<double>(train_batch_size) * 1e3;
   const double step_flops = metrics.flops_per_gpu * metrics.latency_ms;
-  Measurement result = {
-      {"latency", SummarizeSteps(steps, [](const TimedStep& s) { return s.latency_ms; })},
-      {"throughput",
-       SummarizeSteps(steps, [&](const TimedStep& s) { return samples_ms / s.latency_ms; })},
-      {"forward", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.forward_ms; })},
-      {"backward", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.backward_ms; })},
-      {"step", SummarizeSteps(steps, [](const TimedStep& s) { return s.line.step_ms; })}};
+  Measurement result = FromFile(metrics, train_batch_size);
+  result["latency"] = SummarizeSteps(steps, [](const TimedStep& s) { return s.latency_ms; });
+  result["throughput"] =
+      SummarizeSteps(steps, [&](const TimedStep& s) { return samples_ms / s.latency_ms; });
+  std::vector<TimedStep> printed = steps;
+  std::erase_if(printed, [](const TimedStep& s) { return !s.line; });
+  if (!printed.empty()) {
+    result["forward"] =
+        SummarizeSteps(printed, [](const TimedStep& s) { return s.line->forward_ms; });
+    result["backward"] =
+        SummarizeSteps(printed, [](const TimedStep& s) { return s.line->backward_ms; });
+    result["step"] = SummarizeSteps(printed, [](const TimedStep& s) { return s.line->step_ms; });
+  }
   if (step_flops > 0) {
     result["FLOPS_per_gpu"] =
         SummarizeSteps(steps, [&](const TimedStep& s) { return step_flops / s.latency_ms; });
@@ -182,11 +201,14 @@ bool UsedBatchSize(const HookMetrics& metrics, int64_t train_batch_size) {
 
 Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine>& lines,
                           int64_t start, int64_t end, int64_t accumulation_steps,
-                          int64_t train_batch_size, const std::set<int64_t>& partial_steps) {
+                          int64_t train_batch_size, const std::set<int64_t>& partial_steps,
+                          const CountedSteps& counted) {
+  const std::vector<TimedStep> timed = StepsOf(counted, lines, partial_steps);
+  if (!timed.empty()) return FromSteps(metrics, timed, train_batch_size);
   const std::vector<TimedStep> steps = UsableSteps(lines, start, end, partial_steps);
   const bool is_biased = accumulation_steps >= kTrimmedFrom || partial_steps.contains(end);
   const size_t enough = is_biased ? 1 : 2;
-  return steps.size() >= enough ? FromLines(metrics, steps, train_batch_size)
+  return steps.size() >= enough ? FromSteps(metrics, steps, train_batch_size)
                                 : FromFile(metrics, train_batch_size);
 }
 

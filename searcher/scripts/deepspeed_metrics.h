@@ -59,14 +59,23 @@ std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulati
 // True if the engine used the train_batch_size that it was given, up to rounding.
 bool UsedBatchSize(const HookMetrics& metrics, int64_t train_batch_size);
 
-// The trial's measurement. `lines` are all step lines in order; those after the profiled step
-// `start` and before the last step `end` are used if there are enough of them: two, or one where
-// the file's own numbers are known to be biased (DeepSpeed trims the mean over 6 and more
-// micro-steps, and with it the only optimizer update). `partial_steps` had fewer samples than
-// `train_batch_size`: they are left out, and one step is enough if the last one is among them.
+// The steps that dsat's hook has timed by the clock of rank 0, and that count; without the hook
+// there are none.
+struct CountedSteps {
+  int64_t first = 0;                 // From 0.
+  std::vector<double> latencies_ms;  // > 0.
+};
+
+// The trial's measurement. `lines` are all step lines in order. Without `counted` steps, those
+// after the profiled step `start` and before the last step `end` are used if there are enough of
+// them: two, or one where the file's own numbers are known to be biased (DeepSpeed trims the mean
+// over 6 and more micro-steps, and with it the only optimizer update). `partial_steps` had fewer
+// samples than `train_batch_size`: they are left out, and one step is enough if the last one is
+// among them.
 Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine>& lines,
                           int64_t start, int64_t end, int64_t accumulation_steps,
-                          int64_t train_batch_size, const std::set<int64_t>& partial_steps = {});
+                          int64_t train_batch_size, const std::set<int64_t>& partial_steps = {},
+                          const CountedSteps& counted = {});
 
 // The largest "MaxMemAllocated=1.5GB" of a log, bytes; nullopt if there is none.
 std::optional<double> MaxMemAllocated(std::string_view log);

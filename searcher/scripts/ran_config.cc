@@ -106,6 +106,11 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
   for (const Json& step : file.value("partial_steps", Json::array())) {
     if (step.is_number_integer()) report.partial_steps.push_back(step);
   }
+  report.counted.first = WholePart(FiniteNumber(file, "first_counted_step").value_or(0));
+  for (const Json& seconds : file.value("step_seconds", Json::array())) {
+    if (seconds.is_number() && seconds > 0)
+      report.counted.latencies_ms.push_back(1e3 * seconds.get<double>());
+  }
   return report;
 }
 

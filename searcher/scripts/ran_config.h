@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "searcher/scripts/deepspeed_metrics.h"
 
 namespace dsat {
 
@@ -32,6 +33,7 @@ struct HookReport {
   std::vector<double> losses = {};          // NaN if not finite.
   int64_t largest_batch = 0;                // Samples of the largest forward pass; 0 if unknown.
   std::vector<int64_t> partial_steps = {};  // With a forward pass of fewer samples than asked for.
+  CountedSteps counted = {};
 };
 
 // Reads the text of such a file, in which Python may write NaN and Infinity; nullopt if it is

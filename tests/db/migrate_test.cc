@@ -110,6 +110,28 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
   }
 }
 
+TEST_F(MigrateTest, ViewsOfTheUserStayWhateverTheirNames) {
+  const std::string other = folder_.File("other.db");
+  {
+    Database db = Database::Open(other, Database::Access::kCreate, kShort);
+    db.Execute("CREATE TABLE notes AS SELECT 7 AS value");
+  }
+  for (int version = kOldest; version < kSchemaVersion; ++version) {
+    Make(version);
+    {
+      Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+      db.Execute("CREATE VIEW \"my best\" AS SELECT count(*) FROM experiments");
+      db.Execute(fmt::format("CREATE VIEW \"IF EXISTS x; COMMIT; ATTACH '{}' AS o; "
+                             "DELETE FROM o.notes; BEGIN\" AS SELECT 1",
+                             other));
+    }
+    { Store::Open(path(), Mode::kReadOnly); }
+    EXPECT_EQ(VersionOf(path()), kSchemaVersion);
+    EXPECT_EQ(RowsOf(path(), "SELECT * FROM \"my best\"").size(), 1u);
+    EXPECT_EQ(RowsOf(other, "SELECT * FROM notes").size(), 1u);
+  }
+}
+
 TEST_F(MigrateTest, AMigratedDatabaseCanBeWrittenTo) {
   for (int version = kOldest; version <= kSchemaVersion; ++version) {
     Make(version);

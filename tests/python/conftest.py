@@ -54,7 +54,8 @@ class RunningTrial:
         hook = os.pathsep.join([str(ROOT / "python/hook"), str(ROOT / "python")])
         return {**os.environ, "PYTHONPATH": hook, "DSAT_TRIAL_ID": "7",
                 "DSAT_DS_CONFIG": str(self.folder / "ds_config.json"),
-                "DSAT_TRIAL_DIR": str(self.folder), "DS_ACCELERATOR": "cpu",
+                "DSAT_TRIAL_DIR": str(self.folder), "DSAT_FIXED_STEPS": "1",
+                "DS_ACCELERATOR": "cpu",
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
                 "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
@@ -117,6 +118,7 @@ def trial_config(tmp_path, monkeypatch):
         monkeypatch.setenv("DSAT_DS_CONFIG", str(path))
         monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
         monkeypatch.setenv("DSAT_TRIAL_ID", "5")
+        monkeypatch.setenv("DSAT_FIXED_STEPS", "1")
         monkeypatch.setattr("dsat._trial._current", None)
         monkeypatch.setattr("dsat._trial._files", {})
         return path

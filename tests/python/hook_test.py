@@ -41,6 +41,39 @@ def test_a_dict_in_the_code_is_replaced_and_its_loader_follows(run_trial):
     assert found["losses"][0] == pytest.approx(2.3, abs=0.5)  # Ten classes.
 
 
+def test_short_steps_are_measured_until_all_ranks_know_their_rate(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run(ROOT / "examples/dict-config/train.py", DSAT_FIXED_STEPS="0") == [0, 0]
+    first, second = (run_trial.read(f"hook-rank{rank}.json") for rank in range(2))
+    assert len(first["losses"]) == len(second["losses"]) > 5
+    assert run_trial.log().count("[Rank 0] time (ms) | fwd") == len(first["losses"]) - 1
+    seconds = first["step_seconds"]
+    assert first["first_counted_step"] + len(seconds) == len(first["losses"])
+    metrics = run_trial.read("metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(24)
+    assert min(seconds) < metrics["latency"] / 1e6 * 1.5
+
+
+@pytest.mark.parametrize("script", ["dict_config.py", "reports.py"])
+def test_a_script_that_ends_before_its_rate_is_known_well_is_measured_all_the_same(
+        run_trial, script):
+    run_trial.write_config(optimizer=ADAMW, train_batch_size=12)
+    assert run_trial.run(script, "few", ranks=1, DSAT_FIXED_STEPS="0") == [0]
+    metrics = run_trial.read("metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(12)
+    found = run_trial.read("hook-rank0.json")
+    assert len(found["losses"]) == 9
+    assert found["first_counted_step"] + len(found["step_seconds"]) == 9
+
+
+@pytest.mark.parametrize("script", ["dict_config.py", "reports.py"])
+def test_a_script_that_fails_before_its_rate_is_known_is_not_measured(run_trial, script):
+    run_trial.write_config(optimizer=ADAMW, train_batch_size=12)
+    assert run_trial.run(script, "few", "fails", ranks=1, DSAT_FIXED_STEPS="0") == [1]
+    assert "RuntimeError: out of memory" in run_trial.log()
+    assert not (run_trial.folder / "metrics.json").exists()
+
+
 def test_an_old_deepspeed_trains_with_the_trials_config(run_trial):
     old = next(ROOT.glob("build-venv/deepspeed-*/complete"), None)
     if old is None:

@@ -48,8 +48,9 @@ def become(rank):
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        sys.last_type = type(error)
         code = 1
     leave(code)
 

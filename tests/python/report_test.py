@@ -64,6 +64,20 @@ def test_steps_are_measured_and_the_process_ends(running, capsys):
     assert capsys.readouterr().out.count("[Rank 0] time (ms) | fwd: 0.00 | bwd: 0.00 | step: ") == 4
 
 
+def test_short_steps_are_measured_until_their_rate_is_known(running, monkeypatch):
+    folder = running()
+    monkeypatch.delenv("DSAT_FIXED_STEPS")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    times = iter([0.25 * number for number in range(100)])
+    monkeypatch.setattr("dsat._meter.time.perf_counter", lambda: 0.1 * next(times))
+    ended_after = train(lambda number: dsat.report(loss=1.0, samples=6), steps=60)
+    found = read(folder, "hook-rank0.json")
+    assert found["first_counted_step"] + len(found["step_seconds"]) == ended_after + 1
+    assert ended_after == 1 + 12
+    metrics = read(folder, "metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(6)
+
+
 def test_the_profiling_trial_counts_parameters(running):
     folder = running(profile=True)
     model = torch.nn.Linear(8, 4)

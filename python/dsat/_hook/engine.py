@@ -1,8 +1,10 @@
 """deepspeed.initialize() gets the config of the trial, and its engine is watched."""
 from __future__ import annotations
 
+import functools
 import inspect
 import os
+import statistics
 import time
 from types import ModuleType
 from typing import Any, Dict, List, Optional
@@ -10,8 +12,8 @@ from typing import Any, Dict, List, Optional
 from dsat._config import config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
-from dsat._meter import StepLog, number_of, uses_gpu
-from dsat._trial import Config, Trial, note_result, rank_file, trial
+from dsat._meter import StepLog, number_of, synchronize, uses_gpu
+from dsat._trial import Config, Trial, note_result, rank_file, trial, write_json
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -52,6 +54,7 @@ class EngineWatch:
         self.log = StepLog(of)
         self._trial = of
         self._script_micro_batch = script_micro_batch
+        self.has_ended_step = False  # The current one, before DeepSpeed's step() has ended.
         self._losses: List[Any] = []
         self._sum_losses = False
         self._counter = BatchCounter(micro_batch, script_micro_batch)
@@ -86,10 +89,36 @@ class EngineWatch:
         """The device has nothing to do from now on until the next forward pass."""
         self._idle_since = time.perf_counter()
 
-    def finish(self) -> None:
+    def goes_on(self, engine: Any) -> bool:
+        """Ends the last step. True if further ones are measured, after which the hooks end."""
+        synchronize()
         self.end_step()
+        self.has_ended_step = True
+        if not self.log.window.goes_on():
+            return False
+        engine._config.autotuning_config.end_profile_step = self.log.window.last
+        self.log.finish_at_exit(functools.partial(self._finish_early, engine))
+        return True
+
+    def write(self) -> None:
+        """Writes everything to the rank's file."""
         self.log.write()
         rank_file(self._trial).add(self._counter.report())
+
+    def _finish_early(self, engine: Any) -> None:
+        """Writes what the hooks write, whose timers know a step only until it ends.
+
+        The times of the passes are not in it: the printed lines have them.
+        """
+        self.write()
+        if engine.global_rank == 0:
+            latency_us = 1e6 * statistics.median(self.log.window.counted)
+            accumulation = engine.gradient_accumulation_steps()
+            write_json(engine.autotuning_metric_path(), {
+                "fwd": 0, "bwd": 0, "step": latency_us / accumulation, "latency": latency_us,
+                "throughput": engine.train_batch_size() * 1e6 / latency_us,
+                "FLOPS_per_gpu": engine.flops * 1e6 * accumulation / latency_us})
+        note_result()
 
 
 def settings_of(engine: Any) -> Dict[str, Any]:
@@ -176,7 +205,9 @@ def _wrap_engine(engine_class: Any) -> None:
         watch = self.dsat_watch
         before = self.global_steps
         result = original(self, *args, **kwargs)
-        if watch is not None and self.global_steps > before:
+        if watch is not None and watch.has_ended_step:
+            watch.has_ended_step = False
+        elif watch is not None and self.global_steps > before:
             watch.end_step()  # The hooks have waited for the device, to print the step's times.
         elif watch is not None and not uses_gpu():
             watch.note_idle()  # A GPU is still busy with the micro-batch.
@@ -186,7 +217,9 @@ def _wrap_engine(engine_class: Any) -> None:
     def _exit(original: Any, self: Any) -> Any:
         watch = self.dsat_watch
         if watch is not None:
-            watch.finish()
+            if watch.goes_on(self):
+                return None
+            watch.write()
         try:
             return original(self)
         except SystemExit:

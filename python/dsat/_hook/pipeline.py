@@ -39,7 +39,7 @@ class PipelineWatch:
             seconds[name] = self.timers(name).elapsed(reset=False) / 1e3
         if self.trial.is_profile:
             finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
-        if self.meter.is_last_step:
+        if self.meter.may_be_last_step:
             rank_file(self.trial).add(self.counter.report())
         self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
                             engine.train_batch_size())

@@ -2,7 +2,8 @@
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
 With `partitioned`, the script expects stage 3. With `short`, each epoch has 15 samples, and the
-script ends with code 3.
+script ends with code 3. With `few`, the data is enough for nine steps of twelve samples; with `fails`,
+the script then fails.
 """
 import itertools
 import sys
@@ -13,8 +14,8 @@ from small_model import Model, Tokens
 
 config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 0},
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
-loader = torch.utils.data.DataLoader(Tokens(samples=15 if "short" in sys.argv else 4096),
-                                     batch_size=4)
+samples = 15 if "short" in sys.argv else 9 * 12 if "few" in sys.argv else 4096
+loader = torch.utils.data.DataLoader(Tokens(samples=samples), batch_size=4)
 batches = iter(loader) if "early" in sys.argv else None
 with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sys.argv):
     model = Model()
@@ -28,3 +29,5 @@ try:
 finally:
     if "short" in sys.argv:
         sys.exit(3)
+if "fails" in sys.argv:
+    raise RuntimeError("out of memory")

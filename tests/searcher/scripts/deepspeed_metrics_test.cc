@@ -211,6 +211,25 @@ TEST(DeepSpeedMetricsTest, LinesAfterASwallowedExitDoNotCount) {
   EXPECT_DOUBLE_EQ(measured.at("latency").value, 20);
 }
 
+TEST(DeepSpeedMetricsTest, StepsThatTheHookHasCountedAreUsedInsteadOfArrivals) {
+  const HookMetrics file = {8, 12, 4, 24, 2e11, kBatch};
+  const std::vector<StepLine> lines = Lines({900, 50, 700, 40, 60});
+  // The last step has printed nothing.
+  const Measurement measured =
+      MeasurementOf(file, lines, 2, 4, 1, kBatch, {}, {3, {44, 66, 55}});
+  EXPECT_EQ(measured.at("latency").samples, 3);
+  EXPECT_DOUBLE_EQ(measured.at("latency").value, 55);
+  EXPECT_DOUBLE_EQ(measured.at("throughput").value, kBatch / 0.055);
+  EXPECT_DOUBLE_EQ(measured.at("FLOPS_per_gpu").value, 4.8e9 / 0.055);
+  EXPECT_EQ(measured.at("forward").samples, 2);
+  EXPECT_DOUBLE_EQ(measured.at("forward").value, 0.1 * 50);
+  // Without smaller batches, of which the fifth step has one.
+  EXPECT_DOUBLE_EQ(
+      MeasurementOf(file, lines, 2, 4, 1, kBatch, {4}, {3, {44, 66, 55}}).at("latency").value, 49.5);
+  EXPECT_DOUBLE_EQ(
+      MeasurementOf(file, {}, 2, 4, 1, kBatch, {}, {3, {44, 66}}).at("backward").value, 12);
+}
+
 TEST(DeepSpeedMetricsTest, ThePeakIsTheLargestOfTheLog) {
   EXPECT_EQ(
       MaxMemAllocated("a MaxMemAllocated=1.25GB\nMaxMemAllocated=2.5GB,\nMaxMemAllocated=2GB"),
