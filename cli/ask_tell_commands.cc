@@ -18,6 +18,7 @@
 #include "searcher/finish.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
+#include "searcher/runner_lock.h"
 #include "searcher/service.h"
 
 namespace dsat::cli {
@@ -27,6 +28,15 @@ Json ReadJsonArgument(const std::string& path) {
   if (path != "-") return ReadJsonFile(path);
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   return ParseTolerantJson(text, "standard input");
+}
+
+// What a search runs itself is not for others to ask or tell.
+void CheckNotRunning(const Store& store, ExperimentId id) {
+  if (!RunnerLock::IsHeld(store.path(), id)) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "experiment {}: a search of dsat runs its trials; ask and tell are for experiments of "
+        "\"dsat create\", whose trials you run yourself",
+        id);
 }
 
 }  // namespace
@@ -54,6 +64,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
 int RunCommand(const Flags& flags, const AskFlags& ask) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
+  CheckNotRunning(store, experiment.id());
   const std::optional<Trial> trial = experiment.Ask();
   const bool finished = FinishIfDone(experiment);
   if (flags.json) {
@@ -85,6 +96,7 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
 
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(tell.experiment));
+  CheckNotRunning(store, experiment.id());
   const auto found = experiment.search().trials().find(tell.trial);
   if (found == experiment.search().trials().end())
     Throw(ErrorCode::kNotFound, "tell: experiment {} has no trial {}; it has asked for {}",

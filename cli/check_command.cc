@@ -93,7 +93,7 @@ std::string Text(const Factor& factor, int64_t rounds, const Drift& drift, doubl
   std::string text = fmt::format("{:.2f} times as fast", factor.value);
   if (factor.has_interval())
     text += fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
-  text += fmt::format(", measured in {} alternating rounds\n", rounds);
+  text += fmt::format(", measured in {} alternating round{}\n", rounds, rounds == 1 ? "" : "s");
   if (!drift.of_recorded) return text + "its speed was not recorded on this machine\n";
   return text +
          fmt::format(

@@ -126,6 +126,24 @@ void AddTimeouts(CLI::App& app, RunFlags& run) {
       ->capture_default_str();
 }
 
+namespace {
+
+// Names a word that is in the place of a command and is none; "" if there is no such word.
+std::string UnknownCommand(const CLI::App& app, int argc, const char* const* argv) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands({});
+  if (argc < 2 || commands.empty() || argv[1][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == argv[1]) return UnknownCommand(*command, argc - 1, argv + 1);
+    names.push_back(command->get_name());
+  }
+  const std::string nearest = NearestWord(argv[1], names);
+  return fmt::format("\"{}\" is no command of {}{}", Printable(argv[1]), app.get_name(),
+                     nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+}
+
+}  // namespace
+
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   Parser parser;
   parser.app.name("dsat");
@@ -144,6 +162,10 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
                  "dsat: the argument \"%s\" is not UTF-8, which results are written in; rename the "
                  "file or folder\n",
                  Printable(word).c_str());
+    return kExitUsage;
+  }
+  if (const std::string unknown = UnknownCommand(parser.app, argc, argv); !unknown.empty()) {
+    std::fprintf(stderr, "dsat: %s; dsat --help shows the commands\n", unknown.c_str());
     return kExitUsage;
   }
   try {

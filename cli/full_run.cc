@@ -16,6 +16,8 @@
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/status_line.h"
+#include "engine/config/batch.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "profiler/planner.h"
 #include "searcher/full_run.h"
 
@@ -157,14 +159,30 @@ void PrintEnd(const FullRun& run, bool builtin) {
   }
 }
 
+// The train_batch_size that a checkpoint was trained with; 0 if it does not say.
+int64_t BatchOf(const std::string& checkpoint) {
+  try {
+    return engine::ReadManifest(checkpoint).engine.value("train_batch_size", int64_t{0});
+  } catch (const Error&) {
+    return 0;  // The ranks say what is wrong with it.
+  }
+}
+
 // Says what will be done.
-void PrintBegin(const ExperimentSpec& spec, const std::string& checkpoint) {
+void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::string& checkpoint) {
   Say(stderr, fmt::format("training {} for {} steps on {} rank{}\n", Printable(spec.name),
                           spec.max_length_steps, spec.slots_per_trial,
                           spec.slots_per_trial == 1 ? "" : "s"));
   if (checkpoint.empty()) return;
   Say(stderr, fmt::format("continuing from {}; another --out starts from the beginning\n",
                           Printable(checkpoint)));
+  const int64_t was = BatchOf(checkpoint);
+  const int64_t is = engine::ResolveBatchSizes(ds_config, spec.ds_config_path, spec.slots_per_trial)
+                         .train_batch_size;
+  if (was == 0 || was == is) return;
+  Say(stderr, fmt::format("warning: train_batch_size was {} and is {} from now on; a learning rate "
+                          "belongs to a batch size\n",
+                          was, is));
 }
 
 }  // namespace
@@ -181,7 +199,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               "\nsaving a checkpoint before the end; a second interrupt ends without one\n");
       },
       OnHangup::kGoOn);
-  PrintBegin(spec, builtin ? NewestCheckpoint(options.out_dir) : "");
+  PrintBegin(spec, ds_config, builtin ? NewestCheckpoint(options.out_dir) : "");
   FullRun run{.out_dir = options.out_dir,
               .outcome = {},
               .last_step = {},

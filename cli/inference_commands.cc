@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -23,6 +24,7 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "engine/config/ds_config.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
 #include "searcher/processes/supervised_process.h"
@@ -32,16 +34,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Precision, micro-batch size and seed are the experiment's. A checkpoint's optimizer state is left
-// where it is: SGD has none.
-Json InferenceConfig(const ExperimentSpec& spec) {
+// Micro-batch size and seed are the experiment's, the precision is that of the checkpoint in
+// `folder`. Its optimizer state is left where it is: SGD has none.
+Json InferenceConfig(const ExperimentSpec& spec, const std::string& folder) {
   const engine::BatchSizes batch =
       engine::ResolveBatchSizes(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
   Json config = {{"train_micro_batch_size_per_gpu", batch.micro_batch_size},
                  {"optimizer", {{"type", "SGD"}, {"params", {{"lr", 0.0}}}}}};
-  for (const char* key : {"bf16", "bfloat16", "fp16", "seed"}) {
-    if (spec.ds_config.contains(key)) config[key] = spec.ds_config[key];
-  }
+  if (spec.ds_config.contains("seed")) config["seed"] = spec.ds_config["seed"];
+  const engine::DType dtype = engine::ReadManifest(folder).dtype;
+  if (dtype == engine::DType::kBF16) config["bf16"] = {{"enabled", true}};
+  if (dtype == engine::DType::kF16) config["fp16"] = {{"enabled", true}};
   return config;
 }
 
@@ -56,7 +59,6 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
   }
   TrialTask task;
   task.mode = mode;
-  task.ds_config = InferenceConfig(spec);
   task.model = spec.hyperparameters.value("model", Json::object());
   task.data = spec.hyperparameters.value("data", Json::object());
   task.base_dir = spec.model_dir;
@@ -64,7 +66,8 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
   task.seed = spec.options.random_seed;
   task.checkpoint_dir = fs::absolute(flags.checkpoint_dir.empty() ? "dsat-out/train/checkpoint"
                                                                   : flags.checkpoint_dir);
-  task.checkpoint_tag = flags.tag;
+  task.checkpoint_tag = engine::ResolveTag(task.checkpoint_dir, flags.tag);
+  task.ds_config = InferenceConfig(spec, task.checkpoint_dir + "/" + task.checkpoint_tag);
   return task;
 }
 
@@ -139,9 +142,19 @@ int RunCommand(const Flags& flags, const EvalFlags& eval) {
   if (flags.json) {
     fmt::print("{}\n", result.dump());
   } else {
+    // JSON has no infinity, which an overflow of the perplexity is.
+    const auto number = [&](const char* key, double without) {
+      return result.at(key).is_null() ? without : result.at(key).get<double>();
+    };
     fmt::print("loss {:.4f}, perplexity {:.4g}, over {} samples, after step {}\n",
-               result.at("loss").get<double>(), result.at("perplexity").get<double>(),
+               number("loss", NAN),
+               number("perplexity", result.at("loss").is_null() ? NAN : INFINITY),
                result.at("samples").get<int64_t>(), result.at("step").get<int64_t>());
+  }
+  if (result.at("loss").is_null()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: the loss is not finite, because the parameters of the checkpoint are not",
+          eval.checkpoint.checkpoint_dir);
   }
   return 0;
 }

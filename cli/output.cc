@@ -109,7 +109,8 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   }
   const std::string how =
       verdict.num_rounds > 0
-          ? fmt::format("measured again in {} alternating rounds", verdict.num_rounds)
+          ? fmt::format("measured again in {} alternating round{}", verdict.num_rounds,
+                        verdict.num_rounds == 1 ? ", which has no interval" : "s")
           : "not confirmed: the best of many measurements is a lucky one";
   if (verdict.nothing_better && verdict.num_rounds > 0) {
     return fmt::format(

@@ -109,6 +109,9 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
   const Trial& trial = experiment.search().trials().at(*id);
   if (!best.out_dir.empty()) {
     MakeWritableFolder(best.out_dir);
+    const std::string created_at = store.GetExperiment(experiment.id()).created_at;
+    const RunnerLock folder = RunnerLock::ClaimFolder(
+        best.out_dir, FolderOwner(store.path(), experiment.id(), created_at));
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {

@@ -60,22 +60,31 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
 }
 
-// The options that have given `hosts`, quoted for a shell, each with a blank before it.
-std::string HostOptions(const HostFlags& hosts) {
+// The options that have given `run`, except --out, quoted for a shell, each with a blank before it.
+std::string RunOptions(const RunFlags& run) {
+  const HostFlags& hosts = run.hosts;
+  const RunFlags defaults;
   std::string options;
   const auto add = [&options](const char* name, const std::string& value, const std::string& none) {
     if (value != none) options += fmt::format(" {} {}", name, ShellWord(value));
   };
+  const auto add_number = [&add](const char* name, int64_t value, int64_t none) {
+    add(name, std::to_string(value), std::to_string(none));
+  };
+  add_number("--slots", run.num_slots, defaults.num_slots);
+  add_number("--hang-timeout", run.hang_timeout_s, defaults.hang_timeout_s);
+  add_number("--start-timeout", run.start_timeout_s, defaults.start_timeout_s);
+  add_number("--trial-timeout", run.trial_timeout_s, defaults.trial_timeout_s);
   if (!hosts.hostfile.empty()) add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
   add("--include-hosts", hosts.filters.include, "");
   add("--exclude-hosts", hosts.filters.exclude, "");
-  add("--num_nodes", std::to_string(hosts.filters.num_nodes), "0");
-  add("--num_gpus", std::to_string(hosts.filters.num_gpus), "0");
+  add_number("--num_nodes", hosts.filters.num_nodes, 0);
+  add_number("--num_gpus", hosts.filters.num_gpus, 0);
   add("--ssh", hosts.ssh, kDefaultSsh);
   add("--master_addr", hosts.master_addr, "");
   add("--launcher", hosts.launcher, "");
   add("--slurm-args", hosts.slurm_args, "");
-  add("--slurm-slots-per-node", std::to_string(hosts.slurm_slots_per_node), "0");
+  add_number("--slurm-slots-per-node", hosts.slurm_slots_per_node, 0);
   return options;
 }
 
@@ -134,7 +143,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
         fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                     BestSoFar(experiment.search(), out_dir), experiment.id(), ShellWord(flags.db),
                     OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
-                    HostOptions(run.hosts)));
+                    RunOptions(run)));
     return kExitInterrupted;
   }
   if (!flags.json) {

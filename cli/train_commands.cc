@@ -99,6 +99,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
       RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout);
   FetchTrace(options.trace.path, trace.path);
   PrintTrace(trace);
+  if (flags.json) Say(stdout, ToJson(run).dump() + "\n");
   return ExitCodeOf(run);
 }
 

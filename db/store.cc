@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "db/file_check.h"
 #include "db/migrate.h"
 #include "db/projections.h"
@@ -76,6 +78,12 @@ Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_ti
   // Without write permission, SQLite cannot take part in the locking of WAL mode. If there is no
   // -wal file, no process writes, and the file can be read without locks.
   const bool in_use = access((path + "-wal").c_str(), F_OK) == 0;
+  if (!in_use && HasSeveralNames(path)) {
+    Log(LogLevel::kWarn,
+        "the database has several names (hard links): what a process writes "
+        "through another one may be missing here",
+        {{"file", path}});
+  }
   return Database::Open(path, in_use ? Database::Access::kReadOnly : Database::Access::kImmutable,
                         busy_timeout);
 }
@@ -203,7 +211,12 @@ Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
-Store Store::Open(const std::string& path, Mode mode, std::chrono::milliseconds busy_timeout) {
+Store Store::Open(const std::string& given_path, Mode mode,
+                  std::chrono::milliseconds busy_timeout) {
+  // SQLite's log is beside the file that a symbolic link leads to.
+  const bool is_link =
+      std::filesystem::is_symlink(given_path) && std::filesystem::exists(given_path);
+  const std::string path = is_link ? std::filesystem::canonical(given_path).string() : given_path;
   const FileContent content = CheckDatabaseFile(path, busy_timeout);
   CheckContent(path, content, mode);
   if (content == FileContent::kMayBeOld) MigrateDatabase(path, busy_timeout);

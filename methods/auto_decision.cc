@@ -219,7 +219,7 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most
-// probably.
+// probably; of those that are predicted to be about as fast, the one with the shortest step.
 std::optional<AutoMethod::Choice> AutoMethod::First(const Outlook& outlook) const {
   std::optional<size_t> best;
   const auto rank = [&](size_t i) {
@@ -231,6 +231,13 @@ std::optional<AutoMethod::Choice> AutoMethod::First(const Outlook& outlook) cons
     if (!best || rank(i) > rank(*best)) best = i;
   }
   if (!best) return std::nullopt;
+  const auto [fits, log_speed] = rank(*best);
+  const auto samples = [&](size_t i) { return outlook.view.points[i].config.samples(); };
+  for (size_t i = 0; i < outlook.candidates.size(); ++i) {
+    if (!outlook.candidates[i] || times_asked_.contains(*outlook.candidates[i])) continue;
+    const auto [i_fits, i_log_speed] = rank(i);
+    if (i_fits >= fits && i_log_speed > log_speed - kNear && samples(i) < samples(*best)) best = i;
+  }
   return Choice{.candidate = *outlook.candidates[*best], .gain = 1, .cost_s = 1};
 }
 

@@ -148,10 +148,12 @@ void AutoMemory::LearnSide(const AutoConfig& config, bool fits) {
 }
 
 void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
-  if (!has_capacity_ || peak_bytes <= 0) return LearnSide(config, true);
+  const auto capacity = static_cast<double>(space_.workload.device_memory_bytes);
+  // A peak beyond the device's memory counts something else, too, such as a process's whole size.
+  if (!has_capacity_ || peak_bytes <= 0 || peak_bytes > capacity) return LearnSide(config, true);
   const Vector row = Row(config);
   const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
-  const double share = peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
+  const double share = peak_bytes / capacity;
   const double z = (share - row.dot(mean_)) / sd;
   log_evidence_ += -0.5 * z * z - std::log(sd);
   Learn(row, z, 1);

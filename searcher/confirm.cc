@@ -174,7 +174,9 @@ Factor Confirmation::Compare(TrialId arm, TrialId base) const {
   const int64_t dof = (num_arms - 1) * (rounds - 1);
   if (dof < 1) return factor;
   const double tail = ErrorOfLook() / 2 / static_cast<double>(num_arms - 1);
-  const double error = std::sqrt(2 * ResidualVariance() / static_cast<double>(rounds));
+  // Launches of one configuration may vary more than those of another.
+  const double variance = std::max(2 * ResidualVariance(), DifferenceVariance(Of(arm), Of(base)));
+  const double error = std::sqrt(variance / static_cast<double>(rounds));
   const double half = StudentQuantile(1 - tail, dof) * error;
   factor.low = std::exp(difference - half);
   factor.high = std::exp(difference + half);
@@ -201,6 +203,18 @@ double Confirmation::MeanLog(const Arm& arm) const {
   for (int64_t r = 0; r < rounds; ++r)
     sum += arm.log_speeds[static_cast<size_t>(r)];
   return sum / static_cast<double>(rounds);
+}
+
+// Of the difference of two arms in a round.
+double Confirmation::DifferenceVariance(const Arm& arm, const Arm& base) const {
+  const auto rounds = static_cast<size_t>(NumRounds());
+  const double mean = MeanLog(arm) - MeanLog(base);
+  double squares = 0;
+  for (size_t r = 0; r < rounds; ++r) {
+    const double residual = arm.log_speeds[r] - base.log_speeds[r] - mean;
+    squares += residual * residual;
+  }
+  return squares / static_cast<double>(rounds - 1);
 }
 
 // The mean square of what the means of arm and round leave.

@@ -96,9 +96,10 @@ class Confirmation {
   std::optional<TrialId> BestOther() const;
   // The geometric mean of the speeds of an arm. REQUIRES: it is in Arms(), and NumRounds() > 0.
   double MeanSpeed(TrialId arm) const;
-  // `arm` against `base`, both in Arms(). The variance between launches is estimated from all arms
-  // (residuals of a two-way table of arms and rounds), and the interval is widened for the number
-  // of arms that could have been picked (Bonferroni) and for the looks. REQUIRES: NumRounds() > 0.
+  // `arm` against `base`, both in Arms(). The variance of their difference is estimated from all
+  // arms (residuals of a two-way table of arms and rounds), or from these two where they vary more
+  // than that; the interval is widened for the number of arms that could have been picked
+  // (Bonferroni) and for the looks. REQUIRES: NumRounds() > 0.
   Factor Compare(TrialId arm, TrialId base) const;
 
  private:
@@ -111,6 +112,7 @@ class Confirmation {
   const Arm& Of(TrialId trial) const;
   double MeanLog(const Arm& arm) const;
   double ResidualVariance() const;
+  double DifferenceVariance(const Arm& arm, const Arm& base) const;
   bool HasBase() const;
   bool HasDecided() const;
   double ErrorOfLook() const;

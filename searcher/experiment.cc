@@ -314,7 +314,8 @@ void Experiment::Apply(const Event& event) {
 
 void Experiment::ApplyAsked(const Event& event) {
   const Trial asked = AskedTrial(event);
-  RecordedAsk recorded{asked.kind, RefusedBefore(event)};
+  RecordedAsk recorded{
+      .kind = asked.kind, .refused = RefusedBefore(event), .confirms = asked.confirms};
   if (asked.kind == TrialKind::kReference || asked.kind == TrialKind::kSoak)
     recorded.proof = ProofRun{asked.kind, asked.confirms.value_or(0), asked.ds_config, asked.steps};
   const std::optional<Trial> replayed = search_->Ask(&recorded);

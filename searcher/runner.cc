@@ -483,10 +483,12 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
   const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
   if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
-  if (told.kind == TrialKind::kConfirm && experiment.search().confirmation()->GoesOn())
+  const Confirmation* confirmation = experiment.search().confirmation();
+  if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} rounds decide nothing: the confirmation is extended",
-                       experiment.search().confirmation()->NumRounds()));
+           fmt::format("{} round{} decided nothing: the confirmation is extended",
+                       confirmation->NumRounds(), confirmation->NumRounds() == 1 ? "" : "s"));
+  }
   if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
 }
 

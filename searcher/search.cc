@@ -44,12 +44,13 @@ struct Search::State {
   std::string end_reason;
   std::optional<Confirmation> confirmation;
   bool confirms = false;                        // A trial of it has started.
+  bool goes_on = false;                         // Limits were raised; nothing has started since.
   std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
   std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
   std::vector<Refusal> last_refused;
   int64_t num_refused = 0;
 
-  bool HasCapacity() const;
+  bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
   bool HasDroppedOut(TrialId id) const;
   bool Compares() const { return !spec.candidate.is_null(); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
@@ -57,7 +58,7 @@ struct Search::State {
   std::optional<Next> MakeNext(const RecordedAsk* recorded);
   std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
   std::optional<Next> NextToCompare();
-  std::optional<Next> NextProfile();
+  std::optional<Next> NextProfile(bool is_replay);
   std::optional<Next> NextConfirm(const RecordedAsk* recorded);
   std::vector<TrialId> Arms() const;
   Findings Find() const;
@@ -67,9 +68,10 @@ struct Search::State {
   Trial& RunningTrial(TrialId id);
 };
 
-bool Search::State::HasCapacity() const {
+bool Search::State::HasCapacity(bool is_replay) const {
   const SearchOptions& options = spec.options;
-  if (static_cast<int64_t>(trials.size()) - num_again >= options.max_trials) return false;
+  const auto num_tried = static_cast<int64_t>(trials.size()) - num_again;
+  if (!is_replay && num_tried >= options.max_trials) return false;
   if (num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
@@ -95,7 +97,7 @@ std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* re
     if (std::optional<Next> arm = NextToCompare()) return arm;
     return NextConfirm(recorded);
   }
-  if (!profile) return NextProfile();
+  if (!profile) return NextProfile(recorded != nullptr);
   // Proposals that end a search are not in the log: a recorded confirmation says that it was over.
   if (recorded != nullptr && recorded->kind == TrialKind::kConfirm) method_is_over = true;
   if (!method_is_over && end_reason.empty()) {
@@ -107,7 +109,7 @@ std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* re
 }
 
 std::optional<Search::State::Next> Search::State::NextOfMethod(const RecordedAsk* recorded) {
-  if (!HasCapacity()) return std::nullopt;
+  if (!HasCapacity(recorded != nullptr)) return std::nullopt;
   const bool tries_submitted = PolicyOf(spec.options).try_submitted && submitted_misfit.empty();
   if (tries_submitted && !submitted) return Next{TrialKind::kSubmitted, proposer->DraftSubmitted()};
   std::optional<Draft> draft;
@@ -133,8 +135,8 @@ std::optional<Search::State::Next> Search::State::NextToCompare() {
 }
 
 // The first profiling trial, or the next one after one that did not fit.
-std::optional<Search::State::Next> Search::State::NextProfile() {
-  if (num_running > 0 || trials.size() != num_misfits || !HasCapacity()) return std::nullopt;
+std::optional<Search::State::Next> Search::State::NextProfile(bool is_replay) {
+  if (num_running > 0 || trials.size() != num_misfits || !HasCapacity(is_replay)) return {};
   const std::vector<Json> ladder = ProfileLadder(spec);
   if (num_misfits >= ladder.size()) return std::nullopt;
   Next next{TrialKind::kProfile, {}};
@@ -149,6 +151,9 @@ std::optional<Search::State::Next> Search::State::NextProfile() {
 
 std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk* recorded) {
   if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
+  // Older versions began another confirmation whenever limits were raised.
+  if (recorded != nullptr && goes_on && confirms && recorded->confirms != confirmation->Next())
+    confirmation.reset();
   if (!confirmation) {
     const std::vector<TrialId> arms = Arms();
     const bool has_submitted = !arms.empty() && arms.front() == submitted;
@@ -242,6 +247,11 @@ Trial Search::State::Start(const Next& started) {
   if (trial.kind == TrialKind::kSearch && Compares()) candidate = id;
   if (RunsAgain(trial.kind)) ++num_again;
   if (trial.kind == TrialKind::kConfirm) confirms = true;
+  if (is_tried && confirms) {  // It may be better than all that were compared.
+    confirms = false;
+    confirmation.reset();
+  }
+  goes_on = false;
   last_refused = draft.refused;
   num_refused += static_cast<int64_t>(draft.refused.size());
   ++num_running;
@@ -313,8 +323,10 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   trial.reason = checked.reason;
   --s.num_running;
   if (trial.kind == TrialKind::kConfirm) {
-    s.confirmation->Add(*trial.confirms, trial);
-    if (s.confirmation->GoesOn() && ConfirmsTooLong(s.trials)) s.confirmation->DoNotExtend();
+    if (s.confirms) {  // Else it has run since before limits were raised.
+      s.confirmation->Add(*trial.confirms, trial);
+      if (s.confirmation->GoesOn() && ConfirmsTooLong(s.trials)) s.confirmation->DoNotExtend();
+    }
     if (s.proposer) s.proposer->Observe(trial);
   } else if (RunsAgain(trial.kind)) {
     const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;
@@ -363,8 +375,9 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
   ValidateOptions(options);
   s.end_reason.clear();
   s.method_is_over = false;
-  s.confirms = false;
+  s.goes_on = true;
   s.ForgetNext();
+  if (s.confirmation) s.confirmation->Extend();
 }
 
 bool Search::Finished() const {
@@ -383,7 +396,7 @@ std::string Search::FailureReason() const {
     if (trial.state == TrialState::kSucceeded) return "";
     last = &trial;
   }
-  if (!s.end_reason.empty() && last != nullptr) return s.end_reason;
+  if (!s.end_reason.empty()) return s.end_reason;
   if (last != nullptr && last->kind == TrialKind::kProfile) {
     return fmt::format("the profiling trial (trial {}) ended {}: {}", last->id,
                        ToString(last->state), last->reason);

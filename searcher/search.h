@@ -29,6 +29,7 @@ struct RecordedAsk {
   TrialKind kind = TrialKind::kSearch;
   std::vector<Refusal> refused;  // The proposals that were refused before the trial.
   std::optional<ProofRun> proof = std::nullopt;  // If the trial is one.
+  std::optional<TrialId> confirms = std::nullopt;
 };
 
 // What a search has found, beyond its measurements.

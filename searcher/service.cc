@@ -18,6 +18,7 @@
 #include "proto/wire.h"
 #include "searcher/experiment.h"
 #include "searcher/finish.h"
+#include "searcher/runner_lock.h"
 #include "searcher/service_listener.h"
 
 namespace dsat {
@@ -219,6 +220,9 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   Experiment& Opened(ExperimentId id) {
     const auto open = experiments_.find(id);
     if (open != experiments_.end()) return open->second;
+    if (RunnerLock::IsHeld(store_.path(), id)) {
+      Throw(ErrorCode::kFailedPrecondition, "experiment {}: a search of dsat runs its trials", id);
+    }
     return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
   }
 

@@ -73,7 +73,9 @@ void PickConfirmed(const Search& search, const Findings& found, const Confirmati
   verdict.pick = best ? best : submitted;
   if (best && has_submitted) {
     verdict.factor = confirmation.Compare(*best, *submitted);
-    verdict.nothing_better = !verdict.factor->is_gain();
+    // A single round, which has no interval, decides nothing: what it has measured is the answer.
+    verdict.nothing_better =
+        verdict.factor->has_interval() ? !verdict.factor->is_gain() : verdict.factor->value <= 1;
     if (verdict.nothing_better) verdict.pick = submitted;
   }
   if (!best) verdict.nothing_better = true;
@@ -91,7 +93,13 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
   if (verdict.nothing_better) return;
   if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded) return;
   const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
-  if (was && is) verdict.factor = Factor{.value = *is / *was};
+  if (!was || !is) return;
+  verdict.nothing_better = *was >= *is;
+  if (verdict.nothing_better) {
+    verdict.pick = submitted;
+  } else {
+    verdict.factor = Factor{.value = *is / *was};
+  }
 }
 
 // The configurations that a later run has shown to be no answer, each with the reason.

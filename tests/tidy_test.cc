@@ -49,8 +49,9 @@ const std::vector<FolderRule> kFolderRules = {
      {"engine/backend/device_speed.h", "engine/core/", "engine/io/async_file.h"}},
     {"cli/",
      {"base/", "proto/", "db/", "methods/", "profiler/", "searcher/", "engine/config/",
-      "engine/files/collate.h", "engine/io/", "engine/backend/machine.h",
-      "engine/runtime/rank_variables.h", "engine/backend/cuda/cuda_status.h"},
+      "engine/files/checkpoint_manifest.h", "engine/files/collate.h", "engine/io/",
+      "engine/backend/machine.h", "engine/runtime/rank_variables.h",
+      "engine/backend/cuda/cuda_status.h"},
      {"engine/backend/", "engine/comm/", "engine/core/", "engine/data/", "engine/files/",
       "engine/model/", "engine/plan/", "engine/runtime/"}},
     // The floors of the engine, lower ones first. Only the worker knows the tuner's words (proto/).

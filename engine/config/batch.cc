@@ -1,6 +1,7 @@
 // The three batch sizes of a config, and the config of a trial.
 #include "engine/config/batch.h"
 
+#include <cmath>
 #include <optional>
 
 #include "base/error.h"
@@ -70,14 +71,14 @@ void WriteBatchSizes(Json& config, const BatchSizes& batch) {
 int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size) {
   DSAT_CHECK(world_size > 0, "world size {}", world_size);
   const Json* stages = FindAtPointer(ds_config, "/pipeline/stages");
-  if (stages == nullptr || !stages->is_number_integer()) return world_size;
-  const auto num_stages = stages->get<int64_t>();
-  if (num_stages < 1 || world_size % num_stages != 0) {
+  if (stages == nullptr || !stages->is_number()) return world_size;
+  const double num_stages = *stages;  // It may be written as 2.0.
+  if (!(num_stages >= 1) || std::fmod(static_cast<double>(world_size), num_stages) != 0) {
     Throw(ErrorCode::kInvalidArgument,
           "{}: /pipeline/stages is {}; expected a divisor of the number of ranks, {}", source,
-          num_stages, world_size);
+          stages->dump(), world_size);
   }
-  return world_size / num_stages;
+  return world_size / static_cast<int64_t>(num_stages);
 }
 
 BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size) {

@@ -133,8 +133,7 @@ MonitorConfig ReadMonitor(const Settings& s, const std::string& section) {
 }
 
 PipelineConfig ReadPipeline(const Settings& s) {
-  const Json stages = s.Get("/pipeline/stages");
-  return {.num_stages = stages.is_number_integer() ? stages.get<int>() : 1,
+  return {.num_stages = static_cast<int>(s.Int("/pipeline/stages")),
           .partition = s.Text("/pipeline/partition")};
 }
 

@@ -10,8 +10,7 @@ constexpr bool kRefuse = true;
 constexpr bool kWarn = false;
 
 int64_t NumStages(const Settings& s) {
-  const Json stages = s.Get("/pipeline/stages");
-  return stages.is_number_integer() ? stages.get<int64_t>() : 1;
+  return s.Int("/pipeline/stages");
 }
 
 bool Offloads(const Settings& s, const std::string& section) {

@@ -7,6 +7,7 @@
 
 #include "engine/backend/stream.h"
 #include "engine/core/trace.h"
+#include "engine/runtime/asks_device.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
 #include "engine/runtime/engine_internals.h"
@@ -41,41 +42,6 @@ const Resources& WithPlannedBuffers(const Resources& resources, const DsConfig& 
   Arena& device = resources.memory.device;
   if (device.WantsPlan()) device.BeginRun(BufferPlanOf(resources, config));
   return resources;
-}
-
-// Whether the device does something for the instruction, on the stream of the thread that runs it.
-bool AsksDevice(const Instruction& i, const Plan& plan) {
-  const auto on_device = [&](const SubGroup& g) {
-    return plan.units[g.unit].GradTier() == Tier::kDevice;
-  };
-  switch (i.op) {
-    case Op::kLoadBatch:
-    case Op::kForward:
-    case Op::kRecompute:
-    case Op::kBackward:
-    case Op::kStoreInput:
-    case Op::kFetchInput:
-    case Op::kReceiveInput:
-    case Op::kSendOutput:
-    case Op::kReceiveGrad:
-    case Op::kSendGrad:
-    case Op::kSendOutputReceiveGrad:
-    case Op::kSendGradReceiveInput:
-    case Op::kPack:
-    case Op::kWait:
-    case Op::kFoldGrad:
-    case Op::kSumTied:
-    case Op::kNorm:
-    case Op::kMeanLoss:
-      return true;
-    case Op::kTrustRatios:
-      return std::ranges::any_of(plan.sub_groups, on_device);
-    case Op::kAverageMomentum:
-    case Op::kUpdate:
-      return on_device(plan.sub_groups[i.sub_group]);
-    default:
-      return false;
-  }
 }
 
 }  // namespace
@@ -113,6 +79,7 @@ class Engine::Parts {
   bool awaits_step = false;        // Backward has run, Step has not.
   std::chrono::steady_clock::time_point step_start;
   int64_t num_steps = 0;
+  int64_t num_samples = 0;
   int64_t num_skipped_steps = 0;
   Trace* trace = nullptr;
   std::function<void()> on_work;
@@ -170,7 +137,7 @@ double Engine::Parts::lr() const {
 StepInputs Engine::Parts::NextInputs() const {
   const int64_t num_updates = num_steps - num_skipped_steps;
   StepInputs inputs;
-  inputs.step = num_steps;
+  inputs.first_sample = num_samples;
   inputs.update = num_updates + 1;
   inputs.optimizer = ScheduledSettings(config.optimizer, config.scheduler, num_updates);
   inputs.optimizer.lr = lr();
@@ -194,6 +161,7 @@ StepResult Engine::Parts::EndStep() {
   result.lr = lr();
   result.loss_scale = loss_scaler.Scale();
   ++num_steps;
+  num_samples += config.batch.train_batch_size;
   num_skipped_steps += outputs.skipped ? 1 : 0;
   loss_scaler.Update(outputs.skipped);
   result.loss = outputs.loss;
@@ -302,7 +270,7 @@ const Batch& Engine::NextBatch() {
     Throw(ErrorCode::kFailedPrecondition,
           "NextBatch: the engine has no data set; give it one, or Forward batches of your own");
   }
-  return parts_->loader.Load(parts_->num_steps, parts_->current->micro_batch());
+  return parts_->loader.Load(parts_->num_samples, parts_->current->micro_batch());
 }
 
 void Engine::Backward() {
@@ -377,7 +345,7 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   evaluator.set_on_work(on_work);
   for (int64_t batch = begin; batch < end; ++batch) {
     StepInputs inputs;
-    inputs.step = batch;
+    inputs.first_sample = batch * sizes.train_batch_size;
     evaluator.Begin(inputs);
     while (!evaluator.AtEnd())
       evaluator.Run();
@@ -421,6 +389,10 @@ int64_t Engine::num_steps() const {
   return parts_->num_steps;
 }
 
+int64_t Engine::num_samples() const {
+  return parts_->num_samples;
+}
+
 int64_t Engine::num_skipped_steps() const {
   return parts_->num_skipped_steps;
 }
@@ -435,7 +407,10 @@ std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string
                                                                const std::string& tag,
                                                                const Json& client_state,
                                                                bool beside) {
-  const CheckpointNotes notes = {{{"num_steps", num_steps},
+  const CheckpointNotes notes = {{{"optimizer", config.optimizer.type},
+                                  {"num_steps", num_steps},
+                                  {"num_samples", num_samples},
+                                  {"train_batch_size", config.batch.train_batch_size},
                                   {"num_skipped_steps", num_skipped_steps},
                                   {"loss_scaler", ToJson(loss_scaler.state())},
                                   {"lr", given_lr ? Json(*given_lr) : Json()}},
@@ -457,9 +432,15 @@ std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  CheckpointNotes notes = engine::LoadCheckpoint(dir, tag, parts_->resources.model, parts_->states,
-                                                 parts_->resources.group);
+  const DsConfig& config = parts_->config;
+  const bool has_moments = NumMoments(config.optimizer) > 0;
+  CheckpointNotes notes =
+      engine::LoadCheckpoint(dir, tag, parts_->resources.model, parts_->states,
+                             has_moments ? config.optimizer.type : "", parts_->resources.group);
   parts_->num_steps = notes.engine.at("num_steps");
+  // Old checkpoints do not have it.
+  parts_->num_samples =
+      notes.engine.value("num_samples", parts_->num_steps * config.batch.train_batch_size);
   parts_->num_skipped_steps = notes.engine.at("num_skipped_steps");
   parts_->loss_scaler.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
   const Json given_lr = notes.engine.value("lr", Json());  // Old checkpoints do not have it.

@@ -42,7 +42,10 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
   const bool greedy = options.temperature == 0;
   const auto top_k = options.top_k == 0 ? logits.size() : static_cast<size_t>(options.top_k);
   const std::vector<int32_t> tokens = MostProbable(logits, greedy ? 1 : top_k);
-  if (tokens.empty()) return 0;  // Every logit is NaN.
+  if (tokens.empty()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "every logit is NaN: the parameters of the checkpoint are not finite");
+  }
   const double largest = logits[static_cast<size_t>(tokens[0])];
   if (greedy || std::isinf(largest)) return tokens[0];
   std::vector<double> weights;

@@ -33,6 +33,13 @@ void DivergenceWatch::OnStep(const StepResult& step, int64_t num_steps) {
                   num_steps, step.loss, step.grad_norm, kWaysOut));
 }
 
+void CheckLastLoss(double loss, int64_t num_steps) {
+  if (std::isfinite(loss)) return;
+  throw Diverged(fmt::format(
+      "diverged: the loss of the last step, {}, is {}, and its parameters are not saved; {}",
+      num_steps, loss, kWaysOut));
+}
+
 void CheckSkipped(int64_t num_skipped_steps, int64_t num_steps) {
   if (num_skipped_steps < kFewSkipped || num_skipped_steps * 10 < num_steps * 9) return;
   throw Diverged(fmt::format(

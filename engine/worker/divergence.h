@@ -36,6 +36,10 @@ class DivergenceWatch {
   int64_t bad_losses_in_a_row_ = 0;
 };
 
+// Throws Diverged if the loss of the last step of a training is not finite. Its parameters are not
+// saved.
+void CheckLastLoss(double loss, int64_t num_steps);
+
 // Throws Diverged if nine tenths of the steps of a whole training, and at least nine, were skipped.
 void CheckSkipped(int64_t num_skipped_steps, int64_t num_steps);
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "proto/tensorboard.h"
 
 namespace dsat::engine {
@@ -19,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string MakeFolder(const MonitorConfig& monitor) {
-  const fs::path dir = fs::path(monitor.output_path) / monitor.job_name;
-  fs::create_directories(dir);
+  const std::string dir = fs::path(monitor.output_path) / monitor.job_name;
+  MakeWritableFolder(dir);
   return dir;
 }
 
@@ -33,10 +34,8 @@ std::optional<int64_t> SamplesOf(const std::string& line) {
 
 }  // namespace
 
-Monitors::Monitors(const DsConfig& config, int64_t step)
-    : batch_size_(config.batch.train_batch_size),
-      has_loss_scale_(config.dtype() == DType::kF16),
-      first_samples_(step * batch_size_) {
+Monitors::Monitors(const DsConfig& config, int64_t num_samples)
+    : has_loss_scale_(config.dtype() == DType::kF16), first_samples_(num_samples) {
   if (config.csv_monitor.enabled) csv_dir_ = MakeFolder(config.csv_monitor);
   if (config.tensorboard.enabled) OpenEvents(MakeFolder(config.tensorboard));
 }
@@ -71,12 +70,11 @@ void Monitors::Write(const std::string& tag, int64_t samples, double value) {
   if (events_.is_open()) WriteEvents(ScalarRecord(tag, samples, value));
 }
 
-void Monitors::Add(const TrainingStep& step) {
-  const int64_t samples = step.step * batch_size_;
-  if (step.validated) return Write("Validation/Samples/loss", samples, step.loss);
-  Write("Train/Samples/train_loss", samples, step.loss);
-  Write("Train/Samples/lr", samples, step.lr);
-  if (has_loss_scale_) Write("Train/Samples/loss_scale", samples, step.loss_scale);
+void Monitors::Add(const TrainingStep& step, int64_t num_samples) {
+  if (step.validated) return Write("Validation/Samples/loss", num_samples, step.loss);
+  Write("Train/Samples/train_loss", num_samples, step.loss);
+  Write("Train/Samples/lr", num_samples, step.lr);
+  if (has_loss_scale_) Write("Train/Samples/loss_scale", num_samples, step.loss_scale);
 }
 
 }  // namespace dsat::engine

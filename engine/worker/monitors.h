@@ -21,11 +21,12 @@ namespace dsat::engine {
 // file.
 class Monitors {
  public:
-  // Continues after `step`: later steps of an earlier run, which are trained again, are removed
-  // from the CSV files, and TensorBoard is told to drop them.
-  Monitors(const DsConfig& config, int64_t step);
+  // Continues after `num_samples`: later steps of an earlier run, which are trained again, are
+  // removed from the CSV files, and TensorBoard is told to drop them.
+  Monitors(const DsConfig& config, int64_t num_samples);
 
-  void Add(const TrainingStep& step);
+  // `num_samples` were trained up to and including the step.
+  void Add(const TrainingStep& step, int64_t num_samples);
 
  private:
   void Write(const std::string& tag, int64_t samples, double value);
@@ -33,7 +34,6 @@ class Monitors {
   void OpenEvents(const std::string& dir);
   void WriteEvents(const std::string& records);
 
-  int64_t batch_size_;
   bool has_loss_scale_;
   int64_t first_samples_;                // What earlier runs have trained.
   std::string csv_dir_;                  // "" = no CSV files.

@@ -90,7 +90,7 @@ class Trial {
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const TrainingStep& step, int64_t num_skipped) const;
   void Save(Engine& engine, const StepResult& step, bool wait);
-  void Record(const TrainingStep& step);
+  void Record(const TrainingStep& step, const Engine& engine);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
   bool IsSaveLate() const;
@@ -382,7 +382,7 @@ void Trial::Validate(Engine& engine) {
     if (history_) history_->Sync();
     checkpoints_.SaveBest(engine);
   }
-  Record({.step = engine.num_steps(), .validated = true, .loss = result.loss});
+  Record({.step = engine.num_steps(), .validated = true, .loss = result.loss}, engine);
 }
 
 void Trial::Evaluate() {
@@ -399,9 +399,9 @@ void Trial::Generate() {
   engine::Generate(engine, model_, task_.generate, codec.get(), Seed());
 }
 
-void Trial::Record(const TrainingStep& step) {
+void Trial::Record(const TrainingStep& step, const Engine& engine) {
   if (history_) history_->Add(step);
-  if (monitors_) monitors_->Add(step);
+  if (monitors_) monitors_->Add(step, engine.num_samples());
 }
 
 bool Trial::ValidatesAfter(int64_t step) const {
@@ -423,7 +423,7 @@ void Trial::BeginTraining(Engine& engine) {
   const bool records = environment_.rank == 0 && !task_.history_path.empty();
   if (records) {
     history_.emplace(task_.history_path, engine.num_steps());
-    monitors_.emplace(config_, engine.num_steps());
+    monitors_.emplace(config_, engine.num_samples());
   }
   if (environment_.rank == 0) reporter_.Begins(engine.num_steps());
   const bool lacks = records && ValidatesAfter(engine.num_steps()) && !history_->has_validation();
@@ -455,7 +455,7 @@ void Trial::Train() {
     const TrainingStep record =
         RecordOf(step, engine.num_steps(), Scale(), memory_.device().peak_bytes());
     LogStep(record, engine.num_skipped_steps());
-    Record(record);
+    Record(record, engine);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
     // The training may have diverged, and what is being saved be its last good state.
@@ -463,14 +463,14 @@ void Trial::Train() {
     divergence.OnStep(step, engine.num_steps());
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     // Parameters that give no finite loss do not replace those that did.
-    if (last || (is_due && std::isfinite(step.loss))) {
-      Save(engine, step, last);
-      is_due = false;
-    }
+    const bool saves = std::isfinite(step.loss) && (last || is_due);
+    if (saves) Save(engine, step, last);
+    is_due = is_due && !saves;
+    if (engine.num_steps() >= task_.train_steps) CheckLastLoss(step.loss, engine.num_steps());
     if (ValidatesAfter(engine.num_steps())) Validate(engine);
   }
-  if (engine.num_steps() >= task_.train_steps)
-    CheckSkipped(engine.num_skipped_steps(), engine.num_steps());
+  const int64_t num_steps = engine.num_steps();
+  if (num_steps >= task_.train_steps) CheckSkipped(engine.num_skipped_steps(), num_steps);
 }
 
 }  // namespace

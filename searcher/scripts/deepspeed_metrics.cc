@@ -157,7 +157,9 @@ std::optional<StepLine> ParseStepLine(std::string_view line) {
     if (name == "bwd" || name == "backward") backward = value;
     if (name == "step") step = value;
   }
-  if (!forward || !backward || !step) return std::nullopt;
+  for (const std::optional<double>& time : {forward, backward, step}) {
+    if (!time || !std::isfinite(*time) || *time < 0) return std::nullopt;
+  }
   return StepLine{*forward, *backward, *step, 0};
 }
 
@@ -231,7 +233,7 @@ std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_b
   const auto params = FiniteNumber(file, "num_params");
   const auto trainable = FiniteNumber(file, "trainable_num_params");
   const auto activation = FiniteNumber(file, "activation_mem_per_gpu");
-  if (!params || !trainable || !activation || *params < 1) return std::nullopt;
+  if (!params || !trainable || !activation || *params < 1 || *trainable < 1) return std::nullopt;
   ModelProfile profile;
   profile.num_params = WholePart(*params);
   profile.trainable_num_params = WholePart(*trainable);

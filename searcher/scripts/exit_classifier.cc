@@ -34,7 +34,8 @@ constexpr std::array kRules = {
          "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
          "|ZeRORuntimeException|not supported with ZeRO"},
     Rule{TrialState::kInfeasible, "out of device memory",
-         "OutOfMemoryError|(CUDA|HIP) out of memory|CUDA error: out of memory"
+         "OutOfMemoryError|(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
+         "|CUDA error: out of memory"
          "|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*out of memory|Tried to allocate"},
     Rule{TrialState::kInfeasible, "out of host memory",
          "DefaultCPUAllocator: can't allocate|Cannot allocate memory|MemoryError|std::bad_alloc"
@@ -77,21 +78,26 @@ std::string QuoteWithItems(std::string_view text, size_t position) {
   return quote;
 }
 
-// The last line that reports an exception or a crash; "" if there is none.
+// The last line that reports an exception or a crash, if possible no rank's that has lost others,
+// which is a consequence; "" if there is none.
 std::string LastError(std::string_view text) {
   static const RE2 kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
                           RegexOptions());
-  std::string last;
+  static const RE2 kLostPeer(
+      R"(Connection (closed|reset) by peer|Broken pipe|gloo|ncclRemoteError|ProcessGroupNCCL)",
+      RegexOptions());
+  std::string last, last_lost;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = Quote(text.substr(begin, end - begin));
     // Launchers repeat that their ranks have failed.
     const bool echo = line.find("ChildFailedError") != std::string::npos ||
                       line.find("CalledProcessError") != std::string::npos;
-    if (!echo && RE2::PartialMatch(line, kError)) last = line;
+    if (!echo && RE2::PartialMatch(line, kError))
+      (RE2::PartialMatch(line, kLostPeer) ? last_lost : last) = line;
     begin = end + 1;
   }
-  return last;
+  return last.empty() ? last_lost : last;
 }
 
 }  // namespace

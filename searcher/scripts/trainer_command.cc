@@ -126,7 +126,10 @@ bool Has(const std::string& text, const char* part) {
 std::optional<int64_t> NumberInScript(const std::string& script, const TrainerArgument& argument) {
   if (!Has(script, "TrainingArguments(")) return std::nullopt;
   const std::string name = argument.flag + 2;
-  if (!Has(script, name.c_str())) return argument.fallback;
+  static const RE2 kUnpacks(R"(TrainingArguments\([^)]*\*\*)", RegexOptions());
+  const bool may_be_hidden = RE2::PartialMatch(script, kUnpacks);
+  if (!Has(script, name.c_str()))
+    return may_be_hidden ? std::nullopt : std::optional(argument.fallback);
   const RE2 assignment("\\b" + name + R"(\s*=\s*(\d{1,9})\b)", RegexOptions());
   re2::StringPiece rest(script);
   int64_t number = 0;
@@ -142,7 +145,8 @@ class Resolver {
         spec_(*spec),
         command_(spec->entrypoint),
         script_(ReadScript(command_, *spec)),
-        parses_(Has(script_, "HfArgumentParser") || Has(script_, "TrlParser")) {}
+        parses_(Has(script_, "HfArgumentParser") || Has(script_, "TrlParser")),
+        reads_file_(Has(script_, "TrlParser") && FindFlag(command_, "--config")) {}
 
   std::vector<std::string> Resolve() {
     if (engine::IsAuto(spec_.ds_config.value("train_batch_size", Json())))
@@ -170,8 +174,9 @@ class Resolver {
     std::optional<int64_t> number;
     if (flag) number = NumberIn(TextOf(command_, *flag));
     if (!flag && parses_) {
-      number = given.is_number_integer() ? given.get<int64_t>() : argument.fallback;
-      added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
+      if (!reads_file_) number = argument.fallback;
+      if (given.is_number_integer()) number = given.get<int64_t>();
+      if (number) added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
     } else if (!flag) {
       number = NumberInScript(script_, argument);
     }
@@ -224,7 +229,8 @@ class Resolver {
   ExperimentSpec& spec_;
   CommandWords command_;
   std::string script_;
-  bool parses_;  // TrainingArguments from the command line.
+  bool parses_;      // TrainingArguments from the command line,
+  bool reads_file_;  // and from the file of --config, which has precedence over defaults.
   std::vector<std::string> added_ = {};
   std::vector<std::string> notes_ = {};
 };

@@ -134,6 +134,29 @@ TEST(ConfirmationTest, EqualArmsAreRarelyCalledFasterAlsoWithExtension) {
   }
 }
 
+TEST(ConfirmationTest, ArmsThatVaryDifferentlyAreRarelyCalledFaster) {
+  struct Case {
+    double base_sd, others_sd, most_misses;
+  };
+  for (const auto& [base_sd, others_sd, most_misses] :
+       {Case{0.06, 0.02, 0.055}, Case{0.02, 0.06, 0.055}, Case{0.1, 0.01, 0.085}}) {
+    constexpr int kRuns = 2000;
+    double gains = 0, misses = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      Confirmation confirmation({0, 1, 2, 3}, 0, 3, 3, "throughput");
+      Rng rng(5, static_cast<uint64_t>(run), "noise");
+      RunRounds(confirmation, [&](TrialId arm, int64_t) {
+        return 100 * std::exp((arm == 0 ? base_sd : others_sd) * rng.Normal());
+      });
+      const Factor factor = confirmation.Compare(*confirmation.BestOther(), 0);
+      gains += factor.is_gain() ? 1.0 / kRuns : 0;
+      misses += factor.low > 1 || factor.high < 1 ? 1.0 / kRuns : 0;
+    }
+    EXPECT_LE(gains, 0.05) << base_sd;
+    EXPECT_LE(misses, most_misses) << base_sd;
+  }
+}
+
 TEST(ConfirmationTest, AnExtensionFindsAGainThatThreeRoundsCannotShow) {
   const std::vector<TrialId> arms = {0, 1, 2};
   const std::map<TrialId, double> factors = {{1, 1.10}, {2, 0.98}};

@@ -224,6 +224,71 @@ TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
   EXPECT_EQ(NumOf(search, TrialKind::kConfirm), 2 * before);
 }
 
+TEST(VerdictTest, LimitsThatAllowNoFurtherTrialLeaveTheConfirmationAsItIs) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("binary", 9);
+  spec.options.confirm_rounds = 2;
+  Experiment experiment = Experiment::Create(store, spec);
+  RunToEnd(experiment, 3);
+  const Json verdict = ToJson(VerdictOf(experiment.search()));
+  const size_t num_trials = experiment.search().trials().size();
+  for (const int64_t most : {9, 4}) {  // Of which more have run.
+    experiment.RaiseLimits({.max_trials = most, .max_time_s = {}, .max_device_hours = {}});
+    RunToEnd(experiment, 3);
+    EXPECT_EQ(experiment.search().trials().size(), num_trials);
+    EXPECT_EQ(ToJson(VerdictOf(experiment.search())), verdict);
+    const Experiment replayed = Experiment::Open(store, experiment.id());
+    EXPECT_EQ(ToJson(VerdictOf(replayed.search())), verdict);
+  }
+}
+
+TEST(VerdictTest, LimitsMayBeRaisedWhileATrialConfirms) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = SearchSpec("binary", 9);
+  spec.options.confirm_rounds = 2;
+  Experiment experiment = Experiment::Create(store, spec);
+  std::optional<Trial> trial = experiment.Ask();
+  while (trial->kind != TrialKind::kConfirm) {
+    RunTrial(experiment, trial->id);
+    trial = experiment.Ask();
+  }
+  experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});
+  const std::optional<Trial> next = experiment.Ask();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->kind, TrialKind::kSearch);
+  RunTrial(experiment, trial->id);
+  RunTrial(experiment, next->id);
+  RunToEnd(experiment, 3);
+  const Experiment replayed = Experiment::Open(store, experiment.id());
+  EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(VerdictOf(experiment.search())));
+  EXPECT_EQ(VerdictOf(replayed.search()).num_rounds, 2);
+}
+
+TEST(VerdictTest, WithoutConfirmationNothingSlowerIsPicked) {
+  Search search(ConfirmedSpec(0));
+  RunToEnd(search,
+           Device([](const Trial& t) { return t.kind == TrialKind::kSubmitted ? 150.0 : 100.0; },
+                  [](const Trial&) { return 0.0; }));
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.pick, search.Submitted());
+  EXPECT_TRUE(verdict.nothing_better);
+  EXPECT_FALSE(verdict.factor);
+}
+
+TEST(VerdictTest, ARoundWithoutAnIntervalDoesNotSayThatNothingIsBetter) {
+  ExperimentSpec spec = ConfirmedSpec(1);
+  spec.options.confirm_looks = 1;
+  Search search(spec);
+  RunToEnd(search,
+           Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                  [&](const Trial& t) { return t.confirms == search.Submitted() ? 50.0 : 100.0; }));
+  const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.num_rounds, 1);
+  EXPECT_FALSE(verdict.nothing_better);
+  EXPECT_NE(verdict.pick, search.Submitted());
+  EXPECT_FALSE(verdict.factor->has_interval());
+}
+
 // Confirming trials differ by up to a factor, without a winner.
 EndTrial NoisyDevice(double factor) {
   return Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },

@@ -139,16 +139,31 @@ void Publish(const std::string& dir, const std::string& tag, const CheckpointMan
   RemoveLeftovers(dir);  // Files that the new manifest has replaced.
 }
 
+// Adam and AdamW differ in what they do with the same moments.
+std::string MomentsOf(const std::string& optimizer) {
+  return optimizer == "adamw" ? "adam" : optimizer;
+}
+
 void CheckFits(const CheckpointManifest& manifest, const std::string& folder, const Model& model,
-               const UnitStates& states) {
+               const UnitStates& states, const std::string& optimizer) {
+  constexpr char kWayOut[] =
+      "continue with the config that it was trained with, or train from the beginning into another "
+      "folder";
   if (manifest.dtype != states.dtype()) {
-    Throw(ErrorCode::kInvalidArgument, "{}/manifest.json: /dtype is {}; the model runs in {}",
-          folder, SafetensorsName(manifest.dtype), SafetensorsName(states.dtype()));
+    Throw(ErrorCode::kInvalidArgument, "{}/manifest.json: /dtype is {}; the model runs in {}: {}",
+          folder, SafetensorsName(manifest.dtype), SafetensorsName(states.dtype()), kWayOut);
   }
   if (manifest.parameters != ShapesOf(model)) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}/manifest.json: /parameters are not those of this model ({})", folder,
-          model.description);
+          "{}/manifest.json: /parameters are not those of this model ({}): {}", folder,
+          model.description, kWayOut);
+  }
+  const std::string saved = manifest.engine.value("optimizer", optimizer);  // Old ones lack it.
+  if (!optimizer.empty() && MomentsOf(saved) != MomentsOf(optimizer)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}/manifest.json: /engine/optimizer is {}; the config has {}, whose moments are others: "
+          "{}",
+          folder, saved, optimizer, kWayOut);
   }
 }
 
@@ -206,9 +221,11 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
     for (const SafetensorsFile& file : files)
       num_read += ReadPiece(file, piece, states.memory());
     if (num_read == piece.data.num_elems) return;
-    Throw(ErrorCode::kDataLoss,
-          "{}: {} of {} elements of {} are there; was it saved with this optimizer?", folder,
-          num_read, piece.data.num_elems, piece.name);
+    Throw(
+        ErrorCode::kDataLoss,
+        "{}: {} of {} elements of {} are there; it was saved with another optimizer, or with this "
+        "parameter frozen: continue with the config and model that it was trained with",
+        folder, num_read, piece.data.num_elems, piece.name);
   };
   for (int u = 0; u < states.num_units(); ++u) {
     const UnitLayout& layout = states.unit(u).layout;
@@ -261,13 +278,14 @@ bool CheckpointSave::Finish(bool wait) {
 }
 
 CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                               UnitStates& states, ProcessGroup& group) {
+                               UnitStates& states, const std::string& optimizer,
+                               ProcessGroup& group) {
   CheckpointManifest manifest;
   std::string folder;
   RunTogether(group, kLoading, [&] {
     folder = dir + "/" + ResolveTag(dir, tag);
     manifest = ReadManifest(folder);
-    CheckFits(manifest, folder, model, states);
+    CheckFits(manifest, folder, model, states, optimizer);
     VerifyShare(manifest, folder, group);
   });
   RunTogether(group, kLoading, [&] { ReadRankFiles(folder, manifest, model, states); });

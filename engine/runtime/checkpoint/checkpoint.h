@@ -52,14 +52,17 @@ class CheckpointSave {
   std::future<void> on_disk_;  // The last member: its end waits for the thread.
 };
 
-// Overwrites `states`. Converts states that were saved in another dtype: moments, and master copies
-// from and to parameters without one. An empty `tag` is the one in <dir>/latest. A collective call;
-// each rank verifies the checksums of some of the files. Throws kNotFound naming the file,
-// kInvalidArgument naming what does not fit this model, dtype or optimizer, kDataLoss naming a file
-// that is damaged, with both sums, or a parameter that is not whole; the other ranks then throw
-// kAborted. The states are undefined if it threw kDataLoss or kAborted.
+// Overwrites `states`. `optimizer` is the type whose moments they have, "" if they have none; what
+// was saved must be of the same, except that Adam's are AdamW's. Converts states that were saved in
+// another dtype: moments, and master copies from and to parameters without one. An empty `tag` is
+// the one in <dir>/latest. A collective call; each rank verifies the checksums of some of the
+// files. Throws kNotFound naming the file, kInvalidArgument naming what does not fit this model,
+// dtype or optimizer, kDataLoss naming a file that is damaged, with both sums, or a parameter that
+// is not whole; the other ranks then throw kAborted. The states are undefined if it threw kDataLoss
+// or kAborted.
 CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
-                               UnitStates& states, ProcessGroup& group);
+                               UnitStates& states, const std::string& optimizer,
+                               ProcessGroup& group);
 
 }  // namespace dsat::engine
 

@@ -49,11 +49,12 @@ BatchLoader::~BatchLoader() {
 
 BatchLoader::Position BatchLoader::After(const Position& position) const {
   const bool last = position.micro_batch + 1 >= sizes_.accumulation_steps;
-  return last ? Position{position.step + 1, 0} : Position{position.step, position.micro_batch + 1};
+  return last ? Position{position.first_sample + sizes_.train_batch_size, 0}
+              : Position{position.first_sample, position.micro_batch + 1};
 }
 
 BatchLoader::HostBatch BatchLoader::Read(const Position& position) const {
-  const int64_t first = position.step * sizes_.train_batch_size +
+  const int64_t first = position.first_sample +
                         (position.micro_batch * world_size_ + rank_) * sizes_.micro_batch_size;
   HostBatch batch;
   batch.targets.resize(static_cast<size_t>(batch_.B * batch_.T));
@@ -109,10 +110,10 @@ BatchLoader::HostBatch BatchLoader::Take(const Position& position) {
   return batch;
 }
 
-const Batch& BatchLoader::Load(int64_t step, int64_t micro_batch) {
+const Batch& BatchLoader::Load(int64_t first_sample, int64_t micro_batch) {
   if (device_inputs_.data() == nullptr) return batch_;
   DSAT_CHECK(dataset_ != nullptr);
-  host_batch_ = Take({step, micro_batch});
+  host_batch_ = Take({first_sample, micro_batch});
   if (host_batch_.error) std::rethrow_exception(host_batch_.error);
   batch_.targets = host_batch_.targets.data();
   if (image_elems_ > 0) {

@@ -35,10 +35,11 @@ class BatchLoader {
   BatchLoader& operator=(const BatchLoader&) = delete;
   ~BatchLoader();
 
-  // Reads sample `step * train_batch + (micro_batch * P + rank) * B + b` into row b: the samples of
-  // a step are the same set however they are split into ranks and micro-batches. The batch is in
-  // host memory and valid until the next call. Throws as the data set.
-  const Batch& Load(int64_t step, int64_t micro_batch);
+  // Reads sample `first_sample + (micro_batch * P + rank) * B + b` into row b: the samples of a
+  // step, whose first one is `first_sample`, are the same set however they are split into ranks and
+  // micro-batches. The batch is in host memory and valid until the next call. Throws as the data
+  // set.
+  const Batch& Load(int64_t first_sample, int64_t micro_batch);
   // Load reads `last` in place of later samples, which do not exist. REQUIRES: no Load came before.
   void set_last_sample(int64_t last) { last_sample_ = last; }
   // Returns a copy in device memory, valid until the next call. A batch larger than the
@@ -48,7 +49,7 @@ class BatchLoader {
  private:
   // The order of batches.
   struct Position {
-    int64_t step = 0;
+    int64_t first_sample = 0;  // Of the step.
     int64_t micro_batch = 0;
     bool operator==(const Position&) const = default;
   };

@@ -100,8 +100,9 @@ void Executor::ExecuteCompute(const Instruction& i) {
   int64_t bytes_before = arena.live_bytes();
   switch (i.op) {
     case Op::kLoadBatch:
-      batch_ = loader_.ToDevice(
-          given_batch_ != nullptr ? *given_batch_ : loader_.Load(inputs_.step, i.micro_batch));
+      batch_ = loader_.ToDevice(given_batch_ != nullptr
+                                    ? *given_batch_
+                                    : loader_.Load(inputs_.first_sample, i.micro_batch));
       return;
     case Op::kForward:
     case Op::kRecompute:

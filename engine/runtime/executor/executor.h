@@ -22,7 +22,7 @@ namespace dsat::engine {
 
 // One optimizer step, on this rank unless a comment says otherwise.
 struct StepInputs {
-  int64_t step = 0;           // Which samples.
+  int64_t first_sample = 0;   // Of the data set.
   int64_t update = 1;         // The optimizer's count, 1 at the first.
   OptimizerConfig optimizer;  // With the learning rate and betas of this step.
   double loss_scale = 1;

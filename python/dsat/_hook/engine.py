@@ -62,7 +62,7 @@ class EngineWatch:
         self._wait_s = 0.0
 
     def before_forward(self, engine: Any, args: Any, kwargs: Any) -> None:
-        if not engine.training:
+        if not engine.module.training:  # engine.eval() changes only the module.
             return
         if self._idle_since is not None:
             self._wait_s += time.perf_counter() - self._idle_since

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
-from dsat._hook.batches import rebatch
+from dsat._hook.batches import UnreachableError, rebatch
 from dsat._trial import trial
 
 
@@ -103,6 +103,13 @@ def _change_lightning(module: ModuleType) -> None:
             engine.trainer_has_config = True
             engine.trainer_divides_loss = True
             module_ = self.lightning_module
+            own = module_.trainer.accumulate_grad_batches if module_ is not None else 1
+            if running.is_profile and own > 1 and steps in (None, 1):
+                raise UnreachableError(
+                    f"dsat: Trainer(accumulate_grad_batches={own}) accumulates, of which the "
+                    "config says nothing: set overwrite_deepspeed_args: "
+                    f"{{gradient_accumulation_steps: {own}}} in the experiment file's "
+                    "hyperparameters")
             if isinstance(steps, int) and module_ is not None:
                 module_.trainer.accumulate_grad_batches = steps
         original(self)

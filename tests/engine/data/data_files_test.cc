@@ -313,7 +313,7 @@ TEST(BatchLoaderTest, FillsImagesOfThisRanksRows) {
   BatchLoader loader(dataset.get(), arena, *kernels,
                      {.train_batch_size = 12, .micro_batch_size = 2, .accumulation_steps = 3}, 1, 1,
                      2, dataset->image());
-  const Batch& batch = loader.Load(5, 2);
+  const Batch& batch = loader.Load(5 * 12, 2);
   EXPECT_EQ(batch.tokens, nullptr);
   EXPECT_EQ(batch.T, 1);
   std::vector<float> pixels(48);
@@ -344,7 +344,7 @@ TEST(BatchLoaderTest, BatchesAreTheSameWhetherAThreadReadsThemAheadOrNot) {
                        {.train_batch_size = 8, .micro_batch_size = 2, .accumulation_steps = 2}, 1,
                        1, 2, {}, prefetch);
     const auto load = [&](int64_t step, int64_t micro_batch) {
-      const Batch& batch = loader.Load(step, micro_batch);
+      const Batch& batch = loader.Load(8 * step, micro_batch);
       EXPECT_EQ(batch.tokens[0], 8 * step + 4 * micro_batch + 2) << prefetch;
       EXPECT_EQ(batch.targets[1], 8 * step + 4 * micro_batch + 3) << prefetch;
     };
@@ -367,9 +367,9 @@ TEST(BatchLoaderTest, ADefectiveSampleIsReportedWhenItsTurnComes) {
                      {.train_batch_size = 10, .micro_batch_size = 10, .accumulation_steps = 1}, 1,
                      0, 1);
   for (int64_t step = 0; step < 4; ++step)
-    EXPECT_EQ(loader.Load(step, 0).tokens[9], 10 * step + 9);
-  EXPECT_THROW((void)loader.Load(4, 0), Error);
-  EXPECT_EQ(loader.Load(5, 0).tokens[0], 50);
+    EXPECT_EQ(loader.Load(10 * step, 0).tokens[9], 10 * step + 9);
+  EXPECT_THROW((void)loader.Load(40, 0), Error);
+  EXPECT_EQ(loader.Load(50, 0).tokens[0], 50);
 }
 
 TEST(ModelFitTest, WhatDoesNotFitIsNamed) {

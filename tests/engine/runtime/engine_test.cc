@@ -213,7 +213,7 @@ TEST(EngineTest, StepByStepTrainsAsTrainBatchDoes) {
       double loss = 0;
       for (int64_t m = 0; m < 3; ++m) {
         EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
-        loss += engine.Forward(loader.Load(step, m)) / 3;
+        loss += engine.Forward(loader.Load(step * config.batch.train_batch_size, m)) / 3;
         engine.Backward();
         EXPECT_EQ(engine.IsGradientAccumulationBoundary(), m == 2);
         const std::optional<StepResult> result = engine.Step();
@@ -343,6 +343,57 @@ TEST(EngineTest, ALearningRateThatWasSetIsInTheCheckpoint) {
     Engine again(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
     again.LoadCheckpoint(dir);
     EXPECT_EQ(again.lr(), 0.125);
+  });
+  std::filesystem::remove_all(dir);
+}
+
+TEST(EngineTest, MomentsOfAnotherOptimizerAreRefused) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const std::string dir = fmt::format("{}/dsat-moments-{}", testing::TempDir(), getpid());
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7).SaveCheckpoint(dir);
+    for (const std::string type : {"adam", "adagrad", "lion", "lamb", "sgd"}) {
+      DsConfig config = TinyConfig(0, 1, 1);
+      config.optimizer.type = type;
+      Engine other(device.For(model, data.get(), kSeqLen), config, 7);
+      if (type == "adam" || type == "sgd") {  // The same moments, or none without momentum.
+        EXPECT_NO_THROW(other.LoadCheckpoint(dir)) << type;
+      } else {
+        EXPECT_THROW(other.LoadCheckpoint(dir), Error) << type;
+      }
+    }
+  });
+  std::filesystem::remove_all(dir);
+}
+
+TEST(EngineTest, ATrainingThatContinuesWithAnotherBatchReadsTheNextSample) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const std::string dir = fmt::format("{}/dsat-samples-{}", testing::TempDir(), getpid());
+  const DsConfig one = TinyConfig(0, 1, 1);
+  const int64_t batch = one.batch.train_batch_size;
+  DsConfig two = one;
+  two.batch.accumulation_steps = 2;
+  two.batch.train_batch_size = 2 * batch;
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    {
+      Engine engine(device.For(model, data.get(), kSeqLen), one, 7);
+      for (int step = 0; step < 3; ++step)
+        engine.TrainBatch();
+      EXPECT_EQ(engine.num_samples(), 3 * batch);
+      engine.SaveCheckpoint(dir);
+    }
+    Engine engine(device.For(model, data.get(), kSeqLen), two, 7);
+    engine.LoadCheckpoint(dir);
+    EXPECT_EQ(engine.num_samples(), 3 * batch);
+    std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen);
+    data->Sample(3 * batch, kSeqLen, tokens.data(), targets.data());
+    EXPECT_EQ(std::memcmp(engine.NextBatch().tokens, tokens.data(), kSeqLen * sizeof(int32_t)), 0);
+    engine.TrainBatch();
+    EXPECT_EQ(engine.num_samples(), 5 * batch);
   });
   std::filesystem::remove_all(dir);
 }

@@ -152,11 +152,11 @@ TEST_F(TrainingRecordsTest, TensorBoardReadsTheScalarsAndDropsThoseThatWereTrain
   {
     Monitors monitors(config, 0);
     for (int step = 1; step <= 3; ++step)
-      monitors.Add({.step = step, .loss = 1.0 * step, .lr = 0.5, .loss_scale = 1024});
+      monitors.Add({.step = step, .loss = 1.0 * step, .lr = 0.5, .loss_scale = 1024}, 8 * step);
   }
-  Monitors monitors(config, 1);
-  monitors.Add({.step = 2, .loss = 20, .lr = 0.25, .loss_scale = 512});
-  monitors.Add({.step = 2, .validated = true, .loss = 7});
+  Monitors monitors(config, 8);
+  monitors.Add({.step = 2, .loss = 20, .lr = 0.25, .loss_scale = 512}, 16);
+  monitors.Add({.step = 2, .validated = true, .loss = 7}, 16);
   const std::string script = DSAT_SOURCE_DIR "/tests/engine/worker/read_tensorboard.py";
   ASSERT_EQ(std::system(fmt::format("{} {} {}/job >{}/read.json 2>{}/errors", python, script, dir_,
                                     dir_, dir_)

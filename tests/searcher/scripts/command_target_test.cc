@@ -270,12 +270,8 @@ TEST_F(CommandTargetTest, TheImportHookIsPutInFrontOfThePythonPath) {
   for (const RankCommand& command : Commands()) {
     EXPECT_EQ(command.env.at("PYTHONPATH"), python + "/hook:" + python + ":/mine");
     EXPECT_EQ(command.env.at("DSAT_DS_CONFIG"), request_.dir + "/ds_config.json");
-    EXPECT_EQ(command.env.at("DSAT_TRIAL_DIR"), request_.dir);
     EXPECT_EQ(command.env.count("DSAT_FIXED_STEPS"), 0u);
   }
-}
-
-TEST_F(CommandTargetTest, ATrialOfGivenLengthMeasuresFixedSteps) {
   request_.steps = 20;
   EXPECT_EQ(Commands()[0].env.at("DSAT_FIXED_STEPS"), "1");
   request_.steps = 0;

@@ -224,8 +224,9 @@ TEST(DeepSpeedMetricsTest, StepsThatTheHookHasCountedAreUsedInsteadOfArrivals) {
   EXPECT_EQ(measured.at("forward").samples, 2);
   EXPECT_DOUBLE_EQ(measured.at("forward").value, 0.1 * 50);
   // Without smaller batches, of which the fifth step has one.
-  EXPECT_DOUBLE_EQ(
-      MeasurementOf(file, lines, 2, 4, 1, kBatch, {4}, {3, {44, 66, 55}}).at("latency").value, 49.5);
+  const CountedSteps counted = {3, {44, 66, 55}};
+  EXPECT_DOUBLE_EQ(MeasurementOf(file, lines, 2, 4, 1, kBatch, {4}, counted).at("latency").value,
+                   49.5);
   EXPECT_DOUBLE_EQ(
       MeasurementOf(file, {}, 2, 4, 1, kBatch, {}, {3, {44, 66}}).at("backward").value, 12);
 }
