@@ -65,7 +65,8 @@ void AddTrainCommand(Parser& parser) {
   TrainingOptions& training = parser.train.training;
   train
       .add_option("--checkpoint-interval", training.checkpoint_interval,
-                  "Save a checkpoint every N steps and at the end (default: a tenth of the steps)")
+                  "Save a checkpoint every N steps and at the end (default: a tenth of the steps, "
+                  "and after ten minutes at the latest)")
       ->check(WholeNumberFrom1());
   train
       .add_option("--keep", training.keep,

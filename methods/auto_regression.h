@@ -83,7 +83,6 @@ class AutoRegression {
            EffectOf(point.config);
   }
   const AutoTimeModel::Vector& parameters() const { return parameters_; }
-  size_t num_observations() const { return observations_.size(); }
   // The logarithm of the probability density of this search's own measurements, given those of the
   // earlier one.
   double LogEvidenceOfOwn() const;

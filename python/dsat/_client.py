@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -45,6 +46,17 @@ def _run(program: Optional[str], arguments: Sequence[str]) -> Dict[str, Any]:
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
     return answer
+
+
+def _numbers(what: str, values: Mapping[str, float]) -> str:
+    """The JSON of a mapping to numbers, also to those of numpy. Raises ValueError by name."""
+    numbers = {}
+    for name, value in values.items():
+        number = value if isinstance(value, int) else float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"{what}: {name} is {value}; expected a finite number")
+        numbers[name] = number
+    return json.dumps(numbers)
 
 
 class Experiment:
@@ -97,7 +109,7 @@ class Experiment:
         with tempfile.TemporaryDirectory() as folder:
             if profile is not None:
                 path = Path(folder) / "profile.json"
-                path.write_text(json.dumps(dict(profile)), encoding="utf-8")
+                path.write_text(_numbers("profile", profile), encoding="utf-8")
                 arguments += ["--profile", str(path)]
             return cls(int(_run(program, arguments)["experiment"]), db, program)
 
@@ -128,11 +140,11 @@ class Experiment:
         number = trial.id if isinstance(trial, PendingTrial) else trial
         arguments: List[str] = ["--trial", str(number)]
         with tempfile.TemporaryDirectory() as folder:
-            for flag, value in (("--metrics", metrics), ("--profile", profile)):
+            for name, value in (("metrics", metrics), ("profile", profile)):
                 if value is not None:
                     path = Path(folder) / "told.json"
-                    path.write_text(json.dumps(dict(value)), encoding="utf-8")
-                    arguments += [flag, str(path)]
+                    path.write_text(_numbers(name, value), encoding="utf-8")
+                    arguments += [f"--{name}", str(path)]
             if infeasible is not None:
                 arguments += ["--infeasible", infeasible]
             if failed is not None:

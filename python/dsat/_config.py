@@ -12,7 +12,7 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # What trainers have arguments for, and dsat never tunes.
-_TRAINER_KEYS = ("optimizer", "scheduler", "gradient_clipping", "fp16", "bf16", "amp")
+RECIPE_KEYS = ("optimizer", "scheduler", "gradient_clipping", "fp16", "bf16", "amp")
 # Arguments of Hugging Face's trainer, and the key of the config that each must agree with.
 _HF_FLAGS = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
              "gradient_accumulation_steps": "gradient_accumulation_steps"}
@@ -141,7 +141,7 @@ def config_of_trial(given: Config, trial_config: Config, by_trainer: bool = Fals
         given: the script's config; it is not changed.
         trial_config: the trial's.
         by_trainer: `given` is a trainer's, which compares it with its own arguments and objects;
-            what it says about _TRAINER_KEYS, even nothing, stays.
+            what it says about RECIPE_KEYS, even nothing, stays.
     """
     result = copy.deepcopy(given)
     if any(isinstance(trial_config.get(key), int) for key in _BATCH_KEYS):
@@ -149,7 +149,7 @@ def config_of_trial(given: Config, trial_config: Config, by_trainer: bool = Fals
             if key not in trial_config or key == "train_batch_size":
                 result.pop(key, None)
     for key, value in trial_config.items():
-        if value != "auto" and not (by_trainer and key in _TRAINER_KEYS):
+        if value != "auto" and not (by_trainer and key in RECIPE_KEYS):
             result[key] = _fill_auto(value, given.get(key))
     return result
 

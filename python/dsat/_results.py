@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Union
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,18 @@ _QUERY = """
 
 
 def results(path: "str | os.PathLike[str]" = "dsat.db",
-            experiment: Optional[int] = None) -> List[TrialResult]:
+            experiment: Union[int, str, None] = None) -> List[TrialResult]:
     """Returns the trials of a database, in the order of their numbers.
 
     Args:
         path: the database file, or the folder that holds dsat.db. A search may be writing to it.
-        experiment: the number of one experiment; all of them by default.
+        experiment: the number or the name of one experiment (of several with this name the newest
+            one); all of them by default.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not a database of dsat, or of a version with other columns.
+        ValueError: the file is not a database of dsat, or of a version with other columns, or it
+            has no such experiment.
     """
     import sqlite3
     file = Path(path)
@@ -70,12 +72,22 @@ def results(path: "str | os.PathLike[str]" = "dsat.db",
     connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     try:
         connection.row_factory = sqlite3.Row
-        rows = connection.execute(_QUERY, {"experiment": experiment}).fetchall()
+        number = None if experiment is None else _number_of(connection, experiment)
+        rows = connection.execute(_QUERY, {"experiment": number}).fetchall()
     except sqlite3.DatabaseError as error:
         raise ValueError(f"{file}: {error}; expected a database of this version of dsat") from error
     finally:
         connection.close()
     return [_result_of(row) for row in rows]
+
+
+def _number_of(connection: Any, experiment: Union[int, str]) -> int:
+    known = connection.execute("SELECT id, name FROM experiments ORDER BY id").fetchall()
+    found = [row["id"] for row in known if experiment in (row["id"], row["name"])]
+    if not found:
+        names = ", ".join(f"{row['id']} ({row['name']})" for row in known) or "none"
+        raise ValueError(f"no experiment {experiment}; there are: {names}")
+    return int(found[-1])
 
 
 def _result_of(row: Any) -> TrialResult:
@@ -87,7 +99,7 @@ def _result_of(row: Any) -> TrialResult:
 
 
 def results_frame(path: "str | os.PathLike[str]" = "dsat.db",
-                  experiment: Optional[int] = None) -> Any:
+                  experiment: Union[int, str, None] = None) -> Any:
     """Returns results() as a pandas.DataFrame, one row per trial. Needs pandas."""
     import dataclasses
 

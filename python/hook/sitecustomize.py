@@ -33,7 +33,7 @@ def _report(name, error):
     global _reported
     if not _reported:
         _reported = True
-        print(f"dsat: the hook for {name} failed, the script goes on without it: "
+        print(f"dsat: the hook for {name} failed, the script continues without it: "
               f"{type(error).__name__}: {error}", file=sys.stderr)
 
 

@@ -32,7 +32,7 @@ constexpr std::array kRules = {
          "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"
          "|Check batch related parameters|has to be greater than 0"
          "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
-         "|ZeRORuntimeException|not supported with ZeRO"},
+         "|ZeRORuntimeException|not supported with ZeRO|unsupported mix of model_dtype"},
     Rule{TrialState::kInfeasible, "out of device memory",
          "OutOfMemoryError|(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
          "|CUDA error: out of memory"

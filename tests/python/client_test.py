@@ -64,7 +64,9 @@ def test_a_program_runs_the_trials_and_reads_the_results(files):
     assert best.metric_value == best.samples_per_s
     assert best.ds_config["train_micro_batch_size_per_gpu"] == best.micro_batch_size
     assert experiment.best()["id"] == best.trial
-    assert dsat.results(files, experiment=9) == []
+    assert dsat.results(files, experiment="told") == found
+    with pytest.raises(ValueError, match=r"no experiment 9; there are: 1 \(told\)"):
+        dsat.results(files, experiment=9)
 
 
 def test_without_a_profile_the_first_trial_asks_for_it(files):
@@ -95,6 +97,12 @@ def test_results_of_a_file_that_is_no_database_are_refused(tmp_path):
     (tmp_path / "dsat.db").write_text("no database, but long enough to be looked at" * 40)
     with pytest.raises(ValueError, match="dsat.db"):
         dsat.results(tmp_path)
+
+
+def test_numbers_that_are_none_are_refused_by_name(tmp_path):
+    experiment = dsat.Experiment(1, tmp_path / "none.db")
+    with pytest.raises(ValueError, match="metrics: throughput is nan; expected a finite number"):
+        experiment.tell(0, metrics={"throughput": float("nan")})
 
 
 def test_results_as_a_pandas_frame(files):

@@ -101,6 +101,15 @@ def test_steps_with_the_last_batch_of_an_epoch_are_reported(run_trial):
     assert found["partial_steps"] == [1, 2, 4]  # Batches of 6, 6, 3 and again; a step has two.
 
 
+def test_evaluations_are_no_batches_of_the_training(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", "evaluates", ranks=1) == [0]
+    found = run_trial.read("hook-rank0.json")
+    assert found["forward_batch_sizes"] == [6]
+    assert found["partial_steps"] == []
+    assert len(found["losses"]) == 5
+
+
 def test_a_file_that_the_script_opens_is_replaced(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     (run_trial.folder / "my_config.json").write_text(

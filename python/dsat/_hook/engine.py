@@ -5,11 +5,12 @@ import functools
 import inspect
 import os
 import statistics
+import sys
 import time
 from types import ModuleType
 from typing import Any, Dict, List, Optional
 
-from dsat._config import config_of_trial, micro_batch_of
+from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
 from dsat._meter import StepLog, number_of, synchronize, uses_gpu
@@ -146,6 +147,10 @@ def change(deepspeed: ModuleType) -> None:
         kwargs = dict(inspect.signature(original).bind(*values, **kwargs).arguments)
         given = _given_config(kwargs)
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
+        for key in RECIPE_KEYS:
+            if key in given and given[key] != config[key]:
+                print(f"dsat: {key} of the script, {given[key]}, is replaced by that of the trial's "
+                      f"config, {config[key]}", file=sys.stderr)
         if running.micro_batch_size is not None and running.accumulation_steps is not None:
             config.pop("train_batch_size", None)  # DeepSpeed knows the number of replicas.
         has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)

@@ -1,7 +1,8 @@
 """A plain loop whose config is a dict, with a data loader of the dict's micro-batch size.
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
-With `partitioned`, the script expects stage 3. With `short`, each epoch has 15 samples, and the
+With `evaluates`, a batch of 100 samples is evaluated before each step. With `partitioned`, the
+script expects stage 3. With `short`, each epoch has 15 samples, and the
 script ends with code 3. With `few`, the data is enough for nine steps of twelve samples; with `fails`,
 the script then fails.
 """
@@ -23,6 +24,10 @@ engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters
 epochs = 100 if "short" in sys.argv else 1
 try:
     for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
+        if "evaluates" in sys.argv:
+            engine.eval()
+            engine(torch.zeros(100, 8, dtype=torch.int64))
+            engine.train()
         loss = engine(ids)["loss"]
         engine.backward(loss)
         engine.step()

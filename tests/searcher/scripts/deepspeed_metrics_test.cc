@@ -215,8 +215,7 @@ TEST(DeepSpeedMetricsTest, StepsThatTheHookHasCountedAreUsedInsteadOfArrivals) {
   const HookMetrics file = {8, 12, 4, 24, 2e11, kBatch};
   const std::vector<StepLine> lines = Lines({900, 50, 700, 40, 60});
   // The last step has printed nothing.
-  const Measurement measured =
-      MeasurementOf(file, lines, 2, 4, 1, kBatch, {}, {3, {44, 66, 55}});
+  const Measurement measured = MeasurementOf(file, lines, 2, 4, 1, kBatch, {}, {3, {44, 66, 55}});
   EXPECT_EQ(measured.at("latency").samples, 3);
   EXPECT_DOUBLE_EQ(measured.at("latency").value, 55);
   EXPECT_DOUBLE_EQ(measured.at("throughput").value, kBatch / 0.055);
@@ -227,8 +226,8 @@ TEST(DeepSpeedMetricsTest, StepsThatTheHookHasCountedAreUsedInsteadOfArrivals) {
   const CountedSteps counted = {3, {44, 66, 55}};
   EXPECT_DOUBLE_EQ(MeasurementOf(file, lines, 2, 4, 1, kBatch, {4}, counted).at("latency").value,
                    49.5);
-  EXPECT_DOUBLE_EQ(
-      MeasurementOf(file, {}, 2, 4, 1, kBatch, {}, {3, {44, 66}}).at("backward").value, 12);
+  EXPECT_DOUBLE_EQ(MeasurementOf(file, {}, 2, 4, 1, kBatch, {}, {3, {44, 66}}).at("backward").value,
+                   12);
 }
 
 TEST(DeepSpeedMetricsTest, ThePeakIsTheLargestOfTheLog) {

@@ -27,10 +27,12 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"AssertionError: Check batch related parameters.", TrialState::kInfeasible, "invalid"},
       {"Micro batch size per gpu: 0 has to be greater than 0", TrialState::kInfeasible, "invalid"},
       {"ZeRORuntimeException: y", TrialState::kInfeasible, "invalid"},
+      {"NotImplementedError: unsupported mix of model_dtype=", TrialState::kInfeasible, "invalid"},
       {"torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: CUDA out of memory. Tried", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: HIP out of memory.", TrialState::kInfeasible, "out of device memory"},
+      {"CUDA out of memory", TrialState::kInfeasible, "out of device memory"},
       {"CUBLAS_STATUS_ALLOC_FAILED when", TrialState::kInfeasible, "out of device memory"},
       {"NCCL WARN Cuda failure 'out of memory'", TrialState::kInfeasible, "out of device memory"},
       {"DefaultCPUAllocator: can't allocate memory", TrialState::kInfeasible, "out of host memory"},
@@ -51,9 +53,21 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
   }
 }
 
+TEST(ExitClassifierTest, TheErrorOfARankThatHasLostAnotherIsNoCause) {
+  const std::string lost =
+      "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer\n";
+  const ExitReport exit = {
+      .first_failed_rank = 0, .exit_code = 1, .log_tail = "[rank1]: ValueError: label 77\n" + lost};
+  EXPECT_THAT(DescribeExit(exit, "the launcher on host"), HasSubstr("ValueError: label 77"));
+  EXPECT_THAT(DescribeExit({.first_failed_rank = 0, .exit_code = 1, .log_tail = lost}, "rank"),
+              HasSubstr("Connection closed by peer"));
+}
+
 TEST(ExitClassifierTest, OrdinaryLogsSayNothing) {
   EXPECT_EQ(ClassifyLog(""), std::nullopt);
   EXPECT_EQ(ClassifyLog("error: no error, 0 errors\nERROR in the weather\n"), std::nullopt);
+  EXPECT_EQ(ClassifyLog("hint: if you see CUDA out of memory, lower it\nKeyError: 'labels'\n"),
+            std::nullopt);
   EXPECT_EQ(ClassifyLog("MemAllocated=1GB\nout of memory lane\nnccl\nout of memory\n"),
             std::nullopt);
 }

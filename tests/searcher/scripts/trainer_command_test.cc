@@ -54,6 +54,22 @@ const Json kAuto = {{"train_batch_size", "auto"},
                     {"bf16", {{"enabled", "auto"}}},
                     {"fp16", {{"enabled", "auto"}}}};
 
+TEST_F(TrainerCommandTest, NumbersThatAScriptReadsFromAFileAreNotGuessed) {
+  std::ofstream(folder_ / "trl.py") << "parser = TrlParser(SFTConfig)\n";
+  std::ofstream(folder_ / "star.py") << "TrainingArguments(**yaml.safe_load(open('args.yaml')))\n";
+  const Json with_numbers = {{"train_micro_batch_size_per_gpu", 4},
+                             {"gradient_accumulation_steps", 2}};
+  const Argv trl = {"python", "trl.py", "--config", "args.yaml", "--deepspeed", "ds.json"};
+  EXPECT_THAT(ErrorOf(trl, kAuto), HasSubstr("dsat cannot see what the trainer sets"));
+  EXPECT_EQ(ErrorOf(trl, with_numbers), "");
+  EXPECT_THAT(spec_.entrypoint, Contains("--per_device_train_batch_size"));
+  const Argv star = {"python", "star.py", "--deepspeed", "ds.json"};
+  EXPECT_THAT(ErrorOf(star, kAuto), HasSubstr("dsat cannot see what the trainer sets"));
+  EXPECT_EQ(ErrorOf(star, with_numbers), "");
+  const Argv without = {"python", "trl.py", "--deepspeed", "ds.json"};
+  EXPECT_EQ(ErrorOf(without, kAuto), "");  // The defaults, which are added to the entrypoint.
+}
+
 TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
   const Argv entrypoint = {"python",
                            "hf.py",
