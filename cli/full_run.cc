@@ -31,8 +31,9 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
 }
 
 // The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
+// Throws kInvalidArgument if the engine cannot run the config, before anything is launched.
 double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
-  if (!IsBuiltin(spec) || spec.options.metric != "FLOPS_per_gpu") return 0;
+  if (!IsBuiltin(spec)) return 0;
   PlannerInputs inputs;
   inputs.model = spec.hyperparameters.value("model", Json::object());
   inputs.model_what = spec.config_path + ": /hyperparameters/model";
@@ -43,9 +44,14 @@ double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
   try {
     const Estimate estimate = MakePlanner(inputs, cluster).Of(ds_config);
+    if (spec.options.metric != "FLOPS_per_gpu") return 0;
     return 3 * static_cast<double>(estimate.ranks.at(0).forward_flops);
-  } catch (const Error&) {
-    return 0;  // The ranks say why they cannot run it.
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) return 0;  // The ranks say more.
+    constexpr std::string_view kUnnamed = "ds_config: ";
+    const std::string_view what = error.what();
+    if (!what.starts_with(kUnnamed)) throw;
+    Throw(error.code(), "{}: {}", spec.ds_config_path, what.substr(kUnnamed.size()));
   }
 }
 

@@ -16,10 +16,10 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/num_cores.h"
 #include "base/unique_fd.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
@@ -108,7 +108,7 @@ std::string ReadAll(int fd) {
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const UniqueFd file = TaskFile(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  setenv(engine::kEnvNumThreads, std::to_string(std::thread::hardware_concurrency()).c_str(), 1);
+  setenv(engine::kEnvNumThreads, std::to_string(NumCores()).c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);

@@ -2,7 +2,6 @@
 #include "engine/backend/machine.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/num_cores.h"
 #include "engine/backend/open_library.h"
 
 namespace dsat::engine {
@@ -35,12 +35,6 @@ std::string ValueIn(const char* path, const std::string& key) {
     return begin == line.npos ? "" : line.substr(begin);
   }
   return "";
-}
-
-int NumCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 std::vector<std::string> InstructionSets() {
@@ -65,7 +59,7 @@ int VersionOf(const OpenedLibrary& nccl) {
 Machine ProbeMachine() {
   Machine machine;
   machine.cpu_model = ValueIn("/proc/cpuinfo", "model name");
-  machine.num_cores = NumCores();
+  machine.num_cores = static_cast<int>(NumCores());
   machine.instruction_sets = InstructionSets();
   machine.memory_bytes = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
   std::istringstream available(ValueIn("/proc/meminfo", "MemAvailable"));
