@@ -98,6 +98,13 @@ class KeyChecker {
           "{}: /{} is not a key of DeepSpeed, which ignores unknown keys", source_, name));
       return;
     }
+    const std::string of_others = fmt::format("{}/{}", section, name);
+    if (!type.empty() && keys_.Find(of_others) != nullptr) {
+      Throw(
+          ErrorCode::kInvalidArgument,
+          "{}: {} is {}: \"{}\" does not have it, but other types do; remove it or change the type",
+          source_, of_others, value.dump(), type);
+    }
     const std::string hint =
         nearest.empty() ? "remove it (docs/ds_config.md lists the keys); if the DeepSpeed of your "
                           "script is newer and has it, name it in search_space with one value"

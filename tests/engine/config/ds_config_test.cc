@@ -137,10 +137,13 @@ TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
       {"{'bf16': {'enable': true}}", "/bf16/enable is true: unknown key; did you mean \"enabled\""},
       {"{'bfloat16': {'enable': true}}", "did you mean \"enabled\""},
       {"{'optimizer': {'type': 'AdamW', 'params': {'beta': [0.9, 0.99]}}}", "\"betas\""},
-      {"{'optimizer': {'type': 'Adam', 'params': {'momentum': 0.9}}}", "unknown key"},
-      {"{'optimizer': {'type': 'SGD', 'params': {'betas': [0.9, 0.99]}}}", "unknown key"},
+      {"{'optimizer': {'type': 'Adam', 'params': {'momentum': 0.9}}}",
+       "/optimizer/params/momentum is 0.9: \"adam\" does not have it, but other types do"},
+      {"{'optimizer': {'type': 'SGD', 'params': {'betas': [0.9, 0.99]}}}",
+       "\"sgd\" does not have it"},
       {"{'scheduler': {'type': 'WarmupLR', 'params': {'warmup_steps': 9}}}", "unknown key"},
-      {"{'scheduler': {'type': 'WarmupLR', 'params': {'total_num_steps': 9}}}", "unknown key"},
+      {"{'scheduler': {'type': 'WarmupLR', 'params': {'total_num_steps': 9}}}",
+       "\"warmuplr\" does not have it"},
   };
   for (const Case& c : cases)
     EXPECT_THAT(Refusal(With(c.config)), HasSubstr(c.message));
