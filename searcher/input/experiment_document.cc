@@ -381,6 +381,7 @@ class SpecReader {
                                           kConfigKey));
     }
     MergeJson(spec_.ds_config, overwrite);
+    overwritten_ = overwrite;
   }
 
   // The user's own values: the section search_space, and the lists of the ds_config.
@@ -422,10 +423,27 @@ class SpecReader {
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
     spec_.config_path = document_.path;
-    const std::vector<std::string> found =
-        builtin ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial)
-                : CheckCommandConfig(source, &spec_);
-    warnings_->insert(warnings_->end(), found.begin(), found.end());
+    try {
+      const std::vector<std::string> found =
+          builtin ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial)
+                  : CheckCommandConfig(source, &spec_);
+      warnings_->insert(warnings_->end(), found.begin(), found.end());
+    } catch (const Error& error) {
+      NameOverwritten(source, error);
+      throw;
+    }
+  }
+
+  // Throws the error "SOURCE: POINTER ..." with the place of the key among those that overwrite the
+  // config, if it is one of these.
+  void NameOverwritten(const std::string& source, const Error& error) const {
+    std::string_view what = error.what();
+    if (!what.starts_with(source + ": /")) return;
+    what.remove_prefix(source.size() + 2);
+    const std::string pointer(what.substr(0, what.find_first_of(" :")));
+    if (FindAtPointer(overwritten_, pointer) == nullptr) return;
+    const std::string at = fmt::format("{}/{}{}", kHparams, kOverwriteKey, pointer);
+    Throw(error.code(), "{}{}", document_.Place(at), what.substr(pointer.size()));
   }
 
   void CheckCommand() const {
@@ -452,6 +470,7 @@ class SpecReader {
   std::vector<std::string>* warnings_;
   std::vector<std::string> without_meaning_;  // Pointers.
   ExperimentSpec spec_;
+  Json overwritten_;  // What the experiment file overwrites of its ds_config.
 };
 
 }  // namespace

@@ -371,6 +371,8 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
        ":5: /hyperparameters/lr is"},
       {External("", "  act: {type: categorical, vals: [a, b]}\n"), "expected a constant"},
       {External("", "  overwrite_deepspeed_args: 3\n"), "overwrite_deepspeed_args is 3"},
+      {External("", "  overwrite_deepspeed_args: {zero_optimization: {stage: 7}}\n"),
+       "/hyperparameters/overwrite_deepspeed_args/zero_optimization/stage is 7; expected"},
       {External("", "  overwrite_deepspeed_args: {train_batch_sise: 4}\n"),
        "/train_batch_sise is 4: unknown key; did you mean \"train_batch_size\"?"},
       {External("resources: {slots_per_trial: 3}"), "/train_batch_size is 8"},
