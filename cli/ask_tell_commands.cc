@@ -46,6 +46,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   ExperimentSpec spec = ReadSpec(create.config, create.model_dir, &read);
   spec.method = create.method;
   spec.options = create.options;
+  if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
   LogNew(CheckStages(spec), read);
   SetTrainBatchSize(create.train_batch_size, spec);
   if (!create.profile.empty())

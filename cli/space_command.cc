@@ -43,6 +43,7 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
     Log(LogLevel::kWarn, warning);
   if (!space.profile.empty()) {
     spec.profile = ProfileFromJson(ReadJsonFile(space.profile), space.profile);
+    if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
     return spec;
   }
   PlanSlurm(spec, options);

@@ -35,9 +35,10 @@ void DivergenceWatch::OnStep(const StepResult& step, int64_t num_steps) {
 
 void CheckLastLoss(double loss, int64_t num_steps) {
   if (std::isfinite(loss)) return;
-  throw Diverged(fmt::format(
-      "diverged: the loss of the last step, {}, is {}, and its parameters are not saved; {}",
-      num_steps, loss, kWaysOut));
+  throw Diverged(
+      fmt::format("diverged: the loss of the last step, {}, is not finite, and its parameters are "
+                  "not saved; {}",
+                  num_steps, kWaysOut));
 }
 
 void CheckSkipped(int64_t num_skipped_steps, int64_t num_steps) {

@@ -244,5 +244,5 @@ def test_an_error_of_the_hook_is_reported_and_does_not_break_the_import(run_tria
     done = python(run_trial, "import deepspeed; print(deepspeed.answer, deepspeed.__spec__.loader)",
                   tmp_path)
     assert done.stdout.startswith("42 <_frozen_importlib_external.SourceFileLoader")
-    assert done.stderr.startswith("dsat: the hook for deepspeed failed, the script goes on without")
+    assert done.stderr.startswith("dsat: the hook for deepspeed failed, the script continues without")
     assert done.stderr.count("\n") == 1

@@ -256,6 +256,12 @@ TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheck
               testing::HasSubstr("diverged: the losses of the last 10 steps, up to step 11, "));
   EXPECT_EQ(History(task_).size(), 11u);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step1");
+  task_.train_steps = 4;  // Too few to see ten.
+  for (const RankExit& exit : Run(2)) {
+    EXPECT_EQ(exit.code, kExitInfeasible);
+    EXPECT_THAT(exit.log, testing::HasSubstr("the loss of the last step, 4, is not finite"));
+  }
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step1");
 }
 
 TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
