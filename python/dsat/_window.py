@@ -37,7 +37,7 @@ def _relative_error(seconds: Sequence[float]) -> float:
     n = len(seconds)
     if n < 2:
         return math.inf
-    rate, spread = _median_and_spread([1 / s for s in seconds])
+    rate, spread = _median_and_spread([1 / max(s, 1e-9) for s in seconds])
     return 1.2533 / 0.6745 * (n + 2) / (n - 1) * spread / math.sqrt(n) / rate
 
 

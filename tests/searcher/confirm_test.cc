@@ -95,6 +95,7 @@ class Noise {
 struct Confirmations {
   double gains = 0;    // The share in which the best other arm is said to be faster,
   double misses = 0;   // in which its interval does not contain its factor,
+  double factor = 0;   // the geometric mean of its factor,
   int64_t rounds = 0;  // and all of their rounds.
 };
 Confirmations SimulateRounds(const std::vector<TrialId>& arms, int64_t looks, double sd,
@@ -108,9 +109,11 @@ Confirmations SimulateRounds(const std::vector<TrialId>& arms, int64_t looks, do
     const Factor factor = confirmation.Compare(best, arms[0]);
     const double truth = factors.contains(best) ? factors.at(best) : 1;
     result.gains += factor.is_gain() ? 1.0 / kRuns : 0;
+    result.factor += std::log(factor.value) / kRuns;
     result.misses += factor.low > truth || factor.high < truth ? 1.0 / kRuns : 0;
     result.rounds += confirmation.NumRounds();
   }
+  result.factor = std::exp(result.factor);
   return result;
 }
 
@@ -165,6 +168,14 @@ TEST(ConfirmationTest, AnExtensionFindsAGainThatThreeRoundsCannotShow) {
   EXPECT_LT(fixed.gains, 0.5);
   EXPECT_GT(extended.gains, 0.75);
   EXPECT_LE(extended.misses, 0.05);
+}
+
+TEST(ConfirmationTest, TheBestOfEqualFinalistsIsAFewPercentLuckyWithinItsInterval) {
+  const Confirmations three = SimulateRounds({0, 1, 2, 3}, 3, 0.05, {{1, 1.1}, {2, 1.1}, {3, 1.1}});
+  EXPECT_GT(three.factor, 1.1);
+  EXPECT_LT(three.factor, 1.135);
+  EXPECT_LE(three.misses, 0.05);
+  EXPECT_LT(SimulateRounds({0, 1}, 3, 0.05, {{1, 1.1}}).factor, 1.115);
 }
 
 TEST(ConfirmationTest, StopsAtTheFirstLookThatDecides) {
