@@ -30,15 +30,6 @@ Json ReadJsonArgument(const std::string& path) {
   return ParseTolerantJson(text, "standard input");
 }
 
-// What a search runs itself is not for others to ask or tell.
-void CheckNotRunning(const Store& store, ExperimentId id) {
-  if (!RunnerLock::IsHeld(store.path(), id)) return;
-  Throw(ErrorCode::kFailedPrecondition,
-        "experiment {}: a search of dsat runs its trials; ask and tell are for experiments of "
-        "\"dsat create\", whose trials you run yourself",
-        id);
-}
-
 }  // namespace
 
 int RunCommand(const Flags& flags, const CreateFlags& create) {
@@ -65,7 +56,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
 int RunCommand(const Flags& flags, const AskFlags& ask) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
-  CheckNotRunning(store, experiment.id());
+  RunnerLock::CheckNotHeld(store.path(), experiment.id());
   const std::optional<Trial> trial = experiment.Ask();
   const bool finished = FinishIfDone(experiment);
   if (flags.json) {
@@ -97,7 +88,7 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
 
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(tell.experiment));
-  CheckNotRunning(store, experiment.id());
+  RunnerLock::CheckNotHeld(store.path(), experiment.id());
   const auto found = experiment.search().trials().find(tell.trial);
   if (found == experiment.search().trials().end())
     Throw(ErrorCode::kNotFound, "tell: experiment {} has no trial {}; it has asked for {}",

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -30,10 +32,10 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   return std::max<int64_t>(1, steps / 20);
 }
 
-// The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
-// Throws kInvalidArgument if the engine cannot run the config, before anything is launched.
-double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
-  if (!IsBuiltin(spec)) return 0;
+// What the engine predicts of the config; nullopt if it predicts nothing, or another program runs
+// it. Throws kInvalidArgument if the engine cannot run it.
+std::optional<Estimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
+  if (!IsBuiltin(spec)) return std::nullopt;
   PlannerInputs inputs;
   inputs.model = spec.hyperparameters.value("model", Json::object());
   inputs.model_what = spec.config_path + ": /hyperparameters/model";
@@ -43,16 +45,20 @@ double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
   engine::Cluster cluster{.device = "cpu"};
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
   try {
-    const Estimate estimate = MakePlanner(inputs, cluster).Of(ds_config);
-    if (spec.options.metric != "FLOPS_per_gpu") return 0;
-    return 3 * static_cast<double>(estimate.ranks.at(0).forward_flops);
+    return MakePlanner(inputs, cluster).Of(ds_config);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) return 0;  // The ranks say more.
+    if (error.code() != ErrorCode::kInvalidArgument) return std::nullopt;  // The ranks say more.
     constexpr std::string_view kUnnamed = "ds_config: ";
     const std::string_view what = error.what();
     if (!what.starts_with(kUnnamed)) throw;
     Throw(error.code(), "{}: {}", spec.ds_config_path, what.substr(kUnnamed.size()));
   }
+}
+
+// The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
+double RankFlops(const ExperimentSpec& spec, const std::optional<Estimate>& estimate) {
+  if (!estimate || spec.options.metric != "FLOPS_per_gpu") return 0;
+  return 3 * static_cast<double>(estimate->ranks.at(0).forward_flops);
 }
 
 // Prints the first step of each interval, every skipped one with which steps begin to be skipped,
@@ -212,7 +218,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               .validation_loss = {},
               .checkpoint = {}};
   StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
-                      spec.max_length_steps, RankFlops(spec, ds_config));
+                      spec.max_length_steps, RankFlops(spec, EstimateOf(spec, ds_config)));
   run.outcome = RunFullTraining(
       spec, ds_config, options,
       [&](const TrainingStep& step) {

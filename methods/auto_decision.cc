@@ -226,17 +226,19 @@ std::optional<AutoMethod::Choice> AutoMethod::First(const Outlook& outlook) cons
     return std::pair(std::min(outlook.fits[i], 0.9),
                      -outlook.view.mean[static_cast<Eigen::Index>(i)]);
   };
+  const auto may_ask = [&](size_t i) {
+    return outlook.candidates[i] && !times_asked_.contains(*outlook.candidates[i]);
+  };
   for (size_t i = 0; i < outlook.candidates.size(); ++i) {
-    if (!outlook.candidates[i] || times_asked_.contains(*outlook.candidates[i])) continue;
-    if (!best || rank(i) > rank(*best)) best = i;
+    if (may_ask(i) && (!best || rank(i) > rank(*best))) best = i;
   }
   if (!best) return std::nullopt;
   const auto [fits, log_speed] = rank(*best);
   const auto samples = [&](size_t i) { return outlook.view.points[i].config.samples(); };
   for (size_t i = 0; i < outlook.candidates.size(); ++i) {
-    if (!outlook.candidates[i] || times_asked_.contains(*outlook.candidates[i])) continue;
     const auto [i_fits, i_log_speed] = rank(i);
-    if (i_fits >= fits && i_log_speed > log_speed - kNear && samples(i) < samples(*best)) best = i;
+    const bool is_near = i_fits >= fits && i_log_speed > log_speed - kNear;
+    if (may_ask(i) && is_near && samples(i) < samples(*best)) best = i;
   }
   return Choice{.candidate = *outlook.candidates[*best], .gain = 1, .cost_s = 1};
 }

@@ -76,6 +76,14 @@ bool RunnerLock::IsHeld(const std::string& store_path, ExperimentId id) {
   return FileLock::IsHeld(LockPath(store_path, id));
 }
 
+void RunnerLock::CheckNotHeld(const std::string& store_path, ExperimentId id) {
+  if (!IsHeld(store_path, id)) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "experiment {}: a search of dsat runs its trials; ask and tell are for experiments of "
+        "\"dsat create\", whose trials you run yourself",
+        id);
+}
+
 Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at) {
   if (store_path == ":memory:") return nullptr;
   return {{"database", RealPath(store_path)}, {"experiment", id}, {"created_at", created_at}};

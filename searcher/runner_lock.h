@@ -34,6 +34,10 @@ class RunnerLock {
   // Whether a process holds it.
   static bool IsHeld(const std::string& store_path, ExperimentId id);
 
+  // Throws kFailedPrecondition if one does: what a search runs itself is not for others to ask or
+  // tell.
+  static void CheckNotHeld(const std::string& store_path, ExperimentId id);
+
  private:
   explicit RunnerLock(std::optional<FileLock> lock) : lock_(std::move(lock)) {}
 

@@ -220,9 +220,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   Experiment& Opened(ExperimentId id) {
     const auto open = experiments_.find(id);
     if (open != experiments_.end()) return open->second;
-    if (RunnerLock::IsHeld(store_.path(), id)) {
-      Throw(ErrorCode::kFailedPrecondition, "experiment {}: a search of dsat runs its trials", id);
-    }
+    RunnerLock::CheckNotHeld(store_.path(), id);
     return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
   }
 

@@ -160,9 +160,7 @@ constexpr Key kBeforeZero[] = {
     Number("/gradient_predivide_factor", "0.1.0", "1.0", kHonors).Rounding().Above(0),
     Text("/gradient_allreduce_op", "0.19.6", "\"mean\"", kHonors).OneOf("mean sum"),
     Text("/communication_data_type", "0.5.8", "null", kHonors)
-        .OneOf("fp16 bf16 fp32")
-        .SeveralRanks()
-        .WideFromStage(0, R"(["fp32", "bf16"])")
+        .OneOf("fp16 bf16 fp32").SeveralRanks().WideFromStage(0, R"(["fp32", "bf16"])")
         .Note("the default is the type of training"),
     Text("/seq_parallel_communication_data_type", "0.11.2", "\"fp32\"", kWarns)
         .OneOf("fp16 bf16 fp32"),
@@ -212,15 +210,10 @@ constexpr Key kBehindZero[] = {
     Flag("/activation_checkpointing/contiguous_memory_optimization", "0.2.0", "false", kWarns)
         .Exact(),
     Flag("/activation_checkpointing/cpu_checkpointing", "0.2.0", "false", kHonors)
-        .Exact()
-        .PlacesFromStage(0, "[false, true]", kInterval)
-        .BuiltinOnly(),
+        .Exact().PlacesFromStage(0, "[false, true]", kInterval).BuiltinOnly(),
     Int("/activation_checkpointing/number_checkpoints", "0.2.0", "null", kHonors).Exact().From(1),
     Flag("/activation_checkpointing/keep_norms_and_activations", "", "false", kHonors)
-        .Rounding()
-        .WideFromStage(0, kSwitch)
-        .BuiltinOnly()
-        .Own()
+        .Rounding().WideFromStage(0, kSwitch).BuiltinOnly().Own()
         .Note("for transformers; dsat's own, refused for a DeepSpeed script"),
     Flag("/activation_checkpointing/synchronize_checkpoint_boundary", "0.2.0", "false", kWarns)
         .Exact(),
@@ -235,10 +228,7 @@ constexpr Key kBehindZero[] = {
         .Note("uniform, parameters, best (= parameters) or type:REGEX"),
     Flag("/pipeline/seed_layers", "0.3.0", "false", kRefuses),
     Int("/pipeline/activation_checkpoint_interval", "0.3.0", "0", kHonors)
-        .Exact()
-        .From(0)
-        .PlacesFromStage(0, "[0, 1, 2]")
-        .BuiltinOnly(),
+        .Exact().From(0).PlacesFromStage(0, "[0, 1, 2]").BuiltinOnly(),
     Flag("/pipeline/pipe_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Flag("/pipeline/grad_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),
@@ -257,31 +247,17 @@ constexpr Key kBehindZero[] = {
 
     // Input/output, checkpoints.
     Section("/aio", "0.3.15"),
-    Int("/aio/block_size", "0.3.15", "1048576", kHonors)
-        .Exact()
-        .In(kBytes)
-        .From(1)
-        .WideFromStage(1, "[262144, 1048576, 8388608]", kOffloadDevices, kNvme)
-        .BeyondPlan(),
-    Int("/aio/queue_depth", "0.3.15", "8", kHonors)
-        .Exact()
-        .From(1)
-        .WideFromStage(1, "[8, 32, 128]", kOffloadDevices, kNvme)
-        .BeyondPlan(),
-    Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors)
-        .Exact()
-        .From(1)
-        .WideFromStage(1, "[1, 2, 4, 8]", kOffloadDevices, kNvme)
-        .BeyondPlan(),
+    Int("/aio/block_size", "0.3.15", "1048576", kHonors).Exact().In(kBytes).From(1)
+        .WideFromStage(1, "[262144, 1048576, 8388608]", kOffloadDevices, kNvme).BeyondPlan(),
+    Int("/aio/queue_depth", "0.3.15", "8", kHonors).Exact().From(1)
+        .WideFromStage(1, "[8, 32, 128]", kOffloadDevices, kNvme).BeyondPlan(),
+    Int("/aio/intra_op_parallelism", "0.16.4", "1", kHonors).Exact().From(1)
+        .WideFromStage(1, "[1, 2, 4, 8]", kOffloadDevices, kNvme).BeyondPlan(),
     Alias("/aio/thread_count", "0.3.15", "/aio/intra_op_parallelism"),
-    Flag("/aio/single_submit", "0.3.15", "false", kHonors)
-        .Exact()
-        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme)
-        .BeyondPlan(),
-    Flag("/aio/overlap_events", "0.3.15", "true", kHonors)
-        .Exact()
-        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme)
-        .BeyondPlan(),
+    Flag("/aio/single_submit", "0.3.15", "false", kHonors).Exact()
+        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
+    Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact()
+        .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
     Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
@@ -321,9 +297,7 @@ constexpr Key kBehindZero[] = {
                "sync_before_allgather sync_after_allgather keep_int_input_tensors "
                "keep_all_input_tensors passes"),
     Flag("/compile/deepcompile", "0.16.6", "false", kRefuses)
-        .Rounding()
-        .WideFromStage(1, kSwitch, "/compile")
-        .NeedsGpu()
+        .Rounding().WideFromStage(1, kSwitch, "/compile").NeedsGpu()
         .Note("has an effect where the script calls engine.compile()"),
 
     // Reports.

@@ -29,8 +29,8 @@ struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
-  double loss_scale = 1;  // The scale that the step used.
-  bool skipped = false;   // The gradients were not finite: nothing was updated.
+  double loss_scale = 1;         // The scale that the step used.
+  bool skipped = false;          // The gradients were not finite: nothing was updated.
   // The device's clock times the three phases.
   double forward_ms = 0;         // Forward passes, including the gathering of their parameters.
   double backward_ms = 0;        // Backward passes, including gathering and gradient reduction.

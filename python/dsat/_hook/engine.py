@@ -55,7 +55,6 @@ class EngineWatch:
         self.log = StepLog(of)
         self._trial = of
         self._script_micro_batch = script_micro_batch
-        self.has_ended_step = False  # The current one, before DeepSpeed's step() has ended.
         self._losses: List[Any] = []
         self._sum_losses = False
         self._counter = BatchCounter(micro_batch, script_micro_batch)
@@ -94,7 +93,6 @@ class EngineWatch:
         """Ends the last step. True if further ones are measured, after which the hooks end."""
         synchronize()
         self.end_step()
-        self.has_ended_step = True
         if not self.log.window.goes_on():
             return False
         engine._config.autotuning_config.end_profile_step = self.log.window.last
@@ -209,12 +207,13 @@ def _wrap_engine(engine_class: Any) -> None:
     def _step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = self.dsat_watch
         before = self.global_steps
+        ended = 0 if watch is None else watch.log.num_steps
         result = original(self, *args, **kwargs)
-        if watch is not None and watch.has_ended_step:
-            watch.has_ended_step = False
-        elif watch is not None and self.global_steps > before:
+        if watch is None or watch.log.num_steps > ended:  # The hooks have ended the step.
+            return result
+        if self.global_steps > before:
             watch.end_step()  # The hooks have waited for the device, to print the step's times.
-        elif watch is not None and not uses_gpu():
+        elif not uses_gpu():
             watch.note_idle()  # A GPU is still busy with the micro-batch.
         return result
 
