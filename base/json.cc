@@ -169,11 +169,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
-    std::string_view what = error.what();
-    // "[json.exception.x] parse error at line 1, column 2: syntax error ..." -> "syntax error ..."
-    size_t skip = what.find(": ");
-    bool placed = what.find("parse error at") != what.npos && skip != what.npos;
-    what.remove_prefix(placed ? skip + 2 : std::min(what.find("] ") + 2, what.size()));
+    std::string what = JsonMessage(error);
+    // "parse error at line 1, column 2: syntax error ..." -> "syntax error ..."
+    if (what.starts_with("parse error at")) what.erase(0, what.find(": ") + 2);
     Throw(ErrorCode::kInvalidArgument, "{}: not JSON: {}",
           Place(text_, position == 0 ? 0 : position - 1, source_), what);
   }
@@ -300,6 +298,12 @@ std::optional<int64_t> WholeNumber(const Json& value) {
   constexpr double kLimit = 9223372036854775808.0;  // 2^63, which a double holds exactly.
   bool whole = number == std::floor(number) && number >= -kLimit && number < kLimit;
   return whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+}
+
+std::string JsonMessage(const Json::exception& error) {
+  // "[json.exception.type_error.302] type must be string" -> "type must be string"
+  const std::string what = error.what();
+  return what.substr(std::min(what.find("] ") + 2, what.size()));
 }
 
 std::string JsonTypeName(const Json& value) {

@@ -51,14 +51,14 @@ auto ValueOf(const Names& names, const std::string& text, const char* what) {
 // Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
 auto ReadPayload(const Event& event, const Read& read) {
-  const auto fail = [&event](const char* what) {
+  const auto fail = [&event](const std::string& what) {
     Throw(ErrorCode::kDataLoss, "event {} ({}, trial {}): {}", event.seq, ToString(event.kind),
           event.trial, what);
   };
   try {
     return read(event.payload);
   } catch (const Json::exception& error) {
-    fail(error.what());
+    fail(JsonMessage(error));
   } catch (const Error& error) {
     fail(error.what());
   }

@@ -169,7 +169,7 @@ void ReadTexts(const std::string& path, ExperimentId id, const Read& read) {
   try {
     read();
   } catch (const Json::exception& error) {
-    ThrowDamaged(path, id, error.what());
+    ThrowDamaged(path, id, JsonMessage(error));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     ThrowDamaged(path, id, error.what());
@@ -254,7 +254,7 @@ ExperimentSpec Store::GetSpec(ExperimentId id) const {
   try {
     return ExperimentSpecFromJson(Json::parse(row.Text(0)));
   } catch (const Json::exception& error) {
-    ThrowDamaged(path(), id, error.what());
+    ThrowDamaged(path(), id, JsonMessage(error));
   } catch (const Error& error) {
     Throw(ErrorCode::kFailedPrecondition, "{}: cannot read the spec of experiment {}: {}", path(),
           id, error.what());

@@ -84,6 +84,13 @@ UniqueFd MakeSocket(int family) {
         address, std::strerror(errno));
 }
 
+// The file of a socket, {} if there is none.
+std::pair<dev_t, ino_t> FileOf(const std::string& address) {
+  struct stat info {};
+  if (lstat(SocketPath(address).c_str(), &info) != 0) return {};
+  return {info.st_dev, info.st_ino};
+}
+
 // Removes a socket whose server is gone.
 void RemoveOldSocket(const std::string& address) {
   const std::string path = SocketPath(address);
@@ -195,7 +202,7 @@ Listener::Listener(const std::string& address, grpc::Service* service, Gate* gat
   } else {
     const bool is_unix = IsUnix(address_) || IsAbstract(address_);
     listening = is_unix ? BindUnix(address_) : BindPort(address_);
-    has_file_ = IsUnix(address_);
+    if (IsUnix(address_)) file_ = FileOf(address_);
   }
   if (listen(listening.get(), SOMAXCONN) != 0) ThrowCannotListen(address_);
   grpc::ServerBuilder builder;
@@ -208,7 +215,8 @@ Listener::Listener(const std::string& address, grpc::Service* service, Gate* gat
 }
 
 Listener::~Listener() {
-  if (has_file_) unlink(SocketPath(address_).c_str());
+  // Somebody may have removed the file, and another server listen there.
+  if (file_ && FileOf(address_) == *file_) unlink(SocketPath(address_).c_str());
   acceptor_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();

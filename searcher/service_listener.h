@@ -3,11 +3,14 @@
 #define DSAT_SEARCHER_SERVICE_LISTENER_H_
 
 #include <grpcpp/grpcpp.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/unique_fd.h"
 #include "searcher/service_acceptor.h"
@@ -42,7 +45,7 @@ class Listener {
 
  private:
   std::string address_;
-  bool has_file_ = false;
+  std::optional<std::pair<dev_t, ino_t>> file_;  // Of a socket that has a path.
   UniqueFd path_;  // The socket as a path, if the address is a descriptor of this process.
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

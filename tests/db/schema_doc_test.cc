@@ -212,7 +212,7 @@ TEST(EventTest, ADamagedPayloadIsDataLossNamingTheEvent) {
   event.payload.erase("state");
   std::string message;
   EXPECT_EQ(CodeOf([&] { OutcomeOf(event); }, &message), ErrorCode::kDataLoss);
-  EXPECT_THAT(message, HasSubstr("event 17 (told, trial 4)"));
+  EXPECT_THAT(message, HasSubstr("event 17 (told, trial 4): key 'state' not found"));
   event.payload["state"] = "great";
   EXPECT_EQ(CodeOf([&] { OutcomeOf(event); }), ErrorCode::kDataLoss);
 }

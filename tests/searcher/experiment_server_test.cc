@@ -279,6 +279,16 @@ TEST_F(ExperimentServerTest, ASocketThatADeadServerLeftIsReplaced) {
   EXPECT_EQ(client.GetExperiment(id_).state, "active");
 }
 
+TEST_F(ExperimentServerTest, AServerThatEndsLeavesTheSocketOfAnotherOne) {
+  const std::string address = "unix:" + folder_.path() + "/socket";
+  auto first = std::make_unique<ExperimentServer>(database(), address);
+  fs::remove(folder_.path() + "/socket");
+  const ExperimentServer second(database(), address);
+  first.reset();
+  ExperimentClient client = ExperimentClient::Connect(second.address(), second.token());
+  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+}
+
 TEST_F(ExperimentServerTest, AFileThatIsNoSocketIsLeftAlone) {
   const std::string path = folder_.path() + "/precious";
   WriteJsonFile(path, {{"keep", true}});
