@@ -203,6 +203,7 @@ constexpr Key kBehindZero[] = {
         .OneOf("fp16 bf16 fp32 float16 bfloat16 float32"),
     Text("/data_types/param_dtype", "0.19.2", "null", kRefuses),
     Text("/data_types/buffer_dtype", "0.19.2", "null", kRefuses),
+    Any("/data_types/keep_in_fp32_modules", "0.19.8", "null", kRefuses),
 
     // Activations, pipelines and other parallelism.
     Section("/activation_checkpointing", "0.2.0"),
@@ -239,6 +240,7 @@ constexpr Key kBehindZero[] = {
                "keep_module_on_host replace_with_kernel_inject kernel_inject enabled mpu tp_group"),
     Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0),
     Open("/expert_parallel", "0.19.2", kRefuses),
+    Flag("/use_data_before_expert_parallelism", "0.12.4", "false", kWarns),
     Open("/elasticity", "0.3.9")
         .Holds("max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
                "prefer_larger_batch ignore_non_elastic_batch_info model_parallel_size "
@@ -306,6 +308,8 @@ constexpr Key kBehindZero[] = {
     Flag("/wall_clock_breakdown", "0.1.0", "false", kWarns).Exact(),
     Flag("/memory_breakdown", "0.2.0", "false", kWarns).Exact(),
     Flag("/dump_state", "0.1.0", "false", kWarns).Exact(),
+    Flag("/disable_python_gc", "0.19.7", "false", kWarns).Exact(),
+    Int("/vocabulary_size", "0.1.0", "null", kWarns).Exact().From(1),
     Any("/log_level", "0.19.3", "null", kWarns).Exact(),
     Section("/timers", "0.1.0"),
     Section("/timers/throughput", "0.5.7"),
