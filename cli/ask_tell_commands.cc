@@ -60,12 +60,10 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   const std::optional<Trial> trial = experiment.Ask();
   const bool finished = FinishIfDone(experiment);
   if (flags.json) {
-    fmt::print("{}\n",
-               Json{{"experiment", experiment.id()},
-                    {"trial",
-                     trial ? TrialJson(*trial, experiment.search().spec().options.metric) : Json()},
-                    {"finished", finished}}
-                   .dump());
+    fmt::print("{}\n", Json{{"experiment", experiment.id()},
+                            {"trial", trial ? TrialJson(experiment.search(), trial->id) : Json()},
+                            {"finished", finished}}
+                           .dump());
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else {

@@ -341,18 +341,24 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   return text;
 }
 
-Json TrialJson(const Trial& trial, const std::string& metric) {
+Json TrialJson(const Search& search, TrialId id) {
+  const Trial& trial = search.trials().at(id);
+  const PointResult* best = BestPoint(trial, search.spec().options.metric);
+  Assignment assignment = trial.assignment;
+  if (best != nullptr && assignment.contains(kMicroBatchKey))
+    assignment[kMicroBatchKey] = best->point.micro_batch_size;
+  if (best != nullptr && assignment.contains(kAccumulationKey))
+    assignment[kAccumulationKey] = best->point.accumulation_steps;
   Json json{{"id", trial.id},
             {"kind", ToString(trial.kind)},
             {"state", ToString(trial.state)},
             {"reason", trial.reason},
-            {"assignment", ToJson(trial.assignment)},
-            {"ds_config", trial.ds_config},
+            {"assignment", ToJson(assignment)},
+            {"ds_config", search.BestConfigOf(id)},
             {"metrics", nullptr},
             {"losses", nullptr},
             {"rank_peak_bytes", nullptr}};
   if (trial.confirms) json["confirms"] = *trial.confirms;
-  const PointResult* best = BestPoint(trial, metric);
   if (best == nullptr) return json;
   json["metrics"] = ToJson(best->measurement);
   if (!best->losses.empty()) json["losses"] = best->losses;
@@ -380,7 +386,7 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir) {
   json["factor_over_submitted"] = verdict.factor ? ToJson(*verdict.factor) : Json();
   json["verdict"] = ToJson(verdict);
   for (const auto& [id, trial] : search.trials())
-    json["trials"].push_back(TrialJson(trial, search.spec().options.metric));
+    json["trials"].push_back(TrialJson(search, id));
   return json;
 }
 

@@ -32,9 +32,10 @@ std::string SummaryText(const Experiment& experiment, size_t columns);
 // The same as JSON.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
 // One trial as JSON: id, kind, state, reason, assignment, ds_config, confirms? (of a
-// trial that ran another's configuration again), and of its best point by `metric`: metrics, losses
-// by step and rank_peak_bytes, null where not known.
-Json TrialJson(const Trial& trial, const std::string& metric);
+// trial that ran another's configuration again), and of its best point by the experiment's metric:
+// metrics, losses by step and rank_peak_bytes, null where not known. The batch sizes in assignment
+// and ds_config are those of that point.
+Json TrialJson(const Search& search, TrialId id);
 
 }  // namespace dsat::cli
 

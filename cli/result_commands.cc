@@ -106,7 +106,6 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
   const std::optional<TrialId> id = VerdictOf(experiment.search()).pick;
   if (!id)
     Throw(ErrorCode::kNotFound, "best: no trial of experiment {} has succeeded", experiment.id());
-  const Trial& trial = experiment.search().trials().at(*id);
   if (!best.out_dir.empty()) {
     MakeWritableFolder(best.out_dir);
     const std::string created_at = store.GetExperiment(experiment.id()).created_at;
@@ -115,7 +114,8 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {
-    Json json = TrialJson(trial, experiment.search().spec().options.metric);
+    Json json = TrialJson(experiment.search(), *id);
+    json["ds_config"] = *BestConfig(experiment.search());
     json["verdict"] = ToJson(VerdictOf(experiment.search()));
     fmt::print("{}\n", json.dump(2));
   } else {

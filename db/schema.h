@@ -13,7 +13,7 @@ extern const char kSchemaSql[];
 // one writes; a raise needs a step in migrate.cc (unless schema.sql is all of it) and a database of
 // the new version in tests/db/versions. A new key of an experiment's spec is neither: a missing key
 // gets its default, and an older dsat refuses a key that it does not know.
-inline constexpr int32_t kSchemaVersion = 6;
+inline constexpr int32_t kSchemaVersion = 7;
 
 // PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736174;

@@ -117,7 +117,8 @@ CREATE TABLE IF NOT EXISTS events (
   FOREIGN KEY (experiment, trial) REFERENCES trials (experiment, id)
 ) STRICT;
 
--- One row per trial in units for people: its best point of its last attempt, if it has one.
+-- One row per trial in units for people: its best point of its last attempt, if it has one. The
+-- tables have the batch sizes that a trial began with; it may have measured others, too.
 CREATE VIEW IF NOT EXISTS trial_metrics AS
 WITH
   measured AS (
@@ -155,7 +156,19 @@ SELECT t.experiment AS experiment,     -- The experiment.
        r.step AS step_ms,              -- ms per optimizer step in the update.
        r.peak_bytes / 1048576 AS peak_mib,  -- MiB, the highest on any rank.
        r.loss AS loss,                 -- nats per token.
-       t.reason AS reason              -- Why it ended that way, '' if it runs or succeeded.
+       t.reason AS reason,             -- Why it ended that way, '' if it runs or succeeded.
+       iif(r.point IS NULL, t.assignment,
+           json_replace(t.assignment, '$."/train_micro_batch_size_per_gpu"', r.micro_batch_size,
+                        '$."/gradient_accumulation_steps"', r.accumulation_steps))
+         AS assignment,                -- JSON: the keys that it sets over the submitted config.
+       iif(r.point IS NULL, t.ds_config,
+           json_replace(t.ds_config, '$.train_micro_batch_size_per_gpu', r.micro_batch_size,
+                        '$.gradient_accumulation_steps', r.accumulation_steps,
+                        '$.train_batch_size', (t.ds_config ->> '$.train_batch_size')
+                          / (t.ds_config ->> '$.train_micro_batch_size_per_gpu')
+                          / (t.ds_config ->> '$.gradient_accumulation_steps')
+                          * r.micro_batch_size * r.accumulation_steps))
+         AS ds_config                  -- JSON: the config that was measured.
 FROM trials AS t
 LEFT JOIN ranked AS r ON r.experiment = t.experiment AND r.trial = t.id AND r.place = 1;
 
@@ -185,16 +198,16 @@ SELECT experiment,                     -- The experiment.
        samples_per_s,                  -- samples/s over all ranks.
        latency_ms,                     -- ms per optimizer step.
        peak_mib,                       -- MiB, the highest on any rank.
-       ds_config                       -- JSON: the config it ran.
+       assignment,                     -- JSON: the keys that it sets over the submitted config.
+       ds_config                       -- JSON: the config that was measured.
 FROM (
-  SELECT m.*, e.name, e.metric, t.ds_config,
+  SELECT m.*, e.name, e.metric,
          row_number() OVER (PARTITION BY m.experiment
                             ORDER BY m.trial IS NOT e.pick,
                                      iif(e.smaller_is_better, 1, -1) * m.metric_value, m.trial)
            AS place
   FROM trial_metrics AS m
   JOIN experiments AS e ON e.id = m.experiment
-  JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
   WHERE m.state = 'succeeded' AND m.kind IN ('submitted', 'search')
     AND m.metric_value IS NOT NULL
 )

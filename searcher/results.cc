@@ -225,11 +225,11 @@ std::string ExportTrials(const Store& store, ExperimentId id, const std::string&
     Throw(ErrorCode::kInvalidArgument, "export: format \"{}\"; expected csv or json", format);
   }
   store.GetExperiment(id);
-  const QueryResult trials = store.Query(fmt::format(
-      "SELECT m.*, t.assignment, t.ds_config, t.asked_at, t.ended_at FROM trial_metrics AS m"
-      " JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial"
-      " WHERE m.experiment = {} ORDER BY m.trial",
-      id));
+  const QueryResult trials =
+      store.Query(fmt::format("SELECT m.*, t.asked_at, t.ended_at FROM trial_metrics AS m"
+                              " JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial"
+                              " WHERE m.experiment = {} ORDER BY m.trial",
+                              id));
   return format == "csv" ? ToCsv(trials) : ToJsonText(trials);
 }
 

@@ -51,7 +51,7 @@ std::string MachineName();
 void WriteResults(const Experiment& experiment, const std::string& out_dir);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view
-// trial_metrics, then assignment, ds_config, asked_at and ended_at. `format` is "csv" (RFC 4180: a
+// trial_metrics, then asked_at and ended_at. `format` is "csv" (RFC 4180: a
 // header line, CRLF) or "json" (an array, indented, with a final newline). Throws kNotFound, and
 // kInvalidArgument for another format.
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format);

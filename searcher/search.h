@@ -111,7 +111,7 @@ class Search {
   // The probability that no configuration of the space is more than 1 % faster than that of a trial
   // that has succeeded; nullopt if the method does not know.
   std::optional<double> ProbabilityNearBest(TrialId pick) const;
-  // The config of a trial with the batch sizes of its best point. REQUIRES: it has succeeded.
+  // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
   // nullptr before the confirmation starts, and if there is none.
   const Confirmation* confirmation() const;

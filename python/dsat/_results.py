@@ -41,9 +41,8 @@ class TrialResult:
 
 _JSON = ("assignment", "ds_config")
 _QUERY = """
-    SELECT m.*, t.assignment, t.ds_config, b.trial IS NOT NULL AS is_best
+    SELECT m.*, b.trial IS NOT NULL AS is_best
     FROM trial_metrics AS m
-    JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial
     LEFT JOIN best_trials AS b ON b.experiment = m.experiment AND b.trial = m.trial
     WHERE :experiment IS NULL OR m.experiment = :experiment
     ORDER BY m.experiment, m.trial"""

@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "searcher/experiment.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -336,6 +337,36 @@ TEST_F(OutputTest, ResultsComeAsTablesJsonAndCsv) {
   ExpectRefused(work.Dsat({"query", "selekt"}), "selekt");
   EXPECT_EQ(CountLines(work.Dsat({"export", "1"}).out), 2);
   EXPECT_EQ(Json::parse(work.Dsat({"export", "1", "--format", "json"}).out).size(), 1U);
+}
+
+TEST_F(OutputTest, TheConfigOfATrialIsTheOneOfItsBestPoint) {
+  ASSERT_EQ(Create().exit_code, 0);
+  {
+    Store store = Store::Open(work.Path("dsat.db"), Store::Mode::kReadWrite);
+    Experiment experiment = Experiment::Open(store, 1);
+    for (int i = 0; i < 3; ++i) {
+      const Trial trial = experiment.Ask().value();
+      std::vector<PointResult> points;
+      for (const auto& [size, flops] : {std::pair(2, 1e9), std::pair(3, 3e9), std::pair(5, 2e9)}) {
+        points.push_back({.point = {.micro_batch_size = size, .accumulation_steps = 1},
+                          .measurement = {{"FLOPS_per_gpu", {.value = flops, .samples = 3}}}});
+      }
+      experiment.TellExternal(trial.id, {TrialState::kSucceeded, ""}, points, std::nullopt);
+    }
+  }
+  const Json shown = Json::parse(work.Dsat({"show", "1", "--json"}).out)["trials"];
+  const Json exported = Json::parse(work.Dsat({"export", "1", "--format", "json"}).out);
+  ASSERT_EQ(shown.size(), 3U);
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const Json& config = shown[i]["ds_config"];
+    EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 3) << shown[i];
+    EXPECT_EQ(config["train_batch_size"], 6) << shown[i];
+    EXPECT_EQ(shown[i]["assignment"].value("/train_micro_batch_size_per_gpu", 3), 3);
+    EXPECT_EQ(exported[i]["ds_config"], config);
+  }
+  const Json best = Json::parse(work.Dsat({"best", "1", "--json"}).out);
+  EXPECT_EQ(best["ds_config"], Json::parse(work.Dsat({"best", "1"}).out));
+  EXPECT_EQ(best["ds_config"]["train_micro_batch_size_per_gpu"], 3);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
       "loss,"
       " measurement, measured_at FROM points",
       "SELECT id, name, method, state, created_at FROM experiments",
-      "SELECT * FROM best_trials"};
+      "SELECT experiment, trial, micro_batch_size, metric_value FROM best_trials"};
   for (int version = kOldest; version <= kSchemaVersion; ++version) {
     for (const Mode mode : {Mode::kReadOnly, Mode::kReadWrite, Mode::kCreate}) {
       SCOPED_TRACE(version);
@@ -121,9 +121,10 @@ TEST_F(MigrateTest, ViewsOfTheUserStayWhateverTheirNames) {
     {
       Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
       db.Execute("CREATE VIEW \"my best\" AS SELECT count(*) FROM experiments");
-      db.Execute(fmt::format("CREATE VIEW \"IF EXISTS x; COMMIT; ATTACH '{}' AS o; "
-                             "DELETE FROM o.notes; BEGIN\" AS SELECT 1",
-                             other));
+      db.Execute(
+          fmt::format("CREATE VIEW \"IF EXISTS x; COMMIT; ATTACH '{}' AS o; "
+                      "DELETE FROM o.notes; BEGIN\" AS SELECT 1",
+                      other));
     }
     { Store::Open(path(), Mode::kReadOnly); }
     EXPECT_EQ(VersionOf(path()), kSchemaVersion);

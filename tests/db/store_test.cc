@@ -316,6 +316,27 @@ TEST_P(StoreTest, TrialMetricsAreInUnitsForPeople) {
                                                    Json(), Json(), Json(), Json(), "no memory")));
 }
 
+TEST_P(StoreTest, TrialMetricsHaveTheConfigOfTheBestPoint) {
+  const ExperimentId id = store_.CreateExperiment(SampleSpec());
+  Append(id, {AskedEvent(SampleTrial(0)), AttemptStartedEvent(0, 0, ""),
+              MeasuredEvent(0, 0, SamplePoint(10, 4), std::nullopt),
+              MeasuredEvent(0, 0, SamplePoint(30, 3), std::nullopt),
+              MeasuredEvent(0, 0, SamplePoint(20, 5), std::nullopt),
+              AttemptEndedEvent(0, 0, {TrialState::kSucceeded, ""}, ""),
+              ToldEvent(0, {TrialState::kSucceeded, ""}), AskedEvent(SampleTrial(1))});
+  Json config = SampleTrial(0).ds_config;
+  const Json began = config;
+  config["train_micro_batch_size_per_gpu"] = 3;
+  config["train_batch_size"] = 6;
+  const std::string assignment =
+      R"({"/train_micro_batch_size_per_gpu":3,"/zero_optimization/stage":2})";
+  EXPECT_THAT(store_.Query("SELECT trial, ds_config, assignment FROM trial_metrics").rows,
+              ElementsAre(ElementsAre(0, config.dump(), assignment),
+                          ElementsAre(1, began.dump(), ToJson(SampleTrial(1).assignment).dump())));
+  EXPECT_THAT(store_.Query("SELECT ds_config, assignment FROM best_trials").rows,
+              ElementsAre(ElementsAre(config.dump(), assignment)));
+}
+
 TEST_P(StoreTest, EveryMetricHasItsColumns) {
   const ExperimentId id = store_.CreateExperiment(SampleSpec());
   Measurement all;
