@@ -4,12 +4,15 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <ctime>
 
 #include "base/files.h"
 
 namespace dsat {
 namespace {
+
+std::atomic<const char*> log_prefix = "";
 
 std::string Quoted(const std::string& value) {
   if (!value.empty() && value.find_first_of(" \t\n\"=") == std::string::npos) return value;
@@ -27,14 +30,18 @@ std::string Quoted(const std::string& value) {
 
 }  // namespace
 
+void SetLogPrefix(const char* prefix) {
+  log_prefix = prefix;
+}
+
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   timeval now{};
   gettimeofday(&now, nullptr);
   tm local{};
   localtime_r(&now.tv_sec, &local);
-  std::string line =
-      fmt::format("{} {:02}:{:02}:{:02}.{:03} {}", "IWE"[static_cast<int>(level)], local.tm_hour,
-                  local.tm_min, local.tm_sec, now.tv_usec / 1000, Printable(message));
+  std::string line = fmt::format("{}{} {:02}:{:02}:{:02}.{:03} {}", log_prefix.load(),
+                                 "IWE"[static_cast<int>(level)], local.tm_hour, local.tm_min,
+                                 local.tm_sec, now.tv_usec / 1000, Printable(message));
   for (const LogField& field : fields)
     line += fmt::format(" {}={}", field.key, Quoted(field.value));
   line += '\n';

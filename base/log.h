@@ -25,6 +25,10 @@ struct LogField {
 // that the lines of several threads and processes do not mix. Thread-safe.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
+// Writes `prefix` before every line from now on, such as what clears a line on a terminal. It must
+// stay valid.
+void SetLogPrefix(const char* prefix);
+
 }  // namespace dsat
 
 #endif  // DSAT_BASE_LOG_H_

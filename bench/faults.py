@@ -313,6 +313,7 @@ class Network:
     def __enter__(self):
         def ip(words):
             subprocess.run(["ip", *words.split()], check=True, stderr=subprocess.DEVNULL)
+        self.remove()  # What a killed campaign has left.
         ip("link add dsatfc0 type bridge")
         ip("addr add 10.213.7.254/24 dev dsatfc0")
         ip("link set dsatfc0 up")
@@ -336,9 +337,13 @@ class Network:
         return self
 
     def __exit__(self, *_):
-        for host in self.HOSTS:
-            subprocess.run(["ip", "netns", "del", host], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["ip", "link", "del", "dsatfc0"], stderr=subprocess.DEVNULL, check=False)
+        self.remove()
+
+    def remove(self):
+        # The links first: a namespace stays as long as it has open sockets.
+        for words in [*(["link", "del", host] for host in self.HOSTS),
+                      *(["netns", "del", host] for host in self.HOSTS), ["link", "del", "dsatfc0"]]:
+            subprocess.run(["ip", *words], stderr=subprocess.DEVNULL, check=False)
 
     def strike(self, search, rng):
         host = rng.choice(self.HOSTS)

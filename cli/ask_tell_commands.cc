@@ -43,7 +43,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   if (!create.profile.empty())
     spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
   Experiment::Check(spec);
-  Store store = Store::Open(flags.db, Store::Mode::kCreate);
+  Store store = OpenForNew(flags.db, spec);
   const Experiment experiment = Experiment::Create(store, spec);
   if (flags.json) {
     fmt::print("{}\n", Json{{"experiment", experiment.id()}, {"name", spec.name}}.dump());

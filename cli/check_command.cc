@@ -89,16 +89,20 @@ Drift Compare(const Json& record, double speed, double tolerance) {
   return {.of_recorded = part, .too_slow = part < 1 - tolerance};
 }
 
-std::string Text(const Factor& factor, int64_t rounds, const Drift& drift, double tolerance) {
-  std::string text = fmt::format("{:.2f} times as fast", factor.value);
+std::string Text(const CheckFlags& check, const Factor& factor, int64_t rounds,
+                 const Drift& drift) {
+  std::string text =
+      fmt::format("{:.2f} times as fast as {}", factor.value,
+                  check.against.empty() ? "the submitted configuration" : Printable(check.against));
   if (factor.has_interval())
     text += fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
   text += fmt::format(", measured in {} alternating round{}\n", rounds, rounds == 1 ? "" : "s");
   if (!drift.of_recorded) return text + "its speed was not recorded on this machine\n";
-  return text +
-         fmt::format(
-             "its speed is {:.1f} % of what was recorded{}\n", 100 * *drift.of_recorded,
-             drift.too_slow ? fmt::format(": more than {:.3g} % slower", 100 * tolerance) : "");
+  return text + fmt::format("its speed is {:.1f} % of what was recorded{}\n",
+                            100 * *drift.of_recorded,
+                            drift.too_slow
+                                ? fmt::format(": more than {:.3g} % slower", 100 * check.tolerance)
+                                : "");
 }
 
 }  // namespace
@@ -135,7 +139,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
                     {"too_slow", drift.too_slow}};
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}", Text(factor, confirmation->NumRounds(), drift, check.tolerance));
+    fmt::print("{}", Text(check, factor, confirmation->NumRounds(), drift));
   }
   return drift.too_slow ? kExitFailure : 0;
 }

@@ -65,12 +65,19 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   if (spec.device_memory_bytes > 0) subject.cluster.device_memory_bytes = spec.device_memory_bytes;
 }
 
-void SetSpeed(const std::string& text, const char* flag, double& bytes_per_s) {
-  if (!text.empty()) bytes_per_s = static_cast<double>(ParseBytes(text, flag));
+void SetSize(const std::string& text, const char* flag, int64_t& bytes) {
+  if (text.empty()) return;
+  bytes = ParseBytes(text, flag);
+  if (bytes == 0) Throw(ErrorCode::kInvalidArgument, "{}: 0; expected more", flag);
 }
 
-void SetSize(const std::string& text, const char* flag, int64_t& bytes) {
-  if (!text.empty()) bytes = ParseBytes(text, flag);
+// "300GB" and "300GB/s" are the same.
+void SetSpeed(std::string_view text, const char* flag, double& bytes_per_s) {
+  if (text.empty()) return;
+  if (text.ends_with("/s")) text.remove_suffix(2);
+  int64_t bytes = 0;
+  SetSize(std::string(text), flag, bytes);
+  bytes_per_s = static_cast<double>(bytes);
 }
 
 void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
@@ -86,6 +93,11 @@ void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
   SetSize(flags.host_memory, "--host-memory", cluster.host_memory_bytes);
   if (!flags.host_memory.empty()) cluster.rank_host_memory_bytes = 0;
   SetSize(flags.disk_space, "--disk-space", cluster.disk_bytes);
+  constexpr double kFewestFlops = 1e6;
+  if (flags.flops && *flags.flops < kFewestFlops) {
+    Throw(ErrorCode::kInvalidArgument, "--flops: {}; expected {} or more", *flags.flops,
+          kFewestFlops);
+  }
   if (flags.flops) cluster.flops_16bit = cluster.flops_f32 = *flags.flops;
   if (flags.efficiency) cluster.efficiency = *flags.efficiency;
   SetSpeed(flags.link, "--link", cluster.link_bytes);
@@ -105,16 +117,18 @@ void ApplySetting(const std::string& setting, Json& ds_config) {
                ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
 }
 
-// Another number of ranks or micro-batch size changes the total, unless only the total is given.
-void ApplySettings(const EstimateFlags& flags, Json& ds_config) {
+// With another number of ranks or micro-batch size the accumulation follows or, where that cannot
+// be, the total.
+void ApplySettings(const EstimateFlags& flags, int64_t num_ranks, Json& ds_config) {
   for (const std::string& setting : flags.settings)
     ApplySetting(setting, ds_config);
-  const char* micro = "train_micro_batch_size_per_gpu";
-  if (flags.micro_batch) ds_config[micro] = *flags.micro_batch;
-  const bool other_ranks = flags.ranks || flags.nodes;
-  const auto given = ds_config.find(micro);
-  const bool keeps_micro = given != ds_config.end() && given->is_number();
-  if (flags.micro_batch || (other_ranks && keeps_micro)) ds_config.erase("train_batch_size");
+  if (flags.micro_batch) ds_config["train_micro_batch_size_per_gpu"] = *flags.micro_batch;
+  if (!flags.micro_batch && !flags.ranks && !flags.nodes) return;
+  try {
+    engine::ResolveBatchSizes(ds_config, "", num_ranks);
+  } catch (const Error&) {
+    ds_config.erase("train_batch_size");
+  }
 }
 
 Subject SubjectOf(const EstimateFlags& flags) {
@@ -135,7 +149,7 @@ Subject SubjectOf(const EstimateFlags& flags) {
   subject.inputs.seq_len = flags.seq_len;
   subject.inputs.ds_config_source = subject.name;
   ApplyFlags(flags, subject.cluster);
-  ApplySettings(flags, subject.ds_config);
+  ApplySettings(flags, subject.cluster.num_ranks, subject.ds_config);
   return subject;
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -105,9 +106,12 @@ class StepPrinter {
   }
 
   void OnStep(const TrainingStep& step) {
+    if (step.step <= last_) first_ = printed_ = 0;  // The training was started again.
+    last_ = step.step;
     if (first_ == 0) {
       first_ = step.step;
-      started_ -= std::chrono::microseconds(std::llround(1000 * step.latency_ms));
+      started_ = std::chrono::steady_clock::now() -
+                 std::chrono::microseconds(std::llround(1000 * step.latency_ms));
     }
     PrintIfDue(step);
     Draw(step);
@@ -140,15 +144,24 @@ class StepPrinter {
   StepsTo to_;
   int64_t interval_;
   int64_t num_steps_;
-  double rank_flops_;  // Of a step; 0 if they are not printed.
-  int64_t first_ = 0;  // The first step of this run,
-  // and when it began.
-  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  double rank_flops_;                              // Of a step; 0 if they are not printed.
+  int64_t first_ = 0;                              // The first step since the training was started,
+  std::chrono::steady_clock::time_point started_;  // and when it began.
+  int64_t last_ = 0;
   std::chrono::steady_clock::time_point drawn_ = {};
   StatusLine status_;
   int64_t printed_ = 0;
   bool skipped_ = false;  // The last step was.
 };
+
+// The skipped steps in the history of a training; 0 if there is none.
+int64_t CountSkipped(const std::string& out_dir) {
+  int64_t count = 0;
+  std::ifstream history(out_dir + "/metrics.jsonl");
+  for (std::string line; std::getline(history, line);)
+    count += line.find("\"skipped\":true") != line.npos ? 1 : 0;
+  return count;
+}
 
 // Prints to stderr where the result of a training is, unless it has failed.
 void PrintEnd(const FullRun& run, bool builtin) {
@@ -217,21 +230,23 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               .last_step = {},
               .validation_loss = {},
               .checkpoint = {}};
-  StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
-                      spec.max_length_steps, RankFlops(spec, EstimateOf(spec, ds_config)));
-  run.outcome = RunFullTraining(
-      spec, ds_config, options,
-      [&](const TrainingStep& step) {
-        printer.OnProgress(step);
-        if (step.validated) {
-          run.validation_loss = step.loss;
-        } else {
-          run.last_step = step.step;
-          run.loss = step.loss;
-          run.num_skipped += step.skipped ? 1 : 0;
-        }
-      },
-      [&interrupts] { return interrupts.load(); });
+  {
+    StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
+                        spec.max_length_steps, RankFlops(spec, EstimateOf(spec, ds_config)));
+    run.outcome = RunFullTraining(
+        spec, ds_config, options,
+        [&](const TrainingStep& step) {
+          printer.OnProgress(step);
+          if (step.validated) {
+            run.validation_loss = step.loss;
+          } else {
+            run.last_step = step.step;
+            run.loss = step.loss;
+          }
+        },
+        [&interrupts] { return interrupts.load(); });
+  }  // Clears the status line.
+  run.num_skipped = CountSkipped(options.out_dir);
   if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
   PrintEnd(run, builtin);
   return run;

@@ -25,7 +25,7 @@ struct FullRun {
   Outcome outcome;  // kStopped: interrupted.
   std::optional<int64_t> last_step;
   double loss = 0;                        // At last_step.
-  int64_t num_skipped = 0;                // Steps of this run without an update.
+  int64_t num_skipped = 0;                // Steps of the training without an update.
   std::optional<double> validation_loss;  // The last one.
   std::string checkpoint;  // The folder of the newest checkpoint, "" if there is none.
 };

@@ -1,4 +1,6 @@
 // main() of dsat: parses the command line (flags.h), runs the command and prints errors.
+#include <signal.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -22,6 +24,8 @@
 
 int main(int argc, char** argv) {
   using dsat::cli::Flags;
+  // A limit of file sizes is an error like a full disk, also in the processes that this one starts.
+  signal(SIGXFSZ, SIG_IGN);
   try {
     const std::variant<Flags, int> parsed = dsat::cli::ParseFlags(argc, argv);
     if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;

@@ -263,8 +263,7 @@ std::string CostText(const Verdict& verdict) {
 std::string MemoryText(const Search& search, const Verdict& verdict) {
   std::string text;
   if (verdict.free_bytes) {
-    text = fmt::format("{} of {} stay free on a rank",
-                       HumanBytes(std::max<int64_t>(0, *verdict.free_bytes)),
+    text = fmt::format("{} of {} stay free on a rank", HumanBytes(*verdict.free_bytes),
                        HumanBytes(search.profile()->device_memory_bytes));
   }
   for (const Alternative& other : verdict.alternatives) {

@@ -16,6 +16,12 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
   return spec;
 }
 
+Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {
+  const std::string& earlier = spec.options.warm_start;
+  const bool must_exist = earlier != "auto" && earlier != "off";
+  return Store::Open(db, must_exist ? Store::Mode::kReadWrite : Store::Mode::kCreate);
+}
+
 void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
   for (const std::string& warning : warnings) {
     if (std::find(logged.begin(), logged.end(), warning) == logged.end())

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "db/store.h"
 #include "proto/experiment.h"
 
 namespace dsat::cli {
@@ -14,6 +15,10 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
                         std::vector<std::string>* warnings);
 // Logs the warnings that are not in `logged`.
 void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged);
+
+// Opens the database of a new experiment. It is created unless the experiment starts from an
+// earlier one, which has to be there. Throws as Store::Open.
+Store OpenForNew(const std::string& db, const ExperimentSpec& spec);
 
 }  // namespace dsat::cli
 

@@ -109,6 +109,25 @@ std::string Heading(const Experiment& experiment) {
                                                    prior.at("experiment").get<ExperimentId>()));
 }
 
+// Measurements of other machines cannot be compared with those that an experiment has.
+void CheckSameMachines(const ExperimentSpec& spec, const RunnerOptions& options) {
+  const Json hosts = spec.machine.value("hosts", Json());
+  if (!hosts.is_null() && options.machines.hosts.empty()) {
+    std::string names;
+    for (const auto& host : hosts.items())
+      names += (names.empty() ? "" : ", ") + Printable(host.key());
+    Throw(ErrorCode::kInvalidArgument,
+          "resume: the trials of this experiment ran on other hosts ({}); pass --hostfile or "
+          "--launcher, and the options beside it, again",
+          names);
+  }
+  if (spec.machine.contains("host") && !options.machines.hosts.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resume: the trials of this experiment ran on the machine of its search; leave "
+          "--hostfile and --launcher out");
+  }
+}
+
 // Runs the full run with the best configuration; nullopt if none is requested.
 std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                                const Experiment& experiment) {
@@ -212,7 +231,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   Experiment::Check(spec);
   CheckRunnable(spec, search.run, options);
 
-  Store store = Store::Open(flags.db, Store::Mode::kCreate);
+  Store store = OpenForNew(flags.db, spec);
   Experiment experiment = Experiment::Create(store, spec);
   if (context) context->Keep();
   return RunSearch(flags, search.run, options, experiment);
@@ -223,6 +242,7 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
   PlanSlurm(experiment.search().spec(), &options);
+  CheckSameMachines(experiment.search().spec(), options);
   const LimitsRaised& limits = resume.limits;
   if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
     const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());

@@ -26,7 +26,14 @@ void Say(std::FILE* out, const std::string& text) {
   std::fflush(out);
 }
 
-StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0 && !IsDumb()) {}
+StatusLine::StatusLine() : live_(isatty(STDERR_FILENO) != 0 && !IsDumb()) {
+  if (live_) SetLogPrefix(kClear);
+}
+
+StatusLine::~StatusLine() {
+  Clear();
+  SetLogPrefix("");
+}
 
 void StatusLine::Draw(const std::vector<std::string>& parts) {
   if (!live_) return;

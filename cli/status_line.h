@@ -14,13 +14,14 @@ namespace dsat::cli {
 // main() notices if standard output did not take everything.
 void Say(std::FILE* out, const std::string& text);
 
-// On stderr. Does nothing if that is not a terminal, or a dumb one.
+// On stderr, where lines of the log replace it. Does nothing if that is not a terminal, or a dumb
+// one.
 class StatusLine {
  public:
   StatusLine();
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
-  ~StatusLine() { Clear(); }
+  ~StatusLine();
 
   bool live() const { return live_; }
   // Draws those of `parts`, in order, that fit into the terminal, because a line that wraps cannot

@@ -81,6 +81,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   if (train.steps) spec.max_length_steps = *train.steps;
   PlanSlurm(spec, &options);
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  CheckHosts(spec, options.machines.hosts);
   const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
   if (train.training.eval_interval > 0 && IsBuiltin(spec) &&
       (data == nullptr || !data->contains("validation"))) {

@@ -32,17 +32,6 @@ constexpr int64_t kMostTimesRanks = 4;
 constexpr char kCheckpointInterval[] = "/pipeline/activation_checkpoint_interval";
 constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointing";
 
-// From the least to the most that is moved out of device memory.
-std::vector<Strategy> Ladder() {
-  std::vector<Strategy> ladder = {{"stage_0", 0, "none", "none"}};
-  for (const Strategy& strategy : engine::Strategies()) {
-    if (std::string_view(strategy.name) == "stage_3_offload")
-      ladder.push_back({"stage_3_offload_optimizer", 3, "cpu", "none"});
-    ladder.push_back(strategy);
-  }
-  return ladder;
-}
-
 // Sums over the ranks of each node; the most of any.
 template <typename BytesOf>
 int64_t FullestNode(const Cluster& cluster, int64_t num_stages, BytesOf bytes_of) {
@@ -82,6 +71,11 @@ void SumUp(const Cluster& cluster, Estimate& e) {
   e.link_ms = e.time.link_busy_ms;
   if (e.time.total_ms() > 0)
     e.samples_per_s = static_cast<double>(e.batch.train_batch_size) / e.time.total_ms() * 1e3;
+}
+
+bool GivesTotal(const Json& ds_config) {
+  const auto total = ds_config.find("train_batch_size");
+  return total != ds_config.end() && total->is_number();
 }
 
 Json With(Json ds_config, const char* pointer, const Json& value) {
@@ -159,7 +153,7 @@ int64_t Planner::LargestMicroBatch(const Json& ds_config) const {
 std::vector<Variant> Planner::Variants(const Json& ds_config) const {
   const Json base = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
   std::vector<Variant> variants;
-  for (const Strategy& strategy : Ladder()) {
+  for (const Strategy& strategy : engine::Strategies()) {
     Variant& variant = variants.emplace_back();
     const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
     variant.name = name;
@@ -176,17 +170,32 @@ std::vector<Variant> Planner::Variants(const Json& ds_config) const {
 
 std::vector<Change> Planner::NearestChanges(const Json& ds_config) const {
   std::vector<Change> changes;
-  const int64_t micro_batch = LargestMicroBatch(ds_config);
-  if (micro_batch > 0) {
-    changes.push_back(
-        {fmt::format("{} {}", kMicroBatchKey, micro_batch),
-         Of(ConfigForTrial(ds_config, {{kMicroBatchKey, micro_batch}}, cluster_.num_ranks))});
-  }
+  if (std::optional<Change> change = ChangeOfMicroBatch(ds_config))
+    changes.push_back(std::move(*change));
   if (std::optional<Change> change = ChangeOfSettings(ds_config))
     changes.push_back(std::move(*change));
   if (std::optional<Change> change = ChangeOfRanks(ds_config))
     changes.push_back(std::move(*change));
   return changes;
+}
+
+// A global batch that is given stays.
+std::optional<Change> Planner::ChangeOfMicroBatch(const Json& ds_config) const {
+  int64_t micro_batch = LargestMicroBatch(ds_config);
+  if (micro_batch == 0) return std::nullopt;
+  std::map<std::string, Json> changes = {{kMicroBatchKey, micro_batch}};
+  std::string what = fmt::format("{} {}", kMicroBatchKey, micro_batch);
+  if (GivesTotal(ds_config)) {
+    const engine::BatchSizes batch =
+        engine::ResolveBatchSizes(ds_config, source_, cluster_.num_ranks);
+    const int64_t samples = batch.micro_batch_size * batch.accumulation_steps;
+    while (samples % micro_batch != 0)
+      --micro_batch;
+    changes = {{kMicroBatchKey, micro_batch}, {kAccumulationKey, samples / micro_batch}};
+    what = fmt::format("{} {} and {} {}", kMicroBatchKey, micro_batch, kAccumulationKey,
+                       samples / micro_batch);
+  }
+  return Change{what, Of(ConfigForTrial(ds_config, changes, cluster_.num_ranks))};
 }
 
 std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
@@ -212,7 +221,7 @@ std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
                    With(config, kCheckpointsOnHost, true));
   };
   if (auto change = attempts("", base)) return change;
-  for (const Strategy& strategy : Ladder()) {
+  for (const Strategy& strategy : engine::Strategies()) {
     if (strategy.stage < stage) continue;
     const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
     if (auto change = attempts(name, config)) return change;
@@ -229,7 +238,10 @@ std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
     cluster.num_ranks *= 2;
     Estimate estimate = OnCluster(config, cluster, nullptr);
     if (estimate.fits()) {
-      return Change{fmt::format("{} ranks", cluster.num_ranks), std::move(estimate)};
+      std::string what = fmt::format("{} ranks", cluster.num_ranks);
+      if (GivesTotal(ds_config))
+        what += fmt::format(" with /train_batch_size {}", estimate.batch.train_batch_size);
+      return Change{what, std::move(estimate)};
     }
   }
   return std::nullopt;

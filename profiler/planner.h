@@ -29,8 +29,8 @@ struct Estimate : Predicted {
 
 // One way to run the model: the base config at a stage with an offload.
 struct Variant {
-  // The name of a strategy (strategies.h), or "stage_0" or "stage_3_offload_optimizer"; for example
-  // "stage_3_nvme with buffer_size 269217920" if the default is too small for the model's layers.
+  // The name of a strategy (strategies.h), for example "stage_3_nvme with buffer_size 269217920" if
+  // the default is too small for the model's layers.
   std::string name;
   std::optional<Estimate> estimate;
   std::string refused;  // Why there is no estimate.
@@ -57,10 +57,10 @@ class Planner : public Predictor {
   // Every stage with every offload; nothing else is changed.
   std::vector<Variant> Variants(const Json& ds_config) const;
 
-  // Changes with which a config fits that does not fit as it is: a smaller micro-batch; the first
-  // of activation checkpointing, higher stages and offload that suffices for the same micro-batch;
-  // and the smallest power of two by which the number of ranks must be multiplied. Changes that do
-  // not suffice are left out.
+  // Changes with which a config fits that does not fit as it is: a smaller micro-batch, with which
+  // a global batch that is given stays; the first of activation checkpointing, higher stages and
+  // offload that suffices for the same micro-batch; and the smallest power of two by which the
+  // number of ranks must be multiplied. Changes that do not suffice are left out.
   std::vector<Change> NearestChanges(const Json& ds_config) const;
 
   const engine::Model& model() const { return model_; }
@@ -72,6 +72,7 @@ class Planner : public Predictor {
  private:
   Estimate OnCluster(const Json& ds_config, const engine::Cluster& cluster,
                      std::vector<std::string>* warnings) const;
+  std::optional<Change> ChangeOfMicroBatch(const Json& ds_config) const;
   std::optional<Change> ChangeOfSettings(const Json& ds_config) const;
   std::optional<Change> ChangeOfRanks(const Json& ds_config) const;
 

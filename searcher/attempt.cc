@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -16,6 +17,9 @@ namespace {
 // From the last measurement to the exit, unless the limit for hanging is less.
 constexpr std::chrono::milliseconds kExitGrace{30'000};
 constexpr std::chrono::seconds kKillGrace{2};  // From SIGTERM to SIGKILL.
+
+// Between two looks at the clock that come several times a second.
+constexpr std::chrono::seconds kLongPause{2};
 
 double Seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -133,6 +137,12 @@ std::optional<AttemptEnd> Attempt::End() {
 
 void Attempt::KillIfOverdue() {
   const Clock::time_point now = Clock::now();
+  const Clock::duration pause = now - std::exchange(looked_, now);
+  // This process was stopped or blocked: what was reported meanwhile is still to be read.
+  if (pause > kLongPause) {
+    started_ += pause;
+    last_sign_ += pause;
+  }
   const auto exit_grace = std::min(kExitGrace, limits_.hang.value_or(kExitGrace));
   const bool lingers = done_ && now - *done_ > exit_grace;
   const std::string reason = OverdueReason(now);

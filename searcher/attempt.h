@@ -89,7 +89,8 @@ class Attempt {
 
   Clock::time_point started_ = Clock::now();
   Clock::time_point last_sign_ = started_;
-  bool heard_ = false;  // There has been a report.
+  Clock::time_point looked_ = started_;  // At the clock, for the last time.
+  bool heard_ = false;                   // There has been a report.
   int64_t step_ = 0;
   int64_t shown_step_ = 0;
   int64_t polled_progress_ = 0;

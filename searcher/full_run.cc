@@ -40,11 +40,11 @@ class HistoryReader {
   // The file is complete up to `step`, from which a run continues.
   void Begin(int64_t step) {
     file_ = std::ifstream(path_, std::ios::binary);
-    told_ = std::max(told_, step);
+    told_ = told_validation_ = step;
     partial_.clear();
   }
 
-  // Tells of every new line once.
+  // Tells of every new line.
   void Follow() {
     if (!file_.is_open()) return;
     file_.clear();
@@ -125,7 +125,6 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   request.dir = options.out_dir;
   request.report_address = server.address();
   request.token = server.token();
-  CheckHosts(spec, options.machines.hosts);
   if (!options.jobs && !options.machines.hosts.empty()) {
     request.hosts = options.machines.hosts;
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
@@ -136,7 +135,7 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
 // Whether a full disk is why something has failed in `dir`, whose logs may then not say it.
 bool IsDiskFull(const std::string& reason, const std::string& dir) {
   constexpr uintmax_t kRoomForLogs = 64 << 10;
-  for (const int error : {ENOSPC, EDQUOT})
+  for (const int error : {ENOSPC, EDQUOT, EFBIG})
     if (reason.find(std::generic_category().message(error)) != std::string::npos) return true;
   std::error_code unknown;
   const std::filesystem::space_info space = std::filesystem::space(dir, unknown);
@@ -204,8 +203,11 @@ Outcome FullTraining::TryToRun(const LaunchRequest& request) {
 std::string NewestCheckpoint(const std::string& out_dir) {
   const std::string dir = out_dir + "/checkpoint";
   if (!std::filesystem::exists(dir + "/latest")) return "";
-  const std::string tag = ReadFile(dir + "/latest");
-  return dir + "/" + tag.substr(0, tag.find('\n'));
+  constexpr size_t kLongestName = 255;  // Of a file.
+  const std::string text = ReadFile(dir + "/latest"), tag = text.substr(0, text.find('\n'));
+  if (tag.size() > kLongestName || tag.find('/') != tag.npos)
+    Throw(ErrorCode::kInvalidArgument, "{}/latest: it does not name a checkpoint there", dir);
+  return dir + "/" + tag;
 }
 
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
@@ -240,7 +242,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     const auto stopped_at = is_full ? std::optional(NewestCheckpoint(request.dir)) : std::nullopt;
     const bool stays_full = is_full && stopped_at == full_at;
     full_at = stopped_at;
-    if (ended || !lost || !IsBuiltin(spec) || reached == 0 || stays_full ||
+    if (ended || !lost || !IsBuiltin(spec) || furthest == 0 || stays_full ||
         restarts > spec.max_restarts) {
       if (is_full)
         outcome.reason += fmt::format(
@@ -249,8 +251,9 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
             request.dir);
       return outcome;
     }
-    Log(LogLevel::kWarn, "the training is started again from its newest checkpoint",
-        {{"reason", outcome.reason}});
+    const std::string checkpoint = NewestCheckpoint(request.dir);
+    Log(LogLevel::kWarn, "the training is started again",
+        {{"from", checkpoint.empty() ? "its beginning" : checkpoint}, {"reason", outcome.reason}});
   }
 }
 

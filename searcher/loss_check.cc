@@ -237,9 +237,11 @@ std::string Describe(const LossCheck& check) {
   if (check.result == LossCheck::Result::kNotChecked) return check.why;
   if (std::isinf(check.difference))
     return fmt::format("most losses of {} steps are not finite", check.num_steps);
+  const char* const how = !check.only_learning   ? "differ"
+                          : check.difference < 0 ? "are better"
+                                                 : "are worse";
   return fmt::format("the losses of {} steps {} by {:.2g} % ({:.2g} % is allowed)", check.num_steps,
-                     check.only_learning ? "are worse" : "differ", 100 * check.difference,
-                     100 * check.allowed);
+                     how, 100 * std::abs(check.difference), 100 * check.allowed);
 }
 
 std::string ToString(engine::KeyClass key_class) {

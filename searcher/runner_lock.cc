@@ -33,14 +33,28 @@ Json OwnerOf(const std::string& dir) {
   return fs::exists(OwnerPath(dir)) ? ReadJsonFile(OwnerPath(dir)) : Json();
 }
 
+// The name of a file in a folder without owner that results would replace, such as a config that a
+// user has written; "" if there is none.
+std::string FileToKeep(const std::string& dir) {
+  for (const char* name : {"ds_config.json", "metrics.json", "command.txt"})
+    if (fs::exists(dir + "/" + name)) return name;
+  return "";
+}
+
 bool IsFree(const std::string& dir, const Json& owner) {
   const Json there = OwnerOf(dir);
-  return there.is_null() || there == owner;
+  return there.is_null() ? FileToKeep(dir).empty() : there == owner;
 }
 
 void RefuseUnlessFree(const std::string& dir, const Json& owner) {
   if (IsFree(dir, owner)) return;
   const Json there = OwnerOf(dir);
+  if (there.is_null()) {
+    Throw(ErrorCode::kAlreadyExists,
+          "{}/{}: no search has written this file, but the results would replace it; expected "
+          "--out with another folder",
+          dir, FileToKeep(dir));
+  }
   Throw(ErrorCode::kFailedPrecondition,
         "{}: this folder has the results of experiment {} of {}; expected --out with another "
         "folder",

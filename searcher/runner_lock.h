@@ -27,8 +27,9 @@ class RunnerLock {
   // Throws as ClaimFolder for an experiment that is yet to be recorded.
   static void CheckUnclaimed(const std::string& dir);
 
-  // Locks a folder, which then belongs to `owner` (FolderOwner) for good. Throws as LockFolder, and
-  // kFailedPrecondition if it belongs to another experiment.
+  // Locks a folder, which then belongs to `owner` (FolderOwner) for good. Throws as LockFolder,
+  // kFailedPrecondition if it belongs to another experiment, and kAlreadyExists if it belongs to
+  // none but has files of the names of results.
   static RunnerLock ClaimFolder(const std::string& dir, const Json& owner);
 
   // Whether a process holds it.
@@ -49,7 +50,7 @@ class RunnerLock {
 // in memory, whose results belong to nobody.
 Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at);
 
-// The first of `dir`, `dir`-2, `dir`-3, ... that belongs to `owner` or to nobody.
+// The first of `dir`, `dir`-2, `dir`-3, ... that ClaimFolder would let `owner` have.
 std::string FreeFolder(const std::string& dir, const Json& owner);
 
 }  // namespace dsat

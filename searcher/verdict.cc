@@ -224,8 +224,9 @@ Verdict VerdictOf(const Search& search) {
   AddProof(search, verdict);
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
-  if (peak && search.profile() && search.profile()->device_memory_bytes > 0)
-    verdict.free_bytes = search.profile()->device_memory_bytes - *peak;
+  // On the CPU the peak of a script is its whole process, which the budget does not bound.
+  const int64_t budget = search.profile() ? search.profile()->device_memory_bytes : 0;
+  if (peak && *peak <= budget) verdict.free_bytes = budget - *peak;
   verdict.repaid_after_steps = RepaidAfter(search, verdict);
   return verdict;
 }

@@ -235,9 +235,10 @@ constexpr Key kBehindZero[] = {
     Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),
     Int("/data_parallel_size", "0.1.0", "null", kRefuses).Rounding().From(1),
     Open("/tensor_parallel", "0.7.6")
-        .Holds("tp_size tp_grain_size dtype tp tp_overlap_comm vocab_parallel_lm_head "
+        .Holds("tp_size tp_grain_size dtype tp_overlap_comm vocab_parallel_lm_head "
                "vocab_parallel_ce_backend injection_policy_tuple partition_config preset_model "
                "keep_module_on_host replace_with_kernel_inject kernel_inject enabled mpu tp_group"),
+    Open("/tensor_parallel/tp", "0.16.4").Holds("tp_size tp_grain_size mpu tp_group"),
     Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0),
     Open("/expert_parallel", "0.19.2", kRefuses),
     Flag("/use_data_before_expert_parallelism", "0.12.4", "false", kWarns),
@@ -272,9 +273,19 @@ constexpr Key kBehindZero[] = {
 
     // Training techniques.
     Open("/curriculum_learning", "0.5.0")
-        .Holds("curriculum_type min_difficulty max_difficulty schedule_type schedule_config"),
+        .Holds("curriculum_type min_difficulty max_difficulty schedule_type"),
+    Open("/curriculum_learning/schedule_config", "0.5.0")
+        .Holds("total_curriculum_step difficulty_step root_degree difficulty max_step"),
     Flag("/curriculum_learning/enabled", "0.5.0", "false", kRefuses),
-    Open("/data_efficiency", "0.8.0").Holds("seed data_sampling data_routing"),
+    Open("/data_efficiency", "0.8.0").Holds("seed"),
+    Open("/data_efficiency/data_sampling", "0.8.0")
+        .Holds("enabled num_epochs num_workers pin_memory dynamic_batching"),
+    Open("/data_efficiency/data_sampling/curriculum_learning", "0.8.0")
+        .Holds("enabled data_cluster_path curriculum_metrics"),
+    Open("/data_efficiency/data_routing", "0.8.0").Holds("enabled"),
+    Open("/data_efficiency/data_routing/random_ltd", "0.8.0")
+        .Holds("enabled total_layer_num random_ltd_layer_num random_ltd_layer_id model_mask_name "
+               "model_type hidden_state_order random_ltd_schedule layer_token_lr_schedule"),
     Flag("/data_efficiency/enabled", "0.8.0", "false", kRefuses),
     Open("/compression_training", "0.7.0", kRefuses),
     Open("/progressive_layer_drop", "0.3.1").Holds("theta gamma"),

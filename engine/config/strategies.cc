@@ -12,10 +12,12 @@
 namespace dsat::engine {
 namespace {
 
-constexpr std::array<Strategy, 6> kStrategies = {{{"stage_1", 1, "none", "none"},
+constexpr std::array<Strategy, 8> kStrategies = {{{"stage_0", 0, "none", "none"},
+                                                  {"stage_1", 1, "none", "none"},
                                                   {"stage_2", 2, "none", "none"},
                                                   {"stage_2_offload", 2, "cpu", "none"},
                                                   {"stage_3", 3, "none", "none"},
+                                                  {"stage_3_offload_optimizer", 3, "cpu", "none"},
                                                   {"stage_3_offload", 3, "cpu", "cpu"},
                                                   {"stage_3_nvme", 3, "nvme", "nvme"}}};
 constexpr std::string_view kPrefix = "deepspeed_";

@@ -1,7 +1,8 @@
 // Whole ds_configs by name: "stage_2_offload" in place of a file name.
 //
 // Names and bucket sizes are those of PyTorch Lightning's DeepSpeedStrategy, with or without its
-// prefix: "deepspeed_stage_2_offload" is the same.
+// prefix: "deepspeed_stage_2_offload" is the same. Lightning has neither "stage_0" nor
+// "stage_3_offload_optimizer".
 #ifndef DSAT_ENGINE_CONFIG_STRATEGIES_H_
 #define DSAT_ENGINE_CONFIG_STRATEGIES_H_
 
@@ -20,6 +21,7 @@ struct Strategy {
   const char* param_device;
 };
 
+// From the least to the most that is moved out of device memory.
 std::span<const Strategy> Strategies();
 
 // The strategy of this name, or nullptr.

@@ -83,19 +83,37 @@ void CheckLinears(const CheckpointManifest& manifest) {
   }
 }
 
-// What the engine continues from has to be known before a checkpoint overwrites a state.
+// What the engine continues from has to be known before a checkpoint overwrites a state. Old
+// checkpoints lack what may be missing.
 void CheckEngine(const Json& engine) {
-  for (const char* key :
-       {"/num_steps", "/num_skipped_steps", "/loss_scaler/scale", "/loss_scaler/iteration",
-        "/loss_scaler/last_overflow", "/loss_scaler/hysteresis"}) {
+  constexpr double kMost = 1LL << 53;  // Of what is counted.
+  constexpr double kTiny = std::numeric_limits<double>::min();
+  constexpr double kHuge = std::numeric_limits<double>::max();
+  struct Number {
+    const char* key;
+    double least, most;
+    const char* expected;
+    bool may_lack = false;
+  };
+  for (const auto& [key, least, most, expected, may_lack] : {
+           Number{"/num_steps", 0, kMost, "an integer of 0 or more"},
+           Number{"/num_skipped_steps", 0, kMost, "an integer of 0 or more"},
+           Number{"/num_samples", 0, kMost, "an integer of 0 or more", true},
+           Number{"/train_batch_size", 1, kMost, "an integer of 1 or more", true},
+           Number{"/loss_scaler/scale", kTiny, kHuge, "a number above 0"},
+           Number{"/loss_scaler/iteration", 0, kMost, "an integer of 0 or more"},
+           Number{"/loss_scaler/last_overflow", -kMost, kMost, "an integer"},
+           Number{"/loss_scaler/hysteresis", -kMost, kMost, "an integer"},
+           Number{"/lr", 0, kHuge, "a number of 0 or more", true},
+       }) {
     const Json::json_pointer pointer(key);
-    const bool found = engine.contains(pointer);
-    if (!found || !engine.at(pointer).is_number())
-      Throw(ErrorCode::kDataLoss, "/engine{} is {}; expected a number", key,
-            found ? engine.at(pointer).dump() : "missing");
+    const Json value = engine.contains(pointer) ? engine.at(pointer) : Json();
+    if (value.is_null() && may_lack) continue;
+    const bool is_kind = most == kMost ? value.is_number_integer() : value.is_number();
+    if (is_kind && value.get<double>() >= least && value.get<double>() <= most) continue;
+    Throw(ErrorCode::kDataLoss, "/engine{} is {}; expected {}", key,
+          value.is_null() ? "missing" : value.dump(), expected);
   }
-  if (const Json lr = engine.value("lr", Json()); !lr.is_null() && !lr.is_number())
-    Throw(ErrorCode::kDataLoss, "/engine/lr is {}; expected a number", lr.dump());
 }
 
 // REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
@@ -151,8 +169,10 @@ std::string WayOut(const std::string& folder) {
   }
   if (newest.empty()) return "";
   const std::string name = newest.filename();
-  return fmt::format("; the newest other one is {}: write this name to {} to continue from it",
-                     name, (dir / "latest").string());
+  return fmt::format(
+      "; the newest other one is {0}: pass --tag {0} or, to continue a training from it, write "
+      "this name to {1}",
+      name, (dir / "latest").string());
 }
 
 void CheckSum(const Json& json, const std::string& path) {
@@ -201,7 +221,7 @@ void CheckTag(const std::string& tag) {
     Throw(ErrorCode::kInvalidArgument,
           "checkpoint tag \"{}\": expected a folder name of 1 to {} bytes without '/', which "
           "does not begin with '.' and is neither \"latest\" nor \"best\"",
-          Printable(tag), kMaxTagBytes);
+          Printable(tag.substr(0, kMaxTagBytes)), kMaxTagBytes);
   }
 }
 
@@ -289,6 +309,24 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
     Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}{}", path,
           Hex(crc), kManifest, Hex(file.crc32), WayOut(folder));
   }
+}
+
+bool IsForeign(const std::string& folder) {
+  if (!fs::is_directory(folder) || fs::exists(fs::path(folder) / kManifest)) return false;
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    return !IsOurs(entry.path().filename());
+  });
+}
+
+void RemoveCheckpoint(const std::string& folder) {
+  fs::remove(fs::path(folder) / kManifest);
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (IsOurs(entry.path().filename())) files.push_back(entry.path());
+  }
+  for (const fs::path& file : files)
+    fs::remove(file);
+  if (fs::is_empty(folder)) fs::remove(folder);
 }
 
 void RemoveLeftovers(const std::string& dir) {

@@ -65,6 +65,13 @@ void WriteManifest(const std::string& folder, const CheckpointManifest& manifest
 void VerifyFile(const std::string& folder, const CheckpointFile& file,
                 const std::function<void(int64_t bytes)>& on_read);
 
+// Whether `folder` holds files but no checkpoint of ours, finished or not. DeepSpeed's tags have
+// the same names.
+bool IsForeign(const std::string& folder);
+
+// Removes a checkpoint, the manifest first. Keeps files that no save has written, and their folder.
+void RemoveCheckpoint(const std::string& folder);
+
 // Removes what interrupted saves have left in `dir`: rank files that no manifest names, and tags
 // that are empty then. Keeps all other files, and tags whose manifest cannot be read. REQUIRES: no
 // save is under way there.

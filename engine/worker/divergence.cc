@@ -1,6 +1,7 @@
 // Notices that a training has stopped learning for good.
 #include "engine/worker/divergence.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace dsat::engine {
@@ -26,6 +27,15 @@ void DivergenceWatch::OnStep(const StepResult& step, int64_t num_steps) {
     throw Diverged(
         fmt::format("diverged: the losses of the last {} steps, up to step {}, were not finite; {}",
                     bad_losses_in_a_row_, num_steps, kWaysOut));
+  }
+  if (std::isfinite(step.loss) && !first_loss_) first_loss_ = step.loss;
+  const bool is_high = first_loss_ && step.loss > kHighLoss * std::max(*first_loss_, 1.0);
+  high_losses_in_a_row_ = is_high ? high_losses_in_a_row_ + 1 : 0;
+  if (high_losses_in_a_row_ >= kMostHighLossesInARow) {
+    throw Diverged(fmt::format(
+        "diverged: the losses of the last {} steps, up to step {}, are more than {} times as high "
+        "as the first one ({:.4g}; the last one is {:.4g}); {}",
+        high_losses_in_a_row_, num_steps, kHighLoss, *first_loss_, step.loss, kWaysOut));
   }
   if (step.skipped || (std::isfinite(step.loss) && std::isfinite(step.grad_norm))) return;
   throw Diverged(

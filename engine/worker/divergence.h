@@ -3,6 +3,7 @@
 #define DSAT_ENGINE_WORKER_DIVERGENCE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -23,17 +24,24 @@ inline constexpr int64_t kMostSkippedInARow = 100;
 // Losses in a row that are not finite although nothing was updated. One batch may overflow.
 inline constexpr int64_t kMostBadLossesInARow = 10;
 
+// Losses in a row that are this many times as large as the first one of the run, and as 1: the
+// model is far worse than before it learned anything.
+inline constexpr int64_t kMostHighLossesInARow = 50;
+inline constexpr double kHighLoss = 10;
+
 // Sees every step of a run. A function of its results, which are equal on all ranks.
 class DivergenceWatch {
  public:
   // Throws Diverged after an update with a loss or gradients that are not finite, whose parameters
-  // no checkpoint should get, after kMostBadLossesInARow losses that are not finite, and after
-  // kMostSkippedInARow skipped steps.
+  // no checkpoint should get, after kMostBadLossesInARow losses that are not finite, after
+  // kMostHighLossesInARow high ones, and after kMostSkippedInARow skipped steps.
   void OnStep(const StepResult& step, int64_t num_steps);
 
  private:
   int64_t skipped_in_a_row_ = 0;
   int64_t bad_losses_in_a_row_ = 0;
+  int64_t high_losses_in_a_row_ = 0;
+  std::optional<double> first_loss_;  // A finite one.
 };
 
 // Throws Diverged if the loss of the last step of a training is not finite. Its parameters are not

@@ -4,14 +4,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+#include "base/files.h"
+
 namespace dsat::engine {
+namespace {
+
+constexpr size_t kShownBytes = 80;
+
+}  // namespace
 
 StepHistory::StepHistory(const std::string& path, int64_t step)
-    : file_(path, [this, step](const std::string& line) { return Keep(line, step); }) {}
+    : file_(path, [&](const std::string& line) { return Keep(path, line, step); }) {}
 
-bool StepHistory::Keep(const std::string& line, int64_t last_step) {
+bool StepHistory::Keep(const std::string& path, const std::string& line, int64_t last_step) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.value("step", Json()).is_number_integer()) return false;
+  if (json.is_discarded()) return false;  // Damaged.
+  if (!json.is_object() || !json.value("step", Json()).is_number_integer()) {
+    Throw(ErrorCode::kAlreadyExists,
+          "{}: it has a line that no training of dsat has written: {}; train into another folder",
+          path, Printable(line.substr(0, kShownBytes)));
+  }
   if (json["step"] > last_step) return false;
   if (const auto loss = json.find("validation_loss"); loss != json.end()) {
     has_validation_ |= json["step"] == last_step;

@@ -28,7 +28,7 @@ class StepHistory {
   void Sync() { file_.Sync(); }
 
  private:
-  bool Keep(const std::string& line, int64_t last_step);
+  bool Keep(const std::string& path, const std::string& line, int64_t last_step);
   void NoteValidation(double loss);
 
   bool has_validation_ = false;

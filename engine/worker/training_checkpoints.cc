@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -48,17 +49,35 @@ void TrainingCheckpoints::SaveOnlyIfShared(ProcessGroup& group) {
   if (!is_shared) dir_.clear();
 }
 
+void TrainingCheckpoints::CheckNoneIsForeign() const {
+  if (!fs::is_directory(dir_)) return;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
+    if (!StepOf(entry.path().filename()) || !IsForeign(entry.path())) continue;
+    Throw(
+        ErrorCode::kAlreadyExists,
+        "{}: it holds files, but none of a checkpoint of dsat; train into another folder, or move "
+        "it away",
+        entry.path().string());
+  }
+}
+
 void TrainingCheckpoints::Save(Engine& engine, bool wait) {
   if (dir_.empty()) return;
   Finish(/*wait=*/true);
   const auto began = std::chrono::steady_clock::now();
   save_ = engine.BeginCheckpoint(dir_, TagOf(engine.num_steps()));
   newest_ = engine.num_steps();
-  Finish(wait);
+  if (wait) Finish(wait);
   saved_ = std::chrono::steady_clock::now();
   save_ms_ = std::chrono::duration<double, std::milli>(saved_ - began).count();
 }
 
+void TrainingCheckpoints::OnStep(const StepResult& step) {
+  if (!std::isfinite(step.loss)) save_.reset();
+  Finish(/*wait=*/!std::isfinite(step.grad_norm));
+}
+
+// Ends the last Save, if it has not ended and is on disk; waits for the disk if `wait`.
 void TrainingCheckpoints::Finish(bool wait) {
   if (save_ == nullptr) return;
   std::unique_ptr<CheckpointSave> save = std::move(save_);  // It is given up if it throws.
@@ -85,12 +104,12 @@ void TrainingCheckpoints::RemoveOld() const {
   std::set<int64_t, std::greater<>> steps;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
     const std::optional<int64_t> other = StepOf(entry.path().filename());
-    if (other && *other <= *newest_) steps.insert(*other);
+    if (other && *other <= *newest_ && !IsForeign(entry.path())) steps.insert(*other);
   }
   int64_t num_kept = 0;
   for (const int64_t each : steps) {
     if (num_kept++ < keep_ || TagOf(each) == best) continue;
-    fs::remove_all(fs::path(dir_) / TagOf(each));
+    RemoveCheckpoint(dir_ + "/" + TagOf(each));
   }
 }
 

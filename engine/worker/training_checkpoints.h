@@ -25,12 +25,15 @@ class TrainingCheckpoints {
   // Saves nothing from now on unless the ranks of `group`, on whichever hosts, see the same folder.
   // A collective call.
   void SaveOnlyIfShared(ProcessGroup& group);
-  // Saves the state after engine.num_steps() steps; unless `wait`, training may continue before
-  // Finish. A collective call.
+  // Throws kAlreadyExists if a folder of one of these names holds what dsat has not saved.
+  void CheckNoneIsForeign() const;
+  // Saves the state after engine.num_steps() steps; unless `wait`, training continues before it is
+  // on disk. A collective call.
   void Save(Engine& engine, bool wait);
-  // Ends the last Save, if it has not ended and is on disk; waits for the disk if `wait`. A
-  // collective call.
-  void Finish(bool wait);
+  // Ends a Save that is on disk, or drops it if the loss of the next step, which is that of the
+  // saved parameters, is not finite. If the gradients are not, training may end: waits for the
+  // disk. A collective call.
+  void OnStep(const StepResult& step);
   // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
   // collective call.
   void SaveBest(Engine& engine);
@@ -40,6 +43,7 @@ class TrainingCheckpoints {
   double save_ms() const { return save_ms_; }
 
  private:
+  void Finish(bool wait);
   void RemoveOld() const;
 
   std::string dir_;

@@ -414,6 +414,7 @@ bool Trial::ValidatesAfter(int64_t step) const {
 void Trial::BeginTraining(Engine& engine) {
   if (task_.training.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
   const std::string& dir = task_.checkpoint_dir;
+  checkpoints_.CheckNoneIsForeign();
   if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
     const Reporter::LongWork loading(reporter_);
     engine.LoadCheckpoint(dir);
@@ -458,8 +459,7 @@ void Trial::Train() {
     Record(record, engine);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;
     tracer.AfterStep(engine, *group_, last);
-    // The training may have diverged, and what is being saved be its last good state.
-    checkpoints_.Finish(/*wait=*/!std::isfinite(step.loss + step.grad_norm));
+    checkpoints_.OnStep(step);
     divergence.OnStep(step, engine.num_steps());
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     // Parameters that give no finite loss do not replace those that did.

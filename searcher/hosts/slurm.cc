@@ -27,6 +27,8 @@
 namespace dsat {
 namespace {
 
+constexpr char kNodesMark[] = "dsat-nodes";  // As kPrintNodes prints it.
+
 // Slurm's commands read options from these variables, which a job sets for itself and not for its
 // steps, such as SLURM_NTASKS and SLURM_GPUS_PER_TASK.
 constexpr char kForgetJob[] = R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
@@ -180,7 +182,7 @@ SlurmNodes ParseNodes(const std::string& line) {
   std::string mark, tasks;
   SlurmNodes nodes;
   words >> mark >> nodes.job >> tasks;
-  if (mark != "dsat-nodes") return {};
+  if (mark != kNodesMark) return {};
   const std::vector<std::string> names{std::istream_iterator<std::string>(words), {}};
   const std::vector<int64_t> counts = TasksOf(tasks, names.size());
   for (size_t i = 0; i < counts.size(); ++i)
@@ -195,7 +197,8 @@ SlurmNodes NodesOfThisJob(int64_t slots_per_node) {
     Throw(ErrorCode::kFailedPrecondition,
           "--launcher slurm: SLURM_JOB_ID is set, but the nodes of that job are unknown: {}; "
           "expected SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE, and scontrol in PATH",
-          Printable(LastLine(answer.text)));
+          answer.text.starts_with(kNodesMark) ? "Slurm names none"
+                                              : Printable(LastLine(answer.text)));
   }
   for (Host& host : nodes.hosts) {
     CheckHostName(host.name);

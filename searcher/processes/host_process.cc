@@ -165,12 +165,14 @@ int HostProcess::Collect() {
   if (pid_ < 0) return exit_code_;
   kill(pid_, SIGCONT);
   const UniqueFd process = OpenProcess(pid_);
-  if (!refused_.empty() || (process && !EndsByItself(pid_, process.get()))) KillTree(pid_);
+  const bool kills = !refused_.empty() || (process && !EndsByItself(pid_, process.get()));
+  if (kills) KillTree(pid_);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;
   exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (kills) exit_code_ = 1;  // The signal says nothing of what the ranks did.
   return exit_code_;
 }
 

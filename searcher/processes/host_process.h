@@ -42,8 +42,8 @@ class HostProcess {
   bool ended() const { return ended_; }
   // Ends the connection after a message that no supervisor sends.
   void Refuse(const std::string& why);
-  // Waits for the end of the process, which is killed if it takes too long, and returns its exit
-  // code, 128 + signal if it was killed. REQUIRES: ended().
+  // Waits for the end of the process, and returns its exit code: 128 + signal if a signal has ended
+  // it, 1 if it is killed here, because it takes too long or was refused. REQUIRES: ended().
   int Collect();
   // Why there was no report. REQUIRES: Collect was called.
   std::string WhyNoReport() const;

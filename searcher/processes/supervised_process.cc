@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -106,7 +105,10 @@ void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
     const auto log = ended.logs.find(path);
     std::error_code error;
     if (log == ended.logs.end() || std::filesystem::exists(path, error)) continue;
-    std::ofstream(path, std::ios::binary) << log->second;
+    try {
+      WriteFileAtomic(path, log->second);  // In place of a symbolic link, which leads elsewhere.
+    } catch (const Error&) {               // Nowhere to write it, such as on a full disk.
+    }
   }
   part.report = std::move(ended);
 }

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
@@ -70,6 +72,33 @@ TEST_F(EstimateTest, SaysWhatDoesNotFitAndWhatWould) {
                     HasSubstr("It would fit with any one of\n  /train_micro_batch_size_per_gpu ")));
 }
 
+TEST_F(EstimateTest, WhatItSuggestsCanBeFollowed) {
+  work.Write("batch.json", R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 32,
+      "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+      "zero_optimization": {"stage": 1}})");
+  const std::vector<std::string> args = {"--model", "124M", "--ds-config",    "batch.json",
+                                         "--ranks", "2",    "--device-memory"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), more.begin(), more.end());
+    return EstimateJson(all);
+  };
+  const Json tight = with({"4GiB"});
+  ASSERT_FALSE(tight["estimate"]["fits"].get<bool>());
+  std::istringstream words(tight["changes_that_fit"][0]["what"].get<std::string>());
+  std::string micro, size, and_, accumulation, steps;
+  words >> micro >> size >> and_ >> accumulation >> steps;
+  const Json followed =
+      with({"4GiB", "--set", micro + "=" + size, "--set", accumulation + "=" + steps});
+  EXPECT_TRUE(followed["estimate"]["fits"].get<bool>());
+  EXPECT_EQ(followed["estimate"]["train_batch_size"], 64);
+  // Another micro-batch size keeps a batch that it can have.
+  EXPECT_EQ(with({"1TiB", "--micro-batch", "16"})["estimate"]["accumulation_steps"], 2);
+  EXPECT_EQ(EstimateJson({"--model", "124M", "--ds-config",
+                          "stage_3_offload_optimizer"})["estimate"]["fits"],
+            true);
+}
+
 TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
   const Finished run = Estimate({"--params", "1e9", "--ranks", "4", "--stages", "all"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -118,6 +147,10 @@ TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
 TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
   ExpectRefused({}, "--model or --params");
   ExpectRefused({"--model", "5B"}, "--model/preset");
+  ExpectRefused({"--model", "124M", "--link", "0"}, "--link: 0; expected more");
+  ExpectRefused({"--model", "124M", "--device-memory", "0"}, "--device-memory: 0; expected more");
+  ExpectRefused({"--model", "124M", "--flops", "1e-300"},
+                "--flops: 1e-300; expected 1000000 or more");
   ExpectRefused({"--params", "1"}, "--params: 1; expected a number from 1e6");
   ExpectRefused({"--model", "124M", "--device", "z80"}, "v100, a100, h100, h200, cpu");
   ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");

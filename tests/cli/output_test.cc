@@ -174,7 +174,16 @@ TEST_F(OutputTest, ARefusedCreateLeavesNoDatabase) {
   ExpectRefused(
       work.Dsat({"create", "asha", "deepspeed.yaml", "--max-slots", "1", "--db", "new.db"}),
       "--max-slots: 1 is too few");
+  ExpectRefused(
+      work.Dsat({"create", "auto", "deepspeed.yaml", "--warm-start", "77", "--db", "new.db"}),
+      "new.db");
   EXPECT_FALSE(std::filesystem::exists(work.Path("new.db")));
+}
+
+TEST_F(OutputTest, ASearchDoesNotReplaceItsInput) {
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "."}),
+                "/ds_config.json: no search has written this file");
+  EXPECT_EQ(ReadFile(work.Path("ds_config.json")), kDsConfig);
 }
 
 TEST_F(OutputTest, ACorruptDatabaseIsRefusedAndNotTouched) {

@@ -106,6 +106,19 @@ TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
   EXPECT_THAT(run.err, HasSubstr("hosts: w0 (2 slots), w1 (2 slots)"));
 }
 
+TEST_F(SeveralHostsTest, AnExperimentStaysOnItsMachines) {
+  ASSERT_EQ(work.Dsat(OnHosts({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}))
+                .exit_code,
+            0);
+  EXPECT_THAT(work.Dsat({"resume", "1", "--max-trials", "3"}).err,
+              HasSubstr("the trials of this experiment ran on other hosts (w0, w1); pass "
+                        "--hostfile or --launcher"));
+  ASSERT_EQ(
+      work.Dsat({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code, 0);
+  EXPECT_THAT(work.Dsat(OnHosts({"resume", "2", "--max-trials", "3"})).err,
+              HasSubstr("leave --hostfile and --launcher out"));
+}
+
 TEST_F(SeveralHostsTest, TheSpaceIsProfiledThere) {
   for (int run = 0; run < 2; ++run) {  // The folder belongs to no experiment.
     const Finished space = work.Dsat(OnHosts({"space", "deepspeed.yaml"}));
@@ -186,7 +199,9 @@ TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
     const Finished run = work.Dsat(OnHosts({command, "deepspeed.yaml"}));
     EXPECT_EQ(run.exit_code, 1);
     EXPECT_THAT(run.err, HasSubstr("resources.slots_per_trial: 3; the hosts have fewer slots"));
+    EXPECT_THAT(run.err, testing::Not(HasSubstr("training")));
   }
+  EXPECT_FALSE(fs::exists(work.Path("dsat-out")));
   EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
 }
 

@@ -86,6 +86,22 @@ TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
   EXPECT_EQ(FreeFolder(dir, other), dir + "-2");
 }
 
+TEST_F(RunnerLockTest, AFolderWithFilesOfTheUserIsNotForResults) {
+  const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
+  for (const char* name : {"ds_config.json", "metrics.json", "command.txt"}) {
+    const std::string dir = folder_.File(std::string("with_") + name);
+    std::filesystem::create_directory(dir);
+    WriteFileAtomic(dir + "/" + name, "the user's");
+    std::string message;
+    EXPECT_EQ(CodeOf([&] { RunnerLock::CheckUnclaimed(dir); }), ErrorCode::kAlreadyExists);
+    EXPECT_EQ(CodeOf([&] { RunnerLock::ClaimFolder(dir, mine); }, &message),
+              ErrorCode::kAlreadyExists);
+    EXPECT_THAT(message, HasSubstr(dir + "/" + name + ": no search has written this file"));
+    EXPECT_EQ(FreeFolder(dir, mine), dir + "-2");
+    EXPECT_EQ(ReadFile(dir + "/" + name), "the user's");
+  }
+}
+
 TEST_F(RunnerLockTest, OthersSeeWhetherItIsHeld) {
   EXPECT_FALSE(RunnerLock::IsHeld(path(), 1));
   EXPECT_TRUE(folder_.Names().empty());

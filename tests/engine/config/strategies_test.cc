@@ -51,8 +51,10 @@ TEST(StrategiesTest, UnknownNamesAreRefusedWithTheList) {
       FAIL();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-      EXPECT_THAT(error.what(), testing::HasSubstr("stage_1, stage_2, stage_2_offload, stage_3, "
-                                                   "stage_3_offload, stage_3_nvme"));
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("stage_0, stage_1, stage_2, stage_2_offload, "
+                                     "stage_3, stage_3_offload_optimizer, stage_3_offload, "
+                                     "stage_3_nvme"));
     }
   }
 }

@@ -264,6 +264,12 @@ TEST_F(ExportTest, AManifestWithoutTheStateOfTheEngineIsRefused) {
               HasSubstr("/engine/loss_scaler/scale is \"1\"; expected a number"));
   EXPECT_THAT(error_of({{"lr", true}}), HasSubstr("/engine/lr is true; expected a number"));
   EXPECT_THAT(error_of({{"loss_scaler", 1}}), HasSubstr("/engine/loss_scaler/scale is missing"));
+  EXPECT_THAT(error_of({{"num_steps", -5}}),
+              HasSubstr("/engine/num_steps is -5; expected an integer of 0 or more"));
+  EXPECT_THAT(error_of({{"num_samples", std::numeric_limits<int64_t>::max()}}),
+              HasSubstr("/engine/num_samples is 9223372036854775807; expected an integer"));
+  EXPECT_THAT(error_of({{"lr", -1e300}}), HasSubstr("/engine/lr is -1e+300; expected a number"));
+  EXPECT_THAT(error_of({{"train_batch_size", 0}}), HasSubstr("expected an integer of 1 or more"));
 }
 
 TEST_F(ExportTest, StoppingLeavesNothing) {

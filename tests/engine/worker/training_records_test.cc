@@ -155,7 +155,7 @@ TEST_F(TrainingRecordsTest, TensorBoardReadsTheScalarsAndDropsThoseThatWereTrain
       monitors.Add({.step = step, .loss = 1.0 * step, .lr = 0.5, .loss_scale = 1024}, 8 * step);
   }
   Monitors monitors(config, 8);
-  monitors.Add({.step = 2, .loss = 20, .lr = 0.25, .loss_scale = 512}, 16);
+  monitors.Add({.step = 2, .loss = 20, .lr = 0.0, .loss_scale = 512}, 16);
   monitors.Add({.step = 2, .validated = true, .loss = 7}, 16);
   const std::string script = DSAT_SOURCE_DIR "/tests/engine/worker/read_tensorboard.py";
   ASSERT_EQ(std::system(fmt::format("{} {} {}/job >{}/read.json 2>{}/errors", python, script, dir_,
@@ -165,7 +165,7 @@ TEST_F(TrainingRecordsTest, TensorBoardReadsTheScalarsAndDropsThoseThatWereTrain
       << ReadFile(dir_ + "/errors");
   const Json read = ReadJsonFile(dir_ + "/read.json");
   EXPECT_EQ(read, Json({{"Train/Samples/train_loss", {{8, 1.0}, {16, 20.0}}},
-                        {"Train/Samples/lr", {{8, 0.5}, {16, 0.25}}},
+                        {"Train/Samples/lr", {{8, 0.5}, {16, 0.0}}},
                         {"Train/Samples/loss_scale", {{8, 1024.0}, {16, 512.0}}},
                         {"Validation/Samples/loss", Json::array({{16, 7.0}})}}));
 }

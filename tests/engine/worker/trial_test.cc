@@ -231,6 +231,19 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   EXPECT_GT(both[0].at("peak_bytes").get<int64_t>(), 0);
 }
 
+TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.train_steps = 2;
+  const std::string theirs = "{\"epoch\": 1, \"loss\": 0.5}\n";
+  WriteFileAtomic(task_.history_path, theirs);
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log,
+              testing::HasSubstr("it has a line that no training of dsat has written"));
+  EXPECT_EQ(ReadFile(task_.history_path), theirs);
+}
+
 TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.history_path = dir_ + "/metrics.jsonl";
@@ -247,21 +260,58 @@ TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheck
   task_.checkpoint_dir = dir_ + "/checkpoint";
   task_.history_path = dir_ + "/metrics.jsonl";
   task_.training.checkpoint_interval = 1;
+  task_.train_steps = 3;
+  ASSERT_EQ(Run(2)[0].code, kExitOk);
   task_.train_steps = 50;
   task_.ds_config["optimizer"]["params"]["lr"] = 1e30;
   const auto exits = Run(2);
   EXPECT_EQ(exits[0].code, kExitInfeasible);
   EXPECT_EQ(exits[1].code, kExitInfeasible);
   EXPECT_THAT(exits[0].log,
-              testing::HasSubstr("diverged: the losses of the last 10 steps, up to step 11, "));
-  EXPECT_EQ(History(task_).size(), 11u);
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step1");
-  task_.train_steps = 4;  // Too few to see ten.
+              testing::HasSubstr("diverged: the losses of the last 10 steps, up to step 14, "));
+  EXPECT_EQ(History(task_).size(), 14u);
+  // The loss of step 4 is still finite, but not that of the parameters that it leaves.
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step3");
+  task_.train_steps = 7;  // Too few to see ten.
   for (const RankExit& exit : Run(2)) {
     EXPECT_EQ(exit.code, kExitInfeasible);
-    EXPECT_THAT(exit.log, testing::HasSubstr("the loss of the last step, 4, is not finite"));
+    EXPECT_THAT(exit.log, testing::HasSubstr("the loss of the last step, 7, is not finite"));
   }
-  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step1");
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step3");
+}
+
+TEST_F(TrialTest, ATrainingWhoseLossesExplodeDiverges) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 80;
+  task_.ds_config["optimizer"]["params"]["lr"] = 100;
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("diverged: the losses of the last 50 steps"));
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("more than 10 times as high as the first one"));
+}
+
+TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 3;
+  task_.checkpoint_dir = dir_ + "/checkpoint";
+  const std::string other = task_.checkpoint_dir + "/global_step1";
+  std::filesystem::create_directories(other);
+  WriteFileAtomic(other + "/mp_rank_00_model_states.pt", "DeepSpeed's");
+  auto exits = Run(2);
+  EXPECT_EQ(exits[0].code, kExitError);
+  EXPECT_THAT(exits[0].log,
+              testing::HasSubstr(other + ": it holds files, but none of a checkpoint"));
+  EXPECT_EQ(ReadFile(other + "/mp_rank_00_model_states.pt"), "DeepSpeed's");
+
+  std::filesystem::remove_all(other);
+  ASSERT_EQ(Run(2)[0].code, kExitOk);
+  const std::string note = task_.checkpoint_dir + "/global_step3/note.txt";
+  WriteFileAtomic(note, "the user's");
+  task_.train_steps = 5;
+  ASSERT_EQ(Run(2)[0].code, kExitOk);
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
+  EXPECT_EQ(ReadFile(note), "the user's");
+  EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step3/manifest.json"));
 }
 
 TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
