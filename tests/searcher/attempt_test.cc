@@ -1,0 +1,54 @@
+// Tests the time limits of attempts with a real process: fake_trial replaces both binaries.
+#include "searcher/attempt.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "searcher/service.h"
+#include "tests/searcher/runner_fixture.h"
+
+namespace dsat {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+class AttemptTest : public RunnerTest {};
+
+TEST_F(AttemptTest, APauseOfTheRunnerIsNoHangOfTheRanks) {
+  const ExperimentSpec spec = Spec({{"0", {"mute"}}});
+  EventQueue<TrialMessage> queue;
+  const TrialServer server(&queue, "");
+  const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, kFake);
+  LaunchRequest request;
+  request.full_run = true;
+  request.ds_config = spec.ds_config;
+  request.dir = Path("out");
+  request.report_address = server.address();
+  request.token = server.token();
+  std::filesystem::create_directories(request.dir);
+  constexpr milliseconds kHang{800};
+  Attempt attempt(kFake, target.get(), request, {.start = {}, .hang = kHang, .total = {}});
+  const auto look = [&] {
+    attempt.Observe();
+    return attempt.End();
+  };
+  attempt.OnProgress(1);
+  EXPECT_FALSE(look());
+  std::this_thread::sleep_for(milliseconds(2500));  // As if this process was stopped.
+  const steady_clock::time_point goes_on = steady_clock::now();
+  std::optional<AttemptEnd> end;
+  while (!(end = look()))
+    std::this_thread::sleep_for(milliseconds(10));
+  // It got the time that it had left before.
+  EXPECT_GT(steady_clock::now() - goes_on, kHang - milliseconds(200));
+  EXPECT_EQ(end->outcome.state, TrialState::kFailed);
+  EXPECT_THAT(end->outcome.reason, HasSubstr("no progress for 0.8 s (hang time-out)"));
+}
+
+}  // namespace
+}  // namespace dsat
