@@ -38,6 +38,8 @@ bool ContinuesCharacter(char c) {  // In UTF-8.
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
+}  // namespace
+
 std::string WithShortWords(const std::string& text) {
   if (text.size() <= kLongestWord) return text;
   std::string shorter;
@@ -55,8 +57,6 @@ std::string WithShortWords(const std::string& text) {
   }
   return shorter;
 }
-
-}  // namespace
 
 Error::Error(ErrorCode code, const std::string& message)
     : std::runtime_error(WithShortWords(message)), code_(code) {}

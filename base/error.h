@@ -34,9 +34,12 @@ enum class ErrorCode : int {
   kUnauthenticated = 16,
 };
 
+// `text`, in which each word of more than 500 characters, such as a pasted value, is cut to its
+// beginning.
+std::string WithShortWords(const std::string& text);
+
 // The message is one line: what was tried, what went wrong, what was expected. It names the file,
-// the key, the value and the allowed range. A word of more than 500 characters, such as a pasted
-// value, is cut to its beginning.
+// the key, the value and the allowed range. Its words are short (WithShortWords).
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <ctime>
 
+#include "base/error.h"
 #include "base/files.h"
 
 namespace dsat {
@@ -39,9 +40,10 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   gettimeofday(&now, nullptr);
   tm local{};
   localtime_r(&now.tv_sec, &local);
-  std::string line = fmt::format("{}{} {:02}:{:02}:{:02}.{:03} {}", log_prefix.load(),
-                                 "IWE"[static_cast<int>(level)], local.tm_hour, local.tm_min,
-                                 local.tm_sec, now.tv_usec / 1000, Printable(message));
+  std::string line =
+      fmt::format("{}{} {:02}:{:02}:{:02}.{:03} {}", log_prefix.load(),
+                  "IWE"[static_cast<int>(level)], local.tm_hour, local.tm_min, local.tm_sec,
+                  now.tv_usec / 1000, Printable(WithShortWords(std::string(message))));
   for (const LogField& field : fields)
     line += fmt::format(" {}={}", field.key, Quoted(field.value));
   line += '\n';

@@ -19,8 +19,8 @@ StepHistory::StepHistory(const std::string& path, int64_t step)
 
 bool StepHistory::Keep(const std::string& path, const std::string& line, int64_t last_step) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return false;  // Damaged.
-  if (!json.is_object() || !json.value("step", Json()).is_number_integer()) {
+  if (!json.is_object()) return false;  // Damaged.
+  if (!json.value("step", Json()).is_number_integer()) {
     Throw(ErrorCode::kAlreadyExists,
           "{}: it has a line that no training of dsat has written: {}; train into another folder",
           path, Printable(line.substr(0, kShownBytes)));

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "base/log.h"
+
 namespace dsat {
 namespace {
 
@@ -30,6 +32,18 @@ TEST(ErrorTest, NoCharacterIsCut) {
 TEST(ErrorTest, BytesThatOnlyContinueACharacterAreCutToo) {
   const std::string bytes(600, '\x80');
   EXPECT_STREQ(Error(ErrorCode::kInvalidArgument, bytes).what(), "... (600 bytes)");
+}
+
+TEST(LogTest, WordsAreShortAndAPrefixComesFirst) {
+  testing::internal::CaptureStderr();
+  SetLogPrefix("<clear>");
+  Log(LogLevel::kWarn, "f.json: /" + std::string(5000, 'k') + ": unknown key");
+  SetLogPrefix("");
+  Log(LogLevel::kInfo, "next", {{"file", "a b"}});
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(said.starts_with("<clear>W ")) << said;
+  EXPECT_NE(said.find("kkk... (5002 bytes) unknown key\nI "), said.npos) << said;
+  EXPECT_TRUE(said.ends_with(" next file=\"a b\"\n")) << said;
 }
 
 }  // namespace
