@@ -68,9 +68,11 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   return spec;
 }
 
-// The recorded speed of the configuration, if it was recorded on this machine.
-std::optional<double> RecordedSpeed(const Json& record) {
+// The recorded speed of the configuration, if it was recorded on this machine. The folder holds
+// other configurations, too.
+std::optional<double> RecordedSpeed(const Json& record, const Json& ds_config) {
   if (record.is_null() || TextAt(record, "/machine") != MachineName()) return std::nullopt;
+  if (record.value("ds_config", ds_config) != ds_config) return std::nullopt;
   const Json* speed = FindAtPointer(record, "/verdict/speed");
   if (speed == nullptr || !speed->is_number() || speed->get<double>() <= 0) return std::nullopt;
   return speed->get<double>();
@@ -82,8 +84,8 @@ struct Drift {
   bool too_slow = false;
 };
 
-Drift Compare(const Json& record, double speed, double tolerance) {
-  const std::optional<double> recorded = RecordedSpeed(record);
+Drift Compare(const Json& record, const Json& ds_config, double speed, double tolerance) {
+  const std::optional<double> recorded = RecordedSpeed(record, ds_config);
   if (!recorded) return {};
   const double part = speed / *recorded;
   return {.of_recorded = part, .too_slow = part < 1 - tolerance};
@@ -129,7 +131,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   const TrialId base = confirmation->Arms()[0], candidate = confirmation->Arms()[1];
   const Factor factor = confirmation->Compare(candidate, base);
   const double speed = confirmation->MeanSpeed(candidate);
-  const Drift drift = Compare(record, speed, check.tolerance);
+  const Drift drift = Compare(record, spec.candidate, speed, check.tolerance);
   if (flags.json) {
     const Json json{{"experiment", experiment.id()},
                     {"factor", ToJson(factor)},

@@ -104,8 +104,12 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
     return "none, the submitted configuration does not fit: " + Printable(search.SubmittedMisfit());
   }
   if (!verdict.factor) {
-    return verdict.nothing_better ? "none, no other configuration was measured to be faster"
-                                  : "none, the submitted configuration was not measured";
+    if (verdict.nothing_better) return "none, no other configuration was measured to be faster";
+    const auto& dropped = verdict.left_out;
+    const bool has_dropped = std::ranges::any_of(
+        dropped, [&](const auto& trial) { return trial.first == search.Submitted(); });
+    return has_dropped ? "none, the submitted configuration dropped out"
+                       : "none, the submitted configuration was not measured";
   }
   const std::string how =
       verdict.num_rounds > 0
@@ -118,6 +122,11 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
         verdict.factor->value, Interval(*verdict.factor), how,
         verdict.factor->high > kWorthMore ? "; more rounds (--confirm) would narrow the interval"
                                           : "");
+  }
+  const std::string& metric = search.spec().options.metric;
+  if (SmallerIsBetter(metric)) {
+    return fmt::format("the {} of the submitted configuration is {:.2f} times as long{}, {}",
+                       metric, verdict.factor->value, Interval(*verdict.factor), how);
   }
   return fmt::format("{:.2f} times the samples/s of the submitted configuration{}, {}",
                      verdict.factor->value, Interval(*verdict.factor), how);

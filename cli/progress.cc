@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/files.h"
 #include "cli/describe.h"
 
@@ -42,7 +44,10 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
   if (!status_.live()) return;
   const Search& search = experiment.search();
   const SearchOptions& options = search.spec().options;
-  const auto ended = static_cast<int64_t>(search.trials().size() - search.Running().size());
+  const int64_t ended = std::ranges::count_if(search.trials(), [](const auto& entry) {
+    const Trial& trial = entry.second;
+    return trial.state != TrialState::kRunning && !RunsAgain(trial.kind);
+  });
   std::vector<std::string> parts = {fmt::format("{}/{} trials", ended, options.max_trials)};
   for (const TrialId id : search.Running()) {
     const auto step = steps_.find(id);
@@ -56,7 +61,7 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
         ", best " +
         DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)));
   }
-  if (ended_ > 0) {
+  if (ended_ > 0 && ended < options.max_trials) {
     const double left = SecondsLeft(started_, ended_, ended_ + options.max_trials - ended);
     parts.push_back(fmt::format(", at most {} left", DescribeDuration(left)));
   }

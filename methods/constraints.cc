@@ -11,16 +11,20 @@ bool IsCompared(const SearchSpace& space, const std::string& pointer) {
       space.where, [&](const Comparison& c) { return c.left == pointer || c.right == pointer; });
 }
 
-// Changes `num_changes` knobs from the one at `first` on until the assignment is allowed.
-bool Change(const SearchSpace& space, const StageSpace& stage, size_t first, int num_changes,
-            Assignment& assignment) {
-  if (num_changes == 0) return IsAllowed(space, stage, assignment);
+constexpr int kMostTried = 100'000;
+
+// Changes `num_changes` knobs from the one at `first` on until the assignment is allowed, or no
+// more may be tried.
+bool Change(const SearchSpace& space, const StageSpace& stage, size_t first, size_t num_changes,
+            Assignment& assignment, int& left) {
+  if (num_changes == 0) return --left >= 0 && IsAllowed(space, stage, assignment);
   for (size_t i = first; i < stage.knobs.size(); ++i) {
     const std::string& pointer = stage.knobs[i].pointer;
     if (assignment.contains(pointer) || !IsCompared(space, pointer)) continue;
     for (const Json& value : stage.knobs[i].values) {
       assignment[pointer] = value;
-      if (Change(space, stage, i + 1, num_changes - 1, assignment)) return true;
+      if (Change(space, stage, i + 1, num_changes - 1, assignment, left)) return true;
+      if (left <= 0) break;
     }
     assignment.erase(pointer);
   }
@@ -42,9 +46,10 @@ bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignme
 
 std::optional<Assignment> NearestAllowed(const SearchSpace& space, const StageSpace& stage,
                                          const Assignment& fixed) {
-  for (const int num_changes : {0, 1, 2}) {
+  int left = kMostTried;
+  for (size_t num_changes = 0; num_changes <= stage.knobs.size() && left > 0; ++num_changes) {
     Assignment assignment = fixed;
-    if (Change(space, stage, 0, num_changes, assignment)) return assignment;
+    if (Change(space, stage, 0, num_changes, assignment, left)) return assignment;
   }
   return std::nullopt;
 }

@@ -14,7 +14,7 @@ namespace dsat {
 bool IsAllowed(const SearchSpace& space, const StageSpace& stage, const Assignment& assignment);
 
 // `fixed` with as few other knobs changed as an allowed combination needs, everything else as
-// submitted: none, else one, else two; nullopt if more would have to change.
+// submitted; nullopt if none is found among the first 100,000.
 std::optional<Assignment> NearestAllowed(const SearchSpace& space, const StageSpace& stage,
                                          const Assignment& fixed = {});
 

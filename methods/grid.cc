@@ -22,11 +22,11 @@ GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
       policy_(PolicyOf(options)),
       smaller_is_better_(SmallerIsBetter(options.metric)) {
   for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
-    const Assignment plain = PlaceAssignment(space_.stages[stage]);
-    walks_.push_back({.stage = stage,
-                      .config = NearestAllowed(space_, space_.stages[stage], plain).value_or(plain),
-                      .metrics = {},
-                      .best_metric = std::nullopt});
+    const std::optional<Assignment> config =
+        NearestAllowed(space_, space_.stages[stage], PlaceAssignment(space_.stages[stage]));
+    if (!config) continue;
+    walks_.push_back(
+        {.stage = stage, .config = *config, .metrics = {}, .best_metric = std::nullopt});
   }
   std::stable_sort(walks_.begin(), walks_.end(), [this](const Walk& a, const Walk& b) {
     return (StageOf(a).approx_max_micro_batch >= 1) > (StageOf(b).approx_max_micro_batch >= 1);

@@ -39,6 +39,7 @@ void RandomMethod::Tell(int64_t tag, const Trial& finished) {
 }
 
 void RandomMethod::Observe(const Trial& finished) {
+  if (finished.kind != TrialKind::kSubmitted && finished.kind != TrialKind::kSearch) return;
   const bool succeeded = finished.state == TrialState::kSucceeded;
   CountTowardsEarlyStop(finished,
                         succeeded ? MetricValue(finished, table_.options().metric) : std::nullopt);

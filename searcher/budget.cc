@@ -6,23 +6,38 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/regex.h"
 #include "searcher/confirm.h"
 
 namespace dsat {
 namespace {
 
-// "" unless the submitted configuration has failed repeatedly in the same way.
+// A failure without the number of the rank that was the first to fail.
+std::string WithoutRank(std::string reason) {
+  static const RE2 number(R"((\[?rank ?)\d+)", RegexOptions());
+  RE2::GlobalReplace(&reason, number, R"(\1)");
+  return reason;
+}
+
+// "" unless the first launches of the submitted configuration and of those after it, two or more,
+// have failed in the same way.
 std::string FailureOfSubmitted(const Experiment& experiment) {
   const Search& search = experiment.search();
   const std::optional<TrialId> submitted = search.Submitted();
   if (!submitted || search.trials().at(*submitted).state != TrialState::kFailed) return "";
-  const std::vector<Experiment::Attempt> launches = experiment.Attempts(*submitted);
-  if (launches.size() < 2) return "";
-  const auto fails_alike = [&](const Experiment::Attempt& launch) {
-    return launch.end && launch.end->state == TrialState::kFailed &&
-           launch.end->reason == launches[0].end->reason;
+  std::vector<std::string> reasons;
+  for (const auto& [id, trial] : search.trials()) {
+    if (id < *submitted || trial.state == TrialState::kRunning) continue;
+    if (id > *submitted && reasons.size() >= 2) break;
+    for (const Experiment::Attempt& launch : experiment.Attempts(id)) {
+      if (!launch.end || launch.end->state != TrialState::kFailed) return "";
+      reasons.push_back(launch.end->reason);
+    }
+  }
+  const auto is_alike = [&](const std::string& reason) {
+    return WithoutRank(reason) == WithoutRank(reasons[0]);
   };
-  return std::ranges::all_of(launches, fails_alike) ? launches[0].end->reason : "";
+  return reasons.size() >= 2 && std::ranges::all_of(reasons, is_alike) ? reasons[0] : "";
 }
 
 // The seconds that the first rounds of the confirmation will take if it has as many arms as it can

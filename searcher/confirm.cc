@@ -54,7 +54,9 @@ int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<Trial
   double round_s = 0;
   for (const TrialId arm : arms)
     round_s += trials.at(arm).times.ended_s - trials.at(arm).times.started_s;
-  const bool is_short = round_s * static_cast<double>(options.confirm_rounds) < kShortSeconds;
+  // Trials that were told have no times.
+  const bool is_short =
+      round_s > 0 && round_s * static_cast<double>(options.confirm_rounds) < kShortSeconds;
   return options.confirm_looks * (is_short && options.confirm_looks > 1 ? kTimesAsMany : 1);
 }
 
@@ -156,9 +158,13 @@ std::vector<std::pair<TrialId, std::string>> Confirmation::LeftOut() const {
 }
 
 std::optional<TrialId> Confirmation::BestOther() const {
+  // A noisy arm may have a larger mean than one that is certainly faster.
+  const auto rank = [this](TrialId arm) {
+    return std::pair(HasBase() && Compare(arm, *base_).is_gain(), MeanSpeed(arm));
+  };
   std::optional<TrialId> best;
   for (const TrialId arm : Arms()) {
-    if (arm != base_ && (!best || MeanSpeed(arm) > MeanSpeed(*best))) best = arm;
+    if (arm != base_ && (!best || rank(arm) > rank(*best))) best = arm;
   }
   return best;
 }
@@ -239,6 +245,21 @@ double Confirmation::ResidualVariance() const {
     }
   }
   return squares / ((num_arms - 1) * static_cast<double>(rounds - 1));
+}
+
+std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,
+                                          const Confirmation* confirmation) {
+  std::map<TrialId, std::string> dropped;
+  for (const auto& [id, trial] : trials) {
+    const bool again = trial.kind == TrialKind::kConfirm || trial.kind == TrialKind::kSoak;
+    if (again && trial.state == TrialState::kInfeasible)
+      dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
+  }
+  if (confirmation != nullptr) {
+    for (const auto& [id, reason] : confirmation->LeftOut())
+      dropped.emplace(id, reason);
+  }
+  return dropped;
 }
 
 }  // namespace dsat

@@ -91,8 +91,8 @@ class Confirmation {
   int64_t NumRounds() const;
   // The others, each with the reason.
   std::vector<std::pair<TrialId, std::string>> LeftOut() const;
-  // The arm with the largest mean speed besides the base; nullopt if there is none in Arms().
-  // REQUIRES: NumRounds() > 0.
+  // The arm with the largest mean speed besides the base, of those that are certainly faster than
+  // it if there are any; nullopt if there is none in Arms(). REQUIRES: NumRounds() > 0.
   std::optional<TrialId> BestOther() const;
   // The geometric mean of the speeds of an arm. REQUIRES: it is in Arms(), and NumRounds() > 0.
   double MeanSpeed(TrialId arm) const;
@@ -124,6 +124,11 @@ class Confirmation {
   bool may_extend_ = true;
   std::string metric_;
 };
+
+// The trials whose configuration a later run has shown to be no answer, each with the reason: they
+// are infeasible when they run again, or `confirmation`, which may be null, has left them out.
+std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,
+                                          const Confirmation* confirmation);
 
 }  // namespace dsat
 

@@ -48,25 +48,33 @@ Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t
       method_(FindMethod(spec.method).make(space_, spec.options)),
       base_(method_->Clone()) {}
 
-// With another global batch than its own, the submitted configuration keeps its micro-batch size.
+// With another global batch than its own, the submitted configuration keeps its micro-batch size,
+// or the next smaller one that divides the batch.
 Draft Proposer::DraftSubmitted() const {
   const engine::BatchSizes batch =
       engine::ResolveBatchSizes(spec_->ds_config, "ds_config", spec_->slots_per_trial);
-  const bool keeps = space_.samples_per_step == 0 ||
-                     batch.micro_batch_size * batch.accumulation_steps == space_.samples_per_step;
-  return MakeDraft(keeps ? Assignment() : Assignment{{kMicroBatchKey, batch.micro_batch_size}});
+  const int64_t samples = space_.samples_per_step;
+  if (samples == 0 || batch.micro_batch_size * batch.accumulation_steps == samples)
+    return Complete({});
+  int64_t size = std::min(batch.micro_batch_size, samples);
+  while (samples % size != 0)
+    --size;
+  return Complete({{kMicroBatchKey, size}, {kAccumulationKey, samples / size}});
 }
 
-Draft Proposer::MakeDraft(const Assignment& assignment) const {
-  const int64_t world_size = spec_->slots_per_trial;
-  Draft draft{.assignment = assignment, .ds_config = {}, .key = {}, .refused = {}};
-  const auto size = draft.assignment.find(kMicroBatchKey);
-  if (size != draft.assignment.end()) {
+Draft Proposer::MakeDraft(Assignment assignment) const {
+  const auto size = assignment.find(kMicroBatchKey);
+  if (size != assignment.end()) {
     const int64_t legal = LegalMicroBatch(space_, size->second.get<int64_t>());
     size->second = legal;
-    if (space_.samples_per_step > 0)
-      draft.assignment[kAccumulationKey] = space_.samples_per_step / legal;
+    if (space_.samples_per_step > 0) assignment[kAccumulationKey] = space_.samples_per_step / legal;
   }
+  return Complete(std::move(assignment));
+}
+
+Draft Proposer::Complete(Assignment assignment) const {
+  const int64_t world_size = spec_->slots_per_trial;
+  Draft draft{.assignment = std::move(assignment), .ds_config = {}, .key = {}, .refused = {}};
   draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
   const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);
   engine::ValidateDsConfig(known, "the trial's ds_config", world_size);

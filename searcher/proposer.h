@@ -50,7 +50,7 @@ class Proposer {
 
   // What an assignment runs: micro-batch sizes that are not allowed are rounded down, and the
   // accumulation follows a fixed batch. Throws kInvalidArgument if it breaks a rule of ds_config.
-  Draft MakeDraft(const Assignment& assignment) const;
+  Draft MakeDraft(Assignment assignment) const;
   // The space that the method chooses from, with the experiment's conditions.
   const SearchSpace& space() const { return space_; }
 
@@ -91,6 +91,9 @@ class Proposer {
   const std::string& refusal() const { return refusal_; }
 
  private:
+  // `assignment` resolved and checked, as MakeDraft.
+  Draft Complete(Assignment assignment) const;
+
   // One call of the method.
   struct Call {
     enum class Kind { kAsk, kTell, kObserve, kNextPoint } kind = Kind::kAsk;
@@ -140,13 +143,13 @@ class Proposer {
   // The method as it was before calls_, from which it is rewound.
   std::unique_ptr<Method> base_;
   std::vector<Call> calls_;
-  int64_t num_proposals_ = 0;              // That the method has made.
-  bool in_vain_ = false;                   // Nothing has changed since Next returned nullopt.
-  std::map<std::string, Record> records_;  // By key.
-  std::map<TrialId, std::string> key_of_;  // Of started trials.
-  std::map<TrialId, int64_t> tag_of_;      // Of those that the method has proposed.
-  std::map<int64_t, TrialId> answer_to_;   // By tag: the trial that the method was told.
-  std::optional<Drafted> drafted_;         // By the last call of Next, until it starts.
+  int64_t num_proposals_ = 0;                // That the method has made.
+  bool in_vain_ = false;                     // Nothing has changed since Next returned nullopt.
+  std::map<std::string, Record> records_;    // By key.
+  std::map<TrialId, std::string> key_of_;    // Of started trials.
+  std::map<TrialId, int64_t> tag_of_;        // Of those that the method has proposed.
+  std::map<int64_t, TrialId> answer_to_;     // By tag: the trial that the method was told.
+  std::optional<Drafted> drafted_;           // By the last call of Next, until it starts.
   std::map<Assignment, Resolved> resolved_;  // A cache: late in a search most proposals are old.
   std::string refusal_;
 };

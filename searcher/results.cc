@@ -151,6 +151,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
           {"machine", MachineName()},
           {"versions", VersionsOf(spec)},
           {"best_trial", TrialSummary(search, verdict.pick)},
+          {"ds_config", verdict.pick ? ConfigToKeep(search, *verdict.pick) : Json()},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
           {"soak_trial", TrialSummary(search, verdict.soak)},
           {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},

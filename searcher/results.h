@@ -39,7 +39,8 @@ std::string MachineName();
 //   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit), rank_peak_bytes of the verdict's pick; null if there is none.
-//   submitted_trial: the same of the submitted configuration.
+//   ds_config: the content of ds_config.json; null if there is none.
+//   submitted_trial: as best_trial of the submitted configuration.
 //   soak_trial: the same of the longer run of the pick.
 //   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
 //     null.
@@ -51,9 +52,9 @@ std::string MachineName();
 void WriteResults(const Experiment& experiment, const std::string& out_dir);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view
-// trial_metrics, then asked_at and ended_at. `format` is "csv" (RFC 4180: a
-// header line, CRLF) or "json" (an array, indented, with a final newline). Throws kNotFound, and
-// kInvalidArgument for another format.
+// trial_metrics, then asked_at and ended_at. `format` is "csv" (RFC 4180: a header line, CRLF) or
+// "json" (an array, indented, with a final newline). Throws kNotFound, and kInvalidArgument for
+// another format.
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format);
 
 }  // namespace dsat

@@ -51,7 +51,7 @@ struct Search::State {
   int64_t num_refused = 0;
 
   bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
-  bool HasDroppedOut(TrialId id) const;
+  std::map<TrialId, std::string> Dropped() const;
   bool Compares() const { return !spec.candidate.is_null(); }
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
   std::string Misfit(const Draft& draft);
@@ -173,8 +173,9 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
 // if there is nothing to compare.
 std::vector<TrialId> Search::State::Arms() const {
+  const std::map<TrialId, std::string> dropped = Dropped();
   const auto succeeded = [&](const std::optional<TrialId>& id) {
-    return id && trials.at(*id).state == TrialState::kSucceeded && !HasDroppedOut(*id);
+    return id && trials.at(*id).state == TrialState::kSucceeded && !dropped.contains(*id);
   };
   std::vector<TrialId> arms;
   if (succeeded(submitted)) arms.push_back(*submitted);
@@ -190,28 +191,24 @@ std::vector<TrialId> Search::State::Arms() const {
 
 Findings Search::State::Find() const {
   Findings found;
+  const std::map<TrialId, std::string> dropped = Dropped();
   if (proposer) found.conclusion = proposer->Conclude();
   for (const int64_t tag : found.conclusion.finalists) {
     const auto id = proposer->TrialOf(tag);
-    if (id && !HasDroppedOut(*id)) found.finalists.push_back(*id);
+    if (id && !dropped.contains(*id)) found.finalists.push_back(*id);
   }
   if (!found.finalists.empty()) return found;
   std::vector<const Trial*> candidates;
   for (const auto& [id, trial] : trials) {
     const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
-    if (is_tried && !HasDroppedOut(id)) candidates.push_back(&trial);
+    if (is_tried && !dropped.contains(id)) candidates.push_back(&trial);
   }
   found.finalists = FastestTrials(candidates, submitted, spec.options.metric);
   return found;
 }
 
-// Whether a later run has shown that the trial's configuration is no answer.
-bool Search::State::HasDroppedOut(TrialId id) const {
-  return std::ranges::any_of(trials, [id](const auto& entry) {
-    const Trial& again = entry.second;
-    return again.confirms == id && again.kind != TrialKind::kReference &&
-           again.state == TrialState::kInfeasible;
-  });
+std::map<TrialId, std::string> Search::State::Dropped() const {
+  return DroppedOut(trials, confirmation ? &*confirmation : nullptr);
 }
 
 Json Search::State::BestConfigOf(TrialId id) const {

@@ -18,8 +18,7 @@ Json VersionsOf(const ExperimentSpec& spec);
 // stages (Key::changed, Key::fallback_stage). Keys that are given stay, "auto" included. Left out
 // are the keys of sections that the config lacks, keys without effect at its stage and, for a
 // script, keys that its DeepSpeed does not know, changed defaults if its version is unknown, and
-// gradient_clipping if Hugging Face's trainer runs, which refuses one that differs from its own
-// max_grad_norm.
+// gradient_clipping if a trainer runs that has an argument for it.
 Json WithStatedDefaults(const ExperimentSpec& spec, const std::vector<Knob>& knobs, Json ds_config);
 
 }  // namespace dsat

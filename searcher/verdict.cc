@@ -17,6 +17,18 @@ std::optional<double> SearchSpeed(const Search& search, TrialId id) {
   return SpeedOf(search.trials().at(id), search.spec().options.metric);
 }
 
+// The speeds of two trials: in the confirmation if both are arms of it, else in the search.
+std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& search, TrialId a,
+                                                                 TrialId b) {
+  const Confirmation* const confirmation = search.confirmation();
+  if (confirmation != nullptr && confirmation->NumRounds() > 0) {
+    const std::vector<TrialId> arms = confirmation->Arms();
+    const auto is_arm = [&arms](TrialId id) { return std::ranges::find(arms, id) != arms.end(); };
+    if (is_arm(a) && is_arm(b)) return {confirmation->MeanSpeed(a), confirmation->MeanSpeed(b)};
+  }
+  return {SearchSpeed(search, a), SearchSpeed(search, b)};
+}
+
 std::optional<int64_t> PeakBytes(const Search& search, TrialId id) {
   const auto peak = ValueAtBest(search.trials().at(id), search.spec().options.metric, "peak_bytes");
   return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
@@ -51,12 +63,16 @@ TrialId LeastChanged(const Search& search, const Confirmation& confirmation, Tri
 // Of the arms that the rounds cannot tell from `best`, the one that the method likes best: it also
 // knows what was measured before. `best` if the method has no opinion.
 TrialId Favorite(const Search& search, const Findings& found, const Confirmation& confirmation,
-                 TrialId best) {
+                 TrialId best, bool has_submitted) {
   if (found.conclusion.finalists.empty() || found.finalists.empty()) return best;
   const TrialId favorite = found.finalists.front();
   const std::vector<TrialId> arms = confirmation.Arms();
   const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
   if (!is_arm || favorite == search.Submitted()) return best;
+  const auto is_gain = [&](TrialId arm) {
+    return has_submitted && confirmation.Compare(arm, *search.Submitted()).is_gain();
+  };
+  if (is_gain(best) && !is_gain(favorite)) return best;
   return IsTie(confirmation.Compare(favorite, best)) ? favorite : best;
 }
 
@@ -67,7 +83,7 @@ void PickConfirmed(const Search& search, const Findings& found, const Confirmati
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
   std::optional<TrialId> best = confirmation.BestOther();
-  if (best) best = Favorite(search, found, confirmation, *best);
+  if (best) best = Favorite(search, found, confirmation, *best, has_submitted);
   if (best) best = LeastChanged(search, confirmation, *best, has_submitted);
   verdict.num_rounds = confirmation.NumRounds();
   verdict.pick = best ? best : submitted;
@@ -92,6 +108,7 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
   verdict.nothing_better = submitted == verdict.pick;
   if (verdict.nothing_better) return;
   if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded) return;
+  if (DroppedOut(search.trials(), search.confirmation()).contains(*submitted)) return;
   const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
   if (!was || !is) return;
   verdict.nothing_better = *was >= *is;
@@ -100,20 +117,6 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
   } else {
     verdict.factor = Factor{.value = *is / *was};
   }
-}
-
-// The configurations that a later run has shown to be no answer, each with the reason.
-std::map<TrialId, std::string> DroppedOut(const Search& search) {
-  std::map<TrialId, std::string> dropped;
-  if (const Confirmation* confirmation = search.confirmation()) {
-    for (const auto& [id, reason] : confirmation->LeftOut())
-      dropped.emplace(id, reason);
-  }
-  for (const auto& [id, trial] : search.trials()) {
-    if (trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible)
-      dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
-  }
-  return dropped;
 }
 
 // The losses of a configuration by its latest run, `last`, if that has succeeded.
@@ -129,17 +132,17 @@ LossCheck CheckOf(const Search& search, TrialId id, const std::optional<TrialId>
 // The trial with the least peak memory below that of the pick, of those that are about as fast and
 // are not known to train otherwise.
 std::optional<Alternative> Safest(const Search& search, TrialId pick) {
-  const std::map<TrialId, std::string> dropped = DroppedOut(search);
-  const auto pick_speed = SearchSpeed(search, pick);
+  const std::map<TrialId, std::string> dropped = DroppedOut(search.trials(), search.confirmation());
   const auto pick_peak = PeakBytes(search, pick);
-  if (!pick_speed || !pick_peak) return std::nullopt;
+  if (!pick_peak) return std::nullopt;
   std::vector<std::pair<int64_t, TrialId>> safer;
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
     if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
-    const auto speed = SearchSpeed(search, id);
+    const auto [speed, pick_speed] = SpeedsOf(search, id, pick);
     const auto peak = PeakBytes(search, id);
-    if (!speed || !peak || *speed < kSafeWithin * *pick_speed || *peak >= *pick_peak) continue;
+    if (!speed || !pick_speed || *speed < kSafeWithin * *pick_speed) continue;
+    if (!peak || *peak >= *pick_peak) continue;
     safer.emplace_back(*peak, id);
   }
   std::ranges::sort(safer);
@@ -188,6 +191,11 @@ void AddProof(const Search& search, Verdict& verdict) {
 // The search has cost slot-seconds; every step with the pick saves some.
 std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
   if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
+  // A shorter step of a smaller batch saves nothing.
+  const Json& submitted = search.trials().at(*search.Submitted()).ds_config;
+  if (SmallerIsBetter(search.spec().options.metric) &&
+      GlobalBatch(search.BestConfigOf(*verdict.pick)) != GlobalBatch(submitted))
+    return std::nullopt;
   const auto latency =
       ValueAtBest(search.trials().at(*verdict.pick), search.spec().options.metric, "latency");
   if (!latency || verdict.device_seconds <= 0) return std::nullopt;
@@ -209,7 +217,7 @@ Verdict VerdictOf(const Search& search) {
   } else {
     PickMeasured(search, found.finalists, verdict);
   }
-  for (const auto& dropped : DroppedOut(search))
+  for (const auto& dropped : DroppedOut(search.trials(), confirmation))
     verdict.left_out.emplace_back(dropped);
   verdict.num_considered = found.conclusion.num_considered;
   verdict.bound = found.conclusion.bound;

@@ -49,6 +49,11 @@ class Trial:
         return bool(self._hooks().get("enabled"))
 
     @property
+    def submitted_accumulation(self) -> int:
+        """The accumulation steps of the submitted config; 1 if it gives none."""
+        return int(os.environ.get("DSAT_SUBMITTED_ACCUMULATION") or 1)
+
+    @property
     def is_profile(self) -> bool:
         """True in the trial that measures the model and no time."""
         info = self._hooks().get("model_info")
@@ -123,6 +128,12 @@ def trial() -> Optional[Trial]:
                          dir=Path(os.environ.get("DSAT_TRIAL_DIR") or Path(path).parent),
                          config=read_json(path))
     return _current
+
+
+def measures() -> bool:
+    """Whether this process belongs to a trial that is measured, not to a full run."""
+    running = trial()
+    return running is not None and running.measures
 
 
 def rank() -> int:

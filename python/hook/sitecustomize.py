@@ -19,6 +19,7 @@ _TARGETS = frozenset({
     "lightning.pytorch.strategies.deepspeed",
     "pytorch_lightning.strategies.deepspeed",
     "transformers.integrations.deepspeed",
+    "transformers.trainer",
 })
 # Packages whose import, with all that they import, is worth a pause of the garbage collector.
 _LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",

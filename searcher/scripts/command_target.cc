@@ -144,6 +144,9 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
                                             {"DSAT_TRIAL_DIR", files.dir},
                                             {kConfigVariable, files.config}};
   if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
+  const Json* steps = FindAtPointer(spec_.ds_config, kAccumulationKey);
+  if (steps != nullptr && steps->is_number_integer())
+    env["DSAT_SUBMITTED_ACCUMULATION"] = steps->dump();
   // A folder given by the user has precedence, and a full run uses the same folder as without dsat.
   const bool given =
       std::getenv("TORCH_EXTENSIONS_DIR") || spec_.environment.contains("TORCH_EXTENSIONS_DIR");
@@ -257,7 +260,10 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const int64_t most = reports[rank].largest_batch;
-    if (most > 0 && most < MicroBatchOf(request)) {
+    // More samples than the micro-batch may be views of them, unless it is the submitted size.
+    const Json* submitted = FindAtPointer(spec_.ds_config, kMicroBatchKey);
+    const bool stays = submitted != nullptr && *submitted == most && most != MicroBatchOf(request);
+    if (most > 0 && (most < MicroBatchOf(request) || stays)) {
       return fmt::format(
           "the script fed batches of at most {} samples, and the config says {}: its data loader "
           "has its own batch size, or too little data",
@@ -419,8 +425,9 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   if (steps < needed) {
     return {TrialState::kFailed,
             fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
-                        "longer, or lower {}",
-                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step")};
+                        "longer, or lower {}; the last line of its output is: {}",
+                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step",
+                        Printable(LastLine(FilesOf(request).ReadLogEnd(0))))};
   }
   return {
       TrialState::kFailed,

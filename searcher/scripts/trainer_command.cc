@@ -288,7 +288,8 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   return FindFlag(command, kTrainerArguments[0].flag).has_value() ||
-         Has(ReadScript(command, spec), "TrainingArguments");
+         Has(ReadScript(command, spec), "TrainingArguments") ||
+         Has(ReadScript(command, spec), "DeepSpeedStrategy");
 }
 
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {

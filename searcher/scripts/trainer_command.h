@@ -30,7 +30,8 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 // ValidateDsConfig.
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec);
 
-// Whether Hugging Face's trainer runs in the command, as far as its arguments and its script show.
+// Whether a trainer of Hugging Face or Lightning runs in the command, which clips gradients by an
+// argument of its own, as far as the command's arguments and its script show.
 bool RunsTrainer(const ExperimentSpec& spec);
 
 }  // namespace dsat

@@ -72,6 +72,19 @@ TEST(ConstraintsTest, TheNearestAllowedCombinationChangesAsFewKnobsAsItMust) {
   EXPECT_EQ(NearestAllowed(space, space.stages[0]), Assignment());
 }
 
+TEST(ConstraintsTest, ThreeKnobsMayHaveToChange) {
+  SearchSpace space = EqualBuckets({8, 9});
+  space.where = {ParseComparison(std::string(kReduce) + " > 8"),
+                 ParseComparison(std::string(kAllgather) + " > 8"), ParseComparison("/other == 2")};
+  const Assignment all = {{kReduce, 9}, {kAllgather, 9}, {"/other", 2}};
+  EXPECT_EQ(NearestAllowed(space, space.stages[0]), all);
+  SearchOptions options = TestOptions();
+  const std::unique_ptr<Method> grid = FindMethod("grid").make(space, options);
+  const std::optional<Proposal> proposal = grid->Ask();
+  ASSERT_TRUE(proposal);
+  EXPECT_TRUE(IsAllowed(space, space.stages[0], proposal->assignment));
+}
+
 TEST(ConstraintsTest, NoMethodProposesWhatIsExcluded) {
   const SearchSpace space = EqualBuckets({5, 6, 7, 9});
   for (const MethodInfo& info : Methods()) {

@@ -318,6 +318,24 @@ TEST(RandomTest, TheSubmittedTrialCountsForEarlyStopping) {
   EXPECT_TRUE(failed.Ask());
 }
 
+TEST(RandomTest, ProfilesAndConfirmationsDoNotCountForEarlyStopping) {
+  SearchOptions options;
+  options.early_stopping = 2;
+  RandomMethod method(TestSpace({1}, 1000), options);
+  TrialId id = 1;
+  for (const TrialKind kind : {TrialKind::kProfile, TrialKind::kConfirm, TrialKind::kConfirm}) {
+    Trial trial = EndedTrial(id++, TrialState::kSucceeded, 1000);
+    trial.kind = kind;
+    method.Observe(trial);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const std::optional<Proposal> proposal = method.Ask();
+    ASSERT_TRUE(proposal);
+    method.Tell(proposal->tag, EndedTrial(id++, TrialState::kSucceeded, 9 + i));
+  }
+  EXPECT_TRUE(method.Ask());
+}
+
 TEST(RandomTest, OneTrialThatAnswersSeveralProposalsCountsOnceForEarlyStopping) {
   SearchOptions options;
   options.early_stopping = 2;

@@ -128,6 +128,27 @@ def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
     assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 
+def test_measured_trials_leave_the_checkpoints_of_the_user_alone(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", "saves", ranks=1) == [0], run_trial.log()
+    assert not (run_trial.folder / "checkpoints").exists()
+    run_trial.write_config(optimizer=ADAMW, autotuning={})
+    assert run_trial.run("dict_config.py", "saves", "few", ranks=1) == [0], run_trial.log()
+    assert (run_trial.folder / "checkpoints/latest").exists()  # By a full run.
+
+
+def test_hugging_faces_checkpoints_are_left_alone_and_not_continued(run_trial):
+    pytest.importorskip("transformers")
+    run_trial.write_config(optimizer={"type": "AdamW", "params": {"lr": 3e-4}})
+    mine = run_trial.folder / "hugging_face_out/checkpoint-1/mine"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("the user's")
+    found = expect_trial(run_trial, run_trial.run("hugging_face.py", "saves"), RAN)
+    assert len(found["losses"]) == 5
+    assert [path.name for path in mine.parent.parent.iterdir()] == ["checkpoint-1"]
+    assert mine.exists()
+
+
 def test_a_trainer_that_sits_on_hugging_faces_gets_the_trials_batches(run_trial):
     pytest.importorskip("trl")
     run_trial.write_config()
@@ -150,6 +171,16 @@ def test_lightning_gets_the_trials_accumulation_and_batches(run_trial):
     found = expect_trial(run_trial, run_trial.run("use_lightning.py"), RAN)
     assert len(found["losses"]) == 5
     assert found["metrics"]["my_loss"] == pytest.approx(found["losses"][-2], rel=0.1)
+
+
+def test_lightnings_accumulation_is_refused_unless_the_config_has_it(run_trial):
+    pytest.importorskip("lightning")
+    run_trial.write_config(profile=True, gradient_accumulation_steps=1)
+    assert 1 in run_trial.run("use_lightning.py", "accumulates")
+    assert "set overwrite_deepspeed_args: {gradient_accumulation_steps: 2}" in run_trial.log()
+    assert run_trial.run("use_lightning.py", "accumulates",
+                         DSAT_SUBMITTED_ACCUMULATION="2") == [0, 0], run_trial.log()
+    assert (run_trial.folder / "model_info.json").exists()
 
 
 PIPELINE = {"gradient_accumulation_steps": 3, "zero_optimization": {"stage": 1}, "optimizer": ADAMW}

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/searcher/simulated_trials.h"
 
@@ -54,6 +55,30 @@ TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
   const Experiment experiment = Profiled(2, 100);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 49}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
+}
+
+TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverRankFailsFirst) {
+  const auto after = [&](const std::vector<std::vector<std::string>>& reasons_of_trials) {
+    Experiment experiment = Profiled(0, std::nullopt);
+    for (const std::vector<std::string>& reasons : reasons_of_trials) {
+      const TrialId id = experiment.Ask().value().id;
+      for (const std::string& reason : reasons) {
+        const int64_t attempt = experiment.StartAttempt(id, "/logs");
+        experiment.EndAttempt(id, attempt, {TrialState::kFailed, reason}, "");
+      }
+      experiment.Tell(id, {TrialState::kFailed, reasons.back()});
+    }
+    return WhySearchIsOver(experiment, {}).has_value();
+  };
+  const std::string first = "rank 0 exited with code 1: [rank0]: ValueError: sample 17";
+  const std::string second = "rank 1 exited with code 1: [rank1]: ValueError: sample 17";
+  const std::string other = "rank 1 exited with code 1: [rank1]: ValueError: sample 18";
+  EXPECT_TRUE(after({{first, second}}));
+  EXPECT_FALSE(after({{first, other}}));
+  // Without restarts the next trial tells.
+  EXPECT_FALSE(after({{first}}));
+  EXPECT_TRUE(after({{first}, {second}}));
+  EXPECT_FALSE(after({{first}, {other}}));
 }
 
 TEST_F(BudgetTest, DeviceHoursCountSlots) {

@@ -18,6 +18,7 @@ _CHANGES = {
     "lightning.pytorch.strategies.deepspeed": "dsat._hook.trainers",
     "pytorch_lightning.strategies.deepspeed": "dsat._hook.trainers",
     "transformers.integrations.deepspeed": "dsat._hook.trainers",
+    "transformers.trainer": "dsat._hook.trainers",
 }
 
 

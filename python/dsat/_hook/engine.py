@@ -14,7 +14,7 @@ from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
 from dsat._meter import StepLog, number_of, synchronize, uses_gpu
-from dsat._trial import Config, Trial, note_result, rank_file, trial, write_json
+from dsat._trial import Config, Trial, measures, note_result, rank_file, trial, write_json
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -216,6 +216,11 @@ def _wrap_engine(engine_class: Any) -> None:
         elif not uses_gpu():
             watch.note_idle()  # A GPU is still busy with the micro-batch.
         return result
+
+    @wrap(engine_class, "save_checkpoint")
+    def _save_checkpoint(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A measured trial leaves the user's checkpoints alone.
+        return True if measures() else original(self, *args, **kwargs)
 
     @wrap(engine_class, "_autotuning_exit")
     def _exit(original: Any, self: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
 from dsat._hook.batches import UnreachableError, rebatch
-from dsat._trial import trial
+from dsat._trial import measures, trial
 
 
 def change(module: ModuleType) -> None:
@@ -25,6 +25,8 @@ def change(module: ModuleType) -> None:
         _change_accelerator(module)
     elif name == "transformers.integrations.deepspeed":
         _change_hugging_face(module)
+    elif name == "transformers.trainer":
+        _change_trainer(module)
     else:
         _change_lightning(module)
 
@@ -72,6 +74,25 @@ def _change_accelerator(module: ModuleType) -> None:
                 rebatch(loader, micro_batch)
         return original(self, *args, **kwargs)
 
+    @wrap(module.Accelerator, "save_state")
+    def _save_state(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        # It would also remove older states of the user.
+        return None if measures() else original(self, *args, **kwargs)
+
+
+def _change_trainer(module: ModuleType) -> None:
+    """A measured trial starts from the beginning and leaves the user's checkpoints alone."""
+    @wrap(module.Trainer, "train")
+    def _train(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if measures():
+            args, kwargs = args[1:], {**kwargs, "resume_from_checkpoint": None}
+        return original(self, *args, **kwargs)
+
+    @wrap(module.Trainer, "save_model")
+    def _save_model(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        if not measures():
+            original(self, *args, **kwargs)
+
 
 def _change_hugging_face(module: ModuleType) -> None:
     """TrainingArguments, which the trainer builds its data loader from, follow the trial."""
@@ -84,6 +105,8 @@ def _change_hugging_face(module: ModuleType) -> None:
                 engine.trainer_knows_batch = True
             if running.accumulation_steps is not None:
                 args.gradient_accumulation_steps = running.accumulation_steps
+            if running.measures:
+                args.save_strategy = "no"
             # It is the trainer's own computation, and wrong for tensor parallelism.
             if running.micro_batch_size is not None and running.accumulation_steps is not None:
                 self.config.pop("train_batch_size", None)
@@ -104,7 +127,7 @@ def _change_lightning(module: ModuleType) -> None:
             engine.trainer_divides_loss = True
             module_ = self.lightning_module
             own = module_.trainer.accumulate_grad_batches if module_ is not None else 1
-            if running.is_profile and own > 1 and steps in (None, 1):
+            if running.is_profile and own > 1 and running.submitted_accumulation == 1:
                 raise UnreachableError(
                     f"dsat: Trainer(accumulate_grad_batches={own}) accumulates, of which the "
                     "config says nothing: set overwrite_deepspeed_args: "

@@ -3,7 +3,7 @@
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
 With `evaluates`, a batch of 100 samples is evaluated before each step. With `partitioned`, the
 script expects stage 3. With `short`, each epoch has 15 samples, and the
-script ends with code 3. With `few`, the data is enough for nine steps of twelve samples; with `fails`,
+script ends with code 3. With `saves`, it saves a checkpoint after each step. With `few`, the data is enough for nine steps of twelve samples; with `fails`,
 the script then fails.
 """
 import itertools
@@ -31,6 +31,8 @@ try:
         loss = engine(ids)["loss"]
         engine.backward(loss)
         engine.step()
+        if "saves" in sys.argv:
+            engine.save_checkpoint("checkpoints")
 finally:
     if "short" in sys.argv:
         sys.exit(3)

@@ -1,4 +1,9 @@
-"""Hugging Face's trainer with the config as a dict full of "auto"."""
+"""Hugging Face's trainer with the config as a dict full of "auto".
+
+With `saves`, it saves checkpoints, removes old ones, and continues from one.
+"""
+import sys
+
 from dsat.huggingface import DsatCallback
 from small_model import Model, Tokens
 from transformers import Trainer, TrainingArguments
@@ -9,6 +14,8 @@ config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps
           "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}}
 arguments = TrainingArguments(output_dir="hugging_face_out", per_device_train_batch_size=4,
                               max_steps=50, deepspeed=config, report_to="none",
-                              save_strategy="no", disable_tqdm=True, logging_steps=1, use_cpu=True)
+                              save_strategy="steps" if "saves" in sys.argv else "no", save_steps=2,
+                              save_total_limit=1, disable_tqdm=True, logging_steps=1, use_cpu=True)
 Trainer(model=Model(), args=arguments, train_dataset=Tokens(named=True),
-        callbacks=[DsatCallback()]).train()
+        callbacks=[DsatCallback()]).train(
+            resume_from_checkpoint="hugging_face_out/checkpoint-1" if "saves" in sys.argv else None)

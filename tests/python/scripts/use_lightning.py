@@ -1,4 +1,9 @@
-"""Lightning's trainer with its DeepSpeed strategy, which wants a GPU only to be asked for one."""
+"""Lightning's trainer with its DeepSpeed strategy, which wants a GPU only to be asked for one.
+
+With `accumulates`, the trainer accumulates two batches.
+"""
+import sys
+
 import lightning.pytorch as pl
 import torch
 from dsat.lightning import DsatCallback
@@ -32,6 +37,7 @@ class Module(pl.LightningModule):
 
 
 trainer = pl.Trainer(accelerator="cpu", devices=2, max_steps=50, logger=False,
+                     accumulate_grad_batches=2 if "accumulates" in sys.argv else 1,
                      enable_checkpointing=False, enable_progress_bar=False,
                      enable_model_summary=False, callbacks=[DsatCallback()],
                      strategy=OnTheCpu(config={"zero_optimization": {"stage": 1},
