@@ -128,6 +128,13 @@ def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
     assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 
+def test_an_engine_without_an_optimizer_keeps_its_config(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    found = expect_trial(run_trial, run_trial.run("dict_config.py", "reference"), RAN)
+    assert len(found["losses"]) == 5
+    assert "reference 8 None" in run_trial.log()
+
+
 def test_measured_trials_leave_the_checkpoints_of_the_user_alone(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     assert run_trial.run("dict_config.py", "saves", ranks=1) == [0], run_trial.log()

@@ -37,6 +37,12 @@ def _given_config(kwargs: Config) -> Config:
         return {}
 
 
+def _trains(kwargs: Config, given: Config) -> bool:
+    """False for an engine that only computes, such as that of a reference model."""
+    has_parameters = kwargs.get("optimizer") is not None or "model_parameters" in kwargs
+    return has_parameters or not given or "optimizer" in given
+
+
 def _check_batches(given: Config, config: Config, training_data: Any) -> Optional[int]:
     """Makes the script's loaders follow the trial. Returns the micro-batch size that they had."""
     world = int(os.environ.get("WORLD_SIZE") or 1)
@@ -144,6 +150,8 @@ def change(deepspeed: ModuleType) -> None:
             return original(*values, **kwargs)
         kwargs = dict(inspect.signature(original).bind(*values, **kwargs).arguments)
         given = _given_config(kwargs)
+        if not _trains(kwargs, given):
+            return original(**kwargs)
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
         for key in RECIPE_KEYS:
             if key in given and given[key] != config[key]:

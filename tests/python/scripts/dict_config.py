@@ -2,9 +2,10 @@
 
 With `early`, the loader's iterator exists before the engine, which dsat cannot change any more.
 With `evaluates`, a batch of 100 samples is evaluated before each step. With `partitioned`, the
-script expects stage 3. With `short`, each epoch has 15 samples, and the
-script ends with code 3. With `saves`, it saves a checkpoint after each step. With `few`, the data is enough for nine steps of twelve samples; with `fails`,
-the script then fails.
+script expects stage 3. With `short`, each epoch has 15 samples, and the script ends with code 3.
+With `saves`, it saves a checkpoint after each step. With `reference`, another engine only
+computes. With `few`, the data is enough for nine steps of twelve samples; with `fails`, the script
+then fails.
 """
 import itertools
 import sys
@@ -21,6 +22,10 @@ batches = iter(loader) if "early" in sys.argv else None
 with deepspeed.zero.Init(config_dict_or_path=config, enabled="partitioned" in sys.argv):
     model = Model()
 engine, *_ = deepspeed.initialize(None, model, model_parameters=model.parameters(), config=config)
+if "reference" in sys.argv:
+    reference, *_ = deepspeed.initialize(
+        model=Model(), config={"train_micro_batch_size_per_gpu": 8})
+    print("reference", reference.train_micro_batch_size_per_gpu(), reference.optimizer, flush=True)
 epochs = 100 if "short" in sys.argv else 1
 try:
     for ids in batches or itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
