@@ -14,12 +14,28 @@
 namespace dsat {
 namespace {
 
+namespace fs = std::filesystem;
+
 // From the last measurement to the exit, unless the limit for hanging is less.
 constexpr std::chrono::milliseconds kExitGrace{30'000};
 constexpr std::chrono::seconds kKillGrace{2};  // From SIGTERM to SIGKILL.
 
 // Between two looks at the clock that come several times a second.
 constexpr std::chrono::seconds kLongPause{2};
+
+// A runner that was killed leaves the file that it was writing in the folder of an earlier attempt.
+void RemoveUnfinishedFiles(const std::string& attempt_dir) {
+  std::error_code error;  // What stays harms nobody.
+  const fs::path trial_dir = fs::absolute(attempt_dir).parent_path();
+  std::vector<fs::path> left;
+  for (auto it = fs::recursive_directory_iterator(trial_dir, error); it != fs::end(it); ++it) {
+    if (it.depth() > 0) it.disable_recursion_pending();  // What is deeper is the script's.
+    if (it->path().filename().string().find(".tmp.") != std::string::npos)
+      left.push_back(it->path());
+  }
+  for (const fs::path& path : left)
+    fs::remove(path, error);
+}
 
 double Seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -38,14 +54,15 @@ Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const Lau
                                ? "dsat-train"
                                : fmt::format("dsat-{}-trial-{}", request.experiment, request.trial);
   // The same for each attempt of a trial, and of a training.
-  const std::filesystem::path dir = std::filesystem::absolute(request.dir);
+  const fs::path dir = fs::absolute(request.dir);
   job_ = std::make_unique<SlurmJob>(*jobs, name, dsat_binary,
                                     (request.full_run ? dir : dir.parent_path()) / "slurm");
 }
 
 void Attempt::Launch() {
+  if (request_.attempt > 0 && !request_.full_run) RemoveUnfinishedFiles(request_.dir);
   process_.emplace(SupervisedProcess::Start(dsat_binary_, target_->Prepare(request_),
-                                            std::filesystem::absolute(request_.dir), GraceTimes{},
+                                            fs::absolute(request_.dir), GraceTimes{},
                                             request_.hosts));
   last_sign_ = started_ = Clock::now();
 }

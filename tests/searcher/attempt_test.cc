@@ -50,5 +50,26 @@ TEST_F(AttemptTest, APauseOfTheRunnerIsNoHangOfTheRanks) {
   EXPECT_THAT(end->outcome.reason, HasSubstr("no progress for 0.8 s (hang time-out)"));
 }
 
+TEST_F(AttemptTest, WhatAKilledRunnerWasWritingIsRemovedBeforeTheNextAttempt) {
+  const ExperimentSpec spec = Spec({{"0", {"silent", "silent"}}});
+  EventQueue<TrialMessage> queue;
+  const TrialServer server(&queue, "");
+  const std::unique_ptr<LaunchTarget> target = MakeTarget(spec, kFake);
+  const std::string before = Path("out/trials/0/attempt0");
+  std::filesystem::create_directories(before);
+  WriteFileAtomic(before + "/task.json.tmp.123.0", "{\"half\":");
+  WriteFileAtomic(before + "/rank0.log", "a log");
+  LaunchRequest request;
+  request.attempt = 1;
+  request.ds_config = spec.ds_config;
+  request.dir = Path("out/trials/0/attempt1");
+  request.report_address = server.address();
+  request.token = server.token();
+  std::filesystem::create_directories(request.dir);
+  const Attempt attempt(kFake, target.get(), request, {});
+  EXPECT_FALSE(std::filesystem::exists(before + "/task.json.tmp.123.0"));
+  EXPECT_EQ(ReadFile(before + "/rank0.log"), "a log");
+}
+
 }  // namespace
 }  // namespace dsat
