@@ -134,7 +134,7 @@ Json StatedConfig(const Search& search, TrialId id) {
 }
 
 // The content of metrics.json (results.h).
-Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
+Json MetricsJson(const Experiment& experiment, const Verdict& verdict, const Json& ds_config) {
   const Search& search = experiment.search();
   const ExperimentSpec& spec = search.spec();
   return {{"experiment",
@@ -151,7 +151,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict) {
           {"machine", MachineName()},
           {"versions", VersionsOf(spec)},
           {"best_trial", TrialSummary(search, verdict.pick)},
-          {"ds_config", verdict.pick ? ConfigToKeep(search, *verdict.pick) : Json()},
+          {"ds_config", ds_config},
           {"submitted_trial", TrialSummary(search, search.Submitted())},
           {"soak_trial", TrialSummary(search, verdict.soak)},
           {"factor_over_submitted", verdict.factor ? ToJson(*verdict.factor) : Json()},
@@ -183,8 +183,9 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   const Search& search = experiment.search();
   const Verdict verdict = VerdictOf(search);
   // The config is written first, so that it exists when the metrics do.
+  Json config;
   if (verdict.pick) {
-    const Json config = ConfigToKeep(search, *verdict.pick);
+    config = ConfigToKeep(search, *verdict.pick);
     WriteJsonFile(out_dir + "/ds_config.json", config);
     WriteFileAtomic(out_dir + "/command.txt",
                     ProductionCommand(search.spec(), config, out_dir) + "\n");
@@ -198,7 +199,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
       }
     }
   }
-  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict));
+  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict, config));
 }
 
 std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,

@@ -287,9 +287,9 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 
 bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
-  return FindFlag(command, kTrainerArguments[0].flag).has_value() ||
-         Has(ReadScript(command, spec), "TrainingArguments") ||
-         Has(ReadScript(command, spec), "DeepSpeedStrategy");
+  if (FindFlag(command, kTrainerArguments[0].flag)) return true;
+  const std::string script = ReadScript(command, spec);
+  return Has(script, "TrainingArguments") || Has(script, "DeepSpeedStrategy");
 }
 
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {

@@ -57,10 +57,10 @@ inline void MakeDatabaseOfVersion(const std::string& path, int version) {
   db.Execute("PRAGMA journal_mode = WAL");
   const char* const tables = version < 5    ? "tables.sql"
                              : version == 5 ? "tables_v5.sql"
-                             : version == 6 ? "tables_v6.sql"
-                                            : "tables_v7.sql";
+                                            : "tables_v6.sql";
   db.Execute(ReadFile(folder + tables));
   // Version 7 has changed nothing but views.
+  if (version == 7) db.Execute(ReadFile(folder + "views_v7.sql"));
   db.Execute(ReadFile(folder + "v" + std::to_string(std::min(version, 6)) + ".sql"));
   db.Execute(fmt::format("PRAGMA user_version = {}", version));
 }

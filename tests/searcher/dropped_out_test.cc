@@ -11,20 +11,11 @@
 namespace dsat {
 namespace {
 
-ExperimentSpec SpecToConfirm(int64_t rounds = 3) {
-  ExperimentSpec spec = SimulatedSpec("binary");
-  spec.options.max_trials = 10;
-  spec.options.max_concurrent_trials = 1;
-  spec.options.metric = "throughput";
-  spec.options.confirm_rounds = rounds;
-  return spec;
-}
-
 TEST(DroppedOutTest, WhatDroppedOutIsNotThePick) {
   // Whichever of them drop out in their first confirmations, and however they end.
   for (const TrialState state : {TrialState::kInfeasible, TrialState::kFailed}) {
     for (const bool drops_submitted : {true, false}) {
-      Search search(SpecToConfirm(2));
+      Search search(ConfirmedSpec(2));
       std::map<TrialId, bool> drops;
       RunToEnd(search, [&](const Trial& trial) {
         if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
@@ -46,7 +37,7 @@ TEST(DroppedOutTest, WhatDroppedOutIsNotThePick) {
 }
 
 TEST(DroppedOutTest, TheSafestAlternativeIsAsFastInTheConfirmation) {
-  Search search(SpecToConfirm());
+  Search search(ConfirmedSpec());
   // In the search all seem to be as fast as the submitted configuration, which needs least memory.
   RunToEnd(search, [&](const Trial& trial) {
     if (trial.kind == TrialKind::kProfile) return Success(trial, 1);

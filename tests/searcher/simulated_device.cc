@@ -31,6 +31,15 @@ ExperimentSpec SimulatedSpec(const std::string& method) {
   return spec;
 }
 
+ExperimentSpec ConfirmedSpec(int64_t rounds) {
+  ExperimentSpec spec = SimulatedSpec("binary");
+  spec.options.max_trials = 10;
+  spec.options.max_concurrent_trials = 1;
+  spec.options.metric = "throughput";
+  spec.options.confirm_rounds = rounds;
+  return spec;
+}
+
 Ending Success(const Trial& trial, double value) {
   Ending ending;
   ending.outcome.state = TrialState::kSucceeded;

@@ -28,6 +28,9 @@ ModelProfile SimulatedProfile();
 // A spec for two ranks without a profile, whose space no search below exhausts.
 ExperimentSpec SimulatedSpec(const std::string& method);
 
+// A binary search by throughput of ten trials, one at a time, with a confirmation of `rounds`.
+ExperimentSpec ConfirmedSpec(int64_t rounds = 3);
+
 Ending Success(const Trial& trial, double value);  // Every metric has this value.
 Ending Failure(TrialState state);
 Ending AllSucceed(const Trial& trial);  // The metric is the trial's number.

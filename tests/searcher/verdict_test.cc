@@ -21,15 +21,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-ExperimentSpec ConfirmedSpec(int64_t rounds = 3) {
-  ExperimentSpec spec = SimulatedSpec("binary");
-  spec.options.max_trials = 10;
-  spec.options.max_concurrent_trials = 1;
-  spec.options.metric = "throughput";
-  spec.options.confirm_rounds = rounds;
-  return spec;
-}
-
 // The speed of a trial in the search is a lucky draw; measured again, it is `truth`.
 template <typename Lucky, typename Truth>
 EndTrial Device(Lucky lucky, Truth truth) {
