@@ -24,10 +24,18 @@
 namespace dsat::cli {
 namespace {
 
+std::string NameOf(const std::string& path) {
+  return path == "-" ? "standard input" : path;
+}
+
 Json ReadJsonArgument(const std::string& path) {
   if (path != "-") return ReadJsonFile(path);
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  return ParseTolerantJson(text, "standard input");
+  return ParseTolerantJson(text, NameOf(path));
+}
+
+ModelProfile ReadProfile(const std::string& path) {
+  return ProfileFromJson(ReadJsonArgument(path), NameOf(path));
 }
 
 }  // namespace
@@ -40,8 +48,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
   if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
   LogNew(CheckStages(spec), read);
   SetTrainBatchSize(create.train_batch_size, spec);
-  if (!create.profile.empty())
-    spec.profile = ProfileFromJson(ReadJsonFile(create.profile), create.profile);
+  if (!create.profile.empty()) spec.profile = ReadProfile(create.profile);
   Experiment::Check(spec);
   Store store = OpenForNew(flags.db, spec);
   const Experiment experiment = Experiment::Create(store, spec);
@@ -79,10 +86,10 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
   if (tell.infeasible) outcome = {TrialState::kInfeasible, *tell.infeasible};
   if (tell.failed) outcome = {TrialState::kFailed, *tell.failed};
   std::optional<ModelProfile> profile;
-  if (!tell.profile.empty()) profile = ProfileFromJson(ReadJsonFile(tell.profile), tell.profile);
+  if (!tell.profile.empty()) profile = ReadProfile(tell.profile);
   Measurement measurement;
   if (!tell.metrics.empty())
-    measurement = MeasurementFromJson(ReadJsonArgument(tell.metrics), tell.metrics);
+    measurement = MeasurementFromJson(ReadJsonArgument(tell.metrics), NameOf(tell.metrics));
 
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(tell.experiment));

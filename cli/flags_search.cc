@@ -393,7 +393,7 @@ void AddAskTellCommands(Parser& parser) {
   metrics->excludes(infeasible)->excludes(failed);
   infeasible->excludes(failed);
   tell.add_option("--profile", parser.tell.profile,
-                  "The model profile as JSON, for the profiling trial")
+                  "The model profile as JSON, for the profiling trial; - reads standard input")
       ->type_name("FILE");
   CLI::App& serve =
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);

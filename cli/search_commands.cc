@@ -60,21 +60,21 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
 }
 
-// The options that have given `run`, except --out, quoted for a shell, each with a blank before it.
-std::string RunOptions(const RunFlags& run) {
-  const HostFlags& hosts = run.hosts;
-  const RunFlags defaults;
+// Adds an option to others, quoted for a shell and with a blank before it, unless it is `none`.
+void AddOption(const char* name, const std::string& value, const std::string& none,
+               std::string* options) {
+  if (value != none) *options += fmt::format(" {} {}", name, ShellWord(value));
+}
+
+// The options that have given `hosts`.
+std::string HostOptions(const HostFlags& hosts) {
   std::string options;
   const auto add = [&options](const char* name, const std::string& value, const std::string& none) {
-    if (value != none) options += fmt::format(" {} {}", name, ShellWord(value));
+    AddOption(name, value, none, &options);
   };
   const auto add_number = [&add](const char* name, int64_t value, int64_t none) {
     add(name, std::to_string(value), std::to_string(none));
   };
-  add_number("--slots", run.num_slots, defaults.num_slots);
-  add_number("--hang-timeout", run.hang_timeout_s, defaults.hang_timeout_s);
-  add_number("--start-timeout", run.start_timeout_s, defaults.start_timeout_s);
-  add_number("--trial-timeout", run.trial_timeout_s, defaults.trial_timeout_s);
   if (!hosts.hostfile.empty()) add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
   add("--include-hosts", hosts.filters.include, "");
   add("--exclude-hosts", hosts.filters.exclude, "");
@@ -86,6 +86,20 @@ std::string RunOptions(const RunFlags& run) {
   add("--slurm-args", hosts.slurm_args, "");
   add_number("--slurm-slots-per-node", hosts.slurm_slots_per_node, 0);
   return options;
+}
+
+// The options that have given `run`, except --out.
+std::string RunOptions(const RunFlags& run) {
+  const RunFlags defaults;
+  std::string options;
+  const auto add = [&options](const char* name, int64_t value, int64_t none) {
+    AddOption(name, std::to_string(value), std::to_string(none), &options);
+  };
+  add("--slots", run.num_slots, defaults.num_slots);
+  add("--hang-timeout", run.hang_timeout_s, defaults.hang_timeout_s);
+  add("--start-timeout", run.start_timeout_s, defaults.start_timeout_s);
+  add("--trial-timeout", run.trial_timeout_s, defaults.trial_timeout_s);
+  return options + HostOptions(run.hosts);
 }
 
 // The first line of a search: what it will do, or where it continues.
@@ -226,6 +240,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   SetTrainBatchSize(search.train_batch_size, spec);
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
+  if (!options.machines.hosts.empty()) spec.machine["host_options"] = HostOptions(search.run.hosts);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   Experiment::Check(spec);

@@ -205,11 +205,14 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
 std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
                               const std::string& out_dir) {
   const std::string config = std::filesystem::absolute(out_dir) / "ds_config.json";
+  const std::string hosts = spec.machine.value("host_options", "");
   std::vector<std::string> argv;
-  if (!IsBuiltin(spec) && NamesConfig(spec)) argv = StandaloneCommand(spec, ds_config, config);
+  if (!IsBuiltin(spec) && NamesConfig(spec) && hosts.empty())
+    argv = StandaloneCommand(spec, ds_config, config);
   if (argv.empty()) {
-    return fmt::format("dsat train {} --ds-config {}", ShellWord(spec.config_path),
-                       ShellWord(config));
+    const bool is_beside = std::filesystem::path(spec.config_path).parent_path() == spec.model_dir;
+    return fmt::format("dsat train {}{} --ds-config {}{}", ShellWord(spec.config_path),
+                       is_beside ? "" : " " + ShellWord(spec.model_dir), ShellWord(config), hosts);
   }
   std::string text = fmt::format("cd {} && ", ShellWord(spec.model_dir));
   std::map<std::string, std::string> environment = VariablesOf(ds_config);

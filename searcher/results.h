@@ -23,7 +23,8 @@ Json ConfigToKeep(const Search& search, TrialId id);
 
 // The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
 // shell: the user's own with the arguments that must agree with the config, started by torchrun if
-// dsat starts the ranks of trials, or `dsat train` where that cannot say the same.
+// dsat starts the ranks of trials, or `dsat train` where that cannot say the same, and on the hosts
+// of trials that ran elsewhere.
 std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
                               const std::string& out_dir);
 

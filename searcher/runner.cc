@@ -89,6 +89,7 @@ struct Runner::Impl {
   double Clock() const;
   std::optional<std::string> WhyOver() const;
   void EndSearchIfOver();
+  void WithdrawWaiting();
 
   // Recording.
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
@@ -122,6 +123,7 @@ struct Runner::Impl {
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
   LoadWatch load;
   bool load_noted = false;
+  std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -192,6 +194,7 @@ void Runner::Impl::Loop() {
   while (true) {
     HearCancel();
     EndSearchIfOver();
+    WithdrawWaiting();
     while (cancels == 0 && HasFreeSlots()) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
@@ -277,6 +280,18 @@ void Runner::Impl::EndSearchIfOver() {
                                                        : "the pick is not soaked: ";
   experiment.EndSearch(*why);
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
+}
+
+// What still waits for a job of Slurm when the search is over is not launched any more.
+void Runner::Impl::WithdrawWaiting() {
+  if (experiment.search().EndReason().empty()) return;
+  for (auto& [id, attempt] : attempts) {
+    const TrialKind kind = attempt.request().kind;
+    const bool is_of_search =
+        kind == TrialKind::kProfile || kind == TrialKind::kSubmitted || kind == TrialKind::kSearch;
+    if (!is_of_search || attempt.started() || !withdrawn.insert(id).second) continue;
+    attempt.Cancel(std::chrono::seconds{0});
+  }
 }
 
 // A trial that is running in the record but not here (the last runner died, or its attempt has
@@ -444,7 +459,11 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
-  if (EndsTrial(request.trial, end.outcome)) {
+  if (withdrawn.contains(request.trial)) {
+    Tell(request.trial,
+         {TrialState::kStopped, fmt::format("it waited in Slurm's queue when the search ended: {}",
+                                            experiment.search().EndReason())});
+  } else if (EndsTrial(request.trial, end.outcome)) {
     Tell(request.trial, end.outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,

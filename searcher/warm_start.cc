@@ -19,6 +19,7 @@ constexpr size_t kMostLookedAt = 200;  // Newest first.
 Json Hardware(const ExperimentSpec& spec) {
   Json hardware = spec.machine;
   hardware.erase("host");
+  hardware.erase("host_options");
   hardware.erase("disk");
   return hardware;
 }

@@ -6,12 +6,13 @@ import math
 import os
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from dsat._program import bundled_program
+
+
+_MOST_REASON_BYTES = 4096
 
 
 class DsatError(RuntimeError):
@@ -33,13 +34,16 @@ class PendingTrial:
         return self.kind == "profile"
 
 
-def _run(program: Optional[str], arguments: Sequence[str]) -> Dict[str, Any]:
+def _run(program: Optional[str], arguments: Sequence[str],
+         text: Optional[str] = None) -> Dict[str, Any]:
+    """Runs a command, whose standard input is `text`, and returns its answer."""
     name = program or os.environ.get("DSAT_PROGRAM") or bundled_program() or "dsat"
     path = shutil.which(name)
     if path is None:
         raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "
                         "its path")
-    done = subprocess.run([path, *arguments, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([path, *arguments, "--json"], input=text or "", capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise DsatError(done.stderr.strip() or f"{path} {' '.join(arguments)}: exit code "
                                                f"{done.returncode}")
@@ -57,6 +61,12 @@ def _numbers(what: str, values: Mapping[str, float]) -> str:
             raise ValueError(f"{what}: {name} is {value}; expected a finite number")
         numbers[name] = number
     return json.dumps(numbers)
+
+
+def _reason(text: str) -> str:
+    """The part of a reason that dsat keeps, such as that of a long message of an exception."""
+    line = text.replace("\0", " ").encode("utf-8", "replace")[:_MOST_REASON_BYTES]
+    return line.decode("utf-8", "ignore")
 
 
 class Experiment:
@@ -106,12 +116,11 @@ class Experiment:
             program: as in __init__().
         """
         arguments = ["create", method, os.fspath(config), "--db", os.fspath(db), *options]
-        with tempfile.TemporaryDirectory() as folder:
-            if profile is not None:
-                path = Path(folder) / "profile.json"
-                path.write_text(_numbers("profile", profile), encoding="utf-8")
-                arguments += ["--profile", str(path)]
-            return cls(int(_run(program, arguments)["experiment"]), db, program)
+        text = None
+        if profile is not None:
+            arguments += ["--profile", "-"]
+            text = _numbers("profile", profile)
+        return cls(int(_run(program, arguments, text)["experiment"]), db, program)
 
     def ask(self) -> Optional[PendingTrial]:
         """Returns the next trial; None if there is none now or `finished` is True."""
@@ -130,7 +139,8 @@ class Experiment:
             trial: the trial or its number.
             metrics: names and values, among them the metric of the search: `throughput` in
                 samples/s, `FLOPS_per_gpu` in FLOP/s, `latency` in ms, `peak_bytes` in bytes.
-            infeasible: why this configuration cannot run here, which is evidence for the search.
+            infeasible: why this configuration cannot run here, which is evidence for the search; the
+                first 4096 bytes count.
             failed: why it failed otherwise, which is no evidence.
             profile: of the profiling trial, with the keys of create().
         """
@@ -139,17 +149,15 @@ class Experiment:
             raise ValueError("tell(): give one of metrics, infeasible, failed and profile")
         number = trial.id if isinstance(trial, PendingTrial) else trial
         arguments: List[str] = ["--trial", str(number)]
-        with tempfile.TemporaryDirectory() as folder:
-            for name, value in (("metrics", metrics), ("profile", profile)):
-                if value is not None:
-                    path = Path(folder) / "told.json"
-                    path.write_text(_numbers(name, value), encoding="utf-8")
-                    arguments += [f"--{name}", str(path)]
-            if infeasible is not None:
-                arguments += ["--infeasible", infeasible]
-            if failed is not None:
-                arguments += ["--failed", failed]
-            self._command("tell", arguments)
+        text = None
+        for name, value in (("metrics", metrics), ("profile", profile)):
+            if value is not None:
+                arguments += [f"--{name}", "-"]
+                text = _numbers(name, value)
+        for name, reason in (("infeasible", infeasible), ("failed", failed)):
+            if reason is not None:
+                arguments += [f"--{name}", _reason(reason)]
+        self._command("tell", arguments, text)
 
     def best(self) -> Dict[str, Any]:
         """Returns the best trial so far as `dsat best --json` prints it: id, ds_config, metrics.
@@ -158,7 +166,9 @@ class Experiment:
         """
         return _run(self._program, ["best", str(self.experiment), "--db", self._db])
 
-    def _command(self, name: str, arguments: Sequence[str]) -> Dict[str, Any]:
-        answer = _run(self._program, [name, str(self.experiment), "--db", self._db, *arguments])
+    def _command(self, name: str, arguments: Sequence[str],
+                 text: Optional[str] = None) -> Dict[str, Any]:
+        answer = _run(self._program, [name, str(self.experiment), "--db", self._db, *arguments],
+                      text)
         self.finished = bool(answer["finished"])
         return answer

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from dsat._trial import Trial, has_result, note_result, rank, rank_file, write_json
+from dsat._trial import Trial, has_result, note_result, rank, rank_file, world_size, write_json
 from dsat._window import StepWindow
 
 
@@ -160,7 +160,8 @@ class Meter:
             loss: of the step.
             forward_s, backward_s: seconds of it in the two passes, if they are known.
             wait_s: seconds of it in which the rank waited for data.
-            samples: of the step, over all ranks; the config's train_batch_size by default.
+            samples: of the step, over all ranks; by default the config's train_batch_size, or as
+                many as all ranks train on if it gives none.
         """
         of = self._trial
         if not of.measures:
@@ -204,8 +205,10 @@ class Meter:
             statistics.median(times) for times in zip(*self._phases[-len(counted):]))
         rest_s = max(0.0, latency_s - forward_s - backward_s)
         samples = samples or of.batch("train_batch_size")
+        if not samples and of.micro_batch_size:
+            samples = of.micro_batch_size * accumulation * world_size()
         if not samples:
-            raise ValueError(f"{of.config_path}: train_batch_size is no number; pass samples= to "
+            raise ValueError(f"{of.config_path}: no batch size is a number; pass samples= to "
                              "dsat.report()")
         metrics = {"fwd": forward_s, "bwd": backward_s, "step": rest_s}
         result = {key: value * 1e6 / accumulation for key, value in metrics.items()}

@@ -9,6 +9,7 @@ from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_me
 from dsat._trial import Trial, rank_file, trial
 
 _meter: Optional[Meter] = None
+_loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
 
 
 def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None,
@@ -24,11 +25,14 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     Args:
         loss: of the step, a number or a tensor of one element.
         model: a torch module, whose parameters the profiling trial counts. Required there.
-        samples: of the step over all ranks; the config's train_batch_size by default.
+        samples: of the step over all ranks; by default the config's train_batch_size, or as many
+            as all ranks train on if it gives none. It is a multiple of the micro-batch size times
+            the accumulation steps, which each replica of the model trains on.
         forward_s, backward_s: seconds of the step in the two passes, if the script measures them.
         wait_s: seconds of the step in which this rank waited for data, if the script measures them.
     """
-    global _meter
+    global _meter, _loss
+    loss, _loss = _loss if loss is None else loss, None
     running = trial()
     if running is None or not running.measures or _is_measured_by_deepspeed():
         return
@@ -47,11 +51,21 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
 
 
+def add_loss(part: Any) -> None:
+    """A part of the step's loss, for a callback that is not told the loss by its trainer."""
+    global _loss
+    _loss = part if _loss is None else _loss + part
+
+
 def _settings_of(running: Trial, samples: Optional[int]) -> Dict[str, int]:
     """What the script says that it ran: steps of `samples` samples."""
     micro_batch, steps = running.micro_batch_size, running.accumulation_steps
     if samples is None or not micro_batch or not steps:
         return {}
+    if samples % (micro_batch * steps) != 0:
+        raise ValueError(
+            f"dsat.report(samples={samples}): expected a multiple of {micro_batch * steps}, which "
+            f"each replica trains on: micro-batches of {micro_batch}, {steps} for a step")
     return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": steps,
             "train_batch_size": samples, "data_parallel_size": samples // (micro_batch * steps)}
 

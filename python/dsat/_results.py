@@ -82,7 +82,7 @@ def results(path: "str | os.PathLike[str]" = "dsat.db",
 
 def _number_of(connection: Any, experiment: Union[int, str]) -> int:
     known = connection.execute("SELECT id, name FROM experiments ORDER BY id").fetchall()
-    found = [row["id"] for row in known if experiment in (row["id"], row["name"])]
+    found = [row["id"] for row in known if experiment in (row["id"], str(row["id"]), row["name"])]
     if not found:
         names = ", ".join(f"{row['id']} ({row['name']})" for row in known) or "none"
         raise ValueError(f"no experiment {experiment}; there are: {names}")

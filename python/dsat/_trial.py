@@ -147,6 +147,17 @@ def rank() -> int:
     return 0
 
 
+def world_size() -> int:
+    """The number of ranks, of torch.distributed or of the environment; 1 if there is neither."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 1
+
+
 class RankFile:
     """hook-rank<R>.json in the trial's folder: what this rank tells dsat besides the metrics."""
 
@@ -165,8 +176,8 @@ class RankFile:
         self._content.update(values)
 
     def write(self) -> None:
-        if not self._content:
-            return
+        if not self._content or not os.environ.get("DSAT_TRIAL_DIR"):
+            return  # A training with the answer, which only has DSAT_DS_CONFIG, reports nothing.
         path = self._trial.dir / f"hook-rank{rank()}.json"
         try:
             write_json(path, self._content)

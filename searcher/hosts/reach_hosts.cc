@@ -164,7 +164,14 @@ void HostReacher::Impl::Complete() {
   }
   for (LaunchHost& host : reached.hosts)
     if (host.reach.empty() && !questions.empty()) host.address = reached.runner_address;
-  if (!access.master_addr.empty()) reached.hosts.at(0).address = access.master_addr;
+  if (access.master_addr.empty()) return;
+  if (RouteTo(access.master_addr).there.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "--master_addr {}: this machine finds no address for it; expected a name or an address "
+          "of the first host",
+          Printable(access.master_addr));
+  }
+  reached.hosts.at(0).address = access.master_addr;
 }
 
 std::string AddressSeenFrom(const std::string& host) {

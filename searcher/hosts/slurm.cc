@@ -10,6 +10,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -33,6 +34,10 @@ constexpr char kNodesMark[] = "dsat-nodes";  // As kPrintNodes prints it.
 // steps, such as SLURM_NTASKS and SLURM_GPUS_PER_TASK.
 constexpr char kForgetJob[] = R"(unset $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p' |)"
                               R"( grep -vx 'SLURM_CONF\|SLURM_JWT'); )";
+// srun reads from SLURM_PARTITION and the like what salloc reads from SALLOC_PARTITION.
+constexpr char kTakeSallocs[] =
+    "for name in ACCOUNT CONSTRAINT GRES PARTITION QOS RESERVATION TIMELIMIT; do"
+    R"( eval "[ -z \"\${SALLOC_$name}\" ] || export SLURM_$name=\"\$SALLOC_$name\""; done; )";
 // The step has one task, but its ranks are not that task: libraries would take its numbers for
 // theirs.
 constexpr char kForgetTask[] =
@@ -122,17 +127,27 @@ std::optional<double> SecondsOf(const std::string& text) {
   return number(first) * 60 + number(second);
 }
 
+// The value of an option of salloc, or of the variable that stands for it; "" if there is neither.
+std::string OptionOrVariable(const std::vector<std::string>& args, const std::string& name,
+                             const std::string& letter, const char* variable) {
+  const std::string given = OptionIn(args, name, letter);
+  const char* const value = given.empty() ? std::getenv(variable) : nullptr;
+  return value != nullptr ? value : given;
+}
+
 // Slurm accepts a job whose time limit is above its partition's, and lets it wait.
 void CheckTimeLimit(const std::vector<std::string>& args, const std::string& partition) {
-  const std::string asked = OptionIn(args, "--time", "-t");
-  const bool has_choice = OptionIn(args, "--partition", "-p").find(',') != std::string::npos;
+  const std::string asked = OptionOrVariable(args, "--time", "-t", "SALLOC_TIMELIMIT");
+  const std::string choice = OptionOrVariable(args, "--partition", "-p", "SALLOC_PARTITION");
+  const bool has_choice = choice.find(',') != std::string::npos;
   if (asked.empty() || partition.empty() || has_choice) return;
   const std::string most =
       ValueOf(Ask("scontrol show partition " + ShellWord(partition)).text, "MaxTime=");
   const std::optional<double> asked_s = SecondsOf(asked), most_s = SecondsOf(most);
   if (!asked_s || !most_s || *asked_s <= *most_s) return;
   Throw(ErrorCode::kFailedPrecondition,
-        "--slurm-args: --time {} is above the limit of partition {}, {}: such a job would wait "
+        "--slurm-args: --time {} (or SALLOC_TIMELIMIT) is above the limit of partition {}, {}: "
+        "such a job would wait "
         "forever; expected a shorter time or another --partition",
         Printable(asked), Printable(partition), most);
 }
@@ -142,7 +157,8 @@ std::string NodesFor(const std::vector<std::string>& args) {
   std::string options;
   for (const std::string& arg : args)
     options += fmt::format(" {}", ShellWord(arg));
-  const Answer answer = Ask(fmt::format("{}srun --test-only{} true", kForgetJob, options));
+  const Answer answer =
+      Ask(fmt::format("{}{}srun --test-only{} true", kForgetJob, kTakeSallocs, options));
   const std::string nodes = ValueOf(answer.text, " on nodes ");
   if (answer.exit_code == 0 && !nodes.empty()) {
     CheckTimeLimit(args, ValueOf(answer.text, " in partition "));
@@ -151,6 +167,8 @@ std::string NodesFor(const std::vector<std::string>& args) {
   std::string said = answer.text.substr(0, answer.text.find_last_not_of('\n') + 1);
   for (size_t end; (end = said.find('\n')) != std::string::npos;)
     said.replace(end, 1, "; ");
+  if (answer.exit_code == 0 && said.empty())
+    said = "srun says nothing of its nodes; is it --quiet?";
   Throw(ErrorCode::kFailedPrecondition,
         "--launcher slurm: Slurm refuses the job of a trial, `salloc{}`: {}; expected Slurm's "
         "commands in PATH, a cluster that answers `sinfo`, and nodes for this size (--slurm-args, "

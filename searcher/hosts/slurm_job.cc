@@ -50,7 +50,7 @@ job=$!
 { /bin/sh -c "$await" "$lock" "$keep"; kill -HUP "$job"; } >/dev/null 2>&1 &
 watch=$!
 wait "$job"
-kill "$watch")";
+kill "$watch" 2>/dev/null)";
 
 constexpr std::chrono::seconds kReleaseLimit{10};
 constexpr std::chrono::seconds kStepsLimit{30};  // For the steps of an ended process to end.
@@ -91,9 +91,10 @@ std::string FirstLine(const std::string& text) {
 struct SlurmJob::Impl {
   std::string log;
   std::optional<FileLock> lock;
-  pid_t pid = -1;                // -1: an ended process has started it.
-  size_t num_heard = 0;          // The bytes of the log that have been read.
-  std::string said = {};         // The last line of salloc.
+  pid_t pid = -1;         // -1: an ended process has started it.
+  size_t num_heard = 0;   // The bytes of the log that have been read.
+  std::string said = {};  // The first error of salloc, or else its last line.
+  bool said_error = false;
   std::vector<Host> nodes = {};  // Until they are reached.
   Clock::time_point steps_limit = {};
   Clock::time_point next_look = {};  // At the steps of an ended process.
@@ -156,7 +157,11 @@ void SlurmJob::Hear(const std::string& line) {
   if (RE2::PartialMatch(line, kNumber, &state, &number_)) queued_ = state == "Pending";
   SlurmNodes nodes = ParseNodes(line);
   if (nodes.hosts.empty()) {
-    if (!Trimmed(line).empty()) impl_->said = Trimmed(line);
+    const std::string said = Trimmed(line);
+    if (!said.empty() && !impl_->said_error) impl_->said = said;
+    static const RE2 kError("^salloc: (error|fatal|unrecognized option|invalid option)\\b",
+                            RegexOptions());
+    impl_->said_error = impl_->said_error || RE2::PartialMatch(said, kError);
     return;
   }
   number_ = nodes.job;

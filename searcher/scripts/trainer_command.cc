@@ -45,7 +45,7 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
     if (words[i].text != "-m" || !module.starts_with("determined.launch.")) continue;
     size_t begin = i + 2;  // Of COMMAND.
     for (size_t k = begin; k < words.size() && !words[k].first; ++k) {
-      if (words[k].text == "--trial")
+      if (words[k].text == "--trial" || words[k].text.starts_with("--trial="))
         Throw(ErrorCode::kInvalidArgument,
               "{}: /entrypoint runs a trial class ({} --trial); expected a command such as "
               "\"python3 train.py\", because trial classes are not supported",
@@ -53,9 +53,12 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
       if (words[k].text == "--") begin = k + 1;
     }
     if (begin == words.size()) return std::nullopt;
+    size_t python = i - 1;  // The interpreter; options of its own may follow.
+    while (python > 0 && !words[python].first && words[python].text.starts_with("-"))
+      --python;
     const bool is_script = words[begin].text.ends_with(".py");
     std::string dropped = fmt::format("-m {}", module);
-    command.Remove(is_script ? i : i - 1, begin);
+    command.Remove(is_script ? i : python, begin);
     spec->entrypoint = command.Changed();
     return fmt::format("{} in the entrypoint is left out: dsat starts the ranks itself", dropped);
   }

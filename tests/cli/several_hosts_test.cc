@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -203,6 +204,31 @@ TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
   }
   EXPECT_FALSE(fs::exists(work.Path("dsat-out")));
   EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
+}
+
+TEST_F(SeveralHostsTest, AnUnknownMasterAddressIsRefused) {
+  std::vector<std::string> args =
+      OnHosts({"train", "deepspeed.yaml", "--master_addr", "no.invalid"});
+  const Finished run = work.Dsat(args);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("--master_addr no.invalid: this machine finds no address for it"));
+}
+
+TEST_F(SeveralHostsTest, ATrialInSlurmsQueueIsGivenBackWhenTheTimeIsOver) {
+  const std::string fake = std::string(DSAT_SOURCE_DIR) + "/tests/searcher/hosts/fake_slurm.sh";
+  for (const char* name : {"salloc", "srun", "scontrol", "squeue"})
+    fs::create_symlink(fake, work.Path(name));
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (work.Path("") + ":" + path).c_str(), 1);
+  setenv("FAKE_SLURM", work.Path("").c_str(), 1);
+  const Finished run = work.Dsat(
+      {"random", "deepspeed.yaml", "--launcher", "slurm", "--max-time", "1s", "--max-trials", "3"});
+  setenv("PATH", path.c_str(), 1);
+  unsetenv("FAKE_SLURM");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("it waited in Slurm's queue when the search ended: --max-time"));
+  EXPECT_TRUE(fs::exists(work.Path("returned")));  // The job.
+  EXPECT_THAT(Survivors(), IsEmpty());
 }
 
 }  // namespace

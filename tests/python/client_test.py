@@ -65,6 +65,7 @@ def test_a_program_runs_the_trials_and_reads_the_results(files):
     assert best.ds_config["train_micro_batch_size_per_gpu"] == best.micro_batch_size
     assert experiment.best()["id"] == best.trial
     assert dsat.results(files, experiment="told") == found
+    assert dsat.results(files, experiment="1") == found
     with pytest.raises(ValueError, match=r"no experiment 9; there are: 1 \(told\)"):
         dsat.results(files, experiment=9)
 
@@ -77,14 +78,16 @@ def test_without_a_profile_the_first_trial_asks_for_it(files):
     experiment.tell(first, profile=PROFILE)
     second = experiment.ask()
     assert second.kind == "submitted"
-    experiment.tell(second, failed="node 7 rebooted")
-    assert dsat.results(files)[1].reason == "node 7 rebooted"
+    experiment.tell(second, failed="node 7\0rebooted" + 200000 * "!")
+    assert dsat.results(files)[1].reason.startswith("node 7 rebooted!!!")
 
 
 def test_an_error_has_the_message_of_dsat(files):
     experiment = create(files, profile=PROFILE)
     with pytest.raises(dsat.DsatError, match="experiment 1 has no trial 77"):
         experiment.tell(77, metrics={"throughput": 1.0})
+    with pytest.raises(dsat.DsatError, match='standard input: unknown key "num_tokens"'):
+        create(files, profile={**PROFILE, "num_tokens": 1})
     with pytest.raises(ValueError, match="give one of"):
         experiment.tell(0)
     with pytest.raises(dsat.DsatError, match="no such program"):

@@ -128,11 +128,33 @@ def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
     assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 
+def test_hugging_faces_callback_reports_losses_without_deepspeed(run_trial):
+    pytest.importorskip("transformers")
+    run_trial.write_config()
+    assert run_trial.run("hugging_face.py", "plain", ranks=1) == [0], run_trial.log()
+    found = run_trial.read("hook-rank0.json")
+    assert len(found["losses"]) == 5
+    assert found["losses"][0] == pytest.approx(found["metrics"]["loss"], rel=0.5)
+
+
 def test_an_engine_without_an_optimizer_keeps_its_config(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     found = expect_trial(run_trial, run_trial.run("dict_config.py", "reference"), RAN)
     assert len(found["losses"]) == 5
     assert "reference 8 None" in run_trial.log()
+
+
+def test_the_first_engine_that_trains_is_measured(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    found = expect_trial(run_trial, run_trial.run("dict_config.py", "critic"), RAN)
+    assert len(found["losses"]) == 5  # The critic's steps do not count.
+    assert "critic 6" in run_trial.log()  # Its loader is the same one.
+
+
+def test_a_local_rank_that_is_not_passed_is_named(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", "local_rank", ranks=1, LOCAL_RANK="1") == [1]
+    assert "start it by `deepspeed` in place of `python`" in run_trial.log()
 
 
 def test_measured_trials_leave_the_checkpoints_of_the_user_alone(run_trial):

@@ -11,15 +11,16 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def running(trial_config, monkeypatch):
     """Makes this process a rank of a trial; returns the folder of its files."""
-    def start(profile=False, measures=True):
+    def start(profile=False, measures=True, total=6):
         monkeypatch.setattr("dsat._report._meter", None)
         folder = trial_config({}).parent
         hooks = {"enabled": measures, "start_profile_step": 1, "end_profile_step": 4,
                  "metric_path": str(folder / "metrics.json"),
                  "model_info_path": str(folder / "model_info.json"),
                  "model_info": {"profile": profile}}
-        trial_config({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
-                      "train_batch_size": 6, "autotuning": hooks})
+        config = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
+                  "autotuning": hooks}
+        trial_config(config if total is None else {**config, "train_batch_size": total})
         return folder
     return start
 
@@ -64,6 +65,17 @@ def test_steps_are_measured_and_the_process_ends(running, capsys):
     assert capsys.readouterr().out.count("[Rank 0] time (ms) | fwd: 0.00 | bwd: 0.00 | step: ") == 4
 
 
+def test_without_a_total_all_ranks_have_samples_of_their_own(running, monkeypatch):
+    folder = running(total=None)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert train(lambda number: dsat.report(loss=1.0)) == 4
+    metrics = read(folder, "metrics.json")
+    assert metrics["throughput"] * metrics["latency"] / 1e6 == pytest.approx(3 * 2 * 4)
+    running()
+    with pytest.raises(ValueError, match=r"samples=7\): expected a multiple of 6"):
+        dsat.report(loss=1.0, samples=7)
+
+
 def test_short_steps_are_measured_until_their_rate_is_known(running, monkeypatch):
     folder = running()
     monkeypatch.delenv("DSAT_FIXED_STEPS")
@@ -96,6 +108,10 @@ def test_a_full_run_and_a_run_without_dsat_train_to_their_end(running, monkeypat
     monkeypatch.delenv("DSAT_DS_CONFIG")
     assert train(lambda number: dsat.report(loss=1.0)) == 20
     dsat.log({"eval_loss": 1.0})
+    monkeypatch.setenv("DSAT_DS_CONFIG", str(folder / "ds_config.json"))  # As in command.txt.
+    monkeypatch.delenv("DSAT_TRIAL_DIR")
+    dsat.log({"eval_loss": 1.0})
+    dsat.report(loss=1.0)
     assert [path.name for path in folder.iterdir()] == ["ds_config.json"]
 
 

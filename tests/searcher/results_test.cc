@@ -103,6 +103,12 @@ TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
             "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'X=1 python -m "
             "torch.distributed.run --standalone --nproc_per_node 4 t.py --ds_config "
             "/o/ds_config.json'");
+  spec.machine["host_options"] = " --hostfile /m/hosts";
+  spec.model_dir = "/m/code";
+  EXPECT_EQ(command({"python", "t.py", "--ds_config", "ds.json"}),
+            "dsat train /m/exp.yaml /m/code --ds-config /o/ds_config.json --hostfile /m/hosts");
+  spec.machine.erase("host_options");
+  spec.model_dir = "/m";
   // The first needs dsat's import hook, and the second its ranks.
   for (const std::vector<std::string>& entrypoint :
        {std::vector<std::string>{"python", "t.py"}, {"./t", "--ds_config", "ds.json"}}) {

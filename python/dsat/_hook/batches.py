@@ -31,21 +31,20 @@ def rebatch(loader: Any, micro_batch: int) -> None:
     loader.__dict__["batch_size"] = micro_batch  # Its own __setattr__ refuses.
 
 
-_watched: Optional[int] = None
+_watched: Set[int] = set()
 
 
 def rebatch_loaders_of(script_micro_batch: int, micro_batch: int) -> None:
     """From now on, loaders with the script's micro-batch size yield the trial's when iterated."""
-    global _watched
-    first = _watched is None
-    _watched = script_micro_batch
-    if not first:
+    is_wrapped = bool(_watched)
+    _watched.add(script_micro_batch)
+    if is_wrapped:
         return
     from torch.utils.data import DataLoader
 
     @wrap(DataLoader, "__iter__")
     def _iter(original: Any, self: Any) -> Any:
-        if self.batch_size == _watched:
+        if self.batch_size in _watched:
             rebatch(self, micro_batch)
         return original(self)
 

@@ -21,6 +21,8 @@ trainer_has_config = False
 trainer_knows_batch = False
 # True if the trainer divides losses by the accumulation steps before backward().
 trainer_divides_loss = False
+# True once the script has an engine that trains. A trial measures the first one.
+_has_engine = False
 
 
 def _given_config(kwargs: Config) -> Config:
@@ -41,6 +43,16 @@ def _trains(kwargs: Config, given: Config) -> bool:
     """False for an engine that only computes, such as that of a reference model."""
     has_parameters = kwargs.get("optimizer") is not None or "model_parameters" in kwargs
     return has_parameters or not given or "optimizer" in given
+
+
+def _check_local_rank(args: Any) -> None:
+    """DeepSpeed's launcher passes --local_rank to each rank; a script may depend on it."""
+    given, rank = getattr(args, "local_rank", None), os.environ.get("LOCAL_RANK")
+    if isinstance(given, int) and given >= 0 and rank is not None and given != int(rank):
+        raise UnreachableError(
+            f"dsat: the script's local_rank is {given} in the process of local rank {rank}: start "
+            "it by `deepspeed` in place of `python`, which passes --local_rank, or let the default "
+            "of this argument be int(os.environ[\"LOCAL_RANK\"])")
 
 
 def _check_batches(given: Config, config: Config, training_data: Any) -> Optional[int]:
@@ -145,6 +157,7 @@ def change(deepspeed: ModuleType) -> None:
 
     @wrap(deepspeed, "initialize")
     def _initialize(original: Any, *values: Any, **kwargs: Any) -> Any:
+        global _has_engine
         running = trial()
         if running is None:
             return original(*values, **kwargs)
@@ -152,6 +165,8 @@ def change(deepspeed: ModuleType) -> None:
         given = _given_config(kwargs)
         if not _trains(kwargs, given):
             return original(**kwargs)
+        is_measured = running.measures and not _has_engine
+        _has_engine = True
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
         for key in RECIPE_KEYS:
             if key in given and given[key] != config[key]:
@@ -160,11 +175,12 @@ def change(deepspeed: ModuleType) -> None:
         if running.micro_batch_size is not None and running.accumulation_steps is not None:
             config.pop("train_batch_size", None)  # DeepSpeed knows the number of replicas.
         has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)
-        if has_pipeline:
+        if has_pipeline or not is_measured:
             config.pop("autotuning", None)  # PipelineEngine crashes with it; see pipeline.py.
         kwargs.pop("config_params", None)
         kwargs["config"] = config
         args: Any = kwargs.get("args")
+        _check_local_rank(args)
         in_args = getattr(args, "deepspeed_config", None) is not None
         if in_args:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
@@ -173,9 +189,11 @@ def change(deepspeed: ModuleType) -> None:
         if in_args:
             args.deepspeed_config = str(running.config_path)
         engine = result[0]
+        if not is_measured and running.measures:
+            return result
         rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
                                 "ran": settings_of(engine)})
-        if running.measures and not has_pipeline:
+        if is_measured and not has_pipeline:
             engine.dsat_watch = EngineWatch(running, engine.train_micro_batch_size_per_gpu(), was)
         return result
 

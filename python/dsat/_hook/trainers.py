@@ -11,6 +11,7 @@ from typing import Any
 from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
 from dsat._hook.batches import UnreachableError, rebatch
+from dsat._report import add_loss
 from dsat._trial import measures, trial
 
 
@@ -87,6 +88,13 @@ def _change_trainer(module: ModuleType) -> None:
         if measures():
             args, kwargs = args[1:], {**kwargs, "resume_from_checkpoint": None}
         return original(self, *args, **kwargs)
+
+    @wrap(module.Trainer, "training_step")
+    def _training_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(self, *args, **kwargs)
+        if measures():
+            add_loss(loss)  # The trainer has divided it by the accumulation steps.
+        return loss
 
     @wrap(module.Trainer, "save_model")
     def _save_model(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Stands in for salloc, srun, scontrol and squeue, by the name of the link that starts it. The words
 # of each call are appended to $FAKE_SLURM/calls. salloc gives two nodes, w0 and w1 of fake_ssh.sh,
-# when $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is. squeue prints
-# $FAKE_SLURM/steps.
+# when $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is, and revokes it if
+# $FAKE_SLURM/revoked is. squeue prints $FAKE_SLURM/steps.
 name=${0##*/}
 echo "$name $*" >> "$FAKE_SLURM/calls"
 case $name in
@@ -14,6 +14,11 @@ case $name in
         echo "salloc: error: Job submit/allocate failed: no such account" >&2
         exit 1
       fi
+      if [ -e "$FAKE_SLURM/revoked" ]; then
+        echo "salloc: error: Requested node configuration is not available" >&2
+        echo "salloc: Job allocation 7 has been revoked." >&2
+        exit 1
+      fi
       sleep 0.02
     done
     echo "salloc: Granted job allocation 7" >&2
@@ -22,7 +27,7 @@ case $name in
     : > "$FAKE_SLURM/returned"
     ;;
   srun)
-    case $* in *--test-only*) echo "srun: Job 7 to start at now using 4 processors on nodes w[0-1] in partition debug" >&2; exit ;; esac
+    case $* in *--test-only*) env > "$FAKE_SLURM/tested"; echo "srun: Job 7 to start at now using 4 processors on nodes w[0-1] in partition debug" >&2; exit ;; esac
     env | grep ^SLURM_ | sort > "$FAKE_SLURM/seen"
     for word in "$@"; do
       case $word in --nodelist=*) node=${word#*=} ;; esac

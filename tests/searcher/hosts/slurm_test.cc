@@ -157,6 +157,18 @@ TEST_F(SlurmTest, ATimeAboveThatOfThePartitionIsRefused) {
   }
 }
 
+TEST_F(SlurmTest, WhatSallocReadsFromTheEnvironmentIsChecked) {
+  setenv("SALLOC_PARTITION", "long, of \"a\"", 1);
+  EXPECT_NO_THROW(Planned(4, 0, "-t 1-2"));
+  EXPECT_THAT(ReadOrEmpty(folder / "tested"), HasSubstr("SLURM_PARTITION=long, of \"a\"\n"));
+  setenv("SALLOC_PARTITION", "long", 1);
+  setenv("SALLOC_TIMELIMIT", "2-0", 1);
+  EXPECT_THROW(Planned(4, 0), Error);
+  EXPECT_NO_THROW(Planned(4, 0, "-t 5"));
+  unsetenv("SALLOC_PARTITION");
+  unsetenv("SALLOC_TIMELIMIT");
+}
+
 TEST_F(SlurmTest, ArgsThatNeedAShellAreRefused) {
   EXPECT_THAT(SplitSlurmArgs(""), IsEmpty());
   EXPECT_THAT(SplitSlurmArgs("--time=1 -C \"a&b\""), ElementsAre("--time=1", "-C", "a&b"));
@@ -244,6 +256,10 @@ TEST_F(SlurmTest, WhatGoesWrongIsSaidInSlurmsWords) {
   EXPECT_THAT(Refusal(refused),
               HasSubstr("Slurm gives no job: salloc: error: Job submit/allocate failed: no such"));
   fs::remove(folder / "refused");
+  Touch("revoked");
+  SlurmJob revoked(Planned(2, 0), "name", SelfBinary(), NewPath());
+  EXPECT_THAT(Refusal(revoked), HasSubstr("error: Requested node configuration is not available"));
+  fs::remove(folder / "revoked");
   Touch("free");
   EXPECT_EQ(WhySlurmEnded("7"), "");
   Touch("state", "TIMEOUT");

@@ -213,8 +213,15 @@ TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
   Complete({"sh", "-c", "python3 -m determined.launch.deepspeed --no_ssh -- python3 plain.py $X"},
            config);
   EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py $X");
-  EXPECT_THAT(ErrorOf({"python3", "-m", "determined.launch.deepspeed", "--trial", "m:T"}, config),
-              HasSubstr("exp.yaml: /entrypoint runs a trial class"));
+  Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "python3", "plain.py"}, config);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
+  Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "plain.py"}, config);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "-u", "plain.py"}));
+  for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--trial=m:T"}}) {
+    Argv argv = {"python3", "-m", "determined.launch.deepspeed"};
+    argv.insert(argv.end(), trial.begin(), trial.end());
+    EXPECT_THAT(ErrorOf(argv, config), HasSubstr("exp.yaml: /entrypoint runs a trial class"));
+  }
 }
 
 }  // namespace
