@@ -92,9 +92,8 @@ void CheckUsage(const TellFlags& tell) {
 }  // namespace
 
 void AddDb(CLI::App& app, Flags& flags) {
-  app.add_option("--db", flags.db, "Database file")
-      ->envname("DSAT_DB")
-      ->default_str("dsat.db")
+  // CLI11 would let the variable replace the option of a subcommand.
+  app.add_option("--db", flags.db, "Database file (default: $DSAT_DB, or else dsat.db)")
       ->type_name("FILE");
 }
 
@@ -184,7 +183,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     std::fprintf(stderr, "dsat: %s\n", error.what());
     return kExitUsage;
   }
-  if (parser.flags.db.empty()) parser.flags.db = "dsat.db";
+  const char* const db = std::getenv("DSAT_DB");
+  if (parser.flags.db.empty()) parser.flags.db = db != nullptr && *db != '\0' ? db : "dsat.db";
   return parser.flags;
 }
 

@@ -98,6 +98,18 @@ std::string Interval(const Factor& factor) {
   return fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
 }
 
+// What factors compare with: the trial of the submitted configuration, which may have other sizes.
+std::string BaseText(const Search& search) {
+  const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*search.Submitted());
+  const auto size_of = [](const Json& config, const char* key) { return config.at(key).dump(); };
+  std::string sizes;
+  for (const char* key : {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    if (size_of(was, key) != size_of(is, key))
+      sizes += fmt::format("{}{} {}", sizes.empty() ? " with " : " and ", key, size_of(is, key));
+  }
+  return "the submitted configuration" + sizes;
+}
+
 // How the pick compares with the submitted configuration.
 std::string FactorText(const Search& search, const Verdict& verdict) {
   if (!search.SubmittedMisfit().empty()) {
@@ -105,6 +117,14 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   }
   if (!verdict.factor) {
     if (verdict.nothing_better) return "none, no other configuration was measured to be faster";
+    const auto& submitted = search.Submitted();
+    const TrialState state =
+        submitted ? search.trials().at(*submitted).state : TrialState::kSucceeded;
+    if (state == TrialState::kInfeasible || state == TrialState::kFailed) {
+      return fmt::format("none, the submitted configuration (trial {}) {}: {}", *submitted,
+                         state == TrialState::kFailed ? "failed" : "does not fit",
+                         Printable(search.trials().at(*submitted).reason));
+    }
     const auto& dropped = verdict.left_out;
     const bool has_dropped = std::ranges::any_of(
         dropped, [&](const auto& trial) { return trial.first == search.Submitted(); });
@@ -125,11 +145,11 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   }
   const std::string& metric = search.spec().options.metric;
   if (SmallerIsBetter(metric)) {
-    return fmt::format("the {} of the submitted configuration is {:.2f} times as long{}, {}",
-                       metric, verdict.factor->value, Interval(*verdict.factor), how);
+    return fmt::format("the {} of {} is {:.2f} times as long{}, {}", metric, BaseText(search),
+                       verdict.factor->value, Interval(*verdict.factor), how);
   }
-  return fmt::format("{:.2f} times the samples/s of the submitted configuration{}, {}",
-                     verdict.factor->value, Interval(*verdict.factor), how);
+  return fmt::format("{:.2f} times the samples/s of {}{}, {}", verdict.factor->value,
+                     BaseText(search), Interval(*verdict.factor), how);
 }
 
 // The configurations that dropped out of the confirmation or the soak, "" if none did.
@@ -191,7 +211,7 @@ std::string AlternativeTrainingText(const Search& search, const Alternative& alt
 // What the soak has shown.
 std::string SoakText(const Search& search, const Verdict& verdict) {
   if (!verdict.no_soak.empty()) {
-    return fmt::format("{}, the budget is used up ({})",
+    return fmt::format("{}, because the search has ended ({})",
                        verdict.soak ? fmt::format("only {} steps, to compare losses",
                                                   search.trials().at(*verdict.soak).steps)
                                     : "not run",
@@ -222,10 +242,8 @@ std::string SoakText(const Search& search, const Verdict& verdict) {
 // What follows if the global batch is not the submitted one.
 std::string BatchText(const Search& search, const Verdict& verdict) {
   if (!search.Submitted()) return "";
-  const auto batch_of = [&](TrialId id) {
-    return search.BestConfigOf(id).value("train_batch_size", int64_t{0});
-  };
-  const int64_t was = batch_of(*search.Submitted()), is = batch_of(*verdict.pick);
+  const int64_t was = GlobalBatch(SubmittedConfig(search.spec()));
+  const int64_t is = GlobalBatch(search.BestConfigOf(*verdict.pick));
   if (was == is) return "";
   return fmt::format(
       "train_batch_size is {} instead of {}; a learning rate belongs to a batch size: adapt it, or "
@@ -238,8 +256,16 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
-    if (*verdict.probability_near_best < Method::kSure && !search.spec().options.run_steps)
-      text += " (--run-steps N searches longer for a longer training)";
+    const SearchOptions& options = search.spec().options;
+    const auto num_tried = std::ranges::count_if(
+        search.trials(), [](const auto& entry) { return !RunsAgain(entry.second.kind); });
+    if (*verdict.probability_near_best < Method::kSure && search.EndReason().empty()) {
+      if (num_tried >= options.max_trials) {
+        text += " (--max-trials N searches longer)";
+      } else if (!options.run_steps) {
+        text += " (--run-steps N searches longer for a longer training)";
+      }
+    }
   }
   if (!verdict.ties.empty()) {
     text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "" : "; ",
@@ -290,8 +316,14 @@ std::string BestText(const Search& search, const Verdict& verdict) {
   const std::string& metric = search.spec().options.metric;
   const std::string change =
       DescribeChange(SubmittedConfig(search.spec()), search.BestConfigOf(trial.id));
+  // What was confirmed counts, not the measurement that the trial was chosen by.
+  const double measured = MetricValue(trial, metric).value_or(0);
+  const double change_of_speed =
+      verdict.speed.value_or(1) / SpeedOf(trial, metric).value_or(verdict.speed.value_or(1));
+  const double value =
+      SmallerIsBetter(metric) ? measured / change_of_speed : measured * change_of_speed;
   return fmt::format("trial {}, {}, {}; {}", trial.id, DescribeConfig(trial, metric),
-                     DescribeMetric(metric, MetricValue(trial, metric).value_or(0)),
+                     DescribeMetric(metric, value),
                      change.empty() ? "this is the submitted configuration" : "changes " + change);
 }
 

@@ -57,6 +57,10 @@ AutoPoint AutoMethod::PointOf(const AutoConfig& config) const {
   return {config, memory_.Share(config)};
 }
 
+double AutoMethod::ProbabilityFits(const AutoConfig& config) const {
+  return memory_.ProbabilityFits(config) * failures_.ProbabilityRuns(config);
+}
+
 std::vector<AutoObservation> AutoMethod::ObservationsOf(const Trial& trial,
                                                         const AutoConfig* proposed) const {
   std::vector<AutoObservation> observations;
@@ -108,21 +112,24 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
   fresh_ = false;
   const double took_s = finished.times.ended_s - finished.times.started_s;
   if (finished.id >= 0) spent_s_ += took_s > 0 ? took_s : launch_s_;
+  const std::optional<AutoConfig> config =
+      proposed != nullptr ? *proposed : space_.ConfigOf(finished, ConfigPoint(finished));
   if (finished.state == TrialState::kInfeasible) {
-    std::optional<AutoConfig> config;
-    if (proposed != nullptr) config = *proposed;
-    if (proposed == nullptr) config = space_.ConfigOf(finished, ConfigPoint(finished));
     if (!config) return;
-    memory_.DidNotFit(*config);
+    if (!memory_.DidNotFit(*config)) failures_.Failed(*config);
     if (cold_memory_) cold_memory_->DidNotFit(*config);
     return;
   }
-  if (finished.state == TrialState::kFailed && finished.points.empty()) ++failures_in_a_row_;
+  if (finished.state == TrialState::kFailed) {
+    ++failures_in_a_row_;
+    if (config) failures_.Failed(*config);
+  }
   if (finished.state != TrialState::kSucceeded) return;
   failures_in_a_row_ = 0;
   LearnCosts(finished);
   std::vector<AutoObservation> observations = ObservationsOf(finished, proposed);
   if (finished.kind != TrialKind::kProfile && !observations.empty()) ++successes_;
+  if (config) failures_.Ran(*config);
   for (AutoObservation& o : observations) {
     const auto result =
         std::find_if(finished.points.begin(), finished.points.end(), [&](const PointResult& r) {
@@ -293,6 +300,8 @@ Conclusion AutoMethod::Conclude() const {
   std::stable_sort(ranked.begin(), ranked.end(),
                    [&](size_t a, size_t b) { return mean(a) < mean(b); });
   if (ranked.empty()) return conclusion;
+  for (const size_t i : ranked)
+    conclusion.speeds.emplace_back(measured_[i].tag, std::exp(mean(ranked[0]) - mean(i)));
   for (const size_t i : copy.Finalists(outlook, ranked))
     conclusion.finalists.push_back(measured_[i].tag);
   conclusion.bound = copy.BoundOf(measured_[ranked[0]].point.config);
@@ -352,7 +361,7 @@ std::string AutoMethod::BoundOf(const AutoConfig& config) const {
     next.micro_batch = static_cast<double>(size);
     next.accumulation = space_.AccumulationOf(next.micro_batch);
     if (size <= static_cast<int64_t>(config.micro_batch)) continue;
-    const bool full = memory_.IsRuledOut(next) || memory_.ProbabilityFits(next) < 0.5;
+    const bool full = memory_.IsRuledOut(next) || ProbabilityFits(next) < 0.5;
     const double gain =
         regression_.LogOf(PointOf(config)) - regression_.LogOf({next, memory_.Share(config)});
     if (full && gain > 0.001)

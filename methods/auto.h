@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "methods/auto_failures.h"
 #include "methods/auto_memory.h"
 #include "methods/auto_regression.h"
 #include "methods/auto_space.h"
@@ -95,6 +96,8 @@ class AutoMethod : public Method {
   Outlook LookAround() const;
   std::vector<AutoPoint> Pending() const;
   AutoPoint PointOf(const AutoConfig& config) const;
+  // The probability that a configuration runs and fits.
+  double ProbabilityFits(const AutoConfig& config) const;
 
   double StepSeconds(double log_value, const AutoConfig& config) const;
   // How long the training to come takes, in seconds.
@@ -119,6 +122,7 @@ class AutoMethod : public Method {
   AutoSpace space_;
   AutoTimeModel model_;
   AutoMemory memory_;
+  AutoFailures failures_;
   AutoRegression regression_;
 
   // What an earlier search says; the belief about memory without it as long as it counts.

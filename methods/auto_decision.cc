@@ -78,7 +78,7 @@ std::vector<AutoCandidate> AutoMethod::Screen() const {
       for (uint32_t knobs = 0; knobs < num_knobs; ++knobs) {
         const AutoCandidate candidate{place, knobs, size};
         const AutoConfig config = space_.ConfigOf(candidate);
-        if (memory_.ProbabilityFits(config) < kPossible) continue;
+        if (ProbabilityFits(config) < kPossible) continue;
         const Scored scored{regression_.LogOf(PointOf(config)), candidate};
         all.push_back(scored);
         std::vector<Scored>& group = best[groups[knobs]];
@@ -128,7 +128,7 @@ AutoMethod::Outlook AutoMethod::LookAround() const {
     if (candidate && !listed.insert(*candidate).second) return;
     points.push_back(point);
     outlook.candidates.push_back(candidate);
-    outlook.fits.push_back(memory_.ProbabilityFits(point.config));
+    outlook.fits.push_back(ProbabilityFits(point.config));
   };
   for (const Measured& m : measured_)
     add(m.point, m.candidate);
@@ -353,14 +353,16 @@ std::vector<size_t> AutoMethod::Finalists(const Outlook& outlook,
     const double variance = std::max(DifferenceVariance(outlook, index, pick), 0.0);
     const double gain = ExpectedGain(outlook.view.mean[pick] - outlook.view.mean[index],
                                      variance / std::sqrt(variance + noise));
-    const double cost_s =
-        rounds * CostOf(outlook.view.mean[index], outlook.view.points[i].config, 1, true);
-    others.emplace_back(gain - cost_s / TrainingSeconds(outlook), i);
+    others.emplace_back(gain, i);
   }
+  // Equal gains keep the order of the ranking.
   std::ranges::stable_sort(others, std::greater(), &std::pair<double, size_t>::first);
   std::vector<size_t> finalists = {ranked[0]};
-  for (const auto& [profit, i] : others) {
-    if (finalists.size() == 3 || (finalists.size() == 2 && profit <= 0)) break;
+  for (const auto& [gain, i] : others) {
+    const double mean = outlook.view.mean[static_cast<Eigen::Index>(i)];
+    const double cost_s = rounds * CostOf(mean, outlook.view.points[i].config, 1, true);
+    const bool pays = gain * TrainingSeconds(outlook) > cost_s;
+    if (finalists.size() == 3 || (finalists.size() == 2 && !pays)) break;
     finalists.push_back(i);
   }
   return finalists;

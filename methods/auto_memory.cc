@@ -159,19 +159,19 @@ void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   Learn(row, z, 1);
 }
 
-void AutoMemory::DidNotFit(const AutoConfig& config) {
+bool AutoMemory::DidNotFit(const AutoConfig& config) {
   did_not_fit_.push_back(config);
   const Vector row = Row(config);
   const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
   // What cannot have been the memory must not spoil the belief about it. Effects of knobs may not
   // add up, which is no evidence against the place.
   if (row.dot(mean_) + 4 * sd < 1) {
-    if (space_.exact && config.knobs.effect.peak_bytes != 0) return;
-    ++places_[config.place].num_unexplained;
+    if (space_.exact && config.knobs.effect.peak_bytes != 0) return true;
     log_evidence_ += std::log(NormalCdf(-4));
-  } else {
-    LearnSide(config, false);
+    return false;
   }
+  LearnSide(config, false);
+  return true;
 }
 
 bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
@@ -190,8 +190,7 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
 double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
   const Vector row = Row(config);
   const double variance = row.dot(covariance_ * row) + noise_variance_;
-  const double likely = NormalCdf((1 - row.dot(mean_)) / std::sqrt(variance));
-  return likely * std::pow(0.5, places_[config.place].num_unexplained);
+  return NormalCdf((1 - row.dot(mean_)) / std::sqrt(variance));
 }
 
 double AutoMemory::Share(const AutoConfig& config) const {

@@ -27,8 +27,8 @@ class AutoMemory {
 
   // A configuration ran with this peak, in bytes; 0 if it was not measured.
   void Fitted(const AutoConfig& config, double peak_bytes);
-  // A configuration was infeasible.
-  void DidNotFit(const AutoConfig& config);
+  // A configuration was infeasible. False: it cannot have been the memory.
+  bool DidNotFit(const AutoConfig& config);
 
   // In [0, 1]; 0 for what is ruled out.
   double ProbabilityFits(const AutoConfig& config) const;
@@ -53,7 +53,6 @@ class AutoMemory {
     double state = 0;                            // Between steps, without buffers.
     double submitted_buffers = 0;                // Part of the forecasts.
     std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
-    int num_unexplained = 0;                     // Infeasible for another reason than memory.
   };
 
   void SetPrior();

@@ -37,6 +37,8 @@ struct MachineDrift {
 struct Conclusion {
   // The proposals with the best configurations, best first. Empty: those with the best metric.
   std::vector<int64_t> finalists;
+  // What the method believes of the speeds of proposals, relative to each other, by tag.
+  std::vector<std::pair<int64_t, double>> speeds = {};
   double num_considered = 0;  // Configurations of the space; 0 if unknown.
   // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
   std::string bound;
@@ -54,8 +56,8 @@ class Method {
   virtual std::optional<Proposal> Ask() = 0;
 
   // Tells the end of the proposal with this tag; `finished.state` is not kRunning. kFailed is not
-  // evidence and must not change a feasibility bound. Called exactly once for every proposal, in
-  // any order.
+  // evidence about memory and must not change a feasibility bound. Called exactly once for every
+  // proposal, in any order.
   virtual void Tell(int64_t tag, const Trial& finished) = 0;
 
   // Tells the end of a trial that the method did not propose, such as that of the submitted

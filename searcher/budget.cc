@@ -20,18 +20,28 @@ std::string WithoutRank(std::string reason) {
 }
 
 // "" unless the first launches of the submitted configuration and of those after it, two or more,
-// have failed in the same way.
+// have failed in the same way, and no other trial has succeeded or was started beside them and
+// runs.
 std::string FailureOfSubmitted(const Experiment& experiment) {
   const Search& search = experiment.search();
   const std::optional<TrialId> submitted = search.Submitted();
   if (!submitted || search.trials().at(*submitted).state != TrialState::kFailed) return "";
   std::vector<std::string> reasons;
+  const TrialId first_of_later = *submitted + search.spec().options.max_concurrent_trials;
+  for (const auto& [id, trial] : search.trials()) {
+    if (id <= *submitted) continue;
+    if (trial.state == TrialState::kSucceeded) return "";
+    if (trial.state == TrialState::kRunning && id < first_of_later) return "";
+  }
   for (const auto& [id, trial] : search.trials()) {
     if (id < *submitted || trial.state == TrialState::kRunning) continue;
     if (id > *submitted && reasons.size() >= 2) break;
     for (const Experiment::Attempt& launch : experiment.Attempts(id)) {
-      if (!launch.end || launch.end->state != TrialState::kFailed) return "";
-      reasons.push_back(launch.end->reason);
+      // What has ended well has not measured what the trial needs.
+      const bool lacks = launch.end && launch.end->state == TrialState::kSucceeded &&
+                         trial.state == TrialState::kFailed;
+      if (!lacks && (!launch.end || launch.end->state != TrialState::kFailed)) return "";
+      reasons.push_back(lacks ? trial.reason : launch.end->reason);
     }
   }
   const auto is_alike = [&](const std::string& reason) {

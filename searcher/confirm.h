@@ -63,8 +63,9 @@ bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials);
 class Confirmation {
  public:
   // `arms` are trials that have succeeded. There is a look after every `rounds` rounds, `looks` at
-  // the most. A look decides if the interval of the best other arm over `base` excludes 1 or does
-  // not reach kWorthMore; without a base the first one does. REQUIRES: rounds >= 1, looks >= 1.
+  // the most. A look decides if the interval of the best other arm over `base` excludes 1 and its
+  // ends differ by a factor of less than 1.5, or if it does not reach kWorthMore. Without a base
+  // the first look does. REQUIRES: rounds >= 1, looks >= 1.
   Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
                int64_t looks, std::string metric);
 

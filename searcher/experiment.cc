@@ -1,6 +1,7 @@
 // A search tied to its log.
 #include "searcher/experiment.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -222,6 +223,12 @@ void Experiment::EndAttempt(TrialId id, int64_t attempt, const Outcome& outcome,
 int64_t Experiment::NumAttempts(TrialId id) const {
   const auto found = attempts_.find(id);
   return found == attempts_.end() ? 0 : static_cast<int64_t>(found->second.size());
+}
+
+int64_t Experiment::NumFailedAttempts(TrialId id) const {
+  return std::ranges::count_if(Attempts(id), [](const Attempt& attempt) {
+    return attempt.end && attempt.end->state == TrialState::kFailed;
+  });
 }
 
 std::vector<Experiment::Attempt> Experiment::Attempts(TrialId id) const {

@@ -66,6 +66,7 @@ class Experiment {
   void EndAttempt(TrialId id, int64_t attempt, const Outcome& outcome, const std::string& log_tail);
   // Attempts of a trial that have started.
   int64_t NumAttempts(TrialId id) const;
+  int64_t NumFailedAttempts(TrialId id) const;  // Of these.
 
   // What the log knows of one attempt.
   struct Attempt {

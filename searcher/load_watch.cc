@@ -1,6 +1,7 @@
 // Measures how much of this machine's processor time other processes use.
 #include "searcher/load_watch.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -86,6 +87,17 @@ std::optional<double> LoadWatch::OthersPart() {
   if (total <= 0) return std::nullopt;
   const int64_t others = (last_.machine.busy - before.machine.busy) - (last_.own - before.own);
   return std::clamp(static_cast<double>(others) / static_cast<double>(total), 0.0, 1.0);
+}
+
+std::string LoadWatch::News() {
+  constexpr double kWorthANote = 0.1;
+  if (was_told_) return "";
+  const std::optional<double> part = OthersPart();
+  if (!part || *part <= kWorthANote) return "";
+  was_told_ = true;
+  return fmt::format(
+      "other processes use {:.0f} % of this machine's processors: measurements are less certain",
+      100 * *part);
 }
 
 }  // namespace dsat

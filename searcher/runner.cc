@@ -34,15 +34,6 @@ namespace {
 
 constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
-constexpr double kMostOthersPart = 0.1;  // Of the processors' time, before it is worth a note.
-
-int64_t NumFailedAttempts(const Experiment& experiment, TrialId id) {
-  int64_t failed = 0;
-  for (const Experiment::Attempt& attempt : experiment.Attempts(id)) {
-    failed += attempt.end && attempt.end->state == TrialState::kFailed ? 1 : 0;
-  }
-  return failed;
-}
 
 }  // namespace
 
@@ -122,7 +113,6 @@ struct Runner::Impl {
   std::map<TrialId, double> started_s;  // Of running trials, later by what they have waited.
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
   LoadWatch load;
-  bool load_noted = false;
   std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
 };
 
@@ -286,11 +276,8 @@ void Runner::Impl::EndSearchIfOver() {
 void Runner::Impl::WithdrawWaiting() {
   if (experiment.search().EndReason().empty()) return;
   for (auto& [id, attempt] : attempts) {
-    const TrialKind kind = attempt.request().kind;
-    const bool is_of_search =
-        kind == TrialKind::kProfile || kind == TrialKind::kSubmitted || kind == TrialKind::kSearch;
-    if (!is_of_search || attempt.started() || !withdrawn.insert(id).second) continue;
-    attempt.Cancel(std::chrono::seconds{0});
+    if (RunsAgain(attempt.request().kind) || attempt.started()) continue;
+    if (withdrawn.insert(id).second) attempt.Cancel(std::chrono::seconds{0});
   }
 }
 
@@ -474,14 +461,8 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
 // Once, if trials on this machine's processors share them with other processes.
 void Runner::Impl::NoteLoad() {
   const bool runs_here = options.machines.hosts.empty() && !UsesGpus(experiment.search().spec());
-  if (!runs_here || load_noted) return;
-  const std::optional<double> part = load.OthersPart();
-  if (!part || *part <= kMostOthersPart) return;
-  load_noted = true;
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-         fmt::format("other processes use {:.0f} % of this machine's processors: measurements are "
-                     "less certain",
-                     100 * *part));
+  const std::string news = runs_here ? load.News() : "";
+  if (!news.empty()) Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
 }
 
 // After a canceled attempt, and after a failed one with restarts left, NextTrial runs the trial
@@ -489,7 +470,7 @@ void Runner::Impl::NoteLoad() {
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
   if (outcome.state != TrialState::kFailed) return true;
-  return NumFailedAttempts(experiment, id) > experiment.search().spec().max_restarts;
+  return experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
 }
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {

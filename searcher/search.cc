@@ -11,62 +11,10 @@
 #include "profiler/tuning_space.h"
 #include "proto/search_policy.h"
 #include "searcher/profile_ladder.h"
-#include "searcher/proposer.h"
 #include "searcher/search_rules.h"
+#include "searcher/search_state.h"
 
 namespace dsat {
-
-struct Search::State {
-  ExperimentSpec spec;
-  std::map<TrialId, Trial> trials;
-  int64_t num_running = 0;
-  int64_t num_again = 0;  // Trials that RunsAgain.
-  std::optional<TrialId> submitted;
-  std::optional<TrialId> candidate;  // Of dsat check.
-  // How many steps of the ladder of profiling trials did not fit, and why the first did not.
-  size_t num_misfits = 0;
-  std::string submitted_misfit;
-  // Set together, once the profile is known.
-  std::optional<ModelProfile> profile;
-  std::optional<SearchSpace> space;
-  std::unique_ptr<Proposer> proposer;
-  ExperimentSpec tuned;  // The spec whose ds_config the method starts from.
-  // The next trial, kept if Finished has looked for one: it does so while nothing runs, so that
-  // nothing but a change of limits can come before the next Ask.
-  struct Next {
-    TrialKind kind = TrialKind::kSearch;
-    Draft draft;
-    std::optional<TrialId> confirms = std::nullopt;
-    int64_t steps = 0;
-  };
-  std::optional<Next> next;
-  bool method_is_over = false;
-  std::string end_reason;
-  std::optional<Confirmation> confirmation;
-  bool confirms = false;                        // A trial of it has started.
-  bool goes_on = false;                         // Limits were raised; nothing has started since.
-  std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
-  std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
-  std::vector<Refusal> last_refused;
-  int64_t num_refused = 0;
-
-  bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
-  std::map<TrialId, std::string> Dropped() const;
-  bool Compares() const { return !spec.candidate.is_null(); }
-  void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
-  std::string Misfit(const Draft& draft);
-  std::optional<Next> MakeNext(const RecordedAsk* recorded);
-  std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
-  std::optional<Next> NextToCompare();
-  std::optional<Next> NextProfile(bool is_replay);
-  std::optional<Next> NextConfirm(const RecordedAsk* recorded);
-  std::vector<TrialId> Arms() const;
-  Findings Find() const;
-  Json BestConfigOf(TrialId id) const;
-  void ForgetNext();
-  Trial Start(const Next& next);
-  Trial& RunningTrial(TrialId id);
-};
 
 bool Search::State::HasCapacity(bool is_replay) const {
   const SearchOptions& options = spec.options;
@@ -147,74 +95,6 @@ std::optional<Search::State::Next> Search::State::NextProfile(bool is_replay) {
   next.draft.ds_config =
       engine::ConfigForTrial(ladder[num_misfits], next.draft.assignment, spec.slots_per_trial);
   return next;
-}
-
-std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk* recorded) {
-  if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
-  // Older versions began another confirmation whenever limits were raised.
-  if (recorded != nullptr && goes_on && confirms && recorded->confirms != confirmation->Next())
-    confirmation.reset();
-  if (!confirmation) {
-    const std::vector<TrialId> arms = Arms();
-    const bool has_submitted = !arms.empty() && arms.front() == submitted;
-    confirmation.emplace(
-        arms, has_submitted ? submitted : std::nullopt, spec.options.confirm_rounds,
-        end_reason.empty() ? NumLooks(trials, arms, spec.options) : 1, spec.options.metric);
-  }
-  if (recorded != nullptr && !confirmation->Next()) confirmation->Extend();
-  const std::optional<TrialId> arm = confirmation->Next();
-  if (!arm) return std::nullopt;
-  Next next{TrialKind::kConfirm, {}, arm};
-  next.draft.assignment = trials.at(*arm).assignment;
-  next.draft.ds_config = BestConfigOf(*arm);
-  return next;
-}
-
-// What is measured again: the submitted configuration and the finalists that may beat it; nothing
-// if there is nothing to compare.
-std::vector<TrialId> Search::State::Arms() const {
-  const std::map<TrialId, std::string> dropped = Dropped();
-  const auto succeeded = [&](const std::optional<TrialId>& id) {
-    return id && trials.at(*id).state == TrialState::kSucceeded && !dropped.contains(*id);
-  };
-  std::vector<TrialId> arms;
-  if (succeeded(submitted)) arms.push_back(*submitted);
-  if (Compares()) {
-    if (succeeded(candidate)) arms.push_back(*candidate);
-  } else {
-    for (const TrialId id : Find().finalists) {
-      if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
-    }
-  }
-  return arms.size() > 1 ? arms : std::vector<TrialId>();
-}
-
-Findings Search::State::Find() const {
-  Findings found;
-  const std::map<TrialId, std::string> dropped = Dropped();
-  if (proposer) found.conclusion = proposer->Conclude();
-  for (const int64_t tag : found.conclusion.finalists) {
-    const auto id = proposer->TrialOf(tag);
-    if (id && !dropped.contains(*id)) found.finalists.push_back(*id);
-  }
-  if (!found.finalists.empty()) return found;
-  std::vector<const Trial*> candidates;
-  for (const auto& [id, trial] : trials) {
-    const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
-    if (is_tried && !dropped.contains(id)) candidates.push_back(&trial);
-  }
-  found.finalists = FastestTrials(candidates, submitted, spec.options.metric);
-  return found;
-}
-
-std::map<TrialId, std::string> Search::State::Dropped() const {
-  return DroppedOut(trials, confirmation ? &*confirmation : nullptr);
-}
-
-Json Search::State::BestConfigOf(TrialId id) const {
-  const Trial& trial = trials.at(id);
-  const PointResult* best = BestPoint(trial, spec.options.metric);
-  return best == nullptr ? trial.ds_config : ConfigAt(trial, best->point, spec.slots_per_trial);
 }
 
 // What was looked ahead for may not come.
@@ -329,6 +209,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
     const bool drops_out = trial.kind == TrialKind::kSoak && trial.state == TrialState::kInfeasible;
     if (drops_out && s.confirmation)
       s.confirmation->LeaveOut(*trial.confirms, "infeasible: " + trial.reason);
+    if (drops_out && trial.points.empty() && s.proposer) s.proposer->Observe(trial);
   } else if (trial.kind != TrialKind::kProfile) {
     if (s.proposer) s.proposer->End(trial);
   } else if (trial.state == TrialState::kSucceeded) {
@@ -451,6 +332,9 @@ bool Search::MayGoOn() const {
     return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
   });
   return !s.confirms || s.confirmation->MayExtend() || (s.spec.options.soak_steps > 0 && !soaked);
+}
+std::map<TrialId, std::string> Search::Dropped() const {
+  return state_->Dropped();
 }
 const Confirmation* Search::confirmation() const {
   return state_->confirms ? &*state_->confirmation : nullptr;

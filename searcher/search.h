@@ -36,6 +36,7 @@ struct RecordedAsk {
 struct Findings {
   std::vector<TrialId> finalists;  // The best configurations in the method's opinion, best first.
   Conclusion conclusion;           // Its finalists are tags of the method.
+  std::map<TrialId, double> speeds = {};  // conclusion.speeds by trial.
 };
 
 class Search {
@@ -113,6 +114,9 @@ class Search {
   std::optional<double> ProbabilityNearBest(TrialId pick) const;
   // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
+  // The trials whose configuration a later run has shown to be no answer, each with the reason
+  // (searcher/confirm.h).
+  std::map<TrialId, std::string> Dropped() const;
   // nullptr before the confirmation starts, and if there is none.
   const Confirmation* confirmation() const;
   // The slot-seconds that trials have used, from their recorded times.

@@ -41,7 +41,11 @@ Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::st
     return {TrialState::kFailed, "the profiling trial ended without a model profile"};
   }
   if (MetricValue(trial, metric)) return outcome;
-  return {TrialState::kFailed, fmt::format("the trial ended without measuring {}", metric)};
+  std::string other;  // That it could be searched by.
+  for (const PointResult& point : trial.points)
+    if (point.measurement.contains("throughput")) other = "; expected --metric throughput";
+  return {TrialState::kFailed,
+          fmt::format("the trial ended without measuring {}{}", metric, other)};
 }
 
 }  // namespace dsat

@@ -17,8 +17,10 @@ std::optional<double> SearchSpeed(const Search& search, TrialId id) {
   return SpeedOf(search.trials().at(id), search.spec().options.metric);
 }
 
-// The speeds of two trials: in the confirmation if both are arms of it, else in the search.
-std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& search, TrialId a,
+// The speeds of two trials: in the confirmation if both are arms of it, else what the method, which
+// knows the drift of the machine, believes of both, else what was measured in the search.
+std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& search,
+                                                                 const Findings& found, TrialId a,
                                                                  TrialId b) {
   const Confirmation* const confirmation = search.confirmation();
   if (confirmation != nullptr && confirmation->NumRounds() > 0) {
@@ -26,6 +28,8 @@ std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& s
     const auto is_arm = [&arms](TrialId id) { return std::ranges::find(arms, id) != arms.end(); };
     if (is_arm(a) && is_arm(b)) return {confirmation->MeanSpeed(a), confirmation->MeanSpeed(b)};
   }
+  if (found.speeds.contains(a) && found.speeds.contains(b))
+    return {found.speeds.at(a), found.speeds.at(b)};
   return {SearchSpeed(search, a), SearchSpeed(search, b)};
 }
 
@@ -76,25 +80,25 @@ TrialId Favorite(const Search& search, const Findings& found, const Confirmation
   return IsTie(confirmation.Compare(favorite, best)) ? favorite : best;
 }
 
-// The pick by the rounds of the confirmation. REQUIRES: a round is complete.
+// The pick by the rounds of the confirmation. REQUIRES: a round is complete, and an arm besides the
+// submitted configuration is left.
 void PickConfirmed(const Search& search, const Findings& found, const Confirmation& confirmation,
                    Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.Submitted();
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
   std::optional<TrialId> best = confirmation.BestOther();
-  if (best) best = Favorite(search, found, confirmation, *best, has_submitted);
-  if (best) best = LeastChanged(search, confirmation, *best, has_submitted);
+  best = Favorite(search, found, confirmation, *best, has_submitted);
+  best = LeastChanged(search, confirmation, *best, has_submitted);
   verdict.num_rounds = confirmation.NumRounds();
-  verdict.pick = best ? best : submitted;
-  if (best && has_submitted) {
+  verdict.pick = best;
+  if (has_submitted) {
     verdict.factor = confirmation.Compare(*best, *submitted);
     // A single round, which has no interval, decides nothing: what it has measured is the answer.
     verdict.nothing_better =
         verdict.factor->has_interval() ? !verdict.factor->is_gain() : verdict.factor->value <= 1;
     if (verdict.nothing_better) verdict.pick = submitted;
   }
-  if (!best) verdict.nothing_better = true;
   for (const TrialId arm : arms) {
     if (arm == *verdict.pick) continue;
     if (IsTie(confirmation.Compare(arm, *verdict.pick))) verdict.ties.push_back(arm);
@@ -108,7 +112,7 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
   verdict.nothing_better = submitted == verdict.pick;
   if (verdict.nothing_better) return;
   if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded) return;
-  if (DroppedOut(search.trials(), search.confirmation()).contains(*submitted)) return;
+  if (search.Dropped().contains(*submitted)) return;
   const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
   if (!was || !is) return;
   verdict.nothing_better = *was >= *is;
@@ -131,15 +135,15 @@ LossCheck CheckOf(const Search& search, TrialId id, const std::optional<TrialId>
 
 // The trial with the least peak memory below that of the pick, of those that are about as fast and
 // are not known to train otherwise.
-std::optional<Alternative> Safest(const Search& search, TrialId pick) {
-  const std::map<TrialId, std::string> dropped = DroppedOut(search.trials(), search.confirmation());
+std::optional<Alternative> Safest(const Search& search, const Findings& found, TrialId pick) {
+  const std::map<TrialId, std::string> dropped = search.Dropped();
   const auto pick_peak = PeakBytes(search, pick);
   if (!pick_peak) return std::nullopt;
   std::vector<std::pair<int64_t, TrialId>> safer;
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
     if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
-    const auto [speed, pick_speed] = SpeedsOf(search, id, pick);
+    const auto [speed, pick_speed] = SpeedsOf(search, found, id, pick);
     const auto peak = PeakBytes(search, id);
     if (!speed || !pick_speed || *speed < kSafeWithin * *pick_speed) continue;
     if (!peak || *peak >= *pick_peak) continue;
@@ -169,13 +173,13 @@ std::optional<Alternative> Fastest(const Search& search, TrialId pick) {
   return std::nullopt;
 }
 
-void AddAlternatives(const Search& search, Verdict& verdict) {
+void AddAlternatives(const Search& search, const Findings& found, Verdict& verdict) {
   const TrialId pick = *verdict.pick;
   const auto add = [&verdict](std::optional<Alternative> alternative) {
     if (alternative) verdict.alternatives.push_back(*std::move(alternative));
   };
   if (verdict.num_rounds > 0) add(Fastest(search, pick));
-  add(Safest(search, pick));
+  add(Safest(search, found, pick));
 }
 
 // What is known of the pick from its last run.
@@ -196,11 +200,17 @@ std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict)
   if (SmallerIsBetter(search.spec().options.metric) &&
       GlobalBatch(search.BestConfigOf(*verdict.pick)) != GlobalBatch(submitted))
     return std::nullopt;
-  const auto latency =
-      ValueAtBest(search.trials().at(*verdict.pick), search.spec().options.metric, "latency");
-  if (!latency || verdict.device_seconds <= 0) return std::nullopt;
-  const double saved_s = *latency / 1e3 * (verdict.factor->value - 1) *
-                         static_cast<double>(search.spec().slots_per_trial);
+  const std::string& metric = search.spec().options.metric;
+  const auto latency_of = [&](TrialId id) {
+    return ValueAtBest(search.trials().at(id), metric, "latency");
+  };
+  const auto latency = latency_of(*verdict.pick), was = latency_of(*search.Submitted());
+  if (!latency || !was || verdict.device_seconds <= 0) return std::nullopt;
+  // The factor of a pass is not that of the step.
+  const bool is_of_step = !SmallerIsBetter(metric) || metric == "latency";
+  const double saved_ms = is_of_step ? *latency * (verdict.factor->value - 1) : *was - *latency;
+  if (saved_ms <= 0) return std::nullopt;
+  const double saved_s = saved_ms / 1e3 * static_cast<double>(search.spec().slots_per_trial);
   return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
 }
 
@@ -210,14 +220,15 @@ Verdict VerdictOf(const Search& search) {
   Verdict verdict;
   const Findings found = search.Find();
   const Confirmation* confirmation = search.confirmation();
-  const bool confirmed =
-      confirmation != nullptr && !confirmation->Arms().empty() && confirmation->NumRounds() > 0;
+  // Where all finalists have dropped out, the measurements of the search decide.
+  const bool confirmed = confirmation != nullptr && !confirmation->Arms().empty() &&
+                         confirmation->NumRounds() > 0 && confirmation->BestOther();
   if (confirmed) {
     PickConfirmed(search, found, *confirmation, verdict);
   } else {
     PickMeasured(search, found.finalists, verdict);
   }
-  for (const auto& dropped : DroppedOut(search.trials(), confirmation))
+  for (const auto& dropped : search.Dropped())
     verdict.left_out.emplace_back(dropped);
   verdict.num_considered = found.conclusion.num_considered;
   verdict.bound = found.conclusion.bound;
@@ -228,7 +239,7 @@ Verdict VerdictOf(const Search& search) {
   verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
-  AddAlternatives(search, verdict);
+  AddAlternatives(search, found, verdict);
   AddProof(search, verdict);
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));

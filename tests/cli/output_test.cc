@@ -247,13 +247,15 @@ TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
     if (asked["finished"]) break;
     const Json& trial = asked["trial"];
     const std::string id = trial["id"].dump();
+    const double speed = trial["kind"] == "confirm" ? 2 : 1;
     confirms += trial["kind"] == "confirm" ? 1 : 0;
     // The first of a round is the submitted configuration.
     if (trial["kind"] == "confirm" && confirms == 2) {
       work.Dsat({"tell", "1", "--trial", id, "--infeasible", "no room"});
     } else {
       const double size = trial["ds_config"]["train_micro_batch_size_per_gpu"];
-      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"}, Json{{"throughput", size}}.dump());
+      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"},
+                Json{{"throughput", speed * size}}.dump());
     }
   }
   EXPECT_GE(confirms, 2);
@@ -262,6 +264,41 @@ TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
   EXPECT_THAT(shown, HasSubstr(" dropped out (infeasible: no room)"));
   const Json verdict = Json::parse(work.Dsat({"show", "1", "--json"}).out)["verdict"];
   EXPECT_EQ(verdict["left_out"].size(), 1U);
+  // The speed is that of the confirmation.
+  EXPECT_THAT(shown,
+              HasSubstr(fmt::format(", {:.1f} samples/s; ", verdict["speed"].get<double>())));
+}
+
+TEST_F(OutputTest, TheSummarySaysWhyThereIsNoFactor) {
+  for (const auto& [flag, words] :
+       {std::pair("--infeasible", "does not fit: no room"), {"--failed", "failed: no room"}}) {
+    ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
+                         "--metric", "throughput", "--max-trials", "3", "--confirm", "0"})
+                  .exit_code,
+              0);
+    const std::string experiment = flag == std::string("--infeasible") ? "1" : "2";
+    for (int i = 0; i < 10; ++i) {
+      const Json asked = Json::parse(work.Dsat({"ask", experiment, "--json"}).out);
+      if (asked["finished"]) break;
+      const std::string id = asked["trial"]["id"].dump();
+      if (asked["trial"]["kind"] == "submitted") {
+        work.Dsat({"tell", experiment, "--trial", id, flag, "no room"});
+      } else {
+        work.Dsat({"tell", experiment, "--trial", id, "--metrics", "-"}, R"({"throughput": 3})");
+      }
+    }
+    EXPECT_THAT(
+        work.Dsat({"show", experiment}).out,
+        HasSubstr(std::string("factor: none, the submitted configuration (trial 0) ") + words));
+  }
+}
+
+TEST_F(OutputTest, TheDatabaseOfTheCommandLineHasPrecedence) {
+  ASSERT_EQ(Create().exit_code, 0);
+  setenv("DSAT_DB", work.Path("other.db").c_str(), 1);
+  EXPECT_EQ(work.Dsat({"show", "1", "--db", "dsat.db"}).exit_code, 0);
+  ExpectRefused(work.Dsat({"show", "1"}), "other.db");
+  unsetenv("DSAT_DB");
 }
 
 TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {

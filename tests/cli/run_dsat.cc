@@ -29,7 +29,6 @@ namespace {
   dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
   dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
   dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
-  unsetenv("DSAT_DB");
   const std::string binary = BuildFolder() + "/dsat";
   std::vector<char*> argv = {const_cast<char*>(binary.c_str())};
   for (const std::string& arg : args)
@@ -42,6 +41,7 @@ namespace {
 }  // namespace
 
 Workspace::Workspace() {
+  unsetenv("DSAT_DB");  // Of whoever runs the tests.
   std::string pattern = (std::filesystem::temp_directory_path() / "dsat-cli-XXXXXX").string();
   DSAT_CHECK(mkdtemp(pattern.data()) != nullptr);
   dir_ = pattern;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "methods/auto_failures.h"
 #include "methods/auto_memory.h"
 #include "methods/auto_regression.h"
 #include "methods/auto_space.h"
@@ -132,6 +133,34 @@ TEST(AutoSpaceTest, TheGatheringBucketCountsAsAWideKnobAtStage3) {
   EXPECT_FALSE(at2.IsLike(other2));
   EXPECT_TRUE(at3.IsLike(other3));
   EXPECT_NE(at3, other3);
+}
+
+TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
+  const AutoSpace space(FourRanks(false), {});
+  // Places 0 and 1 with overlap (0) and without (1).
+  const auto config = [&](uint32_t place, uint32_t knobs, int64_t size) {
+    return ConfigOf(space, place, knobs, size);
+  };
+  AutoFailures failures;
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 8)), 1);
+  failures.Failed(config(0, 0, 8));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);  // The place may be the cause,
+  EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 0.5);  // or the overlap.
+  failures.Ran(config(1, 0, 8));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);
+  EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 1);
+  failures.Failed(config(0, 0, 4));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.25);
+  // Neither is alone: the overlap at this place.
+  failures.Ran(config(0, 1, 8));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 1);
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 2)), 0.25);
+  // What has run at a smaller size fails by its size.
+  failures.Ran(config(0, 0, 2));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 2)), 1);
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 4)), 0.5);
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 9)), 0.25);
+  EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 9)), 1);
 }
 
 TEST(AutoMemoryTest, LargerSizesFitLessProbablyAndPeaksSharpenTheBelief) {

@@ -81,6 +81,40 @@ TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverRankFailsFirs
   EXPECT_FALSE(after({{first}, {other}}));
 }
 
+TEST_F(BudgetTest, ASearchThatOtherConfigurationsCanGoOnWithDoesNotEnd) {
+  Experiment experiment = Profiled(0, std::nullopt);
+  const auto launch = [&](TrialId id, const Outcome& end) {
+    experiment.EndAttempt(id, experiment.StartAttempt(id, "/logs"), end, "");
+  };
+  const Outcome crash{TrialState::kFailed, "exit code 1"};
+  const TrialId submitted = experiment.Ask().value().id, other = experiment.Ask().value().id;
+  for (int i = 0; i < 2; ++i)
+    launch(submitted, crash);
+  experiment.Tell(submitted, crash);
+  EXPECT_FALSE(WhySearchIsOver(experiment, {}));  // The other one runs beside it.
+  const int64_t attempt = experiment.StartAttempt(other, "/logs");
+  experiment.RecordMeasured(other, attempt, SamplePoint(10, 2), std::nullopt);
+  experiment.EndAttempt(other, attempt, {TrialState::kSucceeded, ""}, "");
+  experiment.Tell(other, {TrialState::kSucceeded, ""});
+  EXPECT_FALSE(WhySearchIsOver(experiment, {}));
+}
+
+TEST_F(BudgetTest, TrialsThatNeverMeasureTheMetricEndTheSearch) {
+  Experiment experiment = Profiled(0, std::nullopt);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(WhySearchIsOver(experiment, {}));
+    const TrialId id = experiment.Ask().value().id;
+    const int64_t attempt = experiment.StartAttempt(id, "/logs");
+    const PointResult point{.point = {.micro_batch_size = 2},
+                            .measurement = {{"latency", {.value = 1, .samples = 1}}}};
+    experiment.RecordMeasured(id, attempt, point, std::nullopt);
+    experiment.EndAttempt(id, attempt, {TrialState::kSucceeded, ""}, "");
+    experiment.Tell(id, {TrialState::kSucceeded, ""});
+  }
+  EXPECT_THAT(WhySearchIsOver(experiment, {}).value_or(""),
+              HasSubstr("the trial ended without measuring"));
+}
+
 TEST_F(BudgetTest, DeviceHoursCountSlots) {
   const Experiment experiment = Profiled(2, std::nullopt, 600.0 / 3600);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 9999, .slot_seconds = 439}), std::nullopt);

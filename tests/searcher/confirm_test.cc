@@ -190,13 +190,23 @@ TEST(ConfirmationTest, StopsAtTheFirstLookThatDecides) {
   EXPECT_EQ(without.NumRounds(), 3);
 }
 
+TEST(ConfirmationTest, AGainWhoseSizeIsUnknownIsMeasuredFurther) {
+  Confirmation confirmation({1, 2, 3, 4}, 1, 3, 3, "throughput");
+  RunRounds(confirmation, [](TrialId arm, int64_t round) {
+    if (arm == 1) return round == 1 ? 33.0 : 100.0;  // Something else slowed one launch down.
+    return 290.0 + static_cast<double>(arm);
+  });
+  EXPECT_GT(confirmation.NumRounds(), 3);
+  EXPECT_TRUE(confirmation.Compare(2, 1).is_gain());
+}
+
 TEST(ConfirmationTest, ANoisyArmDoesNotHideOneThatIsCertainlyFaster) {
   Confirmation confirmation({1, 2, 3}, 1, 3, 3, "throughput");
   RunRounds(confirmation, [](TrialId arm, int64_t round) {
     if (arm < 3) return arm == 1 ? 100.0 : 150.0;
-    return round % 2 == 0 ? 112.0 : 203.0;
+    return round % 2 == 0 ? 235.0 : 98.0;
   });
-  ASSERT_EQ(confirmation.NumRounds(), 6);  // One look has decided nothing, and the next one has.
+  ASSERT_EQ(confirmation.NumRounds(), 9);  // The first looks have decided nothing.
   ASSERT_GT(confirmation.MeanSpeed(3), confirmation.MeanSpeed(2));
   ASSERT_FALSE(confirmation.Compare(3, 1).is_gain());
   EXPECT_TRUE(confirmation.Compare(2, 1).is_gain());

@@ -1,8 +1,11 @@
 // Tests that the answer is none that a later run has disproved, and the speed of its alternatives.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "searcher/verdict.h"
 #include "tests/searcher/simulated_device.h"
@@ -34,6 +37,52 @@ TEST(DroppedOutTest, WhatDroppedOutIsNotThePick) {
         EXPECT_FALSE(drops.contains(other.trial));
     }
   }
+}
+
+TEST(DroppedOutTest, WhenAllFinalistsDropOutOthersAreConfirmed) {
+  for (const TrialState state : {TrialState::kInfeasible, TrialState::kFailed}) {
+    Search search(ConfirmedSpec(2));
+    std::set<TrialId> first_arms;
+    RunToEnd(search, [&](const Trial& trial) {
+      if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
+      const bool is_submitted = trial.kind == TrialKind::kSubmitted;
+      if (trial.kind != TrialKind::kConfirm)
+        return Success(trial, is_submitted ? 50.0 : 100.0 + static_cast<double>(trial.id));
+      if (*trial.confirms == search.Submitted()) return Success(trial, 50);
+      const bool is_first = first_arms.size() < kMostFinalists;
+      if (is_first) first_arms.insert(*trial.confirms);
+      return first_arms.contains(*trial.confirms) ? Failure(state) : Success(trial, 100);
+    });
+    const Verdict verdict = VerdictOf(search);
+    ASSERT_EQ(first_arms.size(), kMostFinalists);
+    EXPECT_EQ(verdict.left_out.size(), kMostFinalists);
+    ASSERT_TRUE(verdict.pick && verdict.factor);
+    EXPECT_FALSE(first_arms.contains(*verdict.pick));
+    EXPECT_NE(verdict.pick, search.Submitted());
+    EXPECT_GE(verdict.num_rounds, 2);
+    EXPECT_NEAR(verdict.factor->value, 2, 0.01);
+  }
+}
+
+TEST(DroppedOutTest, WhatNeedsAsMuchMemoryAsAnArmThatRanOutOfItIsNoFinalist) {
+  Search search(ConfirmedSpec(2));
+  std::vector<int64_t> ran_out;  // Sizes, in order.
+  RunToEnd(search, [&](const Trial& trial) {
+    if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
+    const int64_t size = ConfigPoint(trial).micro_batch_size;
+    Ending end = Success(trial, 100.0 + static_cast<double>(size));
+    end.points[0].measurement["peak_bytes"] = {.value = 1e6 * static_cast<double>(size),
+                                               .samples = 3};
+    if (trial.kind != TrialKind::kConfirm || size <= 4) return end;
+    ran_out.push_back(size);
+    return Failure(TrialState::kInfeasible);
+  });
+  ASSERT_GT(ran_out.size(), kMostFinalists);
+  const auto second = ran_out.begin() + kMostFinalists;
+  EXPECT_LT(*std::max_element(second, ran_out.end()), *std::min_element(ran_out.begin(), second));
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_TRUE(verdict.pick);
+  EXPECT_LE(ConfigPoint(search.trials().at(*verdict.pick)).micro_batch_size, 4);
 }
 
 TEST(DroppedOutTest, TheSafestAlternativeIsAsFastInTheConfirmation) {

@@ -1,0 +1,41 @@
+// auto's belief about crashes: which configurations run at all.
+#ifndef DSAT_METHODS_AUTO_FAILURES_H_
+#define DSAT_METHODS_AUTO_FAILURES_H_
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "methods/auto_space.h"
+
+namespace dsat {
+
+// A crash has a cause: a value that no configuration that has run has, such as a stage or the value
+// of a knob; if there is none, a value that none of them has at the same place; and if there is
+// none of these either, the micro-batch size at this place or a larger one.
+class AutoFailures {
+ public:
+  void Ran(const AutoConfig& config);
+  void Failed(const AutoConfig& config);
+
+  // In (0, 1]: halved for each failure whose cause the configuration may share.
+  double ProbabilityRuns(const AutoConfig& config) const;
+
+ private:
+  // The place (0), the stage, or a knob: which one, and its value.
+  using Value = std::pair<size_t, double>;
+
+  static std::vector<Value> ValuesOf(const AutoConfig& config);
+  void FindCauses();
+
+  std::vector<AutoConfig> ran_, failed_;
+  // How many failures each of these may have caused.
+  std::map<Value, int> single_;
+  std::map<std::pair<Value, Value>, int> pairs_;  // A place and another value.
+  std::vector<AutoConfig> sizes_;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_METHODS_AUTO_FAILURES_H_
