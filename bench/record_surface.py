@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures every configuration of a small space with the built-in engine on two processor ranks.
 
-usage: bench/record_surface.py [--build BUILD] [--rounds 5] [--out bench/recorded_surface.json]
+usage: bench/record_surface.py [--build BUILD] [--rounds 6] [--out bench/recorded_surface.json]
 
 Each round runs `dsat grid` over all ZeRO stages once for each micro-batch size and setting of the
 knobs. The file has the experiment, the model's profile and a row for each launch; search_quality
@@ -18,19 +18,19 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ZERO = "/zero_optimization/"
-KNOBS = {ZERO + "reduce_bucket_size": [20_000, 100_000, 500_000],
+KNOBS = {ZERO + "reduce_bucket_size": [500_000, 2_000_000],
          ZERO + "overlap_comm": [True, False]}
 SIZE = "/train_micro_batch_size_per_gpu"
-SIZES = [2, 4, 8]
+SIZES = [2, 6, 16]
 FIXED = {ZERO + "allgather_bucket_size": [500_000], ZERO + "reduce_scatter": [True],
          ZERO + "contiguous_gradients": [True]}
 EXPERIMENT = {
     "name": "recorded-cpu", "entrypoint": "builtin",
-    "resources": {"slots_per_trial": 2, "device_memory": "20MiB"},
+    "resources": {"slots_per_trial": 2, "device_memory": "128MiB"},
     "searcher": {"name": "single", "max_length": {"batches": 30}},
     "hyperparameters": {
         "deepspeed_config": "ds_config.json",
-        "model": {"type": "gpt2", "n_layer": 2, "n_embd": 128, "n_head": 4, "n_positions": 64,
+        "model": {"type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 64,
                   "vocab_size": 256},
         "data": {"type": "text", "path": "/usr/share/common-licenses", "seq_len": 64}}}
 COLUMNS = ["zero_stage", "micro_batch_size", "reduce_bucket_size", "overlap_comm", "latency_ms",
@@ -55,7 +55,7 @@ def record(build, folder, size, bucket, overlap):
     (folder / "record.db").unlink(missing_ok=True)
     dsat(build, folder, "grid", "experiment.yaml", "--zero-stages", "0", "1", "2", "3",
          "--space", "published", "--confirm", "0", "--max-concurrent-trials", "1",
-         "--start-profile-step", "5", "--end-profile-step", "24", "--metric", "throughput")
+         "--metric", "throughput")
     query = lambda text: json.loads(dsat(build, folder, "query", "--json", text))
     rows = query("SELECT t.zero_stage, p.*, 86400 * (julianday(a.ended_at) - "
                  "julianday(a.started_at)) AS seconds FROM points AS p JOIN trials AS t ON "
@@ -73,7 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/recorded_surface.json")
     args = parser.parse_args()
     launches = []

@@ -99,7 +99,8 @@ std::string Text(const CheckFlags& check, const Factor& factor, int64_t rounds,
   if (factor.has_interval())
     text += fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
   text += fmt::format(", measured in {} alternating round{}\n", rounds, rounds == 1 ? "" : "s");
-  if (!drift.of_recorded) return text + "its speed was not recorded on this machine\n";
+  if (!drift.of_recorded)
+    return text + "no speed of this configuration was recorded on this machine\n";
   return text + fmt::format("its speed is {:.1f} % of what was recorded{}\n",
                             100 * *drift.of_recorded,
                             drift.too_slow

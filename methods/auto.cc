@@ -361,7 +361,7 @@ std::string AutoMethod::BoundOf(const AutoConfig& config) const {
     next.micro_batch = static_cast<double>(size);
     next.accumulation = space_.AccumulationOf(next.micro_batch);
     if (size <= static_cast<int64_t>(config.micro_batch)) continue;
-    const bool full = memory_.IsRuledOut(next) || ProbabilityFits(next) < 0.5;
+    const bool full = memory_.IsRuledOut(next) || memory_.ProbabilityFits(next) < 0.5;
     const double gain =
         regression_.LogOf(PointOf(config)) - regression_.LogOf({next, memory_.Share(config)});
     if (full && gain > 0.001)

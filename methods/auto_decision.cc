@@ -170,7 +170,9 @@ double AutoMethod::CostOf(double log_value, const AutoConfig& config, double fit
   const double launch_s = new_launch ? launch_s_ : 0;
   const double run_s = launch_s + steps * StepSeconds(log_value, config);
   // What an exact prediction refuses costs nothing.
-  return fits * run_s + (space_.space().exact ? 0 : (1 - fits) * launch_s) + 1e-3;
+  const double launched =
+      space_.space().exact ? std::max(memory_.ProbabilityFits(config), fits) : 1;
+  return fits * run_s + (launched - fits) * launch_s + 1e-3;
 }
 
 // How much faster the best pick is expected to be once point i was measured.
@@ -215,7 +217,10 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
   if (times_asked_.contains(*candidate)) return false;
   if (outlook.fits[index] < kPossible) return false;
   if (space_.space().exact || !outlook.incumbent) return true;
-  return GainOf(outlook, i) >= kMisfitLoss * (1 - outlook.fits[index]);
+  // What runs may soon tell whether it fits, without another launch.
+  const auto num_running = std::ranges::count_if(asked_, &Asked::running);
+  const double risk = kMisfitLoss * static_cast<double>(1 + num_running);
+  return GainOf(outlook, i) >= risk * (1 - outlook.fits[index]);
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most

@@ -6,20 +6,26 @@
 #include <set>
 
 namespace dsat {
+namespace {
+
+// The keys that values belong to. From kFirstWide on, they are the same ones at all places; those
+// from kFirstOwn on say something at their own place only.
+constexpr size_t kPlaceKey = 0, kStageOf = 1, kFirstNamed = 2, kFirstWide = 100, kFirstOwn = 10'000;
+
+}  // namespace
 
 std::vector<AutoFailures::Value> AutoFailures::ValuesOf(const AutoConfig& config) {
   const AutoKnobs& knobs = config.knobs;
-  std::vector<Value> values;
-  const auto add = [&values](double value) { values.emplace_back(values.size(), value); };
-  add(static_cast<double>(config.place));
-  add(config.stage);
-  for (const double value : {knobs.reduce_bucket, knobs.allgather_bucket})
-    add(value);
-  for (const bool value : {knobs.overlap, knobs.reduce_scatter, knobs.contiguous})
-    add(value ? 1 : 0);
-  for (const std::vector<int>* indices : {&knobs.wide, &knobs.others}) {
-    for (const int index : *indices)
-      add(index);
+  std::vector<Value> values = {{kPlaceKey, static_cast<double>(config.place)},
+                               {kStageOf, static_cast<double>(config.stage)}};
+  size_t key = kFirstNamed;
+  for (const double value : {knobs.reduce_bucket, knobs.allgather_bucket, knobs.overlap ? 1. : 0.,
+                             knobs.reduce_scatter ? 1. : 0., knobs.contiguous ? 1. : 0.})
+    values.emplace_back(key++, value);
+  for (const auto& [first, indices] :
+       {std::pair(kFirstWide, &knobs.wide), {kFirstOwn, &knobs.others}}) {
+    for (size_t i = 0; i < indices->size(); ++i)
+      if ((*indices)[i] >= 0) values.emplace_back(first + i, (*indices)[i]);
   }
   return values;
 }
@@ -40,8 +46,8 @@ void AutoFailures::FindCauses() {
   for (const AutoConfig& config : ran_) {
     const std::vector<Value> values = ValuesOf(config);
     good.insert(values.begin(), values.end());
-    for (size_t i = 1; i < values.size(); ++i)
-      good_pairs.emplace(values[0], values[i]);
+    for (const Value& value : values)
+      good_pairs.emplace(values[0], value);
   }
   single_.clear();
   pairs_.clear();
@@ -50,14 +56,14 @@ void AutoFailures::FindCauses() {
     const std::vector<Value> values = ValuesOf(config);
     bool is_found = false;
     for (const Value& value : values) {
-      if (good.contains(value)) continue;
+      if (value.first >= kFirstOwn || good.contains(value)) continue;
       ++single_[value];
       is_found = true;
     }
     if (is_found) continue;
-    for (size_t i = 1; i < values.size(); ++i) {
-      if (good_pairs.contains({values[0], values[i]})) continue;
-      ++pairs_[{values[0], values[i]}];
+    for (const Value& value : values) {
+      if (good_pairs.contains({values[0], value})) continue;
+      ++pairs_[{values[0], value}];
       is_found = true;
     }
     if (!is_found) sizes_.push_back(config);
@@ -65,18 +71,14 @@ void AutoFailures::FindCauses() {
 }
 
 double AutoFailures::ProbabilityRuns(const AutoConfig& config) const {
-  if (failed_.empty()) return 1;
-  const std::vector<Value> values = ValuesOf(config);
+  if (failed_.empty() || ran_.empty()) return 1;
   int most = 0;
+  const std::vector<Value> values = ValuesOf(config);
   for (const Value& value : values) {
-    const auto found = single_.find(value);
-    if (found != single_.end()) most = std::max(most, found->second);
-  }
-  for (const auto& [pair, count] : pairs_) {
-    const auto has = [&values](const Value& value) {
-      return value.first < values.size() && values[value.first] == value;
-    };
-    if (has(pair.first) && has(pair.second)) most = std::max(most, count);
+    if (const auto found = single_.find(value); found != single_.end())
+      most = std::max(most, found->second);
+    if (const auto found = pairs_.find({values[0], value}); found != pairs_.end())
+      most = std::max(most, found->second);
   }
   const auto larger = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
     return failed.place == config.place && failed.micro_batch <= config.micro_batch;

@@ -19,11 +19,12 @@ class AutoFailures {
   void Ran(const AutoConfig& config);
   void Failed(const AutoConfig& config);
 
-  // In (0, 1]: halved for each failure whose cause the configuration may share.
+  // In (0, 1]: halved for each failure that the most suspect value of the configuration may have
+  // caused; 1 as long as nothing has run, because all values are suspect then.
   double ProbabilityRuns(const AutoConfig& config) const;
 
  private:
-  // The place (0), the stage, or a knob: which one, and its value.
+  // The place, the stage, or a knob: which one, and its value. The place comes first.
   using Value = std::pair<size_t, double>;
 
   static std::vector<Value> ValuesOf(const AutoConfig& config);

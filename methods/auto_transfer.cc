@@ -148,8 +148,8 @@ void AutoMethod::CheckEarlier() {
   const bool is_first = must_be_supported_ && measured_.size() >= kFirst;
   if (is_first) must_be_supported_ = false;
   if (by_time >= (is_first ? kSupported : kContradicted) && by_memory >= kContradicted) return;
-  warm_start_ += fmt::format("; dropped after {} own measurements, which do not agree with it",
-                             observations_.size());
+  warm_start_ += fmt::format("; dropped after {} own measurements, which do not {} it",
+                             observations_.size(), is_first ? "support" : "agree with");
   earlier_observations_.clear();
   memory_ = *cold_memory_;
   cold_memory_.reset();

@@ -27,11 +27,10 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
   const std::optional<TrialId> submitted = search.Submitted();
   if (!submitted || search.trials().at(*submitted).state != TrialState::kFailed) return "";
   std::vector<std::string> reasons;
-  const TrialId first_of_later = *submitted + search.spec().options.max_concurrent_trials;
   for (const auto& [id, trial] : search.trials()) {
     if (id <= *submitted) continue;
     if (trial.state == TrialState::kSucceeded) return "";
-    if (trial.state == TrialState::kRunning && id < first_of_later) return "";
+    if (trial.state == TrialState::kRunning && id < search.FirstAfterSubmitted()) return "";
   }
   for (const auto& [id, trial] : search.trials()) {
     if (id < *submitted || trial.state == TrialState::kRunning) continue;

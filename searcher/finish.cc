@@ -12,7 +12,7 @@ bool FinishIfDone(Experiment& experiment) {
     experiment.SetState(failure.empty() ? ExperimentState::kCompleted : ExperimentState::kFailed,
                         failure);
   }
-  return finished;
+  return finished || experiment.state() != ExperimentState::kActive;
 }
 
 }  // namespace dsat

@@ -86,8 +86,12 @@ std::optional<ProofRun> NextProof(const Search& search) {
   const bool soaks = options.soak_steps > 0 && search.EndReason().empty() &&
                      (!options.soak_in_budget || search.confirmation() != nullptr);
   if (!soaks && !ChecksLosses(search)) return std::nullopt;
-  const std::optional<TrialId> pick = VerdictOf(search).pick;
+  const Verdict verdict = VerdictOf(search);
+  const std::optional<TrialId> pick = verdict.pick;
   if (!pick || SoakOf(search, *pick)) return std::nullopt;
+  // A search whose budget is used up does not prove what it has not confirmed.
+  const bool lost = search.confirmation() != nullptr && verdict.num_rounds == 0;
+  if (lost && !search.EndReason().empty()) return std::nullopt;
   const Json config = search.BestConfigOf(*pick);
   const std::optional<TrialId> submitted = search.Submitted();
   const bool compares = ChecksLosses(search) && submitted && pick != submitted &&

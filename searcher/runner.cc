@@ -267,7 +267,7 @@ void Runner::Impl::EndSearchIfOver() {
   const Confirmation* confirmation = experiment.search().confirmation();
   const char* const what = confirmation == nullptr     ? "the search ends: "
                            : confirmation->MayExtend() ? "the confirmation is not extended: "
-                                                       : "the pick is not soaked: ";
+                                                       : "nothing more is run: ";
   experiment.EndSearch(*why);
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
 }
@@ -486,7 +486,7 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const Confirmation* confirmation = experiment.search().confirmation();
   if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} round{} decided nothing: the confirmation is extended",
+           fmt::format("{} round{} do not say enough: the confirmation is extended",
                        confirmation->NumRounds(), confirmation->NumRounds() == 1 ? "" : "s"));
   }
   if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);

@@ -59,7 +59,10 @@ std::optional<Search::State::Next> Search::State::MakeNext(const RecordedAsk* re
 std::optional<Search::State::Next> Search::State::NextOfMethod(const RecordedAsk* recorded) {
   if (!HasCapacity(recorded != nullptr)) return std::nullopt;
   const bool tries_submitted = PolicyOf(spec.options).try_submitted && submitted_misfit.empty();
-  if (tries_submitted && !submitted) return Next{TrialKind::kSubmitted, proposer->DraftSubmitted()};
+  const bool asks_again = submitted && withdrawn.contains(*submitted) &&
+                          (recorded == nullptr || recorded->kind == TrialKind::kSubmitted);
+  if (tries_submitted && (!submitted || asks_again))
+    return Next{TrialKind::kSubmitted, proposer->DraftSubmitted()};
   std::optional<Draft> draft;
   if (recorded == nullptr) {
     draft = proposer->Next([this](const Draft& d) { return Misfit(d); });
@@ -84,7 +87,8 @@ std::optional<Search::State::Next> Search::State::NextToCompare() {
 
 // The first profiling trial, or the next one after one that did not fit.
 std::optional<Search::State::Next> Search::State::NextProfile(bool is_replay) {
-  if (num_running > 0 || trials.size() != num_misfits || !HasCapacity(is_replay)) return {};
+  if (num_running > 0 || !HasCapacity(is_replay) || (!is_replay && !end_reason.empty())) return {};
+  if (trials.size() != num_misfits + withdrawn.size()) return {};
   const std::vector<Json> ladder = ProfileLadder(spec);
   if (num_misfits >= ladder.size()) return std::nullopt;
   Next next{TrialKind::kProfile, {}};
@@ -127,6 +131,8 @@ Trial Search::State::Start(const Next& started) {
   if (is_tried && confirms) {  // It may be better than all that were compared.
     confirms = false;
     confirmation.reset();
+    left_out.clear();
+    num_forgiven = Dropped().size();
   }
   goes_on = false;
   last_refused = draft.refused;
@@ -199,6 +205,8 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   trial.state = checked.state;
   trial.reason = checked.reason;
   --s.num_running;
+  if (trial.state == TrialState::kStopped && !s.end_reason.empty()) s.withdrawn.insert(id);
+  if (id == s.submitted) s.first_after_submitted = static_cast<TrialId>(s.trials.size());
   if (trial.kind == TrialKind::kConfirm) {
     if (s.confirms) {  // Else it has run since before limits were raised.
       s.confirmation->Add(*trial.confirms, trial);
@@ -312,6 +320,9 @@ const std::map<TrialId, Trial>& Search::trials() const {
 std::optional<TrialId> Search::Submitted() const {
   return state_->submitted;
 }
+TrialId Search::FirstAfterSubmitted() const {
+  return state_->first_after_submitted;
+}
 const std::string& Search::SubmittedMisfit() const {
   return state_->submitted_misfit;
 }
@@ -331,7 +342,8 @@ bool Search::MayGoOn() const {
   const bool soaked = std::ranges::any_of(s.trials, [](const auto& entry) {
     return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
   });
-  return !s.confirms || s.confirmation->MayExtend() || (s.spec.options.soak_steps > 0 && !soaked);
+  return !s.confirms || s.confirmation->MayExtend() || s.HasLostFinalists() ||
+         (s.spec.options.soak_steps > 0 && !soaked);
 }
 std::map<TrialId, std::string> Search::Dropped() const {
   return state_->Dropped();

@@ -114,6 +114,8 @@ class Search {
   std::optional<double> ProbabilityNearBest(TrialId pick) const;
   // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
+  // The first trial that was asked for after the submitted configuration has ended; 0 before.
+  TrialId FirstAfterSubmitted() const;
   // The trials whose configuration a later run has shown to be no answer, each with the reason
   // (searcher/confirm.h).
   std::map<TrialId, std::string> Dropped() const;

@@ -4,14 +4,21 @@
 #include "searcher/search_state.h"
 
 namespace dsat {
+namespace {
+
+// If so many configurations drop out, something else is wrong.
+constexpr size_t kMostLost = 3 * kMostFinalists;
+
+}  // namespace
 
 std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk* recorded) {
   if (num_running > 0 || spec.options.confirm_rounds == 0) return std::nullopt;
-  // Older versions began another confirmation whenever limits were raised.
-  if (recorded != nullptr && goes_on && confirms && recorded->confirms != confirmation->Next())
-    confirmation.reset();
   if (HasLostFinalists()) {
     left_out = Dropped();
+    confirmation.reset();
+  } else if (recorded != nullptr && goes_on && confirms &&
+             recorded->confirms != confirmation->Next()) {
+    // Older versions began another confirmation whenever limits were raised.
     confirmation.reset();
   }
   if (!confirmation) {
@@ -30,10 +37,13 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
   return next;
 }
 
+bool Search::State::HasLostMany() const {
+  return Dropped().size() >= num_forgiven + kMostLost;
+}
+
 // Whether all finalists have dropped out, and others can take their places.
 bool Search::State::HasLostFinalists() const {
-  constexpr size_t kMostLost = 3 * kMostFinalists;  // Something else is wrong then.
-  if (!confirms || Compares() || !end_reason.empty() || Dropped().size() >= kMostLost) return false;
+  if (!confirms || Compares() || !end_reason.empty() || HasLostMany()) return false;
   const std::vector<TrialId> arms = confirmation->Arms();
   const bool has_finalist =
       std::ranges::any_of(arms, [this](TrialId arm) { return arm != submitted; });
@@ -63,14 +73,26 @@ Findings Search::State::Find() const {
   Findings found;
   const std::map<TrialId, std::string> dropped = Dropped();
   if (proposer) found.conclusion = proposer->Conclude();
-  for (const int64_t tag : found.conclusion.finalists) {
-    const auto id = proposer->TrialOf(tag);
-    if (id && !dropped.contains(*id) && !NeedsWhatRanOut(trials.at(*id)))
-      found.finalists.push_back(*id);
-  }
+  std::vector<TrialId> next;  // Of the method, should its finalists have dropped out.
+  const auto add_to = [&](std::vector<TrialId>& finalists, TrialId id) {
+    if (!dropped.contains(id) && !NeedsWhatRanOut(trials.at(id))) finalists.push_back(id);
+  };
   for (const auto& [tag, speed] : found.conclusion.speeds) {
-    if (const auto id = proposer->TrialOf(tag)) found.speeds.emplace(*id, speed);
+    const auto id = proposer->TrialOf(tag);
+    if (!id) continue;
+    found.speeds.emplace(*id, speed);
+    if (next.size() < kMostFinalists) add_to(next, *id);
   }
+  const bool has_submitted = submitted && !dropped.contains(*submitted) &&
+                             trials.at(*submitted).state == TrialState::kSucceeded;
+  if (HasLostMany() && has_submitted) {
+    found.finalists = {*submitted};
+    return found;
+  }
+  for (const int64_t tag : found.conclusion.finalists) {
+    if (const auto id = proposer->TrialOf(tag)) add_to(found.finalists, *id);
+  }
+  if (found.finalists.empty()) found.finalists = next;
   if (!found.finalists.empty()) return found;
   std::vector<const Trial*> candidates;
   for (const auto& [id, trial] : trials) {
@@ -88,9 +110,14 @@ std::map<TrialId, std::string> Search::State::Dropped() const {
   return dropped;
 }
 
-// Whether a configuration that needs no more memory than this one has run out of it in a later run.
+// Whether a configuration that needs no more memory than this one has run out of it in a later run,
+// and this one has not run again.
 bool Search::State::NeedsWhatRanOut(const Trial& trial) const {
   if (trial.id == submitted) return false;  // It is the last resort.
+  const bool ran_again = std::ranges::any_of(trials, [&](const auto& entry) {
+    return entry.second.confirms == trial.id && entry.second.state == TrialState::kSucceeded;
+  });
+  if (ran_again) return false;
   const std::string& metric = spec.options.metric;
   const auto peak_of = [&](const Trial& of) { return ValueAtBest(of, metric, "peak_bytes"); };
   return std::ranges::any_of(trials, [&](const auto& entry) {

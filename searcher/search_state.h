@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,11 @@ struct Search::State {
   std::optional<Next> next;
   bool method_is_over = false;
   std::string end_reason;
+  std::set<TrialId> withdrawn;  // Stopped because the search had ended, which may go on.
   std::optional<Confirmation> confirmation;
-  std::map<TrialId, std::string> left_out;      // By confirmations before this one.
+  std::map<TrialId, std::string> left_out;  // By confirmations before this one.
+  size_t num_forgiven = 0;  // That had dropped out when the method has last tried a configuration.
+  TrialId first_after_submitted = 0;            // Of those that were asked for after its end.
   bool confirms = false;                        // A trial of it has started.
   bool goes_on = false;                         // Limits were raised; nothing has started since.
   std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
@@ -50,6 +54,7 @@ struct Search::State {
 
   bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
   std::map<TrialId, std::string> Dropped() const;
+  bool HasLostMany() const;
   bool NeedsWhatRanOut(const Trial& trial) const;
   bool HasLostFinalists() const;
   bool Compares() const { return !spec.candidate.is_null(); }

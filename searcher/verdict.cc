@@ -68,8 +68,9 @@ TrialId LeastChanged(const Search& search, const Confirmation& confirmation, Tri
 // knows what was measured before. `best` if the method has no opinion.
 TrialId Favorite(const Search& search, const Findings& found, const Confirmation& confirmation,
                  TrialId best, bool has_submitted) {
-  if (found.conclusion.finalists.empty() || found.finalists.empty()) return best;
+  if (found.finalists.empty()) return best;
   const TrialId favorite = found.finalists.front();
+  if (!found.speeds.contains(favorite)) return best;
   const std::vector<TrialId> arms = confirmation.Arms();
   const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
   if (!is_arm || favorite == search.Submitted()) return best;

@@ -139,9 +139,9 @@ class Experiment:
             trial: the trial or its number.
             metrics: names and values, among them the metric of the search: `throughput` in
                 samples/s, `FLOPS_per_gpu` in FLOP/s, `latency` in ms, `peak_bytes` in bytes.
-            infeasible: why this configuration cannot run here, which is evidence for the search; the
+            infeasible: why this configuration cannot run here, which is evidence for the search.
+            failed: why it failed otherwise, which is no evidence about memory. Of both reasons the
                 first 4096 bytes count.
-            failed: why it failed otherwise, which is no evidence.
             profile: of the profiling trial, with the keys of create().
         """
         given = [value for value in (metrics, infeasible, failed, profile) if value is not None]

@@ -165,7 +165,10 @@ void HostReacher::Impl::Complete() {
   for (LaunchHost& host : reached.hosts)
     if (host.reach.empty() && !questions.empty()) host.address = reached.runner_address;
   if (access.master_addr.empty()) return;
-  if (RouteTo(access.master_addr).there.empty()) {
+  // A machine without ranks may not know the address.
+  const bool has_ranks =
+      std::ranges::any_of(reached.hosts, [](const LaunchHost& host) { return host.reach.empty(); });
+  if (has_ranks && RouteTo(access.master_addr).there.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "--master_addr {}: this machine finds no address for it; expected a name or an address "
           "of the first host",

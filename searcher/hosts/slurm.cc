@@ -167,8 +167,7 @@ std::string NodesFor(const std::vector<std::string>& args) {
   std::string said = answer.text.substr(0, answer.text.find_last_not_of('\n') + 1);
   for (size_t end; (end = said.find('\n')) != std::string::npos;)
     said.replace(end, 1, "; ");
-  if (answer.exit_code == 0 && said.empty())
-    said = "srun says nothing of its nodes; is it --quiet?";
+  if (answer.exit_code == 0 && said.empty()) said = "srun names no nodes; leave out --quiet";
   Throw(ErrorCode::kFailedPrecondition,
         "--launcher slurm: Slurm refuses the job of a trial, `salloc{}`: {}; expected Slurm's "
         "commands in PATH, a cluster that answers `sinfo`, and nodes for this size (--slurm-args, "

@@ -207,6 +207,7 @@ TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
 }
 
 TEST_F(SeveralHostsTest, AnUnknownMasterAddressIsRefused) {
+  work.Write("hosts", "localhost slots=2\nw1 slots=2\n");
   std::vector<std::string> args =
       OnHosts({"train", "deepspeed.yaml", "--master_addr", "no.invalid"});
   const Finished run = work.Dsat(args);

@@ -144,6 +144,8 @@ TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
   AutoFailures failures;
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 8)), 1);
   failures.Failed(config(0, 0, 8));
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 8)), 1);  // Everything may be the cause.
+  failures.Ran(config(2, 1, 8));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);  // The place may be the cause,
   EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 0.5);  // or the overlap.
   failures.Ran(config(1, 0, 8));

@@ -154,31 +154,35 @@ TEST(AutoTest, GivesUpWhenEverythingFails) {
 }
 
 TEST(AutoTest, AStageThatCrashesIsLeftAloneAfterAFewTrials) {
-  const Machine machine = SmallMachine();
-  AutoMethod method(machine.space, machine.options);
-  int failures = 0;
-  TrialId id = 0;
-  std::map<int64_t, double> speeds;  // By tag.
-  while (const std::optional<Proposal> proposal = method.Ask()) {
-    const bool crashes = StageOf(proposal->assignment) == 0;  // Where a step is the shortest.
-    failures += crashes ? 1 : 0;
-    const Trial end = crashes ? EndedTrial(++id, TrialState::kFailed)
-                              : EndOf(machine, proposal->assignment, ++id);
-    if (end.state == TrialState::kSucceeded)
-      speeds[proposal->tag] = 1 / SampleSeconds(machine, proposal->assignment);
-    method.Tell(proposal->tag, end);
+  for (const bool exact : {false, true}) {
+    Machine machine = SmallMachine();
+    machine.space.exact = exact;
+    AutoMethod method(machine.space, machine.options);
+    int failures = 0;
+    TrialId id = 0;
+    std::map<int64_t, double> speeds;  // By tag.
+    while (const std::optional<Proposal> proposal = method.Ask()) {
+      const bool crashes = StageOf(proposal->assignment) == 0;  // Where a step is the shortest.
+      failures += crashes ? 1 : 0;
+      const Trial end = crashes ? EndedTrial(++id, TrialState::kFailed)
+                                : EndOf(machine, proposal->assignment, ++id);
+      if (end.state == TrialState::kSucceeded)
+        speeds[proposal->tag] = 1 / SampleSeconds(machine, proposal->assignment);
+      method.Tell(proposal->tag, end);
+    }
+    EXPECT_GE(failures, 1);
+    EXPECT_LE(failures, 7);
+    ASSERT_GE(speeds.size(), 8u);
+    const Conclusion conclusion = method.Conclude();
+    ASSERT_FALSE(conclusion.finalists.empty());
+    const auto fastest =
+        std::ranges::max_element(speeds, {}, [](const auto& s) { return s.second; });
+    EXPECT_GT(speeds.at(conclusion.finalists[0]), 0.98 * fastest->second);
+    ASSERT_GE(conclusion.speeds.size(), 5u);  // Some were measured several times.
+    EXPECT_EQ(conclusion.speeds[0], std::pair(conclusion.finalists[0], 1.0));
+    for (const auto& [tag, speed] : conclusion.speeds)
+      EXPECT_NEAR(speed, speeds.at(tag) / speeds.at(conclusion.finalists[0]), 0.05);
   }
-  EXPECT_GE(failures, 1);
-  EXPECT_LE(failures, 7);
-  ASSERT_GE(speeds.size(), 8u);
-  const Conclusion conclusion = method.Conclude();
-  ASSERT_FALSE(conclusion.finalists.empty());
-  const auto fastest = std::ranges::max_element(speeds, {}, [](const auto& s) { return s.second; });
-  EXPECT_GT(speeds.at(conclusion.finalists[0]), 0.98 * fastest->second);
-  ASSERT_GE(conclusion.speeds.size(), 5u);  // Some were measured several times.
-  EXPECT_EQ(conclusion.speeds[0], std::pair(conclusion.finalists[0], 1.0));
-  for (const auto& [tag, speed] : conclusion.speeds)
-    EXPECT_NEAR(speed, speeds.at(tag) / speeds.at(conclusion.finalists[0]), 0.05);
 }
 
 TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {

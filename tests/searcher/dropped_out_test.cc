@@ -64,6 +64,55 @@ TEST(DroppedOutTest, WhenAllFinalistsDropOutOthersAreConfirmed) {
   }
 }
 
+// Runs one trial of an experiment. All but the submitted configuration are twice as fast.
+void RunOne(Experiment& experiment, const Trial& trial, bool drops_out) {
+  const int64_t attempt = experiment.StartAttempt(trial.id, "/logs");
+  const bool is_profile = trial.kind == TrialKind::kProfile;
+  const bool is_submitted =
+      trial.kind == TrialKind::kSubmitted || trial.confirms == experiment.search().Submitted();
+  Outcome end{TrialState::kSucceeded, ""};
+  if (drops_out) end = {TrialState::kInfeasible, "simulated"};
+  if (is_profile) experiment.RecordMeasured(trial.id, attempt, std::nullopt, SampleProfile());
+  if (!is_profile && !drops_out) {
+    PointResult point = SamplePoint(is_submitted ? 50 : 100, 1);
+    point.point = ConfigPoint(trial);
+    point.measurement["peak_bytes"] = {.value = 1e9 / static_cast<double>(trial.id), .samples = 1};
+    experiment.RecordMeasured(trial.id, attempt, point, std::nullopt);
+  }
+  experiment.EndAttempt(trial.id, attempt, end, "");
+  experiment.Tell(trial.id, end);
+}
+
+TEST(DroppedOutTest, FinalistsThatWereLostWhenTheTimeWasOverAreReplacedWithMoreTime) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = ConfirmedSpec(2);
+  spec.options.max_time_s = 60;
+  Experiment experiment = Experiment::Create(store, spec);
+  size_t num_lost = 0;
+  const auto run = [&] {
+    while (const std::optional<Trial> trial = experiment.Ask()) {
+      const bool is_finalist =
+          trial->kind == TrialKind::kConfirm && trial->confirms != experiment.search().Submitted();
+      const bool drops_out = is_finalist && num_lost < kMostFinalists;
+      if (drops_out && ++num_lost == kMostFinalists) experiment.EndSearch("--max-time: over");
+      RunOne(experiment, *trial, drops_out);
+    }
+  };
+  run();
+  ASSERT_EQ(num_lost, kMostFinalists);
+  EXPECT_TRUE(experiment.search().Finished());
+  const Verdict before = VerdictOf(experiment.search());
+  EXPECT_EQ(before.num_rounds, 0);
+  EXPECT_FALSE(before.factor && before.factor->has_interval());
+  experiment.RaiseLimits({{}, 600, {}});
+  run();
+  const Verdict after = VerdictOf(experiment.search());
+  EXPECT_EQ(after.num_rounds, 2);
+  EXPECT_TRUE(after.factor && after.factor->is_gain());
+  const Experiment again = Experiment::Open(store, experiment.id());
+  EXPECT_EQ(ToJson(VerdictOf(again.search())), ToJson(after));
+}
+
 TEST(DroppedOutTest, WhatNeedsAsMuchMemoryAsAnArmThatRanOutOfItIsNoFinalist) {
   Search search(ConfirmedSpec(2));
   std::vector<int64_t> ran_out;  // Sizes, in order.

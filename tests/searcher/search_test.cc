@@ -283,5 +283,31 @@ TEST(SearchTest, SpecsThatContradictThemselvesAreRefused) {
   }
 }
 
+TEST(SearchTest, WhatWasWithdrawnWhenTheSearchEndedRunsWithHigherLimits) {
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.options.max_time_s = 1;
+  Search search(spec);
+  const auto withdraw = [&](TrialId id) {
+    search.EndSearch("--max-time: over");
+    Tell(search, id, Failure(TrialState::kStopped));
+    EXPECT_TRUE(search.Finished());
+    search.RaiseLimits({{}, 10, {}});
+  };
+  const Trial profile = search.Ask().value();
+  withdraw(profile.id);
+  const Trial profile_again = search.Ask().value();
+  EXPECT_EQ(profile_again.kind, TrialKind::kProfile);
+  EXPECT_EQ(profile_again.ds_config, profile.ds_config);
+  Tell(search, profile_again.id, Success(profile_again, 1));
+  const Trial submitted = search.Ask().value();
+  ASSERT_EQ(submitted.kind, TrialKind::kSubmitted);
+  withdraw(submitted.id);
+  const Trial submitted_again = search.Ask().value();
+  EXPECT_EQ(submitted_again.kind, TrialKind::kSubmitted);
+  EXPECT_EQ(search.Submitted(), submitted_again.id);
+  Tell(search, submitted_again.id, Success(submitted_again, 1));
+  EXPECT_EQ(search.Ask().value().kind, TrialKind::kSearch);
+}
+
 }  // namespace
 }  // namespace dsat

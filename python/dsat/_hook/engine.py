@@ -190,6 +190,7 @@ def change(deepspeed: ModuleType) -> None:
             args.deepspeed_config = str(running.config_path)
         engine = result[0]
         if not is_measured and running.measures:
+            engine.dsat_ignores = True
             return result
         rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
                                 "ran": settings_of(engine)})

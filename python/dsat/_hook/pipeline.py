@@ -60,7 +60,7 @@ def _count_parameters(engine: Any) -> "tuple[int, int]":
 def _watch_of(engine: Any) -> Any:
     watch = engine.dsat_pipeline_watch
     running = trial()
-    if watch is None and running is not None and running.measures:
+    if watch is None and running is not None and running.measures and not engine.dsat_ignores:
         watch = engine.dsat_pipeline_watch = PipelineWatch(
             running, engine.train_micro_batch_size_per_gpu())
     return watch
@@ -72,6 +72,7 @@ def change(deepspeed: ModuleType) -> None:
     from deepspeed.runtime.pipe.engine import PipelineEngine
 
     PipelineEngine.dsat_pipeline_watch = None
+    PipelineEngine.dsat_ignores = False  # Another engine is measured.
 
     @wrap(PipelineEngine, "train_batch")
     def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -215,6 +215,9 @@ TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
   EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py $X");
   Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "python3", "plain.py"}, config);
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
+  Complete({"python3", "-X", "dev", "-m", "determined.launch.deepspeed", "python3", "plain.py"},
+           config);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
   Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "plain.py"}, config);
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "-u", "plain.py"}));
   for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--trial=m:T"}}) {
