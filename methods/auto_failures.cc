@@ -10,15 +10,14 @@ namespace {
 
 // The keys that values belong to. From kFirstWide on, they are the same ones at all places; those
 // from kFirstOwn on say something at their own place only.
-constexpr size_t kPlaceKey = 0, kStageKey = 1, kFirstNamed = 2, kFirstWide = 100,
-                 kFirstOwn = 10'000;
+constexpr size_t kPlaceId = 0, kStageId = 1, kFirstNamed = 2, kFirstWide = 100, kFirstOwn = 10'000;
 
 }  // namespace
 
 std::vector<AutoFailures::Value> AutoFailures::ValuesOf(const AutoConfig& config) {
   const AutoKnobs& knobs = config.knobs;
-  std::vector<Value> values = {{kPlaceKey, static_cast<double>(config.place)},
-                               {kStageKey, static_cast<double>(config.stage)}};
+  std::vector<Value> values = {{kPlaceId, static_cast<double>(config.place)},
+                               {kStageId, static_cast<double>(config.stage)}};
   size_t key = kFirstNamed;
   for (const double value : {knobs.reduce_bucket, knobs.allgather_bucket, knobs.overlap ? 1. : 0.,
                              knobs.reduce_scatter ? 1. : 0., knobs.contiguous ? 1. : 0.})
