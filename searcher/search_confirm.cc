@@ -50,17 +50,18 @@ bool Search::State::HasLostFinalists() const {
   return !has_finalist && Arms().size() > 1;
 }
 
+// Whether a trial has succeeded and not dropped out.
+bool Search::State::MayWin(const std::optional<TrialId>& id) const {
+  return id && trials.at(*id).state == TrialState::kSucceeded && !Dropped().contains(*id);
+}
+
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
 // if there is nothing to compare.
 std::vector<TrialId> Search::State::Arms() const {
-  const std::map<TrialId, std::string> dropped = Dropped();
-  const auto succeeded = [&](const std::optional<TrialId>& id) {
-    return id && trials.at(*id).state == TrialState::kSucceeded && !dropped.contains(*id);
-  };
   std::vector<TrialId> arms;
-  if (succeeded(submitted)) arms.push_back(*submitted);
+  if (MayWin(submitted)) arms.push_back(*submitted);
   if (Compares()) {
-    if (succeeded(candidate)) arms.push_back(*candidate);
+    if (MayWin(candidate)) arms.push_back(*candidate);
   } else {
     for (const TrialId id : Find().finalists) {
       if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
@@ -83,9 +84,7 @@ Findings Search::State::Find() const {
     found.speeds.emplace(*id, speed);
     if (next.size() < kMostFinalists) add_to(next, *id);
   }
-  const bool has_submitted = submitted && !dropped.contains(*submitted) &&
-                             trials.at(*submitted).state == TrialState::kSucceeded;
-  if (HasLostMany() && has_submitted) {
+  if (HasLostMany() && MayWin(submitted)) {
     found.finalists = {*submitted};
     return found;
   }

@@ -54,6 +54,7 @@ struct Search::State {
 
   bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
   std::map<TrialId, std::string> Dropped() const;
+  bool MayWin(const std::optional<TrialId>& id) const;
   bool HasLostMany() const;
   bool NeedsWhatRanOut(const Trial& trial) const;
   bool HasLostFinalists() const;

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 Config = Dict[str, Any]
 
@@ -136,26 +136,27 @@ def measures() -> bool:
     return running is not None and running.measures
 
 
-def rank() -> int:
-    """This process's rank, of torch.distributed or of the environment; 0 if there is neither."""
+def _of_ranks(name: str, variables: Sequence[str], otherwise: int) -> int:
+    """A function of torch.distributed, or the first of the variables that is a number."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0
+        return int(getattr(distributed, name)())
+    for variable in variables:
+        if os.environ.get(variable, "").isdigit():
+            return int(os.environ[variable])
+    return otherwise
+
+
+def rank() -> int:
+    """This process's rank, of torch.distributed or of the environment; 0 if there is neither."""
+    return _of_ranks(
+        "get_rank", ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), 0)
 
 
 def world_size() -> int:
     """The number of ranks, of torch.distributed or of the environment; 1 if there is neither."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 1
+    return _of_ranks(
+        "get_world_size", ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), 1)
 
 
 class RankFile:
