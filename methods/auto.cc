@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "proto/measuring.h"
+
 namespace dsat {
 namespace {
 
@@ -95,7 +97,7 @@ void AutoMethod::LearnCosts(const Trial& finished) {
   for (const PointResult& result : finished.points) {
     const auto latency = Find(result.measurement, "latency");
     if (!latency) return;
-    steps_s += latency->value / 1e3 * static_cast<double>(options_.end_profile_step + 1);
+    steps_s += MeasuringSeconds(options_, latency->value / 1e3);
   }
   if (finished.times.ended_s <= finished.times.started_s || finished.kind == TrialKind::kProfile)
     return;
@@ -261,12 +263,11 @@ std::optional<Point> AutoMethod::NextPoint(int64_t tag, const Trial& running) {
   const std::optional<Choice> launch = Best(outlook);
   if (!launch || IsEnough(outlook, *launch)) return std::nullopt;
   std::optional<Choice> best;
-  for (size_t i = outlook.num_measured; i < outlook.candidates.size(); ++i) {
+  for (size_t i = outlook.num_known; i < outlook.candidates.size(); ++i) {
     const std::optional<AutoCandidate>& candidate = outlook.candidates[i];
     const auto index = static_cast<Eigen::Index>(i);
     if (!candidate || candidate->place != asked.candidate.place ||
-        candidate->knobs != asked.candidate.knobs || asked.requested.contains(*candidate) ||
-        *candidate == asked.candidate || !MayAsk(outlook, index))
+        candidate->knobs != asked.candidate.knobs || !MayAsk(outlook, index))
       continue;
     const Choice choice{
         .candidate = *candidate,
@@ -278,7 +279,6 @@ std::optional<Point> AutoMethod::NextPoint(int64_t tag, const Trial& running) {
       IsEnough(outlook, *best))
     return std::nullopt;
   asked.next = best->candidate;
-  asked.requested.insert(best->candidate);
   const AutoConfig next = space_.ConfigOf(best->candidate);
   return Point{.micro_batch_size = static_cast<int64_t>(next.micro_batch),
                .accumulation_steps = static_cast<int64_t>(next.accumulation)};

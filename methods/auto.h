@@ -55,7 +55,6 @@ class AutoMethod : public Method {
     bool running = true;
     std::vector<AutoObservation> points = {};  // While it runs.
     std::optional<AutoCandidate> next = {};    // The point that was asked for last.
-    std::set<AutoCandidate> requested = {};    // All such points.
   };
   // What was measured of a configuration, in the order of first measurements.
   struct Measured {
@@ -64,13 +63,15 @@ class AutoMethod : public Method {
     int64_t tag = -1;  // The proposal that measured it first; -1: none.
     int64_t launches = 0;
   };
-  // The points that one decision looks at: first those that were measured, then others.
+  // The points that one decision looks at: first those of trials that have ended, then those of
+  // running ones, then others.
   struct Outlook {
     AutoRegression::View view;
     std::vector<std::optional<AutoCandidate>> candidates;
     std::vector<double> fits;  // Probabilities.
-    size_t num_measured = 0;
-    // The measured or pending point with the best mean; nullopt if there is none.
+    size_t num_measured = 0;  // Of trials that have ended.
+    size_t num_known = 0;     // And of running ones, measured or not.
+    // The known point with the best mean; nullopt if there is none.
     std::optional<Eigen::Index> incumbent;
   };
   struct Choice {

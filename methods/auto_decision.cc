@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "methods/auto.h"
 #include "methods/auto_normal.h"
+#include "proto/measuring.h"
 
 namespace dsat {
 namespace {
@@ -137,13 +138,17 @@ AutoMethod::Outlook AutoMethod::LookAround() const {
   const std::vector<AutoPoint> pending = Pending();
   for (const AutoPoint& point : pending)
     add(point, space_.Find(point.config));
-  const size_t num_pending = points.size();
+  for (const Asked& asked : asked_) {
+    for (const AutoObservation& o : asked.points)
+      add(PointOf(o.point.config), space_.Find(o.point.config));
+  }
+  outlook.num_known = points.size();
   for (const AutoCandidate& candidate : screened_) {
     const AutoPoint point = PointOf(space_.ConfigOf(candidate));
     if (!memory_.IsRuledOut(point.config)) add(point, candidate);
   }
   outlook.view = regression_.Look(std::move(points), pending);
-  for (size_t i = 0; i < num_pending; ++i) {
+  for (size_t i = 0; i < outlook.num_known; ++i) {
     const auto index = static_cast<Eigen::Index>(i);
     if (!outlook.incumbent || outlook.view.mean[index] < outlook.view.mean[*outlook.incumbent])
       outlook.incumbent = index;
@@ -166,9 +171,8 @@ double AutoMethod::TrainingSeconds(const Outlook& outlook) const {
 
 double AutoMethod::CostOf(double log_value, const AutoConfig& config, double fits,
                           bool new_launch) const {
-  const double steps = static_cast<double>(options_.end_profile_step + 1);
   const double launch_s = new_launch ? launch_s_ : 0;
-  const double run_s = launch_s + steps * StepSeconds(log_value, config);
+  const double run_s = launch_s + MeasuringSeconds(options_, StepSeconds(log_value, config));
   // What an exact prediction refuses costs nothing.
   const double launched =
       space_.space().exact ? std::max(memory_.ProbabilityFits(config), fits) : 1;
@@ -214,7 +218,7 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
     return measured_[index].launches < kMostLaunchesOfOne && successes_ >= kLeastLaunches &&
            std::none_of(asked_.begin(), asked_.end(), is_running);
   }
-  if (times_asked_.contains(*candidate)) return false;
+  if (index < outlook.num_known || times_asked_.contains(*candidate)) return false;
   if (outlook.fits[index] < kPossible) return false;
   if (space_.space().exact || !outlook.incumbent) return true;
   // What runs may soon tell whether it fits, without another launch.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "proto/measuring.h"
 #include "proto/trial.h"
 
 namespace dsat::engine {
@@ -16,10 +17,7 @@ namespace dsat::engine {
 // latest after so many times the least number of steps.
 inline constexpr double kTargetError = 0.02;
 inline constexpr int64_t kMostTimesLeast = 4;
-// Short steps cost little: up to this many are measured, until they take half a second together, or
-// a second if the error is still too large.
-inline constexpr int64_t kShortSteps = 30;
-inline constexpr double kPreciseMs = 500;
+// Short steps (proto/measuring.h) are measured for a second if the error is still too large.
 inline constexpr double kShortMs = 1000;
 
 struct StepWindowOptions {

@@ -301,5 +301,22 @@ TEST(AutoTest, SweepsSizesWithinALaunchWhereThatIsCheap) {
   EXPECT_LT(launches, 60u);
 }
 
+// Short steps are cheap to measure, but those of a size that is slower than the first one of the
+// same launch gain nothing.
+TEST(AutoTest, APointIsComparedWithThoseOfItsLaunch) {
+  Machine machine = SmallMachine();
+  machine.space.exact = true;
+  AutoMethod method(machine.space, machine.options);
+  Assignment assignment = PlaceAssignment({.stage = 2});
+  SetMicroBatch(assignment, 1);
+  Trial submitted = EndOf(machine, assignment, 1000);
+  submitted.kind = TrialKind::kSubmitted;
+  method.Observe(submitted);
+  const std::vector<int64_t> sizes = SweepOnce(machine, method);
+  ASSERT_GT(sizes.size(), 1u);
+  for (const int64_t size : sizes)
+    EXPECT_GE(2 * size, sizes[0]) << sizes[0];
+}
+
 }  // namespace
 }  // namespace dsat
