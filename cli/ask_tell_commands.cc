@@ -63,7 +63,7 @@ int RunCommand(const Flags& flags, const CreateFlags& create) {
 int RunCommand(const Flags& flags, const AskFlags& ask) {
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
-  RunnerLock::CheckNotHeld(store.path(), experiment.id());
+  RunnerLock::CheckNotOurs(store, experiment.id());
   const std::optional<Trial> trial = experiment.Ask();
   const bool finished = FinishIfDone(experiment);
   if (flags.json) {
@@ -93,7 +93,7 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
 
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(tell.experiment));
-  RunnerLock::CheckNotHeld(store.path(), experiment.id());
+  RunnerLock::CheckNotOurs(store, experiment.id());
   const auto found = experiment.search().trials().find(tell.trial);
   if (found == experiment.search().trials().end())
     Throw(ErrorCode::kNotFound, "tell: experiment {} has no trial {}; it has asked for {}",

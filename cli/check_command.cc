@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/machine_facts.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
@@ -68,11 +69,18 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   return spec;
 }
 
-// The recorded speed of the configuration, if it was recorded on this machine. The folder holds
-// other configurations, too.
-std::optional<double> RecordedSpeed(const Json& record, const Json& ds_config) {
+// The recorded speed of the configuration, if it was recorded on this machine and for this model.
+// The folder holds other configurations, too.
+std::optional<double> RecordedSpeed(const Json& record, const ExperimentSpec& spec) {
   if (record.is_null() || TextAt(record, "/machine") != MachineName()) return std::nullopt;
-  if (record.value("ds_config", ds_config) != ds_config) return std::nullopt;
+  if (record.value("ds_config", spec.candidate) != spec.candidate) return std::nullopt;
+  const Json* model = FindAtPointer(record, "/experiment/hyperparameters");
+  if (model != nullptr && *model != spec.hyperparameters) {
+    Log(LogLevel::kWarn, fmt::format("{}: its hyperparameters have changed since the search, so "
+                                     "that the recorded speed says nothing",
+                                     spec.config_path));
+    return std::nullopt;
+  }
   const Json* speed = FindAtPointer(record, "/verdict/speed");
   if (speed == nullptr || !speed->is_number() || speed->get<double>() <= 0) return std::nullopt;
   return speed->get<double>();
@@ -84,8 +92,8 @@ struct Drift {
   bool too_slow = false;
 };
 
-Drift Compare(const Json& record, const Json& ds_config, double speed, double tolerance) {
-  const std::optional<double> recorded = RecordedSpeed(record, ds_config);
+Drift Compare(const Json& record, const ExperimentSpec& spec, double speed, double tolerance) {
+  const std::optional<double> recorded = RecordedSpeed(record, spec);
   if (!recorded) return {};
   const double part = speed / *recorded;
   return {.of_recorded = part, .too_slow = part < 1 - tolerance};
@@ -100,7 +108,7 @@ std::string Text(const CheckFlags& check, const Factor& factor, int64_t rounds,
     text += fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
   text += fmt::format(", measured in {} alternating round{}\n", rounds, rounds == 1 ? "" : "s");
   if (!drift.of_recorded)
-    return text + "no speed of this configuration was recorded on this machine\n";
+    return text + "no speed of this configuration and model was recorded on this machine\n";
   return text + fmt::format("its speed is {:.1f} % of what was recorded{}\n",
                             100 * *drift.of_recorded,
                             drift.too_slow
@@ -122,7 +130,10 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);
   options.out_dir = OutDir(check.run, experiment);
-  if (RunShown(options, experiment) == ExperimentState::kActive) return kExitInterrupted;
+  if (RunShown(options, experiment) == ExperimentState::kActive) {
+    Say(stderr, "\nInterrupted: a check does not continue; run the same command again\n");
+    return kExitInterrupted;
+  }
   const Confirmation* confirmation = experiment.search().confirmation();
   if (confirmation == nullptr || confirmation->Arms().size() < 2) {
     Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {}",
@@ -132,7 +143,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   const TrialId base = confirmation->Arms()[0], candidate = confirmation->Arms()[1];
   const Factor factor = confirmation->Compare(candidate, base);
   const double speed = confirmation->MeanSpeed(candidate);
-  const Drift drift = Compare(record, spec.candidate, speed, check.tolerance);
+  const Drift drift = Compare(record, spec, speed, check.tolerance);
   if (flags.json) {
     const Json json{{"experiment", experiment.id()},
                     {"factor", ToJson(factor)},

@@ -124,9 +124,13 @@ void ApplySettings(const EstimateFlags& flags, int64_t num_ranks, Json& ds_confi
     ApplySetting(setting, ds_config);
   if (flags.micro_batch) ds_config["train_micro_batch_size_per_gpu"] = *flags.micro_batch;
   if (!flags.micro_batch && !flags.ranks && !flags.nodes) return;
+  const bool is_set = std::ranges::any_of(flags.settings, [](const std::string& setting) {
+    return setting.starts_with("/train_batch_size=");
+  });
   try {
-    engine::ResolveBatchSizes(ds_config, "", num_ranks);
+    engine::ResolveBatchSizes(ds_config, "ds_config", num_ranks);
   } catch (const Error&) {
+    if (is_set || !ds_config.contains("train_micro_batch_size_per_gpu")) throw;
     ds_config.erase("train_batch_size");
   }
 }

@@ -30,6 +30,7 @@ void AddResultCommands(Parser& parser) {
   AddExperiment(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json and metrics.json to this folder")
+      ->check(NotEmpty())
       ->type_name("DIR");
   CLI::App& report = parser.Add(
       "report", "Write one HTML page with the answer, plots and all trials", parser.report);
@@ -185,6 +186,10 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   }
   const char* const db = std::getenv("DSAT_DB");
   if (parser.flags.db.empty()) parser.flags.db = db != nullptr && *db != '\0' ? db : "dsat.db";
+  if (parser.flags.db == ":memory:") {
+    std::fprintf(stderr, "dsat: --db is :memory:, which would keep nothing; expected a file\n");
+    return kExitUsage;
+  }
   return parser.flags;
 }
 

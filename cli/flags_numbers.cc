@@ -1,4 +1,4 @@
-// Checks of options that are numbers.
+// Checks of options.
 #include "cli/flags_numbers.h"
 
 #include <fmt/format.h>
@@ -51,6 +51,10 @@ CLI::Validator Number(bool zero, const char* expected, const char* name) {
 }
 
 }  // namespace
+
+CLI::Validator NotEmpty() {
+  return CLI::Validator([](std::string& text) { return text.empty() ? "it is empty" : ""; }, "");
+}
 
 CLI::Validator WholeNumberFrom1() {
   return WholeNumberFrom(1, kMostCounted, kPositive);

@@ -1,4 +1,4 @@
-// Checks of options that are numbers.
+// Checks of options.
 #ifndef DSAT_CLI_FLAGS_NUMBERS_H_
 #define DSAT_CLI_FLAGS_NUMBERS_H_
 
@@ -12,6 +12,8 @@ CLI::Validator WholeNumberFrom1();
 CLI::Validator WholeNumberFrom0();
 CLI::Validator NumberAbove0();
 CLI::Validator NumberFrom0();
+// A text that is not empty, as that of an unset variable of the shell would be.
+CLI::Validator NotEmpty();
 // Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
 CLI::Validator Duration();
 

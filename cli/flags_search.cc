@@ -15,6 +15,7 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
   app.add_option("--out", run.out_dir,
                  "Folder for ds_config.json, metrics.json and the trials' logs "
                  "(default: dsat-out/EXPERIMENT)")
+      ->check(NotEmpty())
       ->type_name("DIR");
   app.add_option(
          "--slots", run.num_slots,
@@ -399,6 +400,7 @@ void AddAskTellCommands(Parser& parser) {
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);
   serve
       .add_option("--listen", parser.serve.listen, "unix:/PATH or 127.0.0.1:PORT (0 = a free one)")
+      ->check(NotEmpty())
       ->capture_default_str();
 }
 

@@ -54,6 +54,7 @@ void AddTrainCommand(Parser& parser) {
       .add_option("--ds-config", parser.train.ds_config,
                   "Train with this ds_config.json, such as one written by a search, or a strategy "
                   "such as stage_2_offload")
+      ->check(NotEmpty())
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(WholeNumberFrom1());
@@ -61,6 +62,7 @@ void AddTrainCommand(Parser& parser) {
       .add_option("--out", parser.train.run.out_dir,
                   "Folder for logs and the newest checkpoint; training continues from a checkpoint "
                   "that is already in it (default: dsat-out/train)")
+      ->check(NotEmpty())
       ->type_name("DIR");
   TrainingOptions& training = parser.train.training;
   train
@@ -181,6 +183,7 @@ void AddEstimateCommand(Parser& parser) {
   sub.add_option("--ds-config", flags.ds_config,
                  "A ds_config.json, or a strategy such as stage_2_offload (default: the "
                  "experiment file's, or stage_2)")
+      ->check(NotEmpty())
       ->type_name("FILE");
   sub.add_option("--set", flags.settings,
                  "Override a key of the ds_config, such as /zero_optimization/stage=3; may be "

@@ -41,6 +41,11 @@ void CheckTarget(const std::string& path, const std::string& db) {
     Throw(ErrorCode::kInvalidArgument, "report: --out {} is the database itself; name another file",
           path);
   }
+  if (fs::file_size(path) > 0 && !ReadFile(path).starts_with(kPageBegin)) {
+    Throw(ErrorCode::kAlreadyExists,
+          "report: --out {} is no page of dsat, and the report would replace it; name another file",
+          path);
+  }
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ int RunCommand(const Flags& flags, const ListFlags&) {
                      std::to_string(row.num_trials), has_best ? std::to_string(row.best_trial) : "",
                      has_best ? DescribeMetric(row.metric, row.best_value) : "", row.created_at});
   }
-  fmt::print("{}", FormatTable({"id", "name", "method", "state", "trials", "best trial", "best",
+  fmt::print("{}", FormatTable({"id", "name", "method", "state", "trials", "best trial", "measured",
                                 "created (UTC)"},
                                cells));
   return 0;

@@ -256,6 +256,12 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
+  RunnerLock::CheckNotTheirs(store, experiment.id());
+  if (!experiment.search().spec().candidate.is_null()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resume: experiment {} is a check, which does not continue; run dsat check again",
+          experiment.id());
+  }
   PlanSlurm(experiment.search().spec(), &options);
   CheckSameMachines(experiment.search().spec(), options);
   const LimitsRaised& limits = resume.limits;

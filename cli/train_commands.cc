@@ -60,7 +60,9 @@ void PrintTrace(const TraceTask& trace) {
     Say(stderr, fmt::format("the trace is in {}; open it in ui.perfetto.dev or chrome://tracing\n",
                             trace.path));
   } else {
-    Say(stderr, "no trace: the run ended before the steps to trace\n");
+    Say(stderr,
+        "no trace: the run ended before the steps to trace, or the file could not be written (the "
+        "log of rank 0 says why)\n");
   }
 }
 

@@ -38,7 +38,7 @@ void AutoMemory::SetPrior() {
   } else {
     // Formulas leave out temporary buffers, the framework's context and fragmentation, and that
     // DeepSpeed allocates buckets as a whole where gradients are contiguous.
-    sd << 0.06, 0.06, 0.06, 0.06, 0.35, 0.3, 0.35, 0.02, 0.7;
+    sd << 0.06, 0.06, 0.06, 0.15, 0.35, 0.3, 0.35, 0.02, 0.7;
     mean_[kBeyond] = 0.8;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;

@@ -130,10 +130,13 @@ void AutoMethod::StartFrom(const EarlierSearch& earlier) {
   regression_.StartFrom(TransferFrom(earlier));
   const bool same_model = IsSameModel(space_.space().workload, earlier.space.workload);
   must_be_supported_ = same_model && earlier.same_machine;
-  warm_start_ = fmt::format("from experiment {} ({}, {}), {} measurements", earlier.experiment,
+  const size_t num = earlier_observations_.size();
+  warm_start_ = fmt::format("from experiment {} ({}, {}), {}", earlier.experiment,
                             same_model ? "the same model" : "another model",
                             earlier.same_machine ? "the same machine" : "another machine",
-                            earlier_observations_.size());
+                            num == 0   ? "what fits its memory"
+                            : num == 1 ? "1 measurement"
+                                       : fmt::format("{} measurements", num));
 }
 
 // Whether this search's measurements are as probable given the earlier one as they are without it.
@@ -148,8 +151,10 @@ void AutoMethod::CheckEarlier() {
   const bool is_first = must_be_supported_ && measured_.size() >= kFirst;
   if (is_first) must_be_supported_ = false;
   if (by_time >= (is_first ? kSupported : kContradicted) && by_memory >= kContradicted) return;
-  warm_start_ += fmt::format("; dropped after {} own measurements, which do not {} it",
-                             observations_.size(), is_first ? "support" : "agree with");
+  const bool one = observations_.size() == 1;
+  warm_start_ +=
+      fmt::format("; dropped after {} own measurement{}, which {} not {} it", observations_.size(),
+                  one ? "" : "s", one ? "does" : "do", is_first ? "support" : "agree with");
   earlier_observations_.clear();
   memory_ = *cold_memory_;
   cold_memory_.reset();

@@ -252,6 +252,9 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
   if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
 }
 
+// Of a profile's numbers: what is computed of them fits 64 bits.
+constexpr int64_t kMostOfProfile = 1'000'000'000'000'000'000;
+
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckObject(given, what);
   const Json json = WithOurProfileNames(given);
@@ -274,11 +277,21 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
     if (!json.contains(key)) {
       Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing", what, key);
     }
-    return IntegerFrom(json[key], min, what + "/" + key);
+    const int64_t value = IntegerFrom(json[key], min, what + "/" + key);
+    if (value > kMostOfProfile) {
+      Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected at most {}", what, key, value,
+            kMostOfProfile);
+    }
+    return value;
   };
   ModelProfile profile;
   profile.num_params = number("num_params", 1);
   profile.trainable_num_params = number("trainable_num_params", 1);
+  if (profile.trainable_num_params > profile.num_params) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}/trainable_num_params is {}; expected at most num_params, which is {}", what,
+          profile.trainable_num_params, profile.num_params);
+  }
   profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 0);
   profile.device_memory_bytes = number("device_memory_bytes", 1);
   auto optional = [&](const char* key) { return json.contains(key) ? number(key, 0) : 0; };

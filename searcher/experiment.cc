@@ -26,6 +26,16 @@ void CheckReadable(TrialId trial, const ModelProfile& profile) {
   ProfileFromJson(ToJson(profile), fmt::format("trial {}: model profile", trial));
 }
 
+// A speed or a time of zero cannot be compared with others.
+void CheckAboveZero(TrialId trial, const Measurement& measurement, const std::string& metric) {
+  for (const std::string& name : {metric, std::string("throughput"), std::string("latency")}) {
+    const auto found = measurement.find(name);
+    if (found == measurement.end() || found->second.value > 0) continue;
+    Throw(ErrorCode::kInvalidArgument, "trial {}: measurement/{} is 0; expected a number > 0",
+          trial, name);
+  }
+}
+
 void CheckEnded(TrialId trial, const Outcome& outcome) {
   if (outcome.state != TrialState::kRunning) return;
   Throw(ErrorCode::kInvalidArgument,
@@ -155,8 +165,10 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
                               const std::vector<PointResult>& points,
                               const std::optional<ModelProfile>& profile) {
   CheckEnded(id, outcome);
-  for (const PointResult& point : points)
+  for (const PointResult& point : points) {
     CheckReadable(id, point);
+    CheckAboveZero(id, point.measurement, search_->spec().options.metric);
+  }
   if (profile) CheckReadable(id, *profile);
   Commit([&] {
     const Trial& trial = RunningTrial(id);

@@ -142,6 +142,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict, const Jso
             {"name", spec.name},
             {"config_path", spec.config_path},
             {"model_dir", spec.model_dir},
+            {"hyperparameters", spec.hyperparameters},
             {"method", spec.method},
             {"metric", spec.options.metric},
             {"unit", MetricUnit(spec.options.metric)},

@@ -90,12 +90,21 @@ bool RunnerLock::IsHeld(const std::string& store_path, ExperimentId id) {
   return FileLock::IsHeld(LockPath(store_path, id));
 }
 
-void RunnerLock::CheckNotHeld(const std::string& store_path, ExperimentId id) {
-  if (!IsHeld(store_path, id)) return;
+void RunnerLock::CheckNotOurs(const Store& store, ExperimentId id) {
+  if (!IsHeld(store.path(), id) && !store.GetExperiment(id).has_runner) return;
   Throw(ErrorCode::kFailedPrecondition,
         "experiment {}: a search of dsat runs its trials; ask and tell are for experiments of "
         "\"dsat create\", whose trials you run yourself",
         id);
+}
+
+void RunnerLock::CheckNotTheirs(const Store& store, ExperimentId id) {
+  const ExperimentRow row = store.GetExperiment(id);
+  if (row.has_runner || row.num_trials == 0) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "experiment {}: the program that has asked for its trials runs them (dsat ask and tell, or "
+        "dsat serve); a search of your own begins with dsat {} CONFIG",
+        id, row.method);
 }
 
 Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at) {

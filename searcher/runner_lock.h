@@ -9,6 +9,7 @@
 
 #include "base/file_lock.h"
 #include "base/json.h"
+#include "db/store.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -35,9 +36,11 @@ class RunnerLock {
   // Whether a process holds it.
   static bool IsHeld(const std::string& store_path, ExperimentId id);
 
-  // Throws kFailedPrecondition if one does: what a search runs itself is not for others to ask or
-  // tell.
-  static void CheckNotHeld(const std::string& store_path, ExperimentId id);
+  // Throws kFailedPrecondition if a search of dsat runs the experiment's trials or has run them:
+  // they are not for others to ask or tell.
+  static void CheckNotOurs(const Store& store, ExperimentId id);
+  // Throws kFailedPrecondition if another program has asked for trials, which it runs.
+  static void CheckNotTheirs(const Store& store, ExperimentId id);
 
  private:
   explicit RunnerLock(std::optional<FileLock> lock) : lock_(std::move(lock)) {}

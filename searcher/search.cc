@@ -339,6 +339,7 @@ Json Search::BestConfigOf(TrialId id) const {
 bool Search::MayGoOn() const {
   const State& s = *state_;
   if (!s.end_reason.empty()) return false;
+  if (!s.method_is_over) return true;
   const bool soaked = std::ranges::any_of(s.trials, [](const auto& entry) {
     return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
   });

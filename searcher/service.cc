@@ -152,6 +152,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
         v1::AskReply reply;
         {
           std::lock_guard lock(mutex_);
+          CheckWanted(*context);
           if (!request.state().empty()) Tell(request);
           Ask(request.experiment(), &reply);
         }
@@ -174,11 +175,18 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   }
 
  private:
+  // A client that has given up would never run the trial that it asked for.
+  static void CheckWanted(const grpc::ServerContext& context) {
+    if (context.IsCancelled())
+      Throw(ErrorCode::kCancelled, "the client has given up the call; nothing was done");
+  }
+
   // The store and its experiments belong to one call at a time.
   template <typename Work>
   grpc::Status Locked(const grpc::ServerContext& context, Work work) {
     return Answer(context, gate_, [&] {
       std::lock_guard lock(mutex_);
+      CheckWanted(context);
       work();
     });
   }
@@ -198,6 +206,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     // Another process may have asked for the trial.
     if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
     const Outcome outcome{ParseTrialState(request.state()), request.reason()};
+    if (outcome.state == TrialState::kSucceeded && !outcome.reason.empty())
+      Throw(ErrorCode::kInvalidArgument, "tell: a trial that has succeeded has no reason");
     std::vector<PointResult> points;
     if (request.has_measurement()) {
       const auto trial = experiment.search().trials().find(request.trial());
@@ -218,9 +228,9 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   }
 
   Experiment& Opened(ExperimentId id) {
+    RunnerLock::CheckNotOurs(store_, id);
     const auto open = experiments_.find(id);
     if (open != experiments_.end()) return open->second;
-    RunnerLock::CheckNotHeld(store_.path(), id);
     return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
   }
 

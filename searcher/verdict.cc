@@ -202,7 +202,17 @@ std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict)
       GlobalBatch(search.BestConfigOf(*verdict.pick)) != GlobalBatch(submitted))
     return std::nullopt;
   const std::string& metric = search.spec().options.metric;
-  const auto latency_of = [&](TrialId id) {
+  // ms, as confirmed if that was done: a launch of the search may have been a lucky one.
+  const auto latency_of = [&](TrialId id) -> std::optional<double> {
+    double sum = 0;
+    int64_t count = 0;
+    for (const auto& [other, trial] : search.trials()) {
+      if (trial.kind != TrialKind::kConfirm || trial.confirms != id) continue;
+      const auto latency = ValueAtBest(trial, metric, "latency");
+      sum += latency.value_or(0);
+      count += latency ? 1 : 0;
+    }
+    if (verdict.num_rounds > 0 && count > 0) return sum / static_cast<double>(count);
     return ValueAtBest(search.trials().at(id), metric, "latency");
   };
   const auto latency = latency_of(*verdict.pick), was = latency_of(*search.Submitted());

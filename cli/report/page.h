@@ -3,10 +3,14 @@
 #define DSAT_CLI_REPORT_PAGE_H_
 
 #include <string>
+#include <string_view>
 
 #include "cli/report/report.h"
 
 namespace dsat::cli {
+
+// What every page begins with.
+inline constexpr std::string_view kPageBegin = "<!DOCTYPE html>\n<html xmlns=";
 
 // HTML that is also XML. All of it can be read without scripts; the one script sorts the table, and
 // the page's own policy lets no other run.

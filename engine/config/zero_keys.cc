@@ -141,7 +141,8 @@ constexpr Key kKeys[] = {
     Text("/zero_optimization/offload_optimizer/nvme_path", "0.3.15", "null", kHonors).Exact(),
     Int("/zero_optimization/offload_optimizer/buffer_count", "0.3.15", "4", kHonors)
         .Exact()
-        .From(0),
+        .From(0)
+        .To(1e6),
     Flag("/zero_optimization/offload_optimizer/pin_memory", "0.3.15", "true", kWarns)
         .Exact()
         .ChangedIn("0.19.5", "false")
@@ -163,7 +164,10 @@ constexpr Key kKeys[] = {
         .Exact().NeedsStage(3).OneOf("none cpu nvme")
         .PlacesFromStage(3, kDevices, kOptimizerDevice),
     Text("/zero_optimization/offload_param/nvme_path", "0.3.15", "null", kHonors).Exact(),
-    Int("/zero_optimization/offload_param/buffer_count", "0.3.15", "5", kHonors).Exact().From(0),
+    Int("/zero_optimization/offload_param/buffer_count", "0.3.15", "5", kHonors)
+        .Exact()
+        .From(0)
+        .To(1e6),
     Elems("/zero_optimization/offload_param/buffer_size", "0.3.15", "100000000", 0),
     Elems("/zero_optimization/offload_param/max_in_cpu", "0.3.15", "1000000000", 0),
     Flag("/zero_optimization/offload_param/pin_memory", "0.3.15", "true", kWarns)

@@ -154,25 +154,45 @@ CheckpointManifest Parse(const Json& json) {
   return manifest;
 }
 
-// The end of an error about a checkpoint that cannot be used, which names the newest other one; ""
-// if there is none.
-std::string WayOut(const std::string& folder) {
-  const fs::path dir = fs::path(folder).parent_path();
+// The folder of the newest whole checkpoint in `dir` besides `other`; empty if there is none.
+fs::path NewestIn(const fs::path& dir, const fs::path& other) {
   std::error_code error;
   fs::path newest;
   fs::file_time_type newest_time;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const auto time = fs::last_write_time(entry.path() / kManifest, error);
-    if (error || entry.path() == folder || (!newest.empty() && time <= newest_time)) continue;
+    if (error || entry.path() == other || (!newest.empty() && time <= newest_time)) continue;
     newest = entry.path();
     newest_time = time;
   }
+  return newest;
+}
+
+// The end of an error about a checkpoint that cannot be used, which names the newest other one; ""
+// if there is none.
+std::string WayOut(const fs::path& folder) {
+  const fs::path dir = folder.parent_path(), newest = NewestIn(dir, folder);
   if (newest.empty()) return "";
-  const std::string name = newest.filename();
   return fmt::format(
       "; the newest other one is {0}: pass --tag {0} or, to continue a training from it, write "
       "this name to {1}",
-      name, (dir / "latest").string());
+      newest.filename().string(), (dir / "latest").string());
+}
+
+// `file` of a folder of checkpoints should name one of them.
+[[noreturn]] void ThrowNoTag(const fs::path& file) {
+  const fs::path dir = file.parent_path();
+  if (fs::exists(dir / kManifest)) {
+    Throw(ErrorCode::kNotFound, "{}: this is one checkpoint; expected {} with --tag {}",
+          dir.string(), dir.parent_path().string(), dir.filename().string());
+  }
+  const std::string way_out = WayOut(file);
+  if (fs::exists(file))
+    Throw(ErrorCode::kDataLoss, "{}: names no checkpoint{}", file.string(), way_out);
+  if (!way_out.empty()) Throw(ErrorCode::kNotFound, "{}: no such file{}", file.string(), way_out);
+  Throw(ErrorCode::kNotFound,
+        "{}: no such file; expected a folder of checkpoints, or the tag of one in it",
+        file.string());
 }
 
 void CheckSum(const Json& json, const std::string& path) {
@@ -229,15 +249,17 @@ std::string ResolveTag(const std::string& dir, const std::string& tag) {
   std::string name = tag;
   if (name.empty() || name == kBestTag) {
     const std::string file = dir + "/" + (name.empty() ? "latest" : name);
-    if (!fs::exists(file)) {
-      Throw(ErrorCode::kNotFound,
-            "{}: no such file; expected a folder of checkpoints, or the tag of one in it", file);
-    }
+    if (!fs::exists(file)) ThrowNoTag(file);
     name = ReadFile(file);
     name.erase(name.find_last_not_of(" \t\r\n") + 1);
+    if (name.empty()) ThrowNoTag(file);
   }
   CheckTag(name);
   return name;
+}
+
+bool HasCheckpoints(const std::string& dir) {
+  return fs::exists(dir + "/latest") || !NewestIn(dir, {}).empty();
 }
 
 std::string RankFileName(int rank, int revision) {
@@ -259,7 +281,12 @@ CheckpointManifest ReadManifest(const std::string& folder) {
           fs::exists(folder) ? "saving this checkpoint never ended" : "there is no such checkpoint",
           WayOut(folder));
   }
-  const Json json = ReadJsonFile(path);
+  Json json;
+  try {
+    json = ReadJsonFile(path);
+  } catch (const Error& e) {
+    Throw(ErrorCode::kDataLoss, "{}{}", e.what(), WayOut(folder));
+  }
   CheckSum(json, path);
   try {
     return Parse(json);

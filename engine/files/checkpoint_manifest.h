@@ -44,9 +44,11 @@ inline constexpr char kBestTag[] = "best";
 // "latest", "best", longer than 200 bytes, with a '/' or a control character.
 void CheckTag(const std::string& tag);
 
-// `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws kNotFound
-// naming that file.
+// `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws
+// kNotFound, or kDataLoss if it is empty, naming that file and the newest checkpoint of the folder.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
+// Whether there is <dir>/latest, or a checkpoint that it could name.
+bool HasCheckpoints(const std::string& dir);
 
 // "rank_00003.safetensors"; with a number if the revision of the tag replaces another.
 std::string RankFileName(int rank, int revision);

@@ -38,7 +38,12 @@ void CheckOutput(const CollateOptions& options) {
   if (fs::is_directory(options.out)) {
     Throw(ErrorCode::kInvalidArgument, "{}: is a folder; expected a file name", options.out);
   }
-  if (fs::exists(options.out) && !options.force) {
+  const fs::file_status there = fs::symlink_status(options.out);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    Throw(ErrorCode::kInvalidArgument, "{}: is not a regular file; expected a name that is free",
+          options.out);
+  }
+  if (fs::exists(there) && !options.force) {
     Throw(ErrorCode::kAlreadyExists, "{}: exists; --force replaces it", options.out);
   }
 }

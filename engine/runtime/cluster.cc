@@ -115,8 +115,11 @@ std::vector<std::string> ClusterNames() {
 double PeakFlopsOf(const std::string& gpu, DType dtype) {
   std::string name = gpu;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  // Cards and pairs of cards run at lower clocks than the modules of these nodes.
-  if (name.find("pcie") != name.npos || name.find("nvl") != name.npos) return 0;
+  // Cards and pairs of cards run at lower clocks than the modules of these nodes, and a MIG
+  // instance is a part of one.
+  for (const char* other : {"pcie", "nvl", "mig"}) {
+    if (name.find(other) != name.npos) return 0;
+  }
   for (const Preset& preset : kPresets) {
     if (name.find(preset.name) == name.npos) continue;
     return (dtype == DType::kF32 ? preset.teraflops_f32 : preset.teraflops_16bit) * kTera;

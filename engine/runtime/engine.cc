@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "engine/backend/stream.h"
@@ -232,6 +233,15 @@ Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed
 Engine::~Engine() = default;
 
 StepResult Engine::TrainBatch() {
+  if (!parts_->current->AtEnd()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "TrainBatch: a step is under way; expected Forward, Backward and Step until it ends");
+  }
+  const Resources& resources = parts_->resources;
+  if (resources.dataset == nullptr && resources.memory.device.kind() == Arena::Kind::kReal) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "TrainBatch: the engine has no data set; give it one, or Forward batches of your own");
+  }
   parts_->BeginStep();
   while (!parts_->current->AtEnd())
     parts_->current->Run();
@@ -382,6 +392,8 @@ double Engine::lr() const {
 }
 
 void Engine::set_lr(double lr) {
+  if (!(lr >= 0 && std::isfinite(lr)))
+    Throw(ErrorCode::kInvalidArgument, "set_lr: {}; expected a number >= 0", lr);
   parts_->given_lr = lr;
 }
 
@@ -432,6 +444,10 @@ std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
+  if (!parts_->current->AtEnd()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "LoadCheckpoint: a step is under way; expected its end, or a new engine");
+  }
   const DsConfig& config = parts_->config;
   const bool has_moments = NumMoments(config.optimizer) > 0;
   CheckpointNotes notes =

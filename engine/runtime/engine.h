@@ -59,7 +59,8 @@ class Engine {
   // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
   // the engine cannot be used after any of these.
 
-  // One optimizer step over train_batch_size samples of the data set.
+  // One optimizer step over train_batch_size samples of the data set. Throws kFailedPrecondition if
+  // there is no data set, or in the middle of a step.
   StepResult TrainBatch();
 
   // The same step in parts, with batches of the caller: Forward, Backward and Step for every
@@ -88,7 +89,8 @@ class Engine {
   // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline.
   std::vector<float> Predict(const Batch& batch);
 
-  // Sets the learning rate, which has an effect only without a scheduler in the config.
+  // Sets the learning rate, which has an effect only without a scheduler in the config. Throws
+  // kInvalidArgument if it is not a finite number >= 0.
   void set_lr(double lr);
   // The learning rate of the next step.
   double lr() const;
@@ -120,7 +122,8 @@ class Engine {
                                                   const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, and returns the
   // client_state. Any number of ranks and any ZeRO stage may have written the checkpoint. A
-  // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, or kDataLoss.
+  // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, kDataLoss, or
+  // kFailedPrecondition in the middle of a step.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
   // Writes the parameters, in the dtype of training, to one file that PyTorch or safetensors opens
   // (engine/runtime/checkpoint/save_16bit_model.h). Returns false and saves nothing if parameters

@@ -56,14 +56,16 @@ void CheckParamBuffers(const ZeroConfig& zero, const Plan& plan,
           "ds_config: /zero_optimization/offload_param/buffer_count is {}; expected at least 1",
           param.buffer_count);
   }
+  int64_t largest = 0;
   for (size_t u = 0; u < units.size(); ++u) {
-    const int64_t slice = units[u].num_elems / plan.world_size;
-    if (plan.units[u].param.tier != Tier::kNvme || slice <= param.buffer_size) continue;
-    Throw(ErrorCode::kInvalidArgument,
-          "ds_config: /zero_optimization/offload_param/buffer_size is {}; expected at least {} "
-          "elements, a rank's part of the largest layer",
-          param.buffer_size, slice);
+    if (plan.units[u].param.tier == Tier::kNvme)
+      largest = std::max(largest, units[u].num_elems / plan.world_size);
   }
+  if (largest <= param.buffer_size) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "ds_config: /zero_optimization/offload_param/buffer_size is {}; expected at least {} "
+        "elements, a rank's part of the largest layer",
+        param.buffer_size, largest);
 }
 
 PlanOptions OptionsFor(const Model& model, const DsConfig& config, int world_size, int stage) {

@@ -33,6 +33,7 @@ int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t se
                                  int num_threads, DeviceKind kind) {
   config.batch = {.train_batch_size = 1, .micro_batch_size = 1, .accumulation_steps = 1};
   config.pipeline = {};
+  config.zero.offload_param = {};  // Its buffers hold a part of a layer on each of several ranks.
   CountingResources resources(0, 1, num_threads, kind);
   Engine engine(resources.For(model, seq_len), config, 0);
   return engine.TrainBatch().activation_bytes;

@@ -1,12 +1,14 @@
 // From the steps of a run to what a trial reports.
 #include "engine/worker/metrics.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 
+#include "base/log.h"
 #include "proto/summarize.h"
 
 namespace dsat::engine {
@@ -98,6 +100,16 @@ TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork&
           .tokens_per_s = samples_per_s * static_cast<double>(scale.tokens_per_sample),
           .latency_ms = step.latency_ms,
           .peak_bytes = peak_bytes};
+}
+
+void LogStep(const TrainingStep& step, int64_t num_skipped) {
+  Log(LogLevel::kInfo, "step",
+      {{"step", step.step},
+       {"loss", fmt::format("{:.4f}", step.loss)},
+       {"lr", fmt::format("{:.3g}", step.lr)},
+       {"grad_norm", fmt::format("{:.3g}", step.grad_norm)},
+       {"samples_per_s", fmt::format("{:.1f}", step.samples_per_s)},
+       {"skipped_steps", num_skipped}});
 }
 
 }  // namespace dsat::engine

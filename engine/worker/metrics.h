@@ -34,6 +34,9 @@ Measurement MeasurementOf(std::span<const StepResult> steps, const StepWork& sca
 TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork& scale,
                       int64_t peak_bytes);
 
+// Its line in the log; `num_skipped` steps were skipped so far.
+void LogStep(const TrainingStep& step, int64_t num_skipped);
+
 }  // namespace dsat::engine
 
 #endif  // DSAT_ENGINE_WORKER_METRICS_H_

@@ -93,7 +93,9 @@ void TrainingCheckpoints::SaveBest(Engine& engine) {
   if (dir_.empty()) return;
   if (newest_ != engine.num_steps()) Save(engine, /*wait=*/true);
   Finish(/*wait=*/true);
-  if (rank_ == 0) WriteFileAtomic(dir_ + "/" + kBestTag, TagOf(engine.num_steps()));
+  if (rank_ != 0) return;
+  WriteFileAtomic(dir_ + "/" + kBestTag, TagOf(engine.num_steps()));
+  RemoveOld();  // The one that was the best before.
 }
 
 // Considers the steps up to the newest one: a later step belongs to a run that this one does not

@@ -15,6 +15,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/core/device_kind.h"
 #include "engine/data/model_fit.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
 #include "engine/runtime/engine.h"
@@ -94,6 +95,9 @@ class Trial {
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
   bool IsSaveLate() const;
+  int64_t MaxOfRanks(int64_t value) {
+    return static_cast<int64_t>(group_->MaxScalar(static_cast<double>(value)));
+  }
   void SetPoint(const Point& point);
   StepWork Scale() const;
 
@@ -129,10 +133,10 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
     const char* what = "/hyperparameters/data";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
-    CheckModelFitsData(model_, *data_, "/hyperparameters/model", what);
+    const char* model = "/hyperparameters/model";
+    CheckModelFitsData(model_, *data_, model, what);
     if (validation_)
-      CheckModelFitsData(model_, *validation_, "/hyperparameters/model",
-                         "/hyperparameters/data/validation");
+      CheckModelFitsData(model_, *validation_, model, std::string(what) + "/validation");
   }
   group_ = device_->MakeGroup(JoinGroup(environment));
 }
@@ -226,7 +230,7 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
   return run;
 }
 
-// Between points: gives the last one's communication memory back.
+// Between points: gives back communication memory.
 void Trial::RenewGroup() {
   group_.reset();
   group_ = device_->MakeGroup(JoinGroup(environment_));
@@ -261,16 +265,18 @@ void Trial::Profile() {
   // Now that all memory is free again, and on all ranks at once, as they will train.
   const DeviceSpeed speed =
       MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
+  group_->Barrier();  // No rank has a buffer any more.
   // The smallest of any rank: hosts may differ.
-  const auto device_memory_bytes = static_cast<int64_t>(
-      -group_->MaxScalar(-static_cast<double>(DeviceMemoryBytes(task_, environment_, *device_))));
-  const auto num_threads = static_cast<int64_t>(group_->MaxScalar(environment_.num_threads));
+  const int64_t memory_bytes = -MaxOfRanks(-DeviceMemoryBytes(task_, environment_, *device_));
+  const int64_t num_threads = MaxOfRanks(environment_.num_threads);
   if (environment_.rank != 0) return;
   const ModelProfile profile = {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = at_one->steps[0].activation_bytes,
-      .device_memory_bytes = device_memory_bytes - memory_.kernels().WorkspaceBytes(),
+      // What the device has left is less the workspace already.
+      .device_memory_bytes =
+          memory_bytes - (task_.device_memory_bytes > 0 ? memory_.kernels().WorkspaceBytes() : 0),
       .forward_flops_per_sample = at_one->steps[0].forward_flops,
       .two_units_num_params = TwoUnitsNumParams(model_),
       .matmul_flops_per_s = std::llround(speed.matmul_flops),
@@ -343,10 +349,7 @@ std::optional<Point> Trial::Report(const Point& point, const PointRun& run) {
 // Rank 0's next point, on every rank.
 std::optional<Point> Trial::Agree(std::optional<Point> next) {
   const Point mine = next.value_or(Point{0, 0});
-  const auto agree = [this](int64_t value) {
-    return static_cast<int64_t>(group_->MaxScalar(static_cast<double>(value)));
-  };
-  const Point agreed = {agree(mine.micro_batch_size), agree(mine.accumulation_steps)};
+  const Point agreed = {MaxOfRanks(mine.micro_batch_size), MaxOfRanks(mine.accumulation_steps)};
   if (agreed.micro_batch_size == 0) return std::nullopt;
   return agreed;
 }
@@ -355,13 +358,7 @@ void Trial::LogStep(const TrainingStep& step, int64_t num_skipped) const {
   const int64_t interval = config_.steps_per_print.value_or(kDefaultStepsPerPrint);
   const bool last = step.step == task_.train_steps;
   if (environment_.rank != 0 || (step.step % interval != 0 && !last)) return;
-  Log(LogLevel::kInfo, "step",
-      {{"step", step.step},
-       {"loss", fmt::format("{:.4f}", step.loss)},
-       {"lr", fmt::format("{:.3g}", step.lr)},
-       {"grad_norm", fmt::format("{:.3g}", step.grad_norm)},
-       {"samples_per_s", fmt::format("{:.1f}", step.samples_per_s)},
-       {"skipped_steps", num_skipped}});
+  engine::LogStep(step, num_skipped);
 }
 
 void Trial::Save(Engine& engine, const StepResult& step, bool wait) {
@@ -415,7 +412,7 @@ void Trial::BeginTraining(Engine& engine) {
   if (task_.training.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
   const std::string& dir = task_.checkpoint_dir;
   checkpoints_.CheckNoneIsForeign();
-  if (!dir.empty() && std::filesystem::exists(dir + "/latest")) {
+  if (!dir.empty() && HasCheckpoints(dir)) {
     const Reporter::LongWork loading(reporter_);
     engine.LoadCheckpoint(dir);
     Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
@@ -453,8 +450,10 @@ void Trial::Train() {
     tracer.BeforeStep(engine);
     const StepResult step = Step(engine, "training");
     const Next next = Agree(IsSaveLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
-    const TrainingStep record =
-        RecordOf(step, engine.num_steps(), Scale(), memory_.device().peak_bytes());
+    // Stages of a pipeline need different amounts of memory, other ranks about the same.
+    const int64_t own_peak = memory_.device().peak_bytes();
+    const int64_t peak = config_.pipeline.num_stages > 1 ? MaxOfRanks(own_peak) : own_peak;
+    const TrainingStep record = RecordOf(step, engine.num_steps(), Scale(), peak);
     LogStep(record, engine.num_skipped_steps());
     Record(record, engine);
     last = next == Next::kStop || engine.num_steps() >= task_.train_steps;

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from dsat._program import bundled_program
+from dsat._results import database_path
 
 
 _MOST_REASON_BYTES = 4096
@@ -85,24 +86,24 @@ class Experiment:
             experiment.tell(trial, metrics=train(trial.ds_config))
     """
 
-    def __init__(self, experiment: Union[int, str], db: "str | os.PathLike[str]" = "dsat.db",
+    def __init__(self, experiment: Union[int, str], db: "str | os.PathLike[str] | None" = None,
                  program: Optional[str] = None) -> None:
         """Continues an experiment.
 
         Args:
             experiment: its number or name.
-            db: the database file.
+            db: the database file; by default DSAT_DB of the environment, or `dsat.db`.
             program: the path of dsat; by default DSAT_PROGRAM of the environment, or `dsat`.
         """
         self.experiment = experiment
         self.finished = False  # True once there will be no more trials.
-        self._db = os.fspath(db)
+        self._db = database_path(db)
         self._program = program
 
     @classmethod
     def create(cls, method: str, config: "str | os.PathLike[str]", *,
                profile: Optional[Mapping[str, float]] = None, options: Sequence[str] = (),
-               db: "str | os.PathLike[str]" = "dsat.db",
+               db: "str | os.PathLike[str] | None" = None,
                program: Optional[str] = None) -> "Experiment":
         """Creates an experiment.
 
@@ -112,10 +113,10 @@ class Experiment:
             profile: num_params, trainable_num_params, activation_bytes_per_sample and
                 device_memory_bytes of a rank. Without it, the first trial is the profiling trial.
             options: more arguments of `dsat create`, such as ["--max-trials", "30"].
-            db: the database file; it is created if there is none.
+            db: the database file, as in __init__(); it is created if there is none.
             program: as in __init__().
         """
-        arguments = ["create", method, os.fspath(config), "--db", os.fspath(db), *options]
+        arguments = ["create", method, os.fspath(config), "--db", database_path(db), *options]
         text = None
         if profile is not None:
             arguments += ["--profile", "-"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
+_SCHEMA_VERSION = 7  # As in db/schema.h.
+
 
 @dataclass(frozen=True)
 class TrialResult:
@@ -48,12 +50,18 @@ _QUERY = """
     ORDER BY m.experiment, m.trial"""
 
 
-def results(path: "str | os.PathLike[str]" = "dsat.db",
+def database_path(path: "str | os.PathLike[str] | None") -> str:
+    """The database file of a call: `path`, or DSAT_DB of the environment, or dsat.db."""
+    return os.fspath(path if path is not None else os.environ.get("DSAT_DB") or "dsat.db")
+
+
+def results(path: "str | os.PathLike[str] | None" = None,
             experiment: Union[int, str, None] = None) -> List[TrialResult]:
     """Returns the trials of a database, in the order of their numbers.
 
     Args:
-        path: the database file, or the folder that holds dsat.db. A search may be writing to it.
+        path: the database file, or the folder that holds dsat.db; by default DSAT_DB of the
+            environment, or dsat.db. A search may be writing to it.
         experiment: the number or the name of one experiment (of several with this name the newest
             one); all of them by default.
 
@@ -63,7 +71,7 @@ def results(path: "str | os.PathLike[str]" = "dsat.db",
             has no such experiment.
     """
     import sqlite3
-    file = Path(path)
+    file = Path(database_path(path))
     if file.is_dir():
         file = file / "dsat.db"
     if not file.exists():
@@ -71,6 +79,10 @@ def results(path: "str | os.PathLike[str]" = "dsat.db",
     connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     try:
         connection.row_factory = sqlite3.Row
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > _SCHEMA_VERSION:
+            raise ValueError(f"{file}: schema version {version} is newer than this package's, "
+                             f"{_SCHEMA_VERSION}; install a newer one")
         number = None if experiment is None else _number_of(connection, experiment)
         rows = connection.execute(_QUERY, {"experiment": number}).fetchall()
     except sqlite3.DatabaseError as error:
@@ -97,7 +109,7 @@ def _result_of(row: Any) -> TrialResult:
     return TrialResult(**values)
 
 
-def results_frame(path: "str | os.PathLike[str]" = "dsat.db",
+def results_frame(path: "str | os.PathLike[str] | None" = None,
                   experiment: Union[int, str, None] = None) -> Any:
     """Returns results() as a pandas.DataFrame, one row per trial. Needs pandas."""
     import dataclasses

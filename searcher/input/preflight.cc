@@ -1,6 +1,8 @@
 // Checks that an experiment can run here.
 #include "searcher/input/preflight.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -61,7 +63,19 @@ void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
 void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source) {
   const auto check = [&](engine::Tier tier, const std::string& path, const char* block) {
     std::error_code error;
-    if (tier != engine::Tier::kNvme || std::filesystem::is_directory(path, error)) return;
+    if (tier != engine::Tier::kNvme) return;
+    if (!std::filesystem::path(path).is_absolute()) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: /zero_optimization/{}/nvme_path is \"{}\"; expected an absolute path, because "
+            "ranks have other working folders",
+            source, block, path);
+    }
+    if (std::filesystem::is_directory(path, error)) {
+      if (access(path.c_str(), W_OK | X_OK) == 0) return;
+      Throw(ErrorCode::kPermissionDenied,
+            "{}: /zero_optimization/{}/nvme_path is \"{}\": files cannot be written there", source,
+            block, path);
+    }
     Throw(ErrorCode::kNotFound,
           "{}: /zero_optimization/{}/nvme_path is \"{}\": no such folder; expected one on a fast "
           "disk of this machine",

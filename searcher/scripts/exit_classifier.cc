@@ -18,7 +18,7 @@
 namespace dsat {
 namespace {
 
-constexpr size_t kMaxQuoteBytes = 300;
+constexpr size_t kMaxQuoteBytes = 1000;
 
 struct Rule {
   TrialState state;
@@ -35,8 +35,11 @@ constexpr std::array kRules = {
          "|ZeRORuntimeException|not supported with ZeRO|unsupported mix of model_dtype"},
     Rule{TrialState::kInfeasible, "out of device memory",
          "OutOfMemoryError|(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
-         "|CUDA error: out of memory"
-         "|CUBLAS_STATUS_ALLOC_FAILED|NCCL.*out of memory|Tried to allocate"},
+         "|CUDA error: out of memory|CUDA driver error: out of memory"
+         "|Triton Error \\[CUDA\\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+         "|CUBLAS_STATUS_ALLOC_FAILED"
+         "|CUDNN_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
+         "|NCCL.*out of memory|Cuda failure.*out of memory|Tried to allocate"},
     Rule{TrialState::kInfeasible, "out of host memory",
          "DefaultCPUAllocator: can't allocate|Cannot allocate memory|MemoryError|std::bad_alloc"
          "|cudaHostAlloc|pin_memory.*fail"},

@@ -72,6 +72,15 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished slower = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
   EXPECT_EQ(slower.exit_code, 1) << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
+  // Of another model nothing is recorded, and a check does not continue.
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB", 3));
+  const Finished other = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("its hyperparameters have changed since the search"));
+  const Finished resumed = work.Dsat({"resume", "2"});
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("is a check, which does not continue"));
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   record["machine"] = "another";
   WriteJsonFile(work.Path("out/metrics.json"), record);
   const Finished elsewhere = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});

@@ -81,6 +81,11 @@ TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
   std::fstream(rank_file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x7f');
   EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin"}, 1),
               testing::ContainsRegex("rank_00001.*CRC-32 [0-9a-f]{8}.*says [0-9a-f]{8}"));
+  EXPECT_THAT(error({"collate", "run/checkpoint/global_step2", "model.bin"}, 1),
+              HasSubstr("this is one checkpoint; expected run/checkpoint with --tag global_step2"));
+  mkfifo(work.Path("pipe.bin").c_str(), 0600);
+  EXPECT_THAT(error({"collate", "run/checkpoint", "pipe.bin", "--force"}, 1),
+              HasSubstr("pipe.bin: is not a regular file"));
   EXPECT_EQ(ReadFile(work.Path("mine.bin")), "mine");
   EXPECT_FALSE(std::filesystem::exists(work.Path("model.bin")));
 }

@@ -165,6 +165,34 @@ TEST_F(EstimateTest, AStrategyOnAMissingDiskIsEstimatedButNotRun) {
   const Finished run = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("nvme_path is \"/local_nvme\": no such folder"));
+  work.Write("relative.json", R"({"train_batch_size": 4, "optimizer": {"type": "AdamW"},
+      "zero_optimization": {
+          "stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "."}}})");
+  const Finished relative =
+      work.Dsat({"train", "deepspeed.yaml", "--steps", "1", "--ds-config", "relative.json"});
+  EXPECT_EQ(relative.exit_code, 1);
+  EXPECT_THAT(relative.err, HasSubstr("nvme_path is \".\"; expected an absolute path"));
+}
+
+// The buffers of offloaded parameters hold a rank's part of a layer.
+TEST_F(EstimateTest, APartOfALayerOnEachRankFitsASmallerBuffer) {
+  const std::vector<std::string> args = {"--model",     "1558M",        "--ranks",
+                                         "8",           "--device",     "a100",
+                                         "--ds-config", "stage_3_nvme", "--set"};
+  const auto with_buffer = [&](const std::string& elems) {
+    std::vector<std::string> all = args;
+    all.push_back("/zero_optimization/offload_param/buffer_size=" + elems);
+    return all;
+  };
+  EXPECT_GT(EstimateJson(with_buffer("4000000"))["estimate"]["disk"]["peak_bytes"], 0);
+  ExpectRefused(with_buffer("1000"),
+                "expected at least 3842608 elements, a rank's part of the largest layer");
+}
+
+TEST_F(EstimateTest, BatchSizesThatContradictEachOtherAreRefused) {
+  ExpectRefused({"--model", "124M", "--ranks", "2", "--set", "/train_batch_size=7", "--set",
+                 "/train_micro_batch_size_per_gpu=2"},
+                "train_batch_size");
 }
 
 }  // namespace

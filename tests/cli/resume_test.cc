@@ -114,6 +114,40 @@ TEST_F(ResumeTest, AnExperimentOfAnotherProgramIsWaitingAndCanBeRunHere) {
   EXPECT_TRUE(std::filesystem::exists(work.Path("dsat-out/1/ds_config.json")));
 }
 
+TEST_F(ResumeTest, TrialsThatAnotherProgramHasAskedForAreNotOurs) {
+  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "2"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  const Finished resumed = work.Dsat({"resume", "1"});
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("the program that has asked for its trials runs them"));
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
+            0);
+  for (const Finished& other :
+       {work.Dsat({"ask", "2"}), work.Dsat({"tell", "2", "--trial", "0", "--failed", "x"})}) {
+    EXPECT_EQ(other.exit_code, 1);
+    EXPECT_THAT(other.err, HasSubstr("experiment 2: a search of dsat runs its trials"));
+  }
+}
+
+TEST_F(ResumeTest, ALimitThatIsUsedUpEndsAResumedSearchAtOnce) {
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1"}).exit_code,
+            0);
+  const auto num_trials = [this] { return Listed()["num_trials"]; };
+  const Json before = num_trials();
+  const Finished resumed = work.Dsat({"resume", "1", "--max-trials", "40", "--max-time", "0.01s"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(num_trials(), before);
+}
+
+TEST_F(ResumeTest, WhatKeepsNothingOrIsEmptyIsRefused) {
+  const Finished memory = work.Dsat({"grid", "deepspeed.yaml", "--db", ":memory:"});
+  EXPECT_EQ(memory.exit_code, 2);
+  EXPECT_THAT(memory.err, HasSubstr("--db is :memory:, which would keep nothing"));
+  const Finished empty = work.Dsat({"train", "deepspeed.yaml", "--ds-config", ""});
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("--ds-config: it is empty"));
+}
+
 TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
   ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
             0);

@@ -141,3 +141,23 @@ def test_a_training_without_deepspeed_is_tuned(tmp_path):
         assert trial.peak_mib > 10
     pick = json.loads((tmp_path / "out/ds_config.json").read_text())
     assert "autotuning" not in pick
+
+
+def test_the_database_of_the_environment_is_the_default(files, monkeypatch):
+    monkeypatch.setenv("DSAT_DB", str(files / "other.db"))
+    experiment = dsat.Experiment.create("random", files / "deepspeed.yaml", profile=PROFILE,
+                                        options=["--max-trials", "2", "--metric", "throughput"])
+    run_all(experiment)
+    assert (files / "other.db").exists()
+    assert dsat.results() == dsat.results(files / "other.db")
+
+
+def test_a_database_of_a_newer_version_is_refused(files):
+    import sqlite3
+    create(files, profile=PROFILE)
+    with sqlite3.connect(files / "dsat.db") as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+    assert version == dsat._results._SCHEMA_VERSION
+    with pytest.raises(ValueError, match="newer than this package's"):
+        dsat.results(files / "dsat.db")

@@ -59,7 +59,8 @@ def test_ranks_that_cannot_agree_measure_as_many_steps_as_they_were_told(monkeyp
 
 
 def test_the_rule_is_that_of_the_engine():
-    header = (ROOT / "engine/worker/step_window.h").read_text()
+    header = "".join((ROOT / file).read_text()
+                     for file in ("engine/worker/step_window.h", "proto/measuring.h"))
     for line in (f"kTargetError = {_window.TARGET_ERROR};",
                  f"kMostTimesLeast = {_window.MOST_TIMES_LEAST};",
                  f"kShortSteps = {_window.SHORT_STEPS};",

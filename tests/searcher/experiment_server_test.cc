@@ -1,4 +1,5 @@
 // Tests ExperimentService from the client's call to the content of the database.
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,9 +16,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "db/sqlite.h"
 #include "db/store.h"
+#include "dsat.grpc.pb.h"
 #include "proto/client.h"
 #include "searcher/experiment.h"
+#include "searcher/runner_lock.h"
 #include "searcher/search.h"
 #include "searcher/service.h"
 #include "tests/base/error_code.h"
@@ -247,6 +251,60 @@ TEST_F(ExperimentServerTest, ASocketOfALivingServerIsNotTaken) {
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), address); }), ErrorCode::kAlreadyExists);
   ExperimentClient client = ExperimentClient::Connect(address, server.token());
   EXPECT_EQ(client.GetExperiment(id_).state, "active");
+}
+
+// While another process writes, calls wait; those that their clients give up ask for nothing.
+TEST_F(ExperimentServerTest, ACallThatWasGivenUpGetsNoTrial) {
+  const ExperimentServer server(database(), "");
+  {
+    Database other =
+        Database::Open(database(), Database::Access::kReadWrite, std::chrono::milliseconds(1000));
+    other.Execute("BEGIN IMMEDIATE");
+    std::vector<std::jthread> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&] {
+        const auto stub = v1::ExperimentService::NewStub(
+            grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+        grpc::ClientContext context;
+        context.AddMetadata("dsat-token", server.token());
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+        v1::AskRequest request;
+        request.set_experiment(id_);
+        v1::AskReply reply;
+        EXPECT_EQ(stub->Ask(&context, request, &reply).error_code(),
+                  grpc::StatusCode::DEADLINE_EXCEEDED);
+      });
+    }
+    clients.clear();
+    other.Execute("ROLLBACK");
+  }
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
+  // One call was at work when its client gave up.
+  EXPECT_LE(client.GetExperiment(id_).trials.size(), 1u);
+}
+
+TEST_F(ExperimentServerTest, WhatASearchOfDsatRunsIsNotServed) {
+  const ExperimentServer server(database(), "");
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
+  ASSERT_TRUE(client.Ask(id_).trial);
+  const RunnerLock runner = RunnerLock::Acquire(database(), id_);
+  EXPECT_EQ(CodeOf([&] { client.Ask(id_); }), ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(ExperimentServerTest, ASpeedOfZeroAndAReasonOfASuccessAreRefused) {
+  const ExperimentServer server(database(), "");
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
+  const Trial trial = client.Ask(id_).trial.value();
+  const auto tell = [&](double throughput, const std::string& reason) {
+    return CodeOf([&] {
+      client.Tell(id_, trial.id, {TrialState::kSucceeded, reason},
+                  {{"throughput", {throughput, 0, 1}}}, {});
+    });
+  };
+  EXPECT_EQ(tell(0, ""), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(tell(5, "why"), ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(
+      client.Tell(id_, trial.id, {TrialState::kSucceeded, ""}, {{"throughput", {5, 0, 1}}}, {}));
 }
 
 TEST_F(ExperimentServerTest, ASocketFileBelongsToThisUserAlone) {

@@ -54,6 +54,28 @@ TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
   EXPECT_NEAR(*verdict.speed, 150, 1);
 }
 
+TEST(VerdictTest, WhatAStepSavesIsThatOfTheConfirmation) {
+  Search search(ConfirmedSpec());
+  const EndTrial end_of = [](const Trial& trial) {
+    Ending end = Success(trial, trial.confirms == 5 ? 150.0 : trial.id == 5 ? 500.0 : 100.0);
+    const double latency = trial.confirms == 5 ? 20 : trial.id == 5 ? 6 : 30;
+    for (PointResult& point : end.points)
+      point.measurement["latency"] = {latency, 0, 3};
+    return end;
+  };
+  while (const std::optional<Trial> trial = search.Ask()) {
+    const Ending end = end_of(*trial);
+    search.Tell(trial->id, end.outcome, end.points, end.profile, std::nullopt, {1, 3});
+  }
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_EQ(verdict.pick, 5);
+  ASSERT_TRUE(verdict.repaid_after_steps);
+  const double saved_s =
+      0.020 * (verdict.factor->value - 1) * static_cast<double>(search.spec().slots_per_trial);
+  EXPECT_NEAR(static_cast<double>(*verdict.repaid_after_steps), verdict.device_seconds / saved_s,
+              1);
+}
+
 TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
   ExperimentSpec spec = ConfirmedSpec();
   spec.method = "auto";

@@ -14,6 +14,7 @@ constexpr int kTile = kWarp;  // Rows, and columns, of a tile of scores.
 constexpr int kWarps = 4;
 constexpr int kRowsPerWarp = kTile / kWarps;
 constexpr int kMaxSlots = kMaxHeadChannels / kWarp;  // Channels of a lane.
+constexpr int kTilesOfGrad = 4;                      // In shared memory, of both kernels.
 
 // A tile (kTile, hd) in shared memory, a row longer by one so that lanes on different rows read
 // different banks.
@@ -256,6 +257,10 @@ void AttentionForward(const AttentionArgs& args) {
   });
 }
 
+bool AttentionBackwardHasRoom(const AttentionArgs& args) {
+  return TensorCoresTake(args) || kTilesOfGrad * TileBytes(args.C / args.H) <= MostSharedBytes();
+}
+
 void AttentionBackward(const AttentionArgs& args) {
   if (args.B * args.T == 0) return;
   if (TensorCoresTake(args)) return TensorAttentionBackward(args);
@@ -268,10 +273,10 @@ void AttentionBackward(const AttentionArgs& args) {
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
     Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
            Data<Elem>(args.out), dout, heads);
-    int bytes = SharedBytes(QueryGradKernel<Elem>, 4, heads.hd);
+    int bytes = SharedBytes(QueryGradKernel<Elem>, kTilesOfGrad, heads.hd);
     Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
            dout, lse, delta, heads);
-    bytes = SharedBytes(KeyGradKernel<Elem>, 4, heads.hd);
+    bytes = SharedBytes(KeyGradKernel<Elem>, kTilesOfGrad, heads.hd);
     Launch(KeyGradKernel<Elem>, {Grid(args, args.G, kTile), kWarps * kWarp, bytes}, dqkv, qkv, dout,
            lse, delta, heads);
   });

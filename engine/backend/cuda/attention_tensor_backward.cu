@@ -7,7 +7,8 @@
 // gradients of scores take 192 registers a lane: with 64 channels for two row tiles, with 128 for
 // two of the queries but one of the keys, whose sums are two. Reading shared memory bounds the
 // latter (attention_tensor_forward.cu); they have eight warps a block instead of four, so that one
-// tile of queries serves 128 keys all the same.
+// tile of queries serves 128 keys all the same, and half as large tiles where a block has less
+// shared memory.
 #include "engine/backend/cuda/attention_tile.h"
 #include "engine/backend/cuda/octet.h"
 
@@ -30,7 +31,9 @@ struct Sizes {
 template <int kD>
 using QueryGradSizes = Sizes<kD, 4, 2, kD == 64 ? 64 : 32>;
 template <int kD>
-using KeyGradSizes = std::conditional_t<kD == 64, Sizes<kD, 4, 2, 32>, Sizes<kD, 8, 1, 64>>;
+using KeyGradSizes = std::conditional_t<kD == 64, Sizes<kD, 4, 2, 32>, Sizes<kD, 8, 1, 32>>;
+template <int kD>
+using LargeKeyGradSizes = std::conditional_t<kD == 64, KeyGradSizes<kD>, Sizes<kD, 8, 1, 64>>;
 
 // A score's probability p and the gradient ds of the score before it was scaled; in: score, and the
 // gradient of p.
@@ -150,7 +153,7 @@ struct QueryStage {
 
 // Tile blockIdx.z of head blockIdx.x (of keys) of sequence blockIdx.y; the heads of queries that it
 // serves come one after another.
-template <typename Elem, int kD, typename S = KeyGradSizes<kD>>
+template <typename Elem, int kD, typename S>
 __global__ void __launch_bounds__(S::kBlockThreads, S::kBlocksAtOnce)
     KeyGradKernel(Operands<Elem, kD> in) {
   using Stage = QueryStage<S>;
@@ -222,6 +225,16 @@ dim3 Grid(const AttentionArgs& args, int64_t num_heads) {
               static_cast<unsigned>((args.T + S::kRows - 1) / S::kRows));
 }
 
+template <typename S>
+constexpr int kKeyGradBytes = 2 * S::kRowBytes + 2 * QueryStage<S>::kBytes;
+
+template <typename Elem, int kD, typename S>
+void RunKeyGrad(const AttentionArgs& args, const Operands<Elem, kD>& operands) {
+  const auto kernel = KeyGradKernel<Elem, kD, S>;
+  Launch(kernel, {Grid<S>(args, args.G), S::kBlockThreads, AllowShared(kernel, kKeyGradBytes<S>)},
+         operands);
+}
+
 template <typename Elem, int kD>
 void Run(const AttentionArgs& args) {
   const Operands<Elem, kD> operands{
@@ -232,11 +245,15 @@ void Run(const AttentionArgs& args) {
          {Grid<Q>(args, args.H), Q::kBlockThreads,
           AllowShared(QueryGradKernel<Elem, kD>, 2 * Q::kRowBytes + 4 * Q::kTileBytes)},
          operands);
-  using K = KeyGradSizes<kD>;
-  Launch(KeyGradKernel<Elem, kD>,
-         {Grid<K>(args, args.G), K::kBlockThreads,
-          AllowShared(KeyGradKernel<Elem, kD>, 2 * K::kRowBytes + 2 * QueryStage<K>::kBytes)},
-         operands);
+  using Small = KeyGradSizes<kD>;
+  using Large = LargeKeyGradSizes<kD>;
+  constexpr int kLeastShared = 99 << 10;  // Of all GPUs.
+  static_assert(2 * Q::kRowBytes + 4 * Q::kTileBytes <= kLeastShared);
+  static_assert(kKeyGradBytes<Small> <= kLeastShared);
+  if (kKeyGradBytes<Large> <= MostSharedBytes())
+    RunKeyGrad<Elem, kD, Large>(args, operands);
+  else
+    RunKeyGrad<Elem, kD, Small>(args, operands);
 }
 
 }  // namespace

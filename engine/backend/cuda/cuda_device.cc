@@ -31,7 +31,6 @@ class CudaDevice final : public Device {
         gpu_(status.gpus[static_cast<size_t>(gpu)]),
         index_(gpu),
         num_gpus_(static_cast<int>(status.gpus.size())),
-        free_bytes_(plugin.free_bytes(gpu)),
         host_(MakeCpuDevice(num_threads)),
         memory_(plugin.make_memory(gpu)),
         host_memory_(plugin.make_host_memory(gpu), "page-locked host memory") {}
@@ -44,7 +43,7 @@ class CudaDevice final : public Device {
   MemorySource& host_memory() override { return host_memory_; }
   int64_t MemoryBytes(int local_world_size) const override {
     const int sharing = (local_world_size + num_gpus_ - 1) / num_gpus_;
-    return free_bytes_ / std::max(1, sharing);
+    return plugin_.free_bytes(index_) / std::max(1, sharing);
   }
   std::unique_ptr<ProcessGroup> MakeGroup(std::unique_ptr<ProcessGroup> host) override;
 
@@ -53,7 +52,6 @@ class CudaDevice final : public Device {
   CudaGpu gpu_;
   int index_;
   int num_gpus_;
-  int64_t free_bytes_;  // Before this rank has taken any.
   std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();  // Of all its streams.
   std::unique_ptr<Device> host_;
   std::unique_ptr<MemorySource> memory_;

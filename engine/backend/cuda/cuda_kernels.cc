@@ -187,6 +187,13 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     args.dqkv = ViewOf(op.dqkv);
     args.dout = ViewOf(op.dout);
     args.delta = ViewOf(op.scratch);
+    if (!cuda::AttentionBackwardHasRoom(args)) {
+      Throw(ErrorCode::kUnimplemented,
+            "attention: the gradients of heads of {} channels in this precision need more shared "
+            "memory than a block of this GPU has: use bf16 or fp16 and a number of channels that 8 "
+            "divides, or more heads",
+            op.shape.HeadChannels());
+    }
     cuda::AttentionBackward(args);
   }
 

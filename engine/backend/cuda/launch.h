@@ -99,6 +99,8 @@ struct AttentionArgs {
   int64_t B = 0, T = 0, C = 0, H = 0, G = 0;
 };
 void AttentionForward(const AttentionArgs& args);
+// Whether a block of this GPU has enough shared memory for the backward pass.
+bool AttentionBackwardHasRoom(const AttentionArgs& args);
 void AttentionBackward(const AttentionArgs& args);
 
 // cross_entropy.cu; *loss (device), if given, is the mean of the losses.

@@ -264,6 +264,7 @@ double CudaMatmul::Measure(const op::Matmul& args) {
     algorithms.insert(wins ? algorithms.begin() : algorithms.end(), algorithm);
     if (wins) best_ms = ms;
   }
+  if (!algorithms.empty()) plan.state = 0;
   plan.algorithms = algorithms;
   return best_ms;
 }

@@ -32,6 +32,7 @@ std::string Load(Api& api, const char* name) {
   find("ncclCommAbort", api.abort);
   find("ncclCommGetAsyncError", api.get_async_error);
   find("ncclGetErrorString", api.error_string);
+  find("ncclGetLastError", api.last_error);
   find("ncclGroupStart", api.group_start);
   find("ncclGroupEnd", api.group_end);
   find("ncclAllReduce", api.all_reduce);

@@ -15,7 +15,8 @@ namespace dsat::engine::nccl {
 using Comm = void*;
 using Stream = void*;  // A cudaStream_t.
 
-enum Result : int { kSuccess = 0, kInProgress = 7 };  // All others are errors.
+// All others are errors.
+enum Result : int { kSuccess = 0, kUnhandledCudaError = 1, kInProgress = 7 };
 enum Type : int { kUint8 = 1, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9 };
 enum Operation : int { kSum = 0 };
 
@@ -40,6 +41,7 @@ struct Api {
   int (*abort)(Comm);
   int (*get_async_error)(Comm, int* result);
   const char* (*error_string)(int result);
+  const char* (*last_error)(Comm);  // In words, what the error was about.
   int (*group_start)();
   int (*group_end)();
   int (*all_reduce)(const void* from, void* to, size_t count, int type, int operation, Comm,

@@ -103,8 +103,13 @@ void NcclComm::Run(const std::string& call, int peer,
 
 void NcclComm::Check(int result, const std::string& call) const {
   if (result == nccl::kSuccess || result == nccl::kInProgress) return;
-  Throw(ErrorCode::kUnavailable, "rank {} in {}: NCCL: {}", host_.rank(), call,
-        device_.api.error_string(result));
+  const char* const about = device_.api.last_error(comm_);
+  const std::string_view detail = about == nullptr ? "" : about;
+  const bool lacks_memory =
+      result == nccl::kUnhandledCudaError && detail.find("out of memory") != std::string_view::npos;
+  Throw(lacks_memory ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+        "rank {} in {}: NCCL: {}{}{}", host_.rank(), call, device_.api.error_string(result),
+        detail.empty() ? "" : ": ", detail);
 }
 
 bool NcclComm::IsSettled(const std::string& call) const {

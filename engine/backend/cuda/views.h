@@ -19,11 +19,17 @@ inline cuda::View ViewOf(const Tensor& t) {
   return {t.data, t.num_elems, static_cast<cuda::Type>(t.dtype)};
 }
 
-// Returns backend.Launch(op). Throws kUnavailable naming the kernel if a launch has failed. Kernels
-// run after their launch, so that the error may be that of an earlier kernel.
+// Returns backend.Launch(op). Throws kUnavailable naming the kernel if a launch has failed, and
+// kResourceExhausted if the GPU lacks memory to load it. Kernels run after their launch, so that
+// the error may be that of an earlier kernel.
 template <typename Backend, typename Op>
 ResultOf<Op> LaunchAndCheck(Backend& backend, const Op& op) {
-  const auto check = [] { CheckCuda(cudaGetLastError(), NameOf<Op>()); };
+  const auto check = [] {
+    const cudaError_t error = cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation)
+      Throw(ErrorCode::kResourceExhausted, "GPU memory: none left to load {}", NameOf<Op>());
+    CheckCuda(error, NameOf<Op>());
+  };
   if constexpr (std::is_void_v<ResultOf<Op>>) {
     backend.Launch(op);
     check();

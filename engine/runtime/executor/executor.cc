@@ -2,19 +2,12 @@
 #include "engine/runtime/executor/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
 namespace dsat::engine {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double MsBetween(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double, std::milli>(to - from).count();
-}
 
 // Those whose sums of squares make the norm; nullptr: every rank has the whole gradient.
 ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
@@ -53,6 +46,7 @@ void Executor::Begin(const StepInputs& inputs) {
   inputs_ = inputs;
   outputs_ = {};
   spans_.clear();
+  messages_.clear();
   next_ = 0;
   live_bytes_.assign(activations_.size(), 0);
 }
@@ -72,10 +66,11 @@ void Executor::Run(const Batch* batch) {
   for (; !AtEnd() && NextPhase() == phase; ++next_) {
     const Instruction& instruction = plan_.instructions[next_];
     const int64_t flops_before = kernels.flops();
-    const Clock::time_point before = Clock::now();
+    const bool is_message = StageOffset(instruction.op) != 0;
+    if (is_message) messages_.emplace_back(kernels.stream().RecordTime(), nullptr);
     around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
+    if (is_message) messages_.back().second = kernels.stream().RecordTime();
     if (on_work_) on_work_();
-    if (StageOffset(instruction.op) != 0) outputs_.idle_ms += MsBetween(before, Clock::now());
     if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
   }
   if (!AtEnd()) {
@@ -84,6 +79,8 @@ void Executor::Run(const Batch* batch) {
   }
   for (const auto& [its_phase, begin, end] : spans_)
     outputs_.phase_ms[static_cast<size_t>(its_phase)] += kernels.stream().MsBetween(begin, end);
+  for (const auto& [begin, end] : messages_)
+    outputs_.idle_ms += kernels.stream().MsBetween(begin, end);
 }
 
 // In the order of Op.

@@ -137,6 +137,7 @@ class Executor {
   StepInputs inputs_;
   StepOutputs outputs_;
   std::vector<PhaseSpan> spans_;
+  std::vector<std::pair<StreamEvent, StreamEvent>> messages_;  // Begin and end.
   size_t next_;
   const Batch* given_batch_ = nullptr;
   Batch batch_;  // In device memory.

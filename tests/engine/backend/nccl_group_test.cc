@@ -83,6 +83,18 @@ TEST(NcclGroupTest, AnErrorOfNcclEndsTheCallOnEveryRank) {
   });
 }
 
+TEST(NcclGroupTest, ALackOfMemoryInNcclIsTold) {
+  RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
+    const CommBuffer buffer = group.Allocate(2 * 4);
+    if (group.rank() == 0) TellNccl("FakeNcclLackMemory", 1);
+    group.Barrier();
+    const Error error = ErrorOf([&] { group.AllReduce(buffer, DType::kF32, 1); });
+    if (group.rank() == 0) return;
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("NCCL: unhandled cuda error: Cuda failure 2 'out of "));
+  });
+}
+
 TEST(NcclGroupTest, AfterAnErrorEveryCallIsRefused) {
   RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(2 * 4);

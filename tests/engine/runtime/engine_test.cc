@@ -9,6 +9,7 @@
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/predict.h"
 #include "engine/runtime/state/init.h"
+#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -240,9 +241,15 @@ TEST(EngineTest, CallsOutOfTurnAreRefused) {
     BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
     EXPECT_THROW(engine.Backward(), Error);
     EXPECT_THROW(engine.Step(), Error);
+    EXPECT_THAT(ErrorOf([&] { engine.TrainBatch(); }).what(),
+                testing::HasSubstr("has no data set"));
     engine.Forward(loader.Load(0, 0));
     EXPECT_THROW(engine.Forward(loader.Load(0, 0)), Error);
     EXPECT_THROW(engine.Step(), Error);
+    EXPECT_THAT(ErrorOf([&] { engine.TrainBatch(); }).what(),
+                testing::HasSubstr("a step is under way"));
+    EXPECT_THAT(ErrorOf([&] { engine.LoadCheckpoint("x"); }).what(),
+                testing::HasSubstr("is under way"));
     engine.Backward();
     EXPECT_THROW(engine.Backward(), Error);
     EXPECT_TRUE(engine.Step().has_value());
@@ -259,6 +266,9 @@ TEST(EngineTest, WithoutASchedulerTheLearningRateIsTheCallers) {
     Engine own(resources, config, 7);
     own.set_lr(0.125);
     EXPECT_EQ(own.TrainBatch().lr, 0.125);
+    EXPECT_THAT(ErrorOf([&] { own.set_lr(std::nan("")); }).what(),
+                testing::HasSubstr("expected a number"));
+    EXPECT_THROW(own.set_lr(-1), Error);
     config.scheduler.type = "WarmupLR";
     config.scheduler.warmup_num_steps = 10;
     Engine scheduled(resources, config, 7);

@@ -7,6 +7,9 @@
 #include <fstream>
 #include <set>
 
+#include "engine/config/ds_config.h"
+#include "engine/model/models.h"
+#include "engine/runtime/predict.h"
 #include "engine/worker/monitors.h"
 #include "tests/engine/worker/trial_process.h"
 
@@ -91,6 +94,28 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   EXPECT_EQ(Json::parse(exits[0].out).at("loss"), LowestValidation().second);
+}
+
+TEST_F(TrainingRecordsTest, ACheckpointThatIsTheBestNoLongerDoesNotStay) {
+  task_.training = {.checkpoint_interval = 8, .keep_best = true, .eval_interval = 2};
+  task_.data["validation"] = {{"samples", 5}};
+  Train();
+  ASSERT_EQ(LowestValidation().first, 8);
+  EXPECT_THAT(Saved(), ElementsAre("global_step8"));
+}
+
+TEST_F(TrainingRecordsTest, ThePeakIsThatOfTheStageThatNeedsMost) {
+  task_.model["n_layer"] = 3;
+  task_.ds_config["pipeline"] = {{"stages", 2}};
+  task_.ds_config["zero_optimization"]["stage"] = 1;
+  Train();
+  const Json line = Json::parse(Lines("metrics.jsonl").at(0));
+  int64_t most = 0;
+  const Model model = MakeModel(task_.model, "model", task_.base_dir);
+  const DsConfig config = ParseDsConfig(task_.ds_config, "ds_config", 2, nullptr);
+  for (const int rank : {0, 1})
+    most = std::max(most, Predict(model, config, 16, rank, 2, 1).run_peak_bytes);
+  EXPECT_EQ(line.at("peak_bytes"), most);
 }
 
 TEST_F(TrainingRecordsTest, AValidationCanTakeAPartOfTheData) {

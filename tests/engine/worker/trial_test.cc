@@ -178,6 +178,18 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
+
+  // Without the name of its checkpoint, a training neither starts anew nor removes it.
+  std::filesystem::remove(task_.checkpoint_dir + "/latest");
+  task_.train_steps = 8;
+  exits = Run(1);
+  EXPECT_NE(exits[0].code, kExitOk);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("latest: no such file; the newest other one is "
+                                               "global_step6: pass --tag global_step6 or, to"));
+  EXPECT_TRUE(std::filesystem::exists(task_.checkpoint_dir + "/global_step6/manifest.json"));
+  WriteFileAtomic(task_.checkpoint_dir + "/latest", "\n");
+  exits = Run(1);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("latest: names no checkpoint; the newest other"));
 }
 
 // The lines of the task's history.

@@ -9,6 +9,7 @@
 #define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <source_location>
@@ -28,7 +29,11 @@ using Site = std::source_location;
 
 constexpr int kLanes = 32;
 constexpr size_t kDefaultSharedBytes = size_t{48} << 10;  // Of a block, unless more is asked for.
-constexpr size_t kMaxSharedBytes = size_t{163} << 10;     // Compute capability 8.0.
+constexpr size_t kMaxSharedBytes = size_t{163} << 10;     // Compute capability 8.0,
+// or 99 KiB, as of 8.6, where EMULATED_CUDA_WITH_SMALL_SHARED_MEMORY is in the environment.
+inline size_t MaxSharedBytes() {
+  return std::getenv("EMULATED_CUDA_WITH_SMALL_SHARED_MEMORY") ? size_t{99} << 10 : kMaxSharedBytes;
+}
 
 struct Launch {
   const void* kernel = nullptr;

@@ -353,9 +353,18 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_gpu;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = static_cast<int>(emulated_cuda::MaxSharedBytes());
+  return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   if (!IsOnOwnGpu()) return Report(cudaErrorInvalidDevice);
-  if (value < 0 || static_cast<size_t>(value) > emulated_cuda::kMaxSharedBytes)
+  if (value < 0 || static_cast<size_t>(value) > emulated_cuda::MaxSharedBytes())
     return Report(cudaErrorInvalidValue);
   SharedLimits& limits = SharedLimits::Get();
   const std::lock_guard lock(limits.mutex);

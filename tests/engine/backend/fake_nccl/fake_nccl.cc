@@ -2,8 +2,8 @@
 // documented rules. Communicators do not block: a thread of the library launches what is asked for,
 // and only there a stream's handle is looked up. An operation is done when all its ranks have asked
 // for it, a send when its peer has asked to receive. Sums are formed in f32 in the order of the
-// ranks. What cannot go wrong by itself here is made to by FakeNcclLose, FakeNcclFail and
-// FakeNcclHang.
+// ranks. What cannot go wrong by itself here is made to by FakeNcclLose, FakeNcclFail,
+// FakeNcclLackMemory and FakeNcclHang.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -77,6 +77,7 @@ std::map<std::string, std::shared_ptr<Clique>> cliques;
 uint64_t num_ids = 0;
 int losing_rank = -1;
 int failing_rank = -1;
+bool lacks_memory = false;  // The failing rank's GPU.
 bool next_hangs = false;
 
 thread_local int group_depth = 0;
@@ -206,7 +207,7 @@ void Post(Communicator& comm, const Operation& operation) {
   if (comm.rank == std::exchange(losing_rank, comm.rank == losing_rank ? -1 : losing_rank)) return;
   if (comm.rank == failing_rank) {
     failing_rank = -1;
-    comm.error = kRemoteError;
+    comm.error = lacks_memory ? int{nccl::kUnhandledCudaError} : int{kRemoteError};
     return;
   }
   const bool message = operation.kind == Kind::kSend || operation.kind == Kind::kReceive;
@@ -268,6 +269,13 @@ void FakeNcclLose(int rank) {
 void FakeNcclFail(int rank) {
   const std::lock_guard lock(fake_nccl::mutex);
   fake_nccl::failing_rank = rank;
+  fake_nccl::lacks_memory = false;
+}
+// ... finds no memory on its GPU.
+void FakeNcclLackMemory(int rank) {
+  const std::lock_guard lock(fake_nccl::mutex);
+  fake_nccl::failing_rank = rank;
+  fake_nccl::lacks_memory = true;
 }
 // The next collective is launched on all ranks, whose GPUs do not do it.
 void FakeNcclHang() {
@@ -281,9 +289,16 @@ int ncclGetVersion(int* version) {
 }
 
 const char* ncclGetErrorString(int result) {
+  using dsat::engine::nccl::kUnhandledCudaError;
   return result == fake_nccl::kRemoteError    ? "remote process exited or there was a network error"
+         : result == kUnhandledCudaError      ? "unhandled cuda error"
          : result == fake_nccl::kInvalidUsage ? "invalid usage"
                                               : "invalid argument";
+}
+
+const char* ncclGetLastError(void*) {
+  const std::lock_guard lock(fake_nccl::mutex);
+  return fake_nccl::lacks_memory ? "Cuda failure 2 'out of memory'" : "";
 }
 
 int ncclGetUniqueId(dsat::engine::nccl::UniqueId* id) {
