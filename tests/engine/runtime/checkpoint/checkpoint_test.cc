@@ -310,7 +310,6 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
 }
 
 TEST_F(CheckpointTest, TheErrorOfABrokenCheckpointNamesAnotherOne) {
-  const std::string path = dir_ + "/step_2/manifest.json";
   for (int i = 0; i < 2; ++i)
     Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 1, /*load=*/i > 0, true);
   const auto expect_way_out = [&](ErrorCode code) {
@@ -319,9 +318,9 @@ TEST_F(CheckpointTest, TheErrorOfABrokenCheckpointNamesAnotherOne) {
   };
   std::ofstream(dir_ + "/step_2/rank_00000.safetensors", std::ios::trunc) << "no";
   expect_way_out(ErrorCode::kDataLoss);
-  fs::resize_file(path, 1);
+  fs::resize_file(dir_ + "/step_2/manifest.json", 1);
   expect_way_out(ErrorCode::kDataLoss);
-  fs::remove(path);
+  fs::remove(dir_ + "/step_2/manifest.json");
   expect_way_out(ErrorCode::kNotFound);
   WriteFileAtomic(dir_ + "/latest", "step_1\n");
   EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kUnknown) << message_;
