@@ -13,6 +13,7 @@ the processor, to try the script.
 import argparse
 import ctypes
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -68,7 +69,9 @@ class NvmlMemory(ctypes.Structure):
 
 
 class GpuMemory:
-    """The most bytes in use on the first GPU while it is open, less those before; 0 without one.
+    """The most bytes in use on the first visible GPU while it is open, less those before.
+
+    0 without one, or if CUDA_VISIBLE_DEVICES has names.
 
     The driver's management library is asked once a second from this process: starting nvidia-smi each
     time would disturb what is timed.
@@ -79,8 +82,10 @@ class GpuMemory:
         try:
             self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
             found = (self.nvml.nvmlInit_v2() == 0 and
-                     self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device)) == 0)
-        except OSError:
+                     self.nvml.nvmlDeviceGetHandleByIndex_v2(
+                         int(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]),
+                         ctypes.byref(self.device)) == 0)
+        except (OSError, ValueError):
             found = False
         self.before = self.used() if found else 0
         self.most = self.before

@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "engine/config/keys.h"
+
 namespace dsat {
 namespace {
 
@@ -280,6 +282,12 @@ std::string ShortValue(const Json& value) {
   return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
 }
 
+// Whether a key that is not given has this value, in all releases of DeepSpeed.
+static bool IsDefault(const std::string& pointer, const Json& value, int stage) {
+  const engine::Key* key = engine::Keys().Find(pointer);
+  return key != nullptr && *key->changed == '\0' && value == engine::Keys().Default(*key, stage);
+}
+
 std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
   std::vector<KeyChange> changes;
   for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
@@ -290,6 +298,7 @@ std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
     }
     const Json* was = FindAtPointer(from, pointer);
     const Json* is = FindAtPointer(to, pointer);
+    if (was == nullptr && is != nullptr && IsDefault(pointer, *is, ZeroStage(to))) continue;
     changes.push_back({ShortName(pointer), was == nullptr ? "" : ShortValue(*was),
                        is == nullptr ? "(default)" : ShortValue(*is)});
   }

@@ -77,7 +77,7 @@ struct KeyChange {
   bool operator==(const KeyChange&) const = default;
 };
 
-// What the config `to` changes of the config `from`.
+// What the config `to` changes of the config `from`. A default that `to` writes out is no change.
 std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
 // Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
 std::string Describe(const std::vector<KeyChange>& changes);

@@ -258,8 +258,8 @@ std::string ResolveTag(const std::string& dir, const std::string& tag) {
   return name;
 }
 
-bool HasCheckpoints(const std::string& dir) {
-  return fs::exists(dir + "/latest") || !NewestIn(dir, {}).empty();
+std::string TagToContinue(const std::string& dir) {
+  return fs::exists(dir + "/latest") ? ResolveTag(dir, "") : NewestIn(dir, {}).filename().string();
 }
 
 std::string RankFileName(int rank, int revision) {

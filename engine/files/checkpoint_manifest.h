@@ -47,8 +47,9 @@ void CheckTag(const std::string& tag);
 // `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws
 // kNotFound, or kDataLoss if it is empty, naming that file and the newest checkpoint of the folder.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
-// Whether there is <dir>/latest, or a checkpoint that it could name.
-bool HasCheckpoints(const std::string& dir);
+// The tag that a training in `dir` continues from: what <dir>/latest says or, where a process was
+// killed before it wrote this file, the newest one; "" if there is none. Throws as ResolveTag.
+std::string TagToContinue(const std::string& dir);
 
 // "rank_00003.safetensors"; with a number if the revision of the tag replaces another.
 std::string RankFileName(int rank, int revision);

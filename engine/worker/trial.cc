@@ -412,9 +412,9 @@ void Trial::BeginTraining(Engine& engine) {
   if (task_.training.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
   const std::string& dir = task_.checkpoint_dir;
   checkpoints_.CheckNoneIsForeign();
-  if (!dir.empty() && HasCheckpoints(dir)) {
+  if (const std::string tag = dir.empty() ? "" : TagToContinue(dir); !tag.empty()) {
     const Reporter::LongWork loading(reporter_);
-    engine.LoadCheckpoint(dir);
+    engine.LoadCheckpoint(dir, tag);
     Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
   }
   engine.set_on_work([this] { reporter_.Alive(); });

@@ -18,10 +18,18 @@ def uses_gpu() -> bool:
     return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+def _gpus() -> List[int]:
+    """The GPUs on which this process has memory: a script need not make its GPU the current one."""
+    cuda = sys.modules["torch"].cuda
+    used = [gpu for gpu in range(cuda.device_count()) if cuda.memory_reserved(gpu) > 0]
+    return used or [cuda.current_device()]
+
+
 def synchronize() -> None:
-    """Waits for the GPU, if the process uses one."""
+    """Waits for the GPUs that the process uses."""
     if uses_gpu():
-        sys.modules["torch"].cuda.synchronize()
+        for gpu in _gpus():
+            sys.modules["torch"].cuda.synchronize(gpu)
 
 
 def peak_memory() -> Dict[str, int]:
@@ -32,16 +40,17 @@ def peak_memory() -> Dict[str, int]:
     import resource
     host_bytes = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
     if uses_gpu():
-        torch = sys.modules["torch"]
-        return {"peak_bytes": int(torch.cuda.max_memory_allocated()), "host_bytes": host_bytes,
-                "num_alloc_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0))}
+        cuda = sys.modules["torch"].cuda
+        retries = sum(int(cuda.memory_stats(gpu).get("num_alloc_retries", 0)) for gpu in _gpus())
+        return {"peak_bytes": max(int(cuda.max_memory_allocated(gpu)) for gpu in _gpus()),
+                "host_bytes": host_bytes, "num_alloc_retries": retries}
     return {"peak_bytes": host_bytes, "host_bytes": host_bytes, "num_alloc_retries": 0}
 
 
 def memory_in_use() -> int:
     """Bytes of device memory; without a GPU, the resident size of the process."""
     if uses_gpu():
-        return int(sys.modules["torch"].cuda.memory_allocated())
+        return max(int(sys.modules["torch"].cuda.memory_allocated(gpu)) for gpu in _gpus())
     import resource
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()

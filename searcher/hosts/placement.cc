@@ -92,7 +92,14 @@ void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
           "only: start dsat with numbers there, or use torchrun, or `python` without a launcher",
           *named);
   }
-  if (spec.device_memory_bytes == 0 && std::ranges::any_of(devices, IsMig)) {
+  if (std::ranges::none_of(devices, IsMig)) return;
+  if (spec.slots_per_trial > 1 && (host.reach.empty() || host.slots.size() > 1)) {
+    Throw(ErrorCode::kInvalidArgument,
+          "resources.slots_per_trial: {}; expected 1 with the MIG devices of CUDA_VISIBLE_DEVICES, "
+          "because a process sees only one of them",
+          spec.slots_per_trial);
+  }
+  if (spec.device_memory_bytes == 0) {
     Throw(ErrorCode::kInvalidArgument,
           "resources.device_memory: not given; expected the memory of one MIG device of "
           "CUDA_VISIBLE_DEVICES, because nvidia-smi tells that of the whole GPU");

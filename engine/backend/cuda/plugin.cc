@@ -137,8 +137,9 @@ CudaStatus Probe() {
   constexpr int kLeastCapability = 80;
   for (const CudaGpu& gpu : status.gpus) {
     if (gpu.capability >= kLeastCapability) continue;
-    status.problem = fmt::format("{} is of compute capability {}.{}; expected 8.0 or newer",
-                                 gpu.name, gpu.capability / 10, gpu.capability % 10);
+    status.problem = fmt::format("{} is of compute capability {}.{}; expected 8.0 or newer{}",
+                                 gpu.name, gpu.capability / 10, gpu.capability % 10,
+                                 count == 1 ? "" : ", or only the others in CUDA_VISIBLE_DEVICES");
   }
   if (status.problem.empty()) status.problem = FindCublas(status.cublas_path);
   return status;

@@ -129,6 +129,8 @@ TEST(CheckHostsTest, DevicesWithNamesAreRefusedWhereOnlyNumbersWork) {
   const LaunchHost elsewhere = HostWith("a", {0, 1});
   EXPECT_EQ(ErrorText(spec, {elsewhere}), "") << "its devices have numbers";
   spec.entrypoint = {"torchrun", "train.py"};
+  EXPECT_THAT(ErrorText(spec, {}), HasSubstr("expected 1 with the MIG devices"));
+  spec.slots_per_trial = 1;
   EXPECT_EQ(ErrorText(spec, {}), "");
   spec.device_memory_bytes = 0;
   EXPECT_THAT(ErrorText(spec, {}), HasSubstr("expected the memory of one MIG device"));
