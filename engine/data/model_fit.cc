@@ -29,6 +29,27 @@ void CheckModelFitsData(const Model& model, const Dataset& data, const std::stri
         model_what, model.vocab_size, data.vocab_size());
 }
 
+void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, bool needs_targets) {
+  const bool is_image = model.image.NumElems() > 0;
+  if (batch.B < 1 || batch.T < 1 || batch.T > max_seq_len) {
+    Throw(ErrorCode::kInvalidArgument,
+          "batch: {} rows of length {}; expected at least one row, of length 1 to {}", batch.B,
+          batch.T, max_seq_len);
+  }
+  if (is_image ? batch.pixels == nullptr : batch.tokens == nullptr)
+    Throw(ErrorCode::kInvalidArgument, "batch: has no {}", is_image ? "pixels" : "tokens");
+  if (needs_targets && batch.targets == nullptr)
+    Throw(ErrorCode::kInvalidArgument, "batch: has no targets");
+  for (const auto& [values, what] :
+       {std::pair(batch.tokens, "token"), std::pair(batch.targets, "target")}) {
+    for (int64_t i = 0; values != nullptr && i < batch.B * batch.T; ++i) {
+      if (values[i] >= 0 && values[i] < model.vocab_size) continue;
+      Throw(ErrorCode::kInvalidArgument, "batch: {} {} is {}; expected one in [0, {})", what, i,
+            values[i], model.vocab_size);
+    }
+  }
+}
+
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what) {
   if (device != DeviceKind::kCuda || model.head_channels <= kMaxCudaHeadChannels) return;
   Throw(

@@ -16,6 +16,11 @@ namespace dsat::engine {
 void CheckModelFitsData(const Model& model, const Dataset& data, const std::string& model_what,
                         const std::string& data_what);
 
+// Throws kInvalidArgument if `batch`, of a caller, has no rows, lacks inputs or (if they are
+// needed) targets, is longer than `max_seq_len`, or has a token or target that is not in [0,
+// vocab_size).
+void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, bool needs_targets);
+
 // Throws kUnimplemented if the device's kernels do not support the model. `model_what` as above.
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what);
 

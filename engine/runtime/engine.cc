@@ -8,6 +8,7 @@
 
 #include "engine/backend/stream.h"
 #include "engine/core/trace.h"
+#include "engine/data/model_fit.h"
 #include "engine/runtime/asks_device.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
@@ -268,6 +269,7 @@ void Engine::set_on_work(std::function<void()> on_work) {
 
 double Engine::Forward(const Batch& batch) {
   parts_->RequirePhase(Phase::kForward, "Forward");
+  CheckBatch(batch, parts_->resources.model, parts_->resources.seq_len, /*needs_targets=*/true);
   if (parts_->current->AtEnd()) parts_->BeginStep();
   parts_->awaits_step = false;
   parts_->current->Run(&batch);
@@ -368,6 +370,7 @@ std::vector<float> Engine::Predict(const Batch& batch) {
     Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
           parts_->groups.num_stages());
   }
+  CheckBatch(batch, parts_->resources.model, parts_->resources.model.max_seq_len, false);
   const Memory& memory = parts_->resources.memory;
   const Plan plan = EvaluationPlanFor(parts_->resources.model, parts_->config,
                                       parts_->resources.group.size(), 0, 1);

@@ -67,7 +67,7 @@ class Engine {
   // micro-batch. Forward copies the batch, which is in host memory, and returns this rank's mean
   // loss. Step acts, and returns a result, only at the boundary of gradient accumulation. Throws
   // kFailedPrecondition if the calls come in another order, or in a pipeline, where stages work on
-  // several micro-batches at once.
+  // several micro-batches at once, and kInvalidArgument if the batch does not fit the model.
   double Forward(const Batch& batch);
   // The batch of the data set that TrainBatch would read for the next micro-batch. It is valid
   // until the next call. Throws kFailedPrecondition as Forward, or if there is no data set.
@@ -86,7 +86,8 @@ class Engine {
   double EvaluateSamples(const Dataset& data, int64_t num_samples);
 
   // Returns the logits (B, classes) of each row's last position. They are the same on every rank if
-  // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline.
+  // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline, and kInvalidArgument if
+  // the batch does not fit the model.
   std::vector<float> Predict(const Batch& batch);
 
   // Sets the learning rate, which has an effect only without a scheduler in the config. Throws

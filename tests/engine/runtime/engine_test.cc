@@ -256,6 +256,35 @@ TEST(EngineTest, CallsOutOfTurnAreRefused) {
   });
 }
 
+TEST(EngineTest, ABatchThatDoesNotFitTheModelIsRefused) {
+  const Model model = TinyMlp();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    const DsConfig config = TinyConfig(0, 1, 1);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    const int64_t B = config.batch.micro_batch_size;
+    std::vector<int32_t> tokens(B * kSeqLen, 1), targets = tokens;
+    const auto refusal = [&](const Batch& batch) {
+      return std::string(ErrorOf([&] { engine.Forward(batch); }).what());
+    };
+    const Batch good = {.B = B, .T = kSeqLen, .tokens = tokens.data(), .targets = targets.data()};
+    Batch batch = good;
+    batch.B = 0;
+    EXPECT_THAT(refusal(batch), testing::HasSubstr("0 rows of length"));
+    batch = good;
+    batch.targets = nullptr;
+    EXPECT_THAT(refusal(batch), testing::HasSubstr("has no targets"));
+    targets[3] = -100;  // Which other frameworks ignore.
+    EXPECT_THAT(refusal(good), testing::HasSubstr("batch: target 3 is -100; expected one in [0, "));
+    targets[3] = 1;
+    tokens[2] = static_cast<int32_t>(model.vocab_size);
+    EXPECT_THAT(refusal(good), testing::HasSubstr("batch: token 2 is "));
+    EXPECT_THROW(engine.Predict(good), Error);
+    tokens[2] = 1;
+    EXPECT_GT(engine.Forward(good), 0);
+  });
+}
+
 TEST(EngineTest, WithoutASchedulerTheLearningRateIsTheCallers) {
   const Model model = TinyMlp();
   const auto data = Synthetic();
