@@ -86,8 +86,8 @@ class Engine {
   double EvaluateSamples(const Dataset& data, int64_t num_samples);
 
   // Returns the logits (B, classes) of each row's last position. They are the same on every rank if
-  // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline, and kInvalidArgument if
-  // the batch does not fit the model.
+  // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline, and kInvalidArgument
+  // if the batch does not fit the model.
   std::vector<float> Predict(const Batch& batch);
 
   // Sets the learning rate, which has an effect only without a scheduler in the config. Throws
