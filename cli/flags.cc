@@ -187,7 +187,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   const char* const db = std::getenv("DSAT_DB");
   if (parser.flags.db.empty()) parser.flags.db = db != nullptr && *db != '\0' ? db : "dsat.db";
   if (parser.flags.db == ":memory:") {
-    std::fprintf(stderr, "dsat: --db is :memory:, which would keep nothing; expected a file\n");
+    std::fprintf(stderr,
+                 "dsat: --db or DSAT_DB is :memory:, which would keep nothing; expected a file\n");
     return kExitUsage;
   }
   return parser.flags;

@@ -43,7 +43,8 @@ void CheckTarget(const std::string& path, const std::string& db) {
   }
   if (fs::file_size(path) > 0 && !ReadFile(path).starts_with(kPageBegin)) {
     Throw(ErrorCode::kAlreadyExists,
-          "report: --out {} is no page of dsat, and the report would replace it; name another file",
+          "report: --out {} is not a page that dsat has written, and the report would replace it; "
+          "name another file",
           path);
   }
 }

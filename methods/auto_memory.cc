@@ -37,7 +37,8 @@ void AutoMemory::SetPrior() {
     noise = 0.002;
   } else {
     // Formulas leave out temporary buffers, the framework's context and fragmentation, and that
-    // DeepSpeed allocates buckets as a whole where gradients are contiguous.
+    // DeepSpeed allocates buckets as a whole where gradients are contiguous. How many gathered
+    // layers are live at the peak of stage 3 is less certain than the states of other stages.
     sd << 0.06, 0.06, 0.06, 0.15, 0.35, 0.3, 0.35, 0.02, 0.7;
     mean_[kBeyond] = 0.8;
     mean_[kActivations] = 1.15;

@@ -83,8 +83,8 @@ class Search {
   // confirmation that has begun is not extended, and no soak is longer than the comparison of
   // losses needs.
   void EndSearch(const std::string& reason);
-  // Whether EndSearch would change anything: it was not called, and either no trial of the
-  // confirmation has started, or it may be extended, or a soak may follow.
+  // Whether EndSearch would change anything: it was not called, and either the method may ask for
+  // more trials, or the confirmation may be extended, or a soak may follow.
   bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
   const std::string& EndReason() const;

@@ -133,7 +133,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
   grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
                    v1::AskReply* reply) override {
-    return Locked(*context, [&] { Ask(request->experiment(), reply); });
+    return Locked(*context, [&] { Ask(*context, request->experiment(), reply); });
   }
 
   grpc::Status Tell(grpc::ServerContext* context, const v1::TellRequest* request,
@@ -152,9 +152,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
         v1::AskReply reply;
         {
           std::lock_guard lock(mutex_);
-          CheckWanted(*context);
           if (!request.state().empty()) Tell(request);
-          Ask(request.experiment(), &reply);
+          Ask(*context, request.experiment(), &reply);
         }
         if (!stream->Write(reply)) return;
       }
@@ -175,23 +174,19 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   }
 
  private:
-  // A client that has given up would never run the trial that it asked for.
-  static void CheckWanted(const grpc::ServerContext& context) {
-    if (context.IsCancelled())
-      Throw(ErrorCode::kCancelled, "the client has given up the call; nothing was done");
-  }
-
   // The store and its experiments belong to one call at a time.
   template <typename Work>
   grpc::Status Locked(const grpc::ServerContext& context, Work work) {
     return Answer(context, gate_, [&] {
       std::lock_guard lock(mutex_);
-      CheckWanted(context);
       work();
     });
   }
 
-  void Ask(ExperimentId id, v1::AskReply* reply) {
+  // A client that has given up would never run the trial that it asked for.
+  void Ask(const grpc::ServerContext& context, ExperimentId id, v1::AskReply* reply) {
+    if (context.IsCancelled())
+      Throw(ErrorCode::kCancelled, "the client has given up the call, which gets no trial");
     const std::optional<Trial> trial = Opened(id).Ask();
     if (trial) *reply->mutable_trial() = ToProto(*trial);
     reply->set_finished(Finish(id));

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "engine/config/keys.h"
+#include "engine/config/settings.h"
 
 namespace dsat {
 namespace {
@@ -282,13 +283,13 @@ std::string ShortValue(const Json& value) {
   return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
 }
 
-// Whether a key that is not given has this value, in all releases of DeepSpeed.
-static bool IsDefault(const std::string& pointer, const Json& value, int stage) {
-  const engine::Key* key = engine::Keys().Find(pointer);
-  return key != nullptr && *key->changed == '\0' && value == engine::Keys().Default(*key, stage);
-}
-
 std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
+  // Whether a key of `to` has its default, which is that of all releases of DeepSpeed.
+  const engine::Settings settings(to, "ds_config");
+  const auto is_default = [&settings](const std::string& pointer) {
+    const engine::Key* key = engine::Keys().Find(pointer);
+    return key != nullptr && *key->changed == '\0' && !settings.Differs(*key);
+  };
   std::vector<KeyChange> changes;
   for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
     std::string pointer = change.at("path").get<std::string>().substr(1);
@@ -298,7 +299,7 @@ std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
     }
     const Json* was = FindAtPointer(from, pointer);
     const Json* is = FindAtPointer(to, pointer);
-    if (was == nullptr && is != nullptr && IsDefault(pointer, *is, ZeroStage(to))) continue;
+    if (was == nullptr && is != nullptr && is_default(pointer)) continue;
     changes.push_back({ShortName(pointer), was == nullptr ? "" : ShortValue(*was),
                        is == nullptr ? "(default)" : ShortValue(*is)});
   }

@@ -272,6 +272,7 @@ std::string ReportPage(const Report& report) {
                fmt::format("Made by dsat {} at {} from {}.", kVersion, report.made_at, report.db));
   page.Open("script").Raw(kScript).Close();
   page.Close().Close().Raw("\n");
+  DSAT_CHECK(page.text().starts_with(kPageBegin));
   return page.text();
 }
 

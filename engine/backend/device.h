@@ -31,7 +31,7 @@ class Device {
   // Host memory for data that is copied to and from the device.
   virtual MemorySource& host_memory() = 0;
   // The bytes of the device's memory that one of `local_world_size` ranks on this machine may use
-  // beside what their kernels and communicators have taken. REQUIRES: none of them has a buffer.
+  // besides what their kernels and communicators have taken. REQUIRES: none of them has a buffer.
   virtual int64_t MemoryBytes(int local_world_size) const = 0;
   // Makes a group over this device's memory from `host`, a group of the same ranks over host
   // memory.

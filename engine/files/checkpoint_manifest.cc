@@ -2,6 +2,7 @@
 #include "engine/files/checkpoint_manifest.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -154,16 +155,29 @@ CheckpointManifest Parse(const Json& json) {
   return manifest;
 }
 
-// The folder of the newest whole checkpoint in `dir` besides `other`; empty if there is none.
+// The step of a tag "global_step<N>", -1 for another one.
+int64_t StepIn(const std::string& tag) {
+  constexpr std::string_view kBegin = "global_step";
+  int64_t step = -1;
+  if (tag.starts_with(kBegin))
+    std::from_chars(tag.data() + kBegin.size(), tag.data() + tag.size(), step);
+  return step;
+}
+
+// The folder of the newest whole checkpoint in `dir` besides `other`: of the latest step, or of
+// other names the one that was written last. Empty if there is none.
 fs::path NewestIn(const fs::path& dir, const fs::path& other) {
   std::error_code error;
   fs::path newest;
-  fs::file_time_type newest_time;
+  std::pair<int64_t, fs::file_time_type> newest_order;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
+    const std::string tag = entry.path().filename();
     const auto time = fs::last_write_time(entry.path() / kManifest, error);
-    if (error || entry.path() == other || (!newest.empty() && time <= newest_time)) continue;
+    const std::pair order(StepIn(tag), time);
+    if (error || entry.path() == other || tag.starts_with('.')) continue;
+    if (!newest.empty() && order <= newest_order) continue;
     newest = entry.path();
-    newest_time = time;
+    newest_order = order;
   }
   return newest;
 }
@@ -181,7 +195,7 @@ std::string WayOut(const fs::path& folder) {
 
 // `file` of a folder of checkpoints should name one of them.
 [[noreturn]] void ThrowNoTag(const fs::path& file) {
-  const fs::path dir = file.parent_path();
+  const fs::path dir = fs::weakly_canonical(file).parent_path();
   if (fs::exists(dir / kManifest)) {
     Throw(ErrorCode::kNotFound, "{}: this is one checkpoint; expected {} with --tag {}",
           dir.string(), dir.parent_path().string(), dir.filename().string());

@@ -88,7 +88,7 @@ void TrainingCheckpoints::Finish(bool wait) {
   }
 }
 
-// The file is replaced before the next Finish can remove what it named before.
+// The file is replaced before what it named before is removed.
 void TrainingCheckpoints::SaveBest(Engine& engine) {
   if (dir_.empty()) return;
   if (newest_ != engine.num_steps()) Save(engine, /*wait=*/true);

@@ -18,11 +18,19 @@ def uses_gpu() -> bool:
     return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
+_used_gpus: List[int] = []
+
+
 def _gpus() -> List[int]:
-    """The GPUs on which this process has memory: a script need not make its GPU the current one."""
+    """The GPUs on which this process has memory: a script need not make its GPU the current one.
+
+    They are looked up until there are some, since PyTorch takes time to say.
+    """
     cuda = sys.modules["torch"].cuda
-    used = [gpu for gpu in range(cuda.device_count()) if cuda.memory_reserved(gpu) > 0]
-    return used or [cuda.current_device()]
+    if not _used_gpus:
+        _used_gpus.extend(gpu for gpu in range(cuda.device_count())
+                          if cuda.memory_reserved(gpu) > 0)
+    return _used_gpus or [cuda.current_device()]
 
 
 def synchronize() -> None:

@@ -93,7 +93,7 @@ void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
           *named);
   }
   if (std::ranges::none_of(devices, IsMig)) return;
-  if (spec.slots_per_trial > 1 && (host.reach.empty() || host.slots.size() > 1)) {
+  if (spec.slots_per_trial > 1 && (host.slots.empty() || host.slots.size() > 1)) {
     Throw(ErrorCode::kInvalidArgument,
           "resources.slots_per_trial: {}; expected 1 with the MIG devices of CUDA_VISIBLE_DEVICES, "
           "because a process sees only one of them",

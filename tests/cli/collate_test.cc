@@ -82,7 +82,8 @@ TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
   EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin"}, 1),
               testing::ContainsRegex("rank_00001.*CRC-32 [0-9a-f]{8}.*says [0-9a-f]{8}"));
   EXPECT_THAT(error({"collate", "run/checkpoint/global_step2", "model.bin"}, 1),
-              HasSubstr("this is one checkpoint; expected run/checkpoint with --tag global_step2"));
+              HasSubstr("global_step2: this is one checkpoint; expected " +
+                        work.Path("run/checkpoint") + " with --tag global_step2"));
   mkfifo(work.Path("pipe.bin").c_str(), 0600);
   EXPECT_THAT(error({"collate", "run/checkpoint", "pipe.bin", "--force"}, 1),
               HasSubstr("pipe.bin: is not a regular file"));

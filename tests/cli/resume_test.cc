@@ -142,7 +142,7 @@ TEST_F(ResumeTest, ALimitThatIsUsedUpEndsAResumedSearchAtOnce) {
 TEST_F(ResumeTest, WhatKeepsNothingOrIsEmptyIsRefused) {
   const Finished memory = work.Dsat({"grid", "deepspeed.yaml", "--db", ":memory:"});
   EXPECT_EQ(memory.exit_code, 2);
-  EXPECT_THAT(memory.err, HasSubstr("--db is :memory:, which would keep nothing"));
+  EXPECT_THAT(memory.err, HasSubstr("is :memory:, which would keep nothing"));
   const Finished empty = work.Dsat({"train", "deepspeed.yaml", "--ds-config", ""});
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.err, HasSubstr("--ds-config: it is empty"));

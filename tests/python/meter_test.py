@@ -9,6 +9,7 @@ from dsat import _meter
 @pytest.fixture
 def cuda(monkeypatch):
     """A rank that uses GPU 1 of 3 without making it the current one."""
+    monkeypatch.setattr(_meter, "_used_gpus", [])
     waited = []
     cuda = types.SimpleNamespace(
         is_available=lambda: True, is_initialized=lambda: True, device_count=lambda: 3,

@@ -83,7 +83,8 @@ TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
   const std::string before = ReadFile(work.Path("dsat.db"));
   ExpectRefused({"report", "1", "--out", "./dsat.db"}, "./dsat.db is the database");
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
-  ExpectRefused({"report", "1", "--out", "deepspeed.yaml"}, "deepspeed.yaml is no page of dsat");
+  ExpectRefused({"report", "1", "--out", "deepspeed.yaml"},
+                "deepspeed.yaml is not a page that dsat");
   ExpectRefused({"report", "7"}, "7");
   Store::Open(work.Path("empty.db"), Store::Mode::kCreate);
   ExpectRefused({"report", "--db", "empty.db"}, "empty.db has no experiment");
