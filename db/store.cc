@@ -118,9 +118,7 @@ std::optional<int64_t> ParseId(const std::string& text) {
 
 constexpr std::string_view kSelectExperiments =
     "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
-    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value,"
-    " coalesce(e.spec ->> '$.start_dir', '') <> '' OR EXISTS (SELECT 1 FROM attempts AS a"
-    " WHERE a.experiment = e.id AND a.log_dir <> '')"
+    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value"
     " FROM experiments AS e LEFT JOIN best_trials AS b ON b.experiment = e.id";
 
 ExperimentRow ReadExperimentRow(const Statement& row) {
@@ -137,7 +135,6 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
     experiment.best_trial = row.Int(8);
     experiment.best_value = row.Real(9);
   }
-  experiment.has_runner = row.Int(10) != 0;
   return experiment;
 }
 
@@ -264,7 +261,22 @@ ExperimentSpec Store::GetSpec(ExperimentId id) const {
 ExperimentRow Store::GetExperiment(ExperimentId id) const {
   Statement row(impl_->db, std::string(kSelectExperiments) + " WHERE e.id = ?", id);
   if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
-  return ReadExperimentRow(row);
+  ExperimentRow experiment = ReadExperimentRow(row);
+  experiment.has_runner = HasRunner(id);
+  return experiment;
+}
+
+// One party runs the trials, so that the last launch says which one. In older files a search may
+// have taken over.
+bool Store::HasRunner(ExperimentId id) const {
+  Statement row(impl_->db,
+                "SELECT coalesce(e.spec ->> '$.start_dir', '') <> '' OR coalesce((SELECT a.log_dir"
+                " FROM attempts AS a WHERE a.experiment = e.id"
+                " ORDER BY a.trial DESC, a.attempt DESC LIMIT 1), '') <> ''"
+                " FROM experiments AS e WHERE e.id = ?",
+                id);
+  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
+  return row.Int(0) != 0;
 }
 
 std::vector<ExperimentRow> Store::ListExperiments() const {
@@ -272,6 +284,8 @@ std::vector<ExperimentRow> Store::ListExperiments() const {
   Statement rows(impl_->db, std::string(kSelectExperiments) + " ORDER BY e.id");
   while (rows.Step())
     experiments.push_back(ReadExperimentRow(rows));
+  for (ExperimentRow& experiment : experiments)
+    experiment.has_runner = HasRunner(experiment.id);
   return experiments;
 }
 

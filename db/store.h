@@ -67,6 +67,9 @@ class Store {
   // read an experiment throw kDataLoss if dsat cannot have written one of its texts.
   ExperimentSpec GetSpec(ExperimentId id) const;
   ExperimentRow GetExperiment(ExperimentId id) const;
+  // ExperimentRow::has_runner, in a time that does not grow with the trials. Throws as
+  // GetExperiment.
+  bool HasRunner(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
   // name.

@@ -91,7 +91,7 @@ bool RunnerLock::IsHeld(const std::string& store_path, ExperimentId id) {
 }
 
 void RunnerLock::CheckNotOurs(const Store& store, ExperimentId id) {
-  if (!IsHeld(store.path(), id) && !store.GetExperiment(id).has_runner) return;
+  if (!IsHeld(store.path(), id) && !store.HasRunner(id)) return;
   Throw(ErrorCode::kFailedPrecondition,
         "experiment {}: a search of dsat runs its trials; ask and tell are for experiments of "
         "\"dsat create\", whose trials you run yourself",
