@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/flags_numbers.h"
+#include "cli/flags_checks.h"
 #include "searcher/hosts/slurm.h"
 #include "searcher/input/shell_words.h"
 

@@ -3,8 +3,8 @@
 
 #include <concepts>
 
+#include "cli/flags_checks.h"
 #include "cli/flags_hosts.h"
-#include "cli/flags_numbers.h"
 #include "methods/methods.h"
 #include "methods/options.h"
 

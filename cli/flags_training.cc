@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/flags_checks.h"
 #include "cli/flags_hosts.h"
-#include "cli/flags_numbers.h"
 
 namespace dsat::cli {
 namespace {

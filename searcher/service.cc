@@ -215,9 +215,10 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     experiment.TellExternal(request.trial(), outcome, points, profile);
   }
 
-  // Marks the experiment as ended if its search has finished, and forgets it then.
+  // Marks the experiment as ended if its search has finished, and forgets it then. REQUIRES: it is
+  // open.
   bool Finish(ExperimentId id) {
-    const bool finished = FinishIfDone(Opened(id));
+    const bool finished = FinishIfDone(experiments_.at(id));
     if (finished) experiments_.erase(id);
     return finished;
   }

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kStepTagBegin = "global_step";
 constexpr char kFormat[] = "dsat-checkpoint-2";
 constexpr char kManifest[] = "manifest.json";
 constexpr size_t kMaxTagBytes = 200;  // File systems allow 255, some of them fewer.
@@ -155,15 +156,6 @@ CheckpointManifest Parse(const Json& json) {
   return manifest;
 }
 
-// The step of a tag "global_step<N>", -1 for another one.
-int64_t StepIn(const std::string& tag) {
-  constexpr std::string_view kBegin = "global_step";
-  int64_t step = -1;
-  if (tag.starts_with(kBegin))
-    std::from_chars(tag.data() + kBegin.size(), tag.data() + tag.size(), step);
-  return step;
-}
-
 // The folder of the newest whole checkpoint in `dir` besides `other`: of the latest step, or of
 // other names the one that was written last. Empty if there is none.
 fs::path NewestIn(const fs::path& dir, const fs::path& other) {
@@ -173,7 +165,7 @@ fs::path NewestIn(const fs::path& dir, const fs::path& other) {
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string tag = entry.path().filename();
     const auto time = fs::last_write_time(entry.path() / kManifest, error);
-    const std::pair order(StepIn(tag), time);
+    const std::pair order(StepOf(tag).value_or(-1), time);
     if (error || entry.path() == other || tag.starts_with('.')) continue;
     if (!newest.empty() && order <= newest_order) continue;
     newest = entry.path();
@@ -245,6 +237,17 @@ void RemoveLeftoversOfTag(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string TagOf(int64_t step) {
+  return fmt::format("{}{}", kStepTagBegin, step);
+}
+
+std::optional<int64_t> StepOf(const std::string& tag) {
+  if (!tag.starts_with(kStepTagBegin)) return std::nullopt;
+  int64_t step = 0;
+  std::from_chars(tag.data() + kStepTagBegin.size(), tag.data() + tag.size(), step);
+  return TagOf(step) == tag ? std::optional(step) : std::nullopt;
+}
 
 void CheckTag(const std::string& tag) {
   const bool control = std::any_of(tag.begin(), tag.end(), [](char c) {

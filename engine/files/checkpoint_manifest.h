@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,10 @@ inline constexpr char kBestTag[] = "best";
 // Throws kInvalidArgument if `tag` cannot be a folder of a checkpoint folder: empty, hidden,
 // "latest", "best", longer than 200 bytes, with a '/' or a control character.
 void CheckTag(const std::string& tag);
+
+// The tag of a step, "global_step<N>" as DeepSpeed's, and the step of such a tag.
+std::string TagOf(int64_t step);
+std::optional<int64_t> StepOf(const std::string& tag);
 
 // `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws
 // kNotFound, or kDataLoss if it is empty, naming that file and the newest checkpoint of the folder.

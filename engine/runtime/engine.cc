@@ -9,6 +9,7 @@
 #include "engine/backend/stream.h"
 #include "engine/core/trace.h"
 #include "engine/data/model_fit.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "engine/runtime/asks_device.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
@@ -62,6 +63,8 @@ class Engine::Parts {
                     const std::function<void(int64_t batch, Executor&)>& on_batch);
   // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
   void RequirePhase(Phase phase, const char* call) const;
+  void RequireNoStep(const char* call) const;  // The same if a step is under way.
+  void RequireData(const char* call) const;    // The same if there is no data set.
   std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir, const std::string& tag,
                                                   const Json& client_state, bool beside);
 
@@ -228,21 +231,27 @@ void Engine::Parts::RequirePhase(Phase phase, const char* call) const {
         kCalls[static_cast<size_t>(next)]);
 }
 
+void Engine::Parts::RequireNoStep(const char* call) const {
+  if (current->AtEnd()) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "{}: a step is under way; expected Forward, Backward and Step until it ends", call);
+}
+
+void Engine::Parts::RequireData(const char* call) const {
+  if (resources.dataset != nullptr) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "{}: the engine has no data set; give it one, or Forward batches of your own", call);
+}
+
 Engine::Engine(const Resources& resources, const DsConfig& config, uint64_t seed)
     : parts_(std::make_unique<Parts>(WithPlannedBuffers(resources, config), config, seed)) {}
 
 Engine::~Engine() = default;
 
 StepResult Engine::TrainBatch() {
-  if (!parts_->current->AtEnd()) {
-    Throw(ErrorCode::kFailedPrecondition,
-          "TrainBatch: a step is under way; expected Forward, Backward and Step until it ends");
-  }
-  const Resources& resources = parts_->resources;
-  if (resources.dataset == nullptr && resources.memory.device.kind() == Arena::Kind::kReal) {
-    Throw(ErrorCode::kFailedPrecondition,
-          "TrainBatch: the engine has no data set; give it one, or Forward batches of your own");
-  }
+  parts_->RequireNoStep("TrainBatch");
+  if (parts_->resources.memory.device.kind() == Arena::Kind::kReal)
+    parts_->RequireData("TrainBatch");
   parts_->BeginStep();
   while (!parts_->current->AtEnd())
     parts_->current->Run();
@@ -278,10 +287,7 @@ double Engine::Forward(const Batch& batch) {
 
 const Batch& Engine::NextBatch() {
   parts_->RequirePhase(Phase::kForward, "NextBatch");
-  if (parts_->resources.dataset == nullptr) {
-    Throw(ErrorCode::kFailedPrecondition,
-          "NextBatch: the engine has no data set; give it one, or Forward batches of your own");
-  }
+  parts_->RequireData("NextBatch");
   return parts_->loader.Load(parts_->num_samples, parts_->current->micro_batch());
 }
 
@@ -430,9 +436,8 @@ std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string
                                   {"loss_scaler", ToJson(loss_scaler.state())},
                                   {"lr", given_lr ? Json(*given_lr) : Json()}},
                                  client_state};
-  return std::make_unique<CheckpointSave>(
-      dir, tag.empty() ? fmt::format("global_step{}", num_steps) : tag, resources.model, states,
-      notes, resources.group, beside);
+  return std::make_unique<CheckpointSave>(dir, tag.empty() ? TagOf(num_steps) : tag,
+                                          resources.model, states, notes, resources.group, beside);
 }
 
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
@@ -447,10 +452,7 @@ std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
-  if (!parts_->current->AtEnd()) {
-    Throw(ErrorCode::kFailedPrecondition,
-          "LoadCheckpoint: a step is under way; expected its end, or a new engine");
-  }
+  parts_->RequireNoStep("LoadCheckpoint");
   const DsConfig& config = parts_->config;
   const bool has_moments = NumMoments(config.optimizer) > 0;
   CheckpointNotes notes =

@@ -1,9 +1,6 @@
 // The checkpoints that a training saves.
 #include "engine/worker/training_checkpoints.h"
 
-#include <fmt/format.h>
-
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -17,20 +14,6 @@ namespace dsat::engine {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kTagBegin = "global_step";
-
-std::string TagOf(int64_t step) {
-  return fmt::format("{}{}", kTagBegin, step);
-}
-
-// The step of a tag that TagOf has made.
-std::optional<int64_t> StepOf(const std::string& tag) {
-  if (!tag.starts_with(kTagBegin)) return std::nullopt;
-  int64_t step = 0;
-  std::from_chars(tag.data() + kTagBegin.size(), tag.data() + tag.size(), step);
-  return TagOf(step) == tag ? std::optional(step) : std::nullopt;
-}
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // Checks of options.
-#ifndef DSAT_CLI_FLAGS_NUMBERS_H_
-#define DSAT_CLI_FLAGS_NUMBERS_H_
+#ifndef DSAT_CLI_FLAGS_CHECKS_H_
+#define DSAT_CLI_FLAGS_CHECKS_H_
 
 #include "cli/flags_parser.h"
 
@@ -19,4 +19,4 @@ CLI::Validator Duration();
 
 }  // namespace dsat::cli
 
-#endif  // DSAT_CLI_FLAGS_NUMBERS_H_
+#endif  // DSAT_CLI_FLAGS_CHECKS_H_

@@ -1,5 +1,5 @@
 // Checks of options.
-#include "cli/flags_numbers.h"
+#include "cli/flags_checks.h"
 
 #include <fmt/format.h>
 
