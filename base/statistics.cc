@@ -1,6 +1,7 @@
-// Inverts the closed form of the distribution by bisection.
+// Quantiles by bisection of the closed form of the distribution, and means.
 #include "base/statistics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -38,6 +39,33 @@ double StudentQuantile(double probability, int64_t dof) {
     (CentralProbability(middle, dof) < central ? low : high) = middle;
   }
   return (low + high) / 2;
+}
+
+Center CenterOf(std::vector<double> values) {
+  DSAT_CHECK(!values.empty(), "no values");
+  constexpr double kDisturbed = 6;
+  std::ranges::sort(values);
+  const double median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+  std::vector<double> distances;
+  for (const double value : values)
+    distances.push_back(std::abs(value - median));
+  std::ranges::sort(distances);
+  size_t out = values.size() / 5, kept = values.size() - 2 * out;
+  if (distances.back() <= kDisturbed * distances[kept - 1]) {
+    out = 0;
+    kept = values.size();
+  }
+  Center center{.dof = static_cast<int64_t>(kept) - 1};
+  double mean = 0;  // With those left out moved to the nearest value kept.
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i >= out && i < out + kept) center.mean += values[i] / static_cast<double>(kept);
+    values[i] = std::clamp(values[i], values[out], values[out + kept - 1]);
+    mean += values[i] / static_cast<double>(values.size());
+  }
+  if (kept == 1) return center;
+  for (const double value : values)
+    center.variance += (value - mean) * (value - mean) / static_cast<double>(kept * (kept - 1));
+  return center;
 }
 
 }  // namespace dsat

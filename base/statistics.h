@@ -1,14 +1,28 @@
-// Quantiles of the distributions that confidence intervals need.
+// What confidence intervals need.
 #ifndef DSAT_BASE_STATISTICS_H_
 #define DSAT_BASE_STATISTICS_H_
 
 #include <cstdint>
+#include <vector>
 
 namespace dsat {
 
 // The value that Student's t with `dof` degrees of freedom stays below with this probability.
 // REQUIRES: 0 < probability < 1 and dof >= 1. The result is exact to about 1e-9 of itself.
 double StudentQuantile(double probability, int64_t dof);
+
+// The mean of repeated measurements and its error. If the value farthest from the median is more
+// than six times as far as the nearest three fifths, it was disturbed, and the smallest and the
+// largest fifth (rounded down) are left out (Tukey and McLaughlin 1963, "Less Vulnerable Confidence
+// and Significance Procedures for Location Based on a Single Sample"). Normal noise rarely looks
+// disturbed.
+struct Center {
+  double mean = 0;
+  double variance = 0;  // Of the mean.
+  int64_t dof = 0;      // Degrees of freedom of the variance; 0 for a single value.
+};
+// REQUIRES: there are values.
+Center CenterOf(std::vector<double> values);
 
 }  // namespace dsat
 

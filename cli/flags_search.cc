@@ -173,7 +173,7 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
          fmt::format("Optimizer steps of a last, longer run of the pick, which shows whether it "
                      "keeps fitting; 0 = none (default: {})",
                      method == "auto"
-                         ? fmt::format("{}, but no longer than the confirmation took", kSoakSteps)
+                         ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
                          : "0"))
       ->check(WholeNumberFrom0());
   app.add_option(

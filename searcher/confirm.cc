@@ -1,4 +1,4 @@
-// Alternating rounds and their analysis of variance, on the logarithm of the speed.
+// Alternating rounds and what they say, on the logarithm of the speed.
 #include "searcher/confirm.h"
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/statistics.h"
 
 namespace dsat {
 namespace {
@@ -173,22 +172,31 @@ std::optional<TrialId> Confirmation::BestOther() const {
 }
 
 double Confirmation::MeanSpeed(TrialId arm) const {
-  return std::exp(MeanLog(Of(arm)));
+  return std::exp(CenterOf(Complete(Of(arm))).mean);
 }
 
 Factor Confirmation::Compare(TrialId arm, TrialId base) const {
-  const double difference = MeanLog(Of(arm)) - MeanLog(Of(base));
-  const auto num_arms = static_cast<int64_t>(Arms().size()), rounds = NumRounds();
-  Factor factor{.value = std::exp(difference)};
-  const int64_t dof = (num_arms - 1) * (rounds - 1);
+  const Center difference = Difference(Of(arm), Of(base));
+  Factor factor{.value = std::exp(difference.mean)};
+  const std::vector<TrialId> arms = Arms();
+  double variance = 0, pairs = 0;
+  int64_t dof = difference.dof;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    for (size_t j = 0; j < i; ++j, ++pairs) {
+      const Center pair = Difference(Of(arms[i]), Of(arms[j]));
+      variance += pair.variance;
+      dof = std::min(dof, pair.dof);
+    }
+  }
+  const auto others = static_cast<int64_t>(arms.size()) - 1;
+  dof *= others;
   if (dof < 1) return factor;
-  const double tail = ErrorOfLook() / 2 / static_cast<double>(num_arms - 1);
+  const double tail = ErrorOfLook() / 2 / static_cast<double>(others);
   // Launches of one configuration may vary more than those of another.
-  const double variance = std::max(2 * ResidualVariance(), DifferenceVariance(Of(arm), Of(base)));
-  const double error = std::sqrt(variance / static_cast<double>(rounds));
+  const double error = std::sqrt(std::max(variance / pairs, difference.variance));
   const double half = StudentQuantile(1 - tail, dof) * error;
-  factor.low = std::exp(difference - half);
-  factor.high = std::exp(difference + half);
+  factor.low = std::exp(difference.mean - half);
+  factor.high = std::exp(difference.mean + half);
   return factor;
 }
 
@@ -205,49 +213,15 @@ const Confirmation::Arm& Confirmation::Of(TrialId trial) const {
   return *found;
 }
 
-double Confirmation::MeanLog(const Arm& arm) const {
-  const int64_t rounds = NumRounds();
-  DSAT_CHECK(rounds > 0, "no round is complete");
-  double sum = 0;
-  for (int64_t r = 0; r < rounds; ++r)
-    sum += arm.log_speeds[static_cast<size_t>(r)];
-  return sum / static_cast<double>(rounds);
+std::vector<double> Confirmation::Complete(const Arm& arm) const {
+  return {arm.log_speeds.begin(), arm.log_speeds.begin() + NumRounds()};
 }
 
-// Of the difference of two arms in a round.
-double Confirmation::DifferenceVariance(const Arm& arm, const Arm& base) const {
-  const auto rounds = static_cast<size_t>(NumRounds());
-  const double mean = MeanLog(arm) - MeanLog(base);
-  double squares = 0;
-  for (size_t r = 0; r < rounds; ++r) {
-    const double residual = arm.log_speeds[r] - base.log_speeds[r] - mean;
-    squares += residual * residual;
-  }
-  return squares / static_cast<double>(rounds - 1);
-}
-
-// The mean square of what the means of arm and round leave.
-double Confirmation::ResidualVariance() const {
-  const int64_t rounds = NumRounds();
-  std::vector<const Arm*> arms;
-  for (const Arm& arm : arms_) {
-    if (arm.left_out.empty()) arms.push_back(&arm);
-  }
-  const auto num_arms = static_cast<double>(arms.size());
-  double mean = 0;
-  for (const Arm* arm : arms)
-    mean += MeanLog(*arm) / num_arms;
-  double squares = 0;
-  for (size_t r = 0; r < static_cast<size_t>(rounds); ++r) {
-    double round_mean = 0;
-    for (const Arm* arm : arms)
-      round_mean += arm->log_speeds[r] / num_arms;
-    for (const Arm* arm : arms) {
-      const double residual = arm->log_speeds[r] - MeanLog(*arm) - round_mean + mean;
-      squares += residual * residual;
-    }
-  }
-  return squares / ((num_arms - 1) * static_cast<double>(rounds - 1));
+Center Confirmation::Difference(const Arm& arm, const Arm& base) const {
+  std::vector<double> differences = Complete(arm);
+  for (size_t round = 0; round < differences.size(); ++round)
+    differences[round] -= base.log_speeds[round];
+  return CenterOf(std::move(differences));
 }
 
 std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/statistics.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 
@@ -95,11 +96,12 @@ class Confirmation {
   // The arm with the largest mean speed besides the base, of those that are certainly faster than
   // it if there are any; nullopt if there is none in Arms(). REQUIRES: NumRounds() > 0.
   std::optional<TrialId> BestOther() const;
-  // The geometric mean of the speeds of an arm. REQUIRES: it is in Arms(), and NumRounds() > 0.
+  // The geometric mean of the speeds of an arm, without disturbed launches. REQUIRES: it is in
+  // Arms(), and NumRounds() > 0.
   double MeanSpeed(TrialId arm) const;
-  // `arm` against `base`, both in Arms(). The variance of their difference is estimated from all
-  // arms (residuals of a two-way table of arms and rounds), or from these two where they vary more
-  // than that; the interval is widened for the number of arms that could have been picked
+  // `arm` against `base`, both in Arms(), by their differences in each round (CenterOf). The
+  // variance of a difference is estimated from all pairs of arms, or from these two where they vary
+  // more than that; the interval is widened for the number of arms that could have been picked
   // (Bonferroni) and for the looks. REQUIRES: NumRounds() > 0.
   Factor Compare(TrialId arm, TrialId base) const;
 
@@ -111,9 +113,8 @@ class Confirmation {
     std::string left_out;
   };
   const Arm& Of(TrialId trial) const;
-  double MeanLog(const Arm& arm) const;
-  double ResidualVariance() const;
-  double DifferenceVariance(const Arm& arm, const Arm& base) const;
+  std::vector<double> Complete(const Arm& arm) const;
+  Center Difference(const Arm& arm, const Arm& base) const;
   bool HasBase() const;
   bool HasDecided() const;
   double ErrorOfLook() const;

@@ -30,7 +30,7 @@ int64_t NumReferences(const Search& search, int64_t train_batch_size) {
   return count;
 }
 
-// The steps of a soak that takes at most as long as the confirmation has.
+// The steps of a soak that takes at most half as long as the confirmation has.
 int64_t StepsInBudget(const Search& search, TrialId of) {
   const int64_t asked = search.spec().options.soak_steps;
   double all_s = 0, longest_s = 0;
@@ -44,7 +44,7 @@ int64_t StepsInBudget(const Search& search, TrialId of) {
       ValueAtBest(search.trials().at(of), search.spec().options.metric, "latency");
   if (!latency_ms || *latency_ms <= 0 || all_s <= 0) return asked;
   // The longest launch stands for the start of this one.
-  const double steps = std::min((all_s - longest_s) * 1000 / *latency_ms, double(asked));
+  const double steps = std::min((all_s / 2 - longest_s) * 1000 / *latency_ms, double(asked));
   return static_cast<int64_t>(steps);
 }
 

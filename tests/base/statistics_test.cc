@@ -21,5 +21,24 @@ TEST(StudentQuantileTest, IsSymmetricAboutZero) {
   EXPECT_NEAR(StudentQuantile(0.5, 5), 0, 1e-9);
 }
 
+// numpy.mean, and numpy.var with ddof=1 over the number of values.
+TEST(CenterTest, IsTheMeanOfValuesWithoutDisturbance) {
+  const Center center = CenterOf({3, 1, 8, 4, 2});
+  EXPECT_DOUBLE_EQ(center.mean, 3.6);
+  EXPECT_DOUBLE_EQ(center.variance, 7.3 / 5);
+  EXPECT_EQ(center.dof, 4);
+  EXPECT_EQ(CenterOf({7}).mean, 7);
+  EXPECT_EQ(CenterOf({7}).dof, 0);
+}
+
+// scipy.stats.trim_mean(values, 0.2), and the squares of scipy.stats.mstats.winsorize(values, 0.2)
+// over 7 * 6.
+TEST(CenterTest, LeavesAFifthOutWhereOneIsFarAway) {
+  const Center center = CenterOf({2.5, 90, 1, 3, 2, 2.25, -70, 4, 3.5});
+  EXPECT_NEAR(center.mean, 2.607142857142857, 1e-12);
+  EXPECT_NEAR(center.variance, 0.25000000000000006, 1e-12);
+  EXPECT_EQ(center.dof, 6);
+}
+
 }  // namespace
 }  // namespace dsat

@@ -341,7 +341,7 @@ TEST_F(ProofTest, AUsedBudgetLeavesTheComparisonOfLosses) {
   ExpectReplay(experiment);
 }
 
-TEST_F(ProofTest, ADefaultSoakIsNoLongerThanTheConfirmation) {
+TEST_F(ProofTest, ADefaultSoakTakesHalfOfTheTimeOfTheConfirmation) {
   ExperimentSpec spec = ProvedSpec();
   spec.options.soak_steps = 1'000'000;
   spec.options.soak_in_budget = true;
@@ -351,11 +351,10 @@ TEST_F(ProofTest, ADefaultSoakIsNoLongerThanTheConfirmation) {
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
   // Every launch takes 5 s.
-  const auto confirm_s =
-      5.0 * static_cast<double>(TrialsOf(search, TrialKind::kConfirm).size() - 1);
+  const double confirm_s = 5.0 * static_cast<double>(TrialsOf(search, TrialKind::kConfirm).size());
   const double step_s =
       *ValueAtBest(search.trials().at(*soaks[0].confirms), "throughput", "latency") / 1000;
-  EXPECT_EQ(soaks[0].steps, static_cast<int64_t>(confirm_s / step_s));
+  EXPECT_EQ(soaks[0].steps, static_cast<int64_t>((confirm_s / 2 - 5) / step_s));
 }
 
 TEST_F(ProofTest, WithoutAConfirmationThereIsOnlyASoakThatIsAskedFor) {
