@@ -31,6 +31,8 @@ struct AttemptNews {
 struct AttemptEnd {
   Outcome outcome;  // kStopped: canceled.
   std::string log_tail;
+  int64_t lost_host =
+      -1;  // An index of the hosts, if it failed because the connection to it ended.
 };
 
 // Not thread-safe. The destructor ends its processes.

@@ -27,6 +27,9 @@ constexpr double kRoundoffs = 0.5;
 constexpr double kBf16Roundoff = 0x1p-8, kF16Roundoff = 0x1p-11, kF32Roundoff = 0x1p-24;
 // What a semantic change may cost, as a part of what is learned.
 constexpr double kSemanticPart = 0.5;
+// Random numbers that differ may change the losses by twice as much as the first one, and by this
+// part of it at most: another loss is another objective.
+constexpr double kRandomPart = 0.1;
 
 double Median(std::vector<double> values) {
   const size_t middle = values.size() / 2;
@@ -165,7 +168,10 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   check.only_learning =
       limits.changes == engine::KeyClass::kSemantic || (limits.random_by_split && first > allowed);
   check.allowed = allowed / loss;
-  if (check.only_learning) check.allowed += (kSemanticPart * learned + 2 * first) / loss;
+  if (check.only_learning) {
+    const double random = std::min(2 * first, kRandomPart * std::abs(steps[0].mean));
+    check.allowed += (kSemanticPart * learned + random) / loss;
+  }
   check.difference = MedianOver(steps, [&](const Step& s) {
     const double difference = curve[s.index] - s.mean;
     if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();

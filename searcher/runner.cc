@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "searcher/event_queue.h"
 #include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
+#include "searcher/hosts/slot_pool.h"
 #include "searcher/launch/launch_target.h"
 #include "searcher/load_watch.h"
 #include "searcher/results.h"
@@ -34,6 +36,7 @@ namespace {
 
 constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
+constexpr int64_t kMostLost = 3;  // Hosts that a trial may lose without being blamed for it.
 
 }  // namespace
 
@@ -56,9 +59,6 @@ struct Runner::Impl {
 
   // Starting.
   void SettleOldAttempts();
-  bool HasFreeSlots() const;
-  std::vector<Slot> FreeSlots() const;
-  int64_t NumSlots() const;
   std::optional<Trial> NextTrial();
   void Start(const Trial& trial);
   std::optional<Outcome> Refusal(const Trial& trial);
@@ -86,6 +86,7 @@ struct Runner::Impl {
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
                               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
+  Outcome FreeSlots(const LaunchRequest& request, const AttemptEnd& end);
   void NoteLoad();
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
@@ -99,9 +100,8 @@ struct Runner::Impl {
   UniqueFd cancel_fd;
   uint64_t cancels = 0;
   std::vector<LaunchHost> hosts;  // This machine if no others are given.
-  // True if each trial gets its own slots. False if the number of devices is unknown (slots are
-  // then cores), or if ranks have to share slots.
-  bool is_pinned = false;
+  std::optional<SlotPool> pool;
+  std::map<TrialId, int64_t> lost;  // Hosts, by trial.
 
   EventQueue<TrialMessage> queue;
   std::unique_ptr<TrialServer> server;
@@ -164,15 +164,16 @@ void Runner::Impl::Open() {
   server = std::make_unique<TrialServer>(&queue, options.machines.runner_address);
   hosts = options.machines.hosts.empty() ? std::vector{ThisMachine(spec, options.num_slots)}
                                          : options.machines.hosts;
-  const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
   CheckHosts(spec, hosts);
-  is_pinned = are_known && !options.jobs && spec.slots_per_trial <= NumSlots();
-  if (spec.slots_per_trial > NumSlots()) {
+  const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
+  pool = options.jobs ? SlotPool(std::numeric_limits<int64_t>::max())
+                      : SlotPool::On(hosts, spec.slots_per_trial, are_known);
+  if (const int64_t num_slots = NumSlots(hosts); spec.slots_per_trial > num_slots) {
     Notify(
         RunnerEvent::Kind::kNote, -1, 0, 0,
         fmt::format("a trial needs {} slots, but there are {}: trials run one at a time and their "
                     "ranks share cores, which makes them slower",
-                    spec.slots_per_trial, NumSlots()));
+                    spec.slots_per_trial, num_slots));
   }
 }
 
@@ -185,13 +186,13 @@ void Runner::Impl::Loop() {
     HearCancel();
     EndSearchIfOver();
     WithdrawWaiting();
-    while (cancels == 0 && HasFreeSlots()) {
+    while (cancels == 0 && pool->HasFree(Clock())) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
       Start(*trial);
       HearCancel();
     }
-    if (attempts.empty()) return;
+    if (attempts.empty() && (cancels > 0 || pool->HasFree(Clock()))) return;
     Wait();
     ObserveAttempts();
     HearMessages();
@@ -221,29 +222,6 @@ void Runner::Impl::SettleOldAttempts() {
     }
     if (last && EndsTrial(id, *last)) Tell(id, *last);
   }
-}
-
-bool Runner::Impl::HasFreeSlots() const {
-  if (attempts.empty() || options.jobs) return true;
-  if (is_pinned) return !FreeSlots().empty();
-  const int64_t each = experiment.search().spec().slots_per_trial;
-  return (static_cast<int64_t>(attempts.size()) + 1) * each <= NumSlots();
-}
-
-// The slots of the next trial; empty if trials are not pinned.
-std::vector<Slot> Runner::Impl::FreeSlots() const {
-  if (!is_pinned) return {};
-  std::set<Slot> used;
-  for (const auto& [id, attempt] : attempts)
-    used.insert(attempt.request().slots.begin(), attempt.request().slots.end());
-  return FindSlots(hosts, used, experiment.search().spec().slots_per_trial);
-}
-
-int64_t Runner::Impl::NumSlots() const {
-  int64_t count = 0;
-  for (const LaunchHost& host : hosts)
-    count += static_cast<int64_t>(host.slots.size());
-  return count;
 }
 
 // Seconds that the search has run.
@@ -326,7 +304,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.shared_dir = options.out_dir + "/trials";
   request.dir = fmt::format("{}/{}/attempt{}", request.shared_dir, trial.id, attempt);
   request.hosts = hosts;
-  request.slots = FreeSlots();
+  request.slots = pool->Take(Clock());
   request.report_address = server->address();
   request.token = server->token();
   std::filesystem::remove_all(
@@ -443,19 +421,38 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   NoteLoad();
-  experiment.EndAttempt(request.trial, request.attempt, end.outcome, end.log_tail);
+  const Outcome outcome = FreeSlots(request, end);
+  experiment.EndAttempt(request.trial, request.attempt, outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
   if (withdrawn.contains(request.trial)) {
     Tell(request.trial,
          {TrialState::kStopped, fmt::format("it waited in Slurm's queue when the search ended: {}",
                                             experiment.search().EndReason())});
-  } else if (EndsTrial(request.trial, end.outcome)) {
-    Tell(request.trial, end.outcome);
+  } else if (EndsTrial(request.trial, outcome)) {
+    Tell(request.trial, outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
            fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
   }
+  if (pool->IsEnough()) return;
+  Throw(ErrorCode::kUnavailable, "too few hosts are left for a trial; the last one was lost: {}",
+        end.outcome.reason);
+}
+
+// An attempt that has lost its host says nothing about its configuration, unless many have.
+Outcome Runner::Impl::FreeSlots(const LaunchRequest& request, const AttemptEnd& end) {
+  if (end.lost_host < 0 || request.slots.empty()) {
+    pool->Return(request.slots);
+    return end.outcome;
+  }
+  const double pause_s = pool->Lose(request.slots, end.lost_host, Clock());
+  const std::string pause = pause_s > 0 ? fmt::format("for {} s", pause_s) : "any more";
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+         fmt::format("host {} is lost and gets no trial {}",
+                     hosts[static_cast<size_t>(end.lost_host)].name, pause));
+  if (++lost[request.trial] > kMostLost) return end.outcome;
+  return {TrialState::kStopped, end.outcome.reason};
 }
 
 // Once, if trials on this machine's processors share them with other processes.

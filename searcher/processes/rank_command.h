@@ -52,6 +52,7 @@ struct ExitReport {
   std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
   std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
   std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
+  int64_t lost_host = -1;  // The host of that rank, if its connection ended without a report.
 };
 
 // How long processes may take to end by themselves.

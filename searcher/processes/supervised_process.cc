@@ -22,6 +22,7 @@ constexpr int kTailLines = 50;
 // The ranks of one host.
 struct Part {
   HostProcess process;
+  int64_t host;            // An index of the hosts; -1: this machine.
   std::vector<int> ranks;  // The ranks that the supervisor numbers 0, 1, ...
   std::optional<SuperviseReport> report = {};
 };
@@ -42,8 +43,8 @@ struct SupervisedProcess::Impl {
     if (!news) ThrowErrno("epoll_create1", errno);
   }
 
-  void Start(const std::string& dsat_binary, const LaunchHost& host, SuperviseOrder order,
-             std::vector<int> rank_numbers);
+  void Start(const std::string& dsat_binary, const LaunchHost& host, int64_t index,
+             SuperviseOrder order, std::vector<int> rank_numbers);
   void Hear(Part& part);
   void OnReport(Part& part, SuperviseReport report);
   void OnFailure(const Part& part);
@@ -60,8 +61,10 @@ struct SupervisedProcess::Impl {
 };
 
 void SupervisedProcess::Impl::Start(const std::string& dsat_binary, const LaunchHost& host,
-                                    SuperviseOrder order, std::vector<int> rank_numbers) {
-  Part& part = parts.emplace_back(Part{HostProcess(host, dsat_binary), std::move(rank_numbers)});
+                                    int64_t index, SuperviseOrder order,
+                                    std::vector<int> rank_numbers) {
+  Part& part = parts.emplace_back(
+      Part{HostProcess(host, dsat_binary), order.remote ? index : -1, std::move(rank_numbers)});
   epoll_event event = {.events = EPOLLIN, .data = {}};
   if (epoll_ctl(news.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
     ThrowErrno("epoll_ctl", errno);
@@ -118,6 +121,7 @@ SuperviseReport SupervisedProcess::Impl::Lost(Part& part) const {
   lost.exit.first_failed_rank = 0;
   lost.exit.exit_code = part.process.Collect();
   lost.exit.log_tail = part.process.WhyNoReport();
+  lost.exit.lost_host = part.host;
   return lost;
 }
 
@@ -151,6 +155,7 @@ ExitReport SupervisedProcess::Impl::Merged() const {
     if (std::find(part.ranks.begin(), part.ranks.end(), static_cast<int>(told)) == part.ranks.end())
       continue;
     all.exit_code = exit.exit_code;
+    all.lost_host = exit.lost_host;
     words = exit.log_tail;
   }
   if (std::count(all.exit_codes.begin(), all.exit_codes.end(), -1) > 0) all.exit_codes.clear();
@@ -182,7 +187,7 @@ SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
     const LaunchHost& host = hosts.at(static_cast<size_t>(index));
     order.remote = !host.reach.empty();
     if (order.remote) order.files = ContentsOf(order.ranks);
-    impl->Start(dsat_binary, host, std::move(order), numbers[index]);
+    impl->Start(dsat_binary, host, index, std::move(order), numbers[index]);
   }
   return SupervisedProcess(std::move(impl));
 }

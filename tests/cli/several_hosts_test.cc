@@ -47,6 +47,13 @@ class SeveralHostsTest : public testing::Test {
     args.insert(args.end(), {"--hostfile", "hosts", "--ssh", ssh});
     return args;
   }
+  // A command `ssh` that reaches a host as long as `condition` of the shell holds.
+  void WriteSsh(const std::string& condition) {
+    work.Write("ssh", "#!/bin/sh\ncd " + work.Path("") + "\nif " + condition + "; then exec " +
+                          DSAT_SOURCE_DIR + "/tests/searcher/hosts/fake_ssh.sh \"$@\"; fi\n" +
+                          "echo 'ssh: No route to host' >&2; exit 255\n");
+    fs::permissions(work.Path("ssh"), fs::perms::owner_all);
+  }
   // Processes (no zombies) whose command line names this test's folder.
   std::vector<std::string> Survivors() const {
     std::vector<std::string> found;
@@ -143,6 +150,37 @@ TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
                  "WHERE a.started_at < b.ended_at AND b.started_at < a.ended_at"})
           .out;
   EXPECT_THAT(overlaps, testing::ContainsRegex("[1-9]"));
+}
+
+TEST_F(SeveralHostsTest, ALostHostGetsNoTrialsAndCostsNone) {
+  std::string file = kExperimentFile;
+  file.replace(file.find("slots_per_trial: 3"), 18, "slots_per_trial: 1");
+  work.Write("deepspeed.yaml", file);
+  work.Write("hosts", "w0 slots=1\nw1 slots=1\n");
+  // w1 answers the first question and runs one trial.
+  WriteSsh(R"sh([ $1 = w0 ] || { echo call >> calls; [ $(wc -l < calls) -le 2 ]; })sh");
+  const Finished run =
+      work.Dsat({"random", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--hostfile",
+                 "hosts", "--ssh", work.Path("ssh"), "--out", "out", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("host w1 is lost and gets no trial for 10 s"),
+                             HasSubstr("is tried again: "), HasSubstr("No route to host")));
+  const Json trials = Json::parse(run.out).at("trials");
+  EXPECT_EQ(trials.size(), 8u);
+  for (const Json& trial : trials)
+    EXPECT_NE(trial.at("state"), "failed") << trial;
+}
+
+TEST_F(SeveralHostsTest, AnInterruptEndsTheWaitForALostHost) {
+  work.Write("hosts", "w0 slots=3\n");
+  WriteSsh("[ ! -e called ] && touch called");
+  const pid_t pid = work.StartDsat({"random", "deepspeed.yaml", "--max-trials", "3", "--hostfile",
+                                    "hosts", "--ssh", work.Path("ssh"), "--out", "out"},
+                                   "search");
+  ASSERT_TRUE(work.WaitUntilSaid("search.err", "host w0 is lost and gets no trial for 10 s"));
+  kill(pid, SIGINT);  // While it waits for the host.
+  EXPECT_EQ(WaitFor(pid), 130);
+  EXPECT_THAT(ReadFile(work.Path("search.err")), HasSubstr("dsat resume 1"));
 }
 
 TEST_F(SeveralHostsTest, ARankThatIsKilledEndsTheTrainingOnAllHosts) {

@@ -93,6 +93,20 @@ TEST(CompareLossesTest, ADifferenceBeforeTheFirstUpdateIsNoDefectOfAScript) {
   EXPECT_EQ(CompareLosses(runs, Falling(10, 0), script).result, Result::kDiffers);
 }
 
+TEST(CompareLossesTest, ACurveFarFromTheFirstLossIsNoRandomness) {
+  const LossCurve falling = {5, 2.5, 1.7, 1.25, 1, 0.8};
+  for (const bool semantic : {true, false}) {
+    const LossLimits limits{
+        .unit_roundoff = 0x1p-8,
+        .changes = semantic ? engine::KeyClass::kSemantic : engine::KeyClass::kRounding,
+        .random_by_split = true};
+    for (const double first : {5.2, 6.0, 8.0, 100.0}) {
+      const LossCurve flat(falling.size(), first);
+      EXPECT_EQ(CompareLosses({falling, falling}, flat, limits).result, Result::kDiffers) << first;
+    }
+  }
+}
+
 // Runs that differ as those of a script without a seed: every step by itself, or the whole curve.
 class NoiseTest : public ::testing::TestWithParam<bool> {
  protected:
