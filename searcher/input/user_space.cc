@@ -2,7 +2,7 @@
 #include "searcher/input/user_space.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +11,7 @@
 #include "proto/comparison.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/scripts/command_words.h"
+#include "searcher/scripts/deepspeed_command.h"
 
 namespace dsat {
 namespace {
@@ -33,18 +34,33 @@ struct Fixed {
 };
 constexpr char kLearning[] =
     "changes what the model learns, and a search compares speeds only; set it in the ds_config";
-constexpr std::array<Fixed, 9> kFixed = {{
+constexpr char kRanks[] =
+    "changes how many ranks share a sample, and with them the global batch; set it in the "
+    "ds_config";
+constexpr char kHook[] = "is set by dsat itself in every trial of a script";
+constexpr Fixed kFixed[] = {
     {"/optimizer", kLearning},
     {"/scheduler", kLearning},
     {"/gradient_clipping", kLearning},
     {"/prescale_gradients", kLearning},
     {"/gradient_predivide_factor", kLearning},
+    {"/gradient_allreduce_op", kLearning},
     {"/fp16", kLearning},
+    {"/bf16", kLearning},
+    {"/data_types", kLearning},
+    {"/seed", kLearning},
     {"/train_batch_size", "is set by --train-batch-size"},
     {kAccumulationKey,
      "follows the micro-batch size if the global batch is fixed (--train-batch-size)"},
     {kStageKey, "is set by --zero-stages"},
-}};
+    {"/pipeline/stages", kRanks},
+    {"/sequence_parallel_size", kRanks},
+    {"/tensor_parallel", kRanks},
+};
+// Those of ConfigWithHooks (searcher/scripts/deepspeed_command.h).
+constexpr const char* kOfHooks[] = {
+    "/autotuning",  "/log_level", "/steps_per_print", "/tensorboard",          "/wandb",
+    "/csv_monitor", "/comet",     "/flops_profiler",  "/wall_clock_breakdown", "/memory_breakdown"};
 
 bool IsUnder(const std::string& pointer, const std::string& prefix) {
   return pointer == prefix || pointer.starts_with(prefix + "/");
@@ -96,6 +112,7 @@ class Reader {
       Fail("names no flag; expected one, such as arguments.--num-workers");
     if (flag == "--per_device_train_batch_size" || flag == "--gradient_accumulation_steps")
       Fail("follows the micro-batch size; expected /train_micro_batch_size_per_gpu");
+    if (IsConfigFlag(flag)) Fail("names the config of each trial; expected keys of the ds_config");
     const CommandWords command(spec_.entrypoint);
     const bool has_flag = std::ranges::any_of(command.words(), [&](const CommandWord& word) {
       return word.text == flag || word.text.starts_with(flag + "=");
@@ -106,12 +123,17 @@ class Reader {
 
   void CheckVariable(const std::string& name) const {
     if (!IsVariableName(name)) Fail("names no environment variable");
-    if (SetsItself(name)) Fail("is a variable that dsat sets itself");
+    const bool is_place =
+        name == "CUDA_VISIBLE_DEVICES" || name == "MASTER_ADDR" || name == "MASTER_PORT";
+    if (SetsItself(name) || is_place) Fail("is a variable that dsat sets itself");
   }
 
   const Key* CheckKey(const std::string& pointer) {
     for (const Fixed& fixed : kFixed) {
       if (IsUnder(pointer, fixed.prefix)) Fail(fixed.reason);
+    }
+    for (const char* prefix : kOfHooks) {
+      if (!IsBuiltin(spec_) && IsUnder(pointer, prefix)) Fail(kHook);
     }
     const Key* key = Keys().Find(pointer);
     if (key == nullptr) {
@@ -125,6 +147,11 @@ class Reader {
     if (IsBuiltin(spec_) && (is_idle || key->builtin == Builtin::kRefuses))
       Fail("has no effect in the builtin engine (docs/ds_config.md)");
     if (!IsBuiltin(spec_) && key->own) Fail("is a key of the builtin engine alone");
+    if (key->key_class == engine::KeyClass::kSemantic && pointer != kMicroBatchKey) {
+      warnings_->push_back(place_ +
+                           " changes what is learned: the losses of such a pick are compared by "
+                           "how much they fall (docs/proof.md)");
+    }
     return key;
   }
 

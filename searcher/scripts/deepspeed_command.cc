@@ -369,6 +369,10 @@ std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
   return found;
 }
 
+bool IsConfigFlag(const std::string& flag) {
+  return std::ranges::find(kConfigFlags, flag) != kConfigFlags.end();
+}
+
 bool NamesConfig(const ExperimentSpec& spec) {
   return UsesVariable(spec.entrypoint) ||
          !FindConfigArguments(CommandWords(spec.entrypoint), spec).empty();

@@ -41,6 +41,9 @@ std::string TextOf(const CommandWords& command, const ArgumentPart& part);
 std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
                                               const ExperimentSpec& spec);
 
+// Whether the value of a command's flag may be a DeepSpeed config, as that of --deepspeed_config.
+bool IsConfigFlag(const std::string& flag);
+
 // True if the command names its config as above or by the variable DSAT_DS_CONFIG.
 bool NamesConfig(const ExperimentSpec& spec);
 

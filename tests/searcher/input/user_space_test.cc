@@ -127,8 +127,32 @@ TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {
   }
   EXPECT_THAT(ErrorOf({{"/gradient_clipping/of_what", {1}}}, /*builtin=*/false),
               HasSubstr("changes what the model learns"));
-  EXPECT_THAT(ErrorOf({{"/steps_per_print/of_what", {1}}}, /*builtin=*/false),
-              HasSubstr("is a part of /steps_per_print, which is no section"));
+  EXPECT_THAT(ErrorOf({{"/zero_allow_untested_optimizer/of_what", {1}}}, /*builtin=*/false),
+              HasSubstr("is a part of /zero_allow_untested_optimizer, which is no section"));
+}
+
+TEST_F(UserSpaceTest, WhatDsatSetsInTrialsIsRefused) {
+  for (const char* pointer : {"/wall_clock_breakdown", "/steps_per_print", "/tensorboard/enabled"})
+    EXPECT_THAT(ErrorOf({{pointer, {1}}}, /*builtin=*/false), HasSubstr("is set by dsat itself"));
+  for (const char* flag : {"--deepspeed_config", "--ds_config"}) {
+    EXPECT_THAT(ErrorOf({{fmt::format("arguments.{}", flag), {"a.json"}}}, /*builtin=*/false),
+                HasSubstr("names the config of each trial"));
+  }
+  for (const char* name : {"RANK", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"}) {
+    EXPECT_THAT(ErrorOf({{fmt::format("environment.{}", name), {1}}}),
+                HasSubstr("is a variable that dsat sets itself"));
+  }
+}
+
+TEST_F(UserSpaceTest, KeysThatChangeTheBatchOrTheLearningAreRefusedOrNamed) {
+  for (const char* pointer :
+       {"/pipeline/stages", "/sequence_parallel_size", "/tensor_parallel/autotp_size"})
+    EXPECT_THAT(ErrorOf({{pointer, {1, 2}}}, /*builtin=*/false), HasSubstr("the global batch"));
+  for (const char* pointer : {"/bf16/enabled", "/seed", "/gradient_allreduce_op"})
+    EXPECT_THAT(ErrorOf({{pointer, {1}}}, /*builtin=*/false),
+                HasSubstr("changes what the model learns"));
+  EXPECT_EQ(ErrorOf({{"/communication_data_type", {"fp32", "bf16"}}}, /*builtin=*/false), "");
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("changes what is learned")));
 }
 
 TEST_F(UserSpaceTest, ErrorsNameTheLineOfTheEntry) {
