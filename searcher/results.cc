@@ -14,6 +14,7 @@
 #include "proto/launch_settings.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/rank_launcher.h"
 #include "searcher/stated_defaults.h"
 #include "searcher/verdict.h"
 

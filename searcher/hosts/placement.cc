@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "engine/runtime/rank_variables.h"
 #include "searcher/hosts/hosts.h"
-#include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

@@ -30,6 +30,7 @@
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/rank_launcher.h"
 #include "searcher/scripts/script_losses.h"
 #include "searcher/scripts/torch_extensions.h"
 

@@ -1,4 +1,4 @@
-// The words of the user's command, which may be a shell's command line, and changes to them.
+// The words of the user's command, which may be a shell's command line, its flags, and changes.
 #include "searcher/scripts/command_words.h"
 
 #include <fmt/format.h>
@@ -95,6 +95,36 @@ Argv CommandWords::Changed() const {
   argv = argv_;
   argv[script_] = std::move(script);
   return argv;
+}
+
+std::string WithUnderscores(std::string argument) {
+  if (!argument.starts_with("--")) return argument;
+  for (size_t i = 2; i < argument.size() && argument[i] != '='; ++i) {
+    if (argument[i] == '-') argument[i] = '_';
+  }
+  return argument;
+}
+
+std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
+                                        std::string_view flag) {
+  const std::vector<CommandWord>& words = command.words();
+  const std::string argument = WithUnderscores(words[index].text);
+  if (argument.starts_with(std::string(flag) + "=")) return ArgumentPart{index, flag.size() + 1};
+  if (argument != flag || index + 1 == words.size() || words[index + 1].first ||
+      words[index + 1].text.starts_with("-"))
+    return std::nullopt;
+  return ArgumentPart{index + 1, 0};
+}
+
+std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag) {
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    if (const auto value = ValueOfFlag(command, i, flag)) return value;
+  }
+  return std::nullopt;
+}
+
+std::string TextOf(const CommandWords& command, const ArgumentPart& part) {
+  return command.words()[part.index].text.substr(part.offset, part.length);
 }
 
 }  // namespace dsat

@@ -1,9 +1,10 @@
-// The words of the user's command, which may be a shell's command line, and changes to them.
+// The words of the user's command, which may be a shell's command line, its flags, and changes.
 #ifndef DSAT_SEARCHER_SCRIPTS_COMMAND_WORDS_H_
 #define DSAT_SEARCHER_SCRIPTS_COMMAND_WORDS_H_
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,23 @@ class CommandWords {
   std::vector<CommandWord> words_;
   std::map<size_t, Change> changes_;
 };
+
+// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
+struct ArgumentPart {
+  size_t index = 0;
+  size_t offset = 0;
+  size_t length = std::string::npos;  // To the end.
+};
+
+// "--num-gpus=x-y" -> "--num_gpus=x-y".
+std::string WithUnderscores(std::string argument);
+// The value of words()[index] if that is `flag`, which has underscores: "--flag value" or
+// "--flag=value", also with hyphens.
+std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
+                                        std::string_view flag);
+// The first value of `flag` in the command.
+std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag);
+std::string TextOf(const CommandWords& command, const ArgumentPart& part);
 
 }  // namespace dsat
 

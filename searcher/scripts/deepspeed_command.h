@@ -2,11 +2,9 @@
 #ifndef DSAT_SEARCHER_SCRIPTS_DEEPSPEED_COMMAND_H_
 #define DSAT_SEARCHER_SCRIPTS_DEEPSPEED_COMMAND_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -17,23 +15,6 @@ namespace dsat {
 
 // The environment variable with the path of a trial's ds_config.
 inline constexpr char kConfigVariable[] = "DSAT_DS_CONFIG";
-
-// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
-struct ArgumentPart {
-  size_t index = 0;
-  size_t offset = 0;
-  size_t length = std::string::npos;  // To the end.
-};
-
-// "--num-gpus=x-y" -> "--num_gpus=x-y".
-std::string WithUnderscores(std::string argument);
-// The value of words()[index] if that is `flag`, which has underscores: "--flag value" or
-// "--flag=value", also with hyphens.
-std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
-                                        std::string_view flag);
-// The first value of `flag` in the command.
-std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag);
-std::string TextOf(const CommandWords& command, const ArgumentPart& part);
 
 // Where the command names its DeepSpeed config: {ds_config}, the values of --deepspeed_config,
 // --deepspeed_config_file, --ds_config and, if it is a .json file, --deepspeed, and every argument
@@ -47,23 +28,8 @@ bool IsConfigFlag(const std::string& flag);
 // True if the command names its config as above or by the variable DSAT_DS_CONFIG.
 bool NamesConfig(const ExperimentSpec& spec);
 
-// A program that starts the ranks itself.
-struct RankLauncher {
-  std::string name;       // "deepspeed", "torchrun", "accelerate"
-  size_t args_begin = 0;  // words()[args_begin, args_end) are the launcher's own arguments.
-  size_t args_end = 0;
-  std::string port_flag;
-  std::optional<int64_t> num_ranks;  // If its arguments give it.
-  std::optional<int64_t> port;       // Likewise.
-  bool needs_port = false;           // The arguments choose no port or rendezvous.
-};
-std::optional<RankLauncher> FindRankLauncher(const CommandWords& command);
-std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
-
 // Throws kInvalidArgument if the command names no config file and no Python runs in it that dsat's
-// import hook could reach (never without a hook), or if its launcher starts another number of ranks
-// than spec.slots_per_trial, is hidden in a variable of the shell, wholly or with some of its
-// options, or is DeepSpeed's and selects devices by their names.
+// import hook could reach (never without a hook), and as CheckRankLauncher.
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
 
 // Gives `flag` the value: in its place if the command has the flag, else at the end. true and false

@@ -15,7 +15,8 @@
 #include "base/files.h"
 #include "searcher/hosts/hosts.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/command_words.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

@@ -21,6 +21,7 @@
 #include "engine/config/validate.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

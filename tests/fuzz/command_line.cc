@@ -7,6 +7,7 @@
 #include "searcher/launch/launch_request.h"
 #include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/node_command.h"
+#include "searcher/scripts/rank_launcher.h"
 #include "searcher/scripts/trainer_command.h"
 #include "tests/fuzz/one_input.h"
 

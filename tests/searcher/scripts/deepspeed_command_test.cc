@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {
