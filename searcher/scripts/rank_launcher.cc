@@ -10,6 +10,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -33,6 +34,8 @@ constexpr std::array kLaunchers = {
                   "--num_accelerators", "--num_nodes"},
     KnownLauncher{"torchrun", "torch.distributed.run", "--master_port", "--nproc_per_node",
                   "--nproc_per_node", "--nnodes"},
+    KnownLauncher{"torchrun", "torch.distributed.launch", "--master_port", "--nproc_per_node",
+                  "--nproc_per_node", "--nnodes"},
     KnownLauncher{"accelerate", "accelerate.commands.launch", "--main_process_port",
                   "--num_processes", "--num_processes", ""},
 };
@@ -41,6 +44,20 @@ constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--ma
                                                           "--standalone", "--rdzv"};
 // Words that may stand before a program and run it.
 constexpr std::array<std::string_view, 5> kPrefixes = {"env", "exec", "nohup", "time", "setsid"};
+// Programs that run another one behind arguments of their own, and switches among these.
+constexpr std::array<std::string_view, 5> kWrappers = {"uv", "poetry", "conda", "timeout", "nice"};
+constexpr std::array<std::string_view, 2> kWrapperSwitches = {"--no-capture-output",
+                                                              "--live-stream"};
+// Switches of launchers, behind which a module or a program may follow.
+constexpr std::array<std::string_view, 3> kProgramSwitches = {"-m", "--module", "--no_python"};
+
+bool IsIn(std::span<const std::string_view> list, std::string_view word) {
+  return std::ranges::find(list, word) != list.end();
+}
+
+bool IsPython(const CommandWord& word) {
+  return BaseName(word.text).starts_with("python");
+}
 
 std::optional<int64_t> ParseCount(std::string_view text) {
   int64_t value = 0;
@@ -97,36 +114,72 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
   }
 }
 
-// The program of the command that begins at words()[i], behind variables and prefixes; the last of
-// these if it has none.
+// True if words()[i] may be the program that a wrapper runs: not the value of an option, which may
+// have the name of a launcher, as in "conda run -n deepspeed".
+bool IsProgramBehindWrapper(const CommandWords& command, size_t i) {
+  const CommandWord& word = command.words()[i];
+  const std::string& before = command.words()[i - 1].text;
+  if (before.starts_with('-') && !IsIn(kWrapperSwitches, before)) return false;
+  const auto is_named = [&](const KnownLauncher& known) {
+    return BaseName(word.text) == known.name;
+  };
+  return IsPython(word) || word.text.ends_with(".py") || std::ranges::any_of(kLaunchers, is_named);
+}
+
+// The program of the command that begins at words()[i], behind variables, prefixes and wrappers;
+// the last of these if it has none.
 size_t ProgramAt(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
   const auto is_prefix = [](const std::string& word) {
-    return word.find('=') != std::string::npos ||
-           std::ranges::find(kPrefixes, BaseName(word)) != kPrefixes.end();
+    return word.find('=') != std::string::npos || IsIn(kPrefixes, BaseName(word));
   };
   while (i + 1 < words.size() && !words[i + 1].first && is_prefix(words[i].text))
     ++i;
+  if (!IsIn(kWrappers, BaseName(words[i].text))) return i;
+  for (size_t k = i + 1; k < words.size() && !words[k].first; ++k) {
+    if (IsProgramBehindWrapper(command, k)) return k;
+  }
   return i;
+}
+
+// True if words()[i] is the script, the module or the program that a launcher's ranks run, and not
+// one of its arguments from `args_begin` on: no option of a launcher has more than one value.
+bool IsProgramOfLauncher(const CommandWords& command, size_t args_begin, size_t i) {
+  const CommandWord& word = command.words()[i];
+  if (word.text.ends_with(".py")) return true;
+  if (word.expands || word.text.starts_with('-')) return false;
+  const std::string before = i == args_begin ? "" : WithUnderscores(command.words()[i - 1].text);
+  const bool may_be_value = before.starts_with('-') && before.find('=') == before.npos;
+  return !may_be_value || IsIn(kProgramSwitches, before);
+}
+
+// The index of MODULE in "python3 ... -m MODULE", where words()[i] is Python; 0 if it runs none.
+size_t ModuleAt(const CommandWords& command, size_t i) {
+  const std::vector<CommandWord>& words = command.words();
+  if (!IsPython(words[i])) return 0;
+  for (size_t k = i + 1; k + 1 < words.size() && words[k].text.starts_with('-'); ++k) {
+    if (words[k].text == "-m") return k + 1;
+    if (words[k].text == "-W" || words[k].text == "-X") ++k;  // These have values.
+  }
+  return 0;
 }
 
 // The launcher that the program words()[i] is.
 std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
-  const bool module = i + 2 < words.size() && BaseName(words[i].text).starts_with("python") &&
-                      words[i + 1].text == "-m";
+  const size_t module = ModuleAt(command, i);
   for (const KnownLauncher& known : kLaunchers) {
-    if (module ? words[i + 2].text != known.module : BaseName(words[i].text) != known.name)
+    if (module > 0 ? words[module].text != known.module : BaseName(words[i].text) != known.name)
       continue;
     RankLauncher launcher;
     launcher.name = known.name;
     launcher.port_flag = known.port_flag;
-    launcher.args_begin = i + (module ? 3 : 1);
-    if (!module && known.name == "accelerate") ++launcher.args_begin;  // accelerate launch ...
+    launcher.args_begin = std::max(i, module) + 1;
+    if (module == 0 && known.name == "accelerate") ++launcher.args_begin;  // accelerate launch ...
     launcher.args_begin = std::min(launcher.args_begin, words.size());
     launcher.args_end = launcher.args_begin;
     while (launcher.args_end < words.size() && !words[launcher.args_end].first &&
-           !words[launcher.args_end].text.ends_with(".py")) {
+           !IsProgramOfLauncher(command, launcher.args_begin, launcher.args_end)) {
       ++launcher.args_end;
     }
     ReadLauncherArguments(known, command, &launcher);

@@ -84,6 +84,23 @@ INSTANTIATE_TEST_SUITE_P(
         Rewrite{{"python3", "-m", "torch.distributed.run", "t.py", "--ds_config", "a.json"},
                 {"python3", "-m", "torch.distributed.run", "--master_port", "7777", "t.py",
                  "--ds_config", "D"}},
+        Rewrite{{"python3", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "t.py"},
+                {"python3", "-u", "-W", "ignore", "-m", "torch.distributed.launch", "--master_port",
+                 "7777", "t.py"}},
+        // Behind a wrapper, whose options may have values with the name of a launcher.
+        Rewrite{{"uv", "run", "torchrun", "t.py"},
+                {"uv", "run", "torchrun", "--master_port", "7777", "t.py"}},
+        Rewrite{{"timeout", "-k", "5", "1h", "nice", "-n", "5", "python3", "-m",
+                 "torch.distributed.run", "t.py"},
+                {"timeout", "-k", "5", "1h", "nice", "-n", "5", "python3", "-m",
+                 "torch.distributed.run", "--master_port", "7777", "t.py"}},
+        Rewrite{{"conda", "run", "-n", "deepspeed", "--no-capture-output", "deepspeed", "t.py"},
+                {"conda", "run", "-n", "deepspeed", "--no-capture-output", "deepspeed",
+                 "--master_port", "7777", "t.py"}},
+        Rewrite{{"conda", "run", "-n", "deepspeed", "python3", "t.py", "deepspeed"},
+                {"conda", "run", "-n", "deepspeed", "python3", "t.py", "deepspeed"}},
+        Rewrite{{"uv", "run", "--with", "deepspeed", "t.py", "deepspeed"},
+                {"uv", "run", "--with", "deepspeed", "t.py", "deepspeed"}},
         Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
                 {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
                  "t.py", "--ds_config", "D"}}));
@@ -152,6 +169,19 @@ TEST(FindRankLauncherTest, MoreRanksThanANumberHoldsAreRefused) {
   EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4611686018427387904", "--num_nodes", "4",
                          "t.py", "--ds_config", "a"}),
               HasSubstr("deepspeed would start 9223372036854775807 ranks, expected 2"));
+}
+
+TEST(FindRankLauncherTest, ItsArgumentsEndBeforeTheModuleOrTheProgram) {
+  for (const Argv& program : {Argv{"--module", "pkg.train"}, Argv{"--no_python", "./train"},
+                              Argv{"pkg/train"}, Argv{"t.py"}}) {
+    Argv argv = {"deepspeed", "--num_gpus=2"};
+    argv.insert(argv.end(), program.begin(), program.end());
+    argv.insert(argv.end(), {"-i", "corpus:en", "--num_gpus", "7", "--ds_config", "a"});
+    EXPECT_EQ(RefusalOf(argv), "") << program.front();
+  }
+  EXPECT_THAT(RefusalOf({"accelerate", "launch", "--config_file", "a", "--num_processes", "3", "-m",
+                         "pkg.train", "--num_processes", "2"}),
+              HasSubstr("accelerate would start 3 ranks"));
 }
 
 TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
