@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/regex.h"
 #include "engine/config/releases.h"
 #include "proto/launch_settings.h"
 #include "searcher/scripts/rank_launcher.h"
@@ -64,11 +65,18 @@ std::optional<ArgumentPart> ConfigIn(const CommandWords& command, size_t i,
   return std::nullopt;
 }
 
+// The first use of the variable DSAT_DS_CONFIG in `word` from `begin` on; empty if there is none.
+re2::StringPiece ConfigVariableIn(const std::string& word, size_t begin) {
+  static const RE2 kVariable(fmt::format(R"(\$(?:{0}\b|\{{{0}\}}))", kConfigVariable),
+                             RegexOptions());
+  re2::StringPiece found;
+  kVariable.Match(word, begin, word.size(), RE2::UNANCHORED, &found, 1);
+  return found;
+}
+
 bool UsesVariable(const Argv& argv) {
-  return std::ranges::any_of(argv, [](const std::string& word) {
-    return word.find(std::string("$") + kConfigVariable) != std::string::npos ||
-           word.find(std::string("${") + kConfigVariable) != std::string::npos;
-  });
+  return std::ranges::any_of(
+      argv, [](const std::string& word) { return !ConfigVariableIn(word, 0).empty(); });
 }
 
 // True if the program is a script with "#!", as those that pip installs.
@@ -187,9 +195,15 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
   if (launcher && launcher->needs_port && port)
     command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});
   Argv argv = command.Changed();
-  // A shell replaces the variable itself.
+  if (command.in_shell()) return argv;  // A shell replaces the variable itself.
   for (std::string& word : argv) {
-    if (!command.in_shell() && (word == std::string("$") + kConfigVariable)) word = config_path;
+    for (size_t begin = 0;;) {
+      const re2::StringPiece used = ConfigVariableIn(word, begin);
+      if (used.empty()) break;
+      const auto offset = static_cast<size_t>(used.data() - word.data());
+      word.replace(offset, used.size(), config_path);
+      begin = offset + config_path.size();
+    }
   }
   return argv;
 }

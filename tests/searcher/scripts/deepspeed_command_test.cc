@@ -46,6 +46,9 @@ INSTANTIATE_TEST_SUITE_P(
                 {"./t", "--deepspeed", "data.txt", "--ds_config", "D"}},
         Rewrite{{"./t", "--config={ds_config}"}, {"./t", "--config=D"}},
         Rewrite{{"./t", "$DSAT_DS_CONFIG"}, {"./t", "D"}},
+        Rewrite{{"./t", "--cfg=$DSAT_DS_CONFIG", "a:${DSAT_DS_CONFIG}/$DSAT_DS_CONFIG"},
+                {"./t", "--cfg=D", "a:D/D"}},
+        Rewrite{{"./t", "$DSAT_DS_CONFIGS", "{ds_config}"}, {"./t", "$DSAT_DS_CONFIGS", "D"}},
         // The experiment's own file, however it is given.
         Rewrite{{"python", "t.py", "--config", "conf/own.json", "other.json"},
                 {"python", "t.py", "--config", "D", "other.json"}},
