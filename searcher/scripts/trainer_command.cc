@@ -143,6 +143,22 @@ std::optional<int64_t> NumberInScript(const std::string& script, const TrainerAr
   return number;
 }
 
+// Whether the script takes the trainer's arguments from its command line: it has a parser of
+// dataclasses, and names a class of these arguments of which it makes no object itself.
+bool ParsesArguments(const std::string& script) {
+  if (!Has(script, "HfArgumentParser") && !Has(script, "TrlParser")) return false;
+  static const RE2 kClass(
+      R"((class\s+)?\b\w*(?:TrainingArguments|[A-Z]{2,}Config|RewardConfig)\b(\s*\()?)",
+      RegexOptions());
+  bool is_named = false;
+  std::string definition, call;
+  for (re2::StringPiece rest(script); RE2::FindAndConsume(&rest, kClass, &definition, &call);) {
+    if (definition.empty() && !call.empty()) return false;
+    is_named = true;
+  }
+  return is_named;
+}
+
 class Resolver {
  public:
   Resolver(const std::string& source, ExperimentSpec* spec)
@@ -150,7 +166,7 @@ class Resolver {
         spec_(*spec),
         command_(spec->entrypoint),
         script_(ReadScript(command_, *spec)),
-        parses_(Has(script_, "HfArgumentParser") || Has(script_, "TrlParser")),
+        parses_(ParsesArguments(script_)),
         reads_file_(Has(script_, "TrlParser") && FindFlag(command_, "--config")) {}
 
   std::vector<std::string> Resolve() {

@@ -143,6 +143,31 @@ TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
   }
 }
 
+TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
+  std::ofstream(folder_ / "own.py")
+      << "from transformers import HfArgumentParser, TrainingArguments\n"
+         "class ScriptArguments: pass\n"
+         "args = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()\n"
+         "training = TrainingArguments('out', gradient_accumulation_steps=2)\n";
+  const Argv own = {"python", "own.py", "--deepspeed", "ds.json"};
+  Complete(own, kAuto);
+  EXPECT_EQ(spec_.entrypoint, own);
+  EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 8);
+  EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 2);
+  for (const char* text :
+       {"HfArgumentParser(ScriptArguments)\nSFTConfig(output_dir='out')", "# HfArgumentParser\n"}) {
+    std::ofstream(folder_ / "own.py") << text;
+    EXPECT_THAT(ErrorOf(own, kAuto), HasSubstr("dsat cannot see")) << text;
+  }
+  for (const char* text :
+       {"class MyTrainingArguments(TrainingArguments): pass\nHfArgumentParser(MyTrainingArguments)",
+        "kinds = (ScriptArguments, SFTConfig, ModelConfig)\nTrlParser(kinds)\nLoraConfig()"}) {
+    std::ofstream(folder_ / "own.py") << text;
+    Complete(own, kAuto);
+    EXPECT_THAT(spec_.entrypoint, Contains("--per_device_train_batch_size")) << text;
+  }
+}
+
 TEST_F(TrainerCommandTest, AMillionBlanksAreRead) {
   const std::string blanks(1'000'000, ' '), lines(1'000'000, '\n');
   std::ofstream(folder_ / "code.py")
