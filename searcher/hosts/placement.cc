@@ -243,10 +243,13 @@ std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& reques
 }
 
 std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {
-  const LaunchHost& first = request.hosts.at(static_cast<size_t>(request.slots.at(0).host));
+  const int64_t first = request.slots.at(0).host;
+  const bool on_one =
+      std::ranges::all_of(request.slots, [&](const Slot& slot) { return slot.host == first; });
   const std::string name = fmt::format("{}/{}/{}", request.token, request.trial, request.attempt);
-  return {{"MASTER_ADDR", first.address},
-          {"MASTER_PORT", std::to_string(kFirstPort + StableHash(name) % kNumPorts)}};
+  return {
+      {"MASTER_ADDR", on_one ? "127.0.0.1" : request.hosts.at(static_cast<size_t>(first)).address},
+      {"MASTER_PORT", std::to_string(kFirstPort + StableHash(name) % kNumPorts)}};
 }
 
 }  // namespace dsat

@@ -202,16 +202,16 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);
-  const bool on_several = places[0].num_nodes > 1;
+  const bool on_hosts = AreElsewhere(request.hosts);
   std::map<std::string, std::string> meeting = {{"MASTER_ADDR", "127.0.0.1"}};
-  if (on_several) meeting = MasterEnvironment(request);
-  if (!on_several) meeting["MASTER_PORT"] = std::to_string(FreePort());
+  if (on_hosts) meeting = MasterEnvironment(request);
+  if (!on_hosts) meeting["MASTER_PORT"] = std::to_string(FreePort());
   const int port = std::stoi(meeting["MASTER_PORT"]);
-  const bool is_ours = !launcher_ || launcher_->needs_port || on_several;
+  const bool is_ours = !launcher_ || launcher_->needs_port || on_hosts;
 
   std::vector<std::vector<std::string>> argvs(
       places.size(), ArgvForTrial(spec_, request.ds_config, files.config, port));
-  if (launcher_ && on_several) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
+  if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
   for (size_t i = 0; i < places.size(); ++i) {

@@ -1,4 +1,4 @@
-// A launcher's command on each of several hosts.
+// A launcher's command on each host of a hostfile or a job.
 //
 // The options are those of deepspeed/launcher/runner.py, torch/distributed/run.py and
 // accelerate/commands/launch.py.

@@ -1,4 +1,4 @@
-// A launcher's command on each of several hosts.
+// A launcher's command on each host of a hostfile or a job.
 #ifndef DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
 #define DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
 

@@ -147,6 +147,8 @@ TEST(MasterEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
   EXPECT_LT(port, 32000);
   request.attempt = 1;
   EXPECT_NE(MasterEnvironment(request).at("MASTER_PORT"), meeting.at("MASTER_PORT"));
+  request.slots = {{1, 0}, {1, 1}};
+  EXPECT_EQ(MasterEnvironment(request).at("MASTER_ADDR"), "127.0.0.1") << "all are on one host";
 }
 
 TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {

@@ -61,6 +61,33 @@ TEST_F(NodeCommandTest, WhatTheUserSaysOfHostsAndRendezvousIsReplaced) {
                       port_ + " --deepspeed_multinode_launcher standard t.py | cat"}));
 }
 
+TEST_F(NodeCommandTest, ATrialThatFitsOnOneHostGetsTheOptionsOfThatHost) {
+  request_.slots = {{1, 3}, {1, 5}};
+  request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}, {"gradient_accumulation_steps", 1}};
+  port_ = MasterEnvironment(request_).at("MASTER_PORT");
+  ExperimentSpec spec;
+  spec.slots_per_trial = 2;
+  const auto argv_of = [&](const Argv& entrypoint) {
+    spec.entrypoint = entrypoint;
+    const std::vector<RankCommand> commands = MakeCommandTarget(spec)->Prepare(request_);
+    EXPECT_EQ(commands.size(), 1u);
+    EXPECT_EQ(commands[0].host, 1);
+    EXPECT_EQ(std::to_string(commands[0].buffers_port), port_);
+    return commands[0].argv;
+  };
+  EXPECT_EQ(argv_of({"torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--rdzv_endpoint",
+                     "h1:29500", "t.py", "--ds_config", "a"}),
+            (Argv{"torchrun", "--nnodes", "1", "--node_rank", "0", "--nproc_per_node", "2",
+                  "--master_addr", "127.0.0.1", "--master_port", port_, "t.py", "--ds_config",
+                  folder_.path() + "/ds_config.json"}));
+  EXPECT_EQ(argv_of({"deepspeed", "--hostfile", "hosts", "--module", "pkg.train", "-e", "3",
+                     "--ds_config", "a"}),
+            (Argv{"deepspeed", "--no_ssh", "--hostfile", folder_.path() + "/hostfile", "--include",
+                  "node0:3,5", "--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port",
+                  port_, "--module", "pkg.train", "-e", "3", "--ds_config",
+                  folder_.path() + "/ds_config.json"}));
+}
+
 TEST_F(NodeCommandTest, DeepSpeedsLauncherGetsAHostfileAndNeedsNoSsh) {
   const std::string hostfile = folder_.path() + "/hostfile";
   ExperimentSpec spec;
