@@ -40,14 +40,14 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
         if model is None:
             raise ValueError("dsat.report(): the profiling trial counts parameters; pass model=")
         synchronize()
-        rank_file(running).add({"config_applied": True})
+        rank_file(running).begin({})
         parameters = list(model.parameters())
         finish_profile(running, sum(p.numel() for p in parameters),
                        sum(p.numel() for p in parameters if p.requires_grad),
                        peak_memory()["peak_bytes"] - memory_in_use())
     if _meter is None:
         _meter = Meter(running)
-        rank_file(running).add({"config_applied": True, "ran": _settings_of(running, samples)})
+        rank_file(running).begin({"ran": _settings_of(running, samples)})
     _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
 
 

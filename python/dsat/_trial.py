@@ -159,6 +159,17 @@ def world_size() -> int:
         "get_world_size", ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), 1)
 
 
+def check_rank() -> None:
+    """Raises RuntimeError if the command starts ranks within each rank that dsat starts."""
+    started_as = os.environ.get("DSAT_RANK")
+    if started_as is not None and started_as != str(rank()):
+        raise RuntimeError(
+            f"dsat: this is rank {rank()} of {world_size()}, within the process that dsat started "
+            f"as rank {started_as}: the entrypoint starts ranks itself, where dsat does not see it, "
+            "and so once for each slot; begin the entrypoint with the launcher (torchrun, "
+            "deepspeed, accelerate launch), or start the script by python without a launcher")
+
+
 class RankFile:
     """hook-rank<R>.json in the trial's folder: what this rank tells dsat besides the metrics."""
 
@@ -171,6 +182,11 @@ class RankFile:
         """Adds or replaces keys, and writes the file."""
         self._content.update(values)
         self.write()
+
+    def begin(self, values: Config) -> None:
+        """Says that this rank trains with the trial's config. Raises as check_rank()."""
+        check_rank()
+        self.add({"config_applied": True, "world_size": world_size(), **values})
 
     def keep(self, values: Config) -> None:
         """Adds or replaces keys, which are written with the next ones or at the process's end."""

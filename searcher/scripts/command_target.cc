@@ -101,6 +101,7 @@ class CommandTarget : public LaunchTarget {
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
   int64_t BatchOf(const LaunchRequest& request) const;
+  std::string OtherRanks(const LaunchRequest& request) const;
   std::string Misfit(const LaunchRequest& request) const;
   void AddReports(const LaunchRequest& request, PointResult* result) const;
   // After which the script ends at the earliest, counted from 0.
@@ -235,7 +236,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                         {"CROSS_RANK", std::to_string(place.node)},
                         {"CROSS_SIZE", std::to_string(place.num_nodes)}});
     command.env.insert(meeting.begin(), meeting.end());
-    command.env["RANK"] = std::to_string(rank);
+    command.env["RANK"] = command.env["DSAT_RANK"] = std::to_string(rank);
     command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
   }
   return commands;
@@ -246,6 +247,20 @@ int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
   const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
   if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
   return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
+}
+
+// Why the ranks that ran are not those of the trial; "" if they are, or if none has said so.
+std::string CommandTarget::OtherRanks(const LaunchRequest& request) const {
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  const int64_t ran = reports.empty() ? 0 : reports[0].world_size;
+  if (ran == 0 || ran == spec_.slots_per_trial) return "";
+  return fmt::format(
+      "the entrypoint trained with world size {}; expected {} as in resources.slots_per_trial: {}, "
+      "or change slots_per_trial",
+      ran, spec_.slots_per_trial,
+      launcher_ ? fmt::format("give {} {} to {}", launcher_->ranks_flag, spec_.slots_per_trial,
+                              launcher_->name)
+                : "begin it with the launcher that starts them");
 }
 
 // Why the measurement is not one of the trial's config; "" if it is.
@@ -302,7 +317,7 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
 
 std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
   const Json file = FilesOf(request).ReadMetrics();
-  if (!file.is_object()) return std::nullopt;
+  if (!file.is_object() || !OtherRanks(request).empty()) return std::nullopt;
   const std::vector<StepLine> lines = FilesOf(request).ReadStepLines();
   std::optional<double> logged_ms;
   if (!lines.empty()) {
@@ -314,7 +329,7 @@ std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& reque
 std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& request) const {
   std::optional<ModelProfile> profile =
       NormalizeModelInfo(FilesOf(request).ReadModelInfo(), MicroBatchOf(request));
-  if (!profile) return std::nullopt;
+  if (!profile || !OtherRanks(request).empty()) return std::nullopt;
   int64_t& memory = profile->device_memory_bytes;
   if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
   if (memory == 0) memory = NvidiaMemoryBytes().value_or(0);
@@ -374,6 +389,8 @@ int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
 // code.
 std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& request) const {
   if (request.full_run) return std::nullopt;
+  if (const std::string other = OtherRanks(request); !other.empty())
+    return Outcome{TrialState::kFailed, other};
   if (request.kind == TrialKind::kProfile) {
     if (ReadProfile(request)) return Outcome{TrialState::kSucceeded, ""};
     return std::nullopt;

@@ -24,6 +24,7 @@ struct RanConfig {
 struct HookReport {
   bool config_applied = false;
   std::string engine = {};  // "DeepSpeedEngine", "PipelineEngine", ...
+  int64_t world_size = 0;   // Of torch.distributed; 0 if unknown.
   RanConfig ran = {};
   std::optional<double> peak_bytes = {};
   std::optional<double> host_bytes = {};

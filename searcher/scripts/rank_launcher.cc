@@ -174,6 +174,7 @@ std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
     RankLauncher launcher;
     launcher.name = known.name;
     launcher.port_flag = known.port_flag;
+    launcher.ranks_flag = known.ranks_flag;
     launcher.args_begin = std::max(i, module) + 1;
     if (module == 0 && known.name == "accelerate") ++launcher.args_begin;  // accelerate launch ...
     launcher.args_begin = std::min(launcher.args_begin, words.size());

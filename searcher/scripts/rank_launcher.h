@@ -18,7 +18,7 @@ struct RankLauncher {
   std::string name;       // "deepspeed", "torchrun", "accelerate"
   size_t args_begin = 0;  // words()[args_begin, args_end) are the launcher's own arguments.
   size_t args_end = 0;
-  std::string port_flag;
+  std::string port_flag, ranks_flag;
   std::optional<int64_t> num_ranks;  // If its arguments give it.
   std::optional<int64_t> port;       // Likewise.
   bool needs_port = false;           // The arguments choose no port or rendezvous.

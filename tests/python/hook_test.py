@@ -23,6 +23,7 @@ def expect_trial(trial, codes, ran):
     for rank in range(len(codes)):
         found = trial.read(f"hook-rank{rank}.json")
         assert found["config_applied"] is True
+        assert found["world_size"] == len(codes)
         assert found["ran"] == ran
         assert found["peak_bytes"] > 1e6
         assert found["num_alloc_retries"] == 0
@@ -155,6 +156,13 @@ def test_a_local_rank_that_is_not_passed_is_named(run_trial):
     run_trial.write_config(optimizer=ADAMW)
     assert run_trial.run("dict_config.py", "local_rank", ranks=1, LOCAL_RANK="1") == [1]
     assert "start it by `deepspeed` in place of `python`" in run_trial.log()
+
+
+def test_a_rank_within_another_one_is_refused(run_trial):
+    run_trial.write_config(optimizer=ADAMW)
+    assert run_trial.run("dict_config.py", ranks=1, DSAT_RANK="1") == [1]
+    assert "this is rank 0 of 1, within the process that dsat started as rank 1" in run_trial.log()
+    assert not (run_trial.folder / "hook-rank0.json").exists()
 
 
 def test_measured_trials_leave_the_checkpoints_of_the_user_alone(run_trial):

@@ -58,6 +58,7 @@ def test_steps_are_measured_and_the_process_ends(running, capsys):
         2 * 2 * (2 * 3 * 8 * 4), rel=0.01)
     found = read(folder, "hook-rank0.json")
     assert found["config_applied"] is True
+    assert found["world_size"] == 1
     assert found["ran"] == {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
                             "train_batch_size": 6, "data_parallel_size": 1}
     assert found["losses"] == [0, 1, 2, 3, 4]
@@ -74,6 +75,16 @@ def test_without_a_total_all_ranks_have_samples_of_their_own(running, monkeypatc
     running()
     with pytest.raises(ValueError, match=r"samples=7\): expected a multiple of 6"):
         dsat.report(loss=1.0, samples=7)
+
+
+@pytest.mark.parametrize("profile", [False, True])
+def test_a_rank_within_another_one_is_refused(running, monkeypatch, profile):
+    folder = running(profile=profile)
+    monkeypatch.setenv("DSAT_RANK", "0")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(RuntimeError, match="begin the entrypoint with the launcher"):
+        dsat.report(loss=1.0, model=torch.nn.Linear(2, 2))
+    assert [path.name for path in folder.iterdir()] == ["ds_config.json"]
 
 
 def test_short_steps_are_measured_until_their_rate_is_known(running, monkeypatch):

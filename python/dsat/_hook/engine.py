@@ -14,7 +14,8 @@ from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
 from dsat._meter import StepLog, number_of, synchronize, uses_gpu
-from dsat._trial import Config, Trial, measures, note_result, rank_file, trial, write_json
+from dsat._trial import (Config, Trial, check_rank, measures, note_result, rank_file, trial,
+                         write_json)
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -181,6 +182,7 @@ def change(deepspeed: ModuleType) -> None:
         kwargs["config"] = config
         args: Any = kwargs.get("args")
         _check_local_rank(args)
+        check_rank()  # Before the engine takes memory.
         in_args = getattr(args, "deepspeed_config", None) is not None
         if in_args:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
@@ -192,8 +194,7 @@ def change(deepspeed: ModuleType) -> None:
         if not is_measured and running.measures:
             engine.dsat_ignores = True
             return result
-        rank_file(running).add({"config_applied": True, "engine": type(engine).__name__,
-                                "ran": settings_of(engine)})
+        rank_file(running).begin({"engine": type(engine).__name__, "ran": settings_of(engine)})
         if is_measured and not has_pipeline:
             engine.dsat_watch = EngineWatch(running, engine.train_micro_batch_size_per_gpu(), was)
         return result

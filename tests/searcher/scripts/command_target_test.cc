@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -341,6 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
             "dump-rewrites", TrialState::kFailed,
             "gradient_accumulation_steps is 1 instead of 3, zero_optimization/reduce_bucket_size "
             "is 7 instead of 1000"},
+        Ending{"hook-one-rank", TrialState::kFailed, "trained with world size 1; expected 2"},
         Ending{"hook-nan", TrialState::kFailed, "the loss of rank 0 is not finite after 2 steps"},
         Ending{"log-nan", TrialState::kFailed, "training diverges: {'loss': nan, 'epoch': 0.2}"},
         Ending{"hook-small-batches", TrialState::kFailed,
@@ -424,8 +424,8 @@ TEST_F(CommandTargetTest, RanksOnSeveralHostsAreToldWhereTheyAreAndWhereTheyMeet
     const std::string text = std::to_string(rank);
     EXPECT_EQ(command.host, static_cast<int64_t>(rank));
     EXPECT_TRUE(command.shares_folder) << "the hooks write there";
-    EXPECT_THAT(command.env, Contains(Pair("RANK", text)));
-    EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", "0")));
+    EXPECT_THAT(command.env, AllOf(Contains(Pair("RANK", text)), Contains(Pair("DSAT_RANK", text)),
+                                   Contains(Pair("LOCAL_RANK", "0"))));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_SIZE", "1")));
     EXPECT_THAT(command.env, Contains(Pair("CROSS_RANK", text)));
     EXPECT_THAT(command.env, Contains(Pair("CROSS_SIZE", "2")));
@@ -455,8 +455,8 @@ TEST_F(CommandTargetTest, ALauncherIsRunOnceWithoutRanks) {
   spec_.entrypoint = {"deepspeed", "t.py", "--deepspeed_config", "a.json"};
   const std::vector<RankCommand> commands = Commands();
   ASSERT_EQ(commands.size(), 1u);
-  EXPECT_EQ(commands[0].env.count("RANK"), 0u);
-  EXPECT_EQ(commands[0].env.count("WORLD_SIZE"), 0u);
+  for (const char* name : {"RANK", "WORLD_SIZE", "DSAT_RANK"})
+    EXPECT_EQ(commands[0].env.count(name), 0u);
   EXPECT_EQ(commands[0].env.at("PYTHONUNBUFFERED"), "1");
 }
 

@@ -56,6 +56,8 @@ if how in ("hook", "pipeline"):
     report()
 if how == "hook-rewrites":
     report(ran={"train_micro_batch_size_per_gpu": micro_batch - 1, "zero_stage": 3})
+if how == "hook-one-rank":
+    report(world_size=1)
 if how == "hook-nan":
     report(losses=[2.5, float("nan")])
 if how == "hook-small-batches":

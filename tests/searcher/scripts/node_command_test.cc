@@ -13,6 +13,7 @@ namespace dsat {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using Argv = std::vector<std::string>;
 
 // A trial of three ranks: one on the first host, and two on the second.
@@ -86,6 +87,27 @@ TEST_F(NodeCommandTest, ATrialThatFitsOnOneHostGetsTheOptionsOfThatHost) {
                   "node0:3,5", "--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port",
                   port_, "--module", "pkg.train", "-e", "3", "--ds_config",
                   folder_.path() + "/ds_config.json"}));
+}
+
+TEST_F(NodeCommandTest, ALauncherThatStartsAnotherNumberOfRanksFailsTheProfilingTrial) {
+  ExperimentSpec spec;
+  spec.slots_per_trial = 2;
+  spec.entrypoint = {"torchrun", "t.py", "--ds_config", "a"};  // One rank, by torchrun's default.
+  request_.kind = TrialKind::kProfile;
+  request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}};
+  WriteJsonFile(folder_ / "model_info.json", {{"num_params", 9},
+                                              {"trainable_num_params", 9},
+                                              {"activation_mem_per_gpu", 9},
+                                              {"gpu_mem", 9}});
+  const auto target = MakeCommandTarget(spec);
+  WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 2}});
+  EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
+  WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 1}});
+  EXPECT_FALSE(target->PollProfile(request_));
+  const Outcome outcome = target->Classify(request_, {});
+  EXPECT_EQ(outcome.state, TrialState::kFailed);
+  EXPECT_THAT(outcome.reason, HasSubstr("world size 1; expected 2 as in resources.slots_per_trial: "
+                                        "give --nproc_per_node 2 to torchrun"));
 }
 
 TEST_F(NodeCommandTest, DeepSpeedsLauncherGetsAHostfileAndNeedsNoSsh) {
