@@ -101,7 +101,10 @@ class CommandTarget : public LaunchTarget {
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
   int64_t BatchOf(const LaunchRequest& request) const;
-  std::string OtherRanks(const LaunchRequest& request) const;
+  std::string OtherRanks(const LaunchRequest& request) const {
+    const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+    return reports.empty() ? "" : MisfitOfRanks(reports[0], spec_);
+  }
   std::string Misfit(const LaunchRequest& request) const;
   void AddReports(const LaunchRequest& request, PointResult* result) const;
   // After which the script ends at the earliest, counted from 0.
@@ -247,20 +250,6 @@ int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
   const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
   if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
   return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
-}
-
-// Why the ranks that ran are not those of the trial; "" if they are, or if none has said so.
-std::string CommandTarget::OtherRanks(const LaunchRequest& request) const {
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
-  const int64_t ran = reports.empty() ? 0 : reports[0].world_size;
-  if (ran == 0 || ran == spec_.slots_per_trial) return "";
-  return fmt::format(
-      "the entrypoint trained with world size {}; expected {} as in resources.slots_per_trial: {}, "
-      "or change slots_per_trial",
-      ran, spec_.slots_per_trial,
-      launcher_ ? fmt::format("give {} {} to {}", launcher_->ranks_flag, spec_.slots_per_trial,
-                              launcher_->name)
-                : "begin it with the launcher that starts them");
 }
 
 // Why the measurement is not one of the trial's config; "" if it is.

@@ -9,8 +9,10 @@
 #include <limits>
 #include <utility>
 
+#include "engine/config/batch.h"
 #include "proto/trial.h"
 #include "searcher/scripts/deepspeed_metrics.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {
@@ -130,6 +132,29 @@ std::optional<RanConfig> ReadConfigDump(std::string_view log) {
   if (const auto stage = Dumped(log, "zero_optimization_stage")) ran.settings[kStageKey] = *stage;
   ran.data_parallel_size = WholePart(Dumped(log, "world_size").value_or(0));
   return ran;
+}
+
+std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) {
+  if (report.world_size > 0 && report.world_size != spec.slots_per_trial) {
+    const std::optional<RankLauncher> launcher = FindRankLauncher(spec.entrypoint);
+    return fmt::format(
+        "the entrypoint trained with world size {}; expected {} as in resources.slots_per_trial: "
+        "{}, or change slots_per_trial",
+        report.world_size, spec.slots_per_trial,
+        launcher ? fmt::format("give {} {} to {}", launcher->ranks_flag, spec.slots_per_trial,
+                               launcher->name)
+                 : "begin it with the launcher that starts them");
+  }
+  const int64_t replicas = report.ran.data_parallel_size;
+  const int64_t expected =
+      engine::DataParallelSize(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
+  if (!spec.options.train_batch_size || replicas == 0 || replicas == expected) return "";
+  return fmt::format(
+      "the data-parallel size of the script is {} on {} ranks; expected {}, by which the fixed "
+      "train_batch_size {} is divided: give the number of pipeline stages in the ds_config "
+      "(\"pipeline\": {{\"stages\": {}}}), or use --train-batch-size any",
+      replicas, spec.slots_per_trial, expected, *spec.options.train_batch_size,
+      spec.slots_per_trial / replicas);
 }
 
 std::string Rewritten(const RanConfig& ran, const Json& asked) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "proto/experiment.h"
 #include "searcher/scripts/deepspeed_metrics.h"
 
 namespace dsat {
@@ -43,6 +44,10 @@ std::optional<HookReport> ReadHookReport(const std::string& text);
 
 // DeepSpeed's dump of its config in the log of rank 0; nullopt if the text has none.
 std::optional<RanConfig> ReadConfigDump(std::string_view log);
+
+// Why the ranks that ran, or those of them that share samples, are not those of a trial of `spec`;
+// "" if they are, or if the report does not say.
+std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec);
 
 // "train_micro_batch_size_per_gpu is 8 instead of 51, ..." for all settings that `asked`, the
 // trial's ds_config, gives as another number; "" if there is none.

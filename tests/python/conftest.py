@@ -58,6 +58,7 @@ class RunningTrial:
                 "DS_ACCELERATOR": "cpu",
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+                "DSAT_RANK": str(rank),
                 "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
                 "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1",
                 "CUDA_VISIBLE_DEVICES": ""}

@@ -12,6 +12,7 @@
 namespace dsat {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Argv = std::vector<std::string>;
@@ -89,7 +90,7 @@ TEST_F(NodeCommandTest, ATrialThatFitsOnOneHostGetsTheOptionsOfThatHost) {
                   folder_.path() + "/ds_config.json"}));
 }
 
-TEST_F(NodeCommandTest, ALauncherThatStartsAnotherNumberOfRanksFailsTheProfilingTrial) {
+TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
   ExperimentSpec spec;
   spec.slots_per_trial = 2;
   spec.entrypoint = {"torchrun", "t.py", "--ds_config", "a"};  // One rank, by torchrun's default.
@@ -108,6 +109,16 @@ TEST_F(NodeCommandTest, ALauncherThatStartsAnotherNumberOfRanksFailsTheProfiling
   EXPECT_EQ(outcome.state, TrialState::kFailed);
   EXPECT_THAT(outcome.reason, HasSubstr("world size 1; expected 2 as in resources.slots_per_trial: "
                                         "give --nproc_per_node 2 to torchrun"));
+  // Its two ranks are the stages of a pipeline.
+  WriteJsonFile(folder_ / "hook-rank0.json",
+                {{"world_size", 2}, {"ran", {{"data_parallel_size", 1}}}});
+  EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
+  spec.options.train_batch_size = 16;
+  EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
+              AllOf(HasSubstr("data-parallel size of the script is 1 on 2 ranks; expected 2"),
+                    HasSubstr("\"stages\": 2")));
+  spec.ds_config = {{"pipeline", {{"stages", 2}}}};
+  EXPECT_EQ(MakeCommandTarget(spec)->Classify(request_, {}).state, TrialState::kSucceeded);
 }
 
 TEST_F(NodeCommandTest, DeepSpeedsLauncherGetsAHostfileAndNeedsNoSsh) {
