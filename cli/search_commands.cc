@@ -181,10 +181,12 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   }
   if (!flags.json) {
     Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
-    const std::optional<Json> best = BestConfig(experiment.search());
-    const ExperimentSpec& spec = experiment.search().spec();
-    if (best && !IsBuiltin(spec)) {
-      const std::string command = Printable(ProductionCommand(spec, *best, out_dir));
+    const Search& search = experiment.search();
+    const std::optional<Json> best = BestConfig(search);
+    if (best && !IsBuiltin(search.spec())) {
+      const bool by_hook = ByHook(search, *VerdictOf(search).pick);
+      const std::string command =
+          Printable(ProductionCommand(search.spec(), *best, out_dir, by_hook));
       Say(stdout, "train: " + command + "\n");
     }
     if (best) Say(stdout, out_dir + "/ds_config.json\n");

@@ -105,6 +105,7 @@ Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointRes
     payload["measurement"] = ToJson(result->measurement);
     if (!result->losses.empty()) payload["losses"] = result->losses;
     if (!result->rank_peak_bytes.empty()) payload["rank_peak_bytes"] = result->rank_peak_bytes;
+    if (result->by_hook) payload["by_hook"] = true;
   }
   if (profile) payload["profile"] = ToJson(*profile);
   return {0, EventKind::kMeasured, trial, std::move(payload)};
@@ -194,7 +195,8 @@ std::optional<PointResult> MeasuredPoint(const Event& event) {
         {IntegerIn(point.at("micro_batch_size")), IntegerIn(point.at("accumulation_steps"))},
         MeasurementFromJson(payload.at("measurement"), "measurement"),
         LossesFromJson(payload.value("losses", Json::array())),
-        IntegersIn(payload.value("rank_peak_bytes", Json::array()))};
+        IntegersIn(payload.value("rank_peak_bytes", Json::array())),
+        payload.value("by_hook", false)};
   });
 }
 

@@ -23,7 +23,8 @@ enum class EventKind {
   // that were predicted not to fit and were told so before it
   kAsked,
   kAttemptStarted,  // A launch began. payload: attempt, log_dir
-  // Something was measured. payload: attempt, (point, measurement, losses?, rank_peak_bytes?)?,
+  // Something was measured. payload: attempt, (point, measurement, losses?, rank_peak_bytes?,
+  // by_hook?)?,
   // profile?
   kMeasured,
   kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail

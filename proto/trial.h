@@ -89,6 +89,9 @@ struct PointResult {
   std::vector<double> losses = {};
   // Highest device memory in use on each rank; empty if not known.
   std::vector<int64_t> rank_peak_bytes = {};
+  // Whether the import hook has changed batch sizes that the script decides about itself: without
+  // the hook it would train with its own.
+  bool by_hook = false;
 };
 
 // What the profiling trial measures of the model and the device. Sizes are per rank.

@@ -189,8 +189,9 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   if (verdict.pick) {
     config = ConfigToKeep(search, *verdict.pick);
     WriteJsonFile(out_dir + "/ds_config.json", config);
-    WriteFileAtomic(out_dir + "/command.txt",
-                    ProductionCommand(search.spec(), config, out_dir) + "\n");
+    WriteFileAtomic(
+        out_dir + "/command.txt",
+        ProductionCommand(search.spec(), config, out_dir, ByHook(search, *verdict.pick)) + "\n");
     for (const char* name : {"fastest", "safest"}) {
       const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
       const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
@@ -204,12 +205,17 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict, config));
 }
 
+bool ByHook(const Search& search, TrialId id) {
+  const PointResult* best = BestPoint(search.trials().at(id), search.spec().options.metric);
+  return best != nullptr && best->by_hook;
+}
+
 std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
-                              const std::string& out_dir) {
+                              const std::string& out_dir, bool by_hook) {
   const std::string config = std::filesystem::absolute(out_dir) / "ds_config.json";
   const std::string hosts = spec.machine.value("host_options", "");
   std::vector<std::string> argv;
-  if (!IsBuiltin(spec) && NamesConfig(spec) && hosts.empty())
+  if (!IsBuiltin(spec) && NamesConfig(spec) && hosts.empty() && !by_hook)
     argv = StandaloneCommand(spec, ds_config, config);
   if (argv.empty()) {
     const bool is_beside = std::filesystem::path(spec.config_path).parent_path() == spec.model_dir;

@@ -24,9 +24,12 @@ Json ConfigToKeep(const Search& search, TrialId id);
 // The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
 // shell: the user's own with the arguments that must agree with the config, started by torchrun if
 // dsat starts the ranks of trials, or `dsat train` where that cannot say the same, and on the hosts
-// of trials that ran elsewhere.
+// of trials that ran elsewhere. `by_hook`: the script trains so only with dsat's import hook
+// (ByHook), which `dsat train` brings.
 std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
-                              const std::string& out_dir);
+                              const std::string& out_dir, bool by_hook);
+// Whether the import hook has changed the script's own batch sizes in a trial (PointResult).
+bool ByHook(const Search& search, TrialId id);
 
 // This machine, to tell whether a recorded speed can be expected again: its name and cores.
 std::string MachineName();

@@ -109,8 +109,10 @@ void DrawChanges(const Report& report, Markup& page) {
 }
 
 void DrawCommand(const Report& report, Markup& page) {
-  const Json config = ConfigToKeep(*report.search, *report.verdict.pick);
-  std::string command = ProductionCommand(report.spec, config, report.out_dir);
+  const TrialId pick = *report.verdict.pick;
+  const Json config = ConfigToKeep(*report.search, pick);
+  std::string command =
+      ProductionCommand(report.spec, config, report.out_dir, ByHook(*report.search, pick));
   if (!report.has_results) {
     command = fmt::format("dsat best {} --db {} --out {}\n{}", report.row.id, ShellWord(report.db),
                           ShellWord(report.out_dir), command);

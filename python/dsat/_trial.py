@@ -170,6 +170,13 @@ def check_rank() -> None:
             "deepspeed, accelerate launch), or start the script by python without a launcher")
 
 
+def note_change() -> None:
+    """Tells dsat that a size which the script decides about was changed to the trial's."""
+    running = trial()
+    if running is not None:
+        rank_file(running).keep({"changed_script": True})
+
+
 class RankFile:
     """hook-rank<R>.json in the trial's folder: what this rank tells dsat besides the metrics."""
 

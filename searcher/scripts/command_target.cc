@@ -301,6 +301,7 @@ void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result
     raise("host_bytes", report.host_bytes);
     raise("alloc_retries", report.alloc_retries);
     raise("data_wait", report.data_wait);
+    result->by_hook |= report.changed_script;
   }
 }
 

@@ -24,8 +24,9 @@ struct RanConfig {
 // What dsat's import hook reports of one rank (hook-rank<R>.json in the attempt's folder).
 struct HookReport {
   bool config_applied = false;
-  std::string engine = {};  // "DeepSpeedEngine", "PipelineEngine", ...
-  int64_t world_size = 0;   // Of torch.distributed; 0 if unknown.
+  std::string engine = {};      // "DeepSpeedEngine", "PipelineEngine", ...
+  int64_t world_size = 0;       // Of torch.distributed; 0 if unknown.
+  bool changed_script = false;  // Its own batch sizes, which the config does not decide about.
   RanConfig ran = {};
   std::optional<double> peak_bytes = {};
   std::optional<double> host_bytes = {};

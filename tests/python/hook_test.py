@@ -40,6 +40,7 @@ def test_a_dict_in_the_code_is_replaced_and_its_loader_follows(run_trial):
     assert found["engine"] == "DeepSpeedEngine"
     assert len(found["losses"]) == 5
     assert found["losses"][0] == pytest.approx(2.3, abs=0.5)  # Ten classes.
+    assert found["changed_script"] is True  # Its loader has another batch size.
 
 
 def test_short_steps_are_measured_until_all_ranks_know_their_rate(run_trial):
@@ -125,6 +126,7 @@ def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
     run_trial.write_config(optimizer={"type": "AdamW", "params": {"lr": 3e-4}})
     found = expect_trial(run_trial, run_trial.run("hugging_face.py"), RAN)
     assert len(found["losses"]) == 5
+    assert found["changed_script"] is True
     # Of the step before the last, which the hooks do not end; the mean over the ranks.
     assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
@@ -199,6 +201,7 @@ def test_accelerate_gets_the_trials_stage_accumulation_and_batches(run_trial):
     run_trial.write_config()
     found = expect_trial(run_trial, run_trial.run("use_accelerate.py"), RAN)
     assert len(found["losses"]) == 5
+    assert found["changed_script"] is True
     assert found["metrics"].keys() == {"my_loss"}
 
 
@@ -207,6 +210,7 @@ def test_lightning_gets_the_trials_accumulation_and_batches(run_trial):
     run_trial.write_config()
     found = expect_trial(run_trial, run_trial.run("use_lightning.py"), RAN)
     assert len(found["losses"]) == 5
+    assert found["changed_script"] is True
     assert found["metrics"]["my_loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 

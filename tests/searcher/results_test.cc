@@ -63,7 +63,7 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   const int64_t accumulation = config.at("gradient_accumulation_steps");
   EXPECT_EQ(config.at("train_batch_size"), micro_batch * accumulation * 2);  // 2 slots.
   EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
-  EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path()),
+  EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path(), false),
               AllOf(StartsWith("dsat train "), HasSubstr(folder_.File("ds_config.json"))));
 }
 
@@ -85,10 +85,12 @@ TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
   spec.config_path = "/m/exp.yaml";
   spec.model_dir = "/m";
   spec.slots_per_trial = 4;
+  bool by_hook = false;
   const auto command = [&](const std::vector<std::string>& entrypoint) {
     spec.entrypoint = entrypoint;
     return ProductionCommand(
-        spec, {{"train_micro_batch_size_per_gpu", 51}, {"gradient_accumulation_steps", 2}}, "/o");
+        spec, {{"train_micro_batch_size_per_gpu", 51}, {"gradient_accumulation_steps", 2}}, "/o",
+        by_hook);
   };
   EXPECT_EQ(command({"/v/python3", "t.py", "--deepspeed", "ds.json",
                      "--per_device_train_batch_size", "8", "--gradient_accumulation_steps=4"}),
@@ -103,6 +105,10 @@ TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
             "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'X=1 python -m "
             "torch.distributed.run --standalone --nproc_per_node 4 t.py --ds_config "
             "/o/ds_config.json'");
+  by_hook = true;
+  EXPECT_EQ(command({"python", "t.py", "--ds_config", "ds.json"}),
+            "dsat train /m/exp.yaml --ds-config /o/ds_config.json");
+  by_hook = false;
   spec.machine["host_options"] = " --hostfile /m/hosts";
   spec.model_dir = "/m/code";
   EXPECT_EQ(command({"python", "t.py", "--ds_config", "ds.json"}),

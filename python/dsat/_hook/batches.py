@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from dsat._hook import wrap
+from dsat._trial import note_change
 
 
 class UnreachableError(RuntimeError):
@@ -27,6 +28,7 @@ def rebatch(loader: Any, micro_batch: int) -> None:
         raise UnreachableError(
             f"dsat: the trial has micro-batches of {micro_batch} samples, but the data loader's "
             f"{type(sampler).__name__} decides about the batches: {WAY_OUT}")
+    note_change()
     inner.batch_size = micro_batch
     loader.__dict__["batch_size"] = micro_batch  # Its own __setattr__ refuses.
 

@@ -12,7 +12,7 @@ from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
 from dsat._hook.batches import UnreachableError, rebatch
 from dsat._report import add_loss
-from dsat._trial import measures, trial
+from dsat._trial import measures, note_change, trial
 
 
 def change(module: ModuleType) -> None:
@@ -108,11 +108,14 @@ def _change_hugging_face(module: ModuleType) -> None:
     def _process(original: Any, self: Any, args: Any, *values: Any, **kwargs: Any) -> Any:
         running = trial()
         if running is not None:
+            own = args.per_device_train_batch_size, args.gradient_accumulation_steps
             if running.micro_batch_size is not None:
                 args.per_device_train_batch_size = running.micro_batch_size
                 engine.trainer_knows_batch = True
             if running.accumulation_steps is not None:
                 args.gradient_accumulation_steps = running.accumulation_steps
+            if own != (args.per_device_train_batch_size, args.gradient_accumulation_steps):
+                note_change()
             if running.measures:
                 args.save_strategy = "no"
             # It is the trainer's own computation, and wrong for tensor parallelism.
@@ -142,6 +145,8 @@ def _change_lightning(module: ModuleType) -> None:
                     f"{{gradient_accumulation_steps: {own}}} in the experiment file's "
                     "hyperparameters")
             if isinstance(steps, int) and module_ is not None:
+                if steps != own:
+                    note_change()
                 module_.trainer.accumulate_grad_batches = steps
         original(self)
 
