@@ -16,6 +16,8 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/search_commands.h"
+#include "engine/config/batch.h"
+#include "engine/config/ds_config.h"
 #include "engine/config/strategies.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
@@ -55,7 +57,8 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   spec.candidate = ReadJsonFile(check.ds_config);
   if (!check.against.empty()) spec.ds_config = engine::ReadDsConfig(check.against);
   spec.options.confirm_rounds = check.rounds;
-  const std::string metric = TextAt(record, "/experiment/metric");
+  const std::string recorded_metric = TextAt(record, "/experiment/metric");
+  const std::string& metric = check.metric.empty() ? recorded_metric : check.metric;
   if (!metric.empty()) spec.options.metric = metric;
   spec.start_dir = fs::current_path().string();
   spec.out_dir = check.run.out_dir;
@@ -74,6 +77,7 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
 std::optional<double> RecordedSpeed(const Json& record, const ExperimentSpec& spec) {
   if (record.is_null() || TextAt(record, "/machine") != MachineName()) return std::nullopt;
   if (record.value("ds_config", spec.candidate) != spec.candidate) return std::nullopt;
+  if (TextAt(record, "/experiment/metric") != spec.options.metric) return std::nullopt;
   const Json* model = FindAtPointer(record, "/experiment/hyperparameters");
   if (model != nullptr && *model != spec.hyperparameters) {
     Log(LogLevel::kWarn, fmt::format("{}: its hyperparameters have changed since the search, so "
@@ -124,6 +128,12 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   ExperimentSpec spec = MakeSpec(check, record);
   PlanSlurm(spec, &options);
   CheckSpec(spec, AreElsewhere(options.machines.hosts));
+  if (IsBuiltin(spec)) {
+    std::vector<std::string> warnings;
+    engine::ParseDsConfig(spec.candidate, check.ds_config, spec.slots_per_trial, &warnings);
+  } else {
+    engine::ResolveBatchSizes(spec.candidate, check.ds_config, spec.slots_per_trial);
+  }
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
   CheckRunnable(spec, check.run, options);

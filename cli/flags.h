@@ -65,6 +65,7 @@ struct CheckFlags {
   std::string config;     // "" = the experiment file that metrics.json beside ds_config names
   std::string model_dir;
   std::string against;  // "" = the experiment file's own ds_config
+  std::string metric;   // "" = that of metrics.json, or the default
   double tolerance = 0.03;
   int64_t rounds = 3;
   RunFlags run;

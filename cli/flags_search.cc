@@ -308,6 +308,9 @@ void AddCheckCommand(Parser& parser) {
   sub.add_option("--against", check.against,
                  "Compare with this ds_config (default: that of the experiment file)")
       ->type_name("FILE");
+  sub.add_option("--metric", check.metric,
+                 "The metric to compare (default: that of metrics.json, or FLOPS_per_gpu)")
+      ->check(CLI::IsMember(SearchMetrics()));
   sub.add_option("--tolerance", check.tolerance,
                  "Exit with 1 if the configuration is slower than recorded by more than this")
       ->transform(Percentage())

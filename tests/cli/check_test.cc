@@ -94,6 +94,23 @@ TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {
   EXPECT_EQ(check.exit_code, 1);
   EXPECT_THAT(check.err, HasSubstr("no metrics.json beside it"));
   EXPECT_THAT(check.err, HasSubstr("--config FILE"));
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+  work.Write("ds_config.json", DsConfig(1, ""));
+  work.Write("wrong.json", "{\"steps\": 3}");
+  const Finished wrong = work.Dsat({"check", "wrong.json", "--config", "deepspeed.yaml"});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("wrong.json: "));
+  EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));  // Nothing was measured.
+}
+
+TEST_F(CheckTest, TheMetricCanBeGiven) {
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+  work.Write("ds_config.json", DsConfig(1, ""));
+  const Finished check =
+      work.Dsat({"check", "ds_config.json", "--config", "deepspeed.yaml", "--metric", "latency",
+                 "--confirm", "1", "--out", "out", "--json"});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_EQ(ReadJsonFile(work.Path("out/metrics.json"))["experiment"]["metric"], "latency");
 }
 
 TEST_F(CheckTest, AModelThatDoesNotFitAsSubmittedIsTunedAllTheSame) {
