@@ -395,6 +395,7 @@ class SpecReader {
     }
     if (const Json* space = Find("/search_space"))
       spec_.search_space = ReadUserSpace(document_, *space, spec_, warnings_);
+    AddSubmittedValues(spec_);
     if (lists.empty()) return;
     const Json more =
         ReadUserSpace({.path = source, .root = {}, .lines = {}}, lists, spec_, warnings_);

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/config/keys.h"
 #include "proto/comparison.h"
+#include "proto/launch_settings.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
@@ -241,6 +243,31 @@ class Reader {
 bool SetsItself(const std::string& name) {
   return name == "RANK" || name == "LOCAL_RANK" || name == "WORLD_SIZE" ||
          name == "LOCAL_WORLD_SIZE" || name.starts_with("DSAT_");
+}
+
+void AddSubmittedValues(ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  for (const auto& [pointer, values] : spec.search_space.items()) {
+    const std::string name = NameOfPointer(pointer);
+    std::optional<Json> submitted;
+    if (name.starts_with(kArgument)) {
+      submitted = ArgumentOf(command, name.substr(sizeof(kArgument) - 1), values[0].is_boolean());
+    } else if (name.starts_with(kVariable)) {
+      const auto found = spec.environment.find(name.substr(sizeof(kVariable) - 1));
+      if (found != spec.environment.end()) submitted = found->second;
+    }
+    if (!submitted) continue;
+    // A value of the list that reads the same; else a number if it is one.
+    const auto same = std::ranges::find_if(
+        values, [&](const Json& value) { return WordOf(value) == WordOf(*submitted); });
+    const Json number = Json::parse(WordOf(*submitted), nullptr, /*allow_exceptions=*/false);
+    if (same != values.end()) {
+      submitted = *same;
+    } else if (number.is_number()) {
+      submitted = number;
+    }
+    SetAtPointer(spec.ds_config, pointer, *submitted);
+  }
 }
 
 Json TakeLists(const std::string& source, Json& ds_config) {

@@ -24,6 +24,10 @@ bool SetsItself(const std::string& name);
 Json ReadUserSpace(const ExperimentDocument& document, const Json& section,
                    const ExperimentSpec& spec, std::vector<std::string>* warnings);
 
+// Adds what the submitted command already says of the arguments and variables that
+// spec.search_space names to spec.ds_config, so that equal values count as unchanged.
+void AddSubmittedValues(ExperimentSpec& spec);
+
 // Removes the lists from `ds_config` that it has in place of one value, as in a config for
 // DeepSpeed's own autotuner, and returns them as a section search_space: pointer -> list. The
 // config keeps the first value of each. Throws kInvalidArgument naming `source` for a list of ZeRO

@@ -174,6 +174,19 @@ void SetArgument(CommandWords& command, const std::string& flag, const Json& val
   if (found != words.end() && !value) command.Remove(index, index + 1);
 }
 
+std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& flag,
+                               bool is_switch) {
+  const std::string name = WithUnderscores(flag);
+  if (is_switch) {
+    return std::ranges::any_of(command.words(), [&](const CommandWord& word) {
+      return WithUnderscores(word.text) == name;
+    });
+  }
+  const auto part = FindFlag(command, name);
+  if (!part || command.words()[part->index].expands) return std::nullopt;
+  return TextOf(command, *part);
+}
+
 Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
                   std::optional<int> port) {
   CommandWords command(spec.entrypoint);

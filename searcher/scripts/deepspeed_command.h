@@ -35,6 +35,10 @@ void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
 // Gives `flag` the value: in its place if the command has the flag, else at the end. true and false
 // are a switch that is given or not.
 void SetArgument(CommandWords& command, const std::string& flag, const Json& value);
+// The value that SetArgument would replace: the text of the flag's value, or whether the switch is
+// given; nullopt if there is none, or a shell's variable has it.
+std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& flag,
+                               bool is_switch);
 
 // The arguments of one trial: those that its config holds (proto/launch_settings.h) are set; the
 // config file is replaced by `config_path`; the batch size

@@ -144,6 +144,29 @@ TEST_F(UserSpaceTest, WhatDsatSetsInTrialsIsRefused) {
   }
 }
 
+TEST_F(UserSpaceTest, WhatTheCommandSaysIsTheSubmittedValue) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"python3", "train.py", "--nw", "2", "--rate=0.5", "--fast", "--name", "a"};
+  spec.environment = {{"OMP_NUM_THREADS", "1"}, {"HOME", "/h"}};
+  spec.search_space = {{"/dsat/arguments/--nw", {2, 4}},
+                       {"/dsat/arguments/--rate", {0.25, 1.0}},
+                       {"/dsat/arguments/--fast", {true, false}},
+                       {"/dsat/arguments/--slow", {true, false}},
+                       {"/dsat/arguments/--name", {"b", "a"}},
+                       {"/dsat/arguments/--new", {1, 2}},
+                       {"/dsat/environment/OMP_NUM_THREADS", {"1", "2"}},
+                       {"/dsat/environment/OTHER", {1}},
+                       {kBucket, {1000}}};
+  AddSubmittedValues(spec);
+  EXPECT_EQ(
+      spec.ds_config,
+      (Json{
+          {"dsat",
+           {{"arguments",
+             {{"--nw", 2}, {"--rate", 0.5}, {"--fast", true}, {"--slow", false}, {"--name", "a"}}},
+            {"environment", {{"OMP_NUM_THREADS", "1"}}}}}}));
+}
+
 TEST_F(UserSpaceTest, KeysThatChangeTheBatchOrTheLearningAreRefusedOrNamed) {
   for (const char* pointer :
        {"/pipeline/stages", "/sequence_parallel_size", "/tensor_parallel/autotp_size"})
