@@ -50,16 +50,23 @@ StageMemory MemoryModel::ForStage(int stage) const {
   const int64_t master_width = half && !is_bf16("/bf16/bf16_master_weights_and_grads") ? 4 : 0;
   const int64_t optimizer_width = moments * moment_width + master_width;
 
-  const engine::StateHomes homes = engine::ZeroStageHomes(stage);
+  const double offloaded = OffloadedOptimizer(stage);
+  const engine::StateHomes homes =
+      engine::ZeroStageHomes(stage, offloaded > 0 ? engine::Tier::kHost : engine::Tier::kDevice);
   const int64_t params = Share(width * all, homes.param.placement, world_size_);
   const int64_t optimizer =
       Share(optimizer_width * trained, homes.optimizer.placement, world_size_);
   const int64_t off_params = OffloadsParams(stage) ? params : 0;
-  const auto off_optimizer =
-      static_cast<int64_t>(OffloadedOptimizer(stage) * static_cast<double>(optimizer));
+  const auto off_optimizer = static_cast<int64_t>(offloaded * static_cast<double>(optimizer));
+  // Where gradients are accumulated on the host, an update on the device needs f32 copies of its
+  // own (deepspeed/runtime/zero/stage3.py, initialize_optimizer_states).
+  const bool has_grads = homes.grad.tier == engine::Tier::kDevice;
+  const int64_t grads =
+      Share((has_grads ? grad_width : 4) * trained, homes.grad.placement, world_size_);
   return {
       .param_bytes = params - off_params,
-      .grad_bytes = Share(grad_width * trained, homes.grad.placement, world_size_),
+      .grad_bytes =
+          has_grads ? grads : static_cast<int64_t>((1 - offloaded) * static_cast<double>(grads)),
       .optimizer_bytes = optimizer - off_optimizer,
       .buffer_bytes = published_ ? 0 : width * BufferElems(stage),
       .gathered_bytes = published_ ? 0 : width * GatheredElems(homes),

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "profiler/deepspeed_memory.h"
+
 namespace dsat {
 namespace {
 
@@ -54,12 +56,34 @@ TEST(MemoryModelTest, OffloadedStatesLeaveTheDevice) {
   const ModelProfile profile = Profile(1'000'000, 1, kGiga);
   const MemoryModel model(profile, config, 2, false);
   EXPECT_EQ(model.ForStage(0).offloaded_bytes, 0);
+  EXPECT_EQ(model.ForStage(1).grad_bytes, 2'000'000) << "they are sharded at the end of a step";
   EXPECT_EQ(model.ForStage(2).optimizer_bytes, 0) << "the ratio is for stage 3";
+  EXPECT_EQ(model.ForStage(2).grad_bytes, 0);
   EXPECT_EQ(model.ForStage(2).offloaded_bytes, 6'000'000);
   EXPECT_EQ(model.ForStage(3).optimizer_bytes, 3'000'000);
+  EXPECT_EQ(model.ForStage(3).grad_bytes, 1'000'000) << "f32, for the half on the device";
   EXPECT_EQ(model.ForStage(3).param_bytes, 0);
   EXPECT_EQ(model.ForStage(3).offloaded_bytes, 3'000'000 + 1'000'000);
   EXPECT_EQ(MemoryModel(profile, config, 2, true).ForStage(3).offloaded_bytes, 0);
+}
+
+TEST(MemoryModelTest, WithOffloadTheStatesAreThoseOfDeepSpeedsOwnEstimates) {
+  // The estimate of stage 3 adds the largest layer, which is 0 here.
+  DeepSpeedSetup setup = {.total_params = 7 * kGiga, .offload_optimizer = true};
+  Json config = NoBuckets(kBf16);
+  config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}};
+  const auto state_bytes = [&](int stage) {
+    const MemoryModel model(Profile(7 * kGiga, 1, kGiga), config, setup.gpus_per_node, false);
+    return static_cast<double>(model.ForStage(stage).fixed_bytes());
+  };
+  for (const int64_t num_gpus : {1, 8}) {
+    setup.gpus_per_node = num_gpus;
+    EXPECT_DOUBLE_EQ(state_bytes(2), DeepSpeedStage2Estimate(setup).gpu_bytes);
+    EXPECT_DOUBLE_EQ(state_bytes(3), DeepSpeedStage3Estimate(setup).gpu_bytes);
+  }
+  setup.offload_params = true;
+  config["zero_optimization"]["offload_param"] = {{"device", "cpu"}};
+  EXPECT_DOUBLE_EQ(state_bytes(3), DeepSpeedStage3Estimate(setup).gpu_bytes);
 }
 
 TEST(MemoryModelTest, InFp32ThereIsNoMasterCopy) {
