@@ -170,12 +170,12 @@ class Lister {
       all = std::move(extended);
     }
     const engine::Settings submitted = settings_.AtStage(stage);
+    Json base = engine::CanonicalConfig(spec_.ds_config, engine::Auto::kKeep, "ds_config", keys_);
+    SetAtPointer(base, kStageKey, stage);
     const size_t num_before = candidates_.size();
     std::vector<LeftOut> excluded;
     for (const Assignment& settings : all) {
-      Candidate candidate{
-          .place = {.stage = stage, .settings = settings, .ds_config = spec_.ds_config}};
-      SetAtPointer(candidate.place.ds_config, kStageKey, stage);
+      Candidate candidate{.place = {.stage = stage, .settings = settings, .ds_config = base}};
       bool is_submitted = true;
       for (const auto& [pointer, value] : settings) {
         if (value == submitted.Get(pointer)) continue;

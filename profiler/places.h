@@ -16,7 +16,7 @@ namespace dsat {
 struct Place {
   int stage = 0;
   Assignment settings;  // As StageSpace's.
-  Json ds_config;       // The submitted config at the stage with the settings.
+  Json ds_config;       // The submitted config, canonical, at the stage with the settings.
 };
 
 // The places of spec.options.zero_stages, in that order. The first one of a stage is as submitted,

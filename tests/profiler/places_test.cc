@@ -287,6 +287,23 @@ TEST(PlacesTest, WhatTheUserNamesIsAPlaceEverywhere) {
   EXPECT_EQ(CommandSpace(spec, kRoomy).stages.size(), 2U + 3 * 4U);
 }
 
+TEST(PlacesTest, HowTheSubmittedConfigIsSpelledDoesNotMatter) {
+  const std::pair<Json, Json> spellings[] = {
+      {{{"stage", 2}, {"cpu_offload", true}},
+       {{"stage", 2}, {"offload_optimizer", {{"device", "cpu"}}}}},
+      {{{"stage", 3}, {"max_live_parameters", 5}},
+       {{"stage", 3}, {"stage3_max_live_parameters", 5}}},
+      {true, {{"stage", 1}}}};
+  for (ExperimentSpec spec : {BuiltinSpec(), CommandSpec()}) {
+    for (const auto& [submitted, canonical] : spellings) {
+      spec.ds_config["zero_optimization"] = canonical;
+      const Json expected = ToJson(SpaceOf(spec, BuiltinProfile(10'000'000)));
+      spec.ds_config["zero_optimization"] = submitted;
+      EXPECT_EQ(ToJson(SpaceOf(spec, BuiltinProfile(10'000'000))), expected) << submitted;
+    }
+  }
+}
+
 std::vector<Json> ValuesOf(const StageSpace& place, const char* pointer) {
   const auto found = std::ranges::find(place.knobs, pointer, &Knob::pointer);
   return found == place.knobs.end() ? std::vector<Json>() : found->values;
