@@ -71,6 +71,12 @@ bool HasKey(const ExperimentSpec& spec, const Key& key) {
   return !engine::NameIn(release->get<std::string>(), key).empty();
 }
 
+// Whether a search has a place for each of the key's values.
+bool IsVaried(const Key& key, const ExperimentSpec& spec) {
+  if (!key.structural) return false;
+  return spec.search_space.contains(key.pointer) || IsSearchedWidely(key, spec);
+}
+
 // Whether this machine has no GPUs. Nothing is known of other hosts.
 bool LacksGpus(const ExperimentSpec& spec) {
   const bool is_known = spec.machine.contains("cores");
@@ -86,8 +92,10 @@ class Lister {
         where_(ConditionsOf(spec)),
         left_out_(left_out) {
     for (const Key& key : keys_) {
-      if (key.structural && (IsNamed(key) || IsSearchedWidely(key, spec))) varied_.push_back(&key);
+      if (IsVaried(key, spec)) varied_.push_back(&key);
     }
+    for (int stage = 0; stage < engine::kNumZeroStages; ++stage)
+      first_.emplace_back(FirstPlaceAt(spec, stage, keys), "ds_config", keys);
   }
 
   // All of them that the conditions leave. Throws if they leave none.
@@ -119,11 +127,7 @@ class Lister {
  private:
   bool IsNamed(const Key& key) const { return spec_.search_space.contains(key.pointer); }
 
-  // The submitted value; its default where the stage refuses any other.
-  Json ValueAt(const Key& key, int stage) const {
-    if (key.needs_stage && stage < key.from_stage) return DefaultOf(key, stage, keys_);
-    return settings_.AtStage(stage).Get(key.pointer);
-  }
+  Json ValueAt(const Key& key, int stage) const { return first_[stage].Get(key.pointer); }
 
   // The first value is that of the stage's first place.
   std::vector<Json> ValuesAt(const Key& key, int stage) {
@@ -169,16 +173,14 @@ class Lister {
       }
       all = std::move(extended);
     }
-    const engine::Settings submitted = settings_.AtStage(stage);
-    Json base = engine::CanonicalConfig(spec_.ds_config, engine::Auto::kKeep, "ds_config", keys_);
-    SetAtPointer(base, kStageKey, stage);
+    const Json first = FirstPlaceAt(spec_, stage, keys_);
     const size_t num_before = candidates_.size();
     std::vector<LeftOut> excluded;
     for (const Assignment& settings : all) {
-      Candidate candidate{.place = {.stage = stage, .settings = settings, .ds_config = base}};
+      Candidate candidate{.place = {.stage = stage, .settings = settings, .ds_config = first}};
       bool is_submitted = true;
       for (const auto& [pointer, value] : settings) {
-        if (value == submitted.Get(pointer)) continue;
+        if (value == first_[stage].Get(pointer)) continue;
         is_submitted = false;
         SetAtPointer(candidate.place.ds_config, pointer, value);
       }
@@ -413,6 +415,7 @@ class Lister {
   const ExperimentSpec& spec_;
   const engine::KeyTable& keys_;
   const engine::Settings settings_;
+  std::vector<engine::Settings> first_;  // Of the first place of each stage.
   const std::vector<Comparison> where_;
   std::vector<LeftOut>& left_out_;
   std::vector<const Key*> varied_;
@@ -428,6 +431,17 @@ bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
   if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;
   if (key.needs_gpu && LacksGpus(spec)) return false;
   return !key.builtin_only && HasKey(spec, key);
+}
+
+Json FirstPlaceAt(const ExperimentSpec& spec, int stage, const engine::KeyTable& keys) {
+  Json config = engine::CanonicalConfig(spec.ds_config, engine::Auto::kKeep, "ds_config", keys);
+  SetAtPointer(config, kStageKey, stage);
+  for (const Key& key : keys) {
+    const bool is_refused = key.needs_stage && stage < key.from_stage;
+    if (is_refused && IsVaried(key, spec) && FindAtPointer(config, key.pointer) != nullptr)
+      SetAtPointer(config, key.pointer, DefaultOf(key, stage, keys));
+  }
+  return config;
 }
 
 bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTable& keys) {

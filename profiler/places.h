@@ -40,6 +40,10 @@ std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& 
                               const SearchSpace& space, const engine::KeyTable& keys,
                               std::vector<LeftOut>& left_out);
 
+// The ds_config of a stage's first place, unless conditions leave it out.
+Json FirstPlaceAt(const ExperimentSpec& spec, int stage,
+                  const engine::KeyTable& keys = engine::Keys());
+
 // Throws as ListPlaces does for conditions that leave no place, before anything is predicted.
 void CheckPlaces(const ExperimentSpec& spec, const engine::KeyTable& keys = engine::Keys());
 

@@ -85,10 +85,9 @@ void CheckNvmeFolders(const engine::ZeroConfig& zero, const std::string& source)
   check(zero.offload_param.tier, zero.offload_param.nvme_path, "offload_param");
 }
 
-// Throws if the submitted config cannot run at this stage.
+// Throws if the submitted config cannot run at this stage, even without what the search varies.
 void CheckStage(const ExperimentSpec& spec, int stage, const std::string& source) {
-  const Json config =
-      engine::ConfigForTrial(spec.ds_config, {{kStageKey, stage}}, spec.slots_per_trial);
+  const Json config = engine::ConfigForTrial(FirstPlaceAt(spec, stage), {}, spec.slots_per_trial);
   if (IsBuiltin(spec)) {
     engine::ParseDsConfig(config, source, spec.slots_per_trial, nullptr);
   } else {

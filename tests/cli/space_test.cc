@@ -67,6 +67,24 @@ class SpaceTest : public testing::Test {
   Workspace work;
 };
 
+TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
+                                   "optimizer": {"type": "AdamW"},
+                                   "zero_optimization": {"stage": 3,
+                                     "offload_optimizer": {"device": "cpu"},
+                                     "offload_param": {"device": "cpu"}}})");
+  WriteScript("");
+  const std::vector<std::string> args = {"space",        "deepspeed.yaml", "--profile",
+                                         "profile.json", "--zero-stages",  "2"};
+  const Finished wide = work.Dsat(args);
+  EXPECT_EQ(wide.exit_code, 0);
+  EXPECT_THAT(wide.out, HasSubstr("stage 2"));
+  EXPECT_THAT(wide.err, Not(HasSubstr("cannot be searched")));
+  std::vector<std::string> published = args;
+  published.insert(published.end(), {"--space", "published"});
+  EXPECT_THAT(work.Dsat(published).err, HasSubstr("no stage of --zero-stages can be searched: "));
+}
+
 TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
   const Finished run = work.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
