@@ -25,11 +25,12 @@ int64_t Share(int64_t bytes, engine::Placement placement, int64_t world_size) {
 }  // namespace
 
 MemoryModel::MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
-                         bool published)
+                         MemoryLaw law)
     : profile_(profile),
       settings_(ds_config, "ds_config"),
       world_size_(world_size),
-      published_(published) {
+      published_(law == MemoryLaw::kPublished),
+      deepspeed_(law == MemoryLaw::kDeepSpeed) {
   DSAT_CHECK(world_size >= 1);
 }
 
@@ -37,23 +38,16 @@ StageMemory MemoryModel::ForStage(int stage) const {
   DSAT_CHECK(0 <= stage && stage <= 3, "stage {}", stage);
   const int64_t all = profile_.num_params;
   const int64_t trained = profile_.trainable_num_params;
-  const bool fp16 = settings_.Is("/fp16/enabled");
-  const bool half = published_ ? fp16 : fp16 || settings_.Is("/bf16/enabled");
-  const int64_t width = half ? 2 : 4;
-  const int64_t grad_width = published_ ? 4 : width;
+  const int64_t width = ParamWidth();
   const int64_t moments = published_ ? 2 : OptimizerMoments(settings_);
-  // A master copy of narrower parameters, unless they serve themselves.
-  const auto is_bf16 = [&](const char* key) {
-    return !published_ && settings_.Is("/bf16/enabled") && settings_.Is(key);
-  };
-  const int64_t moment_width = is_bf16("/bf16/bf16_optimizer_states") ? 2 : 4;
-  const int64_t master_width = half && !is_bf16("/bf16/bf16_master_weights_and_grads") ? 4 : 0;
-  const int64_t optimizer_width = moments * moment_width + master_width;
+  const int64_t moment_width = IsBf16("/bf16/bf16_optimizer_states") ? 2 : 4;
+  const int64_t optimizer_width = moments * moment_width + MasterWidth(stage);
 
   const double offloaded = OffloadedOptimizer(stage);
   const engine::StateHomes homes =
       engine::ZeroStageHomes(stage, offloaded > 0 ? engine::Tier::kHost : engine::Tier::kDevice);
-  const int64_t params = Share(width * all, homes.param.placement, world_size_);
+  const int64_t params =
+      Share(width * all, homes.param.placement, world_size_) + SecondaryBytes(stage);
   const int64_t optimizer =
       Share(optimizer_width * trained, homes.optimizer.placement, world_size_);
   const int64_t off_params = OffloadsParams(stage) ? params : 0;
@@ -62,7 +56,7 @@ StageMemory MemoryModel::ForStage(int stage) const {
   // own (deepspeed/runtime/zero/stage3.py, initialize_optimizer_states).
   const bool has_grads = homes.grad.tier == engine::Tier::kDevice;
   const int64_t grads =
-      Share((has_grads ? grad_width : 4) * trained, homes.grad.placement, world_size_);
+      Share((has_grads ? GradWidth(stage) : 4) * trained, homes.grad.placement, world_size_);
   return {
       .param_bytes = params - off_params,
       .grad_bytes =
@@ -73,6 +67,40 @@ StageMemory MemoryModel::ForStage(int stage) const {
       .activation_bytes_per_sample = profile_.activation_bytes_per_sample,
       .offloaded_bytes = off_params + off_optimizer,
   };
+}
+
+bool MemoryModel::IsBf16(const char* key) const {
+  return !published_ && settings_.Is("/bf16/enabled") && settings_.Is(key);
+}
+
+int64_t MemoryModel::ParamWidth() const {
+  return settings_.Is("/fp16/enabled") || IsBf16("/bf16/enabled") ? 2 : 4;
+}
+
+// A copy of narrower parameters, unless they serve themselves. DeepSpeed's ZeRO optimizers copy
+// parameters of any type (single_partition_of_fp32_groups in deepspeed/runtime/zero/
+// stage_1_and_2.py, fp32_partitioned_groups_flat in stage3.py).
+int64_t MemoryModel::MasterWidth(int stage) const {
+  const bool is_own = IsBf16("/bf16/bf16_master_weights_and_grads");
+  if (deepspeed_ && stage > 0) return is_own ? 2 : 4;
+  return ParamWidth() == 2 && !is_own ? 4 : 0;
+}
+
+int64_t MemoryModel::GradWidth(int stage) const {
+  if (published_) return 4;
+  const std::string type = settings_.Text("/data_types/grad_accum_dtype");
+  const int64_t width = type.empty() ? ParamWidth() : type.ends_with("32") ? 4 : 2;
+  // Where DeepSpeed takes its BF16_Optimizer, the gradients of a pass stay besides those that are
+  // accumulated (deepspeed/runtime/engine.py, _do_optimizer_sanity_check).
+  const bool has_both = deepspeed_ && stage == 1 && IsBf16("/bf16/enabled") && width == 4 &&
+                        OffloadedOptimizer(1) == 0;
+  return has_both ? width + ParamWidth() : width;
+}
+
+int64_t MemoryModel::SecondaryBytes(int stage) const {
+  const int64_t group = settings_.Int("/zero_optimization/zero_hpz_partition_size");
+  if (!deepspeed_ || stage < 3 || group <= 1) return 0;
+  return Share(ParamWidth() * profile_.num_params, engine::Placement::kShard, group);
 }
 
 double MemoryModel::OffloadedOptimizer(int stage) const {

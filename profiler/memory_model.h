@@ -31,14 +31,21 @@ struct StageMemory {
   }
 };
 
+// Whose memory the formulas predict.
+enum class MemoryLaw {
+  kBuiltin,    // The built-in engine's, roughly.
+  kDeepSpeed,  // DeepSpeed's, with the copies and buffers that its optimizers allocate.
+  // As Determined published: the dtype is fp16 or fp32, the optimizer is Adam, and there are no
+  // buffers, no gathered parameters and no offload.
+  kPublished,
+};
+
 class MemoryModel {
  public:
   // `ds_config` gives precision, optimizer, offload and buckets; its stage does not matter.
-  // `world_size` is the number of ranks. `published` selects the published formula: the dtype is
-  // fp16 or fp32, the optimizer is Adam, and there are no buffers, no gathered parameters and no
-  // offload. REQUIRES: world_size >= 1.
+  // `world_size` is the number of ranks. REQUIRES: world_size >= 1.
   MemoryModel(const ModelProfile& profile, const Json& ds_config, int64_t world_size,
-              bool published);
+              MemoryLaw law);
 
   // REQUIRES: stage in [0, 3].
   StageMemory ForStage(int stage) const;
@@ -51,6 +58,14 @@ class MemoryModel {
  private:
   int64_t BufferElems(int stage) const;
   int64_t GatheredElems(const engine::StateHomes& homes) const;
+  // Whether this switch of bf16 acts.
+  bool IsBf16(const char* key) const;
+  // Bytes of a parameter, of its master copy and of its gradient.
+  int64_t ParamWidth() const;
+  int64_t MasterWidth(int stage) const;
+  int64_t GradWidth(int stage) const;
+  // DeepSpeed's second partition of the parameters, within a group of ranks (ZeRO++'s hpZ).
+  int64_t SecondaryBytes(int stage) const;
   // The parts of optimizer states and parameters that are not in device memory.
   double OffloadedOptimizer(int stage) const;
   bool OffloadsParams(int stage) const;
@@ -59,6 +74,7 @@ class MemoryModel {
   engine::Settings settings_;
   int64_t world_size_;
   bool published_;
+  bool deepspeed_;
 };
 
 }  // namespace dsat

@@ -33,8 +33,8 @@ double MeasuredCopies(const ModelProfile& profile) {
 
 class FormulaPredictor : public Predictor {
  public:
-  FormulaPredictor(const ModelProfile& profile, int64_t world_size, bool published)
-      : profile_(profile), world_size_(world_size), published_(published) {}
+  FormulaPredictor(const ModelProfile& profile, int64_t world_size, MemoryLaw law)
+      : profile_(profile), world_size_(world_size), law_(law) {}
 
   Predicted Predict(const Json& ds_config) const override {
     const StageMemory memory = ModelOf(ds_config).ForStage(ZeroStage(ds_config));
@@ -57,12 +57,12 @@ class FormulaPredictor : public Predictor {
 
  private:
   MemoryModel ModelOf(const Json& ds_config) const {
-    return {profile_, ds_config, world_size_, published_};
+    return {profile_, ds_config, world_size_, law_};
   }
 
   ModelProfile profile_;
   int64_t world_size_;
-  bool published_;
+  MemoryLaw law_;
 };
 
 // The machine that the profile was measured on, as the trials share it.
@@ -110,8 +110,10 @@ std::string Predicted::Misfit() const {
 
 std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
                                                 const ModelProfile& profile) {
-  return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial,
-                                            PolicyOf(spec.options).published_memory);
+  const MemoryLaw law = PolicyOf(spec.options).published_memory ? MemoryLaw::kPublished
+                        : IsBuiltin(spec)                       ? MemoryLaw::kBuiltin
+                                                                : MemoryLaw::kDeepSpeed;
+  return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial, law);
 }
 
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile) {

@@ -367,7 +367,13 @@ TEST(PlacesTest, SecondaryPartitionsDivideTheRanks) {
   for (const auto& [ranks, expected] :
        {std::pair<int, std::vector<Json>>{2, {}}, {4, {1, 2}}, {6, {1, 2}}, {16, {1, 2, 4, 8}}}) {
     spec.slots_per_trial = ranks;
-    EXPECT_EQ(ValuesOf(CommandSpace(spec, kRoomy).stages[3], kPartition), expected) << ranks;
+    const SearchSpace space = CommandSpace(spec, kRoomy);
+    EXPECT_EQ(ValuesOf(space.stages[3], kPartition), expected) << ranks;
+    for (const Knob& knob : space.stages[3].knobs) {
+      if (knob.pointer != kPartition) continue;
+      EXPECT_EQ(knob.effects.at(0).peak_bytes, 0);
+      EXPECT_EQ(knob.effects.at(1).peak_bytes, 1'000'000'000) << "2 bytes over 2 ranks";
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "engine/config/ds_config.h"
 #include "engine/model/models.h"
@@ -165,10 +166,13 @@ TEST(PredictorTest, FormulasAnswerWhereTheEngineHasNotMeasured) {
   ModelProfile elsewhere = profile;
   elsewhere.device.clear();
   const Json config = Config(1, 4, 2);
-  const std::pair<ExperimentSpec, ModelProfile> cases[] = {
-      {command, profile}, {compat, profile}, {by_hand, profile}, {BuiltinSpec(2), elsewhere}};
-  for (const auto& [spec, measured] : cases) {
-    const MemoryModel model(measured, config, 2, spec.options.compat_determined);
+  const std::tuple<ExperimentSpec, ModelProfile, MemoryLaw> cases[] = {
+      {command, profile, MemoryLaw::kDeepSpeed},
+      {compat, profile, MemoryLaw::kPublished},
+      {by_hand, profile, MemoryLaw::kBuiltin},
+      {BuiltinSpec(2), elsewhere, MemoryLaw::kBuiltin}};
+  for (const auto& [spec, measured, law] : cases) {
+    const MemoryModel model(measured, config, 2, law);
     const auto predictor = MakePredictor(spec, measured);
     const Predicted predicted = predictor->Predict(config);
     EXPECT_FALSE(predicted.exact);
