@@ -35,7 +35,7 @@ RecordedSurface::RecordedSurface(const Family& family, uint64_t seed)
 }
 
 std::string RecordedSurface::KeyOf(const Json& config) const {
-  return EffectiveKey(config, spec_.slots_per_trial, profile_.num_params);
+  return EffectiveKey(config, spec_, profile_.num_params);
 }
 
 const RecordedSurface::Launches* RecordedSurface::Find(const Json& config) const {

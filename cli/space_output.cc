@@ -14,6 +14,7 @@
 #include "base/table.h"
 #include "cli/output.h"
 #include "engine/config/keys.h"
+#include "profiler/effective_key.h"
 #include "profiler/places.h"
 #include "proto/launch_settings.h"
 
@@ -162,7 +163,8 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
     for (const int stage : with)
       without.erase(stage);
     if (without.empty()) continue;
-    const bool is_alone = key.several_ranks && search.spec().slots_per_trial == 1;
+    const bool is_alone = key.several_ranks && search.spec().slots_per_trial == 1 &&
+                          !HasEffect(key, search.spec(), *without.rbegin());
     const std::string where = with.empty()
                                   ? ""
                                   : fmt::format(" at stage{} {}", without.size() == 1 ? "" : "s",

@@ -9,7 +9,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kBuffers = 4, kBeyond = 5, kActivations = 6, kConstant = 7, kOthers = 8;
+constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7;
 
 }  // namespace
 
@@ -25,22 +25,21 @@ AutoMemory::AutoMemory(const SearchSpace& space)
 }
 
 void AutoMemory::SetPrior() {
-  mean_ << 1, 1, 1, 1, 1, 0.3, 1, 0, 1;
+  mean_ << 1, 1, 1, 1, 1, 1, 0, 1;
   Vector sd;
   double noise = 0.008;
   if (!has_capacity_) {
     // Only the largest size that fits is known, roughly.
-    sd << 0.5, 0.5, 0.5, 0.5, 0, 0, 0.35, 0.05, 0;
+    sd << 0.5, 0.5, 0.5, 0.5, 0, 0.35, 0.05, 0;
     noise = 0.03;
   } else if (space_.exact) {
-    sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.1, 0.01, 0.003, 0.2;
+    sd << 0.002, 0.002, 0.002, 0.002, 0.3, 0.01, 0.003, 0.2;
     noise = 0.002;
   } else {
-    // Formulas leave out temporary buffers, the framework's context and fragmentation, and that
-    // DeepSpeed allocates buckets as a whole where gradients are contiguous. How many gathered
-    // layers are live at the peak of stage 3 is less certain than the states of other stages.
-    sd << 0.06, 0.06, 0.06, 0.15, 0.35, 0.3, 0.35, 0.02, 0.7;
-    mean_[kBeyond] = 0.8;
+    // Formulas leave out temporary buffers, the framework's context and fragmentation. How many
+    // gathered layers are live at the peak of stage 3 is less certain than the states of other
+    // stages.
+    sd << 0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7;
     mean_[kActivations] = 1.15;
     mean_[kConstant] = 0.03;
   }
@@ -69,23 +68,21 @@ AutoMemory::Place AutoMemory::PlaceOf(const StageSpace& stage) const {
   for (auto& sample : out.samples)
     sample[1] -= out.state;
   out.samples.insert(out.samples.begin(), {0, 0});
-  out.submitted_buffers = Buffers(stage.stage, SubmittedKnobs(stage), false);
+  out.submitted_buffers = Buffers(stage.stage, SubmittedKnobs(stage));
   if (!space_.exact) out.state = std::max(out.state - out.submitted_buffers, 0.0);
   return out;
 }
 
-double AutoMemory::Buffers(int stage, const AutoKnobs& knobs, bool beyond_params) const {
+// As the formulas of the memory model say (docs/methods.md).
+double AutoMemory::Buffers(int stage, const AutoKnobs& knobs) const {
   const Workload& workload = space_.workload;
-  if (workload.data_parallel <= 1 || workload.device_memory_bytes <= 0) return 0;
+  if (workload.device_memory_bytes <= 0) return 0;
+  const bool alone = workload.data_parallel <= 1;
   const auto params = static_cast<double>(workload.num_params);
-  const double twice = knobs.overlap ? 2 : 1;
-  double elems = 0;
-  if (beyond_params) {
-    elems = std::max(knobs.reduce_bucket - params, 0.0) * twice;
-  } else {
-    elems = std::min(knobs.reduce_bucket, params) * twice;
-    if (stage == 1 || stage == 2) elems += std::min(knobs.allgather_bucket, params);
-  }
+  const bool is_whole = workload.whole_buckets && stage > 0 && knobs.contiguous;
+  double elems = is_whole ? knobs.reduce_bucket : alone ? 0 : std::min(knobs.reduce_bucket, params);
+  if (knobs.overlap && !(workload.whole_buckets && stage == 3)) elems *= 2;
+  if (!alone && (stage == 1 || stage == 2)) elems += std::min(knobs.allgather_bucket, params);
   return elems * static_cast<double>(workload.bytes_per_param) /
          static_cast<double>(workload.device_memory_bytes);
 }
@@ -103,9 +100,8 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   const Place& place = places_[config.place];
   Vector row = Vector::Zero();
   row[config.stage] = place.state;
-  row[kBuffers] = Buffers(config.stage, config.knobs, false);
+  row[kBuffers] = Buffers(config.stage, config.knobs);
   if (space_.exact) row[kBuffers] -= place.submitted_buffers;
-  row[kBeyond] = Buffers(config.stage, config.knobs, true);
   row[kActivations] = Activations(place, config.micro_batch);
   row[kConstant] = 1;
   if (has_capacity_) {

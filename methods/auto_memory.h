@@ -41,9 +41,9 @@ class AutoMemory {
   double log_evidence() const { return log_evidence_; }
 
  private:
-  // Factors: 4 stages, buffers, the part of buckets beyond the parameters, activations, constant,
-  // and what other knobs are predicted to change.
-  static constexpr int kNum = 9;
+  // Factors: 4 stages, buffers, activations, constant, and what other knobs are predicted to
+  // change.
+  static constexpr int kNum = 8;
   using Vector = Eigen::Matrix<double, kNum, 1>;
   using Matrix = Eigen::Matrix<double, kNum, kNum>;
 
@@ -57,7 +57,7 @@ class AutoMemory {
 
   void SetPrior();
   Place PlaceOf(const StageSpace& stage) const;
-  double Buffers(int stage, const AutoKnobs& knobs, bool beyond_params) const;
+  double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;
   void Learn(const Vector& row, double mean_shift, double shrink);

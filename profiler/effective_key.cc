@@ -28,10 +28,15 @@ void NormalizeNumbers(Json& value) {
   }
 }
 
+// Whether DeepSpeed allocates by the key at the stage.
+bool SizesBuckets(const Key& key, const ExperimentSpec& spec, int stage) {
+  return key.sizes_buckets && stage > 0 && !IsBuiltin(spec);
+}
+
 class Folder {
  public:
-  Folder(const engine::KeyTable& keys, int stage, int64_t world_size, int64_t num_params)
-      : keys_(keys), stage_(stage), world_size_(world_size), num_params_(num_params) {}
+  Folder(const engine::KeyTable& keys, int stage, const ExperimentSpec& spec, int64_t num_params)
+      : keys_(keys), stage_(stage), spec_(spec), num_params_(num_params) {}
 
   // Folds what an object holds; `pointer` is its own.
   void Fold(Json& object, const std::string& pointer) const {
@@ -47,31 +52,36 @@ class Folder {
   // True if the key at this value runs as if it were not given. Cuts sizes.
   bool FoldsAway(const Key& key, Json& value) const {
     if (key.type == KeyType::kSection) return value.is_object() && value.empty();
-    if (stage_ < key.from_stage || stage_ > key.to_stage) return true;
-    if (world_size_ == 1 && key.several_ranks) return true;
+    if (!HasEffect(key, spec_, stage_)) return true;
     value = Cut(key, value);
     const bool may_depend = key.key_class == KeyClass::kSemantic && *key.values == '\0';
     return !may_depend && value == Cut(key, keys_.Default(key, stage_));
   }
 
   Json Cut(const Key& key, const Json& value) const {
-    const bool cuts = key.up_to_params && num_params_ > 0 && value.is_number_integer();
+    const bool cuts = key.up_to_params && !SizesBuckets(key, spec_, stage_) && num_params_ > 0 &&
+                      value.is_number_integer();
     return cuts ? Json(std::min(value.get<int64_t>(), num_params_)) : value;
   }
 
   const engine::KeyTable& keys_;
   const int stage_;
-  const int64_t world_size_;
+  const ExperimentSpec& spec_;
   const int64_t num_params_;
 };
 
 }  // namespace
 
-std::string EffectiveKey(const Json& ds_config, int64_t world_size, int64_t num_params,
+bool HasEffect(const Key& key, const ExperimentSpec& spec, int stage) {
+  if (stage < key.from_stage || stage > key.to_stage) return false;
+  return spec.slots_per_trial > 1 || !key.several_ranks || SizesBuckets(key, spec, stage);
+}
+
+std::string EffectiveKey(const Json& ds_config, const ExperimentSpec& spec, int64_t num_params,
                          const engine::KeyTable& keys) {
   Json config = ds_config;
   NormalizeNumbers(config);
-  Folder(keys, ZeroStage(config), world_size, num_params).Fold(config, "");
+  Folder(keys, ZeroStage(config), spec, num_params).Fold(config, "");
   return config.dump();
 }
 

@@ -9,6 +9,9 @@
 namespace dsat {
 namespace {
 
+// No device holds as many; the sum of sizes up to it is an int64_t.
+constexpr int64_t kMostElems = 1'000'000'000'000'000;
+
 // Values that the optimizer keeps for each parameter, master weights aside.
 int64_t OptimizerMoments(const engine::Settings& settings) {
   const std::string name = settings.Lower("/optimizer/type");
@@ -115,13 +118,19 @@ bool MemoryModel::OffloadsParams(int stage) const {
 }
 
 int64_t MemoryModel::BufferElems(int stage) const {
-  if (world_size_ == 1) return 0;
-  // No bucket holds more than there is to send.
-  const int64_t trained = profile_.trainable_num_params;
+  const bool alone = world_size_ == 1;
   const int64_t all = profile_.num_params;
   const engine::Settings settings = settings_.AtStage(stage);
-  int64_t elems = std::min(settings.Int("/zero_optimization/reduce_bucket_size"), trained);
-  if (settings.Is("/zero_optimization/overlap_comm")) elems *= 2;
+  // DeepSpeed allocates the bucket of contiguous gradients as a whole, a second one with overlap,
+  // but not at stage 3 (deepspeed/runtime/zero/stage_1_and_2.py, setup_buckets; stage3.py,
+  // _setup_for_real_optimizer). Another bucket holds no more than there is to send.
+  const bool is_whole = deepspeed_ && stage > 0 &&
+                        (settings.Is("/zero_optimization/contiguous_gradients") ||
+                         (stage < 3 && OffloadedOptimizer(stage) > 0));
+  const int64_t most = is_whole ? kMostElems : alone ? 0 : profile_.trainable_num_params;
+  int64_t elems = std::min(settings.Int("/zero_optimization/reduce_bucket_size"), most);
+  if (settings.Is("/zero_optimization/overlap_comm") && !(deepspeed_ && stage == 3)) elems *= 2;
+  if (alone) return elems;
   if (stage == 1 || stage == 2) {
     elems += std::min(settings.Int("/zero_optimization/allgather_bucket_size"), all);
   } else if (stage == 3) {

@@ -15,6 +15,7 @@
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "profiler/conditions.h"
+#include "profiler/effective_key.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -480,11 +481,6 @@ std::string DescribePlace(int stage, const Assignment& settings, const engine::K
     separator = ", ";
   }
   return text;
-}
-
-bool HasEffect(const Key& key, const ExperimentSpec& spec, int stage) {
-  const bool is_at_stage = stage >= key.from_stage && stage <= key.to_stage;
-  return is_at_stage && (spec.slots_per_trial > 1 || !key.several_ranks);
 }
 
 }  // namespace dsat

@@ -51,9 +51,6 @@ void CheckPlaces(const ExperimentSpec& spec, const engine::KeyTable& keys = engi
 // default.
 std::string DescribePlace(int stage, const Assignment& settings, const engine::KeyTable& keys);
 
-// Whether the key has an effect at the stage, on the ranks of `spec`.
-bool HasEffect(const engine::Key& key, const ExperimentSpec& spec, int stage);
-
 // Whether a search of `spec` varies the key by itself, at some stage.
 bool IsSearchedWidely(const engine::Key& key, const ExperimentSpec& spec);
 

@@ -13,6 +13,7 @@
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "profiler/conditions.h"
+#include "profiler/effective_key.h"
 #include "profiler/places.h"
 #include "proto/search_policy.h"
 
@@ -30,7 +31,7 @@ struct Scope {
   bool published = false;  // Exactly the published knobs.
 };
 
-// Sizes end with the smallest that holds every parameter: larger ones are all alike.
+// Sizes end with the smallest that holds every parameter: larger ones are not faster.
 std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
   const int64_t num_ranks = scope.spec.slots_per_trial;
   std::vector<Json> values;
@@ -222,7 +223,9 @@ std::string WhyExcluded(const std::vector<Comparison>& where, const StageSpace& 
   });
 }
 
-Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t world_size) {
+Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
+  const Json& ds_config = spec.ds_config;
+  const int64_t world_size = spec.slots_per_trial;
   const engine::Settings settings(ds_config, "ds_config");
   const bool half = settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
   engine::BatchSizes batch{.micro_batch_size = 1, .accumulation_steps = 1};
@@ -239,7 +242,8 @@ Workload WorkloadOf(const ModelProfile& profile, const Json& ds_config, int64_t 
           .device_memory_bytes = profile.device_memory_bytes,
           .accumulation_steps = batch.accumulation_steps,
           .micro_batch_size = batch.micro_batch_size,
-          .stage = settings.stage()};
+          .stage = settings.stage(),
+          .whole_buckets = !IsBuiltin(spec)};
 }
 
 }  // namespace
@@ -249,7 +253,7 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
   const SearchOptions& options = spec.options;
   const bool published = PolicyOf(options).published_space;
   SearchSpace space;
-  space.workload = WorkloadOf(profile, spec.ds_config, spec.slots_per_trial);
+  space.workload = WorkloadOf(profile, spec);
   space.divisible_by = options.divisible_by;
   space.micro_batch_sizes = spec.search_space.value(kMicroBatchKey, std::vector<int64_t>());
   if (options.train_batch_size)

@@ -125,6 +125,7 @@ void VisitFields(Visitor& visit, T& workload) {
   visit("accumulation_steps", workload.accumulation_steps);
   visit("micro_batch_size", workload.micro_batch_size);
   visit("stage", workload.stage);
+  visit("whole_buckets", workload.whole_buckets);
 }
 
 Json ToJson(const SearchOptions& options) {

@@ -172,6 +172,8 @@ struct Workload {
   int64_t accumulation_steps = 1;   // As submitted.
   int64_t micro_batch_size = 1;     // As submitted.
   int64_t stage = 0;                // As submitted.
+  // From stage 1 on DeepSpeed allocates reduction buckets, on any number of ranks, as a whole.
+  bool whole_buckets = false;
 };
 
 // What the search does not try, such as "stage 2 with /.../device \"cpu\"", and why.

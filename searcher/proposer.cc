@@ -78,7 +78,7 @@ Draft Proposer::Complete(Assignment assignment) const {
   draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
   const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);
   engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
-  draft.key = EffectiveKey(draft.ds_config, world_size, num_params_);
+  draft.key = EffectiveKey(draft.ds_config, *spec_, num_params_);
   return draft;
 }
 
@@ -258,7 +258,7 @@ Draft Proposer::DraftAt(const Trial& trial, const Point& point) const {
               .ds_config = ConfigAt(trial, point, spec_->slots_per_trial),
               .key = {},
               .refused = {}};
-  draft.key = EffectiveKey(draft.ds_config, spec_->slots_per_trial, num_params_);
+  draft.key = EffectiveKey(draft.ds_config, *spec_, num_params_);
   return draft;
 }
 

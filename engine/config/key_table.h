@@ -83,6 +83,10 @@ struct Key {
   int to_stage = kNumZeroStages - 1;  // Above this one it has no effect either.
   bool several_ranks = false;  // On one rank the key has no effect.
   bool up_to_params = false;   // All sizes above the model's number of parameters act alike.
+  // DeepSpeed's ZeRO optimizers allocate buckets by the key (setup_buckets in
+  // deepspeed/runtime/zero/stage_1_and_2.py): for a script it acts on one rank, too, and sizes do
+  // not act alike.
+  bool sizes_buckets = false;
   // The values that a search draws, as a JSON array, and from which ZeRO stage on it does: in
   // dsat's own search space, in the wide one alone (--space wide), and in the one that Determined
   // published. A search draws those of a semantic key only if the user allows it (--allow
@@ -143,6 +147,7 @@ struct Key {
   constexpr Key ToStage(int stage) const { return With(&Key::to_stage, stage); }
   constexpr Key SeveralRanks() const { return With(&Key::several_ranks, true); }
   constexpr Key UpToParams() const { return With(&Key::up_to_params, true); }
+  constexpr Key SizesBuckets() const { return With(&Key::sizes_buckets, true); }
   constexpr Key WideFromStage(int stage, const char* json, const char* others = "",
                               const char* value = "") const {
     return With(&Key::values, json)

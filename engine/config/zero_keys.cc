@@ -28,6 +28,7 @@ constexpr Key kKeys[] = {
         .Rounding()
         .UpToParams()
         .SeveralRanks()
+        .SizesBuckets()
         .SearchedFromStage(0, kBuckets),
     Elems("/zero_optimization/allgather_bucket_size", "0.2.0", "500000000", 1)
         .UpToParams()
@@ -38,6 +39,7 @@ constexpr Key kKeys[] = {
         .DefaultFromStage(3, "true")
         .Exact()
         .SeveralRanks()
+        .SizesBuckets()
         .SearchedFromStage(2, kSwitch),
     Flag("/zero_optimization/reduce_scatter", "0.2.0", "true", kHonors)
         .Rounding()
@@ -46,6 +48,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/contiguous_gradients", "0.2.0", "true", kHonors)
         .Rounding()
         .SeveralRanks()
+        .SizesBuckets()
         .SearchedFromStage(2, kSwitch),
     Flag("/zero_optimization/allgather_partitions", "0.2.0", "true", kHonors)
         .Exact()

@@ -209,6 +209,26 @@ TEST(AutoMemoryTest, ExactForecastsAreSharp) {
   EXPECT_LT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 31)), 0.1);
 }
 
+TEST(AutoMemoryTest, BucketsThatDeepSpeedAllocatesNeedMemoryOnOneRankAndBeyondTheParameters) {
+  SearchSpace space = FourRanks(false);
+  space.workload.data_parallel = 1;
+  for (StageSpace& stage : space.stages)
+    stage.knobs[0].values = {kGb, 2 * kGb};
+  constexpr uint32_t kSmallBucketOverlap = 0, kLargeBucketOverlap = 2, kLargeBucket = 3;
+  const auto more = [&](uint32_t place, uint32_t knobs) {
+    const AutoSpace made(space, {});
+    const AutoMemory memory(made.space());
+    return memory.Share(ConfigOf(made, place, knobs, 4)) -
+           memory.Share(ConfigOf(made, place, kSmallBucketOverlap, 4));
+  };
+  EXPECT_NEAR(more(1, kLargeBucketOverlap), 0, 1e-9);
+  space.workload.whole_buckets = true;
+  EXPECT_NEAR(more(0, kLargeBucketOverlap), 0, 1e-9) << "stage 0";
+  EXPECT_NEAR(more(1, kLargeBucketOverlap), 4. / 40, 1e-9) << "stage 2";
+  EXPECT_NEAR(more(1, kLargeBucket), 0, 1e-9) << "one of 4 GB instead of two of 2 GB";
+  EXPECT_NEAR(more(2, kLargeBucketOverlap), 2. / 40, 1e-9) << "stage 3 has one";
+}
+
 TEST(AutoTimeModelTest, GradientsAreDerivatives) {
   SearchSpace space = FourRanks(false);
   for (const char* metric : {"throughput", "latency", "forward", "backward"}) {

@@ -19,13 +19,20 @@ Json Config(int stage, const Json& zero = Json::object()) {
   return config;
 }
 
-bool Equal(const Json& a, const Json& b, int64_t world_size = 2) {
-  return EffectiveKey(a, world_size, kParams) == EffectiveKey(b, world_size, kParams);
+ExperimentSpec Spec(int64_t world_size, const char* entrypoint = "builtin") {
+  ExperimentSpec spec;
+  spec.entrypoint = {entrypoint};
+  spec.slots_per_trial = world_size;
+  return spec;
+}
+
+bool Equal(const Json& a, const Json& b, const ExperimentSpec& spec = Spec(2)) {
+  return EffectiveKey(a, spec, kParams) == EffectiveKey(b, spec, kParams);
 }
 
 TEST(EffectiveKeyTest, WhatMattersTellsConfigurationsApart) {
   EXPECT_FALSE(Equal(Config(1), Config(2)));
-  EXPECT_FALSE(Equal(Config(1), Config(2), 1));
+  EXPECT_FALSE(Equal(Config(1), Config(2), Spec(1)));
   Json larger = Config(1);
   larger["train_micro_batch_size_per_gpu"] = 8;
   EXPECT_FALSE(Equal(Config(1), larger));
@@ -81,8 +88,8 @@ TEST(EffectiveKeyTest, SizesBeyondTheParametersFoldTogether) {
   for (const char* key : {"reduce_bucket_size", "allgather_bucket_size"}) {
     EXPECT_TRUE(Equal(Config(1, {{key, kParams}}), Config(1, {{key, 5'000'000'000}}))) << key;
     EXPECT_FALSE(Equal(Config(1, {{key, kParams - 1}}), Config(1, {{key, kParams}}))) << key;
-    EXPECT_NE(EffectiveKey(Config(1, {{key, kParams}}), 2, 0),
-              EffectiveKey(Config(1, {{key, 2 * kParams}}), 2, 0))
+    EXPECT_NE(EffectiveKey(Config(1, {{key, kParams}}), Spec(2), 0),
+              EffectiveKey(Config(1, {{key, 2 * kParams}}), Spec(2), 0))
         << "nothing folds while the number of parameters is unknown";
   }
   EXPECT_TRUE(Equal(Config(3, {{"stage3_max_live_parameters", kParams}}), Config(3)));
@@ -99,11 +106,28 @@ TEST(EffectiveKeyTest, KeysWithoutEffectFoldAway) {
 TEST(EffectiveKeyTest, OnOneRankCommunicationKeysFoldAway) {
   for (const char* key :
        {"overlap_comm", "reduce_scatter", "contiguous_gradients", "allgather_partitions"}) {
-    EXPECT_TRUE(Equal(Config(2, {{key, true}}), Config(2, {{key, false}}), 1)) << key;
+    EXPECT_TRUE(Equal(Config(2, {{key, true}}), Config(2, {{key, false}}), Spec(1))) << key;
   }
   for (const char* key :
        {"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size"}) {
-    EXPECT_TRUE(Equal(Config(3, {{key, 1}}), Config(3, {{key, 2}}), 1)) << key;
+    EXPECT_TRUE(Equal(Config(3, {{key, 1}}), Config(3, {{key, 2}}), Spec(1))) << key;
+  }
+}
+
+TEST(EffectiveKeyTest, WhatDeepSpeedAllocatesBucketsByFoldsOnlyAtStage0) {
+  const Json small{{"reduce_bucket_size", kParams}}, large{{"reduce_bucket_size", 2 * kParams}};
+  for (const int64_t world_size : {1, 2}) {
+    const ExperimentSpec script = Spec(world_size, "train.py");
+    EXPECT_TRUE(Equal(Config(0, small), Config(0, large), script));
+    for (const int stage : {1, 2, 3})
+      EXPECT_FALSE(Equal(Config(stage, small), Config(stage, large), script)) << stage;
+    for (const char* key : {"overlap_comm", "contiguous_gradients"})
+      EXPECT_FALSE(Equal(Config(2, {{key, true}}), Config(2, {{key, false}}), script)) << key;
+    EXPECT_EQ(Equal(Config(2, {{"reduce_scatter", true}}), Config(2, {{"reduce_scatter", false}}),
+                    script),
+              world_size == 1);
+    EXPECT_TRUE(Equal(Config(1, {{"allgather_bucket_size", kParams}}),
+                      Config(1, {{"allgather_bucket_size", 2 * kParams}}), script));
   }
 }
 

@@ -58,7 +58,9 @@ class NewKeyTest : public testing::Test {
     return "";
   }
   std::string Folded(const Json& config, int64_t world_size = 2) {
-    return EffectiveKey(config, world_size, 6000, keys_);
+    ExperimentSpec spec;
+    spec.slots_per_trial = world_size;
+    return EffectiveKey(config, spec, 6000, keys_);
   }
 
   const KeyTable keys_ = WithNewRow();
@@ -97,6 +99,7 @@ TEST_F(NewKeyTest, IsSearchedFromItsStageOn) {
   const auto last_of = [&](int64_t num_params, int64_t world_size, size_t stage) {
     const ModelProfile profile{.num_params = num_params, .trainable_num_params = num_params};
     ExperimentSpec spec;
+    spec.entrypoint = {"builtin"};
     spec.ds_config = Config(0);
     spec.slots_per_trial = world_size;
     spec.options.zero_stages = {1, 2};

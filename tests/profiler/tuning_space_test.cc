@@ -80,10 +80,27 @@ TEST(TuningSpaceTest, ByDefaultALargeModelOnSeveralRanksHasTheKnobsThatMatter) {
   EXPECT_EQ(KnobsOf(space.stages[3]), stage2);
 }
 
-TEST(TuningSpaceTest, OnOneRankThereIsNothingToCommunicate) {
-  const SearchSpace space = MakeSearchSpace(Profile(4000), Json::object(), Options(false), 1);
-  for (const StageSpace& stage : space.stages)
+TEST(TuningSpaceTest, OnOneRankThereIsNothingToCommunicateButDeepSpeedAllocatesBuckets) {
+  const Json config = {{"zero_optimization", {{"contiguous_gradients", false}}}};
+  const SearchSpace space = MakeSearchSpace(Profile(4000), config, Options(false), 1);
+  const std::map<std::string, Values> bucket = {{"reduce_bucket_size", {1'000'000}}};
+  std::map<std::string, Values> with_switches = bucket;
+  with_switches["overlap_comm"] = with_switches["contiguous_gradients"] = kSwitch;
+  EXPECT_TRUE(space.stages[0].knobs.empty());
+  EXPECT_EQ(KnobsOf(space.stages[1]), bucket);
+  EXPECT_EQ(KnobsOf(space.stages[2]), with_switches);
+  EXPECT_EQ(KnobsOf(space.stages[3]), with_switches);
+  EXPECT_TRUE(space.workload.whole_buckets);
+
+  ExperimentSpec builtin;
+  builtin.entrypoint = {"builtin"};
+  builtin.options = Options(false);
+  const ModelProfile profile = Profile(4000);
+  const SearchSpace alone =
+      dsat::MakeSearchSpace(*MakeFormulaPredictor(builtin, profile), profile, builtin);
+  for (const StageSpace& stage : alone.stages)
     EXPECT_TRUE(stage.knobs.empty());
+  EXPECT_FALSE(alone.workload.whole_buckets);
 }
 
 TEST(TuningSpaceTest, BucketsEndAtTheSmallestThatHoldsEveryParameter) {
@@ -101,7 +118,8 @@ TEST(TuningSpaceTest, BucketsEndAtTheSmallestThatHoldsEveryParameter) {
 TEST(TuningSpaceTest, StagesAndTheirStartsFollowTheOptionsAndTheProfile) {
   SearchOptions options = Options(false);
   options.zero_stages = {3, 1};
-  const Json config = {{"bf16", {{"enabled", true}}}};
+  const Json config = {{"bf16", {{"enabled", true}}},
+                       {"zero_optimization", {{"contiguous_gradients", false}}}};
   // 1000 parameters on one rank: 16000 bytes; 20 * 1000 + 64000 - 16000 are left for activations.
   const SearchSpace space = MakeSearchSpace(Profile(1000), config, options, 1);
   ASSERT_EQ(space.stages.size(), 2u);
@@ -114,10 +132,12 @@ TEST(TuningSpaceTest, StagesAndTheirStartsFollowTheOptionsAndTheProfile) {
 }
 
 TEST(TuningSpaceTest, EveryStageHasForecastsUpToTwiceItsLargestSize) {
-  const Json config = {{"train_micro_batch_size_per_gpu", 4},
-                       {"gradient_accumulation_steps", 3},
-                       {"bf16", {{"enabled", true}}},
-                       {"zero_optimization", {{"stage", 2}, {"reduce_bucket_size", 500}}}};
+  const Json config = {
+      {"train_micro_batch_size_per_gpu", 4},
+      {"gradient_accumulation_steps", 3},
+      {"bf16", {{"enabled", true}}},
+      {"zero_optimization",
+       {{"stage", 2}, {"reduce_bucket_size", 500}, {"contiguous_gradients", false}}}};
   const SearchSpace space = MakeSearchSpace(Profile(1000), config, Options(false), 1);
   for (const StageSpace& stage : space.stages) {
     ASSERT_EQ(stage.approx_max_micro_batch, 68);

@@ -221,7 +221,7 @@ TEST_P(EveryMethod, EqualConfigurationsRunOnceUnlessPublishedBehaviorIsAskedFor)
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind == TrialKind::kProfile) continue;
     ++searched;
-    keys.insert(EffectiveKey(trial.ds_config, 1, SimulatedProfile().num_params));
+    keys.insert(EffectiveKey(trial.ds_config, spec, SimulatedProfile().num_params));
   }
   if (GetParam().method == "auto") {
     EXPECT_LE(keys.size(), searched);  // It may measure one again.

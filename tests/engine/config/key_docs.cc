@@ -61,8 +61,7 @@ std::string DefaultText(const Key& key) {
   if (IsSection(key)) return "";
   const bool has_default = std::string_view(key.fallback) != "null";
   std::string text = has_default ? fmt::format("default `{}`", key.fallback) : "";
-  if (*key.changed != '\0')
-    text += fmt::format(", before {} `{}`", key.changed, key.earlier);
+  if (*key.changed != '\0') text += fmt::format(", before {} `{}`", key.changed, key.earlier);
   if (key.fallback_stage < kNumZeroStages)
     text += fmt::format(", from stage {} on `{}`", key.fallback_stage, key.stage_fallback);
   if (*key.fallback_type != '\0') {
@@ -150,7 +149,9 @@ std::string KeyItem(const Key& key, const KeyTable& keys) {
   }
   if (key.to_stage < kNumZeroStages - 1)
     add(fmt::format("without effect above stage {}", key.to_stage));
-  if (key.several_ranks) add("without effect on one rank");
+  if (key.several_ranks)
+    add(std::string("without effect on one rank") +
+        (key.sizes_buckets ? ", except for your own command from stage 1 on" : ""));
   add(SearchText(key));
   add(BuiltinText(key));
   if (*key.known != '\0') add("the built-in engine has " + Listed(key.known));
