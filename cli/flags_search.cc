@@ -170,11 +170,12 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
            options.soak_steps = steps;
            options.soak_in_budget = false;
          },
-         fmt::format("Optimizer steps of a last, longer run of the pick, which shows whether it "
-                     "keeps fitting; 0 = none (default: {})",
-                     method == "auto"
-                         ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
-                         : "0"))
+         fmt::format(
+             "Optimizer steps of a last, longer run of the pick, which shows whether it "
+             "keeps fitting; 0 = none (default: {})",
+             method == "auto"
+                 ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
+                 : "0"))
       ->check(WholeNumberFrom0());
   app.add_option(
          "--loss-pattern", options.loss_pattern,

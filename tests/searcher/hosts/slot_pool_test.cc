@@ -1,3 +1,4 @@
+// Placing and counting trials, and what a lost host changes.
 #include "searcher/hosts/slot_pool.h"
 
 #include <gmock/gmock.h>
