@@ -5,11 +5,14 @@ import contextlib
 import sys
 from typing import Any, Dict, Iterator, Mapping, Optional
 
+from dsat._hook.batches import BatchCounter
 from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize
 from dsat._trial import Trial, rank_file, trial
 
 _meter: Optional[Meter] = None
 _loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
+_counter: Optional[BatchCounter] = None  # Of the samples that add_batch() was given.
+_num_batches = 0  # Those that it was given since the last step.
 
 
 def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None,
@@ -31,8 +34,9 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
         forward_s, backward_s: seconds of the step in the two passes, if the script measures them.
         wait_s: seconds of the step in which this rank waited for data, if the script measures them.
     """
-    global _meter, _loss
+    global _meter, _loss, _num_batches
     loss, _loss = _loss if loss is None else loss, None
+    batches, _num_batches = _num_batches, 0
     running = trial()
     if running is None or not running.measures or _is_measured_by_deepspeed():
         return
@@ -47,7 +51,9 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
                        peak_memory()["peak_bytes"] - memory_in_use())
     if _meter is None:
         _meter = Meter(running)
-        rank_file(running).begin({"ran": _settings_of(running, samples)})
+        rank_file(running).begin({"ran": _settings_of(running, samples, batches)})
+    if _counter is not None:
+        rank_file(running).keep(_counter.report())
     _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
 
 
@@ -57,11 +63,24 @@ def add_loss(part: Any) -> None:
     _loss = part if _loss is None else _loss + part
 
 
-def _settings_of(running: Trial, samples: Optional[int]) -> Dict[str, int]:
-    """What the script says that it ran: steps of `samples` samples."""
+def add_batch(batch: Any, loss: Any) -> None:
+    """A micro-batch and its part of the step's loss, for a callback that sees each of them."""
+    global _counter, _num_batches
+    running = trial()
+    if running is None or not running.measures or _is_measured_by_deepspeed():
+        return
+    if loss is not None:
+        add_loss(loss)
+    _num_batches += 1
+    _counter = _counter or BatchCounter(running.micro_batch_size or 0)
+    _counter.note([batch], {}, 0 if _meter is None else _meter.num_steps)
+
+
+def _settings_of(running: Trial, samples: Optional[int], batches: int) -> Dict[str, int]:
+    """What the script ran: steps of `samples` samples or, as far as it is known, of `batches`."""
     micro_batch, steps = running.micro_batch_size, running.accumulation_steps
     if samples is None or not micro_batch or not steps:
-        return {}
+        return {"gradient_accumulation_steps": batches} if batches else {}
     if samples % (micro_batch * steps) != 0:
         raise ValueError(
             f"dsat.report(samples={samples}): expected a multiple of {micro_batch * steps}, which "

@@ -12,7 +12,7 @@ try:
 except ImportError:
     from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
 
-from dsat._report import log, report
+from dsat._report import add_batch, log, report
 
 
 class DsatCallback(Callback):
@@ -24,11 +24,12 @@ class DsatCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
+        # The trainer has divided the loss by the accumulation steps.
+        add_batch(batch, outputs.get("loss") if isinstance(outputs, dict) else outputs)
         if trainer.global_step == self._steps:
             return  # In the middle of an accumulation.
         self._steps = trainer.global_step
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        report(loss=loss, model=pl_module)
+        report(model=pl_module)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         log(trainer.callback_metrics)

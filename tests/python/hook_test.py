@@ -214,6 +214,18 @@ def test_lightning_gets_the_trials_accumulation_and_batches(run_trial):
     assert found["metrics"]["my_loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 
+def test_lightnings_callback_reports_batches_and_losses_without_deepspeed(run_trial):
+    pytest.importorskip("lightning")
+    run_trial.write_config()
+    assert run_trial.run("use_lightning.py", "plain", "accumulates", ranks=1) == [0], (
+        run_trial.log())
+    found = run_trial.read("hook-rank0.json")
+    assert len(found["losses"]) == 5
+    assert found["losses"][-1] == pytest.approx(found["metrics"]["my_loss"], rel=0.1)
+    assert found["forward_batch_sizes"] == [6]
+    assert found["ran"] == {"gradient_accumulation_steps": 2}
+
+
 def test_lightnings_accumulation_is_refused_unless_the_config_has_it(run_trial):
     pytest.importorskip("lightning")
     run_trial.write_config(profile=True, gradient_accumulation_steps=1)

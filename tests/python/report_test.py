@@ -13,6 +13,7 @@ def running(trial_config, monkeypatch):
     """Makes this process a rank of a trial; returns the folder of its files."""
     def start(profile=False, measures=True, total=6):
         monkeypatch.setattr("dsat._report._meter", None)
+        monkeypatch.setattr("dsat._report._counter", None)
         folder = trial_config({}).parent
         hooks = {"enabled": measures, "start_profile_step": 1, "end_profile_step": 4,
                  "metric_path": str(folder / "metrics.json"),
@@ -163,10 +164,13 @@ def test_lightning_without_deepspeed_is_measured(running):
 
     def step(number):
         trainer.global_step = (number + 1) // 2  # Two micro-batches for a step.
-        callback.on_train_batch_end(trainer, torch.nn.Linear(2, 2), {"loss": torch.tensor(2.0)},
-                                    None, number)
+        part = {"loss": torch.tensor(1.0 + number % 2)}  # The trainer has divided it by two.
+        batch = {"ids": torch.zeros(1 if number == 4 else 3, 8), "text": ["a", "b", "c"]}
+        callback.on_train_batch_end(trainer, torch.nn.Linear(2, 2), part, batch, number)
     callback.on_validation_end(trainer, None)
     assert train(step) == 9
     found = read(folder, "hook-rank0.json")
-    assert found["losses"] == [2.0] * 5
+    assert found["losses"] == [3.0] * 5
     assert found["metrics"] == {"val_loss": 0.25}
+    assert found["ran"] == {"gradient_accumulation_steps": 2}
+    assert (found["forward_batch_sizes"], found["partial_steps"]) == ([1, 3], [2])

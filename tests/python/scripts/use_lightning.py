@@ -1,9 +1,10 @@
 """Lightning's trainer with its DeepSpeed strategy, which wants a GPU only to be asked for one.
 
-With `accumulates`, the trainer accumulates two batches.
+With `accumulates`, the trainer accumulates two batches. With `plain`, it trains without DeepSpeed.
 """
 import sys
 
+import dsat
 import lightning.pytorch as pl
 import torch
 from dsat.lightning import DsatCallback
@@ -36,10 +37,13 @@ class Module(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-trainer = pl.Trainer(accelerator="cpu", devices=2, max_steps=50, logger=False,
+plain = "plain" in sys.argv
+trainer = pl.Trainer(accelerator="cpu", devices=1 if plain else 2, max_steps=50, logger=False,
                      accumulate_grad_batches=2 if "accumulates" in sys.argv else 1,
                      enable_checkpointing=False, enable_progress_bar=False,
                      enable_model_summary=False, callbacks=[DsatCallback()],
-                     strategy=OnTheCpu(config={"zero_optimization": {"stage": 1},
-                                               "zero_allow_untested_optimizer": True}))
-trainer.fit(Module(), torch.utils.data.DataLoader(Tokens(), batch_size=4))
+                     strategy="auto" if plain else OnTheCpu(
+                         config={"zero_optimization": {"stage": 1},
+                                 "zero_allow_untested_optimizer": True}))
+batch_size = dsat.get_ds_config({})["train_micro_batch_size_per_gpu"] if plain else 4
+trainer.fit(Module(), torch.utils.data.DataLoader(Tokens(), batch_size=batch_size))
