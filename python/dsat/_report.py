@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
 from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize
-from dsat._trial import Trial, rank_file, trial
+from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
 _loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
@@ -29,8 +29,9 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
         loss: of the step, a number or a tensor of one element.
         model: a torch module, whose parameters the profiling trial counts. Required there.
         samples: of the step over all ranks; by default the config's train_batch_size, or as many
-            as all ranks train on if it gives none. It is a multiple of the micro-batch size times
-            the accumulation steps, which each replica of the model trains on.
+            as all ranks train on if it gives none; then the script must have read the config. It
+            is a multiple of the micro-batch size times the accumulation steps, which each replica
+            of the model trains on.
         forward_s, backward_s: seconds of the step in the two passes, if the script measures them.
         wait_s: seconds of the step in which this rank waited for data, if the script measures them.
     """
@@ -40,6 +41,8 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     running = trial()
     if running is None or not running.measures or _is_measured_by_deepspeed():
         return
+    if samples is None:
+        _check_reads_config()
     if running.is_profile:
         if model is None:
             raise ValueError("dsat.report(): the profiling trial counts parameters; pass model=")
@@ -69,6 +72,7 @@ def add_batch(batch: Any, loss: Any) -> None:
     running = trial()
     if running is None or not running.measures or _is_measured_by_deepspeed():
         return
+    _check_reads_config()
     if loss is not None:
         add_loss(loss)
     _num_batches += 1
@@ -87,6 +91,16 @@ def _settings_of(running: Trial, samples: Optional[int], batches: int) -> Dict[s
             f"each replica trains on: micro-batches of {micro_batch}, {steps} for a step")
     return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": steps,
             "train_batch_size": samples, "data_parallel_size": samples // (micro_batch * steps)}
+
+
+def _check_reads_config() -> None:
+    """Raises RuntimeError if the script cannot know the batch sizes of the trial."""
+    if rank() == 0 and not has_read_config():  # It may tell the other ranks.
+        raise RuntimeError(
+            "dsat.report(): nothing shows that the script trains with the trial's config, because "
+            "it has not read it: read the batch sizes from the file that "
+            "os.environ[\"DSAT_DS_CONFIG\"] names, or from dsat.get_ds_config(config), or pass "
+            "samples=, the samples of a step over all ranks")
 
 
 def _is_measured_by_deepspeed() -> bool:

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 Config = Dict[str, Any]
+# "1" once this Python, or one that has started it, has read the trial's config, and "0" until then.
+# hook/sitecustomize.py watches the file; where it does not run, the variable is unset.
+_READ = "DSAT_CONFIG_READ"
 
 
 def read_json(path: "str | os.PathLike[str]") -> Config:
@@ -37,11 +40,18 @@ class Trial:
     id: int
     config_path: Path
     dir: Path  # Of this launch of the trial: its logs, and the files that ranks write for dsat.
-    config: Config = field(repr=False)
+    _content: Config = field(repr=False)
 
     def _hooks(self) -> Config:
-        section = self.config.get("autotuning")
+        section = self._content.get("autotuning")
         return section if isinstance(section, dict) else {}
+
+    @property
+    def config(self) -> Config:
+        """The content of the config file. Who asks for it is taken to train with it."""
+        if _READ in os.environ:
+            os.environ[_READ] = "1"
+        return self._content
 
     @property
     def measures(self) -> bool:
@@ -123,11 +133,20 @@ def trial() -> Optional[Trial]:
     if not path:
         return None
     if _current is None or str(_current.config_path) != path:
+        before = os.environ.pop(_READ, None)  # What dsat reads, the script has not read.
+        content = read_json(path)
+        if before is not None:
+            os.environ[_READ] = before
         _current = Trial(id=int(os.environ.get("DSAT_TRIAL_ID") or 0),
                          config_path=Path(path),
                          dir=Path(os.environ.get("DSAT_TRIAL_DIR") or Path(path).parent),
-                         config=read_json(path))
+                         _content=content)
     return _current
+
+
+def has_read_config() -> bool:
+    """False if the script is known not to have read the trial's config."""
+    return os.environ.get(_READ) != "0"
 
 
 def measures() -> bool:

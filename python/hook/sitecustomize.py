@@ -1,8 +1,8 @@
 """Python runs this file at its start in every process of a trial, because it is on PYTHONPATH.
 
 It does nothing but register a finder, which calls dsat._hook when a library that decides about the
-DeepSpeed config is imported, and a handler of the process's end. Then it runs the sitecustomize
-that it hides, if there is one.
+DeepSpeed config is imported, a handler of the process's end, and a watch of the trial's config.
+Then it runs the sitecustomize that it hides, if there is one.
 """
 import atexit
 import gc
@@ -117,6 +117,22 @@ def _run_hidden_sitecustomize():
     spec.loader.exec_module(module)
 
 
+def _watch_config(path):
+    """Lets dsat.report() know whether the script, or a Python that has started it, reads `path`."""
+    name = os.path.basename(path)
+
+    def note(event, args):
+        if event != "open" or os.environ.get("DSAT_CONFIG_READ") != "0":
+            return
+        try:
+            if os.path.basename(args[0]) == name and os.path.samefile(args[0], path):
+                os.environ["DSAT_CONFIG_READ"] = "1"
+        except (OSError, TypeError, ValueError):  # It is another file, or none.
+            pass
+    os.environ.setdefault("DSAT_CONFIG_READ", "0")
+    sys.addaudithook(note)
+
+
 def _leave():
     """Ends a process that is measured before Python frees its modules: PyTorch's take a second."""
     trial = sys.modules.get("dsat._trial")
@@ -132,5 +148,6 @@ def _leave():
 
 if os.environ.get("DSAT_DS_CONFIG"):
     sys.meta_path.insert(0, _Finder())
+    _watch_config(os.environ["DSAT_DS_CONFIG"])
     atexit.register(_leave)  # The first one that is registered is called last.
 _run_hidden_sitecustomize()

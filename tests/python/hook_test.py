@@ -226,6 +226,20 @@ def test_lightnings_callback_reports_batches_and_losses_without_deepspeed(run_tr
     assert found["ran"] == {"gradient_accumulation_steps": 2}
 
 
+@pytest.mark.parametrize("profile", [False, True])
+@pytest.mark.parametrize("how", ["plainly", "parent", "helper", "trial", "nothing"])
+def test_a_script_that_says_no_samples_has_to_read_the_config(run_trial, how, profile):
+    run_trial.write_config(profile)
+    code = run_trial.run("reports.py", f"reads={how}", ranks=1)
+    if how == "nothing":
+        assert code == [1]
+        assert "RuntimeError: dsat.report(): nothing shows that the script" in run_trial.log()
+    else:
+        assert code == [0], run_trial.log()
+    written = "model_info.json" if profile else "metrics.json"
+    assert (run_trial.folder / written).exists() == (how != "nothing")
+
+
 def test_lightnings_accumulation_is_refused_unless_the_config_has_it(run_trial):
     pytest.importorskip("lightning")
     run_trial.write_config(profile=True, gradient_accumulation_steps=1)
