@@ -23,35 +23,45 @@ constexpr size_t kMaxQuoteBytes = 1000;
 struct Rule {
   TrialState state;
   const char* what;
-  const char* pattern;
+  const char* exceptions;  // Names of exceptions, where one is reported and not only mentioned.
+  const char* texts;       // Anywhere.
 };
 
 // The first match counts.
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
-         "DeepSpeedConfigError|pydantic.*ValidationError|Extra inputs are not permitted"
-         "|Check batch related parameters|has to be greater than 0"
+         "DeepSpeedConfigError|ZeRORuntimeException|pydantic[\\w.]*ValidationError",
+         "Extra inputs are not permitted|Check batch related parameters"
+         "|(batch size|per gpu|accumulation steps): \\S+ has to be greater than 0"
          "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
-         "|ZeRORuntimeException|not supported with ZeRO|unsupported mix of model_dtype"},
-    Rule{TrialState::kInfeasible, "out of device memory",
-         "OutOfMemoryError|(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
+         "|not supported with ZeRO|unsupported mix of model_dtype"},
+    Rule{TrialState::kInfeasible, "out of device memory", "OutOfMemoryError",
+         "(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
          "|CUDA error: out of memory|CUDA driver error: out of memory"
          "|Triton Error \\[CUDA\\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
          "|CUBLAS_STATUS_ALLOC_FAILED"
          "|CUDNN_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
          "|NCCL.*out of memory|Cuda failure.*out of memory|Tried to allocate"},
-    Rule{TrialState::kInfeasible, "out of host memory",
-         "DefaultCPUAllocator: can't allocate|Cannot allocate memory|MemoryError|std::bad_alloc"
+    Rule{TrialState::kInfeasible, "out of host memory", "MemoryError",
+         "DefaultCPUAllocator: can't allocate|Cannot allocate memory|std::bad_alloc"
          "|cudaHostAlloc|pin_memory.*fail"},
     Rule{TrialState::kFailed,
          "the trainer's arguments contradict the config; add those that it names to the entrypoint",
-         "mismatch TrainingArguments"},
-    Rule{TrialState::kFailed, "the loss scale cannot fall further",
+         "", "mismatch TrainingArguments"},
+    Rule{TrialState::kFailed, "the loss scale cannot fall further", "",
          "Current loss scale already at minimum"},
-    Rule{TrialState::kFailed, "a port, the network or the disk failed",
+    Rule{TrialState::kFailed, "a port, the network or the disk failed", "",
          "EADDRINUSE|Address already in use|server socket has failed|Connection refused"
          "|ncclSystemError|No space left"},
 };
+
+// The name stands at the start of a line, or behind what loggers and launchers put there, and its
+// message or the line's end follows.
+std::string PatternOf(const Rule& rule) {
+  if (*rule.exceptions == '\0') return rule.texts;
+  return fmt::format(R"((?m:^|[\]>:|-]|ERROR|CRITICAL|FATAL)[ \t]*[\w.]*({})(?m:$|[:(])|{})",
+                     rule.exceptions, rule.texts);
+}
 
 std::string_view LineAround(std::string_view text, size_t position) {
   const size_t before = text.rfind('\n', position);
@@ -109,15 +119,19 @@ std::optional<LogFinding> ClassifyLog(std::string_view text) {
   static const std::deque<RE2> patterns = [] {
     std::deque<RE2> compiled;
     for (const Rule& rule : kRules)
-      compiled.emplace_back(rule.pattern, RegexOptions());
+      compiled.emplace_back(PatternOf(rule), RegexOptions());
     return compiled;
   }();
   for (size_t i = 0; i < kRules.size(); ++i) {
+    // A traceback ends with the error; its lines of source may contain the same words.
+    std::optional<size_t> last;
     re2::StringPiece match;
-    if (!patterns[i].Match(text, 0, text.size(), RE2::UNANCHORED, &match, 1)) continue;
-    const auto position = static_cast<size_t>(match.data() - text.data());
+    for (size_t from = 0; patterns[i].Match(text, from, text.size(), RE2::UNANCHORED, &match, 1);
+         from = *last + match.size())
+      last = static_cast<size_t>(match.data() - text.data());
+    if (!last) continue;
     return LogFinding{kRules[i].state,
-                      fmt::format("{}: {}", kRules[i].what, QuoteWithItems(text, position))};
+                      fmt::format("{}: {}", kRules[i].what, QuoteWithItems(text, *last))};
   }
   return std::nullopt;
 }
@@ -193,6 +207,13 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   if (KilledForHostMemory(exit)) {
     return {TrialState::kInfeasible, fmt::format("out of host memory: the kernel killed {} {}",
                                                  process, exit.first_failed_rank)};
+  }
+  static const RE2 kOutOfMemory(R"(\bout of memory\b)", RegexOptions(/*ignores_case=*/true));
+  if (first < logs.size()) {  // In other lines, this may be a hint.
+    for (const std::string& line : {LastError(logs[first]), LastLine(logs[first])}) {
+      if (RE2::PartialMatch(line, kOutOfMemory))
+        return {TrialState::kInfeasible, fmt::format("out of memory: {}", line)};
+    }
   }
   if (finding) return {finding->state, finding->reason};
   if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};

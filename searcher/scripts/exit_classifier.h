@@ -27,9 +27,9 @@ std::optional<LogFinding> ClassifyLog(std::string_view text);
 std::string DivergedLoss(std::string_view log);
 
 // The outcome of ranks that ended without a result. `logs` are the ends of the ranks' logs by rank.
-// The log of the rank that failed first is read first. In the others only evidence against the
-// configuration counts, because most of their errors follow from the first failure. `process` is
-// that of DescribeExit.
+// The log of the rank that failed first is read first, and its last error or line may say in any
+// words that memory is used up. In the others only evidence against the configuration counts,
+// because most of their errors follow from the first failure. `process` is that of DescribeExit.
 Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& logs,
                      std::string_view process = "rank");
 
@@ -44,7 +44,7 @@ std::string DescribeExit(const ExitReport& exit, std::string_view process = "ran
 // True if the kernel killed the failed rank because host memory had run out.
 bool KilledForHostMemory(const ExitReport& exit);
 
-// The last line of `text` that is not blank, at most 300 bytes of it; "" if there is none.
+// The last line of `text` that is not blank, at most 1000 bytes of it; "" if there is none.
 std::string LastLine(std::string_view text);
 
 }  // namespace dsat

@@ -1,6 +1,7 @@
 // Tests the classification of logs and exit codes of DeepSpeed scripts.
 #include "searcher/scripts/exit_classifier.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,6 +31,11 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"NotImplementedError: unsupported mix of model_dtype=", TrialState::kInfeasible, "invalid"},
       {"torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
+      {"[rank3]: torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
+      {"[1,0]<stderr>:torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
+      {"2026-01-01 00:00:00,123 ERROR torch.OutOfMemoryError: z", TrialState::kInfeasible,
+       "out of device memory"},
+      {"OutOfMemoryError('z')", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: CUDA out of memory. Tried", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: HIP out of memory.", TrialState::kInfeasible, "out of device memory"},
       {"CUDA out of memory", TrialState::kInfeasible, "out of device memory"},
@@ -45,6 +51,8 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"DefaultCPUAllocator: can't allocate memory", TrialState::kInfeasible, "out of host memory"},
       {"OSError: [Errno 12] Cannot allocate memory", TrialState::kInfeasible, "out of host memory"},
       {"MemoryError", TrialState::kInfeasible, "out of host memory"},
+      {"numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 GiB",
+       TrialState::kInfeasible, "out of host memory"},
       {"what():  std::bad_alloc", TrialState::kInfeasible, "out of host memory"},
       {"Current loss scale already at minimum - cannot", TrialState::kFailed, "the loss scale"},
       {"RuntimeError: ... EADDRINUSE ...", TrialState::kFailed, "a port"},
@@ -75,6 +83,10 @@ TEST(ExitClassifierTest, OrdinaryLogsSayNothing) {
   EXPECT_EQ(ClassifyLog("error: no error, 0 errors\nERROR in the weather\n"), std::nullopt);
   EXPECT_EQ(ClassifyLog("hint: if you see CUDA out of memory, lower it\nKeyError: 'labels'\n"),
             std::nullopt);
+  EXPECT_EQ(ClassifyLog("note: torch.cuda.OutOfMemoryError is handled by this script\n"
+                        "warning: epoch length has to be greater than 0\n"
+                        "Reading MemoryErrorLog.txt\nValueError: bad data\n"),
+            std::nullopt);
   EXPECT_EQ(ClassifyLog("MemAllocated=1GB\nout of memory lane\nnccl\nout of memory\n"),
             std::nullopt);
 }
@@ -84,10 +96,36 @@ TEST(ExitClassifierTest, AnOutOfMemoryIsNotTakenForItsEcho) {
   EXPECT_EQ(finding->state, TrialState::kInfeasible);
 }
 
+TEST(ExitClassifierTest, TheErrorIsQuotedAndNotTheSourceThatATracebackShows) {
+  const auto finding = ClassifyLog(
+      "  File \"t.py\", line 3, in <module>\n"
+      "    raise torch.OutOfMemoryError(\"CUDA out of memory. Tried to allocate 2 GiB\")\n"
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n");
+  EXPECT_EQ(finding->reason,
+            "out of device memory: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 "
+            "GiB");
+}
+
+TEST(ExitClassifierTest, OutOfMemoryInAnyWordsCountsInTheLastErrorOrLine) {
+  const ExitReport exit = {.first_failed_rank = 1, .exit_code = 1};
+  for (const char* words :
+       {"error: out of memory", "out of memory", "RuntimeError: out of memory",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying"}) {
+    const Outcome outcome = ClassifyExit(exit, {"x\n", fmt::format("step 1\n{}\n\n", words)});
+    EXPECT_EQ(ToString(outcome.state), "infeasible") << words;
+    EXPECT_EQ(outcome.reason, fmt::format("out of memory: {}", words));
+    // Of the rank that failed first, and no earlier line.
+    EXPECT_EQ(ToString(ClassifyExit(exit, {words, "x\n"}).state), "failed") << words;
+    EXPECT_EQ(
+        ToString(ClassifyExit(exit, {"x\n", fmt::format("hint: {}\nKeyError: 1\n", words)}).state),
+        "failed");
+  }
+}
+
 TEST(ExitClassifierTest, HugeLinesAreSurvived) {
   const std::string line(3'000'000, 'p');
   EXPECT_EQ(ClassifyLog("pydantic" + line + "\n" + line), std::nullopt);
-  const auto finding = ClassifyLog(line + "\nMemoryError" + std::string(5000, '!') + "\n");
+  const auto finding = ClassifyLog(line + "\nMemoryError: " + std::string(5000, '!') + "\n");
   ASSERT_TRUE(finding);
   EXPECT_LT(finding->reason.size(), 1100u);
 }
