@@ -414,6 +414,11 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
     return {TrialState::kFailed, unusable};
   const auto steps = static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
   const int64_t needed = LastStep(request) + 1;
+  // The exit code of a shell's pipe says nothing about the script.
+  const std::string said = Printable(LastErrorOrLine(FilesOf(request).ReadLogEnd(0)));
+  const std::string words = said.empty()
+                                ? "it has printed nothing"
+                                : fmt::format("the last error or line of its output is: {}", said);
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
@@ -421,27 +426,28 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
             fmt::format("nothing shows that the script used the trial's config: it made no engine "
                         "by deepspeed.initialize() in a Python that dsat reaches; add "
                         "--deepspeed_config {} to the entrypoint, or let the script read "
-                        "os.environ[\"{}\"]",
-                        kConfigPlaceholder, kConfigVariable)};
+                        "os.environ[\"{}\"]; {}",
+                        kConfigPlaceholder, kConfigVariable, words)};
   }
   if (request.kind == TrialKind::kProfile || steps == 0) {
-    return {
-        TrialState::kFailed,
-        "the script ended well but DeepSpeed's hooks never ran: it must call forward() and step() "
-        "of a DeepSpeed engine (not a PipelineEngine) made with the config file it is given"};
+    return {TrialState::kFailed,
+            fmt::format("the command ended with code 0 but DeepSpeed's hooks never ran; {}; the "
+                        "script must call forward() and step() of a DeepSpeed engine (not a "
+                        "PipelineEngine) made with the config file that it is given, or "
+                        "dsat.report() after each optimizer step",
+                        words)};
   }
   if (steps < needed) {
     return {TrialState::kFailed,
             fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
-                        "longer, or lower {}; the last line of its output is: {}",
-                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step",
-                        Printable(LastLine(FilesOf(request).ReadLogEnd(0))))};
+                        "longer, or lower {}; {}",
+                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step", words)};
   }
-  return {
-      TrialState::kFailed,
-      fmt::format("the script ran {} optimizer steps but DeepSpeed wrote no metrics at step {}: "
-                  "it must start from step 0, not from a checkpoint",
-                  steps, needed)};
+  return {TrialState::kFailed,
+          fmt::format("the script ended after {} optimizer steps, before the measuring was "
+                      "complete: let it train until it is ended, and from step 0, not from a "
+                      "checkpoint; {}",
+                      steps, words)};
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {

@@ -157,6 +157,11 @@ std::string LastLine(std::string_view text) {
   return last == std::string_view::npos ? "" : Quote(LineAround(text, last));
 }
 
+std::string LastErrorOrLine(std::string_view text) {
+  std::string last = LastError(text);
+  return last.empty() ? LastLine(text) : last;
+}
+
 bool KilledForHostMemory(const ExitReport& exit) {
   return exit.first_failed_rank >= 0 && exit.exit_code == 128 + SIGKILL && exit.oom_kills > 0;
 }

@@ -47,6 +47,9 @@ bool KilledForHostMemory(const ExitReport& exit);
 // The last line of `text` that is not blank, at most 1000 bytes of it; "" if there is none.
 std::string LastLine(std::string_view text);
 
+// The last line that reports an exception or a crash, or else the last line.
+std::string LastErrorOrLine(std::string_view text);
+
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_

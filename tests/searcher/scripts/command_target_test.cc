@@ -13,7 +13,6 @@
 #include "base/files.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/shared_buffers.h"
-#include "searcher/scripts/torch_extensions.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -328,6 +327,11 @@ INSTANTIATE_TEST_SUITE_P(
         Ending{"crash", TrialState::kFailed, "exited with code 1: ValueError: a bug in the script"},
         Ending{"port", TrialState::kFailed, "a port, the network or the disk failed"},
         Ending{"never", TrialState::kFailed, "hooks never ran"},
+        Ending{"pipe", TrialState::kFailed,
+               "hooks never ran; the last error or line of its output is: ValueError: a bug in the "
+               "script; the script must call forward() and step() of a DeepSpeed engine"},
+        Ending{"no-result", TrialState::kFailed,
+               "ended after 8 optimizer steps, before the measuring was complete"},
         Ending{"short", TrialState::kFailed, "ended after 2 optimizer steps and 7 are needed"},
         Ending{"garbage", TrialState::kFailed,
                "/metrics.json: holds \"0.25 s\\n\uFFFD\"; expected the JSON object"},
@@ -480,20 +484,6 @@ TEST_F(CommandTargetTest, WhatCannotWorkIsRefusedAtOnce) {
   EXPECT_EQ(RefusalOf({"torchrun", "t.py", "--nproc_per_node", "4", "--ds_config", "a.json"}), "");
   spec_.options.end_profile_step = 2;
   EXPECT_THAT(RefusalOf({"./t", "--ds_config", "a.json"}), HasSubstr("expected start < end"));
-}
-
-TEST(TorchExtensionsTest, RemovesOnlyLocksThatNobodyHolds) {
-  TestFolder folder;
-  std::filesystem::create_directories(folder / "py311/adam");
-  std::filesystem::create_directories(folder / "py311/aio");
-  std::ofstream(folder / "py311/adam/lock");
-  std::ofstream(folder / "py311/adam/lock.cpp");
-  const std::ofstream held(folder / "py311/aio/lock");
-  EXPECT_EQ(RemoveStaleLocks(folder.path()), 1);
-  EXPECT_FALSE(std::filesystem::exists(folder / "py311/adam/lock"));
-  EXPECT_TRUE(std::filesystem::exists(folder / "py311/adam/lock.cpp"));
-  EXPECT_TRUE(std::filesystem::exists(folder / "py311/aio/lock"));
-  EXPECT_EQ(RemoveStaleLocks(folder / "none"), 0);
 }
 
 }  // namespace
