@@ -96,7 +96,7 @@ Measurement FromFile(const HookMetrics& metrics, int64_t train_batch_size) {
       {"forward", once(metrics.forward_ms)},
       {"backward", once(metrics.backward_ms)},
       {"step", once(metrics.step_ms)}};
-  if (metrics.flops_per_gpu > 0) result["FLOPS_per_gpu"] = once(metrics.flops_per_gpu);
+  result["FLOPS_per_gpu"] = once(metrics.flops_per_gpu);
   return result;
 }
 
@@ -118,10 +118,8 @@ Measurement FromSteps(const HookMetrics& metrics, const std::vector<TimedStep>& 
         SummarizeSteps(printed, [](const TimedStep& s) { return s.line->backward_ms; });
     result["step"] = SummarizeSteps(printed, [](const TimedStep& s) { return s.line->step_ms; });
   }
-  if (step_flops > 0) {
-    result["FLOPS_per_gpu"] =
-        SummarizeSteps(steps, [&](const TimedStep& s) { return step_flops / s.latency_ms; });
-  }
+  result["FLOPS_per_gpu"] =
+      SummarizeSteps(steps, [&](const TimedStep& s) { return step_flops / s.latency_ms; });
   return result;
 }
 
@@ -206,12 +204,15 @@ Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine
                           int64_t train_batch_size, const std::set<int64_t>& partial_steps,
                           const CountedSteps& counted) {
   const std::vector<TimedStep> timed = StepsOf(counted, lines, partial_steps);
-  if (!timed.empty()) return FromSteps(metrics, timed, train_batch_size);
-  const std::vector<TimedStep> steps = UsableSteps(lines, start, end, partial_steps);
+  const std::vector<TimedStep> steps =
+      timed.empty() ? UsableSteps(lines, start, end, partial_steps) : timed;
   const bool is_biased = accumulation_steps >= kTrimmedFrom || partial_steps.contains(end);
-  const size_t enough = is_biased ? 1 : 2;
-  return steps.size() >= enough ? FromSteps(metrics, steps, train_batch_size)
-                                : FromFile(metrics, train_batch_size);
+  const size_t enough = is_biased || !timed.empty() ? 1 : 2;
+  Measurement result = steps.size() >= enough ? FromSteps(metrics, steps, train_batch_size)
+                                              : FromFile(metrics, train_batch_size);
+  // 0 stands for what was not measured.
+  std::erase_if(result, [](const auto& entry) { return entry.second.value <= 0; });
+  return result;
 }
 
 std::optional<double> MaxMemAllocated(std::string_view log) {

@@ -71,7 +71,7 @@ struct CountedSteps {
 // them: two, or one where the file's own numbers are known to be biased (DeepSpeed trims the mean
 // over 6 and more micro-steps, and with it the only optimizer update). `partial_steps` had fewer
 // samples than `train_batch_size`: they are left out, and one step is enough if the last one is
-// among them.
+// among them. What is 0 was not measured, and is left out.
 Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine>& lines,
                           int64_t start, int64_t end, int64_t accumulation_steps,
                           int64_t train_batch_size, const std::set<int64_t>& partial_steps = {},

@@ -128,6 +128,16 @@ TEST(DeepSpeedMetricsTest, UnknownFlopsAreLeftOut) {
   }
 }
 
+TEST(DeepSpeedMetricsTest, TimesOfZeroAreLeftOut) {
+  const HookMetrics file = {0, 0, 24, 24, 0, kBatch};
+  const std::vector<StepLine> lines = {{0, 0, 24, 0}, {0, 0, 24, 24'000'000}};
+  for (const Measurement& measured :
+       {MeasurementOf(file, {}, 3, 5, 4, kBatch), MeasurementOf(file, lines, 0, 2, 6, kBatch)}) {
+    EXPECT_EQ(measured.count("forward") + measured.count("backward"), 0u);
+    EXPECT_DOUBLE_EQ(measured.at("step").value, 24);
+  }
+}
+
 TEST(DeepSpeedMetricsTest, ReadsTheStepLinesOfAllVersions) {
   const auto line = ParseStepLine(
       "[Rank 0] time (ms) | fwd: 0.16 | bwd: 4.00 | bwd_inner: 0.27 | bwd_allreduce: 3.73 | step: "
