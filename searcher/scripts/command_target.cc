@@ -399,13 +399,19 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
 // What is wrong with the file of the result, which is none; "" if there is no such file.
 std::string CommandTarget::UnusableResult(const LaunchRequest& request) const {
   const AttemptFiles files = FilesOf(request);
-  const std::string& path = request.kind == TrialKind::kProfile ? files.model_info : files.metrics;
+  const bool profiles = request.kind == TrialKind::kProfile;
+  const std::string& path = profiles ? files.model_info : files.metrics;
   if (!fs::exists(path)) return "";
   constexpr size_t kMostQuoted = 100;
-  return fmt::format(
-      "{}: holds \"{}\"; expected the JSON object that DeepSpeed's hooks or dsat.report() write, "
-      "with the keys in docs/python.md",
-      path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
+  const Json file = profiles ? files.ReadModelInfo() : files.ReadMetrics();
+  std::string problem;
+  if (file.is_object()) problem = profiles ? ProblemOfModelInfo(file) : ProblemOfMetrics(file);
+  if (problem.empty()) {
+    problem = fmt::format(
+        "holds \"{}\"; expected the JSON object that DeepSpeed's hooks or dsat.report() write",
+        Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
+  }
+  return fmt::format("{}: {}; docs/python.md describes its keys", path, problem);
 }
 
 // All ranks exited with code 0 but there is no result.

@@ -11,6 +11,8 @@
 // accumulation count.
 #include "searcher/scripts/deepspeed_metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -24,6 +26,7 @@ namespace {
 constexpr int64_t kTrimmedFrom = 6;
 constexpr int64_t kMinActivationBytes = 1 << 20;
 constexpr double kBatchTolerance = 0.005;
+constexpr double kMostOfModelInfo = 1e18;  // What ProfileFromJson() accepts.
 
 bool Near(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::abs(b);
@@ -35,19 +38,29 @@ struct RawMetrics {
   double sum() const { return forward + backward + step; }
 };
 
+// "step is -1; expected a number >= 0".
+std::string Problem(const Json& file, const char* key, std::string_view expected) {
+  const auto found = file.find(key);
+  return found == file.end() ? fmt::format("\"{}\" is missing", key)
+                             : fmt::format("{} is {}; expected {}", key, found->dump(), expected);
+}
+
+// The name of a key, which older versions wrote as `old_key`.
+const char* KeyIn(const Json& file, const char* key, const char* old_key) {
+  return file.contains(old_key) && !file.contains(key) ? old_key : key;
+}
+
 std::optional<RawMetrics> ReadRaw(const Json& file) {
-  if (!file.is_object()) return std::nullopt;
-  const auto forward = FiniteNumber(file, file.contains("fwd") ? "fwd" : "forward");
-  const auto backward = FiniteNumber(file, file.contains("bwd") ? "bwd" : "backward");
-  const auto step = FiniteNumber(file, "step");
-  const auto throughput = FiniteNumber(file, "throughput");
-  if (!forward || !backward || !step || !throughput) return std::nullopt;
-  RawMetrics raw = {*forward, *backward, *step, 0, *throughput, 0};
+  if (!ProblemOfMetrics(file).empty()) return std::nullopt;
+  const auto number = [&](const char* key) { return FiniteNumber(file, key).value_or(0); };
+  RawMetrics raw;
+  raw.forward = number(KeyIn(file, "fwd", "forward"));
+  raw.backward = number(KeyIn(file, "bwd", "backward"));
+  raw.step = number("step");
   raw.latency = FiniteNumber(file, "latency").value_or(raw.sum());
-  raw.flops = std::max(0.0, FiniteNumber(file, "FLOPS_per_gpu").value_or(0));
-  const bool sensible = raw.forward >= 0 && raw.backward >= 0 && raw.step >= 0 && raw.sum() > 0 &&
-                        raw.latency > 0 && raw.throughput > 0;
-  return sensible ? std::optional(raw) : std::nullopt;
+  raw.throughput = number("throughput");
+  raw.flops = std::max(0.0, number("FLOPS_per_gpu"));
+  return raw;
 }
 
 struct TimedStep {
@@ -169,6 +182,20 @@ int64_t CountStepLines(std::string_view log) {
   return count;
 }
 
+std::string ProblemOfMetrics(const Json& file) {
+  double sum = 0;
+  for (const char* key : {KeyIn(file, "fwd", "forward"), KeyIn(file, "bwd", "backward"), "step"}) {
+    const double time = FiniteNumber(file, key).value_or(-1);
+    if (time < 0) return Problem(file, key, "a number >= 0");
+    sum += time;
+  }
+  if (sum == 0) return Problem(file, "step", "a number > 0 where the other times are 0");
+  if (FiniteNumber(file, "throughput").value_or(0) <= 0)
+    return Problem(file, "throughput", "a number > 0");
+  const double latency = FiniteNumber(file, "latency").value_or(sum);
+  return latency > 0 ? "" : Problem(file, "latency", "a number > 0");
+}
+
 std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulation_steps,
                                             int64_t train_batch_size,
                                             std::optional<double> logged_ms) {
@@ -229,18 +256,34 @@ std::optional<double> MaxMemAllocated(std::string_view log) {
   return peak;
 }
 
+std::string ProblemOfModelInfo(const Json& file) {
+  const auto number = [&](const char* key) { return FiniteNumber(file, key); };
+  for (const char* key : {"num_params", "trainable_num_params"}) {
+    const double value = number(key).value_or(0);
+    if (value < 1 || value > kMostOfModelInfo) return Problem(file, key, "a number from 1 to 1e18");
+  }
+  if (*number("trainable_num_params") > *number("num_params")) {
+    return Problem(file, "trainable_num_params",
+                   fmt::format("at most num_params, which is {}", file["num_params"].dump()));
+  }
+  if (number("activation_mem_per_gpu").value_or(HUGE_VAL) > kMostOfModelInfo)
+    return Problem(file, "activation_mem_per_gpu", "a number of at most 1e18");
+  const bool fits = number("gpu_mem").value_or(0) <= kMostOfModelInfo;
+  return fits ? "" : Problem(file, "gpu_mem", "a number of at most 1e18");
+}
+
 std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size) {
-  if (!file.is_object()) return std::nullopt;
-  const auto params = FiniteNumber(file, "num_params");
-  const auto trainable = FiniteNumber(file, "trainable_num_params");
-  const auto activation = FiniteNumber(file, "activation_mem_per_gpu");
-  if (!params || !trainable || !activation || *params < 1 || *trainable < 1) return std::nullopt;
+  if (!ProblemOfModelInfo(file).empty()) return std::nullopt;
+  const auto number = [&](const char* key) {
+    return WholePart(FiniteNumber(file, key).value_or(0));
+  };
   ModelProfile profile;
-  profile.num_params = WholePart(*params);
-  profile.trainable_num_params = WholePart(*trainable);
-  profile.activation_bytes_per_sample = std::max(
-      kMinActivationBytes, WholePart(*activation) / std::max<int64_t>(1, micro_batch_size));
-  profile.device_memory_bytes = WholePart(FiniteNumber(file, "gpu_mem").value_or(0));
+  profile.num_params = number("num_params");
+  profile.trainable_num_params = number("trainable_num_params");
+  profile.activation_bytes_per_sample =
+      std::max(kMinActivationBytes,
+               number("activation_mem_per_gpu") / std::max<int64_t>(1, micro_batch_size));
+  profile.device_memory_bytes = number("gpu_mem");
   return profile;
 }
 

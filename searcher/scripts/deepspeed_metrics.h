@@ -49,9 +49,12 @@ struct HookMetrics {
   double train_batch_size = 0;  // The one that the engine has used.
 };
 
-// nullopt if the file is incomplete or invalid: not an object, or a time or the throughput is
-// missing, not finite or not positive. `logged_ms` is forward + backward + step of a printed line,
-// if any; it distinguishes the two oldest formats, which differ only in the unit.
+// The first key that keeps a metrics file from being used, with its value: a time or the throughput
+// that is missing, not finite or not positive. "" if there is none.
+std::string ProblemOfMetrics(const Json& file);
+
+// nullopt if the file has a problem. `logged_ms` is forward + backward + step of a printed line, if
+// any; it distinguishes the two oldest formats, which differ only in the unit.
 std::optional<HookMetrics> NormalizeMetrics(const Json& file, int64_t accumulation_steps,
                                             int64_t train_batch_size,
                                             std::optional<double> logged_ms);
@@ -80,8 +83,11 @@ Measurement MeasurementOf(const HookMetrics& metrics, const std::vector<StepLine
 // The largest "MaxMemAllocated=1.5GB" of a log, bytes; nullopt if there is none.
 std::optional<double> MaxMemAllocated(std::string_view log);
 
+// The first key that keeps a model info file from being used, with its value; "" if there is none.
+std::string ProblemOfModelInfo(const Json& file);
+
 // Reads a model info file with the activations of a forward pass of `micro_batch_size` samples.
-// nullopt if the file is incomplete. Activations are at least 1 MiB, because the file's value may
+// nullopt if the file has a problem. Activations are at least 1 MiB, because the file's value may
 // be 0 or negative and is used as a divisor. device_memory_bytes is the file's gpu_mem, or 0 if it
 // has none.
 std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size);

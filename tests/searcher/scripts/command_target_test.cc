@@ -247,6 +247,14 @@ TEST_F(CommandTargetTest, TheProfilingTrialCountsParametersAndActivations) {
   EXPECT_EQ(WrittenConfig()["autotuning"]["model_info"]["profile"], true);
 }
 
+TEST_F(CommandTargetTest, AnImpossibleProfileFailsTheTrialAndNamesTheKey) {
+  request_.kind = TrialKind::kProfile;
+  Behave("impossible-profile");
+  const Outcome outcome = Run().outcome;
+  EXPECT_EQ(outcome.state, TrialState::kFailed);
+  EXPECT_THAT(outcome.reason, HasSubstr("/model_info.json: trainable_num_params is 900; expected"));
+}
+
 TEST_F(CommandTargetTest, OnlyBatchSizesThatAreGivenOrNeededAreWritten) {
   Commands();
   EXPECT_FALSE(WrittenConfig().contains("train_batch_size"));
