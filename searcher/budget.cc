@@ -12,9 +12,10 @@
 namespace dsat {
 namespace {
 
-// A failure without the number of the rank that was the first to fail.
-std::string WithoutRank(std::string reason) {
-  static const RE2 number(R"((\[?rank ?)\d+)", RegexOptions());
+// A failure without the numbers that tell launches apart: of the rank that was the first to fail,
+// and of the trial and the attempt in the path of a file.
+std::string WithoutLaunch(std::string reason) {
+  static const RE2 number(R"((\[?rank ?|/trials/|/attempt)\d+)", RegexOptions());
   RE2::GlobalReplace(&reason, number, R"(\1)");
   return reason;
 }
@@ -44,7 +45,7 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
     }
   }
   const auto is_alike = [&](const std::string& reason) {
-    return WithoutRank(reason) == WithoutRank(reasons[0]);
+    return WithoutLaunch(reason) == WithoutLaunch(reasons[0]);
   };
   return reasons.size() >= 2 && std::ranges::all_of(reasons, is_alike) ? reasons[0] : "";
 }

@@ -57,7 +57,7 @@ TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
   EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
 }
 
-TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverRankFailsFirst) {
+TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverLaunchAndRankFailsFirst) {
   const auto after = [&](const std::vector<std::vector<std::string>>& reasons_of_trials) {
     Experiment experiment = Profiled(0, std::nullopt);
     for (const std::vector<std::string>& reasons : reasons_of_trials) {
@@ -79,6 +79,8 @@ TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverRankFailsFirs
   EXPECT_FALSE(after({{first}}));
   EXPECT_TRUE(after({{first}, {second}}));
   EXPECT_FALSE(after({{first}, {other}}));
+  EXPECT_TRUE(after({{"/o/trials/1/attempt0/metrics.json: \"fwd\" is missing"},
+                     {"/o/trials/2/attempt1/metrics.json: \"fwd\" is missing"}}));
 }
 
 TEST_F(BudgetTest, ASearchThatOtherConfigurationsCanGoOnWithDoesNotEnd) {
