@@ -79,8 +79,10 @@ std::string Difference(const Trial& replayed, const Trial& recorded) {
 [[noreturn]] void ThrowDiverged(ExperimentId id, TrialId trial, const std::string& what) {
   Throw(ErrorCode::kDataLoss,
         "experiment {}: trial {} does not replay as it was recorded ({}); it was made by another "
-        "version of dsat, or its log is damaged: use that version, or start a new experiment",
-        id, trial, what);
+        "version of dsat, or its log is damaged: use that version, or start a new experiment; its "
+        "answer is read by `dsat query \"SELECT ds_config FROM trials JOIN experiments AS e ON "
+        "experiment = e.id AND trials.id = pick WHERE e.id = {}\"`",
+        id, trial, what, id);
 }
 
 }  // namespace

@@ -36,6 +36,9 @@ TEST(OldDatabaseTest, ALogThatDoesNotReplaySaysWhereAndWhatToDo) {
   EXPECT_THAT(message, HasSubstr("trial 2 does not replay as it was recorded"));
   EXPECT_THAT(message, HasSubstr("start a new experiment"));
   EXPECT_EQ(store.Trials(2).size(), 4U);  // What was measured can still be read.
+  const size_t begin = message.find("SELECT"), end = message.rfind('"');
+  const QueryResult answer = store.Query(message.substr(begin, end - begin));
+  EXPECT_THAT(answer.columns, testing::ElementsAre("ds_config"));
 }
 
 }  // namespace
