@@ -80,6 +80,7 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
                  "The global batch of every trial: a number, \"keep\" for the submitted one, or "
                  "\"any\": it follows the micro-batch size (default: keep if the ds_config gives "
                  "train_batch_size, else any)")
+      ->check(NotEmpty())
       ->type_name("N|keep|any");
   app.add_option("--divisible-by", options.divisible_by,
                  "Try only micro-batch sizes that are multiples of this")

@@ -65,9 +65,10 @@ std::string SettingsText(const Assignment& assignment, const Assignment& without
 }
 
 std::string LastCell(const Trial& trial, const Assignment& common) {
-  if (!trial.reason.empty()) return trial.reason;
-  if (trial.kind != TrialKind::kSearch) return "(" + ToString(trial.kind) + ")";
-  return SettingsText(trial.assignment, common);
+  const std::string what = trial.kind == TrialKind::kSearch ? SettingsText(trial.assignment, common)
+                                                            : "(" + ToString(trial.kind) + ")";
+  if (trial.reason.empty()) return what;
+  return what.empty() ? trial.reason : fmt::format("{}: {}", what, trial.reason);
 }
 
 std::vector<std::string> Row(const Trial& trial, const std::string& metric,

@@ -17,6 +17,7 @@
 #include "profiler/effective_key.h"
 #include "profiler/places.h"
 #include "proto/launch_settings.h"
+#include "searcher/verdict.h"
 
 namespace dsat::cli {
 namespace {
@@ -117,8 +118,8 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
     std::string settings;
     for (const auto& [pointer, value] : config.assignment) {
       if (!IsSetting(pointer)) continue;
-      settings += fmt::format("{}{}={}", settings.empty() ? "" : " ",
-                              pointer.substr(pointer.rfind('/') + 1), value.dump());
+      settings +=
+          fmt::format("{}{}={}", settings.empty() ? "" : " ", ShortName(pointer), value.dump());
     }
     const auto text = [&](const char* pointer) {
       const Json* value = FindAtPointer(config.ds_config, pointer);

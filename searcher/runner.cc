@@ -483,8 +483,10 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const Confirmation* confirmation = experiment.search().confirmation();
   if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} round{} do not say enough: the confirmation is extended",
-                       confirmation->NumRounds(), confirmation->NumRounds() == 1 ? "" : "s"));
+           fmt::format("{} do not say enough: the confirmation is extended",
+                       confirmation->NumRounds() == 1
+                           ? "the launches of one round"
+                           : fmt::format("{} rounds", confirmation->NumRounds())));
   }
   if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
 }

@@ -98,12 +98,25 @@ TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
   EXPECT_THAT(work.Dsat({"random", "--help"}).out, HasSubstr("--trials-per-random-config"));
 }
 
+TEST_F(OutputTest, TheSettingsOfAFailedTrialAreShown) {
+  ASSERT_EQ(Create().exit_code, 0);
+  for (const char* id : {"0", "1"}) {  // The submitted configuration, and one that is searched.
+    ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+    const Finished told = work.Dsat({"tell", "1", "--trial", id, "--failed", "crashed"});
+    ASSERT_EQ(told.exit_code, 0) << told.err;
+  }
+  const std::string text = work.Dsat({"show", "1"}).out;
+  EXPECT_THAT(text, HasSubstr("(submitted): crashed"));
+  EXPECT_THAT(text, testing::ContainsRegex("bucket_size=[0-9e.]+.*: crashed"));
+}
+
 TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {},
            {"ashes"},
            {"asha"},
            {"asha", "deepspeed.yaml", "--max-trials", "0"},
+           {"asha", "deepspeed.yaml", "--train-batch-size", ""},
            {"asha", "deepspeed.yaml", "--max-trials", "1"},
            {"create", "grid", "deepspeed.yaml", "--start-profile-step", "4", "--end-profile-step",
             "3"},
