@@ -145,12 +145,15 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
                                           : "");
   }
   const std::string& metric = search.spec().options.metric;
+  const std::string times = verdict.factor->is_vague()
+                                ? fmt::format("at least {:.2f} times", verdict.factor->low)
+                                : fmt::format("{:.2f} times", verdict.factor->value);
   if (SmallerIsBetter(metric)) {
-    return fmt::format("the {} of {} is {:.2f} times as long{}, {}", metric, BaseText(search),
-                       verdict.factor->value, Interval(*verdict.factor), how);
+    return fmt::format("the {} of {} is {} as long{}, {}", metric, BaseText(search), times,
+                       Interval(*verdict.factor), how);
   }
-  return fmt::format("{:.2f} times the samples/s of {}{}, {}", verdict.factor->value,
-                     BaseText(search), Interval(*verdict.factor), how);
+  return fmt::format("{} the samples/s of {}{}, {}", times, BaseText(search),
+                     Interval(*verdict.factor), how);
 }
 
 // The configurations that dropped out of the confirmation or the soak, "" if none did.

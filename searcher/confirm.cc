@@ -12,8 +12,6 @@ namespace {
 
 constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
-// An interval says little if its upper end is so many times its lower one.
-constexpr double kVague = 1.5;
 // A configuration whose search measurement is slower than this part of the best is no finalist.
 constexpr double kMayWin = 0.9;
 
@@ -114,8 +112,7 @@ bool Confirmation::HasDecided() const {
   if (!HasBase()) return true;
   const Factor factor = Compare(*BestOther(), *base_);
   if (!factor.has_interval()) return false;
-  const bool is_vague = factor.high > kVague * factor.low;
-  return (factor.low > 1 && !is_vague) || factor.high < kWorthMore;
+  return (factor.low > 1 && !factor.is_vague()) || factor.high < kWorthMore;
 }
 
 void Confirmation::Add(TrialId trial, const Trial& finished) {

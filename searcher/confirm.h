@@ -33,6 +33,8 @@ struct Factor {
   bool has_interval() const { return high > 0; }
   // The interval excludes that the two are equally fast or that the other is faster.
   bool is_gain() const { return has_interval() && low > 1; }
+  // The interval says little about the size of a gain besides its lower end.
+  bool is_vague() const { return has_interval() && high > 1.5 * low; }
 };
 
 // An interval that reaches this factor leaves room for a gain that is worth another look.

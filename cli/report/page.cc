@@ -78,7 +78,9 @@ void DrawHero(const Report& report, const AnswerLine& best, const std::string& f
   const bool is_faster = verdict.factor && !verdict.nothing_better;
   page.Open("div", {{"class", "hero"}});
   if (is_faster) {
-    page.Open("p", {{"class", "factor"}}).Text(fmt::format("{:.2f}", verdict.factor->value));
+    page.Open("p", {{"class", "factor"}})
+        .Text(verdict.factor->is_vague() ? fmt::format("\u2265 {:.2f}", verdict.factor->low)
+                                         : fmt::format("{:.2f}", verdict.factor->value));
     page.Element("span", "\u00d7").Close();
   } else if (verdict.pick == report.search->Submitted()) {
     page.Element("p", "Keep", {{"class", "factor"}});

@@ -189,6 +189,19 @@ TEST_F(PageTest, TheAnswerIsThatOfTheTerminal) {
     EXPECT_THAT(text, HasSubstr(fact));
 }
 
+TEST_F(PageTest, AGainOfUnknownSizeIsStatedByItsLowerEnd) {
+  Experiment experiment = Experiment::Create(store_, WholeSpec());
+  NoisyMachine().Drive(experiment);
+  Report report = ReadReport(store_, experiment.id(), &experiment);
+  report.out_dir = "/home/user/dsat-out/1";
+  report.verdict.factor = Factor{.value = 47, .low = 1.08, .high = 2041};
+  const std::string text = Read(ReportPage(report))["text"];
+  EXPECT_THAT(text, HasSubstr("\u2265 1.08\u00d7"));
+  EXPECT_THAT(text, HasSubstr("at least 1.08 times the samples/s of the submitted configuration "
+                              "(95 % interval 1.08 to 2041.00)"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("47.00")));
+}
+
 TEST_F(PageTest, EveryPlotOfAWholeSearchIsDrawn) {
   Experiment experiment = Experiment::Create(store_, WholeSpec());
   NoisyMachine().Drive(experiment);
