@@ -293,7 +293,10 @@ class SpecReader {
   Json Constants(const std::string& pointer, const Json& value) const {
     if (!value.is_object()) return value;
     const Json type = value.value("type", Json());
-    if (type == Json("const") && value.contains("val") && value.size() == 2) return value["val"];
+    if (type == Json("const")) {
+      if (value.contains("val") && value.size() == 2) return value["val"];
+      Expect(pointer, value, "{type: const, val: VALUE}");
+    }
     bool has_range = value.contains("minval") || value.contains("maxval") || value.contains("vals");
     if (type.is_string() && has_range) {
       Expect(pointer, value,

@@ -367,6 +367,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {External("", "  train_batch_size: 4\n"),
        ":5: /hyperparameters/train_batch_size contradicts"},
       {External("", "  zero_optimization:\n    stage: 1\n"), "zero_optimization contradicts"},
+      {External("", "  lr: {type: const, value: 0.1}\n"), "expected {type: const, val: VALUE}"},
       {External("", "  lr: {type: log, minval: -5, maxval: 1, base: 10}\n"),
        ":5: /hyperparameters/lr is"},
       {External("", "  act: {type: categorical, vals: [a, b]}\n"), "expected a constant"},
