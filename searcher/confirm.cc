@@ -80,7 +80,7 @@ std::optional<TrialId> Confirmation::Next() const {
   const int64_t round = NumRounds();
   if (Arms().size() < 2 || round >= rounds_ * looks_) return std::nullopt;
   const bool is_look = round > 0 && round % rounds_ == 0;
-  if (is_look && HasDecided()) return std::nullopt;
+  if (round >= extended_to_ && is_look && HasDecided()) return std::nullopt;
   if (round >= rounds_ && !may_extend_) return std::nullopt;
   std::vector<TrialId> waiting;
   for (const Arm& arm : arms_) {
@@ -113,6 +113,11 @@ bool Confirmation::HasDecided() const {
   const Factor factor = Compare(*BestOther(), *base_);
   if (!factor.has_interval()) return false;
   return (factor.low > 1 && !factor.is_vague()) || factor.high < kWorthMore;
+}
+
+void Confirmation::Extend() {
+  may_extend_ = true;
+  extended_to_ = (NumRounds() / rounds_ + 1) * rounds_;
 }
 
 void Confirmation::Add(TrialId trial, const Trial& finished) {

@@ -81,8 +81,9 @@ class Confirmation {
   bool MayExtend() const;
   // No rounds come after those of the first look; a later look is cut short.
   void DoNotExtend() { may_extend_ = false; }
-  // Rounds follow that an earlier process has already begun, whatever it was told since.
-  void Extend() { may_extend_ = true; }
+  // Rounds follow that an earlier process has already begun, whatever it was told since, and
+  // whatever a look now decides.
+  void Extend();
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);
 
@@ -126,6 +127,7 @@ class Confirmation {
   int64_t rounds_;
   int64_t looks_;
   bool may_extend_ = true;
+  int64_t extended_to_ = 0;  // Up to this round a look does not end it.
   std::string metric_;
 };
 

@@ -54,8 +54,8 @@ std::vector<Step> StepsOf(const std::vector<LossCurve>& runs, size_t num_steps) 
     double squares = 0;
     for (const LossCurve& run : runs)
       squares += (run[i] - step.mean) * (run[i] - step.mean);
-    step.deviation = std::sqrt(squares / (num_runs - 1));
-    if (std::isfinite(step.deviation)) steps.push_back(step);
+    step.deviation = runs.size() == 1 ? 0 : std::sqrt(squares / (num_runs - 1));
+    if (std::isfinite(step.mean) && std::isfinite(step.deviation)) steps.push_back(step);
   }
   return steps;
 }
@@ -141,7 +141,7 @@ bool MaySkipOthers(const Search& search, const Trial& soak, const std::vector<co
 
 LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve& curve,
                         const LossLimits& limits) {
-  if (submitted.size() < 2)
+  if (submitted.empty() || (submitted.size() < 2 && !limits.repeats))
     return NotChecked("the submitted configuration was not run twice with this batch size");
   size_t num_steps = curve.size();
   for (const LossCurve& run : submitted)
@@ -152,9 +152,11 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
                                   steps.size(), kLeastSteps));
   }
   const auto num_runs = static_cast<double>(submitted.size());
-  const double noise = MedianOver(steps, [](const Step& s) { return s.deviation; }) *
-                       std::sqrt(1 + 1 / num_runs) *
-                       StudentQuantile(1 - kFalseAlarms / 2, std::ssize(submitted) - 1);
+  const double noise = submitted.size() == 1
+                           ? 0
+                           : MedianOver(steps, [](const Step& s) { return s.deviation; }) *
+                                 std::sqrt(1 + 1 / num_runs) *
+                                 StudentQuantile(1 - kFalseAlarms / 2, std::ssize(submitted) - 1);
   const double learned =
       MedianOver(steps, [&](const Step& s) { return std::abs(steps[0].mean - s.mean); });
   const double loss = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
@@ -195,6 +197,19 @@ std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batc
   return runs;
 }
 
+bool SubmittedRepeats(const Search& search) {
+  const std::optional<TrialId> submitted = search.Submitted();
+  if (!submitted) return false;
+  const std::string& metric = search.spec().options.metric;
+  const std::vector<const Trial*> runs =
+      SubmittedRuns(search, GlobalBatch(search.BestConfigOf(*submitted)));
+  return runs.size() >= 2 && std::ranges::all_of(runs, [&](const Trial* run) {
+           const LossCurve a = LossesOf(*runs[0], metric), b = LossesOf(*run, metric);
+           return std::equal(a.begin(), a.begin() + std::min(std::ssize(a), std::ssize(b)),
+                             b.begin());
+         });
+}
+
 LossCheck NoLossCheck(const Search& search, TrialId id) {
   LossCheck check;
   const std::optional<TrialId> submitted = search.Submitted();
@@ -222,7 +237,8 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
   const int64_t was = GlobalBatch(search.BestConfigOf(*submitted));
   const int64_t is = GlobalBatch(soak.ds_config);
   const std::vector<const Trial*> runs = SubmittedRuns(search, is);
-  if (runs.size() < 2 && was != is) {
+  const bool repeats = SubmittedRepeats(search);
+  if (runs.size() < (repeats ? 1 : 2) && was != is) {
     return not_checked(fmt::format("the global batch changed from {} to {}", was, is));
   }
   std::vector<LossCurve> curves;
@@ -232,7 +248,8 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
       curves, curve,
       {.unit_roundoff = UnitRoundoff(search.spec(), soak.ds_config),
        .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic : *check.changes,
-       .random_by_split = !IsBuiltin(search.spec())});
+       .random_by_split = !IsBuiltin(search.spec()),
+       .repeats = repeats});
   compared.changes = check.changes;
   compared.num_changed_keys = check.num_changed_keys;
   compared.semantic_keys = std::move(check.semantic_keys);

@@ -39,6 +39,7 @@ struct LossLimits {
   // Whether random numbers may depend on how the batch is split, as those of a script's dropout do.
   // If the first losses differ, which no update has touched, the changes count as semantic.
   bool random_by_split = false;
+  bool repeats = false;  // Runs repeat to the bit, so that one has no noise.
 };
 
 struct LossCheck {
@@ -65,6 +66,10 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
 
 // The runs of the submitted configuration with this global batch and known losses.
 std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size);
+
+// Whether at least two runs of the submitted configuration have the same losses to the bit, and
+// none has others. Then one run with another global batch says as much as several.
+bool SubmittedRepeats(const Search& search);
 
 // The comparison for a trial of `search` that has been measured and runs the configuration of
 // trial soak.confirms.

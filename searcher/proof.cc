@@ -10,24 +10,26 @@
 namespace dsat {
 namespace {
 
-// A band needs two runs.
-constexpr int64_t kReferences = 2;
+// A band needs two runs, if runs of the submitted configuration do not repeat to the bit.
+int64_t WantedReferences(const Search& search) {
+  return SubmittedRepeats(search) ? 1 : 2;
+}
 
 bool ChecksLosses(const Search& search) {
   return search.spec().options.check_losses && search.confirmation() != nullptr;
 }
 
-// The reference runs of a global batch so far; all of those that are wanted if one has not
-// succeeded, because a further one would not either.
-int64_t NumReferences(const Search& search, int64_t train_batch_size) {
+// Whether a reference run of a global batch is missing. A further one would not succeed if one has
+// not.
+bool LacksReference(const Search& search, int64_t train_batch_size) {
   int64_t count = 0;
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kReference || GlobalBatch(trial.ds_config) != train_batch_size)
       continue;
-    if (trial.state != TrialState::kSucceeded) return kReferences;
+    if (trial.state != TrialState::kSucceeded) return false;
     ++count;
   }
-  return count;
+  return count < WantedReferences(search);
 }
 
 // The steps of a soak that takes at most half as long as the confirmation has.
@@ -98,7 +100,7 @@ std::optional<ProofRun> NextProof(const Search& search) {
                         !LossesOf(search.trials().at(*pick), options.metric).empty() &&
                         !LossesOf(search.trials().at(*submitted), options.metric).empty();
   if (compares && GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
-      NumReferences(search, GlobalBatch(config)) < kReferences) {
+      LacksReference(search, GlobalBatch(config))) {
     const std::optional<Json> reference =
         WithGlobalBatch(search.BestConfigOf(*submitted), GlobalBatch(config));
     if (reference) return ProofRun{TrialKind::kReference, *submitted, *reference};
