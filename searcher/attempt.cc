@@ -144,7 +144,8 @@ AttemptNews Attempt::Observe() {
 std::optional<AttemptEnd> Attempt::End() {
   if (exit_) {
     AttemptEnd end{Decide(), exit_->log_tail};
-    if (end.outcome.state == TrialState::kFailed) end.lost_host = exit_->lost_host;
+    end.heard = heard_;
+    if (end.outcome.state == TrialState::kFailed && !heard_) end.lost_host = exit_->lost_host;
     const bool may_be_slurms = process_ && job_ && end.outcome.state == TrialState::kFailed;
     const std::string why = may_be_slurms ? WhySlurmEnded(job_->number()) : "";
     if (!why.empty()) end.outcome.reason = fmt::format("{}; {}", why, end.outcome.reason);

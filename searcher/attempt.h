@@ -31,8 +31,8 @@ struct AttemptNews {
 struct AttemptEnd {
   Outcome outcome;  // kStopped: canceled.
   std::string log_tail;
-  int64_t lost_host =
-      -1;  // An index of the hosts, if it failed because the connection to it ended.
+  bool heard = false;      // Whether there was a report.
+  int64_t lost_host = -1;  // An index of the hosts, if this one was not reached.
 };
 
 // Not thread-safe. The destructor ends its processes.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -36,7 +37,7 @@ namespace {
 
 constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
 constexpr std::chrono::seconds kCancelGrace{5};
-constexpr int64_t kMostLost = 3;  // Hosts that a trial may lose without being blamed for it.
+constexpr int64_t kMostUnreached = 3;  // Attempts of a trial that do not count.
 
 }  // namespace
 
@@ -86,7 +87,7 @@ struct Runner::Impl {
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
                               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
-  Outcome FreeSlots(const LaunchRequest& request, const AttemptEnd& end);
+  Outcome ReturnSlots(const LaunchRequest& request, const AttemptEnd& end);
   void NoteLoad();
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
@@ -101,7 +102,7 @@ struct Runner::Impl {
   uint64_t cancels = 0;
   std::vector<LaunchHost> hosts;  // This machine if no others are given.
   std::optional<SlotPool> pool;
-  std::map<TrialId, int64_t> lost;  // Hosts, by trial.
+  std::map<TrialId, int64_t> unreached;  // Attempts whose host was not reached.
 
   EventQueue<TrialMessage> queue;
   std::unique_ptr<TrialServer> server;
@@ -421,7 +422,7 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   NoteLoad();
-  const Outcome outcome = FreeSlots(request, end);
+  const Outcome outcome = ReturnSlots(request, end);
   experiment.EndAttempt(request.trial, request.attempt, outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
@@ -435,23 +436,23 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
            fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
   }
-  if (pool->IsEnough()) return;
-  Throw(ErrorCode::kUnavailable, "too few hosts are left for a trial; the last one was lost: {}",
-        end.outcome.reason);
 }
 
-// An attempt that has lost its host says nothing about its configuration, unless many have.
-Outcome Runner::Impl::FreeSlots(const LaunchRequest& request, const AttemptEnd& end) {
-  if (end.lost_host < 0 || request.slots.empty()) {
-    pool->Return(request.slots);
-    return end.outcome;
+// The outcome that counts: an attempt whose host was not reached says nothing about its
+// configuration, unless many have ended so. Throws kUnavailable if too few hosts are left.
+Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd& end) {
+  pool->Return(request.slots, end.heard);
+  // Slurm replaces the hosts of its jobs.
+  if (end.lost_host < 0 || request.slots.empty() || options.jobs) return end.outcome;
+  if (const std::optional<double> pause_s = pool->Lose(end.lost_host, Clock())) {
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+           fmt::format("host {} cannot be reached and gets no trial {}",
+                       hosts.at(static_cast<size_t>(end.lost_host)).name,
+                       std::isinf(*pause_s) ? "any more" : fmt::format("for {} s", *pause_s)));
   }
-  const double pause_s = pool->Lose(request.slots, end.lost_host, Clock());
-  const std::string pause = pause_s > 0 ? fmt::format("for {} s", pause_s) : "any more";
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-         fmt::format("host {} is lost and gets no trial {}",
-                     hosts[static_cast<size_t>(end.lost_host)].name, pause));
-  if (++lost[request.trial] > kMostLost) return end.outcome;
+  if (!pool->IsEnough())
+    Throw(ErrorCode::kUnavailable, "too few hosts are left for a trial: {}", end.outcome.reason);
+  if (++unreached[request.trial] > kMostUnreached) return end.outcome;
   return {TrialState::kStopped, end.outcome.reason};
 }
 

@@ -12,7 +12,7 @@ namespace dsat {
 namespace {
 
 constexpr double kFirstPauseSeconds = 10;
-constexpr int64_t kMostLosses = 4;
+constexpr int64_t kMostLosses = 6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -44,19 +44,21 @@ std::vector<Slot> SlotPool::Take(double now_s) {
   return slots;
 }
 
-void SlotPool::Return(const std::vector<Slot>& slots) {
-  GiveBack(slots);
-  for (const Slot& slot : slots)
-    losses_.erase(slot.host);
+void SlotPool::Return(const std::vector<Slot>& slots, bool answered) {
+  --num_running_;
+  for (const Slot& slot : slots) {
+    used_.erase(slot);
+    if (answered) losses_.erase(slot.host);
+  }
 }
 
-double SlotPool::Lose(const std::vector<Slot>& slots, int64_t host, double now_s) {
-  GiveBack(slots);
+std::optional<double> SlotPool::Lose(int64_t host, double now_s) {
   Loss& loss = losses_[host];
-  const double pause_s = kFirstPauseSeconds * std::exp2(loss.times);
-  const bool for_good = ++loss.times == kMostLosses;
-  loss.until_s = for_good ? kNever : now_s + pause_s;
-  return for_good ? 0 : pause_s;
+  if (now_s < loss.until_s) return std::nullopt;
+  const double pause_s =
+      ++loss.times < kMostLosses ? kFirstPauseSeconds * std::exp2(loss.times - 1) : kNever;
+  loss.until_s = now_s + pause_s;
+  return pause_s;
 }
 
 bool SlotPool::IsEnough() const {
@@ -70,12 +72,6 @@ std::vector<Slot> SlotPool::Find(std::set<Slot> used, double now_s) const {
       used.insert({host, index});
   }
   return FindSlots(hosts_, used, num_ranks_);
-}
-
-void SlotPool::GiveBack(const std::vector<Slot>& slots) {
-  --num_running_;
-  for (const Slot& slot : slots)
-    used_.erase(slot);
 }
 
 }  // namespace dsat

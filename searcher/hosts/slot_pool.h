@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -26,13 +27,13 @@ class SlotPool {
   bool HasFree(double now_s) const;
   // The slots of the next trial; empty if trials have none of their own. REQUIRES: HasFree(now_s).
   std::vector<Slot> Take(double now_s);
-  // A trial with these slots has ended, and its hosts have answered.
-  void Return(const std::vector<Slot>& slots);
-  // A trial with these slots has ended because the connection to `host`, an index of the hosts, has
-  // ended. The host gets no trial for ten seconds, and twice as long each time that it is lost
-  // again; after four times in a row it gets none any more. Returns this pause in seconds; 0 if
-  // there is none any more.
-  double Lose(const std::vector<Slot>& slots, int64_t host, double now_s);
+  // A trial with these slots has ended. `answered`: its hosts can be reached.
+  void Return(const std::vector<Slot>& slots, bool answered);
+  // `host`, an index of the hosts, cannot be reached. It gets no trial for ten seconds, and twice
+  // as long each time that it is lost again; after six times in a row it gets none any more.
+  // Returns this pause in seconds, infinite in the end; nullopt if one is under way. REQUIRES:
+  // trials have slots of their own.
+  std::optional<double> Lose(int64_t host, double now_s);
   // Whether enough slots for a trial are on hosts that are not lost for good.
   bool IsEnough() const;
 
@@ -42,7 +43,6 @@ class SlotPool {
     double until_s = 0;
   };
   std::vector<Slot> Find(std::set<Slot> used, double now_s) const;
-  void GiveBack(const std::vector<Slot>& slots);
 
   std::vector<LaunchHost> hosts_;
   int64_t num_ranks_ = 0;  // 0: trials have no slots of their own.

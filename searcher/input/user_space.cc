@@ -257,13 +257,15 @@ void AddSubmittedValues(ExperimentSpec& spec) {
       if (found != spec.environment.end()) submitted = found->second;
     }
     if (!submitted) continue;
-    // A value of the list that reads the same; else a number if it is one.
+    // A value of the list that reads the same. Another number is left out unless it is written as a
+    // trial would write it.
     const auto same = std::ranges::find_if(
         values, [&](const Json& value) { return WordOf(value) == WordOf(*submitted); });
     const Json number = Json::parse(WordOf(*submitted), nullptr, /*allow_exceptions=*/false);
     if (same != values.end()) {
       submitted = *same;
-    } else if (number.is_number()) {
+    } else if (values[0].is_number()) {
+      if (!number.is_number() || WordOf(number) != WordOf(*submitted)) continue;
       submitted = number;
     }
     SetAtPointer(spec.ds_config, pointer, *submitted);

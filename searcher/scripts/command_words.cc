@@ -117,7 +117,7 @@ std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t inde
 }
 
 std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag) {
-  for (size_t i = 0; i < command.words().size(); ++i) {
+  for (size_t i = command.words().size(); i-- > 0;) {
     if (const auto value = ValueOfFlag(command, i, flag)) return value;
   }
   return std::nullopt;

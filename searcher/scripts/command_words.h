@@ -61,7 +61,7 @@ std::string WithUnderscores(std::string argument);
 // "--flag=value", also with hyphens.
 std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
                                         std::string_view flag);
-// The first value of `flag` in the command.
+// The last value of `flag` in the command, which counts for most parsers of arguments.
 std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag);
 std::string TextOf(const CommandWords& command, const ArgumentPart& part);
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <tuple>
+
 namespace dsat {
 namespace {
 
@@ -23,7 +26,7 @@ TEST(SlotPoolTest, EachTrialHasItsOwnSlots) {
   EXPECT_THAT(first, ElementsAre(Slot{0, 0}, Slot{0, 1}));
   EXPECT_THAT(pool.Take(0), ElementsAre(Slot{1, 0}, Slot{1, 1}));
   EXPECT_FALSE(pool.HasFree(0));
-  pool.Return(first);
+  pool.Return(first, true);
   EXPECT_EQ(pool.Take(0), first);
 }
 
@@ -36,7 +39,7 @@ TEST(SlotPoolTest, TrialsAreCountedWhereDevicesAreUnknownOrTooFew) {
       EXPECT_THAT(pool.Take(0), IsEmpty());
     }
     EXPECT_FALSE(pool.HasFree(0)) << num_ranks;
-    pool.Return({});
+    pool.Return({}, true);
     EXPECT_TRUE(pool.HasFree(0)) << num_ranks;
   }
 }
@@ -44,34 +47,45 @@ TEST(SlotPoolTest, TrialsAreCountedWhereDevicesAreUnknownOrTooFew) {
 TEST(SlotPoolTest, ALostHostRestsLongerEachTimeAndThenForGood) {
   SlotPool pool = SlotPool::On(TwoHosts(), 2, true);
   double now_s = 100;
-  for (const double pause_s : {10.0, 20.0, 40.0}) {
+  for (const double pause_s : {10.0, 20.0, 40.0, 80.0, 160.0}) {
     const std::vector<Slot> slots = pool.Take(now_s);
     ASSERT_EQ(slots[0].host, 0);
-    EXPECT_EQ(pool.Lose(slots, 0, now_s), pause_s);
+    pool.Return(slots, false);
+    EXPECT_EQ(pool.Lose(0, now_s), pause_s);
     const std::vector<Slot> other = pool.Take(now_s);
     EXPECT_EQ(other[0].host, 1);
     EXPECT_FALSE(pool.HasFree(now_s + pause_s - 1));
     now_s += pause_s;
     EXPECT_TRUE(pool.HasFree(now_s));
-    pool.Return(other);
+    pool.Return(other, true);
   }
-  EXPECT_EQ(pool.Lose(pool.Take(now_s), 0, now_s), 0);
+  EXPECT_EQ(pool.Lose(0, now_s), std::numeric_limits<double>::infinity());
   EXPECT_EQ(pool.Take(now_s + 1e9)[0].host, 1);
   EXPECT_TRUE(pool.IsEnough());
 }
 
+TEST(SlotPoolTest, OneOutageCountsOnceForAllItsTrials) {
+  SlotPool pool = SlotPool::On(TwoHosts(), 1, true);
+  EXPECT_EQ(pool.Lose(0, 0), 10);
+  for (int trial = 0; trial < 8; ++trial)
+    EXPECT_EQ(pool.Lose(0, 1), std::nullopt);
+  EXPECT_EQ(pool.Lose(0, 10), 20);
+}
+
 TEST(SlotPoolTest, AHostThatAnswersAgainIsNotLost) {
   SlotPool pool = SlotPool::On(TwoHosts(), 2, true);
-  pool.Lose(pool.Take(0), 0, 0);
-  pool.Return(pool.Take(10));
-  EXPECT_EQ(pool.Lose(pool.Take(20), 0, 20), 10);
+  pool.Lose(0, 0);
+  pool.Return(pool.Take(10), false);
+  EXPECT_EQ(pool.Lose(0, 20), 20);
+  pool.Return(pool.Take(40), true);
+  EXPECT_EQ(pool.Lose(0, 50), 10);
 }
 
 TEST(SlotPoolTest, TooFewHostsAreNotEnough) {
   SlotPool pool = SlotPool::On(TwoHosts(), 4, true);
-  for (double now_s = 0; now_s < 400; now_s += 100) {
+  for (double now_s = 0; now_s < 6000; now_s += 1000) {
     EXPECT_TRUE(pool.IsEnough());
-    pool.Lose(pool.Take(now_s), 1, now_s);
+    pool.Lose(1, now_s);
   }
   EXPECT_FALSE(pool.IsEnough());
 }

@@ -146,7 +146,8 @@ TEST_F(UserSpaceTest, WhatDsatSetsInTrialsIsRefused) {
 
 TEST_F(UserSpaceTest, WhatTheCommandSaysIsTheSubmittedValue) {
   ExperimentSpec spec;
-  spec.entrypoint = {"python3", "train.py", "--nw", "2", "--rate=0.5", "--fast", "--name", "a"};
+  spec.entrypoint = {"python3", "train.py", "--nw", "1",    "--nw", "2",         "--rate=0.5",
+                     "--fast",  "--name",   "a",    "--lr", "1e5",  "--version", "1.10"};
   spec.environment = {{"OMP_NUM_THREADS", "1"}, {"HOME", "/h"}};
   spec.search_space = {{"/dsat/arguments/--nw", {2, 4}},
                        {"/dsat/arguments/--rate", {0.25, 1.0}},
@@ -154,17 +155,21 @@ TEST_F(UserSpaceTest, WhatTheCommandSaysIsTheSubmittedValue) {
                        {"/dsat/arguments/--slow", {true, false}},
                        {"/dsat/arguments/--name", {"b", "a"}},
                        {"/dsat/arguments/--new", {1, 2}},
+                       {"/dsat/arguments/--lr", {1, 2}},
+                       {"/dsat/arguments/--version", {"1.2", "1.3"}},
                        {"/dsat/environment/OMP_NUM_THREADS", {"1", "2"}},
                        {"/dsat/environment/OTHER", {1}},
                        {kBucket, {1000}}};
   AddSubmittedValues(spec);
-  EXPECT_EQ(
-      spec.ds_config,
-      (Json{
-          {"dsat",
-           {{"arguments",
-             {{"--nw", 2}, {"--rate", 0.5}, {"--fast", true}, {"--slow", false}, {"--name", "a"}}},
-            {"environment", {{"OMP_NUM_THREADS", "1"}}}}}}));
+  EXPECT_EQ(spec.ds_config, (Json{{"dsat",
+                                   {{"arguments",
+                                     {{"--nw", 2},
+                                      {"--rate", 0.5},
+                                      {"--fast", true},
+                                      {"--slow", false},
+                                      {"--name", "a"},
+                                      {"--version", "1.10"}}},
+                                    {"environment", {{"OMP_NUM_THREADS", "1"}}}}}}));
 }
 
 TEST_F(UserSpaceTest, KeysThatChangeTheBatchOrTheLearningAreRefusedOrNamed) {
