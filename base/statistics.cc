@@ -44,14 +44,17 @@ double StudentQuantile(double probability, int64_t dof) {
 Center CenterOf(std::vector<double> values) {
   DSAT_CHECK(!values.empty(), "no values");
   constexpr double kDisturbed = 6;
+  constexpr size_t kLeastToTrim = 9;
   std::ranges::sort(values);
   const double median = (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
   std::vector<double> distances;
   for (const double value : values)
     distances.push_back(std::abs(value - median));
   std::ranges::sort(distances);
-  size_t out = values.size() / 5, kept = values.size() - 2 * out;
-  if (distances.back() <= kDisturbed * distances[kept - 1]) {
+  size_t out = values.size() < kLeastToTrim ? 0 : values.size() / 6;
+  size_t kept = values.size() - 2 * out;
+  const double near = distances[kept - 1];
+  if (near == 0 || distances.back() <= kDisturbed * near) {
     out = 0;
     kept = values.size();
   }

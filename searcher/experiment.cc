@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "profiler/predictor.h"
 #include "proto/search_policy.h"
 #include "searcher/loss_check.h"
@@ -76,13 +77,15 @@ std::string Difference(const Trial& replayed, const Trial& recorded) {
   return "";
 }
 
-[[noreturn]] void ThrowDiverged(ExperimentId id, TrialId trial, const std::string& what) {
+[[noreturn]] void ThrowDiverged(const std::string& db, ExperimentId id, TrialId trial,
+                                const std::string& what) {
   Throw(ErrorCode::kDataLoss,
         "experiment {}: trial {} does not replay as it was recorded ({}); it was made by another "
-        "version of dsat, or its log is damaged: use that version, or start a new experiment; its "
-        "answer is read by `dsat query \"SELECT ds_config FROM trials JOIN experiments AS e ON "
+        "version of dsat, or its log is damaged: use that version, or start a new experiment; if "
+        "it has ended, its answer is read by `dsat query --db {} \"SELECT ds_config FROM trials "
+        "JOIN experiments AS e ON "
         "experiment = e.id AND trials.id = pick WHERE e.id = {}\"`",
-        id, trial, what, id);
+        id, trial, what, ShellWord(db), id);
 }
 
 }  // namespace
@@ -345,9 +348,9 @@ void Experiment::ApplyAsked(const Event& event) {
   if (asked.kind == TrialKind::kReference || asked.kind == TrialKind::kSoak)
     recorded.proof = ProofRun{asked.kind, asked.confirms.value_or(0), asked.ds_config, asked.steps};
   const std::optional<Trial> replayed = search_->Ask(&recorded);
-  if (!replayed) ThrowDiverged(id_, event.trial, "the search now asks for none");
+  if (!replayed) ThrowDiverged(store_->path(), id_, event.trial, "the search now asks for none");
   const std::string difference = Difference(*replayed, asked);
-  if (!difference.empty()) ThrowDiverged(id_, event.trial, difference);
+  if (!difference.empty()) ThrowDiverged(store_->path(), id_, event.trial, difference);
 }
 
 void Experiment::ApplyTold(const Event& event) {

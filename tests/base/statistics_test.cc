@@ -31,13 +31,20 @@ TEST(CenterTest, IsTheMeanOfValuesWithoutDisturbance) {
   EXPECT_EQ(CenterOf({7}).dof, 0);
 }
 
-// scipy.stats.trim_mean(values, 0.2), and the squares of scipy.stats.mstats.winsorize(values, 0.2)
-// over 7 * 6.
-TEST(CenterTest, LeavesAFifthOutWhereOneIsFarAway) {
+// scipy.stats.trim_mean(values, 1 / 6), and the squares of scipy.stats.mstats.winsorize(values,
+// 1 / 6) over 7 * 6.
+TEST(CenterTest, LeavesASixthOutWhereOneIsFarAway) {
   const Center center = CenterOf({2.5, 90, 1, 3, 2, 2.25, -70, 4, 3.5});
   EXPECT_NEAR(center.mean, 2.607142857142857, 1e-12);
   EXPECT_NEAR(center.variance, 0.25000000000000006, 1e-12);
   EXPECT_EQ(center.dof, 6);
+}
+
+TEST(CenterTest, FewOrEqualValuesAreAllCounted) {
+  EXPECT_DOUBLE_EQ(CenterOf({1, 1.1, 0.9, 1, 1.05, 0.95, 1, 90}).mean, 97.0 / 8);
+  const Center equal = CenterOf({2, 2, 2, 2, 2, 2, 2, 2, 3});
+  EXPECT_DOUBLE_EQ(equal.mean, 19.0 / 9);
+  EXPECT_GT(equal.variance, 0);
 }
 
 }  // namespace

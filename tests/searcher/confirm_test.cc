@@ -1,4 +1,4 @@
-// Tests the confirmation: its order, its analysis of variance and what it leaves out.
+// Tests the confirmation: its order, its intervals and what it leaves out.
 #include "searcher/confirm.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST(ConfirmationTest, ArmsThatVaryDifferentlyAreRarelyCalledFaster) {
     double base_sd, others_sd, most_misses;
   };
   for (const auto& [base_sd, others_sd, most_misses] :
-       {Case{0.06, 0.02, 0.06}, Case{0.02, 0.06, 0.055}, Case{0.1, 0.01, 0.095}}) {
+       {Case{0.06, 0.02, 0.06}, Case{0.02, 0.06, 0.055}, Case{0.1, 0.01, 0.09}}) {
     constexpr int kRuns = 2000;
     double gains = 0, misses = 0;
     for (int run = 0; run < kRuns; ++run) {
@@ -155,7 +155,7 @@ TEST(ConfirmationTest, ArmsThatVaryDifferentlyAreRarelyCalledFaster) {
       gains += factor.is_gain() ? 1.0 / kRuns : 0;
       misses += factor.low > 1 || factor.high < 1 ? 1.0 / kRuns : 0;
     }
-    EXPECT_LE(gains, 0.06) << base_sd;
+    EXPECT_LE(gains, 0.055) << base_sd;
     EXPECT_LE(misses, most_misses) << base_sd;
   }
 }

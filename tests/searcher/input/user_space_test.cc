@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "searcher/scripts/deepspeed_command.h"
 
 namespace dsat {
 namespace {
@@ -132,6 +133,18 @@ TEST_F(UserSpaceTest, ScriptsMaySearchWhatTheBuiltinEngineCannot) {
 }
 
 TEST_F(UserSpaceTest, WhatDsatSetsInTrialsIsRefused) {
+  Json config;
+  for (const char* key : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"})
+    config[key]["enabled"] = true;
+  for (const char* key : {"wall_clock_breakdown", "memory_breakdown"})
+    config[key] = true;
+  const Json in_trial = ConfigWithHooks(config, {});
+  EXPECT_EQ(in_trial.size(), config.size() + 3);
+  for (const auto& [key, value] : in_trial.items()) {
+    EXPECT_NE(config.value(key, Json()), value) << key;
+    EXPECT_THAT(ErrorOf({{"/" + key, {1}}}, /*builtin=*/false), HasSubstr("is set by dsat itself"))
+        << key;
+  }
   for (const char* pointer : {"/wall_clock_breakdown", "/steps_per_print", "/tensorboard/enabled"})
     EXPECT_THAT(ErrorOf({{pointer, {1}}}, /*builtin=*/false), HasSubstr("is set by dsat itself"));
   for (const char* flag : {"--deepspeed_config", "--ds_config"}) {
