@@ -177,7 +177,8 @@ TEST_F(SeveralHostsTest, AnInterruptEndsTheWaitForALostHost) {
   const pid_t pid = work.StartDsat({"random", "deepspeed.yaml", "--max-trials", "3", "--hostfile",
                                     "hosts", "--ssh", work.Path("ssh"), "--out", "out"},
                                    "search");
-  ASSERT_TRUE(work.WaitUntilSaid("search.err", "host w0 cannot be reached and gets no trial for 10 s"));
+  ASSERT_TRUE(
+      work.WaitUntilSaid("search.err", "host w0 cannot be reached and gets no trial for 10 s"));
   kill(pid, SIGINT);  // While it waits for the host.
   EXPECT_EQ(WaitFor(pid), 130);
   EXPECT_THAT(ReadFile(work.Path("search.err")), HasSubstr("dsat resume 1"));
