@@ -44,10 +44,27 @@ constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--ma
                                                           "--standalone", "--rdzv"};
 // Words that may stand before a program and run it.
 constexpr std::array<std::string_view, 5> kPrefixes = {"env", "exec", "nohup", "time", "setsid"};
-// Programs that run another one behind arguments of their own, and switches among these.
-constexpr std::array<std::string_view, 5> kWrappers = {"uv", "poetry", "conda", "timeout", "nice"};
-constexpr std::array<std::string_view, 2> kWrapperSwitches = {"--no-capture-output",
-                                                              "--live-stream"};
+// A program that runs another one behind arguments of its own.
+struct Wrapper {
+  std::string_view name;
+  std::string_view subcommand;  // It alone runs a program; "" = there are none.
+  size_t num_values;            // Its arguments before the program, without options.
+  std::string_view options;     // Those with a value, each between spaces.
+};
+constexpr std::array kWrappers = {
+    Wrapper{"uv", "run", 0,
+            " --with -w --with-editable --with-requirements --python -p --python-platform --project"
+            " --directory --extra --no-extra --group --no-group --only-group --env-file --package"
+            " --index --default-index --index-url -i --extra-index-url --find-links -f"
+            " --upgrade-package -P --refresh-package --reinstall-package --no-binary-package"
+            " --no-build-package --config-setting -C --index-strategy --keyring-provider"
+            " --resolution --prerelease --exclude-newer --link-mode --cache-dir --config-file"
+            " --color "},
+    Wrapper{"poetry", "run", 0, " --directory -C --project -P "},
+    Wrapper{"conda", "run", 0, " --name -n --prefix -p --cwd "},
+    Wrapper{"timeout", "", 1, " --kill-after -k --signal -s "},
+    Wrapper{"nice", "", 0, " --adjustment -n "},
+};
 // Switches of launchers, behind which a module or a program may follow.
 constexpr std::array<std::string_view, 3> kProgramSwitches = {"-m", "--module", "--no_python"};
 
@@ -114,16 +131,27 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
   }
 }
 
-// True if words()[i] may be the program that a wrapper runs: not the value of an option, which may
-// have the name of a launcher, as in "conda run -n deepspeed".
-bool IsProgramBehindWrapper(const CommandWords& command, size_t i) {
-  const CommandWord& word = command.words()[i];
-  const std::string& before = command.words()[i - 1].text;
-  if (before.starts_with('-') && !IsIn(kWrapperSwitches, before)) return false;
-  const auto is_named = [&](const KnownLauncher& known) {
-    return BaseName(word.text) == known.name;
-  };
-  return IsPython(word) || word.text.ends_with(".py") || std::ranges::any_of(kLaunchers, is_named);
+// The index of the program that the wrapper words()[i] runs; nullopt if it is none or runs none.
+std::optional<size_t> ProgramBehindWrapper(const CommandWords& command, size_t i) {
+  const std::vector<CommandWord>& words = command.words();
+  const auto* const wrapper = std::ranges::find(kWrappers, BaseName(words[i].text), &Wrapper::name);
+  if (wrapper == kWrappers.end()) return std::nullopt;
+  bool awaits_subcommand = !wrapper->subcommand.empty();
+  size_t values = wrapper->num_values;
+  for (size_t k = i + 1; k < words.size() && !words[k].first; ++k) {
+    const std::string& text = words[k].text;
+    if (text.starts_with('-')) {
+      if (wrapper->options.find(" " + text + " ") != std::string_view::npos) ++k;
+    } else if (awaits_subcommand) {
+      if (text != wrapper->subcommand) return std::nullopt;
+      awaits_subcommand = false;
+    } else if (values > 0) {
+      --values;
+    } else {
+      return k;
+    }
+  }
+  return std::nullopt;
 }
 
 // The program of the command that begins at words()[i], behind variables, prefixes and wrappers;
@@ -133,13 +161,13 @@ size_t ProgramAt(const CommandWords& command, size_t i) {
   const auto is_prefix = [](const std::string& word) {
     return word.find('=') != std::string::npos || IsIn(kPrefixes, BaseName(word));
   };
-  while (i + 1 < words.size() && !words[i + 1].first && is_prefix(words[i].text))
-    ++i;
-  if (!IsIn(kWrappers, BaseName(words[i].text))) return i;
-  for (size_t k = i + 1; k < words.size() && !words[k].first; ++k) {
-    if (IsProgramBehindWrapper(command, k)) return k;
+  while (true) {
+    while (i + 1 < words.size() && !words[i + 1].first && is_prefix(words[i].text))
+      ++i;
+    const std::optional<size_t> program = ProgramBehindWrapper(command, i);
+    if (!program) return i;
+    i = *program;
   }
-  return i;
 }
 
 // True if words()[i] is the script, the module or the program that a launcher's ranks run, and not

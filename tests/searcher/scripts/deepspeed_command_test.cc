@@ -104,6 +104,20 @@ INSTANTIATE_TEST_SUITE_P(
                 {"conda", "run", "-n", "deepspeed", "python3", "t.py", "deepspeed"}},
         Rewrite{{"uv", "run", "--with", "deepspeed", "t.py", "deepspeed"},
                 {"uv", "run", "--with", "deepspeed", "t.py", "deepspeed"}},
+        Rewrite{{"nice", "-10", "timeout", "--foreground", "5", "torchrun", "t.py"},
+                {"nice", "-10", "timeout", "--foreground", "5", "torchrun", "--master_port", "7777",
+                 "t.py"}},
+        Rewrite{
+            {"uv", "run", "--frozen", "-p", "3.12", "torchrun", "t.py"},
+            {"uv", "run", "--frozen", "-p", "3.12", "torchrun", "--master_port", "7777", "t.py"}},
+        Rewrite{{"poetry", "run", "-q", "torchrun", "t.py"},
+                {"poetry", "run", "-q", "torchrun", "--master_port", "7777", "t.py"}},
+        // What a wrapper installs, and arguments of the program behind it, are no launchers.
+        Rewrite{{"sh", "-c", "conda install deepspeed && uv pip install torchrun && python3 t.py"},
+                {"sh", "-c", "conda install deepspeed && uv pip install torchrun && python3 t.py"}},
+        Rewrite{{"sh", "-c", "uv add accelerate && poetry run deepspeed t.py"},
+                {"sh", "-c", "uv add accelerate && poetry run deepspeed --master_port 7777 t.py"}},
+        Rewrite{{"uv", "run", "my-train", "deepspeed"}, {"uv", "run", "my-train", "deepspeed"}},
         Rewrite{{"accelerate", "launch", "--num_processes", "2", "t.py", "--ds_config", "a.json"},
                 {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
                  "t.py", "--ds_config", "D"}}));
