@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Sequence
 
 Config = Dict[str, Any]
 # "1" once this Python, or one that has started it, has read the trial's config, and "0" until then.
-# hook/sitecustomize.py watches the file; where it does not run, the variable is unset.
+# hook/sitecustomize.py watches the file, and sets sys.dsat_watches_config.
 _READ = "DSAT_CONFIG_READ"
 
 
@@ -145,8 +145,12 @@ def trial() -> Optional[Trial]:
 
 
 def has_read_config() -> bool:
-    """False if the script is known not to have read the trial's config."""
-    return os.environ.get(_READ) != "0"
+    """False if the script is known not to have read the trial's config.
+
+    A Python in which hook/sitecustomize.py does not run may have the variable of one that started
+    it, and nobody sees what it reads.
+    """
+    return os.environ.get(_READ) != "0" or not hasattr(sys, "dsat_watches_config")
 
 
 def measures() -> bool:

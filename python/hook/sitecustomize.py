@@ -119,18 +119,25 @@ def _run_hidden_sitecustomize():
 
 def _watch_config(path):
     """Lets dsat.report() know whether the script, or a Python that has started it, reads `path`."""
-    name = os.path.basename(path)
-
     def note(event, args):
         if event != "open" or os.environ.get("DSAT_CONFIG_READ") != "0":
             return
         try:
-            if os.path.basename(args[0]) == name and os.path.samefile(args[0], path):
+            opened = os.fsdecode(args[0])
+            if not opened.endswith((".py", ".pyc")) and _may_be_same(opened, path):
                 os.environ["DSAT_CONFIG_READ"] = "1"
         except (OSError, TypeError, ValueError):  # It is another file, or none.
             pass
     os.environ.setdefault("DSAT_CONFIG_READ", "0")
     sys.addaudithook(note)
+    sys.dsat_watches_config = True
+
+
+def _may_be_same(opened, path):
+    try:
+        return os.path.samefile(opened, path)
+    except FileNotFoundError:  # A path may be relative to an open folder, which is not known here.
+        return not os.path.isabs(opened) and os.path.basename(opened) == os.path.basename(path)
 
 
 def _leave():

@@ -149,6 +149,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
                                             {"DSAT_TRIAL_DIR", files.dir},
                                             {kConfigVariable, files.config}};
   if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
+  if (OthersMayReadConfig(spec_)) env["DSAT_CONFIG_READ"] = "1";
   const Json* steps = FindAtPointer(spec_.ds_config, kAccumulationKey);
   if (steps != nullptr && steps->is_number_integer())
     env["DSAT_SUBMITTED_ACCUMULATION"] = steps->dump();

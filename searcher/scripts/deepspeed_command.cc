@@ -144,6 +144,20 @@ bool NamesConfig(const ExperimentSpec& spec) {
          !FindConfigArguments(CommandWords(spec.entrypoint), spec).empty();
 }
 
+bool OthersMayReadConfig(const ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  bool by_python = false;
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    const CommandWord& word = command.words()[i];
+    if (word.first) by_python = IsPythonAt(command, i);
+    const bool substitutes =
+        word.text.find("$(") != word.text.npos || word.text.find('`') != word.text.npos;
+    const bool names_it = !ConfigVariableIn(word.text, 0).empty() || ConfigIn(command, i, spec);
+    if (names_it && (substitutes || !by_python)) return true;
+  }
+  return false;
+}
+
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
   const CommandWords command(spec.entrypoint);
   if (!NamesConfig(spec) && !(has_hook && RunsPython(command, spec))) {

@@ -28,6 +28,10 @@ bool IsConfigFlag(const std::string& flag);
 // True if the command names its config as above or by the variable DSAT_DS_CONFIG.
 bool NamesConfig(const ExperimentSpec& spec);
 
+// True if the command gives its config to another program than Python, such as "jq", so that no
+// import hook sees who reads it.
+bool OthersMayReadConfig(const ExperimentSpec& spec);
+
 // Throws kInvalidArgument if the command names no config file and no Python runs in it that dsat's
 // import hook could reach (never without a hook), and as CheckRankLauncher.
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);

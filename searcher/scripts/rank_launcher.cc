@@ -326,6 +326,12 @@ std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
   return FindRankLauncher(CommandWords(argv));
 }
 
+bool IsPythonAt(const CommandWords& command, size_t first) {
+  const size_t program = ProgramAt(command, first);
+  const CommandWord& word = command.words()[program];
+  return IsPython(word) || word.text.ends_with(".py") || LauncherAt(command, program);
+}
+
 void CheckRankLauncher(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   CheckVariables(command, spec);

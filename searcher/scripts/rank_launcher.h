@@ -26,6 +26,9 @@ struct RankLauncher {
 std::optional<RankLauncher> FindRankLauncher(const CommandWords& command);
 std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
 
+// True if the command that begins at words()[first] is Python, a script of it, or a launcher.
+bool IsPythonAt(const CommandWords& command, size_t first);
+
 // Throws kInvalidArgument if the launcher of spec.entrypoint starts another number of ranks than
 // spec.slots_per_trial, is hidden in a variable of the shell, wholly or with some of its options,
 // or is DeepSpeed's and selects devices by their names.

@@ -227,7 +227,8 @@ def test_lightnings_callback_reports_batches_and_losses_without_deepspeed(run_tr
 
 
 @pytest.mark.parametrize("profile", [False, True])
-@pytest.mark.parametrize("how", ["plainly", "parent", "helper", "trial", "nothing"])
+@pytest.mark.parametrize("how", ["plainly", "link", "folder", "parent", "unseen",
+                                 "helper", "trial", "nothing"])
 def test_a_script_that_says_no_samples_has_to_read_the_config(run_trial, how, profile):
     run_trial.write_config(profile)
     code = run_trial.run("reports.py", f"reads={how}", ranks=1)

@@ -14,11 +14,22 @@ reads = next((word[6:] for word in sys.argv if word.startswith("reads=")), None)
 if reads == "plainly":
     with open(os.path.relpath(os.environ["DSAT_DS_CONFIG"]), encoding="utf-8") as file:
         file.read()
+elif reads == "link":
+    os.symlink(os.environ["DSAT_DS_CONFIG"], "link.json")
+    open(b"link.json", encoding="utf-8").close()
+elif reads == "folder":
+    folder, name = os.path.split(os.environ["DSAT_DS_CONFIG"])
+    os.chdir("/")
+    os.close(os.open(name, os.O_RDONLY, dir_fd=os.open(folder, os.O_RDONLY)))
 elif reads == "helper":
     dsat.get_ds_config({})
-elif reads == "parent":
+elif reads in ("parent", "unseen"):
     child = [sys.executable, __file__, "reads=nothing"]
-    open(os.environ["DSAT_DS_CONFIG"], encoding="utf-8").close()
+    if reads == "unseen":  # The hook does not run in this child.
+        child[1:1] = ["-S", "-c", f"import runpy, sys; sys.path += {sys.path}; "
+                      f"sys.argv[:] = {child[1:]}; runpy.run_path({__file__!r})"]
+    else:
+        open(os.environ["DSAT_DS_CONFIG"], encoding="utf-8").close()
     sys.exit(subprocess.run(child, check=False).returncode)
 running = dsat.trial()
 if reads == "trial":

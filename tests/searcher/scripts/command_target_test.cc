@@ -276,13 +276,15 @@ TEST_F(CommandTargetTest, TheImportHookIsPutInFrontOfThePythonPath) {
   for (const RankCommand& command : Commands()) {
     EXPECT_EQ(command.env.at("PYTHONPATH"), python + "/hook:" + python + ":/mine");
     EXPECT_EQ(command.env.at("DSAT_DS_CONFIG"), request_.dir + "/ds_config.json");
-    EXPECT_EQ(command.env.count("DSAT_FIXED_STEPS"), 0u);
+    EXPECT_EQ(command.env.count("DSAT_FIXED_STEPS") + command.env.count("DSAT_CONFIG_READ"), 0u);
   }
   request_.steps = 20;
   EXPECT_EQ(Commands()[0].env.at("DSAT_FIXED_STEPS"), "1");
   request_.steps = 0;
   spec_.options.compat_determined = true;
+  spec_.entrypoint = {"sh", "-c", "cp {ds_config} a.json && python3 t.py"};
   EXPECT_EQ(Commands()[0].env.at("DSAT_FIXED_STEPS"), "1");
+  EXPECT_EQ(Commands()[0].env.at("DSAT_CONFIG_READ"), "1");
 }
 
 TEST_F(CommandTargetTest, AProfileThatShowsNoSignOfItsConfigSaysHowToReachTheScript) {

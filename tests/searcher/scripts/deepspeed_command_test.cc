@@ -122,6 +122,23 @@ INSTANTIATE_TEST_SUITE_P(
                 {"accelerate", "launch", "--main_process_port", "7777", "--num_processes", "2",
                  "t.py", "--ds_config", "D"}}));
 
+TEST(OthersMayReadConfigTest, PythonAloneIsSeenToReadIt) {
+  const auto others = [](const std::string& script) {
+    ExperimentSpec spec;
+    spec.entrypoint = {"sh", "-c", script};
+    return OthersMayReadConfig(spec);
+  };
+  for (const char* script :
+       {"cp {ds_config} conf/a.json && python3 t.py", "CONF=$DSAT_DS_CONFIG; python3 t.py $CONF",
+        "python3 t.py --micro-batch $(jq .train_micro_batch_size_per_gpu ${DSAT_DS_CONFIG})",
+        "sed s/x/y/ < \"$DSAT_DS_CONFIG\" > a.json && torchrun t.py", "bash run.sh {ds_config}"})
+    EXPECT_TRUE(others(script)) << script;
+  for (const char* script :
+       {"cd x && python3 t.py $DSAT_DS_CONFIG | tee log", "LR=1 ./t.py --config={ds_config}",
+        "uv run torchrun t.py --ds_config a.json", "echo a.json && accelerate launch -m t"})
+    EXPECT_FALSE(others(script)) << script;
+}
+
 // What CheckDeepSpeedCommand says about a trial of two ranks; "" if nothing.
 std::string RefusalOf(const Argv& entrypoint) {
   ExperimentSpec spec;
