@@ -143,16 +143,44 @@ std::optional<int64_t> NumberInScript(const std::string& script, const TrainerAr
   return number;
 }
 
+// A Python script without its comments and the texts of its strings.
+std::string CodeOf(std::string script) {
+  static const RE2 kText(R"re((?s:""".*?"""|'''.*?'''))re"
+                         R"re(|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*)re",
+                         RegexOptions());
+  RE2::GlobalReplace(&script, kText, " ");
+  return script;
+}
+
+// The classes that a parser of dataclasses is given, as "A, B); C, "; "" if there is no parser.
+std::string ParsedClasses(const std::string& code) {
+  static const RE2 kCall(R"(\b(?:HfArgumentParser|TrlParser)\b(\s*\([^)]*)?)", RegexOptions());
+  std::string classes, given;
+  for (re2::StringPiece rest(code); RE2::FindAndConsume(&rest, kCall, &given);)
+    classes += given + "; ";
+  return classes;
+}
+
 // Whether the script takes the trainer's arguments from its command line: it has a parser of
 // dataclasses, and names a class of these arguments of which it makes no object itself.
 bool ParsesArguments(const std::string& script) {
-  if (!Has(script, "HfArgumentParser") && !Has(script, "TrlParser")) return false;
-  static const RE2 kClass(
-      R"((class\s+)?\b\w*(?:TrainingArguments|[A-Z]{2,}Config|RewardConfig)\b(\s*\()?)",
+  const std::string code = CodeOf(script);
+  const std::string parsed = ParsedClasses(code);
+  if (parsed.empty()) return false;
+  static const RE2 kClass(R"((class\s+)?\b(\w*(?:TrainingArguments|Config))\b(\s*\()?)",
+                          RegexOptions());
+  // Of transformers and TRL.
+  static const RE2 kOfTrainer(
+      R"(\w*TrainingArguments|(?:SFT|DPO|OnlineDPO|PPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|XPO|NashMD|PRM)"
+      R"(|GKD|DDPO|AlignProp|IterativeSFT|Reward)Config)",
       RegexOptions());
+  static const RE2 kOwn("[A-Z]{2,}Config", RegexOptions());
   bool is_named = false;
-  std::string definition, call;
-  for (re2::StringPiece rest(script); RE2::FindAndConsume(&rest, kClass, &definition, &call);) {
+  std::string definition, name, call;
+  for (re2::StringPiece rest(code);
+       RE2::FindAndConsume(&rest, kClass, &definition, &name, &call);) {
+    const bool is_own = RE2::FullMatch(name, kOwn) && Has(parsed, name.c_str());
+    if (!is_own && !RE2::FullMatch(name, kOfTrainer)) continue;
     if (definition.empty() && !call.empty()) return false;
     is_named = true;
   }

@@ -154,14 +154,20 @@ TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
   EXPECT_EQ(spec_.entrypoint, own);
   EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 8);
   EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 2);
-  for (const char* text :
-       {"HfArgumentParser(ScriptArguments)\nSFTConfig(output_dir='out')", "# HfArgumentParser\n"}) {
+  for (const char* text : {"HfArgumentParser(ScriptArguments)\nSFTConfig(output_dir='out')",
+                           "# HfArgumentParser\n", "HfArgumentParser(ScriptArguments)\nGPTQConfig",
+                           "# HfArgumentParser(TrainingArguments)\nprint(TrainingArguments)",
+                           "HfArgumentParser((Script, MYConfig))\nMYConfig(4)"}) {
     std::ofstream(folder_ / "own.py") << text;
     EXPECT_THAT(ErrorOf(own, kAuto), HasSubstr("dsat cannot see")) << text;
   }
   for (const char* text :
        {"class MyTrainingArguments(TrainingArguments): pass\nHfArgumentParser(MyTrainingArguments)",
-        "kinds = (ScriptArguments, SFTConfig, ModelConfig)\nTrlParser(kinds)\nLoraConfig()"}) {
+        "kinds = (ScriptArguments, SFTConfig, ModelConfig)\nTrlParser(kinds)\nLoraConfig()",
+        "HfArgumentParser((ScriptArguments, TrainingArguments))\nGPTQConfig(bits=4)\n"
+        "# The TrainingArguments (of transformers).\n\"\"\"TrainingArguments('it\"s')\"\"\"\n"
+        "print('TrainingArguments(' + \"\\\"SFTConfig()\")",
+        "HfArgumentParser((Script, MYConfig))\nGPTQConfig(bits=4)"}) {
     std::ofstream(folder_ / "own.py") << text;
     Complete(own, kAuto);
     EXPECT_THAT(spec_.entrypoint, Contains("--per_device_train_batch_size")) << text;
