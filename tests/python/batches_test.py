@@ -63,5 +63,31 @@ def test_a_partial_batch_is_seen_in_the_dimension_that_full_ones_have_shown():
     assert counts([(4, 4), (4,)], [(4, 3), (3,)]) == [4, 3]   # The labels decide.
 
 
+def images(count):
+    """A batch as torchvision's models for detection get it, in a tuple."""
+    targets = [{"boxes": torch.zeros(8 - i % 2, 4), "labels": torch.zeros(8 - i % 2)}
+               for i in range(count)]
+    return [([torch.zeros(3, 20 + i, 30) for i in range(count)], targets)]
+
+
+def test_a_list_has_a_tensor_for_each_sample():
+    counter = BatchCounter(8)
+    assert [counter.count(images(count), {}) for count in (8, 5, 8)] == [8, 5, 8]
+    assert BatchCounter(8).count([[torch.zeros(3, 20, 30)] * 8], {}) == 8
+    assert BatchCounter(8).count([list(zip(*images(8)[0]))], {}) == 8
+    counter = BatchCounter(2)
+    assert [counter.count(images(count), {}) for count in (2, 1)] == [2, 1]
+    assert BatchCounter(8).count([images(5)[0][:1]], {}) is None  # The channels are no samples.
+
+
+def test_a_list_of_batches_is_no_list_of_samples():
+    counter = BatchCounter(2)
+    assert [counter.count([[torch.zeros(size, 7), torch.zeros(size, 7)]], {})
+            for size in (2, 1)] == [2, 1]
+    views = [[torch.zeros(8, 3, 5), torch.zeros(8, 3, 5)], torch.zeros(8)]
+    assert BatchCounter(8).count([views], {}) == 8
+    assert BatchCounter(8).count([[torch.zeros(4, 7), torch.zeros(4)]], {}) == 4
+
+
 def test_a_batch_of_the_scripts_own_size_is_seen_behind_the_sequence():
     assert counts([(7, 2)], script_micro_batch=2) == [2]

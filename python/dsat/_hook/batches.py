@@ -1,7 +1,7 @@
 """Gives data loaders that scripts have built the micro-batch size of the trial."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from dsat._hook import wrap
 from dsat._trial import note_change
@@ -51,15 +51,18 @@ def rebatch_loaders_of(script_micro_batch: int, micro_batch: int) -> None:
         return original(self)
 
 
-Place = Tuple[int, int]  # The number of a tensor among the arguments, and a dimension of it.
+Shape = Tuple[int, ...]
+# The number of a tensor among the arguments, and a dimension of it; a list has a number below 0.
+Place = Tuple[int, int]
 
 
 class BatchCounter:
     """Counts the samples of forward passes, whichever dimension of the tensors is the batch.
 
-    The places of the batch are those that have had `micro_batch` samples and never more. If several
-    are left, as where sequences happen to be as long, a tensor of one dimension decides, and else
-    the first dimension.
+    The places of the batch are those that have had `micro_batch` samples and never more. A list may
+    be one, too, which has a tensor for each sample, as images of different sizes. If several are
+    left, as where sequences happen to be as long, a list decides, then a tensor of one dimension,
+    and else the first dimension.
     """
 
     def __init__(self, micro_batch: int, script_micro_batch: Optional[int] = None) -> None:
@@ -87,39 +90,55 @@ class BatchCounter:
 
     def count(self, args: Any, kwargs: Any) -> Optional[int]:
         """The samples in the arguments; None if they hide it, as packed sequences do."""
-        shapes = _shapes_in([*args, *kwargs.values()])
-        sizes = {(number, dimension): size for number, shape in enumerate(shapes)
+        tensors = _Tensors([*args, *kwargs.values()])
+        sizes = {(number, dimension): size for number, shape in enumerate(tensors.shapes)
                  for dimension, size in enumerate(shape)}
+        fits = {place for place, size in sizes.items() if size == self.micro_batch}
+        for number, (length, shapes) in enumerate(tensors.lists):
+            place = (-1 - number, 0)
+            sizes[place] = length
+            if length == self.micro_batch and all(shape[:1] != (length,) for shape in shapes):
+                fits.add(place)
         if self._places is None:
-            self._places = [place for place, size in sizes.items() if size == self.micro_batch]
-            if not self._places:
-                self._places = None
-                return self._count_others(shapes)
+            if not fits:
+                return self._count_others(tensors)
+            self._places = sorted(fits)
         fitting = [place for place in self._places if sizes.get(place, 0) <= self.micro_batch]
         self._places = fitting or self._places
         here = [place for place in self._places if place in sizes]
         if not here:
             return None
-        return sizes[min(here, key=lambda place: (len(shapes[place[0]]), place[1], place[0]))]
+        return sizes[min(here, key=lambda place: (
+            1 if place[0] < 0 else len(tensors.shapes[place[0]]), place[1], place[0] >= 0,
+            abs(place[0])))]
 
-    def _count_others(self, shapes: List[Tuple[int, ...]]) -> Optional[int]:
-        first = next((shape for shape in shapes if shape), None)
-        if first is None:
+    def _count_others(self, tensors: "_Tensors") -> Optional[int]:
+        first = next((shape for shape in tensors.shapes if shape), None)
+        if first is None or tensors.are_deep:
             return None
         samples = self._of_script if self._of_script in first else first[0]
         return None if samples == 1 else samples
 
 
-def _shapes_in(stack: List[Any]) -> List[Tuple[int, ...]]:
-    """The shapes of all tensors in the arguments, in order."""
-    shapes = []
-    while stack:
-        value = stack.pop(0)
-        shape = getattr(value, "shape", None)
-        if shape is not None:
-            shapes.append(tuple(map(int, shape)))
-        elif isinstance(value, (list, tuple)):
-            stack[:0] = value
-        elif isinstance(value, Mapping):
-            stack[:0] = list(value.values())
-    return shapes
+class _Tensors:
+    """The shapes of all tensors in the arguments, in order, and the lists that have tensors."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.shapes: List[Shape] = []
+        self.lists: List[Tuple[int, List[Shape]]] = []  # The inner ones first.
+        self.are_deep = False  # The first tensor is in a list of a list, and may be one sample.
+        self._add(values, 0)
+
+    def _add(self, values: Iterable[Any], depth: int) -> None:
+        for value in values:
+            shape = getattr(value, "shape", None)
+            if shape is not None:
+                self.are_deep |= not self.shapes and depth > 1
+                self.shapes.append(tuple(map(int, shape)))
+            elif isinstance(value, Mapping):
+                self._add(value.values(), depth)
+            elif isinstance(value, (list, tuple)):
+                before = len(self.shapes)
+                self._add(value, depth + 1)
+                if len(self.shapes) > before:
+                    self.lists.append((len(value), self.shapes[before:]))
