@@ -159,7 +159,7 @@ def measures() -> bool:
     return running is not None and running.measures
 
 
-def _of_ranks(name: str, variables: Sequence[str], otherwise: int) -> int:
+def _of_ranks(name: str, variables: Sequence[str]) -> Optional[int]:
     """A function of torch.distributed, or the first of the variables that is a number."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -167,19 +167,24 @@ def _of_ranks(name: str, variables: Sequence[str], otherwise: int) -> int:
     for variable in variables:
         if os.environ.get(variable, "").isdigit():
             return int(os.environ[variable])
-    return otherwise
+    return None
 
 
 def rank() -> int:
     """This process's rank, of torch.distributed or of the environment; 0 if there is neither."""
     return _of_ranks(
-        "get_rank", ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), 0)
+        "get_rank", ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")) or 0
 
 
 def world_size() -> int:
     """The number of ranks, of torch.distributed or of the environment; 1 if there is neither."""
     return _of_ranks(
-        "get_world_size", ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), 1)
+        "get_world_size", ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")) or 1
+
+
+def sure_world_size() -> Optional[int]:
+    """The number of ranks; None if only variables give it that may be of a cluster's job."""
+    return _of_ranks("get_world_size", ("WORLD_SIZE",)) or (1 if world_size() == 1 else None)
 
 
 def check_rank() -> None:
@@ -216,7 +221,9 @@ class RankFile:
     def begin(self, values: Config) -> None:
         """Says that this rank trains with the trial's config. Raises as check_rank()."""
         check_rank()
-        self.add({"config_applied": True, "world_size": world_size(), **values})
+        ranks = sure_world_size()
+        sure = {} if ranks is None else {"world_size": ranks}
+        self.add({"config_applied": True, **sure, **values})
 
     def keep(self, values: Config) -> None:
         """Adds or replaces keys, which are written with the next ones or at the process's end."""

@@ -78,6 +78,14 @@ def test_without_a_total_all_ranks_have_samples_of_their_own(running, monkeypatc
         dsat.report(loss=1.0, samples=7)
 
 
+def test_the_tasks_of_a_job_are_not_reported_as_ranks(running, monkeypatch):
+    folder = running()
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    dsat.report(loss=1.0)
+    assert "world_size" not in read(folder, "hook-rank0.json")
+
+
 @pytest.mark.parametrize("profile", [False, True])
 def test_a_rank_within_another_one_is_refused(running, monkeypatch, profile):
     folder = running(profile=profile)
