@@ -56,17 +56,27 @@ constexpr std::array kRules = {
 };
 
 // The name stands at the start of a line, or behind what loggers and launchers put there, and its
-// message or the line's end follows.
+// message or the line's end follows. Tracebacks indent their lines of source by four blanks.
 std::string PatternOf(const Rule& rule) {
   if (*rule.exceptions == '\0') return rule.texts;
-  return fmt::format(R"((?m:^|[\]>:|-]|ERROR|CRITICAL|FATAL)[ \t]*[\w.]*({})(?m:$|[:(])|{})",
-                     rule.exceptions, rule.texts);
+  return fmt::format(
+      R"(((?m:^) {{0,3}}|([\]>:)|-]|ERROR|CRITICAL|FATAL)[ \t]*)[\w.]*({0})(?m:$|[:(]))"
+      R"(|(ERROR|CRITICAL|FATAL):[\w.]+:[\w.]*({0})\b|{1})",
+      rule.exceptions, rule.texts);
 }
 
 std::string_view LineAround(std::string_view text, size_t position) {
   const size_t before = text.rfind('\n', position);
   const size_t begin = before == std::string_view::npos ? 0 : before + 1;
   return text.substr(begin, text.find('\n', position) - begin);
+}
+
+// `text` without the codes of a terminal's colors.
+std::string WithoutColors(std::string_view text) {
+  static const RE2 kColor(R"(\x1b\[[0-9;]*[A-Za-z])", RegexOptions());
+  std::string plain(text);
+  RE2::GlobalReplace(&plain, kColor, "");
+  return plain;
 }
 
 std::string Quote(std::string_view line) {
@@ -102,7 +112,7 @@ std::string LastError(std::string_view text) {
   std::string last, last_lost;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = Quote(text.substr(begin, end - begin));
+    const std::string line = Quote(WithoutColors(text.substr(begin, end - begin)));
     // Launchers repeat that their ranks have failed.
     const bool echo = line.find("ChildFailedError") != std::string::npos ||
                       line.find("CalledProcessError") != std::string::npos;
@@ -115,7 +125,8 @@ std::string LastError(std::string_view text) {
 
 }  // namespace
 
-std::optional<LogFinding> ClassifyLog(std::string_view text) {
+std::optional<LogFinding> ClassifyLog(std::string_view log) {
+  const std::string text = WithoutColors(log);
   static const std::deque<RE2> patterns = [] {
     std::deque<RE2> compiled;
     for (const Rule& rule : kRules)
@@ -154,7 +165,7 @@ std::string DivergedLoss(std::string_view log) {
 
 std::string LastLine(std::string_view text) {
   const size_t last = text.find_last_not_of(" \t\r\n");
-  return last == std::string_view::npos ? "" : Quote(LineAround(text, last));
+  return last == std::string_view::npos ? "" : Quote(WithoutColors(LineAround(text, last)));
 }
 
 std::string LastErrorOrLine(std::string_view text) {
@@ -214,9 +225,11 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
                                                  process, exit.first_failed_rank)};
   }
   static const RE2 kOutOfMemory(R"(\bout of memory\b)", RegexOptions(/*ignores_case=*/true));
+  static const RE2 kHint(R"(\b(if|hint|tip)\b.*\bout of memory\b)",
+                         RegexOptions(/*ignores_case=*/true));
   if (first < logs.size()) {  // In other lines, this may be a hint.
     for (const std::string& line : {LastError(logs[first]), LastLine(logs[first])}) {
-      if (RE2::PartialMatch(line, kOutOfMemory))
+      if (RE2::PartialMatch(line, kOutOfMemory) && !RE2::PartialMatch(line, kHint))
         return {TrialState::kInfeasible, fmt::format("out of memory: {}", line)};
     }
   }

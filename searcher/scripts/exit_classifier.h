@@ -21,7 +21,7 @@ struct LogFinding {
 // The first of these causes that the text shows: an illegal configuration, a device out of memory,
 // the host out of memory (all kInfeasible), a diverged loss scale, an error of ports, the network
 // or the disk (kFailed). nullopt if it shows none.
-std::optional<LogFinding> ClassifyLog(std::string_view text);
+std::optional<LogFinding> ClassifyLog(std::string_view log);
 
 // Says that the last loss that the log shows is NaN, and quotes the line; "" otherwise.
 std::string DivergedLoss(std::string_view log);

@@ -35,6 +35,9 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"[1,0]<stderr>:torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"2026-01-01 00:00:00,123 ERROR torch.OutOfMemoryError: z", TrialState::kInfeasible,
        "out of device memory"},
+      {"(Worker pid=3, ip=10.0.0.2) torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible,
+       "out of device memory"},
+      {"ERROR:root:OutOfMemoryError z", TrialState::kInfeasible, "out of device memory"},
       {"OutOfMemoryError('z')", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: CUDA out of memory. Tried", TrialState::kInfeasible, "out of device memory"},
       {"RuntimeError: HIP out of memory.", TrialState::kInfeasible, "out of device memory"},
@@ -87,6 +90,9 @@ TEST(ExitClassifierTest, OrdinaryLogsSayNothing) {
                         "warning: epoch length has to be greater than 0\n"
                         "Reading MemoryErrorLog.txt\nValueError: bad data\n"),
             std::nullopt);
+  EXPECT_EQ(ClassifyLog("  File \"t.py\", line 3, in Codes\n    MemoryError: int = 3\n"
+                        "ERROR:root:MemoryErrorLog.txt is full\nValueError: bad data\n"),
+            std::nullopt);
   EXPECT_EQ(ClassifyLog("MemAllocated=1GB\nout of memory lane\nnccl\nout of memory\n"),
             std::nullopt);
 }
@@ -120,6 +126,21 @@ TEST(ExitClassifierTest, OutOfMemoryInAnyWordsCountsInTheLastErrorOrLine) {
         ToString(ClassifyExit(exit, {"x\n", fmt::format("hint: {}\nKeyError: 1\n", words)}).state),
         "failed");
   }
+}
+
+TEST(ExitClassifierTest, AHintAboutMemoryIsNoError) {
+  const ExitReport exit = {.first_failed_rank = 0, .exit_code = 1};
+  for (const char* hint :
+       {"hint: if you run out of memory, lower the batch", "Tip: out of memory?"})
+    EXPECT_EQ(ToString(ClassifyExit(exit, {hint}).state), "failed") << hint;
+}
+
+TEST(ExitClassifierTest, ColorsOfATerminalAreLeftOut) {
+  const auto finding = ClassifyLog("step 1\n\x1b[1;31mMemoryError\x1b[0m: z\nbye\n");
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->reason, "out of host memory: MemoryError: z");
+  EXPECT_EQ(LastErrorOrLine("\x1b[31mValueError\x1b[0m: z\nbye"), "ValueError: z");
+  EXPECT_EQ(LastErrorOrLine("\x1b[31mbye\x1b[0m"), "bye");
 }
 
 TEST(ExitClassifierTest, HugeLinesAreSurvived) {
