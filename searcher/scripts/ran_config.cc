@@ -150,12 +150,18 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
   const int64_t expected =
       engine::DataParallelSize(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
   if (!spec.options.train_batch_size || replicas == 0 || replicas == expected) return "";
+  // Ranks of another engine share samples in a way that the ds_config does not say.
+  const std::string stages =
+      report.engine != "PipelineEngine"
+          ? ""
+          : fmt::format(
+                "give the number of pipeline stages in the ds_config (\"pipeline\": "
+                "{{\"stages\": {}}}), or ",
+                spec.slots_per_trial / replicas);
   return fmt::format(
       "the data-parallel size of the script is {} on {} ranks; expected {}, by which the fixed "
-      "train_batch_size {} is divided: give the number of pipeline stages in the ds_config "
-      "(\"pipeline\": {{\"stages\": {}}}), or use --train-batch-size any",
-      replicas, spec.slots_per_trial, expected, *spec.options.train_batch_size,
-      spec.slots_per_trial / replicas);
+      "train_batch_size {} is divided: {}use --train-batch-size any",
+      replicas, spec.slots_per_trial, expected, *spec.options.train_batch_size, stages);
 }
 
 std::string Rewritten(const RanConfig& ran, const Json& asked) {

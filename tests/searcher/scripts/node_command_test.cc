@@ -110,13 +110,18 @@ TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
   EXPECT_THAT(outcome.reason, HasSubstr("world size 1; expected 2 as in resources.slots_per_trial: "
                                         "give --nproc_per_node 2 to torchrun"));
   // Its two ranks are the stages of a pipeline.
-  WriteJsonFile(folder_ / "hook-rank0.json",
-                {{"world_size", 2}, {"ran", {{"data_parallel_size", 1}}}});
+  Json report = {
+      {"world_size", 2}, {"engine", "PipelineEngine"}, {"ran", {{"data_parallel_size", 1}}}};
+  WriteJsonFile(folder_ / "hook-rank0.json", report);
   EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
   spec.options.train_batch_size = 16;
   EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
               AllOf(HasSubstr("data-parallel size of the script is 1 on 2 ranks; expected 2"),
-                    HasSubstr("\"stages\": 2")));
+                    HasSubstr("\"stages\": 2}), or use --train-batch-size any")));
+  report["engine"] = "DeepSpeedEngine";  // Its script has an mpu.
+  WriteJsonFile(folder_ / "hook-rank0.json", report);
+  EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
+              HasSubstr("train_batch_size 16 is divided: use --train-batch-size any"));
   spec.ds_config = {{"pipeline", {{"stages", 2}}}};
   EXPECT_EQ(MakeCommandTarget(spec)->Classify(request_, {}).state, TrialState::kSucceeded);
 }
