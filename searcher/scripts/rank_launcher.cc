@@ -65,8 +65,18 @@ constexpr std::array kWrappers = {
     Wrapper{"timeout", "", 1, " --kill-after -k --signal -s "},
     Wrapper{"nice", "", 0, " --adjustment -n "},
 };
-// Switches of launchers, behind which a module or a program may follow.
-constexpr std::array<std::string_view, 3> kProgramSwitches = {"-m", "--module", "--no_python"};
+// Options of launchers without a value, behind which a module or a program may follow.
+constexpr std::array<std::string_view, 30> kSwitches = {
+    "-m", "--module", "--no_python",
+    // torchrun
+    "--standalone", "--run_path", "--use_env",
+    // deepspeed
+    "--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid",
+    "--bind_cores_to_rank", "--elastic_training",
+    // accelerate
+    "-q", "--quiet", "--debug", "--cpu", "--multi_gpu", "--tpu", "--tpu_cluster", "--ipex",
+    "--use_xpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--use_parallelism_config",
+    "--same_network", "--enable_cpu_affinity", "--dynamo_use_dynamic", "--downcast_bf16"};
 
 bool IsIn(std::span<const std::string_view> list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
@@ -178,7 +188,7 @@ bool IsProgramOfLauncher(const CommandWords& command, size_t args_begin, size_t 
   if (word.expands || word.text.starts_with('-')) return false;
   const std::string before = i == args_begin ? "" : WithUnderscores(command.words()[i - 1].text);
   const bool may_be_value = before.starts_with('-') && before.find('=') == before.npos;
-  return !may_be_value || IsIn(kProgramSwitches, before);
+  return !may_be_value || IsIn(kSwitches, before);
 }
 
 // The index of MODULE in "python3 ... -m MODULE", where words()[i] is Python; 0 if it runs none.

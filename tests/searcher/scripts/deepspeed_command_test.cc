@@ -213,6 +213,12 @@ TEST(FindRankLauncherTest, ItsArgumentsEndBeforeTheModuleOrTheProgram) {
     argv.insert(argv.end(), {"-i", "corpus:en", "--num_gpus", "7", "--ds_config", "a"});
     EXPECT_EQ(RefusalOf(argv), "") << program.front();
   }
+  EXPECT_EQ(RefusalOf({"accelerate", "launch", "--multi-gpu", "pkg/main", "--num_processes", "4",
+                       "--ds_config", "a"}),
+            "");
+  EXPECT_THAT(RefusalOf({"accelerate", "launch", "--multi_gpu", "--num_processes", "4", "pkg/main",
+                         "--ds_config", "a"}),
+              HasSubstr("accelerate would start 4 ranks"));
   EXPECT_THAT(RefusalOf({"accelerate", "launch", "--config_file", "a", "--num_processes", "3", "-m",
                          "pkg.train", "--num_processes", "2"}),
               HasSubstr("accelerate would start 3 ranks"));
