@@ -83,8 +83,7 @@ std::string Difference(const Trial& replayed, const Trial& recorded) {
         "experiment {}: trial {} does not replay as it was recorded ({}); it was made by another "
         "version of dsat, or its log is damaged: use that version, or start a new experiment; if "
         "it has ended, its answer is read by `dsat query --db {} \"SELECT ds_config FROM trials "
-        "JOIN experiments AS e ON "
-        "experiment = e.id AND trials.id = pick WHERE e.id = {}\"`",
+        "JOIN experiments AS e ON experiment = e.id AND trials.id = pick WHERE e.id = {}\"`",
         id, trial, what, ShellWord(db), id);
 }
 

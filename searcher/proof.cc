@@ -10,11 +10,6 @@
 namespace dsat {
 namespace {
 
-// A band needs two runs, if runs of the submitted configuration do not repeat to the bit.
-int64_t WantedReferences(const Search& search) {
-  return SubmittedRepeats(search) ? 1 : 2;
-}
-
 bool ChecksLosses(const Search& search) {
   return search.spec().options.check_losses && search.confirmation() != nullptr;
 }
@@ -29,7 +24,7 @@ bool LacksReference(const Search& search, int64_t train_batch_size) {
     if (trial.state != TrialState::kSucceeded) return false;
     ++count;
   }
-  return count < WantedReferences(search);
+  return count < (SubmittedRepeats(search) ? 1 : 2);  // A band of noise needs two runs.
 }
 
 // The steps of a soak that takes at most half as long as the confirmation has.
