@@ -50,7 +50,7 @@ def run_dsat(build, task_path, ranks, threads, limit_s=None):
     """Returns the metrics of a task (proto/trial.h) by name."""
     group = os.memfd_create("dsat-group")
     environment = {"DSAT_GROUP_FD": str(group)}
-    command = [pathlib.Path(build) / "dsat-trial", task_path]
+    command = [pathlib.Path(build).resolve() / "dsat-trial", task_path]
     try:
         metrics = run_ranks(command, ranks, threads, environment, (group,), limit_s)["measurement"]
     finally:

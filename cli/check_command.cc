@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -12,7 +13,9 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "cli/machine_facts.h"
+#include "cli/output.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/search_commands.h"
@@ -90,34 +93,79 @@ std::optional<double> RecordedSpeed(const Json& record, const ExperimentSpec& sp
   return speed->get<double>();
 }
 
-// The speed now over the recorded one, with what it means.
-struct Drift {
-  std::optional<double> of_recorded;  // nullopt: nothing was recorded on this machine.
+// What the rounds say. A speed is that of SpeedOf.
+struct Finding {
+  TrialId candidate = 0;
+  std::optional<TrialId> base;  // nullopt: it does not fit.
+  std::optional<Factor> factor;
+  std::optional<Factor> of_recorded;       // The candidate's speed now over the recorded one.
+  std::optional<double> base_of_recorded;  // The same of the submitted configuration.
   bool too_slow = false;
 };
 
-Drift Compare(const Json& record, const ExperimentSpec& spec, double speed, double tolerance) {
-  const std::optional<double> recorded = RecordedSpeed(record, spec);
-  if (!recorded) return {};
-  const double part = speed / *recorded;
-  return {.of_recorded = part, .too_slow = part < 1 - tolerance};
+Finding Find(const Search& search, const Json& record, const CheckFlags& check) {
+  const Confirmation* confirmation = search.confirmation();
+  const auto arms = confirmation == nullptr ? std::vector<TrialId>() : confirmation->Arms();
+  const bool is_alone = arms.size() == 1 && arms[0] != search.Submitted() && check.against.empty();
+  if ((arms.size() < 2 && !is_alone) || confirmation->NumRounds() == 0) {
+    Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {}",
+          search.FailureReason().empty() ? "one of them did not run (dsat show)"
+                                         : search.FailureReason());
+  }
+  Finding found;
+  found.candidate = arms.back();
+  if (!is_alone) {
+    found.base = arms[0];
+    found.factor = confirmation->Compare(found.candidate, *found.base);
+  }
+  const std::optional<double> recorded = RecordedSpeed(record, search.spec());
+  if (!recorded) return found;
+  const Center speed = confirmation->LogSpeed(found.candidate);
+  Factor part{.value = std::exp(speed.mean) / *recorded};
+  if (speed.dof > 0) {
+    const double half = StudentQuantile(0.975, speed.dof) * std::sqrt(speed.variance);
+    part.low = part.value * std::exp(-half);
+    part.high = part.value * std::exp(half);
+  }
+  found.of_recorded = part;
+  found.too_slow = part.value < 1 - check.tolerance && (!part.has_interval() || part.high < 1);
+  const Json* factor = FindAtPointer(record, "/factor_over_submitted/value");
+  if (found.base && check.against.empty() && factor != nullptr && factor->is_number())
+    found.base_of_recorded =
+        confirmation->MeanSpeed(*found.base) * factor->get<double>() / *recorded;
+  return found;
 }
 
-std::string Text(const CheckFlags& check, const Factor& factor, int64_t rounds,
-                 const Drift& drift) {
-  std::string text =
-      fmt::format("{:.2f} times as fast as {}", factor.value,
-                  check.against.empty() ? "the submitted configuration" : Printable(check.against));
-  if (factor.has_interval())
-    text += fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
-  text += fmt::format(", measured in {} alternating round{}\n", rounds, rounds == 1 ? "" : "s");
-  if (!drift.of_recorded)
+std::string Text(const CheckFlags& check, const Search& search, const Finding& found) {
+  const std::string base =
+      check.against.empty() ? "the submitted configuration" : Printable(check.against);
+  const int64_t rounds = search.confirmation()->NumRounds();
+  const std::string how = fmt::format("measured in {}{} round{}", rounds,
+                                      found.base ? " alternating" : "", rounds == 1 ? "" : "s");
+  std::string text;
+  if (!found.factor) {
+    text = fmt::format("{} does not fit: {}\n", base,
+                       Printable(search.trials().at(*search.Submitted()).reason));
+  } else if (found.factor->has_interval() && found.factor->low <= 1 && found.factor->high >= 1) {
+    text = fmt::format("it cannot be told from {}: {:.2f} times as fast{}, {}\n", base,
+                       found.factor->value, IntervalText(*found.factor), how);
+  } else {
+    text = fmt::format("{} as fast as {}{}, {}\n", TimesText(*found.factor), base,
+                       IntervalText(*found.factor), how);
+  }
+  if (!found.of_recorded)
     return text + "no speed of this configuration and model was recorded on this machine\n";
-  return text + fmt::format("its speed is {:.1f} % of what was recorded{}\n",
-                            100 * *drift.of_recorded,
-                            drift.too_slow
-                                ? fmt::format(": more than {:.3g} % slower", 100 * check.tolerance)
-                                : "");
+  const Factor& part = *found.of_recorded;
+  text += fmt::format("its speed is {:.1f} % of what was recorded", 100 * part.value);
+  if (part.has_interval())
+    text += fmt::format(" (95 % interval {:.1f} to {:.1f} %)", 100 * part.low, 100 * part.high);
+  if (!found.base) text += ", " + how;
+  if (found.too_slow) text += fmt::format(": more than {:.3g} % slower", 100 * check.tolerance);
+  text += "\n";
+  if (found.base_of_recorded)
+    text += fmt::format("the speed of {} is {:.1f} % of what was recorded\n", base,
+                        100 * *found.base_of_recorded);
+  return text;
 }
 
 }  // namespace
@@ -144,28 +192,23 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
     Say(stderr, "\nInterrupted: a check does not continue; run the same command again\n");
     return kExitInterrupted;
   }
-  const Confirmation* confirmation = experiment.search().confirmation();
-  if (confirmation == nullptr || confirmation->Arms().size() < 2) {
-    Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {}",
-          experiment.search().FailureReason().empty() ? "one of them did not run (dsat show)"
-                                                      : experiment.search().FailureReason());
-  }
-  const TrialId base = confirmation->Arms()[0], candidate = confirmation->Arms()[1];
-  const Factor factor = confirmation->Compare(candidate, base);
-  const double speed = confirmation->MeanSpeed(candidate);
-  const Drift drift = Compare(record, spec, speed, check.tolerance);
+  const Search& search = experiment.search();
+  const Finding found = Find(search, record, check);
   if (flags.json) {
+    const auto json_of = [](const std::optional<Factor>& factor) {
+      return factor ? ToJson(*factor) : Json();
+    };
     const Json json{{"experiment", experiment.id()},
-                    {"factor", ToJson(factor)},
-                    {"rounds", confirmation->NumRounds()},
-                    {"speed", speed},
-                    {"part_of_recorded", drift.of_recorded ? Json(*drift.of_recorded) : Json()},
-                    {"too_slow", drift.too_slow}};
+                    {"factor", json_of(found.factor)},
+                    {"rounds", search.confirmation()->NumRounds()},
+                    {"speed", search.confirmation()->MeanSpeed(found.candidate)},
+                    {"part_of_recorded", json_of(found.of_recorded)},
+                    {"too_slow", found.too_slow}};
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}", Text(check, factor, confirmation->NumRounds(), drift));
+    fmt::print("{}", Text(check, search, found));
   }
-  return drift.too_slow ? kExitFailure : 0;
+  return found.too_slow ? kExitFailure : 0;
 }
 
 }  // namespace dsat::cli

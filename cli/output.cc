@@ -94,11 +94,6 @@ std::string DeviceTime(double seconds) {
   return fmt::format("{:.1f} device-hours", seconds / 3600);
 }
 
-std::string Interval(const Factor& factor) {
-  if (!factor.has_interval()) return "";
-  return fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
-}
-
 // What factors compare with: the trial of the submitted configuration, which may have other sizes.
 std::string BaseText(const Search& search) {
   const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*search.Submitted());
@@ -140,20 +135,18 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
   if (verdict.nothing_better && verdict.num_rounds > 0) {
     return fmt::format(
         "nothing better was found; the best other configuration is {:.2f} times as fast{}, {}{}",
-        verdict.factor->value, Interval(*verdict.factor), how,
+        verdict.factor->value, IntervalText(*verdict.factor), how,
         verdict.factor->high > kWorthMore ? "; more rounds (--confirm) would narrow the interval"
                                           : "");
   }
   const std::string& metric = search.spec().options.metric;
-  const std::string times = verdict.factor->is_vague()
-                                ? fmt::format("at least {:.2f} times", verdict.factor->low)
-                                : fmt::format("{:.2f} times", verdict.factor->value);
+  const std::string times = TimesText(*verdict.factor);
   if (SmallerIsBetter(metric)) {
     return fmt::format("the {} of {} is {} as long{}, {}", metric, BaseText(search), times,
-                       Interval(*verdict.factor), how);
+                       IntervalText(*verdict.factor), how);
   }
   return fmt::format("{} the samples/s of {}{}, {}", times, BaseText(search),
-                     Interval(*verdict.factor), how);
+                     IntervalText(*verdict.factor), how);
 }
 
 // The configurations that dropped out of the confirmation or the soak, "" if none did.
@@ -332,6 +325,16 @@ std::string BestText(const Search& search, const Verdict& verdict) {
 }
 
 }  // namespace
+
+std::string TimesText(const Factor& factor) {
+  return factor.is_gain() && factor.is_vague() ? fmt::format("at least {:.2f} times", factor.low)
+                                               : fmt::format("{:.2f} times", factor.value);
+}
+
+std::string IntervalText(const Factor& factor) {
+  if (!factor.has_interval()) return "";
+  return fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
+}
 
 bool IsSetting(const std::string& pointer) {
   return pointer != kStageKey && pointer != kMicroBatchKey;

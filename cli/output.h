@@ -17,6 +17,11 @@ struct AnswerLine {
   std::string text;
 };
 
+// "1.44 times", or "at least 1.08 times" if the gain is_vague().
+std::string TimesText(const Factor& factor);
+// " (95 % interval 1.08 to 1.12)", "" if there is none.
+std::string IntervalText(const Factor& factor);
+
 // What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory. Empty
 // if there is no pick. `verdict` is VerdictOf(search).
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);

@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
+// So many rounds seldom agree by chance, even where launches are of two kinds.
+constexpr int64_t kManyRounds = 6;
 // A configuration whose search measurement is slower than this part of the best is no finalist.
 constexpr double kMayWin = 0.9;
 
@@ -73,12 +75,14 @@ Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> bas
                            int64_t looks, std::string metric)
     : base_(base), rounds_(rounds), looks_(looks), metric_(std::move(metric)) {
   for (const TrialId trial : arms)
-    arms_.push_back({.trial = trial, .log_speeds = {}, .left_out = {}});
+    arms_.push_back({.trial = trial, .log_speeds = {}, .searched = {}, .left_out = {}});
 }
 
 std::optional<TrialId> Confirmation::Next() const {
   const int64_t round = NumRounds();
-  if (Arms().size() < 2 || round >= rounds_ * looks_) return std::nullopt;
+  const size_t left = Arms().size();
+  if (left < std::clamp<size_t>(arms_.size(), 1, 2) || round >= rounds_ * looks_)
+    return std::nullopt;
   const bool is_look = round > 0 && round % rounds_ == 0;
   if (round >= extended_to_ && is_look && HasDecided()) return std::nullopt;
   if (round >= rounds_ && !may_extend_) return std::nullopt;
@@ -118,6 +122,11 @@ bool Confirmation::HasDecided() const {
 void Confirmation::Extend() {
   may_extend_ = true;
   extended_to_ = (NumRounds() / rounds_ + 1) * rounds_;
+}
+
+void Confirmation::AddSearched(TrialId trial, const Trial& searched) {
+  const std::optional<double> speed = SpeedOf(searched, metric_);
+  if (speed) std::ranges::find(arms_, trial, &Arm::trial)->searched = std::log(*speed);
 }
 
 void Confirmation::Add(TrialId trial, const Trial& finished) {
@@ -174,18 +183,23 @@ std::optional<TrialId> Confirmation::BestOther() const {
 }
 
 double Confirmation::MeanSpeed(TrialId arm) const {
-  return std::exp(CenterOf(Complete(Of(arm))).mean);
+  return std::exp(LogSpeed(arm).mean);
+}
+
+Center Confirmation::LogSpeed(TrialId arm) const {
+  return CenterOf(Complete(Of(arm)));
 }
 
 Factor Confirmation::Compare(TrialId arm, TrialId base) const {
-  const Center difference = Difference(Of(arm), Of(base));
+  std::vector<double> differences = Differences(Of(arm), Of(base));
+  const Center difference = CenterOf(differences);
   Factor factor{.value = std::exp(difference.mean)};
   const std::vector<TrialId> arms = Arms();
   double variance = 0, pairs = 0;
   int64_t dof = difference.dof;
   for (size_t i = 0; i < arms.size(); ++i) {
     for (size_t j = 0; j < i; ++j, ++pairs) {
-      const Center pair = Difference(Of(arms[i]), Of(arms[j]));
+      const Center pair = CenterOf(Differences(Of(arms[i]), Of(arms[j])));
       variance += pair.variance;
       dof = std::min(dof, pair.dof);
     }
@@ -193,10 +207,17 @@ Factor Confirmation::Compare(TrialId arm, TrialId base) const {
   const auto others = static_cast<int64_t>(arms.size()) - 1;
   dof *= others;
   if (dof < 1) return factor;
-  const double tail = ErrorOfLook() / 2 / static_cast<double>(others);
+  const double probability = 1 - ErrorOfLook() / 2 / static_cast<double>(others);
   // Launches of one configuration may vary more than those of another.
   const double error = std::sqrt(std::max(variance / pairs, difference.variance));
-  const double half = StudentQuantile(1 - tail, dof) * error;
+  double half = StudentQuantile(probability, dof) * error;
+  if (NumRounds() < kManyRounds && Of(arm).searched && Of(base).searched) {
+    const auto rounds = static_cast<double>(differences.size());
+    differences.push_back(*Of(arm).searched - *Of(base).searched);
+    const Center with = CenterOf(std::move(differences));
+    const double error_with = std::sqrt(with.variance * (rounds + 1) / rounds);
+    half = std::max(half, StudentQuantile(probability, with.dof) * error_with);
+  }
   factor.low = std::exp(difference.mean - half);
   factor.high = std::exp(difference.mean + half);
   return factor;
@@ -219,11 +240,11 @@ std::vector<double> Confirmation::Complete(const Arm& arm) const {
   return {arm.log_speeds.begin(), arm.log_speeds.begin() + NumRounds()};
 }
 
-Center Confirmation::Difference(const Arm& arm, const Arm& base) const {
+std::vector<double> Confirmation::Differences(const Arm& arm, const Arm& base) const {
   std::vector<double> differences = Complete(arm);
   for (size_t round = 0; round < differences.size(); ++round)
     differences[round] -= base.log_speeds[round];
-  return CenterOf(std::move(differences));
+  return differences;
 }
 
 std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,

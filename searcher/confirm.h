@@ -68,7 +68,8 @@ class Confirmation {
   // `arms` are trials that have succeeded. There is a look after every `rounds` rounds, `looks` at
   // the most. A look decides if the interval of the best other arm over `base` excludes 1 and its
   // ends differ by a factor of less than 1.5, or if it does not reach kWorthMore. Without a base
-  // the first look does. REQUIRES: rounds >= 1, looks >= 1.
+  // the first look does. A single arm is measured alone; where others drop out, none is. REQUIRES:
+  // rounds >= 1, looks >= 1.
   Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
                int64_t looks, std::string metric);
 
@@ -84,6 +85,10 @@ class Confirmation {
   // Rounds follow that an earlier process has already begun, whatever it was told since, and
   // whatever a look now decides.
   void Extend();
+  // What the search measured of `arm`. It may be the luckiest of many measurements, so that it says
+  // nothing of the mean. But few rounds may agree by chance: the interval of fewer than six is at
+  // least as wide as it would be with this one.
+  void AddSearched(TrialId arm, const Trial& searched);
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);
 
@@ -99,9 +104,10 @@ class Confirmation {
   // The arm with the largest mean speed besides the base, of those that are certainly faster than
   // it if there are any; nullopt if there is none in Arms(). REQUIRES: NumRounds() > 0.
   std::optional<TrialId> BestOther() const;
-  // The geometric mean of the speeds of an arm, without disturbed launches. REQUIRES: it is in
-  // Arms(), and NumRounds() > 0.
+  // The geometric mean of the speeds of an arm, without disturbed launches, and its logarithm.
+  // REQUIRES: the arm is in Arms(), and NumRounds() > 0.
   double MeanSpeed(TrialId arm) const;
+  Center LogSpeed(TrialId arm) const;
   // `arm` against `base`, both in Arms(), by their differences in each round (CenterOf). The
   // variance of a difference is estimated from all pairs of arms, or from these two where they vary
   // more than that; the interval is widened for the number of arms that could have been picked
@@ -112,12 +118,13 @@ class Confirmation {
   struct Arm {
     TrialId trial = 0;
     std::vector<double> log_speeds;  // By round.
+    std::optional<double> searched;  // The logarithm of the speed in the search.
     int64_t num_failed = 0;
     std::string left_out;
   };
   const Arm& Of(TrialId trial) const;
   std::vector<double> Complete(const Arm& arm) const;
-  Center Difference(const Arm& arm, const Arm& base) const;
+  std::vector<double> Differences(const Arm& arm, const Arm& base) const;
   bool HasBase() const;
   bool HasDecided() const;
   double ErrorOfLook() const;

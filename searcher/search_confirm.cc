@@ -27,6 +27,8 @@ std::optional<Search::State::Next> Search::State::NextConfirm(const RecordedAsk*
     confirmation.emplace(
         arms, has_submitted ? submitted : std::nullopt, spec.options.confirm_rounds,
         end_reason.empty() ? NumLooks(trials, arms, spec.options) : 1, spec.options.metric);
+    for (const TrialId arm : arms)
+      confirmation->AddSearched(arm, trials.at(arm));
   }
   if (recorded != nullptr && !confirmation->Next()) confirmation->Extend();
   const std::optional<TrialId> arm = confirmation->Next();
@@ -56,16 +58,19 @@ bool Search::State::MayWin(const std::optional<TrialId>& id) const {
 }
 
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
-// if there is nothing to compare.
+// if there is nothing to compare. A check measures its candidate alone if the submitted one does not
+// fit.
 std::vector<TrialId> Search::State::Arms() const {
   std::vector<TrialId> arms;
   if (MayWin(submitted)) arms.push_back(*submitted);
   if (Compares()) {
-    if (MayWin(candidate)) arms.push_back(*candidate);
-  } else {
-    for (const TrialId id : Find().finalists) {
-      if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
-    }
+    const bool is_alone = submitted && trials.at(*submitted).state == TrialState::kInfeasible;
+    if (!MayWin(candidate) || (arms.empty() && !is_alone)) return {};
+    arms.push_back(*candidate);
+    return arms;
+  }
+  for (const TrialId id : Find().finalists) {
+    if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
   }
   return arms.size() > 1 ? arms : std::vector<TrialId>();
 }

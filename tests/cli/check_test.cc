@@ -65,13 +65,15 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Json result = Json::parse(check.out);
   EXPECT_EQ(result["rounds"], 2);
   EXPECT_LE(result["factor"]["low"], result["factor"]["value"]);
-  EXPECT_GT(result["part_of_recorded"], 0.01);
+  EXPECT_GT(result["part_of_recorded"]["value"], 0.01);
+  EXPECT_LT(result["part_of_recorded"]["low"], result["part_of_recorded"]["high"]);
   Json record = metrics;
   record["verdict"]["speed"] = 1e12;
   WriteJsonFile(work.Path("out/metrics.json"), record);
   const Finished slower = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
   EXPECT_EQ(slower.exit_code, 1) << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
+  EXPECT_THAT(slower.out, HasSubstr("the speed of the submitted configuration is "));
   // Of another model nothing is recorded, and a check does not continue.
   work.Write("deepspeed.yaml", ExperimentFile("6MiB", 3));
   const Finished other = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
@@ -86,6 +88,22 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished elsewhere = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
   EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
   EXPECT_THAT(elsewhere.out, HasSubstr("was recorded on this machine"));
+}
+
+TEST_F(CheckTest, WhereTheSubmittedConfigurationDoesNotFitThePickIsComparedWithItsRecord) {
+  work.Write("deepspeed.yaml", ExperimentFile("19MiB", 6, 128));
+  work.Write("ds_config.json", DsConfig(0, ""));
+  const Finished search = work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "3", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const std::vector<std::string> args{"check", "out/ds_config.json", "--tolerance", "99%"};
+  const Finished check = work.Dsat(args);
+  EXPECT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, HasSubstr("the submitted configuration does not fit: rank 0: device mem"));
+  EXPECT_THAT(check.out, HasSubstr(" %), measured in 3 rounds\n"));
+  // What was asked for is a comparison.
+  const Finished against = work.Dsat({"check", "out/ds_config.json", "--against", "ds_config.json"});
+  EXPECT_EQ(against.exit_code, 1);
+  EXPECT_THAT(against.err, HasSubstr("the two could not be compared"));
 }
 
 TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {

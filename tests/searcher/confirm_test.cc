@@ -258,6 +258,40 @@ TEST(ConfirmationTest, TheFirstLookOfSeveralHasHalfOfTheError) {
   EXPECT_NEAR(width(3) / width(1), 25.4517 / 12.7062, 1e-3);
 }
 
+TEST(ConfirmationTest, RoundsThatAgreeByChanceAreWidenedByWhatTheSearchMeasured) {
+  const auto compare = [](std::optional<double> searched) {
+    Confirmation confirmation({1, 2}, 1, 2, 1, "throughput");
+    if (searched) {
+      confirmation.AddSearched(1, Measured(*searched));
+      confirmation.AddSearched(2, Measured(360));
+    }
+    for (const auto& [arm, speed] : {std::pair(1, 55.0), {2, 363.0}, {2, 375.0}, {1, 56.0}})
+      confirmation.Add(arm, Measured(speed));
+    return confirmation.Compare(2, 1);
+  };
+  const Factor rounds = compare(std::nullopt), with = compare(77);
+  EXPECT_DOUBLE_EQ(with.value, rounds.value);
+  EXPECT_FALSE(rounds.is_vague());
+  EXPECT_TRUE(with.is_vague());
+  // Differences log(363 / 55), log(375 / 56) and log(360 / 77), and t(0.975, 2).
+  const double a = std::log(363 / 55.0), b = std::log(375 / 56.0), c = std::log(360 / 77.0);
+  const double m = (a + b + c) / 3;
+  const double variance = ((a - m) * (a - m) + (b - m) * (b - m) + (c - m) * (c - m)) / 2;
+  EXPECT_NEAR(std::log(with.high / with.value), 4.30265 * std::sqrt(variance / 2), 1e-4);
+  // It narrows nothing.
+  EXPECT_DOUBLE_EQ(compare(55).low, rounds.low);
+}
+
+TEST(ConfirmationTest, ASingleArmIsMeasuredAlone) {
+  Confirmation confirmation({4}, std::nullopt, 3, 1, "throughput");
+  double speed = 100;
+  EXPECT_EQ(RunRounds(confirmation, [&](TrialId, int64_t) { return speed *= 1.1; }),
+            (std::vector<TrialId>{4, 4, 4}));
+  EXPECT_NEAR(confirmation.MeanSpeed(4), 121, 1e-9);
+  EXPECT_NEAR(confirmation.LogSpeed(4).variance, std::pow(std::log(1.1), 2) / 3, 1e-9);
+  EXPECT_EQ(Confirmation({}, std::nullopt, 3, 1, "throughput").Next(), std::nullopt);
+}
+
 TEST(ConfirmationTest, ACutExtensionKeepsTheRoundsThatAreComplete) {
   Confirmation confirmation({1, 2}, 1, 2, 3, "throughput");
   Noise noise(1, 0.3, {});

@@ -135,7 +135,7 @@ TEST(DroppedOutTest, WhatNeedsAsMuchMemoryAsAnArmThatRanOutOfItIsNoFinalist) {
 }
 
 TEST(DroppedOutTest, TheSafestAlternativeIsAsFastInTheConfirmation) {
-  Search search(ConfirmedSpec());
+  Search search(ConfirmedSpec(6));
   // In the search all seem to be as fast as the submitted configuration, which needs least memory.
   RunToEnd(search, [&](const Trial& trial) {
     if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
