@@ -58,8 +58,8 @@ bool Search::State::MayWin(const std::optional<TrialId>& id) const {
 }
 
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
-// if there is nothing to compare. A check measures its candidate alone if the submitted one does not
-// fit.
+// if there is nothing to compare. A check measures its candidate alone if the submitted one does
+// not fit.
 std::vector<TrialId> Search::State::Arms() const {
   std::vector<TrialId> arms;
   if (MayWin(submitted)) arms.push_back(*submitted);

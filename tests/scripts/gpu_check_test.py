@@ -26,10 +26,12 @@ print("instrumented", sys.argv[i], flush=True)
 os.execv(sys.argv[i], sys.argv[i:])
 """
 
-# A python3 that imports torch, has cuBLAS in its folder, and trains.
+# A python3 that imports torch but not DeepSpeed, has cuBLAS in its folder, and trains.
 PEER = """#!{python}
 import json, os, sys, time
 if sys.argv[1] == "-c":
+    if "import deepspeed" in sys.argv[2]:
+        sys.exit(1)
     print("{site}" if "sys.path" in sys.argv[2] else "torch 0")
     sys.exit()
 assert "{site}/nvidia/cu13/lib" in os.environ["LD_LIBRARY_PATH"].split(":")
@@ -92,8 +94,9 @@ class GpuCheckTest(unittest.TestCase):
         status, summary = self.check()
         self.assertEqual(status, 0, summary)
         for name in ("doctor", "kernels_test", "device_speed_test", "checkpoint_test", "sanitizer",
-                     "train-tiny", "profile", "search", "offload"):
+                     "train-tiny", "profile", "search", "search-check", "offload"):
             self.assertRegex(summary, rf"(?m)^{name} +passed")
+        self.assertRegex(summary, r"(?m)^script +skipped: no Python with DeepSpeed")
         self.assertRegex(summary, r"kernels_test +passed .* \d+ tests")
         self.assertRegex(summary, r"(?m)^\| tiny \| 2 \| \d+ \|.*\| 128 \| \d+\.\d\d \|$")
         programs = (self.out / "programs.log").read_text()
@@ -101,7 +104,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual({path.name for path in self.out.iterdir()},
                          {"summary.txt", "training.jsonl", "programs.log", "search.db"})
         self.assertRegex(summary, r"(?m)^best: trial \d+, stage ")
-        dsat, peer, offloaded = self.results()
+        offloaded, dsat, peer = self.results()
         self.assertEqual([dsat["side"], peer["side"], offloaded["offload"]], ["dsat", "peer", True])
         self.assertEqual(peer["tokens_per_second"], 128)
         self.assertGreater(dsat["tokens_per_second"], 0)

@@ -38,7 +38,7 @@ __device__ int FirstColumn() {
 constexpr int kColumnStride = kWarp * kOctet;
 
 // A lane's part of a row: the first octets in registers, the rest in memory.
-template <typename T>
+template <bool kWhole, typename T>
 struct LaneRow {
   static constexpr int kHeld = 16 / sizeof(T);
   const T* data;
@@ -48,7 +48,7 @@ struct LaneRow {
   __device__ LaneRow(const T* row, int64_t C) : data(row), C(C) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
-      held[k] = LoadPacked(data, FirstColumn() + k * kColumnStride, C);
+      held[k] = LoadPacked<kWhole>(data, FirstColumn() + k * kColumnStride, C);
   }
   // Calls fn(column, octet) for each octet.
   template <typename Fn>
@@ -58,16 +58,16 @@ struct LaneRow {
     for (int k = 0; k < kHeld; ++k, c += kColumnStride)
       if (c < C) fn(c, Unpack(held[k]));
     for (; c < C; c += kColumnStride)
-      fn(c, LoadOctet(data, c, C));
+      fn(c, LoadOctet<kWhole>(data, c, C));
   }
 };
 
-template <typename T>
+template <bool kWhole, typename T>
 __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const T* weight,
                               const T* bias, int64_t N, int64_t C, float eps) {
   const int64_t row = WarpRow();
   if (row >= N) return;
-  const LaneRow<T> in(x + row * C, C);
+  const LaneRow<kWhole, T> in(x + row * C, C);
   float m = 0.0F, squares = 0.0F;
   if (mean != nullptr) {
     float sum = 0.0F;
@@ -79,18 +79,18 @@ __global__ void ForwardKernel(T* y, float* mean, float* rstd, const T* x, const 
   }
   in.ForEach([&](int64_t c, const Octet& values) {
     for (int j = 0; j < kOctet; ++j) {
-      const float centered = c + j < C ? values[j] - m : 0.0F;
+      const float centered = kWhole || c + j < C ? values[j] - m : 0.0F;
       squares += centered * centered;
     }
   });
   const float r = 1.0F / sqrtf(WarpReduce(squares, Plus()) / static_cast<float>(C) + eps);
   in.ForEach([&](int64_t c, Octet values) {
-    const Octet w = LoadOctet(weight, c, C);
+    const Octet w = LoadOctet<kWhole>(weight, c, C);
     Octet b = {};
-    if (bias != nullptr) b = LoadOctet(bias, c, C);
+    if (bias != nullptr) b = LoadOctet<kWhole>(bias, c, C);
     for (int j = 0; j < kOctet; ++j)
       values[j] = (values[j] - m) * r * w[j] + b[j];
-    StoreOctet(y + row * C, c, C, values);
+    StoreOctet<kWhole>(y + row * C, c, C, values);
   });
   if (threadIdx.x % kWarp != 0) return;
   if (mean != nullptr) mean[row] = m;
@@ -102,7 +102,7 @@ constexpr int kMostThreads = 512;
 constexpr int64_t kMostHeldColumns = kMostThreads * kOctet;
 
 // An octet of each of the rows; zeros where the columns or the rows end.
-template <typename T>
+template <bool kWhole, typename T>
 struct HeldRows {
   static constexpr int kRows = 8 / sizeof(T);  // Of a block at once.
   PackedOctet<T> octets[kRows];
@@ -111,7 +111,7 @@ struct HeldRows {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int64_t columns = i < num_rows ? C : 0;
-      octets[i] = LoadPacked(data + (first + i) * C, threadIdx.x * kOctet, columns);
+      octets[i] = LoadPacked<kWhole>(data + (first + i) * C, threadIdx.x * kOctet, columns);
     }
   }
   __device__ Octet operator[](int i) const {
@@ -162,19 +162,20 @@ int64_t NumParts(int64_t N, int64_t C) {
 }
 
 // dx, and a part's sums of the gradients of weight and bias, partial (parts, C, 2). dx may be dy.
-template <typename T>
+template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kMostThreads)
     BackwardKernel(T* dx, float2* partial, const T* dy, Rows<T> rows, int64_t N, bool accumulate) {
-  constexpr int kRows = HeldRows<T>::kRows;
+  using Held = HeldRows<kWhole, T>;
+  constexpr int kRows = Held::kRows;
   const int64_t C = rows.C, part_rows = (N + gridDim.x - 1) / gridDim.x;
   const int64_t begin = blockIdx.x * part_rows, end = min(N, begin + part_rows);
   const int64_t c = threadIdx.x * kOctet;
-  const PackedOctet<T> weight = LoadPacked(rows.weight, c, C);
+  const PackedOctet<T> weight = LoadPacked<kWhole>(rows.weight, c, C);
   float2 sums[kOctet] = {};
   for (int64_t first = begin; first < end; first += kRows) {
     const int64_t num_rows = end - first;
-    HeldRows<T> grads(dy, first, num_rows, C), in(rows.x, first, num_rows, C);
-    const HeldRows<T> before(dx, first, accumulate ? num_rows : 0, C);
+    Held grads(dy, first, num_rows, C), in(rows.x, first, num_rows, C);
+    const Held before(dx, first, accumulate ? num_rows : 0, C);
     float m[kRows] = {}, r[kRows] = {};
     float means[2 * kRows] = {};  // Of dy * weight, and of that times x normalized.
     for (int i = 0; i < kRows; ++i) {
@@ -201,11 +202,11 @@ __global__ void __launch_bounds__(kMostThreads)
       Octet grad = before[i];
       for (int j = 0; j < kOctet; ++j)
         grad[j] += (g[j] * w[j] - mean - (values[j] - m[i]) * r[i] * mean_normed) * r[i];
-      StoreOctet(dx + (first + i) * C, c, C, grad);
+      StoreOctet<kWhole>(dx + (first + i) * C, c, C, grad);
     }
   }
   for (int j = 0; j < kOctet; ++j)
-    if (c + j < C) partial[blockIdx.x * C + c + j] = sums[j];
+    if (kWhole ? c < C : c + j < C) partial[blockIdx.x * C + c + j] = sums[j];
 }
 
 template <typename T>
@@ -253,9 +254,12 @@ void NormForward(const NormArgs& args) {
   if (args.N == 0) return;
   Visit(args.x.type, [&](auto type) {
     using T = decltype(type);
-    Launch(ForwardKernel<T>, {RowBlocks(args.N), kThreads}, Data<T>(args.y), args.mean.f32(),
-           args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight), Data<T>(args.bias), args.N,
-           args.C, args.eps);
+    T* y = Data<T>(args.y);
+    const T *x = Data<T>(args.x), *weight = Data<T>(args.weight), *bias = Data<T>(args.bias);
+    const auto kernel =
+        AreWhole(args.C, y, x, weight, bias) ? ForwardKernel<true, T> : ForwardKernel<false, T>;
+    Launch(kernel, {RowBlocks(args.N), kThreads}, y, args.mean.f32(), args.rstd.f32(), x, weight,
+           bias, args.N, args.C, args.eps);
   });
 }
 
@@ -274,8 +278,10 @@ void NormBackward(const NormGradArgs& args, void* workspace) {
     if (args.C <= kMostHeldColumns) {
       auto* partial = static_cast<float2*>(workspace);
       const int64_t parts = NumParts(args.N, args.C);
-      Launch(BackwardKernel<T>, {static_cast<unsigned>(parts), HeldThreads(args.C)}, dx, partial,
-             dy, rows, args.N, args.accumulate_dx);
+      const auto kernel = AreWhole(args.C, dx, dy, rows.x, rows.weight) ? BackwardKernel<true, T>
+                                                                        : BackwardKernel<false, T>;
+      Launch(kernel, {static_cast<unsigned>(parts), HeldThreads(args.C)}, dx, partial, dy, rows,
+             args.N, args.accumulate_dx);
       return AddPartialSums<T>(args.dweight, args.dbias, partial, parts, args.C);
     }
     // First: dx may take dy's place.

@@ -30,7 +30,7 @@ __device__ inline int64_t OctetStride() {
 }
 
 template <typename T>
-__device__ bool TakesWords(const T* data) {
+__host__ __device__ bool TakesWords(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
 }
 
@@ -62,16 +62,27 @@ __device__ Octet Unpack(const PackedOctet<T>& packed) {
   return octet;
 }
 
+// Whether rows of C numbers consist of octets that take words. Kernels for such rows leave out the
+// code for the end of a row, which is repeated at each access, so that a kernel with many of them
+// does not fit in the instruction cache.
+template <typename... T>
+bool AreWhole(int64_t C, const T*... rows) {
+  return C % kOctet == 0 && (TakesWords(rows) && ...);
+}
+
 // Returns data[i, i + 8), with 0 from n on. Loads them one by one if the address is not aligned.
-template <typename T>
+// kWhole: i is a multiple of 8, and AreWhole(n, data).
+template <bool kWhole = false, typename T>
 __device__ PackedOctet<T> LoadPacked(const T* data, int64_t i, int64_t n) {
-  if (TakesWords(data + i) && i + kOctet <= n) return LoadPackedWords(data + i);
-  T values[kOctet];
+  if (kWhole ? i < n : TakesWords(data + i) && i + kOctet <= n) return LoadPackedWords(data + i);
+  PackedOctet<T> octet = {};
+  if constexpr (!kWhole) {
+    T values[kOctet];
 #pragma unroll
-  for (int j = 0; j < kOctet; ++j)
-    values[j] = i + j < n ? data[i + j] : FromFloat<T>(0.0F);
-  PackedOctet<T> octet;
-  memcpy(octet.words, values, sizeof(values));
+    for (int j = 0; j < kOctet; ++j)
+      values[j] = i + j < n ? data[i + j] : FromFloat<T>(0.0F);
+    memcpy(octet.words, values, sizeof(values));
+  }
   return octet;
 }
 
@@ -80,15 +91,15 @@ template <typename T>
 __device__ Octet LoadWords(const T* data) {
   return Unpack(LoadPackedWords(data));
 }
-template <typename T>
+template <bool kWhole = false, typename T>
 __device__ Octet LoadOctet(const T* data, int64_t i, int64_t n) {
-  return Unpack(LoadPacked(data, i, n));
+  return Unpack(LoadPacked<kWhole>(data, i, n));
 }
 
-// Stores an octet at data[i, i + 8), but nothing from n on.
-template <typename T>
+// Stores an octet at data[i, i + 8), but nothing from n on. kWhole as above.
+template <bool kWhole = false, typename T>
 __device__ void StoreOctet(T* data, int64_t i, int64_t n, const Octet& octet) {
-  if (TakesWords(data + i) && i + kOctet <= n) {
+  if (kWhole ? i < n : TakesWords(data + i) && i + kOctet <= n) {
     T values[kOctet];
 #pragma unroll
     for (int j = 0; j < kOctet; ++j)
@@ -99,7 +110,7 @@ __device__ void StoreOctet(T* data, int64_t i, int64_t n, const Octet& octet) {
 #pragma unroll
     for (int k = 0; k < kWords; ++k)
       reinterpret_cast<uint4*>(data + i)[k] = words[k];
-  } else {
+  } else if constexpr (!kWhole) {
 #pragma unroll
     for (int j = 0; j < kOctet; ++j)
       if (i + j < n) data[i + j] = FromFloat<T>(octet[j]);

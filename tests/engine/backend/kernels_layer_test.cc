@@ -126,6 +126,39 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
   }
 }
 
+// Where nothing is aligned, a GPU takes other kernels.
+TEST_P(KernelsTest, LayerNormsGiveTheSameBitsWhereverTheirRowsLie) {
+  constexpr int64_t kN = 5, C = 72;
+  Random random(3);
+  const Doubles x = random.Normal(dtype(), kN * C, 2).Values();
+  const Doubles dy = random.Normal(dtype(), kN * C).Values();
+  const Doubles weight = random.Normal(dtype(), C).Values();
+  const auto run = [&](int64_t begin) {
+    const auto at_begin = [&](Doubles values) {
+      values.insert(values.begin(), static_cast<size_t>(begin), 0.0);
+      return TestTensor(dtype(), values);
+    };
+    TestTensor in = at_begin(x), grad = at_begin(dy), scale = at_begin(weight);
+    TestTensor y = at_begin(Doubles(x.size())), dx = at_begin(Doubles(x.size()));
+    TestTensor mean = TestTensor::Poisoned(DType::kF32, kN);
+    TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
+    TestTensor dweight = TestTensor::Zeros(dtype(), C), dbias = TestTensor::Zeros(dtype(), C);
+    const auto rows = [&](TestTensor& tensor) { return tensor.get().Slice(begin, kN * C); };
+    const Tensor scales = scale.get().Slice(begin, C);
+    kernels().Run(
+        op::LayerNormForward{rows(y), mean.get(), rstd.get(), rows(in), scales, scales, kN, C});
+    kernels().Run(op::LayerNormBackward{rows(dx), dweight.get(), dbias.get(), rows(grad), rows(in),
+                                        scales, mean.get(), rstd.get(), kN, C, false});
+    std::vector<Doubles> results{y.Values(), dx.Values()};
+    for (Doubles& result : results)
+      result.erase(result.begin(), result.begin() + begin);
+    results.push_back(dweight.Values());
+    results.push_back(dbias.Values());
+    return results;
+  };
+  EXPECT_EQ(run(1), run(0));
+}
+
 // Rows that take several warps of a GPU's block, and rows that are too wide for one; by the formula
 // of the derivative.
 TEST_P(KernelsTest, LayerNormsOfWideRowsAreRight) {
