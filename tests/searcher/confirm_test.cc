@@ -282,6 +282,33 @@ TEST(ConfirmationTest, RoundsThatAgreeByChanceAreWidenedByWhatTheSearchMeasured)
   EXPECT_DOUBLE_EQ(compare(55).low, rounds.low);
 }
 
+// Each launch of the submitted configuration runs at one of two speeds, and the others at one.
+TEST(ConfirmationTest, LaunchesOfTwoKindsMisleadFewConfirmations) {
+  constexpr int kRuns = 2000;
+  constexpr double kSlower = 0.6;
+  const double truth = 2 / std::sqrt(kSlower);
+  const auto misses = [&](bool with_search) {
+    double missed = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      Rng rng(9, static_cast<uint64_t>(run), "launches");
+      const auto speed = [&](TrialId arm, int64_t) {
+        const double kind = arm > 0 ? 2 : rng.Uniform() < 0.5 ? kSlower : 1;
+        return 100 * kind * std::exp(0.01 * rng.Normal());
+      };
+      Confirmation confirmation({0, 1, 2}, 0, 3, 3, "throughput");
+      for (const TrialId arm : {0, 1, 2}) {
+        if (with_search) confirmation.AddSearched(arm, Measured(speed(arm, 0)));
+      }
+      RunRounds(confirmation, speed);
+      const Factor factor = confirmation.Compare(*confirmation.BestOther(), 0);
+      missed += factor.low > truth || factor.high < truth ? 1.0 / kRuns : 0;
+    }
+    return missed;
+  };
+  EXPECT_LE(misses(true), 0.18);
+  EXPECT_GE(misses(false), 0.22);
+}
+
 TEST(ConfirmationTest, ASingleArmIsMeasuredAlone) {
   Confirmation confirmation({4}, std::nullopt, 3, 1, "throughput");
   double speed = 100;
